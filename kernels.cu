@@ -156,6 +156,7 @@ enum {
 #include "layers/moe/up.cu"
 #include "layers/moe/down.cu"
 #include "layers/moe/down_fixed.cu"
+#include "layers/moe/down_row.cu"
 #include "layers/moe/batch_route.cu"
 #include "layers/moe/batch_up.cu"
 #include "layers/moe/batch_down.cu"

@@ -344,8 +344,8 @@ template <int ROWS> __device__ __forceinline__ void add_terms(float *sum) {
 }
 
 /* Stores this warp's partial of a tile. */
-template <int ROWS> __device__ __forceinline__ void store_warp_partial(float (*to)[STEP_ROWS][GPU_WARPS], float *sum) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, i = lane % 4;
+template <int ROWS> __device__ __forceinline__ void store_partial_of(float (*to)[STEP_ROWS][GPU_WARPS], float *sum, int warp) {
+    int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
     add_terms<ROWS>(sum);
     if (2 * i >= ROWS) return;
     to[g][2 * i][warp] = sum[0];
@@ -353,6 +353,10 @@ template <int ROWS> __device__ __forceinline__ void store_warp_partial(float (*t
     if (ROWS == 1) return;
     to[g][2 * i + 1][warp] = sum[1];
     to[g + 8][2 * i + 1][warp] = sum[3];
+}
+
+template <int ROWS> __device__ __forceinline__ void store_warp_partial(float (*to)[STEP_ROWS][GPU_WARPS], float *sum) {
+    store_partial_of<ROWS>(to, sum, threadIdx.x / 32);
 }
 
 template <int ROWS> __device__ __forceinline__ void store_warp_squares(warp_partials *partials, const float *square) {

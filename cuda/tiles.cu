@@ -117,10 +117,18 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
     }
 }
 
-/* The shapes with kernels of their own: hidden size, columns of out_proj and o_proj, of an expert's down_proj, and experts of
-   a row. All other shapes run through the kernels for any shape. */
-struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8 }; };
-struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8 }; };
+/* The shapes with kernels of their own: hidden size, columns of out_proj and o_proj, of an expert's down_proj, experts of a row, and
+   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next there is experts_up
+   alone, for one row: its projections are 35B's, and its experts_down is gpu_experts_down_lone. */
+struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8, LISTS = 1 }; };
+struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8, LISTS = 1 }; };
+struct shape_coder_next { enum { HIDDEN = 2048, TOP_K = 10, LISTS = 2 }; };
+
+/* Whether there are, for this format, the kernels of one row of a mixture of experts for other shapes: gpu_experts_down_lone, and
+   Coder-Next's experts_up. */
+template <class F> constexpr bool gpu_has_lone() {
+    return F::whole || gpu_scales_by_block<F>();
+}
 
 /* Whether there are kernels of a shape for so many rows of this format. */
 template <class F, class SHAPE> __host__ __device__ constexpr bool gpu_has_fixed(int rows) {

@@ -1,9 +1,9 @@
 /* layers/moe/decode.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
    Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu for any shape,
-   down_fixed.cu for two models); decode_launch.cu records them. More rows, and shapes without an experts_down for several, run through
-   route and its own two (batch_route.cu, batch_up.cu, batch_down.cu). They know no session and no other kind of layer. The
-   definition is layers/moe/cpu.c.
+   down_fixed.cu for two models, down_row.cu for one row of others); decode_launch.cu records them. More rows, and shapes
+   without an experts_down for several, run through route and its own two (batch_route.cu, batch_up.cu, batch_down.cu). They
+   know no session and no other kind of layer. The definition is layers/moe/cpu.c.
 
    An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,
    and the distinct routed experts, number 1 + i for place i of the routing. Weights of an active expert are read once for

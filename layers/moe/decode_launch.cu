@@ -38,6 +38,7 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     int side = TILE_ROWS / PANEL_ROWS;
     size_t bytes;
     gpu_moe_kernel kernel = gpu_fixed_down(p, &bytes);
+    if (!kernel) kernel = gpu_lone_down(p, &bytes);
     if (!kernel) {
         side = p->T > 1 ? (int)gpu_down_sizes<STEP_ROWS>::PANELS : (int)gpu_down_sizes<1>::PANELS;
         kernel = p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<STEP_ROWS>;

@@ -61,11 +61,11 @@ __device__ __forceinline__ void load_logits(const moe_gpu &p, int t, const gpu_t
    of their value may count as equal, which is finer than the sums resolve; among equals the lower expert index wins. The
    result is below shape.experts whatever key holds. */
 template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(const moe_gpu &p, uint32_t (*key)[8]) {
-    enum { LANE_KEYS = 8 * LISTS };
+    enum { LANE_KEYS = LISTS == 1 ? 8 : GPU_EXPERTS / 32 };  /* bits for it; two lists choose as four do */
     const int lane = threadIdx.x % 32;
     uint32_t chosen = 0, lanes_with_it = 1;
 #pragma unroll
-    for (int i = 0; i < LANE_KEYS; i++) {
+    for (int i = 0; i < 8 * LISTS; i++) {
         uint32_t bits = key[i / 8][i % 8], ordered = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
         key[i / 8][i % 8] = ordered / LANE_KEYS * LANE_KEYS + (LANE_KEYS - 1 - i);
     }

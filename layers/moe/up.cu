@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     });
 }
 
-/* experts_up for a fixed shape and format: HIDDEN columns, TOP_K experts per row out of at most 256, exactly ROWS token
-   rows.
+/* experts_up for a fixed shape and format: HIDDEN columns, TOP_K experts per row out of at most LISTS * 256, exactly ROWS
+   token rows.
 
    Layout: a warp has the same k blocks of every tile (fixed_tile). Every warp holds the whole routing in registers: lane
    TOP_K t + r has the r-th best expert of row t (gpu_lane_routing).
@@ -133,12 +133,12 @@ struct gpu_lane_routing {
 
 /* Chooses the experts of all rows and tells all warps. key: in warp t row t's logits; shared: space for the experts of all
    rows. */
-template <int ROWS, int TOP_K>
+template <int ROWS, int TOP_K, int LISTS>
 __device__ __forceinline__ gpu_lane_routing gpu_route_lanes(const moe_gpu &p, uint32_t (*key)[8], int (*shared)[TOP_K]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / TOP_K;
     gpu_lane_routing is = {t < ROWS, 0, 0, 0, 0};
     if (warp < ROWS) {
-        int expert = gpu_choose<1, TOP_K>(p, key);
+        int expert = gpu_choose<LISTS, TOP_K>(p, key);
         if (lane < TOP_K) shared[warp][lane] = expert;
     }
     __syncthreads();
@@ -176,7 +176,8 @@ template <int TOP_K> __device__ __forceinline__ void gpu_write_routing(const moe
 template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __grid_constant__ moe_gpu p) {
     enum { TOP_K = SHAPE::TOP_K, TURNS = GPU_THREADS / (TILE_ROWS * STEP_ROWS) };
-    static_assert(TOP_K == 8 && (int)TOP_K * ROWS <= 32, "a lane for each assignment");
+    enum { LISTS = SHAPE::LISTS, LANES = TOP_K <= 8 ? 8 : 16 };
+    static_assert((int)TOP_K <= LANES && (int)TOP_K * ROWS <= 32 && (ROWS == 1 || LANES == TOP_K), "a lane for each assignment");
     typedef fixed_tile<F, SHAPE::HIDDEN, ROWS, ROWS == 1 ? 5 : 6> sizes;
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
@@ -190,14 +191,14 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     sizes weights;
     fixed_columns<sizes, F, ROWS, gpu_norm_rows> x(in);
     float square[ROWS] = {}, rms = 1;
-    uint32_t key[1][8];
+    uint32_t key[LISTS][8];
     int tile = (int)blockIdx.x;
     l2_prefetch_share(p.link.prefetch);
     if (!p.link.await.mask) pdl_wait();
-    if (threadIdx.x < 32 * ROWS) load_logits<1, ROWS>(p, threadIdx.x / 32, p.link.await, key);
+    if (threadIdx.x < 32 * ROWS) load_logits<LISTS, ROWS>(p, threadIdx.x / 32, p.link.await, key);
     __syncthreads();
     x.load(0);
-    gpu_lane_routing routing = gpu_route_lanes<ROWS, TOP_K>(p, key, experts);
+    gpu_lane_routing routing = gpu_route_lanes<ROWS, TOP_K, LISTS>(p, key, experts);
     const float logit = load_relaxed(gpu_logit<ROWS>(p, routing.is ? lane / TOP_K : 0, routing.expert));
     const int tiles = routing.count * p.gate.panels;
     auto entry = [&](int tile) { return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile); };
@@ -231,7 +232,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
         if (n == 0) {
             pdl_wait();
             rms = gpu_rms_factor(&partials, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
-            routing.weight = gpu_softmax<TOP_K>(logit, TOP_K);
+            routing.weight = gpu_softmax<LANES>(logit, TOP_K);
         }
         if (n % TURNS == turn) {
             const uint32_t lanes = gpu_lanes_of(routing, i) >> t * TOP_K & ((1u << TOP_K) - 1);
@@ -248,7 +249,8 @@ typedef void (*gpu_moe_kernel)(moe_gpu);
 
 /* The kernel of a format and shape for ROWS rows, or for T; NULL: there is none. */
 template <class F, class SHAPE, int ROWS> static constexpr gpu_moe_kernel gpu_up_of() {
-    if constexpr (gpu_has_fixed<F, SHAPE>(ROWS)) return gpu_experts_up_fixed<F, SHAPE, ROWS>;
+    constexpr bool is = SHAPE::LISTS == 1 ? gpu_has_fixed<F, SHAPE>(ROWS) : ROWS == 1 && gpu_has_lone<F>();
+    if constexpr (is) return gpu_experts_up_fixed<F, SHAPE, ROWS>;
     else return NULL;
 }
 
@@ -260,7 +262,7 @@ template <class F, class SHAPE> static gpu_moe_kernel gpu_up_of_rows(int T) {
 
 template <class SHAPE> static gpu_moe_kernel gpu_fixed_up_of(const moe_gpu *p) {
     gpu_moe_kernel kernel = NULL;
-    if (p->shape.top_k != SHAPE::TOP_K || p->gate.cols != SHAPE::HIDDEN) return NULL;
+    if (p->shape.top_k != SHAPE::TOP_K || p->gate.cols != SHAPE::HIDDEN || p->shape.experts > 256 * SHAPE::LISTS) return NULL;
     with_format(p->gate.format, [&](auto format) { kernel = gpu_up_of_rows<decltype(format), SHAPE>(p->T); });
     return kernel;
 }
@@ -268,7 +270,8 @@ template <class SHAPE> static gpu_moe_kernel gpu_fixed_up_of(const moe_gpu *p) {
 /* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */
 static gpu_moe_kernel gpu_fixed_up(const moe_gpu *p, size_t *shared) {
     *shared = activation_fragments_size(p->gate.format, p->T, p->gate.k_blocks);
-    if (p->up.format != p->gate.format || p->up.cols != p->gate.cols || p->shape.experts > 256) return NULL;
+    if (p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
     gpu_moe_kernel kernel = gpu_fixed_up_of<shape_35b_a3b>(p);
+    if (!kernel) kernel = gpu_fixed_up_of<shape_coder_next>(p);
     return kernel ? kernel : gpu_fixed_up_of<shape_122b_a10b>(p);
 }

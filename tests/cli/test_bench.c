@@ -93,7 +93,7 @@ static void test_bench_ask(void) {
     size_t size = read_temp("j", data, sizeof data - 1);
     data[size] = 0;
     CHECK(code == 0 && err.size == 0 && strstr(out.data, "\n2 questions, ") && strstr(out.data, "\nask ") &&
-              strstr(out.data, "\n depths of the last passes: ") && !strstr(out.data, "prefill"),
+              strstr(out.data, "\n drafts of the last passes: ") && !strstr(out.data, "prefill"),
           "bench --ask: %d '%s' %s", code, out.data, err.data);
     CHECK(is_json(data) && strstr(data, "{\"kind\": \"ask\"") && strstr(data, "\"differing\": 0,") &&
               strstr(data, "\"accept_mtp_2\": "),
