@@ -81,7 +81,7 @@ function statsOf(event) {
   return stats;
 }
 
-// One event into the turn. live: {tokens, first, reading, ended}, of the answer under way.
+// One event into the turn. live: what is known of the answer under way.
 function takeEvent(turn, live, event, comment) {
   if (comment === "waiting") live.reading = {text: "Waiting until another answer ends"};
   if (!event) return;
@@ -100,8 +100,8 @@ function takeEvent(turn, live, event, comment) {
   if (choice.finish_reason) live.ended = choice.finish_reason;
 }
 
-// Asks for `turn`, the end of `path`, and fills it in. Ends when the answer has: turn.state is "" for a whole answer, "cut" for one that
-// reached its most tokens, "stopped" or "failed", with why in turn.failure.
+// Asks for `turn` and fills it in. Ends when the answer has: turn.state is "" for a whole answer, "cut" for one that reached its most
+// tokens, "stopped", or "failed", with why in turn.failure. When the page is being left it stays "writing".
 async function fetchAnswer(turn, live, body, key, changed) {
   const headers = {"Content-Type": "application/json"};
   if (key) headers.Authorization = "Bearer " + key;
@@ -116,6 +116,7 @@ async function fetchAnswer(turn, live, body, key, changed) {
     if (!live.ended) throw new Error("the connection ended before the answer did");
     turn.state = live.ended === "length" ? "cut" : "";
   } catch (e) {
+    if (live.leaves) return;
     turn.state = e.name === "AbortError" ? "stopped" : "failed";
     if (turn.state === "failed") turn.failure = e instanceof TypeError ? "The server cannot be reached: " + e.message : e.message;
   }

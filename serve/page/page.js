@@ -49,7 +49,7 @@ function pacer(draw, keep) {
 // Asks for the answer to a turn; `from` is an answer to go on with. Either is a new version beside those that there are.
 async function answer(parent, from) {
   const question = turns.get(parent), turn = addTurn("assistant", parent, from ? from.content : ""), head = talk, path = pathTo(turn.id);
-  const live = {turn, head, stopper: new AbortController(), tokens: 0, first: 0, reading: null, ended: "", status: 0};
+  const live = {turn, head, stopper: new AbortController(), tokens: 0, first: 0, reading: null, ended: "", status: 0, leaves: false};
   const shown = () => talk.id === head.id && talk.leaf === turn.id && lives.get(head.id) === live;
   const pace = pacer(() => { if (shown()) showLast(); }, () => save(head, turn));
   turn.thinking = from ? from.thinking : "";
@@ -289,7 +289,12 @@ function listen() {
   document.ondragover = e => e.preventDefault();
   document.ondrop = e => { e.preventDefault(); attach([...e.dataTransfer.files]); };
   onhashchange = () => openTalk(location.hash.slice(1));
-  onpagehide = document.onvisibilitychange = () => { for (const live of lives.values()) storeSave(live.head, live.turn); };
+  onpagehide = document.onvisibilitychange = e => {
+    for (const live of lives.values()) {
+      live.leaves = e.type === "pagehide";
+      storeSave(live.head, live.turn);
+    }
+  };
   onbeforeunload = e => { if (store.unsaved.size && store.failure) e.preventDefault(); };
   if (store.channel) store.channel.onmessage = e => follow(...e.data);
 }
