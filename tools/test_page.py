@@ -16,15 +16,19 @@ from serving import serve
 
 HOSTILE = os.path.join(os.path.dirname(__file__), "..", "tests", "serve", "page.js")
 
+# Shows an answer alone.
+SHOW = """content => {
+    talk = {...newTalk({}), leaf: "1"};
+    turns = new Map([["1", {id: "1", parent: "", role: "assistant", content, thinking: "", state: "", time: 1}]]);
+    show();
+}"""
+
 # Draws each of the answers as the page would, laid out, up to three times; what always took longer than so many milliseconds.
 DRAW = """limit => hostile(20000).map(content => {
-    talk = newTalk({});
-    talk.leaf = "1";
-    turns = new Map([["1", {id: "1", parent: "", role: "assistant", content, thinking: "", state: "", time: 1}]]);
     let best = Infinity;
     for (let i = 0; i < 3 && best > limit; i++) {
         const began = performance.now();
-        show();
+        showOnly(content);
         $("scroll").scrollHeight;
         best = Math.min(best, performance.now() - began);
     }
@@ -34,7 +38,8 @@ DRAW = """limit => hostile(20000).map(content => {
 # An answer of n tokens, as the server sends them: the time that drawing took, and all of it.
 STREAM = """async n => {
     const send = window.fetch, encoder = new TextEncoder(), draw = showLast;
-    const event = content => encoder.encode(": waiting\\n\\ndata: " + JSON.stringify({choices: [{delta: {content}, finish_reason: null}]}) + "\\n\\n");
+    const event = content => encoder.encode(
+        ": waiting\\n\\ndata: " + JSON.stringify({choices: [{delta: {content}, finish_reason: null}]}) + "\\n\\n");
     let drawing = 0, sent = 0;
     showLast = () => { const began = performance.now(); draw(); drawing += performance.now() - began; };
     window.fetch = async () => new Response(new ReadableStream({
@@ -173,7 +178,6 @@ def test_stopping(page):
     expect(last(page).locator(".tools")).to_contain_text("stopped")
     ask(page, "Tell me a story")
     expect(last(page)).to_contain_text("Once upon a time", timeout=20000)
-    page.wait_for_timeout(700)
     page.reload()                                      # in mid-answer
     expect(page.locator("article.user").last).to_contain_text("Tell me a story")
     expect(last(page)).to_contain_text("Once upon a time")
@@ -263,8 +267,8 @@ def test_progress(page):
 
 
 def test_copy(page, trusted):
-    page.evaluate("""content => { talk = newTalk({}); talk.leaf = "1"; turns = new Map([["1", {id: "1", parent: "", role: "assistant", content,
-        thinking: "", state: "", time: 1}]]); show(); }""", DRAWN)
+    page.evaluate("() => { window.showOnly = %s; }" % SHOW)
+    page.evaluate("text => showOnly(text)", DRAWN)
     assert page.evaluate("isSecureContext") == trusted
     for place, text in ((".code", "int x;"), (".tools", DRAWN)):
         button = page.locator("article " + place).get_by_role("button", name="Copy")
@@ -279,8 +283,8 @@ def test_copy(page, trusted):
 
 def test_drawing(page):
     body = page.locator("article .body")
-    for part, text in (("h3", "Head"), ("strong", "bold"), ("p code >> nth=0", "code"), ("ul ol pre code", "int x;"), (".code .bar span", "c"),
-                       (".keyword", "int"), ("td.right", "2"), ("pre.math", "x_1")):
+    for part, text in (("h3", "Head"), ("strong", "bold"), ("p code >> nth=0", "code"), ("ul ol pre code", "int x;"),
+                       (".code .bar span", "c"), (".keyword", "int"), ("td.right", "2"), ("pre.math", "x_1")):
         expect(body.locator(part)).to_have_text(text)
     expect(body.locator("li")).to_have_count(3)
     expect(body.get_by_role("checkbox")).to_be_checked()
@@ -297,6 +301,10 @@ def test_drawing(page):
     page.reload()
 
 
+def give(page, name, text):
+    page.locator("#pick_talks").set_input_files([{"name": name, "mimeType": "application/json", "buffer": text.encode()}])
+
+
 def test_export(browser, page, url, errors):
     expect(page.locator("#list li")).not_to_have_count(0)
     with page.expect_download() as download:
@@ -306,7 +314,6 @@ def test_export(browser, page, url, errors):
     talks = json.loads(text)["conversations"]
     context = browser.new_context()
     other = open_page(context, url, errors)
-    give = lambda name, text: other.locator("#pick_talks").set_input_files([{"name": name, "mimeType": "application/json", "buffer": text.encode()}])
     told = other.locator("#notice")
     loop = json.loads(text)
     loop["conversations"][0]["turns"][0]["parent"] = loop["conversations"][0]["turns"][-1]["id"]
@@ -314,12 +321,12 @@ def test_export(browser, page, url, errors):
     wrong["conversations"][-1]["turns"][0]["content"] = {"a": 1}
     for name, bad, says in (("a.json", text[:-9], "a.json: .*JSON"), ("b.json", "[]", "b.json: these are no conversations of mote"),
                             ("c.json", json.dumps(loop), r"c.json: conversations\[0\].turns\[0\].parent is no turn before it"),
-                            ("d.json", json.dumps(wrong), r"d.json: conversations\[%d\].turns\[0\].content is no string" % (len(talks) - 1))):
-        give(name, bad)
+                            ("d.json", json.dumps(wrong), r"d.json: conversations\[\d+\].turns\[0\].content is no string")):
+        give(other, name, bad)
         expect(told).to_have_text(re.compile(says))
         expect(other.locator("#list li")).to_have_count(0)
     for times in range(2):                             # the second time it is there already
-        give("e.json", text)
+        give(other, "e.json", text)
         expect(told).to_have_text("%d conversations imported" % len(talks))
         expect(other.locator("#list li")).to_have_count(len(talks))
     other.get_by_role("link", name="What is FP8?").last.click()
@@ -347,11 +354,15 @@ def test_tabs(context, page, url, errors):
     ask(other, "What is NVFP4?")                       # both go on, each in its own way
     answered(page)
     answered(other)
+    configure(page, Top_k="9")                         # of a conversation that this tab knows from the other one
+    other.reload()
+    expect(other.get_by_label("Top k")).to_have_value("9")
     turns = page.evaluate("async id => (await storedTurns(id)).size", page.url.split("#")[1])
     assert turns == 7, "%d turns are left of 7" % turns
     other.locator("#list li.open").get_by_role("button", name="Delete").click()
     expect(page.locator("article")).to_have_count(0)
     other.close()
+    configure(page, Top_k="")
 
 
 def test_storage(browser, url, errors):

@@ -65,10 +65,11 @@ function progressText(p) {
 // What an answer came to.
 function statsText(s) {
   const parts = [];
-  if (s.tokens) parts.push(count(s.tokens) + (s.tokens === 1 ? " token" : " tokens") + (s.speed ? ", " + count(s.speed) + " tokens/s" : ""));
+  const speed = n => n ? ", " + count(n) + " tokens/s" : "";
+  if (s.tokens) parts.push(count(s.tokens) + (s.tokens === 1 ? " token" : " tokens") + speed(s.speed));
   if (s.drafted) parts.push(count(s.accepted) + " of " + count(s.drafted) + " drafts accepted");
-  if (s.prompt) parts.push("prompt: " + count(s.prompt) + (s.cached ? ", " + count(s.cached) + " of them known" : "") +
-                           (s.promptSpeed ? ", " + count(s.promptSpeed) + " tokens/s" : ""));
+  const known = s.cached ? ", " + count(s.cached) + " of them known" : "";
+  if (s.prompt) parts.push("prompt: " + count(s.prompt) + known + speed(s.promptSpeed));
   return parts.join(" · ");
 }
 
@@ -106,7 +107,8 @@ async function fetchAnswer(turn, live, body, key, changed) {
   const headers = {"Content-Type": "application/json"};
   if (key) headers.Authorization = "Bearer " + key;
   try {
-    const response = await fetch("/v1/chat/completions", {method: "POST", headers, body: JSON.stringify(body), signal: live.stopper.signal});
+    const asked = {method: "POST", headers, body: JSON.stringify(body), signal: live.stopper.signal};
+    const response = await fetch("/v1/chat/completions", asked);
     live.status = response.status;
     if (!response.ok) throw new Error(await failureOf(response));
     await readEvents(response, (event, comment) => {

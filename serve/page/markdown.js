@@ -50,15 +50,16 @@ function codeBlock(text, language) {
   const copy = element("button", "Copy"), code = element("code", "", ...codeNodes(text, language));
   copy.type = "button";
   copy.onclick = () => copyText(text, copy);
-  return classed(element("div", "", classed(element("div", "", element("span", language || "code"), copy), "bar"), element("pre", "", code)), "code");
+  const bar = classed(element("div", "", element("span", language || "code"), copy), "bar");
+  return classed(element("div", "", bar, element("pre", "", code)), "code");
 }
 
 function readFence(lines, i, depth, out) {
   const fence = fenceOf(lines[i]);
   if (!fence) return 0;
-  const code = [], columns = indent(lines[i]), language = (/^\s*([^\s{]+)/.exec(lines[i].slice(fence[0].length)) || [])[1] || "";
-  const ends = line => line.trim()[0] === fence[1][0] && line.trim().length >= fence[1].length && line.trim() === fence[1][0].repeat(line.trim().length);
-  for (i++; i < lines.length && !ends(lines[i]); i++) code.push(strip(lines[i], columns));
+  const code = [], columns = indent(lines[i]), mark = fence[1], language = lines[i].slice(fence[0].length).trim().split(/[\s{]/)[0];
+  const ends = text => text[0] === mark[0] && text.length >= mark.length && text === mark[0].repeat(text.length);
+  for (i++; i < lines.length && !ends(lines[i].trim()); i++) code.push(strip(lines[i], columns));
   out.push(codeBlock(code.join("\n"), language));
   return i + 1;
 }
@@ -186,7 +187,8 @@ function readTable(lines, i, depth, out) {
   const align = t.ways.map(w => w[0] === ":" && w.endsWith(":") ? "center" : w.endsWith(":") ? "right" : "");
   const row = (name, cells) => element("tr", "", ...align.map((a, k) => classed(element(name, "", ...spans(cells[k] || "")), a)));
   const table = element("table", "", row("th", t.head));
-  for (i += 2; i < lines.length && lines[i].includes("|") && elements + align.length < ELEMENTS; i++) table.append(row("td", cellsOf(lines[i])));
+  for (i += 2; i < lines.length && lines[i].includes("|") && elements + align.length < ELEMENTS; i++)
+    table.append(row("td", cellsOf(lines[i])));
   out.push(table);
   return i;
 }

@@ -23,8 +23,9 @@ function addTurn(role, parent, content) {
   return turn;
 }
 
+// Stores a talk as it is now: it may have changed since an answer to it began.
 async function save(head, ...changed) {
-  await storeSave(store.talks.get(head.id) || head, ...changed);
+  await storeSave(talk.id === head.id ? talk : store.talks.get(head.id) || head, ...changed);
   notice("");
 }
 
@@ -292,7 +293,7 @@ function listen() {
   onpagehide = document.onvisibilitychange = e => {
     for (const live of lives.values()) {
       live.leaves = e.type === "pagehide";
-      storeSave(live.head, live.turn);
+      save(live.head, live.turn);
     }
   };
   onbeforeunload = e => { if (store.unsaved.size && store.failure) e.preventDefault(); };

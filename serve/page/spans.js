@@ -51,18 +51,20 @@ function link(address, text, ...inside) {
 
 const formula = text => classed(element("code", text), "math inside");
 
-// ---- Marks: strings, {text, node} for what is whole, {run} for emphasis, {open} and {close} for the text of a link --------------
+// ---- Marks: strings, {text, make} for what is whole, {run} for emphasis, {open} and {close} for the text of a link --------------
 
 const WIDE = /[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Hangul}]/u, PUNCTUATION = /[\p{P}\p{S}]/u;
 const ENTITIES = {"&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": "\"", "&nbsp;": "\u00a0"};
 
 // May a run of * or _ begin or end emphasis? CommonMark's rules; Chinese, Japanese and Korean, which have no spaces, count as one.
 function emphasisRun(text, from, end) {
-  const before = text[from - 1] || " ", after = text[end] || " ", punctuated = PUNCTUATION.test(before), punctuates = PUNCTUATION.test(after);
+  const before = text[from - 1] || " ", after = text[end] || " ";
+  const punctuated = PUNCTUATION.test(before), punctuates = PUNCTUATION.test(after);
   const left = !/\s/.test(after) && (!punctuates || punctuated || /\s/.test(before) || WIDE.test(before));
   const right = !/\s/.test(before) && (!punctuated || punctuates || /\s/.test(after) || WIDE.test(after));
   const inWord = text[from] === "_" && left && right;
-  return {run: text[from], count: end - from, length: end - from, opens: left && (!inWord || punctuated), closes: right && (!inWord || punctuates)};
+  return {run: text[from], count: end - from, length: end - from,
+          opens: left && (!inWord || punctuated), closes: right && (!inWord || punctuates)};
 }
 
 // The address in the parentheses after a link's text: [the address, where it ends], or null.
@@ -137,7 +139,8 @@ function readRun(r, from, inside) {
 }
 
 function readEscape(r, from, inside) {
-  const mark = r.text[from + 1], end = mark === "(" ? formulaTo(r, r.round, from, inside) : mark === "[" ? formulaTo(r, r.square, from, inside) : 0;
+  const mark = r.text[from + 1], close = mark === "(" ? r.round : mark === "[" ? r.square : null;
+  const end = close ? formulaTo(r, close, from, inside) : 0;
   if (!end) r.out.push(mark);
   return end || inside;
 }
@@ -241,7 +244,8 @@ function spans(text) {
     } else if (mark.close) {
       if (linked) closeLink(frames, mark.close), linked--;
       else put(top, "](" + mark.close.address + ")");
-    } else {
+    } else if (full) put(top, mark.run.repeat(mark.count));
+    else {
       if (mark.closes) closeRun(frames, mark);
       if (mark.count && mark.opens) begin(mark);
       else if (mark.count) put(frames[frames.length - 1], mark.run.repeat(mark.count));

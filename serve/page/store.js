@@ -1,13 +1,14 @@
 // store.js: conversations, in IndexedDB on the user's machine. It knows what they consist of, and nothing of the page or the server.
 //
-// A talk is {id, title, created, changed, settings, leaf}; its turns are a tree, {talk, id, parent, role, content, ...}, of which the page
-// shows the way to `leaf`. A turn is a record of its own, and only the tab that asked for it writes it, so that two tabs lose nothing of each
-// other's. What cannot be stored stays in this tab, and each later attempt to store anything tries it again.
+// A talk is {id, title, created, changed, settings, leaf}; its turns are a tree, {talk, id, parent, role, content, ...}, of which the
+// page shows the way to `leaf`. A turn is a record of its own, and only the tab that asked for it writes it, so that two tabs lose
+// nothing of each other's. What cannot be stored stays in this tab, and each later attempt to store anything tries it again.
 "use strict";
 const store = {
-  database: null,
+  database: null,                                      // null: this browser has none for the page
   talks: new Map(), turns: new Map(),                  // of this tab: what it has written, by talkKey and turnKey
   unsaved: new Map(),                                  // what it could not write: key -> [the kind of record, the record]
+  removed: new Set(),                                  // ids of talks, which an answer under way must not bring back
   failure: "",                                         // why; "": it could
   channel: typeof BroadcastChannel === "function" ? new BroadcastChannel("mote") : null
 };
@@ -68,7 +69,7 @@ function writeUnsaved() {
   return new Promise((resolve, reject) => {
     const t = store.database.transaction(["talks", "turns"], "readwrite");
     t.oncomplete = resolve;
-    t.onabort = t.onerror = () => reject(t.error);
+    t.onabort = () => reject(t.error);
     for (const [kind, record] of store.unsaved.values()) t.objectStore(kind).put(record);
     t.commit();                                        // at once: the page may be about to go
   });
@@ -76,7 +77,7 @@ function writeUnsaved() {
 
 // Writes a talk and some of its turns. Never fails: store.failure says what is wrong.
 async function storeSave(talk, ...turns) {
-  if (talk.removed) return;
+  if (store.removed.has(talk.id)) return;
   store.talks.set(talk.id, talk);
   store.unsaved.set(talk.id, ["talks", talk]);
   for (const t of turns) {
@@ -94,9 +95,8 @@ async function storeSave(talk, ...turns) {
   } catch (e) { store.failure = e && e.name === "QuotaExceededError" ? "full" : "failed"; }
 }
 
-// A talk of this tab is gone: its answer, if one is under way, will not bring it back.
 function forgetTalk(id) {
-  if (store.talks.has(id)) store.talks.get(id).removed = true;
+  store.removed.add(id);
   store.talks.delete(id);
   store.unsaved.delete(id);
   for (const key of [...store.turns.keys()])
@@ -106,10 +106,12 @@ function forgetTalk(id) {
 async function storeRemove(id) {
   forgetTalk(id);
   if (!store.database) return;
-  const t = store.database.transaction(["talks", "turns"], "readwrite");
-  t.objectStore("talks").delete(id);
-  await result(t.objectStore("turns").delete(turnsOf(id)));
-  tellTabs("removed", id);
+  try {
+    const t = store.database.transaction(["talks", "turns"], "readwrite");
+    t.objectStore("talks").delete(id);
+    await result(t.objectStore("turns").delete(turnsOf(id)));
+    tellTabs("removed", id);
+  } catch (e) { store.failure = "failed"; }
 }
 
 // ---- Files of conversations -------------------------------------------------------------------------------------------------------
@@ -179,6 +181,7 @@ async function storeImport(text) {
   const talks = imported(text), there = new Map((await storedTalks()).map(t => [t.id, t]));
   for (const [talk, turns] of talks) {
     const known = await storedTurns(talk.id);
+    store.removed.delete(talk.id);
     await storeSave(there.get(talk.id) || talk, ...turns.filter(t => !known.has(t.id)));
   }
   return talks.length;

@@ -104,8 +104,10 @@ function toolsOf(turn, children, isLast, live) {
   }
   if (turn.content && !live) tools.append(tool("Copy", b => copyText(turn.content, b)));
   if (turn.role === "user") tools.append(tool("Edit", () => edit(turn)));
-  else if (isLast && !live) tools.append(tool("Regenerate", () => answer(turn.parent)));
-  if (isLast && !live && turn.role === "assistant" && turn.state && turn.content) tools.append(tool("Continue", () => answer(turn.parent, turn)));
+  else if (isLast && !live) {
+    tools.append(tool("Regenerate", () => answer(turn.parent)));
+    if (turn.state && turn.content) tools.append(tool("Continue", () => answer(turn.parent, turn)));
+  }
   tools.append(noteOf(turn, live));
   return tools;
 }
