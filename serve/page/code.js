@@ -1,7 +1,6 @@
 // code.js: code with its comments, strings, numbers and keywords set off. It knows families of languages, no grammar.
 // Every alternative of a pattern takes what it has looked at, so that reading is linear.
 "use strict";
-const CODE_SPANS = 3000;                               // elements for the code of an answer; what follows them is plain
 const EVERYWHERE = "if else for while do return break continue case switch default import class true false null new try catch finally throw " +
   "async await yield static";
 const SCRIPTS = " def elif lambda in is not and or none del pass raise except nonlocal global from as with assert then fi done esac function " +
@@ -24,7 +23,7 @@ const FAMILIES = [
    "\\/\\/.*|\\/\\*(?:[^]*?\\*\\/|[^]*)", C_LIKE],
   [/^(scala|css|scss|json|json5|jsonc|dart|zig|glsl|hlsl|wgsl|proto|groovy|d|objc)$/, "\\/\\/.*|\\/\\*(?:[^]*?\\*\\/|[^]*)", C_LIKE]
 ].map(([names, comment, words]) => ({names, comment, keywords: new Set((EVERYWHERE + words).split(" "))}));
-let codeSpans = 0;                                     // of the answer that is drawn
+let codeSpans = 0;                                     // of the answer that is drawn, maxElements at most; the rest is plain
 
 function codePattern(family, language) {
   const characters = /^(rust|rs|html|xml|svg|vue|lisp|clojure|scheme)$/.test(language);          // ' has other uses, too
@@ -38,7 +37,7 @@ function codeNodes(text, language) {
   const name = language.toLowerCase(), family = FAMILIES.find(f => f.names.test(name)), out = [];
   const pattern = family && codePattern(family, name);
   let at = 0;
-  for (let m; pattern && codeSpans < CODE_SPANS && (m = pattern.exec(text));) {
+  for (let m; pattern && codeSpans < maxElements && (m = pattern.exec(text));) {
     const g = m.groups, word = name === "sql" || /^(True|False|None)$/.test(g.word) ? (g.word || "").toLowerCase() : g.word;
     const kind = g.comment ? "comment" : g.string ? "string" : g.number ? "number" : family.keywords.has(word) ? "keyword" : "";
     if (!kind) continue;

@@ -152,7 +152,7 @@ function readList(lines, i, depth, out) {
   const list = element(isNaN(first.number) ? "ul" : "ol");
   let loose = false;
   if (first.number !== 1 && !isNaN(first.number)) list.start = first.number;
-  for (let item = first; item && item.kind === first.kind && elements < ELEMENTS;) {
+  for (let item = first; item && item.kind === first.kind && elements < maxElements;) {
     const [inside, end] = itemLines(lines, i, item, depth);
     list.append(listItem(inside, depth));
     for (i = end; i < lines.length && isBlank(lines[i]);) i++;
@@ -183,11 +183,11 @@ function tableAt(lines, i) {
 
 function readTable(lines, i, depth, out) {
   const t = tableAt(lines, i);
-  if (!t || elements + t.head.length >= ELEMENTS) return 0;
+  if (!t || elements + t.head.length >= maxElements) return 0;
   const align = t.ways.map(w => w[0] === ":" && w.endsWith(":") ? "center" : w.endsWith(":") ? "right" : "");
   const row = (name, cells) => element("tr", "", ...align.map((a, k) => classed(element(name, "", ...spans(cells[k] || "")), a)));
   const table = element("table", "", row("th", t.head));
-  for (i += 2; i < lines.length && lines[i].includes("|") && elements + align.length < ELEMENTS; i++)
+  for (i += 2; i < lines.length && lines[i].includes("|") && elements + align.length < maxElements; i++)
     table.append(row("td", cellsOf(lines[i])));
   out.push(table);
   return i;
@@ -213,7 +213,7 @@ const KINDS = [readFence, readMath, readIndented, readHeading, readRule, readQuo
 function blocks(lines, depth) {
   const out = [], unclosed = new Set();
   for (let i = 0; i < lines.length;) {
-    if (elements >= ELEMENTS) {
+    if (elements >= maxElements) {
       out.push(plainBlock(lines.slice(i).join("\n")));
       break;
     }
@@ -231,5 +231,6 @@ function blocks(lines, depth) {
 
 function markdown(text) {
   elements = codeSpans = 0;
+  maxElements = Math.max(2000, text.length / 10);
   return blocks(text.split(/\r?\n/), 0);
 }

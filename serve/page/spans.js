@@ -1,9 +1,10 @@
 // spans.js: a paragraph of Markdown as DOM nodes: code, emphasis, links, formulas. Text never becomes HTML.
 // Any text is read in linear time: marks come from left to right, each search for an end goes on where the last one stopped, and how far
-// back a mark looks for its partner is bounded. After ELEMENTS elements the rest of an answer is plain text.
+// back a mark looks for its partner is bounded. After maxElements elements the rest of an answer is plain text: 2,000, or one for every ten
+// characters of a long answer, which what people and models write does not reach.
 "use strict";
-const ELEMENTS = 3000, DEPTH = 8, LOOK_BACK = 16, ADDRESS = 2000;
-let elements = 0;                                      // of the answer that is drawn
+const DEPTH = 8, LOOK_BACK = 16, ADDRESS = 2000;
+let elements = 0, maxElements = 0;                     // of the answer that is drawn
 
 function element(name, text, ...inside) {
   const e = document.createElement(name);
@@ -193,7 +194,7 @@ function settle(frames, k) {
 function partner(frames, run) {
   for (let k = frames.length - 1; k > 0 && k > frames.length - LOOK_BACK && !frames[k].open; k--) {
     const f = frames[k], thirds = (f.closes || run.opens) && (f.length + run.length) % 3 === 0 && (f.length % 3 || run.length % 3);
-    if (f.run === run.run && !thirds) return f.height < DEPTH && elements < ELEMENTS ? k : 0;
+    if (f.run === run.run && !thirds) return f.height < DEPTH && elements < maxElements ? k : 0;
   }
   return 0;
 }
@@ -235,7 +236,7 @@ function spans(text) {
   const begin = mark => frames.push({...mark, mark, inside: [], height: 0});
   let linked = 0;                                      // in the text of a link
   for (const mark of marksOf(text)) {
-    const top = frames[frames.length - 1], full = elements >= ELEMENTS;
+    const top = frames[frames.length - 1], full = elements >= maxElements;
     if (typeof mark === "string") put(top, mark);
     else if (mark.make) put(top, full || (linked && /^(https?|mailto):/.test(mark.text)) ? mark.text : mark.make());
     else if (mark.open) {
