@@ -47,7 +47,7 @@ $(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/engine.o         # make: the prog
 # The page of mote serve as a C string.
 $(BUILD)/page.inc: tools/page.sh $(wildcard serve/page/*) | $(BUILD)
 	tools/page.sh >$@.html
-	sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $@.html >$@
+	sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $@.html >$@
 
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings

@@ -369,6 +369,15 @@ def test_export(browser, page, url, errors):
         other.get_by_role("button", name="Export all").click()
     with open(again.value.path()) as file:
         assert sorted(len(t["turns"]) for t in json.load(file)["conversations"]) == sorted(len(t["turns"]) for t in talks)
+    question = json.loads(text)
+    del question["conversations"][1:]
+    talk = question["conversations"][0]
+    talk.update(id="question", title="A question alone", turns=[{**talk["turns"][0], "content": "What is BF16?"}], leaf=talk["turns"][0]["id"])
+    give(other, "f.json", json.dumps(question))
+    other.get_by_role("link", name="A question alone").click()
+    other.get_by_role("button", name="Answer").click()
+    answered(other)
+    expect(last(other)).to_contain_text("BF16")
     context.close()
 
 

@@ -1,6 +1,7 @@
 // markdown.js: an answer in Markdown as DOM nodes: CommonMark's everyday part, tables, task lists, formulas as they are written.
 // Where models and CommonMark differ, models win: lines stay lines, and what is indented by two belongs to the item above.
-// Read in linear time: each line is looked at a bounded number of times on each level, and quotes and lists nest DEPTH deep.
+// Read in linear time: each line is looked at a bounded number of times on each level, and quotes and lists nest DEPTH deep. After 2,000
+// elements, or one for every ten characters and 20,000 at most, the rest is plain text.
 "use strict";
 
 const isBlank = line => !/\S/.test(line);
@@ -47,9 +48,7 @@ function plainBlock(text) {
 }
 
 function codeBlock(text, language) {
-  const copy = element("button", "Copy"), code = element("code", "", ...codeNodes(text, language));
-  copy.type = "button";
-  copy.onclick = () => copyText(text, copy);
+  const copy = button("Copy", b => copyText(text, b)), code = element("code", "", ...codeNodes(text, language));
   const bar = classed(element("div", "", element("span", language || "code"), copy), "bar");
   return classed(element("div", "", bar, element("pre", "", code)), "code");
 }
@@ -231,6 +230,6 @@ function blocks(lines, depth) {
 
 function markdown(text) {
   elements = codeSpans = 0;
-  maxElements = Math.max(2000, text.length / 10);
+  maxElements = Math.min(20000, Math.max(2000, text.length / 10));
   return blocks(text.split(/\r?\n/), 0);
 }

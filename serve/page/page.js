@@ -49,7 +49,7 @@ function pacer(draw, keep) {
 
 // Asks for the answer to a turn; `from` is an answer to go on with. Either is a new version beside those that there are.
 async function answer(parent, from) {
-  const question = turns.get(parent), turn = addTurn("assistant", parent, from ? from.content : ""), head = talk, path = pathTo(turn.id);
+  const turn = addTurn("assistant", parent, from ? from.content : ""), head = talk, path = pathTo(turn.id);
   const live = {turn, head, stopper: new AbortController(), tokens: 0, first: 0, reading: null, ended: "", status: 0, leaves: false};
   const shown = () => talk.id === head.id && talk.leaf === turn.id && lives.get(head.id) === live;
   const pace = pacer(() => { if (shown()) showLast(); }, () => save(head, turn));
@@ -57,7 +57,7 @@ async function answer(parent, from) {
   turn.state = "writing";
   lives.set(head.id, live);
   store.talks.set(head.id, head);
-  save(head, question, turn).then(showList);
+  save(head, ...path.slice(-2)).then(showList);
   show();
   say("Answering");
   await fetchAnswer(turn, live, requestOf(head.settings, path), $("key").value, pace.changed);
@@ -86,11 +86,11 @@ function send() {
     Object.assign(talk, {id: randomId(), title: titleOf(text), created: Date.now()});
     history.replaceState(null, "", "#" + talk.id);
   }
-  const turn = addTurn("user", editing ? editing.parent : talk.leaf, text);
-  if (attached.length) turn.files = attached;
+  const question = addTurn("user", editing ? editing.parent : talk.leaf, text);
+  if (attached.length) question.files = attached;
   compose("", [], null);
   $("scroll").scrollTop = $("scroll").scrollHeight;
-  answer(turn.id);
+  answer(question.id);
 }
 
 // ---- The message ---------------------------------------------------------------------------------------------------------------
@@ -106,13 +106,8 @@ function keepDraft() {
 }
 
 function showFiles() {
-  $("files").replaceChildren(...attached.map(f => {
-    const b = element("button", f.name + ", " + fileSize(f.text) + " ×");
-    b.type = "button";
-    b.ariaLabel = "Remove " + f.name;
-    b.onclick = () => { attached = attached.filter(a => a !== f); showFiles(); keepDraft(); };
-    return b;
-  }));
+  const remove = f => { attached = attached.filter(a => a !== f); showFiles(); keepDraft(); };
+  $("files").replaceChildren(...attached.map(f => button(f.name + ", " + fileSize(f.text) + " ×", () => remove(f), "Remove " + f.name)));
 }
 
 function compose(text, files, turn) {

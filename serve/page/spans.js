@@ -1,23 +1,8 @@
-// spans.js: a paragraph of Markdown as DOM nodes: code, emphasis, links, formulas. Text never becomes HTML.
+// spans.js: a paragraph of Markdown as DOM nodes: code, emphasis, links, formulas.
 // Any text is read in linear time: marks come from left to right, each search for an end goes on where the last one stopped, and how far
-// back a mark looks for its partner is bounded. After maxElements elements the rest of an answer is plain text: 2,000, or one for every ten
-// characters of a long answer, which what people and models write does not reach.
+// back a mark looks for its partner is bounded. After maxElements elements the rest is plain text.
 "use strict";
 const DEPTH = 8, LOOK_BACK = 16, ADDRESS = 2000;
-let elements = 0, maxElements = 0;                     // of the answer that is drawn
-
-function element(name, text, ...inside) {
-  const e = document.createElement(name);
-  elements++;
-  if (text) e.textContent = text;
-  e.append(...inside);
-  return e;
-}
-
-function classed(e, name) {
-  e.className = name;
-  return e;
-}
 
 // Where `mark` comes next at `from` or later, -1: nowhere. Asked with growing `from`.
 function finder(text, mark) {
@@ -42,14 +27,6 @@ function tickFinder(text) {
   };
 }
 
-function link(address, text, ...inside) {
-  const a = element("a", text, ...inside);
-  a.href = address;
-  a.rel = "noopener noreferrer";
-  a.target = "_blank";
-  return a;
-}
-
 const formula = text => classed(element("code", text), "math inside");
 
 // ---- Marks: strings, {text, make} for what is whole, {run} for emphasis, {open} and {close} for the text of a link --------------
@@ -64,7 +41,7 @@ function emphasisRun(text, from, end) {
   const left = !/\s/.test(after) && (!punctuates || punctuated || /\s/.test(before) || WIDE.test(before));
   const right = !/\s/.test(before) && (!punctuated || punctuates || /\s/.test(after) || WIDE.test(after));
   const inWord = text[from] === "_" && left && right;
-  return {run: text[from], count: end - from, length: end - from,
+  return {run: text[from], count: end - from, length: end - from, inside: [], height: 0,
           opens: left && (!inWord || punctuated), closes: right && (!inWord || punctuates)};
 }
 
@@ -118,7 +95,7 @@ function readClose(r, from, inside) {
 }
 
 function readOpen(r, from, inside) {
-  const open = {open: r.text.slice(from, inside), address: ""};
+  const open = {open: r.text.slice(from, inside), address: "", inside: [], height: 0};
   r.brackets.push(open);
   r.out.push(open);
   return inside;
@@ -172,7 +149,7 @@ function marksOf(text) {
   return r.out;
 }
 
-// ---- Nodes: a frame for each mark that waits for its partner, in the order in which they came ------------------------------------
+// ---- Nodes: frames are marks that wait for their partners, in the order in which they came, with the nodes after each ------------
 
 function put(frame, piece) {
   const last = frame.inside.length - 1;
@@ -223,7 +200,7 @@ function closeRun(frames, run) {
 
 function closeLink(frames, open) {
   let k = frames.length - 1;
-  while (k > 0 && frames[k].mark !== open) k--;
+  while (k > 0 && frames[k] !== open) k--;
   if (!k) return;
   settle(frames, k);
   const f = frames[k], image = open.open === "![";
@@ -233,7 +210,6 @@ function closeLink(frames, open) {
 
 function spans(text) {
   const frames = [{inside: [], height: 0}];
-  const begin = mark => frames.push({...mark, mark, inside: [], height: 0});
   let linked = 0;                                      // in the text of a link
   for (const mark of marksOf(text)) {
     const top = frames[frames.length - 1], full = elements >= maxElements;
@@ -241,14 +217,14 @@ function spans(text) {
     else if (mark.make) put(top, full || (linked && /^(https?|mailto):/.test(mark.text)) ? mark.text : mark.make());
     else if (mark.open) {
       if (!mark.address || full) put(top, mark.open);
-      else begin(mark), linked++;
+      else frames.push(mark), linked++;
     } else if (mark.close) {
       if (linked) closeLink(frames, mark.close), linked--;
       else put(top, "](" + mark.close.address + ")");
     } else if (full) put(top, mark.run.repeat(mark.count));
     else {
       if (mark.closes) closeRun(frames, mark);
-      if (mark.count && mark.opens) begin(mark);
+      if (mark.count && mark.opens) frames.push(mark);
       else if (mark.count) put(frames[frames.length - 1], mark.run.repeat(mark.count));
     }
   }

@@ -56,12 +56,10 @@ async function copyText(text, button) {
 
 // ---- Turns ---------------------------------------------------------------------------------------------------------------------
 
+// A button that changes the conversation waits for the answer under way.
 function tool(name, what, label) {
-  const b = element("button", name);
-  b.type = "button";
+  const b = button(name, what, label);
   b.disabled = lives.has(talk.id);
-  b.onclick = () => what(b);
-  if (label) b.ariaLabel = b.title = label;
   return b;
 }
 
@@ -102,9 +100,11 @@ function toolsOf(turn, children, isLast, live) {
     later.disabled = later.disabled || at === versions.length - 1;
     tools.append(earlier, element("span", at + 1 + "/" + versions.length), later);
   }
-  if (turn.content && !live) tools.append(tool("Copy", b => copyText(turn.content, b)));
-  if (turn.role === "user") tools.append(tool("Edit", () => edit(turn)));
-  else if (isLast && !live) {
+  if (turn.content && !live) tools.append(button("Copy", b => copyText(turn.content, b)));
+  if (turn.role === "user") {
+    tools.append(tool("Edit", () => edit(turn)));
+    if (isLast) tools.append(tool("Answer", () => answer(turn.id)));
+  } else if (isLast && !live) {
     tools.append(tool("Regenerate", () => answer(turn.parent)));
     if (turn.state && turn.content) tools.append(tool("Continue", () => answer(turn.parent, turn)));
   }
@@ -168,14 +168,10 @@ function showLast() {
 
 // One line of the list.
 function entry(t) {
-  const a = element("a", t.title || "Untitled"), li = element("li");
-  const act = (name, what, b) => (b = element("button", name), b.type = "button", b.ariaLabel = b.title = what + " " + t.title, b);
-  const save = act("⤓", "Export"), remove = act("×", "Delete");
+  const a = element("a", t.title || "Untitled"), li = element("li", "", a);
   a.href = "#" + t.id;
-  if (t.id === talk.id) li.ariaCurrent = "true";
-  save.onclick = () => exportTalks([t]);
-  remove.onclick = () => removeTalk(t);
-  li.append(a, save, remove);
+  if (t.id === talk.id) a.ariaCurrent = "true";
+  li.append(button("⤓", () => exportTalks([t]), "Export " + t.title), button("×", () => removeTalk(t), "Delete " + t.title));
   return classed(li, (t.id === talk.id ? "open " : "") + (lives.has(t.id) ? "live" : ""));
 }
 

@@ -80,7 +80,7 @@ function main(folder, n, limit) {
     append(...nodes) { for (const one of nodes) this.inside.push(one); }
     set textContent(text) { this.inside = [text]; }
   }
-  const scripts = ["spans.js", "code.js", "markdown.js"].map(f => require("fs").readFileSync(folder + "/" + f, "utf8")).join("\n");
+  const scripts = ["elements.js", "spans.js", "code.js", "markdown.js"].map(f => require("fs").readFileSync(folder + "/" + f, "utf8")).join("\n");
   const render = new Function("document", scripts + "; return markdown;")({createElement: name => new Element(name)});
   for (const [text, wanted] of EXAMPLES) {
     const got = render(text).map(drawn).join("");
