@@ -59,8 +59,9 @@ $(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/engine.o         # make: the prog
 	$(CC) $(WARN) $(CFLAGS) -I$(BUILD) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 
 # The page of mote serve as a C string.
-$(BUILD)/page.inc: serve/page.html | $(BUILD)
-	sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $< >$@
+$(BUILD)/page.inc: tools/page.sh $(wildcard serve/page/*) | $(BUILD)
+	tools/page.sh >$@.html
+	sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $@.html >$@
 
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings

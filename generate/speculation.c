@@ -46,7 +46,7 @@ static prices prices_now(const mote_session *s) {
         const int rows = others + k + 1;
         p.pass[k] = company && rows <= PASS_ROWS_MAX ? cost_fitted(&r->costs.together, rows, s->count) : 0;
         if (p.pass[k] <= 0 && rows <= PASS_ROWS_MAX) p.pass[k] = cost_expected(&r->costs.alone, rows, s->count);
-        if (k && company && rows > r->pass_rows) p.pass[k] = INFINITY;
+        if (k && company && (rows > r->pass_rows || k >= r->company_rows)) p.pass[k] = INFINITY;
     }
     p.draft = company && !r->costs.drafters ? 0 : cost_fitted(&r->costs.drafting, drafters, s->count) / drafters;
     p.others = company * fmax(r->costs.kept, 1);

@@ -51,6 +51,7 @@ static int cpu_open(mote_runner *r, mote_error *err) {
     layout_runner(r, layout_base(r->memory));
     r->rows = r->mtp_rows = r->o.chunk;
     r->pass_rows = cpu_pass_rows(r);
+    r->company_rows = MOTE_ROWS_MAX;
     r->threads = pool_open(r->o.threads);
     return r->threads ? MOTE_OK : fail(err, MOTE_ENOMEM, "the system gives no %d threads", r->o.threads);
 }

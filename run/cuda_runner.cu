@@ -82,6 +82,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     r->mtp_rows = STEP_ROWS;
     r->logs = 1;
     r->pass_rows = r->one_slot ? 0 : PASS_ROWS_MAX;
+    r->company_rows = STEP_ROWS;
     q->sms = r->o.sms;
     q->shared = m->gpu_shared;
     q->dependent = m->gpu_cc >= 90;

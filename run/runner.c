@@ -150,6 +150,7 @@ struct mote_runner {
     int mtp_rows;                /* most of forward() with MTP logits of all */
     int logs;                    /* after a longer forward() the last MOTE_ROWS_MAX rows' block is in the log, as if it had come alone */
     int pass_rows;               /* most of a pass of several slots; 0: there is no such pass */
+    int company_rows;            /* most of each of them: a longer block is computed alone */
     pthread_mutex_t lock;        /* of what follows, up to prompts; never held while something computes */
     int led;                     /* somebody has the lead: computes, and alone may touch device and scratch */
     pass_request *first, **last; /* those that wait, in the order in which they came; where the next one goes */

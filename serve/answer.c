@@ -48,6 +48,7 @@ typedef struct answer {
     enum { ANSWER_WAITS, ANSWER_READS, ANSWER_WRITES } state;           /* for a session; the prompt; tokens */
     size_t read, piece_begins;             /* tokens of the prompt so far; those before what is being fed */
     mote_result result;                    /* generated_tokens and stop are of the whole answer */
+    uint64_t drafted, accepted;            /* drafts of its tokens, when it is over */
     double began, generates_since, told;   /* clock: of reading, of generating, of what the client was sent last */
 } answer;
 
@@ -377,14 +378,17 @@ static server_slot *server_slot_take(answer *a, swapped **e, failure *f) {
     return t;
 }
 
-static void server_slot_count_speculation(server_slot *t) {
+static void server_slot_count_speculation(server_slot *t, answer *a) {
     mote_speculation *c = &t->server->seen.speculation, now, *before = &t->seen;
     if (mote_speculation_of(t->session, &now, NULL)) return;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) c->passes[k] += now.passes[k] - before->passes[k];
     for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
         for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
-            c->drafted[of][k] += now.drafted[of][k] - before->drafted[of][k];
-            c->accepted[of][k] += now.accepted[of][k] - before->accepted[of][k];
+            const uint64_t drafted = now.drafted[of][k] - before->drafted[of][k], accepted = now.accepted[of][k] - before->accepted[of][k];
+            c->drafted[of][k] += drafted;
+            c->accepted[of][k] += accepted;
+            a->drafted += drafted;
+            a->accepted += accepted;
         }
     c->draft_seconds += now.draft_seconds - before->draft_seconds;
     c->pass_seconds += now.pass_seconds - before->pass_seconds;
@@ -400,7 +404,7 @@ static int server_slot_open(server_slot *t, const mote_session_options *options,
     return mote_session_open(t->server->model, &o, &t->session, error);
 }
 
-static void server_slot_release(server_slot *t, const answer *a, int code) {
+static void server_slot_release(server_slot *t, answer *a, int code) {
     server *s = t->server;
     pthread_mutex_lock(&s->lock);
     s->seen.prompt_tokens += a->prompt_count - a->cached;
@@ -409,7 +413,7 @@ static void server_slot_release(server_slot *t, const answer *a, int code) {
     s->seen.prompt_seconds += a->result.prompt_seconds;
     s->seen.generate_seconds += a->result.generate_seconds;
     s->seen.cancelled += (uint64_t)a->client->gone;
-    server_slot_count_speculation(t);
+    server_slot_count_speculation(t, a);
     if (code == MOTE_EDEVICE) {            /* it is that of all sessions, which can only be closed */
         s->device_lost = 1;
         serve_stops = 1;

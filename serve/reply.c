@@ -136,8 +136,10 @@ static void put_timings(buf *out, const answer *a, int over) {
     putf(out, ", \"timings\": {\"cache_n\": %zu, \"prompt_n\": %zu, \"prompt_ms\": %.3f, ", a->cached, read, prompt);
     putf(out, "\"prompt_per_token_ms\": %.6g, \"prompt_per_second\": %.6g, ", read ? prompt / (double)read : 0,
          prompt > 0 ? 1e3 * (double)read / prompt : 0);
-    putf(out, "\"predicted_n\": %zu, \"predicted_ms\": %.3f, \"predicted_per_token_ms\": %.6g, \"predicted_per_second\": %.6g}", n,
+    putf(out, "\"predicted_n\": %zu, \"predicted_ms\": %.3f, \"predicted_per_token_ms\": %.6g, \"predicted_per_second\": %.6g", n,
          predicted, n ? predicted / (double)n : 0, predicted > 0 ? 1e3 * (double)n / predicted : 0);
+    if (a->drafted) putf(out, ", \"draft_n\": %" PRIu64 ", \"draft_n_accepted\": %" PRIu64, a->drafted, a->accepted);
+    buf_text(out, "}");
 }
 
 /* , "prompt_progress": {...} as llama.cpp has it. */

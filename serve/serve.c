@@ -9,7 +9,7 @@ enum { SLOTS_MOST = 64, WAITING_DEFAULT = 64 };
 /* The page loads nothing from elsewhere, and nothing may frame it. */
 static void serve_page(server *s, connection *c, const json *j) {
     static const char page[] =
-#include "page.inc"                        /* made of page.html by the Makefile */
+#include "page.inc"                        /* made of serve/page/ by the Makefile */
         ;
     const char *more_head = c->more_head;
     (void)s;

@@ -198,6 +198,7 @@ static void answer_again(answer *a) {
     a->logprobs = a->scores = a->alternatives = NULL;
     a->prompt_count = a->cached = a->read = a->piece_begins = 0;
     a->state = ANSWER_WAITS;
+    a->drafted = a->accepted = 0;
     memset(&a->result, 0, sizeof a->result);
 }
 

@@ -4,9 +4,9 @@ import subprocess
 import sys
 
 
-def serve(program):
+def serve(program, *options):
     """The process and the server's address."""
-    process = subprocess.Popen([program, "serve", "--port", "0", "--parallel", "2"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([program, "serve", "--port", "0", "--parallel", "2", *options], stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
         found = re.search(r"http://\S+", line)
         if found:

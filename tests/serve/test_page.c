@@ -9,7 +9,7 @@ int main(int argc, char **argv) {
         test_skip("no node: the page's renderer");
         return test_main_end();
     }
-    FILE *in = popen("node tests/serve/page.js serve/page.html 100000 1000 2>&1", "r");
+    FILE *in = popen("node tests/serve/page.js serve/page 100000 1000 2>&1", "r");
     size_t size = in ? fread(said, 1, sizeof said - 1, in) : 0;
     said[size] = 0;
     CHECK(in && pclose(in) == 0 && size == 0, "hostile answers: %s", said);

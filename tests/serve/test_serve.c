@@ -552,6 +552,29 @@ static void test_damaged(server s) {
     CHECK(answered > (test_brief ? 5 : 20) && refused > 20, "%d answered, %d refused: no test", answered, refused);
 }
 
+// What drafts came to is in the timings of their answer, and in the sum of all; without drafts nothing is told of them.
+static void test_drafts(server plain) {
+    static const char *const asked[][2] = {
+        {"/v1/chat/completions", "{\"messages\": [" FP8 "], \"temperature\": 0}"},
+        {"/v1/chat/completions", "{\"messages\": [" FP8 "], \"temperature\": 0, \"stream\": true}"},
+        {"/v1/completions", "{\"prompt\": [\"A mixture of experts\", \"A mixture of experts is\"], \"temperature\": 0}"}};
+    server s = serve("--parallel 1 --mtp 2");
+    long drafted = 0, accepted = 0;
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+        heard h = post(s, asked[i][0], asked[i][1]);
+        long of = metric(s, "drafted_tokens_total") - drafted, good = metric(s, "accepted_tokens_total") - accepted;
+        CHECK(of > 0 && good > 0 && good <= of, "%ld of %ld drafts accepted: no test", good, of);
+        if (i < 2) CHECK(number(&h, "draft_n") == of && number(&h, "draft_n_accepted") == good, "%ld of %ld drafts: %s", good, of, h.body);
+        drafted += of;
+        accepted += good;
+        forget(&h);
+    }
+    heard h = post(plain, asked[0][0], asked[0][1]);
+    CHECK(h.status == 200 && !strstr(h.body, "draft_n"), "drafts without any: %s", h.body);
+    forget(&h);
+    stop(s);
+}
+
 int main(int argc, char **argv) {
     test_main_begin("serve", argc, argv);
     server s = serve("--parallel 2"), plain = serve("--parallel 1 --mtp 0 --cache-memory 0");
@@ -566,6 +589,7 @@ int main(int argc, char **argv) {
     test_other_apis(s);
     test_schema(s);
     test_agent(s, plain);
+    test_drafts(plain);
     slow_end(slow);
     test_damaged(s);
     stop(s);
