@@ -203,12 +203,17 @@ static inline long number(const heard *h, const char *key) {
     return at ? strtol(at + strlen(name), NULL, 10) : -1;
 }
 
+// The value of a metric, all labels together; -1: there is none.
 static inline long metric(server s, const char *name) {
-    char line[64];
+    char begin[64];
     heard h = get(s, "/metrics");
-    snprintf(line, sizeof line, "\nmote_%s ", name);
-    const char *at = strstr(h.body, line);
-    long value = at ? strtol(at + strlen(line), NULL, 10) : -1;
+    snprintf(begin, sizeof begin, "\nmote_%s", name);
+    long value = -1;
+    for (const char *at = h.body; (at = strstr(at, begin));) {
+        at += strlen(begin);
+        if (*at != ' ' && *at != '{') continue;
+        value = (value < 0 ? 0 : value) + strtol(strchr(at, ' '), NULL, 10);
+    }
     forget(&h);
     return value;
 }
