@@ -129,7 +129,7 @@ typedef struct saved_header {
     int32_t mtp;                 /* 1: the MTP layer's KV rows are there */
 } saved_header;
 
-static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '3'};
+static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '4'};
 
 static uint64_t saved_checksum(const char *bytes, size_t size) {
     return fnv1a(FNV_START, bytes + offsetof(saved_header, count), size - offsetof(saved_header, count));
