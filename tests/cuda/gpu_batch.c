@@ -334,7 +334,7 @@ static void time_shape(enum format f, int rows, int cols, enum prologue in, doub
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         const int T = counts[i] < 0 ? -counts[i] : counts[i];
         double us[2] = {0, 0};
-        for (int alone_too = 0; alone_too < (T == counts[i] && T <= MOTE_ROWS_MAX ? 1 : 2); alone_too++) {
+        for (int alone_too = 0; alone_too < (T == counts[i] && T <= STEP_ROWS ? 1 : 2); alone_too++) {
             for (int k = 0; k < CHAIN; k++) {
                 j.w[0] = i == 0 && !alone_too && k < n ? matrix_at(at + size * (size_t)k, f, rows, cols, (uint32_t)k) : j.w[0];
                 j.w[0].component[CODES] = at + size * (size_t)(k % n);

@@ -274,7 +274,7 @@ static void test_routing(const layer_case *c, enum routing routing) {
     get_rows(want);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (!test_brief || i % 3 == 0) test_rows(c, routing_names[routing], rows[i], 1, logits);
-    for (int T = 2; T <= MOTE_ROWS_MAX; T++) test_rows(c, routing_names[routing], T, 0, logits);
+    for (int T = 2; T <= STEP_ROWS; T++) test_rows(c, routing_names[routing], T, 0, logits);
     free(logits);
 }
 
@@ -369,7 +369,7 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
         });
         L.q.stages = ALL_STAGES;
     }
-    for (int k = 0; k < 3 && T <= MOTE_ROWS_MAX; k++) {      // as decode has it: all, experts_up, experts_down
+    for (int k = 0; k < 3 && T <= STEP_ROWS; k++) {      // as decode has it: all, experts_up, experts_down
         us[4 + k] = microseconds([&](int i) {
             L.q.stages = stages[k ? k + 1 : 0];
             gpu_record_experts(&L.q, &p[i % SETS]);
@@ -381,7 +381,7 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
     const double down = active * (double)matrix_bytes(&L.w.down_proj[0]) + (s->shared_size ? (double)matrix_bytes(&L.w.down_proj[s->experts]) : 0);
     printf("%-16s %2d rows %6.1f experts: route %5.1f us, up %6.1f us %3.0f %%, down %6.1f us %3.0f %%, all %6.1f us", c->name, T, active,
            us[1], us[2], 100 * up / us[2] * 1e6 / bandwidth, us[3], 100 * down / us[3] * 1e6 / bandwidth, us[0]);
-    if (T <= MOTE_ROWS_MAX) printf(", as decode has it up %5.1f, down %5.1f, all %6.1f us", us[5], us[6], us[4]);
+    if (T <= STEP_ROWS) printf(", as decode has it up %5.1f, down %5.1f, all %6.1f us", us[5], us[6], us[4]);
     printf("\n");
     fflush(stdout);
 }
