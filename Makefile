@@ -13,13 +13,27 @@ CONTRACT := -ffp-contract=$(if $(findstring clang,$(shell $(CC) --version 2>/dev
 # not look for it. The program starts on any machine, with or without a GPU, its driver or the CUDA libraries.
 NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 
-# GPUs to build for, as far as nvcc knows them: compute capability 8.9, 9.0 and 12.x (nvcc 12.9; 12.8 knows 12.0 alone).
-# Others, and newer ones, get PTX. Quicker, for the GPU of this machine alone: make GPUS=-arch=native
+# GPUs to build for: this = those of this machine, or all where it has none that nvcc knows; all = compute capability 8.9, 9.0 and 12.x
+# (nvcc 12.9; 12.8 knows 12.0 alone), with PTX for others and newer ones; or words of nvcc's, as GPUS=-arch=native.
+# What is tested and looked at is what all get.
 ifneq ($(strip $(NVCC)),)
+GPUS     = $(if $(filter test-gpu gpu-stamp-fresh check-kernels,$(MAKECMDGOALS)),all,this)
 KNOWN   := $(shell $(NVCC) --list-gpu-arch)
 TARGETS := $(if $(filter compute_89,$(KNOWN)),89) $(if $(filter compute_90,$(KNOWN)),90a) \
            $(if $(filter compute_121,$(KNOWN)),120f,$(if $(filter compute_120,$(KNOWN)),120))
-GPUS     = $(foreach t,$(TARGETS),-gencode arch=compute_$t,code=sm_$t) -gencode arch=compute_90,code=compute_90
+RUNS_89  = 89
+RUNS_90a = 90
+RUNS_120 = 120
+RUNS_120f = 120 121
+HERE    := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | sort -u)
+OWN     := $(strip $(foreach t,$(TARGETS),$(if $(filter $(RUNS_$t),$(HERE)),$t)))
+OWN     := $(if $(filter-out $(foreach t,$(OWN),$(RUNS_$t)),$(HERE)),,$(OWN))
+ALL_GPUS = $(call FOR,$(TARGETS)) -gencode arch=compute_90,code=compute_90
+FOR      = $(foreach t,$1,-gencode arch=compute_$t,code=sm_$t)
+CODE     = $(if $(filter all,$(GPUS)),$(ALL_GPUS),$(if $(filter this,$(GPUS)),$(if $(OWN),$(call FOR,$(OWN)),$(ALL_GPUS)),$(GPUS)))
+# One GPU's kernels are compiled by several threads, several GPUs' beside each other. Threads share a kernel's registers out differently:
+# tests/kernels.table is of code that one has made.
+SPLIT    = $(if $(filter this,$(GPUS)),$(if $(OWN),$(if $(filter compute_120,$(KNOWN)),--split-compile=0)))
 CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *//p') -lcudart_static -lrt -ldl -lstdc++
 endif
 
@@ -53,15 +67,14 @@ $(BUILD)/engine.o: engine.cu $(BUILD)/settings
 	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
 else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
-	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: building for $(TARGETS)')
-	@echo 'nvcc takes some minutes. Quicker: make GPUS=-arch=native for the GPU of this machine alone, make NVCC= without any'
-	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) -Xptxas -v $(patsubst %,-Xcompiler %,-Wall -Wextra $(CFLAGS) \
-	    -ffp-contract=fast -fPIC) -x cu -c engine.cu -o $@ >$(BUILD)/kernels.txt 2>&1; code=$$?; \
-	    grep -vE '^ptxas info|^ +[0-9]+ bytes stack frame' $(BUILD)/kernels.txt >&2; exit $$code
+	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: it knows $(TARGETS)')
+	@tools/build_kernels.sh $(BUILD)/kernels.txt '$(or $(filter sm_%,$(subst code=, ,$(CODE))),$(CODE))' \
+	    $(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -Xptxas -v $(patsubst %,-Xcompiler %,-Wall -Wextra $(CFLAGS) \
+	    -ffp-contract=fast -fPIC) -x cu -c engine.cu -o $@
 endif
 
 # What the library is built by and for; changes when that does.
-SETTINGS = $(CC) $(CXX) $(CFLAGS) $(NVCC) $(GPUS)
+SETTINGS = $(CC) $(CXX) $(CFLAGS) $(NVCC) $(SPLIT) $(CODE)
 $(BUILD)/settings: ALWAYS | $(BUILD)
 	@echo '$(SETTINGS)' | cmp -s - $@ || echo '$(SETTINGS)' >$@
 
@@ -121,13 +134,13 @@ $(BUILD)/wrong_logit: tests/engine/wrong_logit.c tests/model/walk.h $(LIBRARY) $
 ifeq ($(strip $(NVCC)),)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -Itests $< -o $@ $(LIBS)
 else
-	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
+	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
 endif
 
-# These look inside kernels; with -arch=native in GPUS they take less long to build.
+# These look inside kernels.
 $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c tests/cuda/moe_rooms.h $(LIBRARY) $(BUILD)/settings
-	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
+	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
 
 # For tests/no_memory.h
@@ -236,12 +249,12 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
 test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_batch test_engine test_misuse test_runner test_speculation gpu_accuracy gpu_batch gpu_batch_moe gpu_prefill gpu_production)
-	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(GPUS)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
+	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(CODE)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
 
 # make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?
 gpu-stamp-fresh:
 	@grep -qx "sha256 $$(tools/source_hash.sh)" tests/gpu.stamp || { echo 'tests/gpu.stamp is not of these sources'; exit 1; }
-	@$(if $(NVCC),grep -qxF 'targets $(GPUS)' tests/gpu.stamp || { echo 'tests/gpu.stamp is of other targets'; exit 1; })
+	@$(if $(NVCC),grep -qxF 'targets $(CODE)' tests/gpu.stamp || { echo 'tests/gpu.stamp is of other targets'; exit 1; })
 	@grep -E '^(device|date) ' tests/gpu.stamp
 
 # make install: program, bundled model, engine.h and diagnose.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
@@ -267,13 +280,20 @@ install: $(MOTE) $(BUILD)/libmote.so $(BUILD)/libmote.a
 	    'Version: $(VERSION)' 'Cflags: -I$${prefix}/include/mote' 'Libs: -L$${prefix}/lib -lmote' \
 	    'Libs.private: $(subst ",,$(CUDA)) $(LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/mote.pc
 
+# make uninstall: remove what make install puts in place, with the same PREFIX and DESTDIR
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/mote $(patsubst %,$(DESTDIR)$(PREFIX)/include/mote/%,engine.h diagnose.h) \
+	    $(patsubst %,$(DESTDIR)$(PREFIX)/lib/%,libmote.a libmote.so libmote.so.0 pkgconfig/mote.pc) $(SHARE)/man/man1/mote.1 \
+	    $(patsubst %,$(SHARE)/mote/%,$(wildcard models/demo/*))
+	-rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/include/mote $(SHARE)/mote/models/demo $(SHARE)/mote/models $(SHARE)/mote
+
 clean:                        # make clean: remove all that make made
 	rm -rf build dist mote
 
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9_ -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS wrong_logit install chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
 
 # Not those that another make may be writing: CI runs these goals beside others.

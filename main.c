@@ -6,6 +6,7 @@
    In program/, what both of them need:
 
      terminal.c      showing text, signals, callbacks
+     foreign.c       options of other engines, and what mote has for them
      options.c       the table of all options, and its parser
      files.c         growable bytes, a stream to its end
      paths.c         from what -m names to a checkpoint folder, or to why it is none
@@ -33,6 +34,8 @@
      bench_steps.c   prompts and steps: on the CPU, on a GPU, with simulated speculation, stage by stage
      bench_ask.c     questions answered without speculation and with it
      bench_sessions.c  several sessions at once
+     sha256.c        SHA-256
+     bench_report.c  what a report tells beside the speeds
      bench.c         bench: planning and running it
      selftest.c      selftest
 
@@ -110,6 +113,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #pragma GCC diagnostic pop
 
 #include "program/terminal.c"
+#include "program/foreign.c"
 #include "program/options.c"
 #include "program/files.c"
 #include "program/paths.c"
@@ -135,6 +139,8 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench_steps.c"
 #include "cli/bench_ask.c"
 #include "cli/bench_sessions.c"
+#include "cli/sha256.c"
+#include "cli/bench_report.c"
 #include "cli/bench.c"
 #include "cli/selftest.c"
 
@@ -210,7 +216,8 @@ static const char bench_more[] =
     "  mote bench -m DIR --prompt 512,8192 --depth 0,32768\n"
     "  mote bench --synthetic qwen3.5-35b-a3b:fp8:4        without a download: four layers, random weights\n"
     "  mote bench -m DIR --ask questions.txt               questions, one a line, with speculation and without\n"
-    "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n";
+    "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n"
+    "  mote bench -m DIR --report                          a block of text that tells of a machine\n";
 
 static const command command_table[] = {
     {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat, chat_more},

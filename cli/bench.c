@@ -1,5 +1,5 @@
 /* cli/bench.c: the command bench: planning and running it. Here it is decided what is measured, in which order and with
-   how much context; how it is measured is the business of bench_steps.c and bench_ask.c. */
+   how much context; how it is measured is the business of bench_steps.c, bench_ask.c and bench_sessions.c. */
 
 static void add_defaults(list *l, const int *values, int count, int limit) {
     if (l->count) return;
@@ -10,7 +10,7 @@ static void add_defaults(list *l, const int *values, int count, int limit) {
    that. */
 static int plan_bench(options *o, const mote_info *info) {
     static const int prompts[] = {128, 512}, depths[] = {0, 1024}, gpu_depths[] = {0, 4096, 32768, 131072},
-                     rows[] = {1, 2, 3, 4};
+                     rows[] = {1, 2, 3, 4}, report_prompts[] = {512, 8192, 32768};
     int gpu = on_gpu(info), most = o->accept.count ? MOTE_ROWS_MAX : 1, need = 0;
     int limit = o->context && o->context < info->context_max ? o->context : info->context_max;
     if (gpu) add_defaults(&o->rows, rows, 4, 4);
@@ -18,6 +18,7 @@ static int plan_bench(options *o, const mote_info *info) {
         if (o->rows.value[i] > most) most = o->rows.value[i];
     if (!o->steps) o->steps = gpu ? 200 : 32;
     int after = o->steps * most + 1;       /* tokens after a depth */
+    if (o->report && gpu) add_defaults(&o->prompts, report_prompts, 3, limit);
     add_defaults(&o->prompts, prompts, 2, limit);
     add_defaults(&o->depths, gpu ? gpu_depths : depths, gpu ? 4 : 2, limit - after);
     for (int i = 0; i < o->prompts.count; i++)
@@ -46,6 +47,7 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
     int code = b->ids ? open_session(model, o, &b->session) : complain(EXIT_FAILURE, "out of memory");
     if (!code && mote_read_speed(model, o->threads, &b->ceiling, &error)) code = report(&error);
     if (code) return code;
+    if (o->report) print_report_head(b);
     print_head(b, name);
     json_head(b, name);
     code = bench_prefill(b);
@@ -54,6 +56,7 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
     if (!code && o->stages && o->depths.count) code = bench_stages(b);
     for (int i = 0; i < o->prompts.count && !code && o->stages && on_gpu(b->info); i++)
         code = bench_prefill_stages(b, o->prompts.value[i]);
+    if (!code && o->report) code = report_ask(b, name, model);
     if (b->json) fputs("\n]}\n", b->json);
     return code;
 }
@@ -62,6 +65,7 @@ static int bench_usage(const options *o) {
     if (o->model && o->synthetic) return complain(EXIT_USAGE, "bench: -m and --synthetic exclude each other");
     if (o->ask && (o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count))
         return complain(EXIT_USAGE, "bench: not with --ask: --prompt, --depth, --rows, --stages, --accept");
+    if (o->report && (o->ask || o->sessions.count)) return complain(EXIT_USAGE, "bench: not with --report: --ask, --sessions");
     if (o->sessions.count && (o->ask || o->depths.count || o->rows.count || o->stages))
         return complain(EXIT_USAGE, "bench: not with --sessions: --ask, --depth, --rows, --stages");
     if (o->beside && (!o->sessions.count || o->accept.count))
@@ -87,7 +91,9 @@ static int command_bench(options *o) {
     if (o->json && !json_to_screen) code = open_output(&json, o->json);
     b.json = json_to_screen ? stdout : json.file;
     if (!code && o->ask) code = read_questions(&b, o->ask);
-    if (!code) code = open_model(o, o->ask ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &model);
+    if (!code && o->report) code = append(&b.file, report_questions, sizeof report_questions - 1) || split_questions(&b, "--report");
+    if (!code && o->report) code = report_selftest(&b);
+    if (!code) code = open_model(o, o->ask || o->report ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &model);
     if (!code) code = begin_outputs(&json, 1);
     if (!code) code = bench_model(&b, o, model);
     code = close_outputs(&json, 1, code);

@@ -4,14 +4,9 @@
 
 typedef struct side { mote_session *session; double tokens, seconds; } side;   /* of a comparison: what it generated */
 
-static int read_questions(bench *b, const char *path) {
+/* The questions in b->file, one a line; path: what it is called. */
+static int split_questions(bench *b, const char *path) {
     size_t lines = 1;
-    FILE *in = open_input(path, 1);
-    if (!in) return input_failure();
-    int code = read_text(in, path, &b->file);
-    fclose(in);
-    if (code) return code;
-    if (strlen(b->file.data) != b->file.size) return complain(EXIT_FAILURE, "%s: holds a zero byte", path);
     for (size_t i = 0; i < b->file.size; i++) lines += b->file.data[i] == '\n';
     b->questions = calloc(lines, sizeof *b->questions);
     if (!b->questions) return complain(EXIT_FAILURE, "out of memory for %zu questions", lines);
@@ -22,6 +17,16 @@ static int read_questions(bench *b, const char *path) {
         if (line[strspn(line, " \t")]) b->questions[b->question_count++] = q;
     }
     return b->question_count ? 0 : complain(EXIT_FAILURE, "%s: holds no questions", path);
+}
+
+static int read_questions(bench *b, const char *path) {
+    FILE *in = open_input(path, 1);
+    if (!in) return input_failure();
+    int code = read_text(in, path, &b->file);
+    fclose(in);
+    if (code) return code;
+    if (strlen(b->file.data) != b->file.size) return complain(EXIT_FAILURE, "%s: holds a zero byte", path);
+    return split_questions(b, path);
 }
 
 static int on_asked(void *user, int32_t id) {
@@ -100,7 +105,9 @@ static void put_speculation(const bench *b, const mote_speculation *s) {
     if (b->json) json_text(b->json, "recent", s->recent);
 }
 
-static void print_asked(bench *b, const side *off, const side *on, timing ratio, int differing) {
+/* off, on: of the rounds; ratio: of one round each. The ratio of the medians is shown, which lies between the lowest and the highest
+   of the rounds. */
+static void print_asked(bench *b, const side *on, timing off_rate, timing on_rate, timing ratio, int differing) {
     mote_speculation s = {0};
     mote_speculation_of(on->session, &s, NULL);
     fprintf(b->table, "%d questions, at most %d tokens an answer, %d rounds without speculation and with it\n",
@@ -111,9 +118,9 @@ static void print_asked(bench *b, const side *off, const side *on, timing ratio,
     put(b, "questions", b->question_count, 1, 0, 0);
     put(b, "rounds", b->o->repeat, 1, 0, 0);
     put(b, "tokens", on->tokens, 1, 10, 0);
-    put(b, "tokens_per_second_off", off->tokens / off->seconds, 1, 10, 1);
-    put(b, "tokens_per_second_on", on->tokens / on->seconds, 1, 10, 1);
-    put(b, "ratio", ratio.median, 1, 9, 2);
+    put(b, "tokens_per_second_off", off_rate.median, 1, 10, 1);
+    put(b, "tokens_per_second_on", on_rate.median, 1, 10, 1);
+    put(b, "ratio", on_rate.median / off_rate.median, 1, 9, 2);
     put(b, "ratio_lowest", ratio.low, 1, 9, 2);
     put(b, "ratio_highest", ratio.high, 1, 9, 2);
     put(b, "differing", differing, 1, 11, 0);
@@ -125,7 +132,7 @@ static void print_asked(bench *b, const side *off, const side *on, timing ratio,
 static int bench_ask(bench *b, options *o, const char *name, const mote_model *model) {
     options plain = *o;
     side off = {NULL, 0, 0}, on = {NULL, 0, 0};
-    double ratios[99], slow, fast;
+    double ratios[99], slow[99], fast[99];
     int differing = 0;
     if (!b->info->chat_template && !o->synthetic)
         return complain(EXIT_FAILURE, "%s: no chat template mote knows, which --ask needs", name);
@@ -135,15 +142,16 @@ static int bench_ask(bench *b, options *o, const char *name, const mote_model *m
     int code = open_session(model, &plain, &b->session);
     off.session = b->session;
     if (!code) code = open_session(model, o, &on.session);
-    if (!code) print_head(b, name);
-    if (!code) json_head(b, name);
+    if (!code && !o->report) print_head(b, name);
+    if (!code && !o->report) json_head(b, name);
     for (int r = 0; r < o->repeat && !code; r++) {
-        code = ask_all(b, &off, &slow, &differing);
-        if (!code) code = ask_all(b, &on, &fast, &differing);
-        ratios[r] = fast / slow;
+        code = ask_all(b, &off, &slow[r], &differing);
+        if (!code) code = ask_all(b, &on, &fast[r], &differing);
+        ratios[r] = fast[r] / slow[r];
     }
-    if (!code) print_asked(b, &off, &on, summarise(ratios, o->repeat), differing);
-    if (!code && b->json) fputs("\n]}\n", b->json);
+    if (!code)
+        print_asked(b, &on, summarise(slow, o->repeat), summarise(fast, o->repeat), summarise(ratios, o->repeat), differing);
+    if (!code && b->json && !o->report) fputs("\n]}\n", b->json);
     if (!code && differing)
         code = complain(EXIT_FAILURE, "bench: %d answers differ: mote run --verify-spec tells where", differing);
     mote_session_close(on.session);

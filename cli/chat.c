@@ -52,6 +52,7 @@ static int command_chat(options *o) {
     c.typed = isatty(STDIN_FILENO);
     c.styled = isatty(STDOUT_FILENO);
     if (o->greedy && o->temperature > 0) return complain(EXIT_USAGE, "chat: --greedy and --temp exclude each other");
+    if (check_effort("chat", o)) return EXIT_USAGE;
     c.edits = c.typed && (c.styled || isatty(STDERR_FILENO));
     if (c.edits) editor_open(&c.edit, c.styled ? stdout : stderr, !o->no_history);
     c.edit.complete = complete_message;

@@ -30,12 +30,23 @@ static void chat_system(chat *c, const char *argument) {
 
 static void chat_think(chat *c, const char *argument) {
     static const char *const names[] = {"as the model's template", "on", "off"};
-    if (*argument && !parse_switch(argument, &c->o->think)) say(c, "/think on or /think off, not '%s'\n", argument);
-    else say(c, "thinking: %s\n", names[c->o->think]);
+    int think = c->o->think;
+    if (*argument && !parse_switch(argument, &think)) {
+        say(c, "/think on or /think off, not '%s'\n", argument);
+    } else if (*argument && effort_contradicts(c->o->effort, think)) {
+        say(c, "/effort is %s, which contradicts that: /effort alone first\n", c->o->effort);
+    } else {
+        c->o->think = think;
+        say(c, "thinking: %s\n", names[think]);
+    }
 }
 
 static void chat_effort(chat *c, const char *argument) {
     size_t used;
+    if (*argument && effort_contradicts(argument, c->o->think)) {
+        say(c, "/think is %s, which contradicts that\n", c->o->think == MOTE_THINK_ON ? "on" : "off");
+        return;
+    }
     c->effort.size = 0;
     if (append(&c->effort, argument, strlen(argument))) return;
     c->o->effort = *argument ? c->effort.data : NULL;
@@ -167,54 +178,89 @@ static void chat_read(chat *c, const char *argument) {
     else say(c, "it goes with your next message\n");
 }
 
-static void chat_tokens(chat *c, const char *argument) {
-    bytes ids = {NULL, 0, 0}, text = {NULL, 0, 0};
-    size_t count = 0;
-    if (tokenize(c->model, argument, strlen(argument), &ids, &count)) c->failed = 1;
-    for (size_t i = 0; i < count; i++) {
-        int32_t id = ((int32_t *)(void *)ids.data)[i];
-        if (detokenize(c->model, &id, 1, &text)) break;
-        say(c, "%8" PRId32 "  '%.*s'\n", id, (int)text.size, text.data);
-    }
-    say(c, "%zu token%s\n", count, count == 1 ? "" : "s");
-    free(ids.data);
-    free(text.data);
+/* A token's id, its bytes in hexadecimal, the first of a long one, and its text. */
+static void chat_token(const chat *c, int32_t id) {
+    enum { SHOWN = 8 };
+    char hex[3 * SHOWN + 4] = "";
+    size_t n = 0;
+    const char *text = mote_token_bytes(c->model, id, &n);
+    for (size_t i = 0; text && i < n && i < SHOWN; i++) sprintf(hex + 3 * i, "%02x ", (unsigned char)text[i]);
+    if (n > SHOWN) strcat(hex, "...");
+    say(c, "%8" PRId32 "  %-27s  '%.*s'\n", id, hex, (int)n, text ? text : "");
 }
 
-/* The sampling values that /set knows. */
-static const struct { const char *name; size_t offset; int whole; double low, high; } sampling_values[] = {
-    {"temperature", offsetof(mote_sampling, temperature), 0, 0, 100},
-    {"top-k", offsetof(mote_sampling, top_k), 1, 0, INT_MAX},
-    {"top-p", offsetof(mote_sampling, top_p), 0, 0, 1},
-    {"min-p", offsetof(mote_sampling, min_p), 0, 0, 1},
-    {"repetition-penalty", offsetof(mote_sampling, repetition_penalty), 0, 0, 10},
-    {"presence-penalty", offsetof(mote_sampling, presence_penalty), 0, -2, 2},
-    {"frequency-penalty", offsetof(mote_sampling, frequency_penalty), 0, -2, 2}};
+static void chat_tokens(chat *c, const char *argument) {
+    bytes ids = {NULL, 0, 0};
+    size_t count = 0;
+    if (tokenize(c->model, argument, strlen(argument), &ids, &count)) c->failed = 1;
+    for (size_t i = 0; i < count; i++) chat_token(c, ((int32_t *)(void *)ids.data)[i]);
+    say(c, "%zu token%s\n", count, count == 1 ? "" : "s");
+    free(ids.data);
+}
 
-enum { SAMPLING_VALUES = sizeof sampling_values / sizeof sampling_values[0] };
+/* The values that /set knows: of c->sampling, and of the options. */
+static const struct { const char *name; size_t offset; int is_option, whole; double low, high; } set_values[] = {
+    {"temperature", offsetof(mote_sampling, temperature), 0, 0, 0, 100},
+    {"top-k", offsetof(mote_sampling, top_k), 0, 1, 0, INT_MAX},
+    {"top-p", offsetof(mote_sampling, top_p), 0, 0, 0, 1},
+    {"min-p", offsetof(mote_sampling, min_p), 0, 0, 0, 1},
+    {"repetition-penalty", offsetof(mote_sampling, repetition_penalty), 0, 0, 0, 10},
+    {"presence-penalty", offsetof(mote_sampling, presence_penalty), 0, 0, -2, 2},
+    {"frequency-penalty", offsetof(mote_sampling, frequency_penalty), 0, 0, -2, 2},
+    {"max-tokens", offsetof(options, max_tokens), 1, 1, 0, INT_MAX}};
+
+enum { SET_VALUES = sizeof set_values / sizeof set_values[0] };
+
+/* What APIs call some of them. Any name may have _ for -. */
+static const struct { const char *name, *value; } set_aliases[] = {
+    {"temp", "temperature"}, {"repeat-penalty", "repetition-penalty"}, {"max-completion-tokens", "max-tokens"},
+    {"max-output-tokens", "max-tokens"}, {"n-predict", "max-tokens"}, {"num-predict", "max-tokens"}};
+
+static void *chat_value(chat *c, int i) {
+    return (set_values[i].is_option ? (char *)c->o : (char *)&c->sampling) + set_values[i].offset;
+}
 
 static void chat_show_value(chat *c, int i) {
-    const char *at = (const char *)&c->sampling + sampling_values[i].offset;
-    say(c, "  %-20s%g\n", sampling_values[i].name, sampling_values[i].whole ? *(const int *)(const void *)at
-                                                                            : *(const float *)(const void *)at);
+    void *at = chat_value(c, i);
+    say(c, "  %-20s%g%s\n", set_values[i].name, set_values[i].whole ? *(int *)at : *(float *)at,
+        set_values[i].is_option && !*(int *)at ? " (until the context is full)" : "");
+}
+
+static void chat_set_value(chat *c, int i, const char *value) {
+    double low = set_values[i].low, high = set_values[i].high, real;
+    int ok = 1;
+    if (*value && set_values[i].whole) ok = parse_whole(value, low, high, (int *)chat_value(c, i));
+    else if (*value && (ok = parse_real(value, low, high, &real))) *(float *)chat_value(c, i) = (float)real;
+    if (ok) chat_show_value(c, i);
+    else say(c, "/set %s needs %g to %g, not '%s'\n", set_values[i].name, low, high, value);
+}
+
+/* The name as /set has it, which lasts until the next call. */
+static const char *set_name(const char *typed, size_t length) {
+    static char name[32];
+    snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), typed);
+    for (char *at = name; *at; at++)
+        if (*at == '_') *at = '-';
+    for (size_t i = 0; i < sizeof set_aliases / sizeof set_aliases[0]; i++)
+        if (strcmp(name, set_aliases[i].name) == 0) return set_aliases[i].value;
+    return name;
 }
 
 static void chat_set(chat *c, const char *argument) {
-    size_t length = strcspn(argument, " \t");
-    const char *value = argument + length + strspn(argument + length, " \t");
-    for (int i = 0; i < SAMPLING_VALUES; i++) {
-        char *at = (char *)&c->sampling + sampling_values[i].offset;
-        double low = sampling_values[i].low, high = sampling_values[i].high, real;
-        const char *name = sampling_values[i].name;
-        int ok = 1, whole = sampling_values[i].whole;
-        if (*argument && (strlen(name) != length || strncmp(argument, name, length))) continue;
-        if (*value && whole) ok = parse_whole(value, low, high, (int *)(void *)at);
-        if (*value && !whole && (ok = parse_real(value, low, high, &real))) *(float *)(void *)at = (float)real;
-        if (ok) chat_show_value(c, i);
-        else say(c, "/set %s needs %g to %g, not '%s'\n", name, low, high, value);
-        if (*argument) return;
+    size_t length = strcspn(argument, " \t=");
+    const char *value = argument + length + strspn(argument + length, " \t="), *name = set_name(argument, length);
+    if (strcmp(name, "seed") == 0) {
+        chat_seed(c, value);
+        return;
     }
-    if (!*argument) say(c, "  %-20s%" PRIu64 " (/seed)\n", "seed", c->sampling.seed);
+    for (int i = 0; i < SET_VALUES; i++) {
+        if (!*argument) chat_show_value(c, i);
+        else if (strcmp(name, set_values[i].name) == 0) {
+            chat_set_value(c, i, value);
+            return;
+        }
+    }
+    if (!*argument) say(c, "  %-20s%" PRIu64 "\n", "seed", c->sampling.seed);
     else say(c, "/set knows no '%.*s'; /set alone lists all\n", (int)length, argument);
 }
 

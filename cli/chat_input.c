@@ -25,31 +25,44 @@ static void complete_with(editor *e, size_t from, char *const *words, int count)
     if (alike > e->at - from) editor_insert(e, words[0] + (e->at - from), alike - (e->at - from));
 }
 
-/* Tab: the commands of the chat, and file names after those that take one. */
+/* Completes a file's name, whose beginning is what stands before the cursor. */
+static void complete_file(editor *e, size_t from) {
+    char pattern[PATH_MAX];
+    glob_t found;
+    if (e->at - from + 2 > sizeof pattern) return;
+    snprintf(pattern, sizeof pattern, "%.*s*", (int)(e->at - from), e->text.data + from);
+    if (glob(pattern, GLOB_MARK, NULL, &found) == 0) complete_with(e, from, found.gl_pathv, (int)found.gl_pathc);
+    globfree(&found);
+}
+
+/* Adds a name to the words that are possible, if it begins with what stands before the cursor. */
+static int complete_add(const editor *e, size_t from, const char *name, char **words, int count) {
+    if (!strncmp(name, e->text.data + from, e->at - from)) words[count++] = (char *)name;
+    return count;
+}
+
+/* Tab: the commands of the chat, what /set knows, and the names of files after @ and after commands that take one. */
 static void complete_message(editor *e) {
-    char *words[CHAT_COMMAND_COUNT], start[512];
+    char *words[CHAT_COMMAND_COUNT + SET_VALUES];
+    const char *text = e->text.data;
+    size_t word = e->at, command = 0;
     int count = 0;
-    if (e->text.size == 0 || e->text.data[0] != '/' || e->at >= sizeof start) return;
-    memcpy(start, e->text.data, e->at);
-    start[e->at] = 0;
-    const char *space = strchr(start, ' ');
-    if (!space) {
-        for (int i = 0; i < CHAT_COMMAND_COUNT; i++)
-            if (strncmp(chat_commands[i].name, start, e->at) == 0) words[count++] = (char *)chat_commands[i].name;
-        complete_with(e, 0, words, count);
+    while (command < e->at && !strchr(" \t\n", text[command])) command++;
+    while (word > 0 && !strchr(" \t\n", text[word - 1])) word--;
+    if (word < e->at && text[word] == '@') {
+        complete_file(e, word + 1);
         return;
     }
+    if (!e->at || text[0] != '/') return;
     for (int i = 0; i < CHAT_COMMAND_COUNT; i++) {
-        size_t n = strlen(chat_commands[i].name);
-        if (n != (size_t)(space - start) || strncmp(start, chat_commands[i].name, n) || strcmp(chat_commands[i].argument, "FILE"))
-            continue;
-        glob_t found;
-        strcat(start, "*");
-        if (glob(space + 1, GLOB_MARK | GLOB_TILDE, NULL, &found) == 0)
-            complete_with(e, (size_t)(space + 1 - start), found.gl_pathv, (int)found.gl_pathc);
-        globfree(&found);
-        return;
+        const chat_command *k = &chat_commands[i];
+        if (command == e->at) count = complete_add(e, 0, k->name, words, count);
+        else if (strlen(k->name) != command || strncmp(text, k->name, command)) continue;
+        else if (!strcmp(k->argument, "FILE")) complete_file(e, command + 1);
+        else if (k->function == chat_set && word == command + 1)
+            for (int v = 0; v < SET_VALUES; v++) count = complete_add(e, word, set_values[v].name, words, count);
     }
+    complete_with(e, command == e->at ? 0 : word, words, count);
 }
 
 /* A line from a pipe. Like read_line. */

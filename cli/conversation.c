@@ -166,6 +166,7 @@ static void chat_ask(chat *c) {
     c->last = result;
     c->first = s.first > 0 ? s.first - began : 0;
     if (interrupted) say(c, "[stopped]\n");
+    if (result.stop == MOTE_STOP_LENGTH && c->styled) say(c, "[cut after -n %d; /set max-tokens N says otherwise]\n", c->o->max_tokens);
     if (result.stop == MOTE_STOP_CONTEXT) say(c, "[the context of %d tokens is full: " CONTEXT_REMEDIES "]\n", c->context);
     else chat_tell_context(c);
     if (c->show_stats) chat_stats(c, &result, &before);

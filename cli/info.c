@@ -64,6 +64,8 @@ static void print_plan(const mote_info *info, const mote_memory *plan) {
     if (!plan->available) return;
     print_amount(on_gpu(info) ? "free on the GPU" : "free on this machine", (double)plan->available, "B");
     if (plan->sessions > 1) printf("  %-22s%10d on one runner\n", "sessions that fit", plan->sessions);
+    if (plan->total <= plan->available && plan->context_fits > plan->context)
+        printf("  %-22s%10d tokens\n", "longest context", plan->context_fits);
     if (plan->total <= plan->available) return;
     if (plan->context_fits > 0) printf("  does not fit; --context %d does\n", plan->context_fits);
     else printf("  does not fit%s\n", plan->context_fits ? "" : ", whatever the context");

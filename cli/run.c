@@ -8,7 +8,7 @@ static int run_usage(const options *o) {
         return complain(EXIT_USAGE, "run: --system, --think and --effort belong to a chat: not with --tokens or --raw");
     if (!o->tokens && !o->prompt && isatty(STDIN_FILENO))
         return complain(EXIT_USAGE, "run: no prompt: give -p TEXT, or pipe it in");
-    return 0;
+    return check_effort("run", o);
 }
 
 /* 1: there is text on standard input beside the words of the command line. A terminal is not asked, nor what cannot be read, as
@@ -87,6 +87,8 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
         else if (result.stop == MOTE_STOP_CONTEXT) on_log(NULL, "the context is full; --context N makes it larger");
         else if (result.stop == MOTE_STOP_LENGTH && !s.answer_bytes && !s.ids)
             on_log(NULL, "still thinking after -n tokens: give more, or --think off");
+        else if (result.stop == MOTE_STOP_LENGTH && isatty(STDERR_FILENO))
+            on_log(NULL, "-n has cut the answer: a larger one gives more");
     }
     mote_session_close(session);
     return code;

@@ -1,4 +1,4 @@
-/* cli/session.c: a session with the options' settings, and the sampling they ask for; with -v, the list of kernels that a step
+/* cli/session.c: a session with the options' settings, and the sampling and thinking they ask for; with -v, the list of kernels that a step
    launches. It knows nothing of what a command does with them. */
 
 static int same_launch(const mote_launch *a, const mote_launch *b) {
@@ -50,6 +50,17 @@ static int open_session(const mote_model *model, const options *o, mote_session 
     int code = mote_session_open(model, &how, session, &error) ? report(&error) : 0;
     if (!code && o->verbose) code = log_launches(mote_model_info(model), o, *session);
     return code;
+}
+
+/* 1: a level of effort asks for thinking and --think for none, or the reverse. */
+static int effort_contradicts(const char *effort, int think) {
+    return effort && think && (strcmp(effort, "none") == 0) != (think == MOTE_THINK_OFF);
+}
+
+static int check_effort(const char *command, const options *o) {
+    if (!effort_contradicts(o->effort, o->think)) return 0;
+    return complain(EXIT_USAGE, "%s: --effort %s and --think %s exclude each other", command, o->effort,
+                    o->think == MOTE_THINK_ON ? "on" : "off");
 }
 
 /* The model's own sampling, with what the user asked for instead. */

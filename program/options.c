@@ -14,10 +14,10 @@ typedef struct seed { uint64_t value; int given; } seed;
 
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
     const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
-    const char *host, *api_key, *api_key_file, *cache_dir;
+    const char *host, *api_key, *api_key_file, *cache_dir, *name;
     texts stop, hosts;
     list prompts, depths, rows, sessions;
-    int beside;
+    int beside, report;
     reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
@@ -95,6 +95,8 @@ static const option option_table[] = {
      "instead: so many sessions at once, each of them after its own prompt of --prompt tokens (default: 128)"},
     {"--beside", "N", WHOLE, AT(beside), 1, 1 << 24, BENCH,
      "with --sessions: while one more session reads a prompt of N tokens; how long they wait, and how much longer that takes"},
+    {"--report", NULL, FLAG, AT(report), 0, 0, BENCH,
+     "prompts, depths and questions of its own, with machine, driver, hashes and self-test: one block of text to paste"},
     {"--accept", "P,P,P", REALS, AT(accept), 0, 1, BENCH,
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
@@ -105,6 +107,7 @@ static const option option_table[] = {
     {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
     {"--host", "ADDRESS", TEXT, AT(host), 0, 0, SERVE, "listen here (default: 127.0.0.1, this machine alone)"},
     {"--port", "N", WHOLE, AT(port), 0, 65535, SERVE, "listen on this port (default: 8080); 0: on any that is free"},
+    {"--name", "TEXT", TEXT, AT(name), 0, 0, SERVE, "what clients call the model (default: what -m says, or its folder)"},
     {"--parallel", "N", WHOLE, AT(parallel), 1, 64, SERVE, "answers at the same time (default: as many as fit, at most 16)"},
     {"--queue", "N", WHOLE, AT(queue), 0, 4096, SERVE, "requests that may wait for their turn (default: 64)"},
     {"--cache-memory", "GB", REAL, AT(cache_memory), 0, 1e6, SERVE,
@@ -136,7 +139,7 @@ static const option option_table[] = {
      "GPU: blocks for N SMs, streaming multiprocessors (default: all)"},
     {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE,
      "threads, on the CPU (default: one for each processor, at most 256)"},
-    {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request"},
+    {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request: what it was, tokens, speed, time"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH, "list the kernels that a step on the GPU launches"},
     {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | SELFTEST | HELP, "print this"},
 };
@@ -299,6 +302,8 @@ static int parse_options(const char *name, int command, int count, char **argume
             if (strcmp(typed, option_table[k].name) == 0) d = &option_table[k];
             consider(typed, option_table[k].name, &near);
         }
+        const char *here = d ? NULL : foreign_answer(typed);
+        if (here) return complain(EXIT_USAGE, "%s: no option %s; in mote: %s", name, typed, here);
         if (!d && near && strlen(typed) > 2)
             return complain(EXIT_USAGE, "%s: unknown option '%s'; did you mean %s?", name, typed, near);
         if (!d) return complain(EXIT_USAGE, "%s: unknown option '%s'; see mote %s --help", name, typed, name);

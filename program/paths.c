@@ -48,13 +48,16 @@ static int find_in_hub(const char *id, char *found) {
     return newest_snapshot(folder, found);
 }
 
+#define GET_HF "mote has no network code, and hf comes with pip install huggingface_hub"
+
 static int path_missing(const char *path) {
     if (path[0] == '~')
         return complain(EXIT_FAILURE, "%s: no such folder: the shell does not replace a ~ inside quotes", path);
     if (is_hub_id(path))
         return complain(EXIT_FAILURE, "%s: no such folder; it looks like a Hugging Face id: hf download %s --local-dir D, "
-                        "then -m D", path, path);
-    return complain(EXIT_FAILURE, "%s: no such folder", path);
+                        "then -m D; " GET_HF, path, path);
+    return complain(EXIT_FAILURE, "%s: no such folder; hf download ORG/NAME --local-dir %s would fetch a checkpoint; " GET_HF, path,
+                    path);
 }
 
 static int path_is_file(const char *path) {
@@ -113,7 +116,7 @@ static int check_shards(const char *folder, int wanted) {
     free(index.data);
     if (!missing || (wanted == ALL_OR_NO_WEIGHTS && missing == all)) return 0;
     return complain(EXIT_FAILURE, "%s: an incomplete download: %d of the %d files in model.safetensors.index.json are missing, "
-                    "the first is %s", folder, missing, all, first);
+                    "the first is %s; hf download goes on where it was", folder, missing, all, first);
 }
 
 /* The fault of a folder, as far as its files' names and first bytes tell: 0, or it has been said. */

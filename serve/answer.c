@@ -325,6 +325,14 @@ static int answer_is_cut(const answer *a) {
     return a->result.stop == MOTE_STOP_LENGTH || a->result.stop == MOTE_STOP_CONTEXT;
 }
 
+static void answer_tally(const answer *a) {
+    tally *used = &a->client->used;
+    used->read += a->read - a->cached;
+    used->cached += a->cached;
+    used->written += (size_t)a->result.generated_tokens;
+    used->write_seconds += a->result.generate_seconds;
+}
+
 /* ---- A session for it ------------------------------------------------------------------------------------------- */
 
 static int has_free_slot(const server *s) {
@@ -441,6 +449,8 @@ static int answer_run(answer *a, int generates, failure *f) {
     a->result.prompt_seconds = clock_seconds() - a->began;
     if (!code && a->scored && !a->echo) a->scored(a, 0, a->prompt_count);
     if (!code && generates) code = answer_generate(a, t, &error);
+    if (!code) a->read = a->prompt_count;
+    answer_tally(a);
     server_slot_release(t, a, code);
     return code && code != MOTE_ECANCELLED ? refuse_error(f, &error) : 0;
 }

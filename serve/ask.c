@@ -152,20 +152,27 @@ static void ask_budget(request *x, const fields *in, const char *key) {
     if (budget > 0) x->a->thinking_budget = budget;
 }
 
+typedef struct effort { const char *name; int budget; } effort;        /* budget: tokens; 0: no limit, -1: no thinking */
+
+/* The effort that a field asks for; NULL: none, or it is refused. */
+static const effort *effort_of(const fields *in, const char *key) {
+    static const effort efforts[] = {
+        {"none", -1}, {"minimal", 256}, {"low", 1024}, {"medium", 8192}, {"high", 0}, {"xhigh", 0}, {"max", 0}};
+    uint32_t node = field_of(in, key, JSON_STRING);
+    if (!node) return NULL;
+    for (size_t i = 0; i < sizeof efforts / sizeof efforts[0]; i++)
+        if (json_equals(in->j, node, efforts[i].name)) return &efforts[i];
+    refuse(in->f, 400, key, "%s must be none, minimal, low, medium, high, xhigh or max", key);
+    return NULL;
+}
+
 /* How hard to think: where the template knows efforts that is its to say, else it is a budget. */
 static void ask_effort(request *x, const fields *in, const char *key) {
-    static const struct { const char *name; int budget; } efforts[] = {
-        {"none", -1}, {"minimal", 256}, {"low", 1024}, {"medium", 8192}, {"high", 0}, {"xhigh", 0}, {"max", 0}};
-    uint32_t effort = field_of(in, key, JSON_STRING);
-    if (!effort) return;
-    for (size_t i = 0; i < sizeof efforts / sizeof efforts[0]; i++) {
-        if (!json_equals(in->j, effort, efforts[i].name)) continue;
-        ask_think(x, efforts[i].budget >= 0, key);
-        if (x->a->server->has_efforts) x->effort = efforts[i].name;
-        else if (efforts[i].budget > 0 && !x->a->thinking_budget) x->a->thinking_budget = efforts[i].budget;
-        return;
-    }
-    refuse(in->f, 400, key, "%s must be none, minimal, low, medium, high, xhigh or max", key);
+    const effort *e = effort_of(in, key);
+    if (!e) return;
+    ask_think(x, e->budget >= 0, key);
+    if (x->a->server->has_efforts) x->effort = e->name;
+    else if (e->budget > 0 && !x->a->thinking_budget) x->a->thinking_budget = e->budget;
 }
 
 /* The fields that all APIs for chats take, beside the words of their own. */

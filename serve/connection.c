@@ -9,12 +9,19 @@
 enum { HEAD_SECONDS = 10, BODY_SECONDS = 60, IDLE_SECONDS = 60, STALL_SECONDS = 30, STOP_SECONDS = 2, LINGER_SECONDS = 5 };
 enum { OUT_MOST = 1 << 20 };
 
+typedef struct tally {                     /* of the answers to one request, for the log */
+    size_t read, cached, written;          /* tokens */
+    double write_seconds;
+} tally;
+
 typedef struct connection {
     int fd;
     int is_loopback;                       /* only this machine reaches the address that it came in on */
     int gone;                              /* nothing can be read or written any more */
     int streams;                           /* an answer in pieces is under way */
     int has_head, has_left;                /* of the answer: its head is written; a part of it has been sent */
+    int status;                            /* that of its head; 0: none so far */
+    tally used;
     double stop_by;                        /* when the server stops: the time that is left for the request; 0: it does not */
     const char *more_head;                 /* header lines of every answer; "": none */
     budget *budget;                        /* of all connections */
@@ -100,6 +107,7 @@ static const char *status_text(int status) {
 
 static void connection_head(connection *c, int status, const char *type) {
     c->has_head = 1;
+    c->status = status;
     connection_format(c, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
                       status, status_text(status), type);
     connection_put(c, c->more_head, strlen(c->more_head));
@@ -222,7 +230,8 @@ static void connection_release(connection *c) {
 static void connection_again(connection *c) {
     http_again(&c->in);
     connection_release(c);
-    c->has_head = c->has_left = 0;
+    c->has_head = c->has_left = c->status = 0;
+    c->used = (tally){0, 0, 0, 0};
 }
 
 /* 1: an address of this machine that others cannot reach. An IPv4 address may come as one of IPv6. */

@@ -76,8 +76,9 @@ static void listener_init(listener *l, void (*serve)(void *user, int fd), void *
     pthread_cond_init(&l->ended, NULL);
 }
 
-/* Takes connections until a signal comes, then waits for them to end. Signals reach this thread alone. */
-static void listener_run(listener *l) {
+/* Takes connections until a signal comes, then waits for them to end, when `stopping` has been told. Signals reach this thread
+   alone. */
+static void listener_run(listener *l, void (*stopping)(void *user)) {
     sigset_t signals, before;
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
@@ -93,6 +94,7 @@ static void listener_run(listener *l) {
     }
     close(l->fd);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    stopping(l->user);
     pthread_mutex_lock(&l->lock);
     while (l->connections) pthread_cond_wait(&l->ended, &l->lock);
     pthread_mutex_unlock(&l->lock);

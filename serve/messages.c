@@ -164,6 +164,7 @@ static void messages_thinking(request *x, const fields *config) {
     if (thinking.object) ask_think(x, on, "thinking");
     else if (!x->thinks) x->thinks = MOTE_THINK_OFF;
     if (config->object && x->thinks == MOTE_THINK_ON) ask_effort(x, config, "effort");
+    else if (config->object) effort_of(config, "effort");             /* without thinking it need only be one */
 }
 
 /* All that makes the prompt. An answer at its end is continued. */

@@ -104,8 +104,19 @@ static void read_request(connection *c, json *j, failure *f) {
     else read_body(&c->in.request.body, j, f);
 }
 
-static void serve_request(server *s, connection *c, const route *r, failure *f) {
+/* A line for a request: what was asked, how it ended, tokens, and the seconds since its head was there. */
+static void log_request(const connection *c, double seconds) {
     const http_request *q = &c->in.request;
+    const tally *used = &c->used;
+    char tokens[160] = "";
+    if (used->read + used->cached)
+        snprintf(tokens, sizeof tokens, ": read %zu tokens, cached %zu, wrote %zu, %.1f tok/s", used->read, used->cached,
+                 used->written, used->write_seconds > 0 ? (double)used->written / used->write_seconds : 0);
+    show_format(stderr, "mote: %s %s %d%s, %.2f s%s\n", *q->method ? q->method : "-", *q->path ? q->path : "-", c->status, tokens,
+                seconds, c->gone ? ": client gone" : "");
+}
+
+static void serve_request(server *s, connection *c, const route *r, failure *f) {
     json j;
     memset(&j, 0, sizeof j);
     if (!f->status && takes_body(r)) read_request(c, &j, f);
@@ -117,8 +128,6 @@ static void serve_request(server *s, connection *c, const route *r, failure *f) 
     s->seen.requests++;
     s->seen.refused += f->status != 0;
     pthread_mutex_unlock(&s->lock);
-    const char *end = f->status ? ": refused" : c->gone ? ": client gone" : "";
-    if (s->verbose) show_format(stderr, "mote: %s %s%s\n", q->method, q->path, end);
 }
 
 static void serve_requests(server *s, connection *c) {
@@ -126,6 +135,7 @@ static void serve_requests(server *s, connection *c) {
         failure f = {0};
         const route *r = NULL;
         int code = connection_next(c);
+        double began = clock_seconds();
         if (code == HTTP_HEAD_DONE) {
             r = judge_head(s, c, &f);
             if (!f.status && takes_body(r)) code = connection_body(c);
@@ -134,6 +144,7 @@ static void serve_requests(server *s, connection *c) {
         if (code > HTTP_HEAD_DONE) refuse(&f, code, NULL, "%s", c->in.problem);
         if (c->in.stage != HTTP_COMPLETE) c->in.request.closes = 1;    /* a body that nobody will read */
         serve_request(s, c, r, &f);
+        if (s->verbose) log_request(c, clock_seconds() - began);
         if (c->gone || c->in.request.closes || serve_stops) return;
         connection_again(c);
     }
@@ -145,6 +156,18 @@ static void serve_connection(void *user, int fd) {
     connection_open(&c, fd, &s->budget, s->access.allows_origins ? "Access-Control-Allow-Origin: *\r\n" : "");
     serve_requests(s, &c);
     connection_close(&c);
+}
+
+/* What the end waits for. */
+static void tell_stop(void *user) {
+    server *s = (server *)user;
+    int answers = 0;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->slot_count; i++) answers += s->slots[i].busy;
+    pthread_mutex_unlock(&s->lock);
+    if (answers && !s->device_lost)
+        fprintf(stderr, "mote: %d answer%s to finish; another Ctrl-C or SIGTERM ends at once\n", answers,
+                answers == 1 ? " is" : "s are");
 }
 
 static void on_stop(int number) {
@@ -173,8 +196,13 @@ static int32_t token_of(const mote_model *model, const char *text) {
     return !mote_tokenize(model, text, strlen(text), 1, &id, 1, &n, NULL) && n == 1 ? id : -1;
 }
 
-/* The model's name for clients: what -m says, or the last part of its path. */
-static void name_model(server *s, const char *asked, const char *folder) {
+/* The model's name for clients: --name, else what -m says, or the last part of its path. */
+static void name_model(server *s, const options *o, const char *asked) {
+    const char *folder = o->model;
+    if (o->name) {
+        utf8_fit(s->name, sizeof s->name, o->name, strlen(o->name));
+        return;
+    }
     const char *name = asked ? asked : folder;
     size_t n = strlen(name);
     while (n > 1 && name[n - 1] == '/') n--;
@@ -307,7 +335,7 @@ static int serve_clients(server *s, const char *host, int port) {
                 s->context, s->slot_count, s->slot_count == 1 ? "" : "s", 1e-9 * (double)s->cache_most);
     show_format(stderr, "mote: %s on ", s->name);
     fprintf(stderr, strchr(host, ':') ? "http://[%s]:%d\n" : "http://%s:%d\n", host, port);
-    listener_run(&s->listener);
+    listener_run(&s->listener, tell_stop);
     return s->device_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
 }
 
@@ -315,7 +343,7 @@ static int serve_model(const mote_model *model, const char *asked, const options
     server s;
     server_open(&s, model, o, plan->sessions);
     s.access = *rules;
-    name_model(&s, asked, o->model);
+    name_model(&s, o, asked);
     int code = s.slots ? open_sessions(&s, o, plan->unused) : complain(EXIT_FAILURE, "out of memory");
     if (!code) code = serve_clients(&s, o->host ? o->host : "127.0.0.1", o->port >= 0 ? o->port : 8080);
     server_close(&s);
@@ -327,7 +355,9 @@ static int command_serve(options *o) {
     access_rules rules;
     const char *asked = o->model;
     session_plan plan = {0, 0};
-    int code = access_open(&rules, o);
+    int code = o->name && !*o->name ? complain(EXIT_USAGE, "serve: --name is empty") : 0;
+    if (code) return code;
+    code = access_open(&rules, o);
     if (!code) code = find_model(o, MOTE_EVERYTHING);
     if (!code) plan_context(o);
     if (!code) code = plan_sessions(o, &plan);

@@ -30,7 +30,8 @@ static inline double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static inline server serve(const char *arguments) {
+// *said: what it says on standard error once it serves.
+static inline server serve_heard(const char *arguments, FILE **said) {
     server s = {-1, 0};
     char command[1024], line[256] = "";
     int out[2];
@@ -44,15 +45,21 @@ static inline server serve(const char *arguments) {
         _exit(127);
     }
     close(out[1]);
-    FILE *said = fdopen(out[0], "r");
-    while (fgets(line, sizeof line, said)) {
+    *said = fdopen(out[0], "r");
+    while (fgets(line, sizeof line, *said)) {
         const char *at = strstr(line, " on http://"), *port = at ? strrchr(at, ':') : NULL;
         if (port) s.port = atoi(port + 1);
         if (port) break;
     }
-    fclose(said);
     signal(SIGPIPE, SIG_IGN);
     if (!CHECK(s.port, "no server: %s", line)) exit(test_main_end());
+    return s;
+}
+
+static inline server serve(const char *arguments) {
+    FILE *said;
+    server s = serve_heard(arguments, &said);
+    fclose(said);
     return s;
 }
 

@@ -150,6 +150,14 @@ static void test_questions(void) {
     CHECK(wait_for("not a text: byte 1", "\033[?2004h"), "one that is no text: '%.300s'", screen);
     says("\025/set temperature 0\r", "temperature         0", "/set");
     says("/reset\r", "a new conversation", "/reset");
+    snprintf(line, sizeof line, "What is in @%s\t?\r", temp_path("not"));
+    says(line, "13 B, ", "Tab after @");
+    snprintf(line, sizeof line, "/read %s\t\r", temp_path("not"));
+    says(line, "13 B, ", "Tab after /read");
+    says("/set te\t 0\r", "temperature         0", "Tab in /set");
+    says("/set max\t 1\rWhat is FP8?\r", "[cut after -n 1; /set max-tokens N says otherwise]", "an answer that is cut");
+    says("/set max_tokens 0\r", "until the context is full", "no longer");
+    says("/reset\r", "a new conversation", "/reset");
 }
 
 // A file that a message names and that is not there, and the last question of a conversation that was loaded.

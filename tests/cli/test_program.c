@@ -218,6 +218,38 @@ static void test_again(void) {
           "@nosuch: %d '%s' %s", code, out.data, err.data);
 }
 
+// What a command says, alone.
+static void check_says(const char *lines, const char *wanted) {
+    chat(lines, "");
+    CHECK(code == 0 && strstr(err.data, wanted), "%s: %d '%s', not '%s'", lines, code, err.data, wanted);
+}
+
+// Names as APIs have them, the bytes of tokens, and levels of effort that contradict.
+static void test_values(void) {
+    static const struct { const char *line, *says; } sets[] = {
+        {"/set top_p 0.5", "top-p               0.5"}, {"/set top_p=0.5", "top-p               0.5"}, {"/set temp 0.25", "temperature         0.25"},
+        {"/set repeat_penalty 1.5", "repetition-penalty  1.5"}, {"/set presence_penalty -1", "presence-penalty    -1"}, {"/set seed 12", "seed 12"},
+        {"/set max_tokens 3", "max-tokens          3"}, {"/set n_predict 0", "max-tokens          0 (until the context is full)"},
+        {"/set", "max-tokens          8"}, {"/set max_tokens -1", "/set max-tokens needs 0 to"},
+        {"/tokens caf\303\251", "c3"}, {"/tokens <|im_end|>", "3c "}};
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        char line[100];
+        snprintf(line, sizeof line, "%s\n", sets[i].line);
+        check_says(line, sets[i].says);
+    }
+    chat("/set max_tokens 2\nWhat is FP8?\n/context\n", "");
+    static text two;
+    two = out;
+    chat("What is FP8?\n", "-n 2");
+    CHECK(code == 0 && out.size > 1 && !strcmp(two.data, out.data), "/set max_tokens 2: '%s', not '%s'", two.data, out.data);
+    check_says("/effort low\n", "/think is off, which contradicts that\n");
+    check_says("/effort none\n/think on\n", "/effort is none, which contradicts that: /effort alone first\n");
+    check_says("/effort none\n/think on\n/think\n", "thinking: off\n");
+    check_says("/think on\n/effort low\n/think off\n/effort\n/think off\n", "/effort is low, which contradicts that");
+    chat("/think on\n/effort low\n/effort\n/think off\n", "");
+    CHECK(!strstr(err.data, "contradicts") && strstr(err.data, "thinking: off"), "/effort alone: %s", err.data);
+}
+
 // wrong: says so in one line, whatever came before.
 static const struct { const char *line; int wrong; } chat_lines[] = {
     {"What is FP8?", 0}, {"And BF16?", 0}, {"\"\"\"two\nlines\"\"\"", 0}, {"goes on \\\nhere", 0}, {"/retry", 0}, {"/regen", 0}, {"/undo", 0},
@@ -308,6 +340,7 @@ int main(int argc, char **argv) {
     test_fifos();
     test_words();
     test_again();
+    test_values();
     test_sequences();
     test_hostile();
     temp_close();

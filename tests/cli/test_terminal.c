@@ -137,6 +137,16 @@ static void test_visible(void) {
           "remarks of the chat on a terminal: '%s'", remarks.data);
 }
 
+// That -n has cut an answer is said to who sees it, and not into a log.
+static void test_cut(void) {
+    static const char command[] = MOTE_PROGRAM " run 'What is FP8?' --greedy --think off -n 2";
+    const text *screen = on_terminal(command);
+    shell(command);
+    CHECK(code == 0 && !err.size, "run -n 2: %d %s", code, err.data);
+    if (!screen) test_skip("no pseudo-terminal here: an answer that is cut");
+    else CHECK(strstr(screen->data, "-n has cut the answer"), "run -n 2 on a terminal: '%s'", screen->data);
+}
+
 // A temperature at which every token comes: with some seed, those of control characters among them.
 static void test_visible_answers(void) {
     static const char *const commands[] = {
@@ -170,6 +180,7 @@ int main(int argc, char **argv) {
     if (!temp_open()) return test_main_end();
     if (access("models/demo/config.json", F_OK) == 0) {
         test_terminal();
+        test_cut();
         test_visible();
         test_visible_answers();
     } else {

@@ -71,9 +71,16 @@ static void echo_connection(void *user, int fd) {
     connection_close(&c);
 }
 
+static int told;                           // that the server stops
+
+static void tell_stop(void *user) {
+    (void)user;
+    told++;
+}
+
 static void *run_door(void *user) {
     (void)user;
-    listener_run(&door);
+    listener_run(&door, tell_stop);
     return NULL;
 }
 
@@ -234,7 +241,9 @@ int main(int argc, char **argv) {
     test_no_threads();
     test_too_many();
     test_long();
+    CHECK(!told, "the end was told of %d times before it came", told);
     serve_stops = 1;
     pthread_join(thread, NULL);
+    CHECK(told == 1, "the end was told of %d times", told);
     return test_main_end();
 }

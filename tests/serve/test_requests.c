@@ -228,6 +228,8 @@ static void test_thinking(server s) {
     forget(&open);
     check_takes(s, &apis[2], "output_config", "{\"effort\": \"low\"}", 0);
     check_refuses(s, &apis[2], "thinking", "{\"type\": \"sometimes\"}");
+    check_refuses(s, &apis[2], "effort", "1, \"output_config\": {\"effort\": \"much\"}");
+    check_refuses(s, &apis[2], "effort", "1, \"output_config\": {\"effort\": \"much\"}, \"thinking\": {\"type\": \"disabled\"}");
     check_refuses(s, &apis[3], "effort", "1, \"reasoning\": {\"effort\": \"much\"}");
     check_refuses(s, &apis[3], "verbosity", "1, \"text\": {\"verbosity\": \"low\"}");
     check_refuses(s, &apis[3], "include", "[\"message.output_text.logprobs\"]");
@@ -378,6 +380,56 @@ static void test_echo(server s) {
     forget(&h);
 }
 
+// ---- What the server says ---------------------------------------------------------------------------------------------
+
+// The next line it says must begin and end with these; returns what stands between them.
+static const char *check_said(FILE *said, const char *begin, const char *end) {
+    static char line[512];
+    size_t n = fgets(line, sizeof line, said) ? strlen(line) : 0, m = strlen(begin), k = strlen(end);
+    if (!CHECK(n >= m + k && !strncmp(line, begin, m) && !strcmp(line + n - k, end), "said '%.*s', not '%s...%s'", (int)n, line, begin, end)) return "";
+    line[n - k] = 0;
+    return line + m;
+}
+
+// A line for each request, and what the first Ctrl-C waits for. Tokens of several prompts are counted together.
+static void test_log(void) {
+    FILE *said;
+    server s = serve_heard("-v --name 'a \"name\"' --context 4096 --parallel 2", &said);
+    heard h = get(s, "/v1/models");
+    CHECK(strstr(h.body, "\"id\": \"a \\\"name\\\"\""), "--name: %s", h.body);
+    forget(&h);
+    check_said(said, "mote: GET /v1/models 200, 0.", " s\n");
+    h = post(s, "/v1/completions", "{\"prompt\": [[1, 2, 3], [5, 6]], \"max_tokens\": 2, \"ignore_eos\": true}");
+    forget(&h);
+    const char *rest = check_said(said, "mote: POST /v1/completions 200: read 5 tokens, cached 0, wrote 4, ", " s\n");
+    CHECK(atof(rest) > 0 && strstr(rest, " tok/s, "), "speed and time: %s", rest);
+    h = post(s, "/v1/completions", "{\"prompt\": [1, 2, 3, 4], \"max_tokens\": 2}");
+    forget(&h);
+    check_said(said, "mote: POST /v1/completions 200: read ", " s\n");
+    h = post(s, "/v1/completions", "{");
+    forget(&h);
+    check_said(said, "mote: POST /v1/completions 400, 0.", " s\n");
+    h = get(s, "/nosuch");
+    forget(&h);
+    check_said(said, "mote: GET /nosuch 404, 0.", " s\n");
+    int fd = dial(s);
+    post_on(fd, "/v1/completions", "{\"prompt\": [1, 2, 3], \"max_tokens\": 400, \"ignore_eos\": true}");
+    while (metric(s, "sessions_busy") < 1) {
+        usleep(10000);
+        check_said(said, "mote: GET /metrics 200, 0.", " s\n");
+    }
+    check_said(said, "mote: GET /metrics 200, 0.", " s\n");
+    kill(s.pid, SIGINT);
+    check_said(said, "mote: 1 answer is to finish; another Ctrl-C or SIGTERM ends at once\n", "");
+    h = hear(fd);
+    forget(&h);
+    check_said(said, "mote: POST /v1/completions 200: read ", " s\n");
+    int code = end_of(s);
+    CHECK(code == 130, "ended with %d", code);
+    fclose(said);
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     static const char *const scripts[] = {"</think>\n\nHello."}, *const folders[] = {"hub", "models--org--mo.te", "snapshots", "1"};
     char folder[512], arguments[600];
@@ -407,6 +459,7 @@ int main(int argc, char **argv) {
     test_echo(s);
     stop(parrot);
     stop(s);
+    test_log();
     temp_close();
     return test_main_end();
 }

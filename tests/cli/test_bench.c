@@ -1,0 +1,166 @@
+// Tests of mote bench: what it prints and writes for machines, synthetic models, questions, and the report.
+
+#include "engine.h"
+#include "shell.h"
+
+#include <math.h>
+
+#define FIXTURE "tests/fixtures/bf16-as-3.6"
+
+// The end of the JSON value that starts here, NULL when there is none. White space must not precede it.
+static const char *json_end(const char *s) {
+    static const char *const words[] = {"true", "false", "null"};
+    char open = *s, close = open == '{' ? '}' : ']', *number;
+    for (int i = 0; i < 3; i++)
+        if (strncmp(s, words[i], strlen(words[i])) == 0) return s + strlen(words[i]);
+    if (open == '"') {
+        for (s++; (unsigned char)*s >= ' ' && *s != '"'; s++) s += *s == '\\' && s[1];
+        return *s == '"' ? s + 1 : NULL;
+    }
+    if (open != '{' && open != '[')
+        return (s[*s == '-'] >= '0' && s[*s == '-'] <= '9' && strtod(s, &number) < INFINITY) ? number : NULL;
+    s += 1 + strspn(s + 1, " \n");
+    if (*s == close) return s + 1;
+    for (;; s++) {
+        s += strspn(s, " \n");
+        if (open == '{' && (*s != '"' || !(s = json_end(s)) || *s++ != ':')) return NULL;
+        s += strspn(s, " \n");
+        if (!(s = json_end(s))) return NULL;
+        s += strspn(s, " \n");
+        if (*s == close) return s + 1;
+        if (*s != ',') return NULL;
+    }
+}
+
+static int is_json(const char *s) {
+    const char *end = json_end(s);
+    return end && strcmp(end, "\n") == 0;
+}
+
+// What JSON has after "name": a number, or NAN.
+static double number_of(const char *json, const char *name) {
+    char key[64];
+    snprintf(key, sizeof key, "\"%s\": ", name);
+    const char *at = strstr(json, key);
+    return at ? atof(at + strlen(key)) : NAN;
+}
+
+static void test_json(void) {
+    static char data[1 << 16];
+    shell("mote bench --device cpu -m " FIXTURE " --prompt 4,8 --depth 0,4 --tokens 2 --repeat 1 --json @/j");
+    size_t size = read_temp("j", data, sizeof data - 1);
+    data[size] = 0;
+    CHECK(code == 0 && line_count(&out) == 9 && is_json(data), "bench --json: %d %s %s", code, err.data, data);
+    CHECK(strstr(data, "\"synthetic\": false") && strstr(data, "\"device\": \"cpu\"") &&
+              strstr(data, "\"read_ceiling\": ") && !strstr(data, "\"read_ceiling\": null") && strstr(data, "\"tokens_per_second\": ") &&
+              strstr(data, "{\"kind\": \"decode\""),
+          "bench --json lacks something: %s", data);
+    shell("mote bench --device cpu -m " FIXTURE " --prompt 4 --depth 0 --tokens 2 --repeat 1 --json -");
+    CHECK(code == 0 && is_json(out.data) && line_count(&err) == 7, "bench --json -: %d %s %s", code, out.data,
+          err.data);
+    check_refused("mote bench -m " FIXTURE " --json @/no/j", 1, "no/j");
+    shell("mote bench --device cpu -m " FIXTURE " --prompt 4 --depth 9 --context 5 --json @/part");
+    CHECK(code == 1 && !temp_exists("part"), "a bench that failed: %d, its JSON is %s", code,
+          temp_exists("part") ? "there" : "gone");
+}
+
+static void test_synthetic(void) {
+    shell("mote info --synthetic qwen3.5-397b-a17b:nvfp4 --device cpu");
+    CHECK(code == 0 && strstr(out.data, "model           qwen3.5-397b-a17b:nvfp4\n") &&
+          strstr(out.data, "\nlayers          60;") && strstr(out.data, "FP8 per tensor ") && !strstr(out.data, "128x128") &&
+          !strstr(out.data, "memory for a session"), "info --synthetic: %d %s %s", code, out.data, err.data);
+    shell("mote info --device cpu -m tests/fixtures/bf16-as-3.5 --quantize fp8");
+    CHECK(code == 0 && strstr(out.data, "not the checkpoint's own") && strstr(out.data, "BF16 as FP8 128x128"),
+          "info --quantize: %d %s %s", code, out.data, err.data);
+    check_refused("mote bench --device cpu --synthetic nosuch", 1, "nosuch");
+    if (!strstr(err.data, "tiny")) {
+        test_skip("no synthetic model named tiny");
+        return;
+    }
+    shell("mote bench --device cpu --synthetic tiny --prompt 8 --depth 0,8 --tokens 2 --repeat 1");
+    CHECK(code == 0 && strstr(out.data, "tiny (synthetic: random weights)") && strstr(out.data, "\ntg2 @ d8 ") && strstr(out.data, "\npp8 "),
+          "bench --synthetic: %d %s %s", code, out.data, err.data);
+    shell("mote bench --device cpu --synthetic tiny --prompt 8 --depth 0 --tokens 2 --repeat 1 --json -");
+    CHECK(code == 0 && is_json(out.data) && strstr(out.data, "\"synthetic\": true"),
+          "bench --synthetic --json: %d %s %s", code, out.data, err.data);
+}
+
+static void test_bench_ask(void) {
+    static const char questions[] = "What is mote?\n\r\n \nWhat is a router?";
+    static char data[1 << 16];
+    temp_write("questions", questions, sizeof questions - 1);
+    shell("mote bench --ask @/questions --tokens 6 --repeat 2 --mtp 2 --json @/j");
+    size_t size = read_temp("j", data, sizeof data - 1);
+    data[size] = 0;
+    CHECK(code == 0 && err.size == 0 && strstr(out.data, "\n2 questions, ") && strstr(out.data, "\nask ") &&
+              strstr(out.data, "\n depths of the last passes: ") && !strstr(out.data, "prefill"),
+          "bench --ask: %d '%s' %s", code, out.data, err.data);
+    CHECK(is_json(data) && strstr(data, "{\"kind\": \"ask\"") && strstr(data, "\"differing\": 0,") &&
+              strstr(data, "\"accept_2\": "),
+          "bench --ask --json: %s", data);
+    shell("mote bench --ask @/questions --tokens 6 --repeat 3 --mtp 0 --json @/j");
+    data[read_temp("j", data, sizeof data - 1)] = 0;
+    const double off = number_of(data, "tokens_per_second_off"), on = number_of(data, "tokens_per_second_on"), ratio = number_of(data, "ratio");
+    CHECK(off > 0 && fabs(on / off / ratio - 1) < 1e-6 && ratio >= number_of(data, "ratio_lowest") * (1 - 1e-6) &&
+              ratio <= number_of(data, "ratio_highest") * (1 + 1e-6),
+          "%g is not %g / %g, or not of the rounds: %s", ratio, on, off, data);
+    shell("mote bench --ask @/questions --tokens 4 --repeat 1");
+    CHECK(code == 0 && strstr(out.data, "\nask "), "bench --ask, auto: %d '%s' %s", code, out.data, err.data);
+    shell("mote bench --synthetic tiny --ask @/questions --tokens 4 --repeat 1 --mtp 3");
+    CHECK(code == 0 && strstr(out.data, "\nask "), "bench --ask, synthetic: %d '%s' %s", code, out.data, err.data);
+    check_refused("mote bench --ask @/nosuch", 1, "nosuch");
+    check_refused("mote bench --ask @", 1, "mote: /tmp/mote-test-");
+    temp_write("questions", "\n \r\n", 4);
+    check_refused("mote bench --ask @/questions", 1, "holds no questions");
+    temp_write("questions", "a\0b", 3);
+    check_refused("mote bench --ask @/questions", 1, "holds a zero byte");
+    temp_write("questions", "\nWhat is a router, and what is mote?\n", 37);
+    shell("mote bench --ask @/questions --context 16");
+    CHECK(code == 1 && line_count(&err) == 1 && strstr(err.data, "/questions: line 2: "),
+          "a question too long: %d %s", code, err.data);
+    shell("mote bench --ask @/questions -m " FIXTURE);
+    CHECK(code == 1 && line_count(&err) == 1, "bench --ask without a tokenizer: %d %s", code, err.data);
+}
+
+// A block that tells of a machine: hashes of files as others count them, speeds, and answers that are equal.
+static void test_bench_report(void) {
+    static char data[1 << 16];
+    shell("(sha256sum models/demo/tokenizer.json | cut -c 1-16)");
+    static text hash;
+    hash = out;
+    hash.data[strcspn(hash.data, "\n")] = 0;
+    shell("mote bench --report --device cpu --prompt 8 --depth 0 --tokens 2 --repeat 1 --json @/j");
+    data[read_temp("j", data, sizeof data - 1)] = 0;
+    CHECK(code == 0 && !err.size && !strncmp(out.data, "mote     " MOTE_VERSION ", 20", 12 + strlen(MOTE_VERSION)) && strstr(out.data, "\npp8 ") &&
+              strstr(out.data, "\ntg2 ") && strstr(out.data, "\n6 questions, at most 128 tokens") && strstr(out.data, "\nask "),
+          "bench --report: %d '%s' %s", code, out.data, err.data);
+    const char *files = strstr(out.data, " tokenizer.json "), *weights = strstr(out.data, " weights ");
+    CHECK(files && !strncmp(files + 16, hash.data, 16), "tokenizer.json is %s: %s", hash.data, out.data);
+    CHECK(is_json(data) && strstr(data, "\"kind\": \"prefill\"") && strstr(data, "\"kind\": \"ask\"") && strstr(data, "\"differing\": 0,"),
+          "bench --report --json: %s", data);
+    static char before[40];
+    snprintf(before, sizeof before, "%.30s", weights ? weights : "");
+    shell("mkdir @/other && cp models/demo/*.json models/demo/*.safetensors @/other "
+          "&& (printf x | dd of=@/other/model.safetensors bs=1 seek=2000000 conv=notrunc 2>@/dd)");
+    shell("mote bench --report --device cpu -m @/other --prompt 8 --depth 0 --tokens 2 --repeat 1");
+    weights = strstr(out.data, " weights ");
+    CHECK(code == 0 && weights && *before && strncmp(weights, before, 25), "weights that differ: '%s' and '%.30s'", before, weights ? weights : out.data);
+    shell("mote bench --report --device cpu --synthetic tiny --prompt 8 --depth 0 --tokens 2 --repeat 1");
+    CHECK(code == 0 && strstr(out.data, "\nask ") && !strstr(out.data, "\nfiles "), "bench --report --synthetic: %d '%s' %s", code, out.data, err.data);
+    check_refused("mote bench --report --ask x", 2, "not with --report");
+}
+
+int main(int argc, char **argv) {
+    test_main_begin("test_bench", argc, argv);
+    if (!temp_open()) return test_main_end();
+    test_json();
+    test_synthetic();
+    if (access("models/demo/config.json", F_OK) == 0) {
+        test_bench_ask();
+        test_bench_report();
+    } else {
+        test_skip("no models/demo: bench --ask, --report");
+    }
+    temp_close();
+    return test_main_end();
+}
