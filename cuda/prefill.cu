@@ -51,7 +51,8 @@ static int prefill_multiplies(const matrix *w) {
     int takes = 0;
     with_format(w->format, [&](auto format) {
         typedef decltype(format) F;
-        takes = F::gemm && (!gpu_scales_by_block<F>() || (w->block_rows >= GEMM_WARP_ROWS && w->block_cols >= GEMM_COLS));
+        takes = F::gemm &&
+                (!gpu_scales_by_block<F>() || (w->block_rows >= gemm_form<128>::WARP_ROWS && w->block_cols >= GEMM_COLS));
     });
     return takes && w->cols % GEMM_COLS == 0 && w->cols <= GEMM_COLS_MAX;
 }
