@@ -51,17 +51,17 @@ static int prefill_multiplies(const matrix *w) {
     int takes = 0;
     with_format(w->format, [&](auto format) {
         typedef decltype(format) F;
-        takes = F::gemm && (!gpu_scales_by_block<F>() || (w->block_rows >= 32 && w->block_cols >= GEMM_COLS));
+        takes = F::gemm &&
+                (!gpu_scales_by_block<F>() || (w->block_rows >= gemm_form<128>::WARP_ROWS && w->block_cols >= GEMM_COLS));
     });
-    return takes && w->cols % GEMM_COLS == 0 && w->cols / GEMM_COLS <= GEMM_ACT_SCALES;
+    return takes && w->cols % GEMM_COLS == 0 && w->cols <= GEMM_COLS_MAX;
 }
 
 static int prefill_takes(const matrix *w) {
     return prefill_multiplies(w) && (w->rows % 32 == 0 || w->rows <= PANEL_ROWS || w->rows == 2 * PANEL_ROWS);
 }
 
-/* The same where the product is stored and not added to what is there: then the last warp may have rows that another has, too. They have
-   no scale in common, as blocks of one have. */
+/* The same where the product is stored and not added to what is there. */
 static int prefill_stores(const matrix *w) {
     return prefill_takes(w) || (prefill_multiplies(w) && !format_has_blocks(w->format) && w->rows > 32 && w->rows % PANEL_ROWS == 0);
 }

@@ -43,7 +43,7 @@ typedef struct attention_prefill {
     float k_scale, v_scale;      /* as attention_gpu's */
     void *q;                     /* scratch, attention_prefill_q_bytes bytes: [T][heads][head_dim] BF16 or F16 */
     void *out;                   /* [T][heads][head_dim] F16: o / out_scale */
-    float *out_scale;            /* [T][heads][head_dim / 64] powers of two: gemm_act_scale */
+    float *out_scale;            /* [heads][head_dim / 64][T] powers of two: gemm_act_scale */
     int warps;                   /* of a block: attention_prefill_warps */
 } attention_prefill;
 
@@ -327,8 +327,9 @@ __device__ __forceinline__ void attend_load_query(const attention_prefill *p, co
    gpu_bring_into_range chooses it. The row's four lanes call it together; `there`: it is a row of this call. */
 template <bool FP8, int DIM>
 __device__ __forceinline__ void attend_store_row(const attention_prefill *p, const float (*o)[4], const int h, float l,
-                                                 size_t row, bool there) {
+                                                 int t, int head, bool there) {
     const int i = threadIdx.x % 4;
+    const size_t row = there ? (size_t)t * p->shape.heads + head : 0;
     const float *gates = p->qg + (row * 2 + 1) * DIM;
     const bool gated = attend_gated<DIM>(&p->shape);
     l += __shfl_xor_sync(~0u, l, 1);
@@ -356,7 +357,7 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
             const int col = 64 * group + (FP8 ? n / 2 * 16 + 4 * i + n % 2 * 2 : 8 * n + 2 * i);
             ((uint32_t *)p->out)[(row * DIM + col) / 2] = f16_pair(v[n].x * factor, v[n].y * factor);
         }
-        if (i == 0) p->out_scale[row * (DIM / 64) + group] = scale;
+        if (i == 0) p->out_scale[(size_t)(head * (DIM / 64) + group) * p->T + t] = scale;
     }
 }
 
@@ -407,7 +408,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     for (int h = 0; h < 2; h++) {
         const int row = again.row + 8 * h;
         const bool there = row >= 0 && row < p.T;
-        attend_store_row<FP8, DIM>(&p, o, h, l[h], there ? (size_t)row * p.shape.heads + again.head : 0, there);
+        attend_store_row<FP8, DIM>(&p, o, h, l[h], row, again.head, there);
     }
 }
 

@@ -4,7 +4,7 @@
 /* Scratch of a call of T rows. */
 typedef struct mlp_prefill_job {
     uint16_t *h;                 /* F16 [T][size] */
-    float *h_scale;              /* [T][size / 64] */
+    float *h_scale;              /* [size / 64][T] */
 } mlp_prefill_job;
 
 static size_t mlp_prefill_layout(const mlp_shape *s, int T, char *scratch, mlp_prefill_job *p) {
