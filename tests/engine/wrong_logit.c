@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
     const char *device = NULL;
     printing p;
     walk w;
-    int i = 1, rows = MOTE_ROWS_MAX;
+    int i = 1, rows = STEP_ROWS;
     memset(&p, 0, sizeof p);
     memset(&w, 0, sizeof w);
     p.numbers = 4;
@@ -123,7 +123,7 @@ int main(int argc, char **argv) {
     walk_add(&w, open_session(m, w.T, rows), rows);
     p.names[ON_CPU] = "CPU";
 #ifdef __CUDACC__
-    if (rows <= MOTE_ROWS_MAX && (!device || strcmp(device, "cpu"))) on_gpu = open_model(name, device ? device : "cuda");
+    if (rows <= STEP_ROWS && (!device || strcmp(device, "cpu"))) on_gpu = open_model(name, device ? device : "cuda");
     if (on_gpu) walk_add(&w, open_session(on_gpu, w.T, rows), rows), p.names[ON_GPU] = "GPU";
 #else
     if (device && strcmp(device, "cpu")) return fprintf(stderr, "this build is without CUDA\n"), 2;
