@@ -4,6 +4,8 @@
 static int gpu_fail(mote_error *err, cudaError_t status, const char *what) {
     (void)cudaGetLastError();
     if (status == cudaErrorMemoryAllocation) return fail(err, MOTE_ENOMEM, "%s: out of memory on the GPU", what);
+    if (status == cudaErrorNoKernelImageForDevice)
+        return fail(err, MOTE_EDEVICE, "%s: mote was built for other GPUs than this one: make GPUS=all", what);
     return fail(err, MOTE_EDEVICE, "%s: %s", what, cudaGetErrorString(status));
 }
 

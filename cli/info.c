@@ -77,13 +77,12 @@ static int command_info(options *o) {
     mote_error error = {0, ""};
     int code = o->model && o->synthetic ? complain(EXIT_USAGE, "info: -m and --synthetic exclude each other")
                                          : open_model(o, MOTE_DESCRIPTION, &model);
-    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .quantize = o->quantize};
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              /* what there is to note, mote_open has noted */
-    if (!code && !o->synthetic) {
+    if (!code) {
         plan_context(o);
         how.context = chosen_context(o, mote_model_info(model));
-        if (mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
+        if (plan_memory(o, &how, &plan, &error)) code = report(&error);
     }
     if (!code) {
         const mote_info *info = mote_model_info(model);
@@ -94,7 +93,7 @@ static int command_info(options *o) {
         print_sizes(info);
         print_modules(info);
         print_prediction(info);
-        if (!o->synthetic) print_plan(info, &plan);
+        print_plan(info, &plan);
     }
     mote_close(model);
     return code;

@@ -91,3 +91,18 @@ int mote_selftest(const char *device, int sms,
     mote_close(m);
     return code ? code : gpu_selftest(device ? device : "cuda", sms, row, user, failed, error);
 }
+
+int mote_plan_synthetic(const char *name, const mote_options *options, const mote_session_options *session, mote_memory *plan,
+                        mote_error *error) {
+    mote_options how;
+    mote_model *m = NULL;
+    mote_error failure;
+    if (!plan) return fail(error, MOTE_EINVAL, "mote_plan_synthetic: needs a place for the plan");
+    if (!error) error = &failure;
+    int code = take_options(&how, sizeof how, OPTIONS_0_3, options, "mote_options", error);
+    how.parts = MOTE_DESCRIPTION;
+    if (!code) code = mote_open_synthetic(name, &how, &m, error);
+    if (!code) code = plan_model(m, m->info.weight_bytes, session, plan, error);
+    mote_close(m);
+    return code;
+}

@@ -20,6 +20,10 @@ extern "C" {
    no tokenizer. */
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
 
+/* The memory that such a model and a session of it would take: as mote_plan tells it of a folder. Nothing is allocated. */
+int mote_plan_synthetic(const char *name, const mote_options *options, const mote_session_options *session, mote_memory *plan,
+                        mote_error *error);
+
 typedef struct mote_measurement {
     int rows;                              /* in: token rows of a step, 1..4; more: of a prompt, all layers of it, at most a
                                               chunk, where the GPU has prefill for the model */

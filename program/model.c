@@ -62,16 +62,20 @@ static mote_session_options session_options(const options *o) {
     return s;
 }
 
-enum { CONTEXT_MOST = 131072 };            /* tokens that the program takes by itself */
-
-/* Finds out what context a chat can have beside the weights, less a sixteenth for what else needs memory. To be asked before
-   the weights are in memory, after find_model. Without an answer, opening them will tell why. */
-static void plan_context(options *o) {
+/* The memory that the model and a session would take, before the weights are in memory; to be asked after find_model. */
+static int plan_memory(const options *o, const mote_session_options *how, mote_memory *plan, mote_error *error) {
     mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
                           .quantize = o->quantize};
+    return o->synthetic ? mote_plan_synthetic(o->synthetic, &where, how, plan, error) : mote_plan(o->model, &where, how, plan, error);
+}
+
+enum { CONTEXT_MOST = 131072 };            /* tokens that the program takes by itself */
+
+/* Finds out what context a chat can have beside the weights, less a sixteenth for what else needs memory. Without an answer, opening them will tell why. */
+static void plan_context(options *o) {
     mote_session_options how = session_options(o);
     mote_memory plan;
-    if (o->context || mote_plan(o->model, &where, &how, &plan, NULL) || plan.context_fits < 1) return;
+    if (o->context || plan_memory(o, &how, &plan, NULL) || plan.context_fits < 1) return;
     o->fits = plan.context_fits - plan.context_fits / 16;
     if (o->fits > CONTEXT_MOST) o->fits = CONTEXT_MOST;
 }

@@ -233,12 +233,10 @@ static uint64_t session_bytes(const mote_memory *plan) {
 
 /* Plans a runner and its sessions. Returns how many of these fit into seven eighths of what is free; 0: none, or unknown. */
 static int sessions_that_fit(const options *o, const mote_info *info, mote_memory *plan) {
-    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
-                          .quantize = o->quantize};
     mote_session_options how = session_options(o);
     how.context = chosen_context(o, info);
     memset(plan, 0, sizeof *plan);
-    if (mote_plan(o->model, &where, &how, plan, NULL) || plan->sessions < 1) return 0;
+    if (plan_memory(o, &how, plan, NULL) || plan->sessions < 1) return 0;
     const uint64_t sessions = (plan->available - plan->weights - plan->runner) / 8 * 7 / session_bytes(plan);
     return sessions < SLOTS_MOST ? (int)sessions : (int)SLOTS_MOST;
 }

@@ -15,15 +15,40 @@ static int plan_shared(const mote_model *m, const mote_session_options *given, c
     return MOTE_OK;
 }
 
+/* Of a model that is described, with weights of so many bytes. */
+static int plan_model(const mote_model *m, uint64_t weights, const mote_session_options *options, mote_memory *plan, mote_error *err) {
+    mote_session_options given, o;
+    int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", err);
+    if (!code) code = session_options(m, &given, &o, err);
+    mote_session *s = code ? NULL : session_shell(m, &o, 0, err);
+    if (!s) return code ? code : err->code;
+    const uint64_t available = device_available(m), left = available > weights ? available - weights : 0;
+    code = plan_shared(m, &given, &o, available, weights, plan, err);
+    if (!code) {
+        const memory_parts parts = fit_chunk(s, &given, left);
+        plan->weights = weights;
+        plan->kv = parts.kv * sizeof(float);
+        plan->state = parts.state * sizeof(float);
+        plan->scratch = parts.scratch * sizeof(float);
+        plan->total = weights + parts_bytes(&parts);
+        plan->available = available;
+        plan->context = s->o.context;
+        plan->chunk = s->o.chunk;
+        plan->context_fits = available ? context_that_fits(s, left) : -1;
+        plan->estimated = m->info.estimated;
+    }
+    session_free(s);
+    return code;
+}
+
 int mote_plan(const char *dir, const mote_options *model, const mote_session_options *options, mote_memory *plan,
               mote_error *error) {
     mote_callbacks silent;
     mote_options how;
-    mote_session_options given, o;
+    mote_session_options given;
     mote_error failure;
     checkpoint files;
     binder b;
-    mote_session *s = NULL;
     memset(&silent, 0, sizeof silent);
     if (!dir || !plan) return fail(error, MOTE_EINVAL, "mote_plan: needs a folder and a place for the plan");
     int code = take_options(&how, sizeof how, OPTIONS_0_3, model, "mote_options", error);
@@ -35,26 +60,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     if (how.draft_rows > 0) m->draft_rows = how.draft_rows;
     m->quantize = how.quantize;
     code = model_bind(m, &files, &b, dir, 1, &silent, error);
-    if (!code) code = session_options(m, &given, &o, error);
-    if (!code && !(s = session_shell(m, &o, 0, error))) code = error->code;
-    const uint64_t available = code ? 0 : device_available(m);
-    if (!code) code = plan_shared(m, &given, &o, available, b.arena, plan, error);
-    if (!code) {
-        const uint64_t left = available > b.arena ? available - b.arena : 0;
-        const memory_parts parts = fit_chunk(s, &given, left);
-        plan->weights = b.arena;
-        plan->kv = parts.kv * sizeof(float);
-        plan->state = parts.state * sizeof(float);
-        plan->scratch = parts.scratch * sizeof(float);
-        plan->total = b.arena + parts_bytes(&parts);
-        plan->available = available;
-        plan->context = s->o.context;
-        plan->chunk = s->o.chunk;
-        plan->context_fits = -1;
-        plan->estimated = m->info.estimated;
-        if (available) plan->context_fits = context_that_fits(s, left);
-    }
-    if (s) session_free(s);
+    if (!code) code = plan_model(m, b.arena, options, plan, error);
     buf_free(&b.items);
     checkpoint_close(&files);
     mote_close(m);

@@ -68,7 +68,12 @@ static void test_synthetic(void) {
     shell("mote info --synthetic qwen3.5-397b-a17b:nvfp4 --device cpu");
     CHECK(code == 0 && strstr(out.data, "model           qwen3.5-397b-a17b:nvfp4\n") &&
           strstr(out.data, "\nlayers          60;") && strstr(out.data, "FP8 per tensor ") && !strstr(out.data, "128x128") &&
-          !strstr(out.data, "memory for a session"), "info --synthetic: %d %s %s", code, out.data, err.data);
+          strstr(out.data, "\nmemory for a session of 8192 tokens\n") && strstr(out.data, "does not fit"), "info --synthetic: %d %s %s", code,
+          out.data, err.data);
+    shell("mote info --synthetic tiny --device cpu --context 100");
+    CHECK(code == 0 && strstr(out.data, "\nmemory for a session of 100 tokens\n") && strstr(out.data, "free on this machine") &&
+              strstr(out.data, "longest context            32768 tokens") && !strstr(out.data, "does not fit"),
+          "info --synthetic tiny: %d %s %s", code, out.data, err.data);
     shell("mote info --device cpu -m tests/fixtures/bf16-as-3.5 --quantize fp8");
     CHECK(code == 0 && strstr(out.data, "not the checkpoint's own") && strstr(out.data, "BF16 as FP8 128x128"),
           "info --quantize: %d %s %s", code, out.data, err.data);

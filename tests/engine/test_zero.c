@@ -85,6 +85,10 @@ static void test_sizes(void) {
     CHECK(mote_session_open(model, &how.o, &no_session, &error) == MOTE_EINVAL && strstr(error.message, "not 0"), "%s", error.message);
     CHECK(mote_plan("models/demo", &options.o, NULL, &plan, &error) == MOTE_EINVAL, "%s", error.message);
     CHECK(mote_plan("models/demo", NULL, &how.o, &plan, &error) == MOTE_EINVAL, "%s", error.message);
+    CHECK(mote_plan_synthetic("tiny", &options.o, NULL, &plan, &error) == MOTE_EINVAL, "%s", error.message);
+    CHECK(mote_plan_synthetic("tiny", NULL, &how.o, &plan, &error) == MOTE_EINVAL, "%s", error.message);
+    CHECK(mote_plan_synthetic("tiny", NULL, NULL, NULL, &error) == MOTE_EINVAL, "%s", error.message);
+    CHECK(mote_plan_synthetic("nosuch", NULL, NULL, &plan, &error) == MOTE_EINVAL && strstr(error.message, "nosuch"), "%s", error.message);
     CHECK(mote_generate(session, &generation.g, NULL, &error) == MOTE_EINVAL, "%s", error.message);
     CHECK(mote_ask(session, "Hello", &generation.g, NULL, &error) == MOTE_EINVAL, "%s", error.message);
     CHECK(mote_ask_count(session, "Hello", &generation.g, &read, NULL, &error) == MOTE_EINVAL && !read, "%s", error.message);
@@ -97,6 +101,8 @@ static void test_sizes(void) {
     options.o.draft_rows = how.o.mtp = how.o.sms = generation.g.stop_count = generation.g.think = -99;
     CHECK(!mote_open("models/demo", &options.o, &none, &error), "%s", error.message);
     CHECK(!mote_plan("models/demo", &options.o, &how.o, &plan, &error), "%s", error.message);
+    CHECK(!mote_plan_synthetic("tiny", NULL, NULL, &plan, NULL) && plan.weights > 1000000 && plan.total > plan.weights && plan.context == 8192,
+          "%.0f bytes of weights", (double)plan.weights);
     CHECK(!mote_session_open(model, &how.o, &no_session, &error), "%s", error.message);
     CHECK(!mote_ask(session, "Hello", &generation.g, &result, &error) && result.generated_tokens == 2, "%s", error.message);
     CHECK(!mote_generation_check(model, &generation.g, &error), "%s", error.message);
