@@ -12,13 +12,11 @@ typedef struct gpu_turns {
     int T;
 } gpu_turns;
 
-/* Turn number z of T rows: its step, but for the tokens. */
-__device__ __forceinline__ step_parameters gpu_turn_of(const step_parameters &first, int z, int T) {
-    step_parameters step = first;
-    step.position = first.position + z * STEP_ROWS;
-    step.first = z * STEP_ROWS;
-    step.rows = min(T - step.first, (int)STEP_ROWS);
-    return step;
+/* Makes the step of a block of T rows that of its turn number z, but for the tokens. */
+__device__ __forceinline__ void gpu_make_turn(step_parameters *step, int z, int T) {
+    step->position += z * STEP_ROWS;
+    step->first = z * STEP_ROWS;
+    step->rows = min(T - step->first, (int)STEP_ROWS);
 }
 
 /* Writes the steps of all turns. One block of PASS_ROWS_MAX threads. */
@@ -26,21 +24,21 @@ static __global__ void gpu_put_turns(const __grid_constant__ gpu_turns p) {
     const int z = threadIdx.x, at = z * STEP_ROWS;
     p.to->sequence_of[z] = (uint8_t)(z / STEP_ROWS);
     if (at >= p.T) return;
-    step_parameters step = gpu_turn_of(p.first, z, p.T);
-    for (int t = 0; t < step.rows; t++) step.ids[t] = p.ids[at + t];
-    p.to->steps[z] = step;
+    step_parameters *step = &p.to->steps[z];
+    *step = p.first;
+    gpu_make_turn(step, z, p.T);
+    for (int t = 0; t < step->rows; t++) step->ids[t] = p.ids[at + t];
 }
 
 /* The same of T <= MOTE_ROWS_MAX rows whose tokens the first step has, and keeps. */
 static __global__ void gpu_split_first(gpu_pass_table *to, int T) {
     const int z = threadIdx.x, at = z * STEP_ROWS;
-    const step_parameters first = to->steps[0];
+    step_parameters *first = to->steps, *step = first + z;
     to->sequence_of[z] = (uint8_t)(z / STEP_ROWS);
     if (at >= T) return;
-    step_parameters step = gpu_turn_of(first, z, T);
-    for (int t = 0; z && t < step.rows; t++) step.ids[t] = first.ids[at + t];
-    __syncwarp(__activemask());                             /* all have read the first one */
-    to->steps[z] = step;
+    if (z) *step = *first;                                  /* of this, turn 0 changes what the others have of their own */
+    gpu_make_turn(step, z, T);
+    for (int t = 0; z && t < step->rows; t++) step->ids[t] = first->ids[at + t];
 }
 
 /* Records it in front of a step. */
