@@ -587,7 +587,8 @@ int mote_clone(const mote_session *session, mote_session **clone, mote_error *er
    capacity rule of section 3; mote_load replaces the session's state. A session of another checkpoint is refused: all numbers
    of config.json must be the same, and a sample of the weights: of each matrix, vector and scale that is loaded (of each
    expert's alone) all bytes up to 4 KiB, of a larger one the first 64 bytes of each 64th part. Of a synthetic model, the numbers
-   and the name of its formats, which its weights are made of.
+   and the name of its formats, which its weights are made of. A session that was opened with MOTE_MTP_OFF saves no
+   state of the MTP layer: one that has the layer refuses it.
    mote_save_file writes the file whole or not at all, also beside others that write or read it: under another name in the
    same folder, synced, then renamed. A new file is for its owner alone (0600), an old one keeps its permissions; a symbolic
    link is followed; what is no regular file is refused. */

@@ -232,7 +232,7 @@ static void chat_set_value(chat *c, int i, const char *value) {
     if (*value && set_values[i].whole) ok = parse_whole(value, low, high, (int *)chat_value(c, i));
     else if (*value && (ok = parse_real(value, low, high, &real))) *(float *)chat_value(c, i) = (float)real;
     if (ok) chat_show_value(c, i);
-    else say(c, "/set %s needs %g to %g, not '%s'\n", set_values[i].name, low, high, value);
+    else say(c, "/set %s needs %.10g to %.10g, not '%s'\n", set_values[i].name, low, high, value);
 }
 
 /* The name as /set has it, which lasts until the next call. */
@@ -354,7 +354,7 @@ static const struct { const char *name, *command; } chat_aliases[] = {
 static void chat_help(chat *c, const char *argument) {
     (void)argument;
     for (int i = 0; i < CHAT_COMMAND_COUNT; i++)
-        say(c, "  %-8s%-12s%s\n", chat_commands[i].name, chat_commands[i].argument, chat_commands[i].help);
+        say(c, "  %-9s%-11s%s\n", chat_commands[i].name, chat_commands[i].argument, chat_commands[i].help);
     say(c, "  A line that ends with \\ goes on in the next one; lines between \"\"\" and \"\"\" are one message.\n"
            "  Ctrl-C stops an answer. When typing: Alt-Enter begins a line, Ctrl-R searches what was typed, Tab completes.\n");
 }

@@ -25,7 +25,7 @@ int mote_plan_synthetic(const char *name, const mote_options *options, const mot
                         mote_error *error);
 
 typedef struct mote_measurement {
-    int rows;                              /* in: token rows of a step, 1..4; more: of a prompt, all layers of it, at most a
+    int rows;                              /* in: token rows of a step, 1..4, with drafts up to MOTE_ROWS_MAX; more: of a prompt, all layers of it, at most a
                                               chunk, where the GPU has prefill for the model */
     int depth;                             /* in: tokens before them, pretended: their KV rows hold whatever is there */
     int steps;                             /* in: steps to time, at most 1000 */

@@ -85,15 +85,15 @@ static void acceptance_await(speculation *p, const drafts *d, int i) {
     p->judges[1] = d->source == MOTE_DRAFT_MTP && d->of[i] != &p->place[i] ? &p->place[i] : NULL;
 }
 
-/* What the pass has verified, for mote_speculation_of. */
-static void acceptance_count(mote_speculation *seen, const drafts *d, int judged, int accepted) {
+/* A pass has verified so many drafts, for mote_speculation_of. */
+static void acceptance_count(mote_speculation *seen, const drafts *d, int verified, int judged, int accepted) {
     size_t n = strlen(seen->recent);
     for (int i = 0; i < judged && i <= accepted; i++) {
         seen->drafted[d->source][i]++;
         seen->accepted[d->source][i] += (uint64_t)(i < accepted);
     }
-    seen->passes[judged]++;
+    seen->passes[verified]++;
     if (n + 1 == sizeof seen->recent) memmove(seen->recent, seen->recent + 1, n--);
-    seen->recent[n] = (char)(judged && d->source == MOTE_DRAFT_COPY ? 'a' + judged - 1 : '0' + judged);
+    seen->recent[n] = (char)(verified && d->source == MOTE_DRAFT_COPY ? 'a' + verified - 1 : '0' + verified);
     seen->recent[n + 1] = 0;
 }

@@ -347,7 +347,7 @@ static void pass_end(mote_session *s, const decode_pass *p) {
     mote_runner *r = s->at.runner;
     if (!p->rows) return;
     acceptance_learn(&s->spec, &p->d, p->judged, p->accepted - 1);
-    acceptance_count(&s->spec.seen, &p->d, p->judged, p->accepted - 1);
+    acceptance_count(&s->spec.seen, &p->d, p->rows - 1, p->judged, p->accepted - 1);
     if (p->accepted == p->rows && p->d.n >= p->rows) acceptance_await(&s->spec, &p->d, p->rows - 1);
     s->spec.rows = p->rows;
     pthread_mutex_lock(&r->lock);

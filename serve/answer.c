@@ -48,7 +48,7 @@ typedef struct answer {
     enum { ANSWER_WAITS, ANSWER_READS, ANSWER_WRITES } state;           /* for a session; the prompt; tokens */
     size_t read, piece_begins;             /* tokens of the prompt so far; those before what is being fed */
     mote_result result;                    /* generated_tokens and stop are of the whole answer */
-    uint64_t drafted, accepted;            /* drafts of its tokens, when it is over */
+    uint64_t drafted, accepted;            /* drafts verified for it and accepted, when it is over */
     double began, generates_since, told;   /* clock: of reading, of generating, of what the client was sent last */
 } answer;
 
@@ -381,13 +381,15 @@ static server_slot *server_slot_take(answer *a, swapped **e, failure *f) {
 static void server_slot_count_speculation(server_slot *t, answer *a) {
     mote_speculation *c = &t->server->seen.speculation, now, *before = &t->seen;
     if (mote_speculation_of(t->session, &now, NULL)) return;
-    for (int k = 0; k < MOTE_ROWS_MAX; k++) c->passes[k] += now.passes[k] - before->passes[k];
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) {
+        c->passes[k] += now.passes[k] - before->passes[k];
+        a->drafted += (uint64_t)k * (now.passes[k] - before->passes[k]);
+    }
     for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
         for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
             const uint64_t drafted = now.drafted[of][k] - before->drafted[of][k], accepted = now.accepted[of][k] - before->accepted[of][k];
             c->drafted[of][k] += drafted;
             c->accepted[of][k] += accepted;
-            a->drafted += drafted;
             a->accepted += accepted;
         }
     c->draft_seconds += now.draft_seconds - before->draft_seconds;

@@ -13,7 +13,7 @@ static int node_ids(const json *j, uint32_t list, int vocab, buf *ids) {
 
 /* A prompt, a text or a list of ids, into the answer. Control tokens in the text are taken for such: who sends it has put the
    whole prompt together. */
-static void completion_prompt(answer *a, const json *j, uint32_t prompt, failure *f) {
+static void completion_prompt(answer *a, const json *j, uint32_t prompt, const char *name, failure *f) {
     mote_error error = {0, ""};
     if (j->nodes[prompt].type == JSON_STRING) {
         size_t n = json_string(j, prompt, NULL, 0);
@@ -25,7 +25,7 @@ static void completion_prompt(answer *a, const json *j, uint32_t prompt, failure
     } else {
         buf ids = {NULL, 0, 0, 0};
         if (!node_ids(j, prompt, mote_model_info(a->server->model)->vocab_size, &ids))
-            refuse(f, 400, "prompt", "prompt must be a text, token ids, or a list of these");
+            refuse(f, 400, name, "%s must be token ids of the vocabulary, which has %d", name, mote_model_info(a->server->model)->vocab_size);
         a->prompt = (int32_t *)(void *)ids.data;
         a->prompt_count = ids.size / sizeof(int32_t);
     }
@@ -209,7 +209,7 @@ static void completion_run(completion *p, uint32_t prompt, int most) {
     p->r.text.size = 0;
     p->offset = 0;
     a->result.stop = MOTE_STOP_LENGTH;     /* where nothing is generated */
-    completion_prompt(a, p->r.request.q.j, prompt, &p->r.f);
+    completion_prompt(a, p->r.request.q.j, prompt, "prompt", &p->r.f);
     if (p->r.f.status || answer_run(a, most > 0, &p->r.f) || p->r.f.status || p->r.c->gone) return;
     buf nothing = {NULL, 0, 0, 0};
     if (p->r.streams) completion_chunk(p, &nothing, 1);
@@ -299,7 +299,7 @@ static void serve_tokenize(server *s, connection *c, const json *j) {
     if (field(&r.request.q, "messages")) {
         chat_prompt(&r.request);
     } else if (text && j->nodes[text].type == JSON_STRING) {
-        completion_prompt(&r.a, j, text, &r.f);
+        completion_prompt(&r.a, j, text, "prompt", &r.f);
     } else {
         refuse(&r.f, 400, "prompt", "prompt must be a text");
     }
@@ -321,7 +321,7 @@ static void serve_detokenize(server *s, connection *c, const json *j) {
     reply_open(&r, s, c, j, "");
     uint32_t list = field_of(&r.request.q, "tokens", JSON_ARRAY);
     if (!list) refuse(&r.f, 400, "tokens", "tokens must be a list of token ids");
-    else completion_prompt(&r.a, j, list, &r.f);
+    else completion_prompt(&r.a, j, list, "tokens", &r.f);
     int code = r.f.status ? MOTE_EINVAL : mote_detokenize(s->model, r.a.prompt, r.a.prompt_count, NULL, 0, &n, &error);
     char *text = (char *)malloc(n + 1);
     if (!text) refuse(&r.f, 503, NULL, "out of memory");

@@ -259,7 +259,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
         return fail(err, MOTE_EFORMAT, "a saved session of %llu bytes, expected %zu for %d tokens",
                     (unsigned long long)size, expected, h->count);
     if (!h->mtp && s->at.has_mtp)
-        return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it");
+        return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it: open one without (--mtp 0)");
     return MOTE_OK;
 }
 

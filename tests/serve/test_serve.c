@@ -564,7 +564,8 @@ static void test_drafts(server plain) {
         heard h = post(s, asked[i][0], asked[i][1]);
         long of = metric(s, "drafted_tokens_total") - drafted, good = metric(s, "accepted_tokens_total") - accepted;
         CHECK(of > 0 && good > 0 && good <= of, "%ld of %ld drafts accepted: no test", good, of);
-        if (i < 2) CHECK(number(&h, "draft_n") == of && number(&h, "draft_n_accepted") == good, "%ld of %ld drafts: %s", good, of, h.body);
+        if (i < 2) CHECK(number(&h, "draft_n") >= of && number(&h, "draft_n") <= 2 * number(&h, "predicted_n") && number(&h, "draft_n_accepted") == good,
+                         "%ld of %ld drafts: %s", good, of, h.body);
         drafted += of;
         accepted += good;
         forget(&h);
