@@ -55,12 +55,12 @@ static void compare(const char *what, const float *got, const char *kind, size_t
 }
 
 // The DeltaNet states of a session with nothing pending: each layer's is first in its part of the saved session, after the
-// header of 48 bytes and the tokens; then come its window and the log of a block of four rows (layers/deltanet/cpu.c). Were a size
+// header of 48 bytes and the tokens; then come its window and the log of a block (layers/deltanet/cpu.c). Were a size
 // wrong here, nothing would be near.
 static void compare_states(const mote_session *s) {
     size_t size, S = (size_t)o.value_heads * (size_t)o.value_dim * (size_t)o.key_dim, heads = (size_t)o.value_heads;
     size_t keys = (size_t)o.key_heads * (size_t)o.key_dim, values = heads * (size_t)o.value_dim;
-    size_t part = S + ((size_t)o.taps - 1 + 4) * (2 * keys + values) + 4 * (keys + values + heads);
+    size_t part = S + ((size_t)o.taps - 1 + MOTE_ROWS_MAX) * (2 * keys + values) + MOTE_ROWS_MAX * (keys + values + heads);
     char *saved = session_bytes(s, &size), *at = saved + 48 + (size_t)o.prompt * 4;
     float *states = (float *)allocate((size_t)o.delta_layers * S * 4);
     int fits = CHECK(48 + ((size_t)o.prompt + (size_t)o.delta_layers * part) * 4 < size, "%s: %zu bytes", folder, size);
