@@ -51,7 +51,7 @@ static int score(worker *w, text *t) {
     int code = mote_tokenize(w->b->model, t->words, strlen(t->words), 0, ids, TOKENS_MOST, &count, &w->error);
     if (!code) code = mote_rewind(w->session, w->b->asked, &w->error);
     for (size_t at = 0, n; !code && at < count; at += n) {
-        n = count - at < MEET_MOST ? count - at : MEET_MOST;
+        n = count - at < (size_t)MEET_MOST ? count - at : (size_t)MEET_MOST;
         code = mote_feed_logprobs(w->session, ids + at, n, 0, found, NULL, &w->error);
         for (size_t i = 0; !code && i < n; i++) t->logprob += found[i].logprob;
     }

@@ -249,7 +249,7 @@ def test_files(page):
 def test_progress(page):
     page.get_by_role("button", name="New chat").click()
     page.locator("#pick_text").set_input_files([
-        {"name": "long.txt", "mimeType": "text/plain", "buffer": " ".join("%d experts" % i for i in range(500)).encode()}])
+        {"name": "long.txt", "mimeType": "text/plain", "buffer": " ".join("%d experts" % i for i in range(780)).encode()}])
     ask(page, "What is FP8?")
     expect(page.locator("progress")).to_be_visible()
     expect(last(page).locator(".note")).to_have_text(re.compile(r"[1-9][\d,]* of [\d,]+ tokens read, [\d,]+ tokens/s, \d+ s left"))
@@ -502,7 +502,7 @@ def test(browser, program, url):
 
 
 def main():
-    process, url = serve(sys.argv[1], "--allow-host", "mote.lan")
+    process, url = serve(sys.argv[1], "--allow-host", "mote.lan", "--threads", "1")   # so that a long prompt takes two seconds
     try:
         with sync_playwright() as p:
             browser = p.chromium.launch(executable_path=os.environ.get("CHROMIUM"),

@@ -227,7 +227,7 @@ static void try_completion(const json *j, const buf *request) {
     reply_open(&p.r, &it, &client, j, "test-");
     completion_ask(&p, &most);
     uint32_t prompt = field(&p.r.request.q, "prompt");
-    if (prompt && !p.r.f.status) completion_prompt(&p.r.a, j, holds_prompts(j, prompt) ? prompt + 1 : prompt, &p.r.f);
+    if (prompt && !p.r.f.status) completion_prompt(&p.r.a, j, holds_prompts(j, prompt) ? prompt + 1 : prompt, "prompt", &p.r.f);
     if (prompt && p.r.a.prompt_count) check_rendered(&p.r.a, &p.r.f, request);
     reply_free(&p.r);
 }

@@ -18,7 +18,7 @@ static double pass(mote_session *s, double acceptance) {
     const drafts d = drafts_by_place(s, n);
     while (accepted < n && random_int(0, 999999) < acceptance * 1e6) accepted++;
     acceptance_learn(&s->spec, &d, n, accepted);
-    acceptance_count(&s->spec.seen, &d, n, accepted);
+    acceptance_count(&s->spec.seen, &d, n, n, accepted);
     speculation_choose(s);
     return cost;
 }
