@@ -63,11 +63,11 @@ $(BUILD)/page.inc: tools/page.sh $(wildcard serve/page/*) | $(BUILD)
 	tools/page.sh >$@.html
 	sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $@.html >$@
 
+# gcc takes a variable that a call sets in one branch for uninitialised where it inlines both; clang and the sanitizers look for real ones.
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings
-	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
+	$(CC) $(WARN) -Wno-maybe-uninitialized -Wno-unknown-warning-option $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
 else
-# g++ takes a variable that a call sets in one branch for uninitialised where it inlines both; clang and the sanitizers look for real ones.
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: it knows $(TARGETS)')
 	@tools/build_kernels.sh $(BUILD)/kernels.txt '$(or $(filter sm_%,$(subst code=, ,$(CODE))),$(CODE))' \

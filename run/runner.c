@@ -74,7 +74,7 @@ typedef struct pass_request {
     enum request_kind kind;
     slot *s;
     const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT: after its first token, not computed yet; STEP, CYCLE: its
-                                    position is that of the token, nothing is computed yet */
+                                    position is that of the token, nothing is computed yet; CYCLE: ids NULL: those that were drafted */
     const mote_sampling *sampling;                          /* STEP, CYCLE */
     int drafts;                  /* DRAFT: at most; CYCLE: for the next pass */
     int32_t *ids;                /* DRAFT: [drafts]; STEP: [1]; CYCLE: as executor.cycle */
