@@ -61,6 +61,7 @@ enum {
 };
 #include "cpu/limbs.c"
 #include "cpu/codes.c"
+#include "cpu/int4_codes.c"
 #include "cpu/scales.c"
 #include "cpu/nibble_rows.c"
 #ifdef LEVELS
@@ -69,12 +70,14 @@ enum {
 #define TOKENS 6
 #define FOR(name) name##_v4
 #include "cpu/products.c"
+#include "cpu/int4_products.c"
 #include "cpu/nibbles.c"
 #define LEVEL V3
 #define LANES 8
 #define TOKENS 3
 #define FOR(name) name##_v3
 #include "cpu/products.c"
+#include "cpu/int4_products.c"
 #include "cpu/nibbles.c"
 #endif
 #define LEVEL
@@ -82,6 +85,7 @@ enum {
 #define TOKENS 4
 #define FOR(name) name##_plain
 #include "cpu/products.c"
+#include "cpu/int4_products.c"
 #include "cpu/nibbles.c"
 #include "cpu/matrix.c"
 #include "cpu/math.c"

@@ -4,7 +4,7 @@
    stream through; many token rows use a weight often, so it becomes a float once and stays in L1: cpu/products.c does both.
 
    Bits: a sum has one partial sum for each lane of a register, each of which takes its columns in ascending order, and at the
-   end they are added pairwise; cpu/scales.c and cpu/nibbles.c say where scales come in, and what four bits do instead. It is the
+   end they are added pairwise; cpu/scales.c says where scales come in, cpu/nibbles.c and cpu/int4_products.c what four bits do instead. It is the
    same for one row and for many, on either side, and for any thread; only from one level of processor to another do bits differ.
    The dot products of attention and the delta rule, below, are kept in the same way, as 32 partial sums. */
 
@@ -119,13 +119,13 @@ static void projection_blocks(void *context, int begin, int end, int thread) {
 }
 
 static void project(pool *p, projection *job) {
-    limb_rows rows = {job->x, (size_t)job->w[0]->cols, job->T, job->w[0]->cols, job->limbs};
-    int blocks = 0, nibbles = 0;
+    limb_rows rows = {job->x, (size_t)job->w[0]->cols, job->T, job->w[0]->cols, job->limbs, 0};
+    int blocks = 0;
     for (int i = 0; i < job->count; i++) {
         blocks += row_blocks(job->w[i]);
-        nibbles |= uses_nibble_kernel(job->w[i]);
+        rows.kinds |= limb_kinds(job->w[i]);
     }
-    if (nibbles) limbs_of_rows(p, &rows);
+    limbs_of_rows(p, &rows);
     parallel(p, blocks, projection_blocks, job);
 }
 

@@ -1,5 +1,5 @@
-/* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and cpu/nibbles.c
-   after it, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a register, TOKENS the token
+/* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and
+   cpu/int4_products.c and cpu/nibbles.c after it, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a register, TOKENS the token
    rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a function has there.
 
    A block is up to ROW_BLOCK rows of a weight matrix. Tile by tile its weights become floats, which stay in the L1 cache while
@@ -100,9 +100,11 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
     }
 }
 
-/* cpu/nibbles.c: block_dots of a matrix that uses_nibble_kernel() is true of. */
-LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_limbs *const *x, int count,
-                                   float (*y)[ROW_BLOCK]);
+/* block_dots of weights of four bits: cpu/int4_products.c, cpu/nibbles.c. */
+LEVEL static void FOR(int4_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
+                                 float (*y)[ROW_BLOCK]);
+LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
+                                 float (*y)[ROW_BLOCK]);
 
 /* Prefetches the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below them,
    which are likely to be next. Into the L2: the L1 is full of this tile's floats and the token rows. */
@@ -260,10 +262,10 @@ LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x,
 LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const token_batch *tokens, float (*y)[ROW_BLOCK]) {
     const float *const *x = tokens->x;
     const int count = tokens->count;
-    if (uses_nibble_kernel(w)) {
-        FOR(nibble_dots)(w, row, rows, tokens->limbs, count, y);
-        return;
-    }
+    const unsigned limbs = limb_kinds(w);
+    if (limbs == LIMBS_OF_QUARTERS) FOR(int4_dots)(w, row, rows, tokens->limbs, count, y);
+    if (limbs == LIMBS_OF_LANES) FOR(e2m1_dots)(w, row, rows, tokens->limbs, count, y);
+    if (limbs) return;
     if (count == 1 && FOR(stream)(w, row, rows, x[0], y[0])) return;
     float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
     const int fours = (rows + 3) / 4 * 4, codes = uses_e4m3_kernel(w);

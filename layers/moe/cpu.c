@@ -200,17 +200,18 @@ static void moe_down_blocks(void *context, int begin, int end, int thread) {
         for (int block = begin; block < end; block++) moe_down_block(job, i, block);
 }
 
-/* Whether an expert of the list has weights of four bits. */
-static int moe_nibbles(const moe_job *job, const matrix *w) {
-    for (int i = 0; i < job->count; i++)
-        if (uses_nibble_kernel(&w[job->list[i]])) return 1;
-    return 0;
+/* Which limbs the experts of the list take. */
+static unsigned moe_limb_kinds(const moe_job *job, const matrix *w) {
+    unsigned kinds = 0;
+    for (int i = 0; i < job->count; i++) kinds |= limb_kinds(&w[job->list[i]]);
+    return kinds;
 }
 
 /* experts_up, experts_down: x += weighted sum of the chosen experts and the shared one. */
 static void stage_experts_up(pool *p, moe_job *job) {
-    limb_rows rows = {job->u, (size_t)job->shape->hidden, job->T, job->shape->hidden, job->limbs};
-    if (moe_nibbles(job, job->w->gate_proj) || moe_nibbles(job, job->w->up_proj)) limbs_of_rows(p, &rows);
+    const unsigned kinds = moe_limb_kinds(job, job->w->gate_proj) | moe_limb_kinds(job, job->w->up_proj);
+    limb_rows rows = {job->u, (size_t)job->shape->hidden, job->T, job->shape->hidden, job->limbs, kinds};
+    limbs_of_rows(p, &rows);
     parallel(p, job->count * moe_blocks(job->shape), moe_up_blocks, job);
 }
 
@@ -218,12 +219,11 @@ static void stage_experts_down(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
     const int routed = job->routed;
     const size_t width = (size_t)moe_width(s);
-    limb_rows rows = {job->h, width, routed, s->expert_size, job->limbs};
-    limb_rows shared = {job->h + (size_t)routed * width, width, s->shared_size ? job->T : 0, s->shared_size, moe_h_limbs(job, routed)};
-    if (moe_nibbles(job, job->w->down_proj)) {
-        limbs_of_rows(p, &rows);
-        if (shared.rows) limbs_of_rows(p, &shared);
-    }
+    const unsigned kinds = moe_limb_kinds(job, job->w->down_proj);
+    limb_rows rows = {job->h, width, routed, s->expert_size, job->limbs, kinds};
+    limb_rows shared = {job->h + (size_t)routed * width, width, job->T, s->shared_size, moe_h_limbs(job, routed), kinds};
+    limbs_of_rows(p, &rows);
+    if (s->shared_size) limbs_of_rows(p, &shared);
     parallel(p, row_blocks(&job->w->down_proj[0]), moe_down_blocks, job);
 }
 

@@ -211,7 +211,7 @@ static void test_level_products(int level, enum format type, int rows, int cols,
     float one[ROW_BLOCK];
     token_batch from;
     token_limbs *d = limbs_new(TOKEN_BATCH, cols);
-    limb_rows turned = {x, (size_t)cols, TOKEN_BATCH, cols, d};
+    limb_rows turned = {x, (size_t)cols, TOKEN_BATCH, cols, d, limb_kinds(&r.w)};
     double size = 0, worst = 0;
     limb_row(&turned, 0, TOKEN_BATCH, 0);
     from.count = TOKEN_BATCH;
@@ -235,127 +235,7 @@ static void test_level_products(int level, enum format type, int rows, int cols,
     free(d);
     matrix_delete(&r);
 }
-
-// The pieces of products of four bits as the plain loops have them, bit for bit.
-static void test_col_blocks(int level) {
-    float scale[2][COL_BLOCK_LANES], zero[2][COL_BLOCK_LANES];
-    for (int round = 0; round < 100; round++) {
-        uint8_t code[8];
-        uint32_t word[4];
-        const int shift = 2 + round % 3;
-        for (int i = 0; i < 8; i++) code[i] = (uint8_t)random_int(0, 0x7e);
-        for (int i = 0; i < 4; i++) word[i] = (random_bits() & 0xbfffffe0) | (uint32_t)random_int(0, 16);
-        e4m3_scales_plain(code, scale[0]);
-        level == 4 ? e4m3_scales_v4(code, scale[1]) : e4m3_scales_v3(code, scale[1]);
-        CHECK(same_bits(scale[0], scale[1], COL_BLOCK_LANES), "level %d: scales of NVFP4", level);
-        word_scales_plain(word, shift, scale[0], zero[0]);
-        level == 4 ? word_scales_v4(word, shift, scale[1], zero[1]) : word_scales_v3(word, shift, scale[1], zero[1]);
-        CHECK(same_bits(scale[0], scale[1], COL_BLOCK_LANES) && same_bits(zero[0], zero[1], COL_BLOCK_LANES),
-              "level %d: scales and zero points of INT4, %d lanes each", level, 1 << shift);
-    }
-}
-
 #endif
-
-// lane_products of a level, of one, two or CODE_ROWS weight rows.
-#define LANE_PRODUCTS(LEVEL, level, LANES)                                                                                    \
-    LEVEL INLINE void lane_products_of_format_##level(const uint8_t (*codes)[COL_BLOCK / 2], int rows, const token_limbs *d,  \
-                                                      float (*out)[COL_BLOCK_LANES], const enum format f) {                   \
-        for (int part = 0; part < COL_BLOCK_LANES / LANES; part++) {                                                          \
-            codes_##level c[CODE_ROWS];                                                                                       \
-            products_##level products[CODE_ROWS];                                                                             \
-            for (int r = 0; r < rows; r++) c[r] = codes_at_##level(codes[r] + 4 * LANES * part, f);                           \
-            if (rows == 1) lane_products_##level(products, c, 1, d, part, f);                                                 \
-            else if (rows == 2) lane_products_##level(products, c, 2, d, part, f);                                            \
-            else lane_products_##level(products, c, CODE_ROWS, d, part, f);                                                   \
-            for (int r = 0; r < rows; r++) *(vec_##level *)(out[r] + LANES * part) = products[r];                             \
-        }                                                                                                                     \
-    }                                                                                                                         \
-    LEVEL static void lane_products_of_##level(const uint8_t (*codes)[COL_BLOCK / 2], int rows, const token_limbs *d,         \
-                                               float (*out)[COL_BLOCK_LANES], int nvfp4) {                                    \
-        if (nvfp4) lane_products_of_format_##level(codes, rows, d, out, FORMAT_NVFP4);                                        \
-        else lane_products_of_format_##level(codes, rows, d, out, FORMAT_INT4);                                               \
-    }
-#ifdef LEVELS
-LANE_PRODUCTS(V4, v4, 16)
-LANE_PRODUCTS(V3, v3, 8)
-#endif
-LANE_PRODUCTS(, plain, 4)
-
-// X of an even column, or of an odd one.
-static int limbs_value(const token_limbs *d, int odd, int i) {
-    return 65536 * d->limb[0][odd][i] + 256 * d->limb[1][odd][i] + d->limb[2][odd][i];
-}
-
-// Sums of eight products are exact, also of the largest codes and limbs, for each level and number of rows.
-static void test_lane_products(int level) {
-    token_limbs d;
-    uint8_t codes[CODE_ROWS][COL_BLOCK / 2];
-    float out[CODE_ROWS][COL_BLOCK_LANES];
-    for (int round = 0; round < 300; round++) {
-        const int nvfp4 = round % 2, extreme = round % 3 == 0, rows = 1 << round % 5 % 3;
-        const uint8_t *values = nvfp4 ? e2m1_values : int4_values;
-        int bad = 0;
-        for (int r = 0; r < rows; r++)
-            for (int i = 0; i < COL_BLOCK / 2; i++)
-                codes[r][i] = extreme ? (uint8_t)(nvfp4 ? 0x77 : 0xff) : (uint8_t)random_bits();
-        for (int i = 0; i < COL_BLOCK; i++) {
-            ((int8_t *)d.limb[0])[i] = (int8_t)(extreme ? round % 4 < 2 ? 63 : -64 : random_int(-64, 63));
-            ((int8_t *)d.limb[1])[i] = (int8_t)(extreme ? round % 4 < 2 ? 127 : -128 : random_int(-128, 127));
-            ((int8_t *)d.limb[2])[i] = (int8_t)(extreme ? round % 4 < 2 ? 127 : -128 : random_int(-128, 127));
-        }
-        for (int l = 0; l < COL_BLOCK_LANES; l++) {
-            d.zero[l] = 0;
-            for (int i = 4 * l; i < 4 * l + 4; i++) d.zero[l] -= E2M1_ZERO * (limbs_value(&d, 0, i) + limbs_value(&d, 1, i));
-        }
-#ifdef LEVELS
-        if (level == 4) lane_products_of_v4((const uint8_t (*)[COL_BLOCK / 2])codes, rows, &d, out, nvfp4);
-        else if (level == 3) lane_products_of_v3((const uint8_t (*)[COL_BLOCK / 2])codes, rows, &d, out, nvfp4);
-        else
-#endif
-            lane_products_of_plain((const uint8_t (*)[COL_BLOCK / 2])codes, rows, &d, out, nvfp4);
-        for (int l = 0; l < rows * COL_BLOCK_LANES; l++) {
-            const int r = l / COL_BLOCK_LANES, lane = l % COL_BLOCK_LANES, zero = nvfp4 ? E2M1_ZERO : 0;
-            int want = 0;
-            for (int i = 4 * lane; i < 4 * lane + 4; i++)
-                want += (values[codes[r][i] & 15] - zero) * limbs_value(&d, 0, i) +
-                        (values[codes[r][i] >> 4] - zero) * limbs_value(&d, 1, i);
-            bad += out[r][lane] != (float)want;
-        }
-        CHECK(!bad, "level %d: %d lanes' products of %d rows", level, bad, rows);
-    }
-}
-
-// x = scale X to half a scale, X within 23 bits, and its sums; exact for numbers of 22 bits. What is not finite stays so.
-static void test_limbs(void) {
-    token_limbs d;
-    float x[COL_BLOCK];
-    for (int round = 0; round < 300; round++) {
-        const float size = ldexpf(1, random_int(-60, 60));
-        int bad = 0;
-        for (int i = 0; i < COL_BLOCK; i++) {
-            x[i] = size * random_float() * ldexpf(1, random_int(0, 12));
-            if (round % 3 == 0) x[i] = size * (float)(random_int(0, 1) ? (1 << 22) - 1 : random_int(-(1 << 22), 1 << 22));
-            if (round % 5 == 0 && i % 3) x[i] = 0;
-        }
-        limbs_of(x, &d);
-        for (int l = 0; l < COL_BLOCK_LANES; l++) {
-            int sum = 0;
-            for (int i = 0; i < LANE_COLS; i++) {
-                const int at = 4 * l + i / 2, X = limbs_value(&d, i % 2, at);
-                const double off = fabs((double)x[LANE_COLS * l + i] - (double)d.act_scale[l] * X);
-                bad += abs(X) > 1 << 22 || off > (round % 3 ? 0.5 * (double)d.act_scale[l] : 0);
-                sum += X;
-            }
-            bad += d.sum[l] != (float)sum || d.zero[l] != -E2M1_ZERO * sum;
-        }
-        CHECK(!bad, "limbs: %d wrong", bad);
-        x[round % COL_BLOCK] = x[round % COL_BLOCK ^ 1] = round % 2 ? NAN : -INFINITY;
-        limbs_of(x, &d);
-        for (int l = 0; l < COL_BLOCK_LANES; l++)
-            CHECK(!isfinite(d.act_scale[l]) == (l == round % COL_BLOCK / LANE_COLS), "the scale of lane %d of what is not finite", l);
-    }
-}
 
 #ifdef LEVELS
 static void test_levels(void) {
@@ -363,6 +243,7 @@ static void test_levels(void) {
         test_unpacking(level);
         test_col_blocks(level);
         test_lane_products(level);
+        test_quarter_products(level);
         for (int type = 0; type < FORMAT_COUNT; type++) {
             int stream = type == FORMAT_BF16 || type == FORMAT_F16 || type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW;
             test_level_products(level, (enum format)type, 16, 640, stream);
@@ -375,15 +256,16 @@ static void test_levels(void) {
 }
 #endif
 
-// Four matrices of one input in one loop give what each gives alone.
+// Four matrices of one input in one loop give what each gives alone, those of four bits, too, which take other limbs.
 static void test_project(pool **pools) {
+    static const enum format formats_of[4] = {FORMAT_F32, FORMAT_NVFP4, FORMAT_INT4, FORMAT_FP8_BLOCK};
     random_matrix r[4];
-    float *x = random_floats(3 * 50, 1), *alone[4], *together[4];
+    float *x = random_floats(3 * 64, 1), *alone[4], *together[4];
     projection job;
     memset(&job, 0, sizeof job);
-    job.limbs = limbs_new(3, 50);
+    job.limbs = limbs_new(3, 64);
     for (int i = 0; i < 4; i++) {
-        r[i] = matrix_new((enum format)i, 1 + 10 * i, 50, 7, 9);
+        r[i] = matrix_new(formats_of[i], 1 + 10 * i, 64, 7, 32);
         alone[i] = floats((size_t)(3 * r[i].w.rows));
         together[i] = floats((size_t)(3 * r[i].w.rows));
         job.w[i] = &r[i].w;

@@ -45,6 +45,7 @@ static double distance(const float *a, const double *b, size_t n) {
 }
 
 #include "kernels_numbers.c"
+#include "kernels_nibbles.c"
 #include "kernels_matrices.c"
 #include "kernels_deltanet.c"
 #include "kernels_attention.c"
@@ -64,6 +65,7 @@ int main(int argc, char **argv) {
     test_linears(pools);
     test_limbs();
     test_lane_products(0);
+    test_quarter_products(0);
 #ifdef LEVELS
     test_levels();
 #endif

@@ -1,0 +1,166 @@
+/* cpu/int4_products.c: products of INT4 weights and token rows, for one level of processor, the second part of cpu/products.c.
+
+   A token row is int8 limbs (cpu/limbs.c), so the products of a quarter's 32 columns have an exact sum. For each block of 128
+   columns quarter q adds its own to a partial sum:
+
+       inner[q] = sum over j of code[32 q + j] X[32 q + j]  -  zero[q] sum over j of X[32 q + j]
+       sum[q] += (scale[q] act_scale[q]) inner[q]
+
+   The sums over j are exact. At the end the four partial sums are added pairwise. All of that is the same whatever the number of
+   rows. For a few token rows codes go from memory into registers, in which they are turned (cpu/int4_codes.c) once for all of
+   them. For many, column blocks of ROW_BLOCK weight rows are turned and lie in L1. */
+
+enum {
+    FOR(GROUP_ROWS) = LANES / QUARTERS,            /* weight rows of a register */
+    FOR(GROUPS) = ROW_BLOCK / FOR(GROUP_ROWS),
+    FOR(GROUPS_AT_ONCE) = LANES / 4,               /* so many, times as many token rows, have their sums in registers */
+    FOR(TOKENS_AT_ONCE) = LANES / 4
+};
+
+/* sum[t][g] += (scale act_scale) (products - zero all) of column block s, for registers g of weight rows and token rows t. */
+LEVEL INLINE void FOR(add_quarters)(FOR(vec) *sum, FOR(vec) *products, const FOR(int4_scales) *of, const int groups,
+                                    const quarter_limbs *const *x, int s, const int count) {
+    for (int t = 0; t < count; t++) {
+        const FOR(vec) act_scale = FOR(int4_quarters)(x[t][s].act_scale), all = FOR(int4_quarters)(x[t][s].sum);
+        for (int g = 0; g < groups; g++) {
+            const int i = groups * t + g;
+            const FOR(vec) inner = FOR(minus_product)(products[i], of[g].zero, all);
+            sum[i] += of[g].scale * act_scale * inner;
+        }
+    }
+}
+
+/* sum[t][g] += column block s of FEW_GROUPS registers of weight rows, from the one at `from` on, . x[t], for `count` token rows, a
+   constant. */
+LEVEL INLINE void FOR(int4_few_block)(FOR(vec) *sum, nibble_row from, const quarter_limbs *const *x, int s, const int count) {
+    const nibble_row next = nibble_row_below(from, FOR(GROUP_ROWS));
+    const FOR(int4_scales) of[FEW_GROUPS] = {FOR(int4_scales_at)(from.scales, from.scales_below, from.shift),
+                                             FOR(int4_scales_at)(next.scales, next.scales_below, from.shift)};
+    const FOR(int4_codes) c[FEW_GROUPS] = {FOR(int4_codes_at)(from.codes, from.codes_below),
+                                           FOR(int4_codes_at)(next.codes, next.codes_below)};
+    FOR(vec) products[FEW_ROWS * FEW_GROUPS];
+    FOR(int4_products)(products, c, FEW_GROUPS, x, s, count);
+    FOR(add_quarters)(sum, products, of, FEW_GROUPS, x, s, count);
+}
+
+/* sum[t][r..) = `rows` weight rows, as many as FEW_GROUPS registers have or fewer, . x[t], for `count` token rows, a constant.
+   from: the first weight row. Codes are prefetched as they lie, as one sequential stream, and scales, too; into the L2 what is
+   too much for the L1. */
+LEVEL INLINE void FOR(int4_few)(float (*sum)[ROW_BLOCK][QUARTERS], int r, nibble_row from, int rows, int cols,
+                                const quarter_limbs *const *x, const int count) {
+    enum { ROWS = FEW_GROUPS * FOR(GROUP_ROWS), L1_AHEAD = 8192 };
+    const int n = col_block_count(cols), whole = rows == ROWS ? cols / COL_BLOCK : 0;
+    const size_t ahead = bytes_ahead(ROWS * from.codes_below), scales_step = ROWS * from.scales_below / (size_t)n;
+    uintptr_t codes_ahead = (uintptr_t)from.codes + ahead;
+    uintptr_t scales_ahead = (uintptr_t)from.scales + ahead / from.codes_below * from.scales_below;
+    FOR(vec) partial[FEW_ROWS * FEW_GROUPS];
+    for (int i = 0; i < FEW_GROUPS * count; i++) partial[i] = (FOR(vec)){0};
+    for (int s = 0; s < whole; s++) {
+        __builtin_prefetch((const void *)scales_ahead);
+        for (int i = 0; i < ROWS && ahead <= L1_AHEAD; i++) __builtin_prefetch((const void *)(codes_ahead + CACHE_LINE * (size_t)i));
+        for (int i = 0; i < ROWS && ahead > L1_AHEAD; i++)
+            __builtin_prefetch((const void *)(codes_ahead + CACHE_LINE * (size_t)i), 0, 2);
+        scales_ahead += scales_step;
+        codes_ahead += ROWS * (COL_BLOCK / 2);
+        FOR(int4_few_block)(partial, from, x, s, count);
+        nibble_row_next(&from);
+    }
+    for (int s = whole; s < n; s++) {
+        row_ends ends;
+        FOR(int4_few_block)(partial, nibble_row_ends(from, rows, cols - s * COL_BLOCK, &ends), x, s, count);
+        nibble_row_next(&from);
+    }
+    for (int i = 0; i < FEW_GROUPS * count; i++)
+        *(FOR(vec) *)sum[i / FEW_GROUPS][r + i % FEW_GROUPS * FOR(GROUP_ROWS)] = partial[i];
+}
+
+/* Column blocks of ROW_BLOCK weight rows, turned. */
+typedef struct FOR(int4_tile) {
+    FOR(int4_codes) codes[MANY_COL_BLOCKS][FOR(GROUPS)];
+    FOR(int4_scales) of[MANY_COL_BLOCKS][FOR(GROUPS)];
+} __attribute__((aligned(64))) FOR(int4_tile);
+
+/* `rows` weight rows' n column blocks from `first` on. The next ones are prefetched, into the L2. */
+LEVEL INLINE void FOR(int4_unpack)(FOR(int4_tile) *tile, const matrix *w, int row, int rows, int first, int n) {
+    enum { ROWS = FOR(GROUP_ROWS) };
+    const nibble_row top = nibble_row_at(w, row, first);
+    for (int g = 0; g * ROWS < rows; g++) {
+        nibble_row from = nibble_row_below(top, g * ROWS);
+        const int have = rows - g * ROWS < ROWS ? rows - g * ROWS : ROWS;
+        for (int s = 0; s < n; s++) {
+            const int cols = w->cols - (first + s) * COL_BLOCK;
+            nibble_row at = from;
+            row_ends copy;
+            if (have < ROWS || cols < COL_BLOCK) at = nibble_row_ends(from, have, cols, &copy);
+            for (int r = 0; r < ROWS; r++)
+                __builtin_prefetch(from.codes + (size_t)r * from.codes_below + (size_t)n * (COL_BLOCK / 2), 0, 2);
+            tile->of[s][g] = FOR(int4_scales_at)(at.scales, at.scales_below, from.shift);
+            tile->codes[s][g] = FOR(int4_codes_at)(at.codes, at.codes_below);
+            nibble_row_next(&from);
+        }
+    }
+}
+
+/* sum[t] += a tile's n column blocks . x[t] from column block `first` on, for `count` token rows, a constant. */
+LEVEL INLINE void FOR(int4_add_tile)(float (*sum)[ROW_BLOCK][QUARTERS], const FOR(int4_tile) *tile, const quarter_limbs *const *x,
+                                     int first, int n, const int count) {
+    enum { AT_ONCE = FOR(GROUPS_AT_ONCE) };
+    for (int s = 0; s < n; s++)
+        for (int g = 0; g < FOR(GROUPS); g += AT_ONCE) {
+            FOR(vec) products[FOR(TOKENS_AT_ONCE) * AT_ONCE], partial[FOR(TOKENS_AT_ONCE) * AT_ONCE];
+            FOR(int4_products)(products, &tile->codes[s][g], AT_ONCE, x, first + s, count);
+            for (int i = 0; i < count * AT_ONCE; i++)
+                partial[i] = *(const FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)];
+            FOR(add_quarters)(partial, products, &tile->of[s][g], AT_ONCE, x, first + s, count);
+            for (int i = 0; i < count * AT_ONCE; i++)
+                *(FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)] = partial[i];
+        }
+}
+
+/* sum[j] = `rows` weight rows . x[j] for any number of token rows. */
+LEVEL INLINE void FOR(int4_many)(float (*sum)[ROW_BLOCK][QUARTERS], const matrix *w, int row, int rows,
+                                 const quarter_limbs *const *x, int count) {
+    FOR(int4_tile) tile;
+    const int col_blocks = col_block_count(w->cols);
+    memset(&tile, 0, sizeof tile);
+    memset(sum, 0, (size_t)count * sizeof *sum);
+    for (int first = 0, n; first < col_blocks; first += n) {
+        n = col_blocks - first < MANY_COL_BLOCKS ? col_blocks - first : MANY_COL_BLOCKS;
+        FOR(int4_unpack)(&tile, w, row, rows, first, n);
+        for (int j = 0; j < count; j += FOR(TOKENS_AT_ONCE))
+            switch (count - j) {
+                case 1: FOR(int4_add_tile)(sum + j, &tile, x + j, first, n, 1); break;
+#if LANES > 4
+                case 2: FOR(int4_add_tile)(sum + j, &tile, x + j, first, n, 2); break;
+#endif
+#if LANES > 8
+                case 3: FOR(int4_add_tile)(sum + j, &tile, x + j, first, n, 3); break;
+#endif
+                default: FOR(int4_add_tile)(sum + j, &tile, x + j, first, n, FOR(TOKENS_AT_ONCE)); break;
+            }
+    }
+}
+
+/* The same for `count` <= FEW_ROWS token rows, a constant. */
+LEVEL INLINE void FOR(int4_block)(float (*sum)[ROW_BLOCK][QUARTERS], const matrix *w, int row, int rows,
+                                  const quarter_limbs *const *x, const int count) {
+    enum { ROWS = FEW_GROUPS * FOR(GROUP_ROWS) };
+    const nibble_row top = nibble_row_at(w, row, 0);
+    for (int r = 0; r < rows; r += ROWS)
+        FOR(int4_few)(sum, r, nibble_row_below(top, r), rows - r < ROWS ? rows - r : ROWS, w->cols, x, count);
+}
+
+/* block_dots of INT4 that limbs of quarters are for. */
+LEVEL static void FOR(int4_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
+                                 float (*y)[ROW_BLOCK]) {
+    float sum[TOKEN_BATCH][ROW_BLOCK][QUARTERS] __attribute__((aligned(64)));
+    const quarter_limbs *x[TOKEN_BATCH];
+    for (int j = 0; j < count; j++) x[j] = row_quarters(limbs[j], w->cols);
+    if (count == 1) FOR(int4_block)(sum, w, row, rows, x, 1);
+    else if (count == 2) FOR(int4_block)(sum, w, row, rows, x, 2);
+    else if (count == 3) FOR(int4_block)(sum, w, row, rows, x, 3);
+    else if (count == FEW_ROWS) FOR(int4_block)(sum, w, row, rows, x, FEW_ROWS);
+    else FOR(int4_many)(sum, w, row, rows, x, count);
+    for (int j = 0; j < count; j++)
+        for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r], QUARTERS);
+}
