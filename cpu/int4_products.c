@@ -17,17 +17,10 @@ enum {
     FOR(TOKENS_AT_ONCE) = LANES / 4
 };
 
-/* sum[t][g] += (scale act_scale) (products - zero all) of column block s, for registers g of weight rows and token rows t. */
-LEVEL INLINE void FOR(add_quarters)(FOR(vec) *sum, FOR(vec) *products, const FOR(int4_scales) *of, const int groups,
-                                    const quarter_limbs *const *x, int s, const int count) {
-    for (int t = 0; t < count; t++) {
-        const FOR(vec) act_scale = FOR(int4_quarters)(x[t][s].act_scale), all = FOR(int4_quarters)(x[t][s].sum);
-        for (int g = 0; g < groups; g++) {
-            const int i = groups * t + g;
-            const FOR(vec) inner = FOR(minus_product)(products[i], of[g].zero, all);
-            sum[i] += of[g].scale * act_scale * inner;
-        }
-    }
+/* sum + (scale act_scale) (product - zero all) for column block x. */
+LEVEL INLINE FOR(vec) FOR(plus_quarters)(FOR(vec) sum, FOR(vec) product, const FOR(int4_scales) *of, const quarter_limbs *x) {
+    const FOR(vec) inner = FOR(minus_product)(product, of->zero, FOR(int4_quarters)(x->sum));
+    return sum + of->scale * FOR(int4_quarters)(x->act_scale) * inner;
 }
 
 /* sum[t][g] += column block s of FEW_GROUPS registers of weight rows, from the one at `from` on, . x[t], for `count` token rows, a
@@ -40,7 +33,8 @@ LEVEL INLINE void FOR(int4_few_block)(FOR(vec) *sum, nibble_row from, const quar
                                            FOR(int4_codes_at)(next.codes, next.codes_below)};
     FOR(vec) products[FEW_ROWS * FEW_GROUPS];
     FOR(int4_products)(products, c, FEW_GROUPS, x, s, count);
-    FOR(add_quarters)(sum, products, of, FEW_GROUPS, x, s, count);
+    for (int i = 0; i < FEW_GROUPS * count; i++)
+        sum[i] = FOR(plus_quarters)(sum[i], products[i], &of[i % FEW_GROUPS], &x[i / FEW_GROUPS][s]);
 }
 
 /* sum[t][r..) = `rows` weight rows, as many as FEW_GROUPS registers have or fewer, . x[t], for `count` token rows, a constant.
@@ -111,7 +105,8 @@ LEVEL INLINE void FOR(int4_add_tile)(float (*sum)[ROW_BLOCK][QUARTERS], const FO
             FOR(int4_products)(products, &tile->codes[s][g], AT_ONCE, x, first + s, count);
             for (int i = 0; i < count * AT_ONCE; i++)
                 partial[i] = *(const FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)];
-            FOR(add_quarters)(partial, products, &tile->of[s][g], AT_ONCE, x, first + s, count);
+            for (int i = 0; i < count * AT_ONCE; i++)
+                partial[i] = FOR(plus_quarters)(partial[i], products[i], &tile->of[s][g + i % AT_ONCE], &x[i / AT_ONCE][first + s]);
             for (int i = 0; i < count * AT_ONCE; i++)
                 *(FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)] = partial[i];
         }
