@@ -83,7 +83,7 @@ INLINE int32x4_t quarter_sums_neon(const int4_codes_plain *c, const int8_t (*lim
 
 /* products[groups t + g] = the sums of quarters of the rows of c[g] with column block s of token row x[t], for `groups` registers
    of weight rows and `count` token rows, constants. */
-INLINE void int4_products_plain(quarter_lanes *products, const int4_codes_plain *c, const int groups,
+INLINE void int4_products_plain(products_plain *products, const int4_codes_plain *c, const int groups,
                                 const quarter_limbs *const *x, int s, const int count) {
     for (int i = 0; i < groups * count; i++) {
         const int4_codes_plain *w = c + i % groups;

@@ -31,7 +31,7 @@ LEVEL INLINE void FOR(int4_few_block)(FOR(vec) *sum, nibble_row from, const quar
                                              FOR(int4_scales_at)(next.scales, next.scales_below, from.shift)};
     const FOR(int4_codes) c[FEW_GROUPS] = {FOR(int4_codes_at)(from.codes, from.codes_below),
                                            FOR(int4_codes_at)(next.codes, next.codes_below)};
-    FOR(vec) products[FEW_ROWS * FEW_GROUPS];
+    FOR(products) products[FEW_ROWS * FEW_GROUPS];
     FOR(int4_products)(products, c, FEW_GROUPS, x, s, count);
     for (int i = 0; i < FEW_GROUPS * count; i++)
         sum[i] = FOR(plus_quarters)(sum[i], products[i], &of[i % FEW_GROUPS], &x[i / FEW_GROUPS][s]);
@@ -51,7 +51,8 @@ LEVEL INLINE void FOR(int4_few)(float (*sum)[ROW_BLOCK][QUARTERS], int r, nibble
     for (int i = 0; i < FEW_GROUPS * count; i++) partial[i] = (FOR(vec)){0};
     for (int s = 0; s < whole; s++) {
         __builtin_prefetch((const void *)scales_ahead);
-        for (int i = 0; i < ROWS && ahead <= L1_AHEAD; i++) __builtin_prefetch((const void *)(codes_ahead + CACHE_LINE * (size_t)i));
+        for (int i = 0; i < ROWS && ahead <= L1_AHEAD; i++)
+            __builtin_prefetch((const void *)(codes_ahead + CACHE_LINE * (size_t)i));
         for (int i = 0; i < ROWS && ahead > L1_AHEAD; i++)
             __builtin_prefetch((const void *)(codes_ahead + CACHE_LINE * (size_t)i), 0, 2);
         scales_ahead += scales_step;
@@ -101,7 +102,8 @@ LEVEL INLINE void FOR(int4_add_tile)(float (*sum)[ROW_BLOCK][QUARTERS], const FO
     enum { AT_ONCE = FOR(GROUPS_AT_ONCE) };
     for (int s = 0; s < n; s++)
         for (int g = 0; g < FOR(GROUPS); g += AT_ONCE) {
-            FOR(vec) products[FOR(TOKENS_AT_ONCE) * AT_ONCE], partial[FOR(TOKENS_AT_ONCE) * AT_ONCE];
+            FOR(products) products[FOR(TOKENS_AT_ONCE) * AT_ONCE];
+            FOR(vec) partial[FOR(TOKENS_AT_ONCE) * AT_ONCE];
             FOR(int4_products)(products, &tile->codes[s][g], AT_ONCE, x, first + s, count);
             for (int i = 0; i < count * AT_ONCE; i++)
                 partial[i] = *(const FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)];

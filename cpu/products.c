@@ -1,6 +1,7 @@
-/* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and
-   cpu/int4_products.c and cpu/nibbles.c after it, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a register, TOKENS the token
-   rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a function has there.
+/* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and after it
+   cpu/int4_products.c and cpu/nibbles.c, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a
+   register, TOKENS the token rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a
+   function has there.
 
    A block is up to ROW_BLOCK rows of a weight matrix. Tile by tile its weights become floats, which stay in the L1 cache while
    all token rows use them. A sum is kept as LANES partial sums; partial sum l takes the products of columns l, l + LANES, ...,

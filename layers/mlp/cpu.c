@@ -53,7 +53,8 @@ static void mlp_up_blocks(void *context, int begin, int end, int thread) {
 static void stage_norm_gate_up(pool *p, mlp_job *job) {
     const mlp_weights *w = job->w;
     const mlp_shape *s = &w->shape;
-    limb_rows rows = {job->u, (size_t)s->hidden, job->T, s->hidden, job->limbs, limb_kinds(&w->gate_proj) | limb_kinds(&w->up_proj)};
+    const unsigned kinds = limb_kinds(&w->gate_proj) | limb_kinds(&w->up_proj);
+    limb_rows rows = {job->u, (size_t)s->hidden, job->T, s->hidden, job->limbs, kinds};
     rms_norm(job->u, job->x, w->norm, job->T, s->hidden, s->eps);
     limbs_of_rows(p, &rows);
     parallel(p, row_blocks(&w->gate_proj), mlp_up_blocks, job);

@@ -1,5 +1,5 @@
-// test_kernels: what products of four bits consist of: limbs, sums of lanes and quarters, scales. Each against plain loops, for each
-// level of processor.
+// A part of test_kernels: what products of four bits consist of, limbs, sums of lanes and quarters, scales. Each against plain
+// loops, for each level of processor.
 
 #ifdef LEVELS
 #define INT4_SCALES(LEVEL, level)                                                                                             \
@@ -57,7 +57,7 @@ static void test_col_blocks(int level) {
                                                        float (*out)[ROW_BLOCK][QUARTERS]) {                                   \
         enum { ROWS = LANES / QUARTERS };                                                                                     \
         int4_codes_##level c[4];                                                                                              \
-        vec_##level products[16];                                                                                             \
+        products_##level products[16];                                                                                        \
         for (int g = 0; g < groups; g++) c[g] = int4_codes_at_##level(codes[ROWS * g], sizeof *codes);                        \
         int4_products_##level(products, c, groups, x, 1, count);                                                              \
         for (int i = 0; i < groups * count; i++) *(vec_##level *)out[i / groups][i % groups * ROWS] = products[i];            \
@@ -141,7 +141,8 @@ static void test_quarter_products(int level) {
         const int extreme = round % 3 == 0, way = round % 7 % 3;
         const int rows = (level == 4 ? 4 : level == 3 ? 2 : 1) * (way < 2 ? FEW_GROUPS : level == 4 ? 4 : level == 3 ? 2 : 1);
         int count, bad = 0;
-        for (int i = 0; i < ROW_BLOCK * COL_BLOCK; i++) codes[i / COL_BLOCK][i % COL_BLOCK] = extreme ? 0xff : (uint8_t)random_bits();
+        for (int i = 0; i < ROW_BLOCK * COL_BLOCK; i++)
+            codes[i / COL_BLOCK][i % COL_BLOCK] = extreme ? 0xff : (uint8_t)random_bits();
         for (int t = 0; t < FEW_ROWS; t++)
             random_limbs(d[t][1].limb[0][0][0][0], d[t][1].limb[1][0][0][0], d[t][1].limb[2][0][0][0], COL_BLOCK,
                          extreme ? round % 4 < 2 ? 1 : -1 : 0);
