@@ -55,12 +55,14 @@ DEPS    = -MMD -MP -MT $@ -MF $@.d
 ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz ../shared/family-data.tar.xz)
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
-$(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/engine.o         # make: the program, ./mote
+$(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/trace_page.inc $(BUILD)/engine.o         # make: the program, ./mote
 	$(CC) $(WARN) $(CFLAGS) -I$(BUILD) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 
-# The page of mote serve as a C string.
-$(BUILD)/page.inc: tools/page.sh $(wildcard serve/page/*) | $(BUILD)
-	tools/page.sh >$@.html
+# The pages of mote serve and of mote trace as C strings.
+$(BUILD)/page.inc: private PAGE = serve/page
+$(BUILD)/trace_page.inc: private PAGE = cli/trace_page
+$(BUILD)/page.inc $(BUILD)/trace_page.inc: tools/page.sh $(wildcard serve/page/* cli/trace_page/*) | $(BUILD)
+	tools/page.sh $(PAGE) >$@.html
 	sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $@.html >$@
 
 # gcc takes a variable that a call sets in one branch for uninitialised where it inlines both; clang and the sanitizers look for real ones.
