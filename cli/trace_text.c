@@ -43,10 +43,20 @@ static void print_token(const trace *t, int token) {
 
 /* ---- A layer --------------------------------------------------------------------------------------------------------- */
 
+/* As many decimals as four digits allow. */
+static int decimals_of(float value) {
+    return value < 9.995f ? 2 : value < 99.95f ? 1 : 0;
+}
+
 static void print_range(const float *values, int n) {
     float low = values[0], high = values[0];
     for (int i = 1; i < n; i++) low = values[i] < low ? values[i] : low, high = values[i] > high ? values[i] : high;
-    printf("  %4.2f-%4.2f", (double)low, (double)high);
+    printf("  %4.*f-%-4.*f", decimals_of(low), (double)low, decimals_of(high), (double)high);
+}
+
+static void print_length(const series *s, int token) {
+    const float value = *trace_at(s, token);
+    printf("%7.*f", value < 999.995f ? 2 : 0, (double)value);
 }
 
 /* Where the largest of n numbers above 0 is that comes after the one at `last`, in order of size, then place; last -1: of all of them. -1:
@@ -71,8 +81,8 @@ static void print_looks(const trace *t, const traced_layer *l, int token) {
     }
     for (int k = 0; k < 3; k++) {
         if (k < heads) best = next_largest(hardest, heads, best);
-        if (k < heads && best >= 0) printf("  %2d>%-2d %4.2f", best, at[best], (double)hardest[best]);
-        else printf("%*s", 12, "");
+        if (k < heads && best >= 0) printf("%3d>%-2d %4.2f", best, at[best], (double)hardest[best]);
+        else printf("%*s", 11, "");
     }
 }
 
@@ -90,18 +100,19 @@ static void print_experts(const series *of, int token) {
 
 static void print_layer_token(const trace *t, const traced_layer *l, int token) {
     print_token(t, token);
-    printf("%8.2f%8.2f", (double)*trace_at(&l->of[MIXER_X], token), (double)*trace_at(&l->of[MIXER_ADDED], token));
+    print_length(&l->of[MIXER_X], token);
+    print_length(&l->of[MIXER_ADDED], token);
     if (l->of[DECAY].values) {
         print_range(trace_at(&l->of[DECAY], token), l->heads);
         print_range(trace_at(&l->of[BETA], token), l->heads);
         print_range(trace_at(&l->of[S_LENGTH], token), l->heads);
-        printf("   ");
     } else if (l->of[ATTENTION].values) {
         print_looks(t, l, token);
     }
-    printf("%8.2f  ", (double)*trace_at(&l->of[FFN_ADDED], token));
+    print_length(&l->of[FFN_ADDED], token);
+    printf("  ");
     if (l->of[EXPERTS].values) print_experts(&l->of[EXPERTS], token);
-    if (l->of[SHARED].values) printf("%6.2f", (double)*trace_at(&l->of[SHARED], token));
+    if (l->of[SHARED].values) printf("%5.2f", (double)*trace_at(&l->of[SHARED], token));
     putchar('\n');
 }
 
@@ -120,9 +131,9 @@ static void print_layer(const trace *t, int i) {
     const traced_layer *l = &t->layers[i];
     if (!l->mixer) return;
     print_layer_head(t, i);
-    printf("token%*s%8s%8s%s%8s  %-20s%s\n", LABEL_WIDTH - 1, "", "|x|", "+ mixer",
-           l->of[DECAY].values ? "  decay      write      |S|           " : "  head>token weight                  ", "+ FFN",
-           l->of[EXPERTS].values ? "experts" : "", l->of[SHARED].values ? "shared" : "");
+    printf("token%*s%7s%7s%-33s%7s  %-20s%s\n", LABEL_WIDTH - 1, "", "|x|", "+mixer",
+           l->of[DECAY].values ? "  decay      write      |S|" : " head>token weight", "+FFN",
+           l->of[EXPERTS].values ? "experts" : "", l->of[SHARED].values ? "share" : "");
     for (int token = 0; token < layer_tokens(t, i); token++) print_layer_token(t, l, token);
 }
 
@@ -162,7 +173,7 @@ static void print_detail(const trace *t, int i) {
     print_layer_head(t, i);
     for (int token = 0; token < layer_tokens(t, i); token++) {
         print_token(t, token);
-        printf("|x| %.2f; the mixer adds %.2f, the FFN to %.2f %.2f", (double)*trace_at(&l->of[MIXER_X], token),
+        printf(" |x| %.2f; the mixer adds %.2f, the FFN to %.2f %.2f", (double)*trace_at(&l->of[MIXER_X], token),
                (double)*trace_at(&l->of[MIXER_ADDED], token), (double)*trace_at(&l->of[FFN_X], token), (double)*trace_at(&l->of[FFN_ADDED], token));
         if (l->of[SHARED].values) printf("; shared expert %.2f", (double)*trace_at(&l->of[SHARED], token));
         putchar('\n');
@@ -184,12 +195,12 @@ static void print_legend(const trace *t) {
         shared |= l[i].of[SHARED].values != NULL;
     }
     printf("|x|      length of the residual, the vector of a token that every layer reads and adds to\n"
-           "+ mixer  length of what the mixer adds, which looks at earlier tokens; + FFN, which looks at none\n");
+           "+mixer   length of what the mixer adds, which looks at earlier tokens; +FFN: which looks at none\n");
     if (delta)
-        printf("decay    what is left of a head's memory S, 0 nothing to 1 all; write: how strongly the token is written into it,\n"
-               "         0 to 1; |S|: the length of S then; each from the lowest of the heads to the highest\n");
+        printf("decay    what is left of a head's memory S, from 0, nothing, to 1, all; write: how strongly a token\n"
+               "         is written into it; |S|: its length then; each from the lowest of the heads to the highest\n");
     if (attention) printf("5>2 0.91 head 5 takes 91 %% of what it reads from token 2; the three heads that look hardest\n");
-    if (experts) printf("experts  the chosen ones, with their weights, and how many more%s\n", shared ? "; shared: how far the shared one is open" : "");
+    if (experts) printf("experts  the chosen ones, with their weights, and how many more%s\n", shared ? "; share: the shared one's" : "");
 }
 
 static void print_next(const trace *t) {
@@ -212,6 +223,7 @@ static void print_drafts(const trace *t) {
         const candidate *d = &t->drafts[token];
         const int32_t own = t->next[(token + 1) * TRACE_NEXT].id;
         print_token(t, token);
+        putchar(' ');
         print_label(t, t->ids[token + 1], LABEL_WIDTH);
         printf(" %3.0f ", 100 * (double)d->p);
         print_label(t, d->id, LABEL_WIDTH);
@@ -243,8 +255,8 @@ static void print_passes(const trace *t) {
 
 /* only: the layer to show in detail; -1: all of them. */
 static void trace_print(const trace *t, int only) {
-    show_format(stdout, "%s, %s: %d layers%s, hidden size %d, vocabulary %d; %d tokens%s\n\n", t->name, t->info->architecture,
-                t->info->layers, t->info->mtp_layers ? " and an MTP layer" : "", t->info->hidden_size, t->info->vocab_size, t->count,
+    show_format(stdout, "%s, %s: %d layers%s, hidden size %d\n%d tokens%s\n\n", t->name, t->info->architecture, t->info->layers,
+                t->info->mtp_layers ? " and an MTP layer" : "", t->info->hidden_size, t->count,
                 t->chat ? ", a question in the chat template" : "");
     if (only >= 0) {
         print_detail(t, only);
@@ -253,7 +265,7 @@ static void trace_print(const trace *t, int only) {
     print_legend(t);
     for (int i = 0; i <= t->info->layers; i++) print_layer(t, i);
     printf("\nafter the last layer |x| is");
-    for (int token = 0; token < t->count; token++) printf("%s%.2f", token % 12 ? " " : token ? "\n  " : " ", (double)t->final[token]);
+    for (int token = 0; token < t->count; token++) printf("%s%.2f", token % 10 ? " " : token ? "\n  " : " ", (double)t->final[token]);
     putchar('\n');
     print_next(t);
     if (t->info->mtp_layers && t->count > 1) print_drafts(t);
