@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The pictures and numbers of docs/walkthrough.md, from traces of the bundled model; and whether its excerpts and exercises still hold.
+"""The pictures and numbers of docs/walkthrough.md, from traces of the bundled model; and whether what it quotes is still there.
 
     tools/draw_walkthrough.py ./mote                  # draws docs/walkthrough/*.svg, checks the excerpts, prints the numbers
-    tools/draw_walkthrough.py ./mote --exercises DIR  # does the exercises in DIR, a scratch copy of the tree, and prints what they print
+    tools/draw_walkthrough.py ./mote --exercises DIR  # does the exercises in DIR, a scratch copy of the tree
 
-Nothing but Python is needed. Run it again when the model's weights have changed; the text quotes numbers in the order of what is printed.
+Nothing but Python is needed. To be run again when the weights have changed: it prints the numbers in the order of the text.
 """
 import html
 import json
@@ -26,12 +26,13 @@ ATTENTION, EXPERTS = 7, 6       # the layers of the heat maps and of the experts
 
 STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }
-.back { fill: #ffffff; stroke: #d1d9e0 } .small { font-size: 10px } .tiny { font-size: 9px } .dim { fill: #59636e } .bold { font-weight: 600 }
+.back { fill: #ffffff; stroke: #d1d9e0 } .small { font-size: 10px } .tiny { font-size: 9px } .dim { fill: #59636e }
+.bold { font-weight: 600 }
 .mono { font-family: ui-monospace, "SF Mono", Menlo, monospace } .mid { text-anchor: middle } .end { text-anchor: end }
 .box { fill: #f6f8fa; stroke: #818b98 } .line { stroke: #818b98; fill: none } .frame { stroke: #d1d9e0; fill: none }
 .pos { stroke: #bc4c00; fill: #bc4c00 } .neg { stroke: #0969da; fill: #0969da } .x { fill: #818b98 }
-.mix { fill: #0969da } .ffn { fill: #bc4c00 } .ok { fill: #1a7f37 } .no { fill: #cf222e } .oks { stroke: #1a7f37 } .nos { stroke: #cf222e }
-.cut { text-decoration: line-through }
+.mix { fill: #0969da } .ffn { fill: #bc4c00 } .ok { fill: #1a7f37 } .no { fill: #cf222e }
+.oks { stroke: #1a7f37 } .nos { stroke: #cf222e } .cut { text-decoration: line-through }
 @media (prefers-color-scheme: dark) {
 text { fill: #f0f6fc } .back { fill: #0d1117; stroke: #3d444d } .dim { fill: #9198a1 } .box { fill: #151b23; stroke: #656c76 }
 .line { stroke: #656c76 } .frame { stroke: #3d444d } .pos { stroke: #f0883e; fill: #f0883e } .neg { stroke: #58a6ff; fill: #58a6ff }
@@ -101,7 +102,8 @@ class Delta:
         self.decayed = [[self.decay * v for v in row] for row in self.before]
         written = [[a - b for a, b in zip(x, y)] for x, y in zip(self.after, self.decayed)]
         self.u, self.k, self.rest = rank_one(written)
-        assert self.rest * length([v for row in written for v in row]) < 2 * (rounding(self.before) + rounding(self.after)), "no outer product"
+        size, allowed = length([v for row in written for v in row]), 2 * (rounding(self.before) + rounding(self.after))
+        assert self.rest * size < allowed, "what is written is no outer product"
         self.written = [[a * b for b in self.k] for a in self.u]
         self.said = times(self.decayed, self.k)
         self.wanted = [s + u / self.beta for s, u in zip(self.said, self.u)]
@@ -113,7 +115,8 @@ class Delta:
 class Picture:
     def __init__(self, name, title, width, height):
         self.name = name
-        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
+        size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
                       f"<title>{html.escape(title)}</title><style>{STYLE}</style>",
                       f'<rect class="back" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="6"/>']
 
@@ -185,9 +188,10 @@ def draw_stack(t):
         p.line([(164, y + 13), (194, y + 13)])
         p.box(40, y, 124, 26, kind, "box", "bold" if mixer["kind"] == "attention" else "")
         p.box(194, y, 124, 26, f"{ffn['top_k']} of {ffn['experts']} experts, +1")
-        for row, (before, added, kind) in enumerate(((mixer["before"], mixer["added"], "mix"), (ffn["before"], ffn["added"], "ffn"))):
-            p.rect(400, y + 13 * row, before[last] * unit, 11, "x")
-            p.rect(400 + before[last] * unit, y + 13 * row, added[last] * unit, 11, kind)
+        for row, (of, kind) in enumerate(((mixer, "mix"), (ffn, "ffn"))):
+            before = of["before"][last] * unit
+            p.rect(400, y + 13 * row, before, 11, "x")
+            p.rect(400 + before, y + 13 * row, of["added"][last] * unit, 11, kind)
         p.text(330, y + 17, f"+{mixer['added'][last]:.1f} +{ffn['added'][last]:.1f}", "small dim")
     y = bottom - 38 * (len(main) + 1)
     best = t["next"][last][0]
@@ -208,7 +212,8 @@ def draw_delta(t, d):
     for x, name, matrix in zip(left, names, (d.decayed, d.written, d.after)):
         p.text(x, 54, name, "bold")
         p.heat(x, top, cell, matrix, most / 2)
-    p.text(24, 28, f"layer {LAYER}, head {HEAD}, token {shown(t['tokens'][TOKEN]['text'])}: orange is above 0, blue below", "dim")
+    token = shown(t["tokens"][TOKEN]["text"])
+    p.text(24, 28, f"layer {LAYER}, head {HEAD}, token {TOKEN}, which is {token}: orange is above 0, blue below", "dim")
     p.heat(left[1], top - 14, cell, [d.k] * 3, max(map(abs, d.k)))
     p.text(left[1] + side / 2, top - 19, "k", "mid small dim")
     p.heat(left[1] - 14, top, cell, [[v] * 3 for v in d.u], max(map(abs, d.u)))
@@ -235,7 +240,7 @@ def draw_attention(t):
         x = 106 + 180 * head
         p.text(x, 54, f"head {head}", "bold")
         p.heat(x, 64, cell, [row + [0] * (n - len(row)) for row in weights], 1)
-        p.line([(x, 64 + cell * i) if j == 0 else (x + cell * (i + 1), 64 + cell * i) for i in range(n) for j in (0, 1)][1::2], "frame")
+        p.line([(x + cell, 64), (x + cell * n, 64 + cell * (n - 1))], "frame")
         best = max(range(n), key=lambda i: weights[-1][i])
         p.text(x, 253, f"the last reads {100 * weights[-1][best]:.0f} % from", "small dim")
         p.text(x, 267, f"token {best}, {shown(t['tokens'][best]['text'])}", "small dim")
@@ -263,15 +268,15 @@ def draw_experts(t):
     p.text(x, 28, "35B-A3B: 8 of 256, and the shared one", "bold")
     picked = set(random.Random(35).sample(range(256), 8))
     for e in range(256):
-        p.rect(x + grid * (e % 16), 47 + 15 * (e // 16), grid - 2, 13, "ffn" if e in picked else "box", "" if e in picked else ' opacity=".6"')
+        p.rect(x + grid * (e % 16), 47 + 15 * (e // 16), grid - 2, 13, "ffn" if e in picked else "box")
     p.text(x, 310, "a sketch: the eight are drawn by lot, not by a router", "small dim")
     p.text(x, 326, "one token reads 9 / 257 of the experts' weights", "small dim")
     p.save()
 
 
 def first_mixed(passes):
-    """The first pass of the MTP layer with a draft that was taken and one that was not"""
-    return next(i for i, p in enumerate(passes) if p["source"] == "mtp" and 0 < p["taken"] < len(p["tokens"]) - 1 and i + 1 < len(passes))
+    """The first pass of the MTP layer with a draft that was taken and one that was not; else the first of all"""
+    return next((i for i, p in enumerate(passes) if p["source"] == "mtp" and 0 < p["taken"] < len(p["tokens"]) - 1), 0)
 
 
 def draw_mtp(t):
@@ -317,7 +322,8 @@ def draw_passes(t):
         p.text(84 + 132 * len(one["tokens"]) + 8, y + 12, f"{one['taken'] + 1} tokens", "small dim")
         p.text(84 + 132 * len(one["tokens"]) + 8, y + 26, note, "small dim")
     y = 62 + 52 * len(passes)
-    for x, kind, words in ((84, "", "chosen by the model"), (230, "ok", "a draft that it would have chosen, too"), (460, "no cut", "a draft that it would not, and what followed it")):
+    for x, kind, words in ((84, "", "chosen by the model"), (230, "ok", "a draft that the model chooses, too"),
+                           (460, "no cut", "a draft that it does not choose, and all after it")):
         p.text(x, y, words, "small " + kind)
     p.save()
 
@@ -377,20 +383,38 @@ def exercises(folder):
                 file.write(source)
 
 
+def check_names(text):
+    """Every path and every function that the text names is there"""
+    listed = subprocess.run(["git", "ls-files", "*.c", "*.cu", "*.h"], cwd=ROOT, check=True, capture_output=True, text=True)
+    source = ""
+    for path in listed.stdout.split():
+        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+            source += "" if path.startswith("tests/") else file.read()
+    known = set(re.findall(r"\w+", source))
+    wrong = [name for name in re.findall(r"`([a-z]\w*_\w+)`", text) if name not in known]
+    wrong += [path for path in re.findall(r"`([\w/]+\.(?:c|cu|h|py))`", text) if not os.path.exists(os.path.join(ROOT, path))]
+    for name in wrong:
+        print(f"the text names {name}, which is not there")
+    return len(wrong)
+
+
 def numbers(t, d):
-    last = len(t["tokens"]) - 1
+    """In the order of the text"""
+    last, passes = len(t["tokens"]) - 1, t["passes"]
+    text, made = [x["text"] for x in t["tokens"]], sum(len(p["tokens"]) - 1 for p in passes)
+    taken = sum(p["taken"] for p in passes)
     S, ffn = t["layers"][LAYER]["mixer"], t["layers"][EXPERTS]["ffn"]
-    print("tokens:", [(x["id"], x["text"]) for x in t["tokens"]])
-    print(f"|x| of the last token: {t['layers'][0]['mixer']['before'][last]:.2f} at first, {t['final'][last]:.1f} before the head")
-    print(f"layer {LAYER}, head {HEAD}, token {TOKEN}: decay {d.decay:.3f}, beta {d.beta:.3f}, |u| {length(d.u):.2f}")
-    print(f"decays of layer {LAYER}'s heads there: {S['decay'][TOKEN]}")
-    print(f"layer {EXPERTS}, last token: {ffn['chosen'][last]}, shared {ffn['shared'][last]}")
-    used = sorted({c["expert"] for chosen in ffn["chosen"] for c in chosen})
-    print(f"layer {EXPERTS}: experts used by the {last + 1} tokens: {used}")
-    print("next:", [(x["text"], x["p"]) for x in t["next"][last]])
-    made = sum(len(p["tokens"]) - 1 for p in t["passes"])
-    taken = sum(p["taken"] for p in t["passes"])
-    print(f"passes: {len(t['passes'])}, tokens {taken + len(t['passes'])}, drafts {made}, taken {taken}")
+    print("tokens:", *(f"{x['id']} {x['text']!r}" for x in t["tokens"]))
+    print(f"transcript: {last + 1} tokens, of which {text.count(text[last])} are {text[last]!r}")
+    print(f"|x|: {t['layers'][0]['mixer']['before'][last]:.2f} at first, {t['final'][last]:.0f} before the head")
+    print(f"layer {LAYER}, {text[TOKEN]!r}: decays {S['decay'][TOKEN]}; head {HEAD}: beta {d.beta:.2f}, 1 - beta {1 - d.beta:.2f}")
+    for head, weights in enumerate(t["layers"][ATTENTION]["mixer"]["weights"]):
+        best = sorted(range(last + 1), key=lambda i: -weights[last][i])[:2]
+        print(f"layer {ATTENTION}, head {head}, last token: {', '.join(f'{weights[last][i]:.2f} from {text[i]!r}' for i in best)}")
+    print(f"layer {EXPERTS}, last token: {ffn['chosen'][last]}")
+    print("next:", *(f"{x['text']!r} {100 * x['p']:.1f} %" for x in t["next"][last]))
+    print("passes:", *(f"{[x['text'] for x in p['tokens']]} {p['taken']} taken;" for p in passes))
+    print(f"{len(passes)} passes, {taken + len(passes)} tokens, {taken} of {made} drafts taken")
 
 
 def main():
@@ -408,7 +432,8 @@ def main():
     draw_passes(t)
     numbers(t, d)
     with open(TEXT, encoding="utf-8") as file:
-        return 1 if check_excerpts(file.read()) else 0
+        text = file.read()
+    return 1 if check_excerpts(text) + check_names(text) else 0
 
 
 if __name__ == "__main__":
