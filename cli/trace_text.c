@@ -148,14 +148,14 @@ static void print_head_looks(const trace *t, const float *weights, int tokens) {
     int at = -1;
     printf("looks at");
     for (int k = 0; k < 3 && (at = next_largest(weights, tokens, at)) >= 0; k++) {
-        printf(" %3d ", at);
+        printf(" %2d ", at);
         print_padded(t, t->ids[at], LABEL_WIDTH);
         printf(" %4.2f", (double)weights[at]);
     }
 }
 
 static void print_head_detail(const trace *t, const traced_layer *l, int token, int h) {
-    printf("  head %-3d ", h);
+    printf("  head %-2d ", h);
     if (l->of[DECAY].values)
         printf("decay %5.3f, write %5.3f, |S| %6.2f", (double)trace_at(&l->of[DECAY], token)[h], (double)trace_at(&l->of[BETA], token)[h],
                (double)trace_at(&l->of[S_LENGTH], token)[h]);
@@ -261,8 +261,8 @@ static void print_passes(const trace *t) {
 
 /* only: the layer to show in detail; -1: all of them. */
 static void trace_print(const trace *t, int only) {
-    show_format(stdout, "%s, %s: %d layers%s, hidden size %d\n%d tokens%s\n\n", t->name, t->info->architecture, t->info->layers,
-                t->info->mtp_layers ? " and an MTP layer" : "", t->info->hidden_size, t->count,
+    show_format(stdout, "%s, %s: %d layers%s, hidden size %d\n%d token%s%s\n\n", t->name, t->info->architecture, t->info->layers,
+                t->info->mtp_layers ? " and an MTP layer" : "", t->info->hidden_size, t->count, t->count > 1 ? "s" : "",
                 t->chat ? ", a question in the chat template" : "");
     if (only >= 0) {
         print_detail(t, only);
