@@ -7,6 +7,11 @@ static int trace_usage(const options *o) {
     return 0;
 }
 
+static int has_tokenizer(const mote_model *model) {
+    size_t count;
+    return !mote_tokenize(model, NULL, 0, 1, NULL, 0, &count, NULL);
+}
+
 /* The text as a user's turn, as mote run asks it. */
 static int trace_turn(const mote_model *model, const char *text, bytes *ids, size_t *count) {
     buf request = {NULL, 0, 0, 0};
@@ -20,7 +25,7 @@ static int trace_turn(const mote_model *model, const char *text, bytes *ids, siz
         if (grow(ids, need * sizeof(int32_t))) code = EXIT_FAILURE;
         *count = 0;
         if (code || !mote_render_tokens(model, request.data, request.size, (int32_t *)(void *)ids->data, need, count, &error)) break;
-        if (error.code == MOTE_EUNSUPPORTED) code = complain(EXIT_FAILURE, "%s; --raw takes the text as it is", error.message);
+        if (!mote_model_info(model)->chat_template && has_tokenizer(model)) code = complain(EXIT_FAILURE, "%s; --raw takes the text as it is", error.message);
         else if (error.code != MOTE_EINVAL || *count <= need) code = report(&error);
     }
     buf_free(&request);
@@ -47,8 +52,9 @@ static int trace_tokens(const options *o, trace *t, bytes *ids) {
     if (code) return code;
     t->chat = !o->tokens && !o->raw;
     if (count > TRACE_TOKENS) {
-        clear_progress();
-        fprintf(stderr, "mote: note: the first %d of %zu tokens are traced\n", TRACE_TOKENS, count);
+        char line[80];
+        snprintf(line, sizeof line, "the first %d of %zu tokens are traced", TRACE_TOKENS, count);
+        on_log(NULL, line);
         count = TRACE_TOKENS;
     }
     t->ids = (const int32_t *)(const void *)ids->data;
@@ -60,7 +66,7 @@ static int trace_show(const options *o, trace *t, output *page) {
     if (o->layer >= t->info->layers + t->info->mtp_layers)
         return complain(EXIT_USAGE, "trace: --layer %d: the model has layers 0 to %d", o->layer, t->info->layers + t->info->mtp_layers - 1);
     int code = trace_run(t);
-    if (!code && page->file) code = trace_write(t, page);
+    if (!code && page->file) code = close_outputs(page, 1, trace_write(t, page));
     if (!code) trace_print(t, o->layer);
     return code;
 }

@@ -9,8 +9,8 @@ static void put_character(buf *out, uint32_t c) {
     else utf8_put(out, c);
 }
 
-/* A token's text in quotes, one line of at most `width` characters, padded to it; its id where it has no text. */
-static void print_label(const trace *t, int32_t id, int width) {
+/* A token's text in quotes, one line of at most `width` characters; its id where it has no text. Returns how many it took. */
+static int print_label(const trace *t, int32_t id, int width) {
     size_t size = 0;
     const char *text = mote_token_bytes(t->model, id, &size), *end = text ? text + size : NULL;
     char bytes[LABEL_BYTES];
@@ -33,12 +33,17 @@ static void print_label(const trace *t, int32_t id, int width) {
     }
     if (end) buf_text(&out, "\"");
     show(stdout, out.data, out.size);
+    return shown;
+}
+
+static void print_padded(const trace *t, int32_t id, int width) {
+    const int shown = print_label(t, id, width);
     printf("%*s", shown < width ? width - shown : 0, "");
 }
 
 static void print_token(const trace *t, int token) {
     printf("%3d ", token);
-    print_label(t, t->ids[token], LABEL_WIDTH);
+    print_padded(t, t->ids[token], LABEL_WIDTH);
 }
 
 /* ---- A layer --------------------------------------------------------------------------------------------------------- */
@@ -90,6 +95,7 @@ static void print_looks(const trace *t, const traced_layer *l, int token) {
 static void print_experts(const series *of, int token) {
     const float *weights = trace_at(of, token);
     int e = -1, more = 0, column = 0;
+    printf("  ");
     for (int k = 0; (e = next_largest(weights, of->n, e)) >= 0; k++) {
         if (k < 2) column += printf("%s%d %.2f", k ? ", " : "", e, (double)weights[e]);
         else more++;
@@ -110,7 +116,6 @@ static void print_layer_token(const trace *t, const traced_layer *l, int token) 
         print_looks(t, l, token);
     }
     print_length(&l->of[FFN_ADDED], token);
-    printf("  ");
     if (l->of[EXPERTS].values) print_experts(&l->of[EXPERTS], token);
     if (l->of[SHARED].values) printf("%5.2f", (double)*trace_at(&l->of[SHARED], token));
     putchar('\n');
@@ -131,9 +136,9 @@ static void print_layer(const trace *t, int i) {
     const traced_layer *l = &t->layers[i];
     if (!l->mixer) return;
     print_layer_head(t, i);
-    printf("token%*s%7s%7s%-33s%7s  %-20s%s\n", LABEL_WIDTH - 1, "", "|x|", "+mixer",
+    printf("token%*s%7s%7s%-33s%7s%s%s\n", LABEL_WIDTH - 1, "", "|x|", "+mixer",
            l->of[DECAY].values ? "  decay      write      |S|" : " head>token weight", "+FFN",
-           l->of[EXPERTS].values ? "experts" : "", l->of[SHARED].values ? "share" : "");
+           l->of[EXPERTS].values ? "  experts             " : "", l->of[SHARED].values ? "share" : "");
     for (int token = 0; token < layer_tokens(t, i); token++) print_layer_token(t, l, token);
 }
 
@@ -143,14 +148,14 @@ static void print_head_looks(const trace *t, const float *weights, int tokens) {
     int at = -1;
     printf("looks at");
     for (int k = 0; k < 3 && (at = next_largest(weights, tokens, at)) >= 0; k++) {
-        printf(" %3d ", at);
-        print_label(t, t->ids[at], LABEL_WIDTH);
+        printf(" %2d ", at);
+        print_padded(t, t->ids[at], LABEL_WIDTH);
         printf(" %4.2f", (double)weights[at]);
     }
 }
 
 static void print_head_detail(const trace *t, const traced_layer *l, int token, int h) {
-    printf("  head %-3d ", h);
+    printf("  head %-2d ", h);
     if (l->of[DECAY].values)
         printf("decay %5.3f, write %5.3f, |S| %6.2f", (double)trace_at(&l->of[DECAY], token)[h], (double)trace_at(&l->of[BETA], token)[h],
                (double)trace_at(&l->of[S_LENGTH], token)[h]);
@@ -210,7 +215,8 @@ static void print_next(const trace *t) {
         for (int k = 0; k < TRACE_NEXT && k < t->info->vocab_size; k++) {
             const candidate *c = &t->next[token * TRACE_NEXT + k];
             printf("%4.0f ", 100 * (double)c->p);
-            print_label(t, c->id, 11);
+            if (k + 1 < TRACE_NEXT) print_padded(t, c->id, 11);
+            else print_label(t, c->id, 11);
         }
         putchar('\n');
     }
@@ -224,9 +230,9 @@ static void print_drafts(const trace *t) {
         const int32_t own = t->next[(token + 1) * TRACE_NEXT].id;
         print_token(t, token);
         putchar(' ');
-        print_label(t, t->ids[token + 1], LABEL_WIDTH);
+        print_padded(t, t->ids[token + 1], LABEL_WIDTH);
         printf(" %3.0f ", 100 * (double)d->p);
-        print_label(t, d->id, LABEL_WIDTH);
+        print_padded(t, d->id, LABEL_WIDTH);
         printf(d->id == own ? "  taken\n" : "  refused: the model says ");
         if (d->id == own) continue;
         print_label(t, own, LABEL_WIDTH);
@@ -255,8 +261,8 @@ static void print_passes(const trace *t) {
 
 /* only: the layer to show in detail; -1: all of them. */
 static void trace_print(const trace *t, int only) {
-    show_format(stdout, "%s, %s: %d layers%s, hidden size %d\n%d tokens%s\n\n", t->name, t->info->architecture, t->info->layers,
-                t->info->mtp_layers ? " and an MTP layer" : "", t->info->hidden_size, t->count,
+    show_format(stdout, "%s, %s: %d layers%s, hidden size %d\n%d token%s%s\n\n", t->name, t->info->architecture, t->info->layers,
+                t->info->mtp_layers ? " and an MTP layer" : "", t->info->hidden_size, t->count, t->count > 1 ? "s" : "",
                 t->chat ? ", a question in the chat template" : "");
     if (only >= 0) {
         print_detail(t, only);

@@ -11,8 +11,8 @@ typedef struct tracer {
 
 static void trace_value(void *user, const char *name, const double *values, int n) {
     tracer *t = (tracer *)user;
-    const mote_traced value = {defining.layer, defining.kind, defining.token, name, n, values};
-    const double layers = t->m->c.layers, done = (defining.layer < 0 ? layers : defining.layer) / (layers + 1);
+    const mote_traced value = {defining.layer_index, defining.kind, defining.token, name, n, values};
+    const double layers = t->m->c.layers, done = (defining.layer_index < 0 ? layers : defining.layer_index) / (layers + 1);
     char what[64];
     if (!strcmp(name, "x")) {
         snprintf(what, sizeof what, "token %d of %d", defining.token + 1, t->T);

@@ -14,7 +14,7 @@ static __thread struct {
     void *user;
     /* Where that is in a whole model: model/definition.c says so. */
     const char *kind;
-    int layer, token;
+    int layer_index, token;
     int stopped;                 /* who looks has seen enough: a whole model ends before its next layer */
 } defining;
 

@@ -98,9 +98,11 @@ static void defined_close(void) {
 /* One token through the model: its row of logits[vocab]; x[hidden] becomes h. */
 static void define_token(const mote_model *m, int32_t id, defined_state *state, double *x, double *logits) {
     define_embedding(m, id, x);
-    for (defining.layer = 0; defining.layer < m->c.layers && !defining.stopped; defining.layer++)
-        define_layer(&m->layers[defining.layer], &state[defining.layer], x);
-    defining.layer = -1;
+    for (int i = 0; i < m->c.layers && !defining.stopped; i++) {
+        defining.layer_index = i;
+        define_layer(&m->layers[i], &state[i], x);
+    }
+    defining.layer_index = -1;
     if (!defining.stopped) define_head(m, m->norm, x, logits);
 }
 
@@ -118,7 +120,7 @@ static int definition_model(const mote_model *m, const int32_t *ids, int T, doub
         defining.token = t;
         define_token(m, ids[t], state, x, logits ? logits + (size_t)t * vocab : row);
         if (!m->has_mtp || t + 1 == T || defining.stopped) continue;
-        defining.layer = layers;
+        defining.layer_index = layers;
         define_mtp(m, ids[t + 1], x, &state[layers], mtp_logits ? mtp_logits + (size_t)t * vocab : row);
     }
     defined_close();

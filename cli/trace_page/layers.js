@@ -37,10 +37,12 @@ function litExperts(layers, experts, caption) {
         layers.forEach((l, row) => {
             paintLabel(context, layerName(l), left - 4, top + row * height + height / 2);
             weights[row].forEach((of, t) => {
-                for (let e = 0; e < experts; e++) {
-                    context.fillStyle = color((of.get(e) || 0) / most);
-                    context.fillRect(left + t * width + e % across * size, top + row * height + Math.floor(e / across) * size,
-                                     size - (size > 4 ? 1 : 0.5), size - (size > 4 ? 1 : 0.5));
+                const x = left + t * width, y = top + row * height;
+                context.fillStyle = color(0);
+                context.fillRect(x - 1, y - 1, across * size + 2, down * size + 2);
+                for (const [e, weight] of of) {
+                    context.fillStyle = color(weight / most);
+                    context.fillRect(x + e % across * size, y + Math.floor(e / across) * size, size, size);
                 }
             });
         });
@@ -89,10 +91,10 @@ function stateMaps(l) {
 }
 
 function attentionMaps(l) {
-    const count = trace.tokens.length, size = Math.max(4, Math.min(12, Math.floor(190 / count)));
+    const count = trace.tokens.length, size = Math.max(4, Math.min(12, Math.floor(180 / count)));
     return l.mixer.weights.map((weights, h) => heat("head " + h, {
         rows: weights.length, columns: weights.length, width: size, height: size, tokens: true, rowToken: true,
-        gutter: 74, rowName: size > 8 ? t => visible(trace.tokens[t]) : null,
+        gutter: 70, rowName: size > 8 ? t => visible(trace.tokens[t]) : null,
         value: (t, p) => p <= t ? weights[t][p] : null,
         say: (t, p) => longName(l) + ", head " + h + ": token " + named(t) + " looks at " + named(p) + ": " + percent(weights[t][p])}));
 }

@@ -41,7 +41,7 @@ static void moe_define(const moe_weights *w, double *x) {
     defined_linear(&w->router, u, score);
     if (s->shared_size) defined_linear(&w->shared_expert_gate, u, &shared_gate);
     defined_tell("router", score, s->experts);
-    defined_tell("shared_expert_gate", &shared_gate, 1);
+    if (s->shared_size) defined_tell("shared_expert_gate", &shared_gate, 1);
     moe_define_choice(score, s->experts, s->top_k, chosen);
     for (int e = 0; e < s->experts; e++)
         if (chosen[e] && score[e] > top) top = score[e];
