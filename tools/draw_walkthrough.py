@@ -139,7 +139,7 @@ class Picture:
         self.text(x + width / 2, y + height / 2 + 4, text, "mid " + words)
 
     def heat(self, x, y, cell, matrix, most, levels=9):
-        """Values as cells, their sign as the colour, their size, up to `most`, as opacity"""
+        """Values as cells, their sign as the colour, their size, up to `most`, as opacity, which eyes see as more than linear"""
         runs = {}
         for i, row in enumerate(matrix):
             level = [round(max(-1, min(1, v / most)) * levels) for v in row] + [None]
@@ -152,7 +152,7 @@ class Picture:
         self.parts.append(f'<g transform="translate({x:g} {y + cell / 2:g}) scale({cell:g})">')
         for level, paths in sorted(runs.items()):
             kind = "pos" if level > 0 else "neg"
-            self.parts.append(f'<path class="{kind}" stroke-opacity="{abs(level) / levels:.2g}" d="{"".join(paths)}"/>')
+            self.parts.append(f'<path class="{kind}" stroke-opacity="{(abs(level) / levels) ** .7:.2g}" d="{"".join(paths)}"/>')
         self.parts.append("</g>")
         self.rect(x, y, cell * max(map(len, matrix)), cell * len(matrix), "frame")
 
@@ -211,7 +211,7 @@ def draw_delta(t, d):
     names = (f"exp(g) S, with exp(g) = {d.decay:.2f}", f"+ u k\u1d40, with beta = {d.beta:.2f}", "= S after the token")
     for x, name, matrix in zip(left, names, (d.decayed, d.written, d.after)):
         p.text(x, 54, name, "bold")
-        p.heat(x, top, cell, matrix, most / 2)
+        p.heat(x, top, cell, matrix, most / 3)
     token = shown(t["tokens"][TOKEN]["text"])
     p.text(24, 28, f"layer {LAYER}, head {HEAD}, token {TOKEN}, which is {token}: orange is above 0, blue below", "dim")
     p.heat(left[1], top - 14, cell, [d.k] * 3, max(map(abs, d.k)))
