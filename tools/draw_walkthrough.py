@@ -384,13 +384,13 @@ def exercises(folder):
 
 
 def check_names(text):
-    """Every path and every function that the text names is there"""
+    """Every path, every function and every test that the text names is there"""
     listed = subprocess.run(["git", "ls-files", "*.c", "*.cu", "*.h"], cwd=ROOT, check=True, capture_output=True, text=True)
     source = ""
     for path in listed.stdout.split():
         with open(os.path.join(ROOT, path), encoding="utf-8") as file:
             source += "" if path.startswith("tests/") else file.read()
-    known = set(re.findall(r"\w+", source))
+    known = set(re.findall(r"\w+", source + listed.stdout))
     wrong = [name for name in re.findall(r"`([a-z]\w*_\w+)`", text) if name not in known]
     wrong += [path for path in re.findall(r"`([\w/]+\.(?:c|cu|h|py))`", text) if not os.path.exists(os.path.join(ROOT, path))]
     for name in wrong:
