@@ -222,11 +222,12 @@ soak:
 	    CFLAGS='-O2 -g -fsanitize=$(SOAK_WITH) -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES'
 	tools/soak.sh $(SOAKED) $(SOAK)
 
-# make test-clients: other people's clients against mote serve: SDKs, lm-eval, llama-benchy; with a Chromium the page as well
+# make test-clients: other people's clients against mote serve: SDKs, lm-eval, llama-benchy; with a Chromium the pages as well
 CHROMIUM := $(shell command -v chromium 2>/dev/null)
 test-clients: $(MOTE) build/clients/.there
 	build/clients/bin/python tools/test_clients.py ./$(MOTE)
 	$(if $(CHROMIUM),CHROMIUM=$(CHROMIUM) build/clients/bin/python tools/test_page.py ./$(MOTE),@echo 'page: skipped: no Chromium')
+	$(if $(CHROMIUM),CHROMIUM=$(CHROMIUM) build/clients/bin/python tools/test_trace_page.py ./$(MOTE))
 build/clients/.there: tools/clients.txt
 	python3 -m venv build/clients
 	build/clients/bin/pip install -q -r $<

@@ -60,7 +60,7 @@ static double length_of(const double *x, int n) {
     return sqrt(sum);
 }
 
-/* out[n] = softmax(x), and the most probable ones; x may be out. */
+/* out[n] = softmax(x) */
 static void softmax_of(const double *x, int n, float *out) {
     double top = -INFINITY, sum = 0;
     for (int i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
