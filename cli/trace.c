@@ -25,7 +25,8 @@ static int trace_turn(const mote_model *model, const char *text, bytes *ids, siz
         if (grow(ids, need * sizeof(int32_t))) code = EXIT_FAILURE;
         *count = 0;
         if (code || !mote_render_tokens(model, request.data, request.size, (int32_t *)(void *)ids->data, need, count, &error)) break;
-        if (!mote_model_info(model)->chat_template && has_tokenizer(model)) code = complain(EXIT_FAILURE, "%s; --raw takes the text as it is", error.message);
+        if (!mote_model_info(model)->chat_template && has_tokenizer(model))
+            code = complain(EXIT_FAILURE, "%s; --raw takes the text as it is", error.message);
         else if (error.code != MOTE_EINVAL || *count <= need) code = report(&error);
     }
     buf_free(&request);

@@ -183,7 +183,8 @@ static void put_trace(buf *out, const trace *t) {
     put_text(out, t->name);
     buf_text(out, ",\"architecture\":");
     put_text(out, t->info->architecture);
-    putf(out, ",\"hidden\":%d,\"vocabulary\":%d,\"chat\":%s,\n\"tokens\":[", t->info->hidden_size, t->info->vocab_size, t->chat ? "true" : "false");
+    putf(out, ",\"hidden\":%d,\"vocabulary\":%d,\"chat\":%s,\n\"tokens\":[", t->info->hidden_size, t->info->vocab_size,
+         t->chat ? "true" : "false");
     for (int token = 0; token < t->count; token++) {
         if (token) buf_text(out, ",");
         put_token(out, t, t->ids[token]);

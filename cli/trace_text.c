@@ -179,7 +179,8 @@ static void print_detail(const trace *t, int i) {
     for (int token = 0; token < layer_tokens(t, i); token++) {
         print_token(t, token);
         printf(" |x| %.2f; the mixer adds %.2f, the FFN to %.2f %.2f", (double)*trace_at(&l->of[MIXER_X], token),
-               (double)*trace_at(&l->of[MIXER_ADDED], token), (double)*trace_at(&l->of[FFN_X], token), (double)*trace_at(&l->of[FFN_ADDED], token));
+               (double)*trace_at(&l->of[MIXER_ADDED], token), (double)*trace_at(&l->of[FFN_X], token),
+               (double)*trace_at(&l->of[FFN_ADDED], token));
         if (l->of[SHARED].values) printf("; shared expert %.2f", (double)*trace_at(&l->of[SHARED], token));
         putchar('\n');
         for (int h = 0; h < l->heads; h++) print_head_detail(t, l, token, h);

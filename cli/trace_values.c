@@ -119,13 +119,17 @@ static int size_named(const mote_info *info, const char *kind, const char *name)
     return 0;
 }
 
+static int64_t blocks_of(int n, int block) {
+    return (n + block - 1) / block;
+}
+
 /* S of every head, after the last token; of many or large ones the largest number of a block of it. */
 static void keep_picture(trace *t, traced_layer *l, const mote_traced *v) {
     const int key_dim = size_named(t->info, "deltanet", "key_head_dim"), value_dim = v->count / l->heads / key_dim;
     int block = 1;
-    while ((int64_t)((value_dim + block - 1) / block) * ((key_dim + block - 1) / block) * l->heads * t->delta_layers > PICTURE_CELLS) block++;
-    l->rows = (value_dim + block - 1) / block;
-    l->columns = (key_dim + block - 1) / block;
+    while (blocks_of(value_dim, block) * blocks_of(key_dim, block) * l->heads * t->delta_layers > PICTURE_CELLS && block < v->count) block++;
+    l->rows = (int)blocks_of(value_dim, block);
+    l->columns = (int)blocks_of(key_dim, block);
     l->S = calloc((size_t)l->heads * (size_t)l->rows * (size_t)l->columns, sizeof *l->S);
     if (!l->S) t->failed = 1;
     for (int i = 0; l->S && i < v->count; i++) {

@@ -94,7 +94,8 @@ static int trace_passes(mote_session *s, int tokens, void (*told)(void *user, co
 
 int mote_trace_passes(mote_session *session, int tokens, void (*told)(void *user, const mote_traced_pass *pass), void *user,
                       mote_error *error) {
-    int code = session_enter(session, told != NULL && tokens > 0, "mote_trace_passes: needs a session, tokens and a function to tell", error);
+    int code = session_enter(session, told != NULL && tokens > 0, "mote_trace_passes: needs a session, tokens and a function to tell",
+                             error);
     if (!code) code = check_not_empty(session, error);
     if (!code) code = session_begin(session, "mote_trace_passes: ", error);
     if (code) return code;

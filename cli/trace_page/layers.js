@@ -21,7 +21,8 @@ function showLengths() {
     const share = half => l => l[half].added.map((added, t) => added / (l[half].before[t] || 1));
     const words = (half, of) => (l, t) => "the " + of + " adds " + l[half].added[t] + " to " + l[half].before[t];
     $("lengths").append(
-        lengthMap("length of the residual before each layer, log scale", l => l.mixer.before, v => Math.log1p(v), (l, t) => l.mixer.before[t]),
+        lengthMap("length of the residual before each layer, log scale", l => l.mixer.before, Math.log1p,
+                  (l, t) => l.mixer.before[t]),
         lengthMap("what the mixer adds, as a share of it", share("mixer"), v => Math.min(v, 1), words("mixer", "mixer")),
         lengthMap("what the FFN adds, as a share of it", share("ffn"), v => Math.min(v, 1), words("ffn", "FFN")));
 }
@@ -51,7 +52,8 @@ function litExperts(layers, experts, caption) {
     };
     const at = (x, y) => {
         const t = Math.floor((x - left) / width), row = Math.floor((y - top) / height);
-        const column = Math.floor((x - left - t * width) / size), line = Math.floor((y - top - row * height) / size), e = line * across + column;
+        const column = Math.floor((x - left - t * width) / size), line = Math.floor((y - top - row * height) / size);
+        const e = line * across + column;
         if (t < 0 || row < 0 || row >= layers.length || !weights[row][t]) return "";
         const list = layers[row].ffn.chosen[t].map(one => one.expert + " " + one.weight.toFixed(2)).join(", ");
         const under = column < across && e < experts ? "; under the pointer expert " + e : "";
@@ -65,8 +67,8 @@ function showExperts() {
     $("experts").hidden = !layers.length;
     if (!layers.length) return;
     const {experts, top_k} = layers[0].ffn;
-    $("experts_note").textContent = "Each layer has " + experts + ", and its router chooses " + top_k + " for a token. Every small grid is all of " +
-        "a layer's experts, row by row; lit are the chosen ones, by weight.";
+    $("experts_note").textContent = "Each layer has " + experts + ", and its router chooses " + top_k + " for a token. Every small grid " +
+        "is all of a layer's experts, row by row; lit are the chosen ones, by weight.";
     $("lit").append(litExperts(layers, experts, "experts lit by token; columns are tokens, rows layers"));
 }
 

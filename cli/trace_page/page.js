@@ -10,8 +10,8 @@ function choose(t) {
 
 function showText() {
     $("model").textContent = trace.model + ", " + trace.architecture + ": " + trace.layers.filter(l => !l.mtp).length + " layers" +
-        (trace.layers.some(l => l.mtp) ? " and an MTP layer" : "") + ", hidden size " + trace.hidden + ", vocabulary " + trace.vocabulary + "; " +
-        trace.tokens.length + " tokens" + (trace.chat ? ", a question in the chat template" : "");
+        (trace.layers.some(l => l.mtp) ? " and an MTP layer" : "") + ", hidden size " + trace.hidden + ", vocabulary " +
+        trace.vocabulary + "; " + trace.tokens.length + " tokens" + (trace.chat ? ", a question in the chat template" : "");
     trace.tokens.forEach((token, t) => {
         const one = element("button", {type: "button", className: "chip"}, element("sub", {}, String(t)), visible(token));
         one.setAttribute("aria-pressed", "false");
@@ -31,8 +31,9 @@ function draftCell(t) {
 
 function showNext() {
     const mtp = trace.drafts.length > 0;
-    $("next_note").textContent = "After each token, the five that the model thinks most probable." + (mtp ? " The last column is the MTP layer's: " +
-        "it also knows the token after it, and drafts the next but one. Struck out is what the model itself would not have chosen there." : "");
+    $("next_note").textContent = "After each token, the five that the model thinks most probable." + (mtp ? " The last column is the MTP " +
+        "layer's: it also knows the token after it, and drafts the next but one. Struck out is what the model itself would not have " +
+        "chosen there." : "");
     const head = ["", "token", "1", "2", "3", "4", "5"].concat(mtp ? ["MTP"] : []);
     const body = element("tbody");
     trace.next.forEach((list, t) => {
@@ -50,9 +51,9 @@ function showNext() {
 
 function showPasses() {
     const tokens = trace.passes.reduce((sum, pass) => sum + 1 + pass.taken, 0), drafts = trace.passes.some(pass => pass.tokens.length > 1);
-    $("answer_note").textContent = "Always with the most probable token: " + tokens + " in " + trace.passes.length + " passes. " + (drafts ? "A pass " +
-        "verifies a token and drafts after it: those that the model would have chosen itself are taken, the first other one and all after " +
-        "it are not." : "Nothing was drafted.");
+    $("answer_note").textContent = "Always with the most probable token: " + tokens + " in " + trace.passes.length + " passes. " +
+        (drafts ? "A pass verifies a token and drafts after it: those that the model would have chosen itself are taken, the first other " +
+        "one and all after it are not." : "Nothing was drafted.");
     for (const pass of trace.passes) {
         const line = element("li");
         pass.tokens.forEach((token, i) => line.append(chip(token, i === 0 ? "" : i <= pass.taken ? "taken" : "refused"), " "));
