@@ -245,8 +245,9 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
    - Results of tools are put in the order of the calls they answer, by "tool_call_id" and the call's "id". One without an id, or
      with that of no call, is of the first call that has none; of several of one id the first counts. The others follow.
    - A tool's result before all else begins a user's turn, as any other does.
-   - Mistral's templates without a place for a system message have it in front of the first question; ids of calls that are not nine
-     characters long, which they refuse, become such. Llama 3's contents may be lists of texts.
+   - Mistral's templates without a place for a system message have it in front of the first question, those of 7B v0.3 and Nemo of the
+     last, if nothing follows it; ids of calls that are not nine characters long, which they refuse, become such. Llama 3's contents
+     may be lists of texts.
    - "continue_final_message": the last message, the assistant's, is an answer that the model goes on with: its turn is not ended,
      and no other begun, as transformers does it. It has no calls, and add_generation_prompt is not true: else MOTE_EINVAL.
    A template that is one of these families' but for changes (comments, a default system message, instructions, errors not
