@@ -14,6 +14,20 @@ static void common_head_dim(config_reader *r, const config *c, attention_shape *
     else a->head_dim = c->hidden / a->heads;
 }
 
+/* What scores are multiplied with, where config.json says it: 1 / sqrt(head_dim), as it is in all families. */
+static void common_score_scale(config_reader *r, const attention_shape *a) {
+    static const char *const keys[] = {"attention_multiplier", "query_pre_attn_scalar"};
+    const float neutral[] = {1.0f / sqrtf((float)a->head_dim), (float)a->head_dim};
+    for (int i = 0; i < 2 && !r->code; i++) {
+        const uint32_t node = json_get(r->j, r->text, keys[i]);
+        float value = neutral[i];
+        if (node && r->j->nodes[node].type != JSON_NULL) config_float(r, r->text, keys[i], 0, 1e6, value, &value);
+        if (!r->code && fabsf(value - neutral[i]) > 1e-4f * neutral[i])
+            r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s is %g, mote supports %s = %g only", r->dir, keys[i],
+                           (double)value, i ? "head_dim" : "1 / sqrt(head_dim)", (double)neutral[i]);
+    }
+}
+
 /* Heads of attention. split: config.json may leave head_dim out. */
 static void common_attention(config_reader *r, const config *c, attention_shape *a, int split) {
     config_int(r, "num_attention_heads", 1, 1 << 12, &a->heads);
@@ -22,6 +36,7 @@ static void common_attention(config_reader *r, const config *c, attention_shape 
     else config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
     a->hidden = c->hidden;
     a->eps = c->eps;
+    if (!r->code) common_score_scale(r, a);
     if (r->code) return;
     if (a->heads % a->kv_heads)
         r->code = fail(r->err, MOTE_EFORMAT,
@@ -57,10 +72,14 @@ static void common_mlp(config_reader *r, const config *c, mlp_shape *f) {
     f->eps = c->eps;
 }
 
-/* Features that mote does not implement must be off, or as it is in all released models. */
+/* Features that mote does not implement must be off, or as it is in all released models of the families. */
 static void common_flags(config_reader *r) {
-    config_only(r, r->text, "hidden_act", "silu|swish");
-    config_only(r, r->text, "attention_bias", "false");
+    static const struct { const char *key, *neutral; } keys[] = {
+        {"hidden_act", "silu|swish"}, {"attention_bias", "false"}, {"mlp_bias", "false"}, {"use_sliding_window", "false"},
+        {"embedding_multiplier", "1"}, {"residual_multiplier", "1"}, {"logits_scaling", "1"}, {"logit_scale", "1"},
+        {"attn_logit_softcapping", "null"}, {"final_logit_softcapping", "null"}, {"swiglu_limit", "null"}, {"clip_qkv", "null"},
+        {"no_rope_layers", "null"}, {"routed_scaling_factor", "1"}, {"scoring_func", "softmax"}, {"n_group", "1"}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_only(r, r->text, keys[i].key, keys[i].neutral);
 }
 
 static void common_moe_flags(config_reader *r) {
