@@ -204,6 +204,28 @@ static void common_layer_experts(const mote_model *m, int layer, moe_weights *w)
     w->down_proj = w->up_proj + count;
 }
 
+/* Where config.json ties the head to the embedding and the folder has a head nevertheless, another one: it is what counts, as in
+   transformers. The embedding once more is left out (common_leftovers). */
+static void common_untie(binder *b, const mote_callbacks *callbacks) {
+    const tensor_table *table = &b->files->table;
+    const tensor *head = NULL, *embed = NULL, *other = NULL;
+    int equal = 0;
+    if (b->code || b->mix || !b->m->c.tied) return;
+    for (size_t i = 0; i < table_count(table); i++) {
+        const tensor *t = table_at(table, i);
+        const char *name = table_name(table, t);
+        if (t->type < 0 || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
+        if (has_part(name, "embed_tokens.weight")) embed = t;
+        else if (has_part(name, "lm_head.weight") && !strcmp(strstr(name, "lm_head."), "lm_head.weight")) head = t;
+        else if (has_part(name, "lm_head.")) other = t;
+    }
+    if (head && embed && !other) b->code = checkpoint_equal(b->files, head, embed, &equal, b->err);
+    if (b->code || equal || !(head || other)) return;
+    b->m->c.tied = 0;
+    notice(callbacks, "%s/config.json: tie_word_embeddings is true, but tensor %s is another than the embedding's: it is used",
+           b->files->dir, table_name(table, head ? head : other));
+}
+
 /* Embedding, head and final norm. */
 static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     mote_model *m = b->m;
@@ -248,16 +270,18 @@ static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
 static void common_leftovers(binder *b, const mote_callbacks *callbacks) {
     const tensor_table *table = &b->files->table;
     const char *dir = b->files->dir;
-    int vision = 0, mtp = 0;
+    int vision = 0, mtp = 0, head = 0;
     for (size_t i = 0; i < table_count(table) && !b->code; i++) {
         const tensor *t = table_at(table, i);
         const char *name = table_name(table, t);
-        if (t->used || (b->m->c.tied && has_part(name, "lm_head."))) continue;
-        if (has_part(name, "visual.")) vision++;
+        if (t->used) continue;
+        if (b->m->c.tied && has_part(name, "lm_head.")) head += t->type >= 0;
+        else if (has_part(name, "visual.")) vision++;
         else if (has_part(name, "mtp.") && (!b->m->has_mtp || t->type < 0)) mtp++;
         else b->code = bind_unexpected(b, t);
     }
     if (b->code) return;
+    if (head) notice(callbacks, "%s: lm_head.weight ignored: it is the embedding, to which config.json ties it", dir);
     if (vision) notice(callbacks, "%s: %d vision tensors ignored: mote reads text only", dir, vision);
     if (b->missing[0]) notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s is missing", dir, b->missing);
     else if (mtp && !b->m->has_mtp) notice(callbacks, "%s: %d MTP tensors ignored: there is no mtp.fc.weight", dir, mtp);
