@@ -39,13 +39,6 @@ typedef struct call_grammar {
 
 static const char PARAMETER_BEGINS[] = "<parameter=", PARAMETER_ENDS[] = "\n</parameter>\n", FUNCTION_ENDS[] = "</function>\n";
 
-/* How the models of a chat family write calls. */
-static enum call_form call_form_of(int family) {
-    if (family & CHAT_QWEN3) return FORM_JSON;
-    if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
-    return family & CHAT_NEMO ? FORM_LIST : family & CHAT_SMALL ? FORM_NAMED : FORM_TAGS;
-}
-
 static void call_grammar_close(call_grammar *c) {
     free(c->functions);
     free(c->raw);

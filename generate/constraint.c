@@ -41,6 +41,13 @@ static int constraint_budget(constraint *c, int budget, mote_error *err) {
     return mote_tokenize(c->m, text, sizeof text - 1, 1, c->closing, sizeof text, &c->closing_count, err);
 }
 
+/* How the models of a chat family write calls. */
+static enum call_form call_form_of(int family) {
+    if (family & CHAT_QWEN3) return FORM_JSON;
+    if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
+    return family & CHAT_NEMO ? FORM_LIST : family & CHAT_SMALL ? FORM_NAMED : FORM_TAGS;
+}
+
 /* The answer is one call, or several, of these tools. */
 static int constraint_calls(constraint *c, const mote_generation *g, const json *tools, mote_error *err) {
     int code = need_chat(c->m, err);
