@@ -156,6 +156,15 @@ static void test_canonical(const fixture *f, int kv) {
         mote_session_close(fresh);
         EXPECT(MOTE_OK, mote_reset(t, &failure));
     }
+    // Two rows in a log that held five before, and four.
+    EXPECT(MOTE_OK, mote_reset(s, &failure));
+    static const int of_s[] = {5, 7}, of_t[] = {4, 5, 7};
+    for (int i = 0; i < 2; i++) advance(s, f, of_s[i]);
+    for (int i = 0; i < 3; i++) advance(t, f, of_t[i]);
+    size_t size;
+    char *bytes = session_bytes(s, &size);
+    CHECK(session_is(t, bytes, size), "%s: a log of two rows after longer ones: other bytes", f->dir);
+    free(bytes);
     mote_session_close(s);
     mote_session_close(t);
 }
