@@ -31,11 +31,10 @@ static void plain_read(config_reader *r, config *c, int normed, float theta) {
 
 static void qwen3_moe_read(config_reader *r, config *c) {
     moe_shape *e = &c->shapes.moe;
-    uint32_t renormalised = json_get(r->j, r->text, "norm_topk_prob");
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     common_moe_check(r, e);
     common_moe_flags(r);
-    e->of_all = !config_true(r->j, renormalised);
+    e->of_all = !config_flag(r, json_get(r->j, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
     plain_read(r, c, 1, 1e6f);
 }
 

@@ -83,7 +83,7 @@ static void rope_scaled(config_reader *r, uint32_t object, config *c) {
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s%s must be below %s", r->dir, r->within,
                        yarn ? "beta_slow" : "low_freq_factor", yarn ? "beta_fast" : "high_freq_factor");
     if (r->code || !yarn) return;
-    to->whole = !truncate || config_true(r->j, truncate);
+    to->whole = config_flag(r, truncate, "truncate", 1);
     c->shapes.attention.rope_scale = yarn_factor(r, object, to->factor);
     if (to->original * to->factor > (float)c->context_max) c->context_max = (int)fminf(to->original * to->factor, 1 << 24);
 }

@@ -27,7 +27,7 @@ static void test_tensors(void) {
          "[3, 28, 1, 1, ...]"}},
         {"empty", TIED, RETYPE, F, GATE, "F32", "0,28", BAD, SAME, {F, GATE, "[0, 28]"}},
         {"vector too short", TIED, RETYPE, F, "model.norm.weight", "F32", "27", BAD, SAME, {F, "model.norm.weight",
-         "[28]"}},
+         "[28] in F32, F16 or BF16, found [27] in F32; shapes follow from config.json"}},
         {"conv1d in two dimensions", TIED, RETYPE, F, "model.layers.1.linear_attn.conv1d.weight", "F32", "88,4", BAD,
          SAME, {F, "conv1d", "[88, 1, 4]"}},
         {"I32", TIED, RETYPE, F, GATE, "I32", "3,28", BAD, SAME, {F, GATE, "I32"}},

@@ -192,6 +192,10 @@ static void test_config_forms(void) {
         {"'head_dim'", "'decoder_sparse_step': 10e-1, 'head_dim'", OK, {NULL}},
         {"'head_dim'", "'decoder_sparse_step': 1.5, 'head_dim'", NOT, {"decoder_sparse_step is 1.5, mote supports 1 only"}},
         {"'tie_word_embeddings': true", "'tie_word_embeddings': 1", OK, {NULL}},
+        {"'tie_word_embeddings': true", "'tie_word_embeddings': 2", BAD, {"config.json: tie_word_embeddings must be true or false"}},
+        {"'tie_word_embeddings': true", "'tie_word_embeddings': 'yes'", BAD, {"tie_word_embeddings must be true or false"}},
+        {"'rope_type': 'default'", "'rope_type': 'yarn', 'factor': 4, 'original_max_position_embeddings': 64, 'truncate': 'no'", BAD,
+         {"rope_parameters.truncate must be true or false"}},
         {"'head_dim'", "'quantization_config': {'fmt': 'E4M3'}, 'head_dim'", OK, {NULL}},
         {"'head_dim'", "'quantization_config': {'quant_method': 'AWQ', 'version': 'GEMM'}, 'head_dim'", OK, {"config.json says"}},
         {"'head_dim'", "'quantization_config': {'quant_method': 'AWQ', 'version': 'gemv'}, 'head_dim'", NOT, {"version is gemv"}},
@@ -313,7 +317,11 @@ static void test_plain_refused(void) {
         {"'model_type':'mixtral','hidden_size':32,'num_experts_per_tok':2", BAD, {"num_local_experts is missing"}},
         {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2,'sliding_window':4096", NOT,
          {"sliding_window is 4096"}},
-        {"'model_type':'qwen3','hidden_size':32", BAD, {"head_dim is missing"}}};
+        {"'model_type':'qwen3','hidden_size':32", BAD, {"head_dim is missing"}},
+        {"'model_type':'qwen3_moe','hidden_size':32,'head_dim':8,'num_experts':2,'num_experts_per_tok':1,'moe_intermediate_size':8,"
+         "'norm_topk_prob':'yes'", BAD, {"norm_topk_prob must be true or false"}},
+        {"'model_type':'qwen3_moe','hidden_size':32,'head_dim':8,'num_experts':2,'num_experts_per_tok':1,'moe_intermediate_size':8,"
+         "'norm_topk_prob':null", OK, {NULL}}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[QUOTED], json[QUOTED];
         config c;
