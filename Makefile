@@ -63,15 +63,14 @@ $(BUILD)/page.inc: tools/page.sh $(wildcard serve/page/*) | $(BUILD)
 	tools/page.sh >$@.html
 	sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $@.html >$@
 
-# gcc takes a variable that a call sets in one branch for uninitialised where it inlines both; clang and the sanitizers look for real ones.
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings
-	$(CC) $(WARN) -Wno-maybe-uninitialized -Wno-unknown-warning-option $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
+	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
 else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: it knows $(TARGETS)')
 	@tools/build_kernels.sh $(BUILD)/kernels.txt '$(or $(filter sm_%,$(subst code=, ,$(CODE))),$(CODE))' \
-	    $(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -Xptxas -v $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-maybe-uninitialized $(CFLAGS) \
+	    $(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -Xptxas -v $(patsubst %,-Xcompiler %,-Wall -Wextra $(CFLAGS) \
 	    -ffp-contract=fast -fPIC) -x cu -c engine.cu -o $@
 endif
 
