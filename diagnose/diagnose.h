@@ -26,15 +26,16 @@ int mote_plan_synthetic(const char *name, const mote_options *options, const mot
                         mote_error *error);
 
 typedef struct mote_measurement {
-    int rows;                              /* in: token rows of a step, 1..4, with drafts up to MOTE_ROWS_MAX; more: of a prompt,
-                                              all layers of it, at most a chunk, where the GPU has prefill for the model */
+    int rows;                              /* in: token rows of a step, up to MOTE_ROWS_MAX; more: of a prompt, all layers of it,
+                                              at most a chunk, where the GPU has prefill for the model */
     int depth;                             /* in: tokens before them, pretended: their KV rows hold whatever is there */
     int steps;                             /* in: steps to time, at most 1000 */
     const char *const *stages;             /* in: the stages to run, stage_count names of mote_info.stages; what is left out
                                               keeps its old results */
     int stage_count;                       /* in: 0: all stages */
     double median, fastest, slowest;       /* out: seconds of a step, on the GPU's own clock */
-    double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one */
+    double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one; of more than
+                                              four rows without logits */
     uint64_t bytes;                        /* out: read by a step: weights (of the experts really chosen), state, KV */
     double operations;                     /* out: of a prompt: floating-point operations of its products */
     int launches;                          /* out: kernels in a step */

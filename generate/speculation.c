@@ -107,8 +107,8 @@ static int drafts_most(const mote_session *s, int count, int left) {
 }
 
 int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error) {
-    int code = session_enter(session, speculation != NULL,
-                             "mote_speculation_of: needs a session and a place for the result", error);
+    int code = session_enter_within(session, speculation != NULL,
+                                    "mote_speculation_of: needs a session and a place for the result", error);
     if (code) return code;
     mote_runner *r = session->at.runner;
     *speculation = session->spec.seen;

@@ -88,7 +88,7 @@ static const option option_table[] = {
     {"--prompt", "N,N...", LIST, AT(prompts), 1, 1 << 24, BENCH, "prompt lengths to read (default: 128,512)"},
     {"--depth", "N,N...", LIST, AT(depths), 0, 1 << 24, BENCH,
      "context depths to decode at (default: 0,1024; on a GPU 0,4096,32768,131072)"},
-    {"--rows", "N,N...", LIST, AT(rows), 1, 4, BENCH, "GPU: tokens decoded in one step (default: 1,2,3,4)"},
+    {"--rows", "N,N...", LIST, AT(rows), 1, MOTE_ROWS_MAX, BENCH, "GPU: tokens decoded in one step, up to 8 (default: 1,2,3,4)"},
     {"--tokens", "N", WHOLE, AT(steps), 1, 1 << 20, BENCH,
      "steps decoded in one measurement (default: 32; on a GPU 200, at most 1000); with --ask of an answer (128)"},
     {"--repeat", "N", WHOLE, AT(repeat), 1, 99, BENCH,

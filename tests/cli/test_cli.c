@@ -119,7 +119,8 @@ static void test_mistakes(void) {
     check_refused("mote info --kv f16", 2, "--kv needs f32, bf16 or fp8, not 'f16'");
     check_refused("mote info --quantize int4", 2, "--quantize needs fp8, not 'int4'");
     check_refused("mote info -m x --synthetic y", 2, "exclude each other");
-    check_refused("mote bench --rows 1,5", 2, "--rows needs");
+    check_refused("mote bench --rows 1,9", 2, "--rows needs");
+    check_refused("mote bench --rows 0", 2, "--rows needs");
     check_refused("mote bench -m x --synthetic y", 2, "exclude each other");
     check_refused("mote run -p x --mtp 64", 2, "--mtp needs auto, or 0 to ");
     check_refused("mote chat --mtp -1", 2, "not '-1'");
@@ -396,7 +397,7 @@ static void test_devices(void) {
     CHECK(code == 0 && line_count(&err) == 1 && strstr(err.data, "CPU"), "run -v on the CPU: %d %s", code, err.data);
     check_refused("mote bench --device cpu --stages -m " FIXTURE, 1, "for a GPU");
     check_refused("mote bench --device cpu --sms 4 -m " FIXTURE, 1, "for a GPU");
-    check_refused("mote bench --device cpu --rows 2 -m " FIXTURE, 1, "for a GPU");
+    check_refused("mote bench --device cpu --rows 1,8 -m " FIXTURE, 1, "for a GPU");
     check_refused("mote bench --device cpu --accept 0.8 -m " FIXTURE, 1, "for a GPU");
     shell("mote info -m " FIXTURE);
     if (strstr(out.data, "\ndevice          cuda")) {
