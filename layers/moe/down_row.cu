@@ -118,19 +118,18 @@ template <class F, int PARTS, int ROUND> static bool gpu_lone_takes(const moe_gp
            (!gpu_scales_by_block<F>() || 1 << p->down.row_shift >= TILE_ROWS);
 }
 
-/* The kernel and its bytes of dynamic shared memory; NULL: there is none. It has whole tiles only. */
-static gpu_moe_kernel gpu_lone_down(const moe_gpu *p, size_t *shared) {
+/* The kernel, if there is one. It has whole tiles only. */
+static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
     enum { PARTS = 4, ROUND = 4 };
-    gpu_moe_kernel kernel = NULL;
-    if (p->T > 1 || p->down.panels % 2) return NULL;
-    if (p->shape.shared_size && (p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols)) return NULL;
+    gpu_down_kernel lone = {};
+    if (p->T > 1 || p->down.panels % 2) return lone;
+    if (p->shape.shared_size && (p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols)) return lone;
     with_format(p->down.format, [&](auto format) {
         typedef decltype(format) F;
         if constexpr (gpu_has_lone<F>()) {
             if (!gpu_lone_takes<F, PARTS, ROUND>(p)) return;
-            *shared = (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p));
-            kernel = gpu_experts_down_lone<F, PARTS, ROUND>;
+            lone = {gpu_experts_down_lone<F, PARTS, ROUND>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
         }
     });
-    return kernel;
+    return lone;
 }
