@@ -51,7 +51,6 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
         F::load(&raw[j][1], at + panel, 0, there);
     };
     auto load = [&](int j, int item) { load_at(j, data[warp][item] + lane * F::lane, item < count); };
-    pdl_launch_dependents();
     load_at(0, p.shared_down.data + before + first * F::panel + lane * F::lane, shared && count);
     const float gate = shared ? gpu_sigmoid(__ldcg(p.shared_gate)) : 1, residual = stores ? __ldcg(p.x + row) : 0;
     const float per_entry = __fdividef(1, (float)max(warp_k_blocks, 1));
@@ -82,6 +81,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
         h[n] = p.h + (at + 1 - shared) * (STEP_ROWS * p.h_row) + ((first + item - at * warp_k_blocks) * LANES + lane % LANES) * 8;
     }
     pdl_wait();
+    pdl_launch_dependents();                                /* so that what starts early does not hold up experts_up's end */
 #pragma unroll
     for (int n = 0; n < PARTS; n++) {
         gpu_load4(v[n], h[n], true);
