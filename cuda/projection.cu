@@ -210,7 +210,8 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
                     return;
                 }
             }
-            if constexpr (gpu_fixed_loops<IN, F>()) gpu_run_short_tiles<F, COLS, ROWS, (SLIM ? 2 : 6)>(tiles, p.in, tile, w, dynamic, &partials);
+            if constexpr (gpu_fixed_loops<IN, F>())
+                gpu_run_short_tiles<F, COLS, ROWS, (SLIM ? 2 : 6)>(tiles, p.in, tile, w, dynamic, &partials);
             else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
         }
     });
@@ -294,8 +295,8 @@ template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu
     return kernel ? kernel : gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
 }
 
-/* The slim kernel for one row, if it takes these columns and formats and all blocks are resident at once with one tile each; NULL: not.
-   `bytes` of dynamic shared memory. */
+/* The slim kernel for one row, if it takes these columns and formats and all blocks, of one tile each, are resident at once; NULL:
+   not. It has `bytes` of dynamic shared memory. */
 static gpu_project_kernel<gpu_norm_rows> gpu_slim_projection(gpu_queue *q, const gpu_projection<gpu_norm_rows> *p, size_t bytes) {
     const gpu_project_kernel<gpu_norm_rows> kernel = gpu_project_fixed<gpu_norm_rows, shape_35b_a3b, 1, true>;
     int64_t tiles = 0;

@@ -273,7 +273,8 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
                                                  void *memory, warp_partials *partials) {
     typedef fixed_tile<F, COLS, ROWS, 8> sizes;
     enum { DEFER = ROWS > 1, HAS_RESIDUAL = !TILES::normed, DEPTH = sizes::DEPTH };  /* HAS_RESIDUAL: there may be a residual */
-    enum { MAX_PRELOAD = ROWS > 2 ? 4 : DEFER || (HAS_RESIDUAL && !IN::all_early) ? 5 : 8, PRELOAD = MAX_PRELOAD < DEPTH ? MAX_PRELOAD : DEPTH };
+    enum { FEW = DEFER || (HAS_RESIDUAL && !IN::all_early), MAX_PRELOAD = ROWS > 2 ? 4 : FEW ? 5 : 8 };
+    enum { PRELOAD = MAX_PRELOAD < DEPTH ? MAX_PRELOAD : DEPTH };
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);

@@ -299,9 +299,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
 /* The same where shared memory does not hold all assignments: the active experts in parts, as many whole rounds as there are slots for.
    Of four bits alone: others' weights of such a shape fill a GPU's memory.
 
-   A part's h is copied to the slots in the background and becomes fragments where it lies, which have the same size. SLOTS: for two parts
-   in most cases. A tile of two panels would be 192 blocks for 132 SMs, each of which stages all of h: 27.1 and 34.7 us with three and four
-   rows, where this takes 23.5 and 28.6 (an H100, 122B). With as many slots as fit (22) it takes 26.4 and 31.4. */
+   A part's h is copied to the slots in the background and becomes fragments where it lies, which have the same size. SLOTS: for two
+   parts in most cases. Tiles of two panels are 192 blocks for 132 SMs, each of which stages all of h: 27.1 and 34.7 us with three and
+   four rows, where this takes 23.5 and 28.6 (an H100, 122B). With as many slots as fit (22) it takes 26.4 and 31.4. */
 template <class F, class SHAPE, int ROWS> struct down_parts_sizes : down_rows_sizes<F, SHAPE, ROWS> {
     typedef down_rows_sizes<F, SHAPE, ROWS> of;
     enum { PANELS = 3 };         /* of a tile: 122B's hidden size is 128 tiles of 24 rows, one for each SM */
@@ -371,7 +371,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_experts_down_parts(const _
     enum { pairs = gpu_step_pairs<F>(), DEEP = sizes::DEEP, WARP_K_BLOCKS = sizes::WARP_K_BLOCKS, ROUND = sizes::ROUND };
     enum { SLOTS = sizes::SLOTS, PANELS = sizes::PANELS, ROWS_OF_TILE = PANELS * PANEL_ROWS };
     extern __shared__ uint4 dynamic[];
-    __shared__ __align__(16) float parts[2 * TILE_ROWS][STEP_ROWS][GPU_WARPS];       /* of the third panel, and of none, after the tile's */
+    __shared__ __align__(16) float parts[2 * TILE_ROWS][STEP_ROWS][GPU_WARPS];       /* the last 8 rows are of no panel */
     __shared__ __align__(16) gpu_active_experts<F, SHAPE, ROWS> active;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, scale_slot = min(lane / ROWS, DEEP - 1);
     const int t = threadIdx.x / ROWS_OF_TILE, row = tile * ROWS_OF_TILE + threadIdx.x % ROWS_OF_TILE;
