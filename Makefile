@@ -55,23 +55,24 @@ DEPS    = -MMD -MP -MT $@ -MF $@.d
 ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz ../shared/family-data.tar.xz)
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
-$(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/engine.o         # make: the program, ./mote
+$(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/trace_page.inc $(BUILD)/engine.o         # make: the program, ./mote
 	$(CC) $(WARN) $(CFLAGS) -I$(BUILD) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 
-# The page of mote serve as a C string.
-$(BUILD)/page.inc: tools/page.sh $(wildcard serve/page/*) | $(BUILD)
-	tools/page.sh >$@.html
+# The pages of mote serve and of mote trace as C strings.
+$(BUILD)/page.inc: private PAGE = serve/page
+$(BUILD)/trace_page.inc: private PAGE = cli/trace_page
+$(BUILD)/page.inc $(BUILD)/trace_page.inc: tools/page.sh $(wildcard serve/page/* cli/trace_page/*) | $(BUILD)
+	tools/page.sh $(PAGE) >$@.html
 	sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $@.html >$@
 
-# gcc takes a variable that a call sets in one branch for uninitialised where it inlines both; clang and the sanitizers look for real ones.
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings
-	$(CC) $(WARN) -Wno-maybe-uninitialized -Wno-unknown-warning-option $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
+	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
 else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: it knows $(TARGETS)')
 	@tools/build_kernels.sh $(BUILD)/kernels.txt '$(or $(filter sm_%,$(subst code=, ,$(CODE))),$(CODE))' \
-	    $(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -Xptxas -v $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-maybe-uninitialized $(CFLAGS) \
+	    $(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -Xptxas -v $(patsubst %,-Xcompiler %,-Wall -Wextra $(CFLAGS) \
 	    -ffp-contract=fast -fPIC) -x cu -c engine.cu -o $@
 endif
 
@@ -221,11 +222,12 @@ soak:
 	    CFLAGS='-O2 -g -fsanitize=$(SOAK_WITH) -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES'
 	tools/soak.sh $(SOAKED) $(SOAK)
 
-# make test-clients: other people's clients against mote serve: SDKs, lm-eval, llama-benchy; with a Chromium the page as well
+# make test-clients: other people's clients against mote serve: SDKs, lm-eval, llama-benchy; with a Chromium the pages as well
 CHROMIUM := $(shell command -v chromium 2>/dev/null)
 test-clients: $(MOTE) build/clients/.there
 	build/clients/bin/python tools/test_clients.py ./$(MOTE)
 	$(if $(CHROMIUM),CHROMIUM=$(CHROMIUM) build/clients/bin/python tools/test_page.py ./$(MOTE),@echo 'page: skipped: no Chromium')
+	$(if $(CHROMIUM),CHROMIUM=$(CHROMIUM) build/clients/bin/python tools/test_trace_page.py ./$(MOTE))
 build/clients/.there: tools/clients.txt
 	python3 -m venv build/clients
 	build/clients/bin/pip install -q -r $<

@@ -191,13 +191,14 @@ static double seconds(void) {
 
 /* ---- 6. Measuring and testing the machine -------------------------------------------------------------------------- */
 
-#if defined __CUDACC__ || defined MOTE_DEFINITIONS             /* of mote selftest, and of tests */
 #include "layers/definition.c"
 #include "layers/deltanet/definition.c"
 #include "layers/attention/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
 #include "model/definition.c"
+#include "diagnose/trace.c"
+#if defined __CUDACC__ || defined MOTE_DEFINITIONS             /* of mote selftest, and of tests */
 #include "diagnose/sublayers.c"
 #endif
 

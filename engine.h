@@ -9,8 +9,8 @@
    is one timeline of tokens: use it from one thread at a time; different sessions run on different threads, and those that share a
    runner (mote_runner) are computed together. While a call
    on a session runs, which is where its callbacks are called, every other call on it is refused with MOTE_EINVAL, except
-   that its callbacks may call mote_tokens and mote_context. A forked child may close the sessions and models it inherited,
-   and open its own.
+   that its callbacks may call mote_tokens, mote_context and mote_speculation_of. A forked child may close the sessions and models it
+   inherited, and open its own.
 
    Rules that hold everywhere
    - A call that can fail returns MOTE_OK (0) or a positive MOTE_E... code, and then fills *error (which may be NULL) with
@@ -66,9 +66,9 @@ typedef struct mote_error {
     char message[512];                     /* one line, without a line feed */
 } mote_error;
 
-/* None of them may call the session that calls it, except mote_tokens and mote_context. All callbacks, those of mote_generation
-   too, have to return: after an exception or a longjmp out of one the memory of the call is lost, and a session stays busy.
-   mote_session_close then works in the thread of that call, in the function that made it and in those that called that one. */
+/* None of them may call the session that calls it, except mote_tokens, mote_context and mote_speculation_of. All callbacks, those of
+   mote_generation too, have to return: after an exception or a longjmp out of one the memory of the call is lost, and a session stays
+   busy. mote_session_close then works in the thread of that call, in the function that made it and in those that called that one. */
 typedef struct mote_callbacks {
     void (*log)(void *user, const char *line);                             /* notices, one line each, without a line feed */
     void (*progress)(void *user, const char *what, double fraction);       /* 0..1, during loading and long prompts */
@@ -245,8 +245,9 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
    - Results of tools are put in the order of the calls they answer, by "tool_call_id" and the call's "id". One without an id, or
      with that of no call, is of the first call that has none; of several of one id the first counts. The others follow.
    - A tool's result before all else begins a user's turn, as any other does.
-   - Mistral's templates without a place for a system message have it in front of the first question; ids of calls that are not nine
-     characters long, which they refuse, become such. Llama 3's contents may be lists of texts.
+   - Mistral's templates without a place for a system message have it in front of the first question, those of 7B v0.3 and Nemo of the
+     last, if nothing follows it; ids of calls that are not nine characters long, which they refuse, become such. Llama 3's contents
+     may be lists of texts.
    - "continue_final_message": the last message, the assistant's, is an answer that the model goes on with: its turn is not ended,
      and no other begun, as transformers does it. It has no calls, and add_generation_prompt is not true: else MOTE_EINVAL.
    A template that is one of these families' but for changes (comments, a default system message, instructions, errors not
@@ -425,7 +426,7 @@ typedef struct mote_generation {
        enclose, then an empty text. Thinking's own tags, those of calls and the line feeds next to them come on no channel; all
        else that the model wrote comes as it was written. What may become a call is held back until that is decided, so on_text
        can come late, but not for longer than the answer lasts. Non-zero stops the answer. Neither may call the session, except
-       mote_tokens and mote_context. */
+       mote_tokens, mote_context and mote_speculation_of. */
     int (*on_text)(void *user, int channel, const char *text, size_t size);
     /* Called with every token generated, the last one (end of text) included; non-zero stops the answer. */
     int (*on_token)(void *user, int32_t id);
@@ -562,6 +563,7 @@ typedef struct mote_speculation {
                                               digits, copies letters: a is one */
 } mote_speculation;
 
+/* In a callback: up to the pass before. */
 int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error);
 
 /* ---- 7. Checkpoints, copies and files ---------------------------------------------------------------------------- */

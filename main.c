@@ -9,6 +9,7 @@
      foreign.c       options of other engines, and what mote has for them
      options.c       the table of all options, and its parser
      files.c         growable bytes, a stream to its end
+     write.c         JSON as it goes out
      paths.c         from what -m names to a checkpoint folder, or to why it is none
      model.c         the model that the options name, and how its sessions are to be opened
 
@@ -29,6 +30,10 @@
      chat_input.c    lines and messages from a terminal or a pipe
      chat.c          chat: the loop
      logits.c        logits
+     trace_values.c  what a trace keeps, of all that is told
+     trace_text.c    a trace as text
+     trace_page.c    a trace as a page
+     trace.c         trace
      info.c          info
      bench_tables.c  the output of bench: a table for people, JSON for machines
      bench_steps.c   prompts and steps: on the CPU, on a GPU, with simulated speculation, stage by stage
@@ -45,7 +50,6 @@
      budget.c        memory that requests under way may take
      connection.c    a client's connection: requests from it, answers to it
      listen.c        an address to listen on, and a thread for each connection
-     write.c         JSON as it goes out
      field_table.c   what becomes of each field
      fields.c        a request's JSON, field by field; refusals
      access.c        who may ask
@@ -116,6 +120,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "program/foreign.c"
 #include "program/options.c"
 #include "program/files.c"
+#include "program/write.c"
 #include "program/paths.c"
 #include "program/model.c"
 
@@ -134,6 +139,10 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/chat_input.c"
 #include "cli/chat.c"
 #include "cli/logits.c"
+#include "cli/trace_values.c"
+#include "cli/trace_text.c"
+#include "cli/trace_page.c"
+#include "cli/trace.c"
 #include "cli/info.c"
 #include "cli/bench_tables.c"
 #include "cli/bench_steps.c"
@@ -148,7 +157,6 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/budget.c"
 #include "serve/connection.c"
 #include "serve/listen.c"
-#include "serve/write.c"
 #include "serve/field_table.c"
 #include "serve/fields.c"
 #include "serve/access.c"
@@ -207,6 +215,13 @@ static const char info_more[] =
     "No weights are read. They need not even be there: of a folder with config.json alone, or with files that end\n"
     "after their headers, it is an estimate, and says so.\n";
 
+static const char trace_more[] =
+    "Lengths of the residual, DeltaNet's decay and write strength, which heads look where, the router's choices, what comes\n"
+    "next, and drafts, of the first 64 tokens. It is computed by the definitions of the layers: slowly, in double precision,\n"
+    "on the CPU. The text is a question, as for mote run, and its answer goes on for a few tokens.\n"
+    "  mote trace \"What is FP8?\" --html trace.html\n"
+    "  mote trace --raw \"Once upon a time\" --layer 3\n";
+
 static const char bench_more[] =
     "Rows are named as llama-bench names them: pp512 reads a prompt of 512 tokens, tg32 @ d4096 decodes 32 tokens\n"
     "after 4,096, one by one. On a GPU decoding is measured on its own clock, with 1 to 4 tokens in a step (rows) as\n"
@@ -231,6 +246,7 @@ static const command command_table[] = {
      command_render, NULL},
     {"logits", "write the logits of every token of a file", "[-m DIR] --tokens FILE.i32 -o OUT.f32 [OPTIONS]", LOGITS,
      command_logits, NULL},
+    {"trace", "what happens inside while a text is read, layer by layer", "TEXT [OPTIONS]", TRACE, command_trace, trace_more},
     {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench, bench_more},
     {"selftest", "test a GPU: every stage against its definition in plain C; needs no model", "[OPTIONS]", SELFTEST,
      command_selftest, NULL},

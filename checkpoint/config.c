@@ -79,8 +79,13 @@ static int config_is(const json *j, uint32_t node, const char *value) {
     return !strcmp(value, number == 1 ? "1" : "0") || !strcmp(value, number == 1 ? "true" : "false");
 }
 
-static int config_true(const json *j, uint32_t node) {
-    return node && config_is(j, node, "true");
+/* A member that is true or false; null is false. */
+static int config_flag(config_reader *r, uint32_t node, const char *key, int absent) {
+    if (!node || r->code) return absent;
+    const int on = config_is(r->j, node, "true");
+    if (!on && r->j->nodes[node].type != JSON_NULL && !config_is(r->j, node, "false"))
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s%s must be true or false", r->dir, r->within ? r->within : "", key);
+    return on;
 }
 
 /* A field that must be absent, null or have one value: the first of those listed, "silu|swish", which mean the same. */

@@ -133,8 +133,8 @@ static int bind_misfit(binder *b, const tensor *t, const uint64_t *shape, int di
     if (same_shape(t, shape, dims) && container_types[t->type].bits <= 8)
         return fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: expected %s, found %s", path, b->name, types,
                     container_types[t->type].name);
-    return fail(b->err, MOTE_EFORMAT, "%s: tensor %s: expected shape %s in %s, found %s in %s", path, b->name, expected, types,
-                found, container_types[t->type].name);
+    return fail(b->err, MOTE_EFORMAT, "%s: tensor %s: expected shape %s in %s, found %s in %s%s", path, b->name, expected, types, found,
+                container_types[t->type].name, same_shape(t, shape, dims) ? "" : "; shapes follow from config.json");
 }
 
 /* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */

@@ -17,7 +17,8 @@ __device__ __forceinline__ void pdl_wait() {
    before its own wait does not interfere with this one.
 
    Projections call it just before their own wait, which is a little quicker than at entry, where the other kernels do.
-   Only experts_up does so late, after its own wait, when it has stored the routing, which experts_down loads early. */
+   Some do so late, after their own wait: experts_up, when it has stored the routing, which experts_down loads early,
+   gpu_experts_down_lone and norm_gate_up. */
 __device__ __forceinline__ void pdl_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");

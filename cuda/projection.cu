@@ -30,11 +30,12 @@ template <class IN> struct gpu_projection {
      blocks     that fit an SM with several rows
      is_short   load loads all that finish needs, which finish(.., whole = true) relies on
      extra      there may be p.extra blocks more, which run extra_block(block, of) after their pdl_wait: other work that is
-                due then */
+                due then
+     all_early  a block that has one tile and one row loads all of it before its wait: before these rows the bus is idle */
 
 /* Prologue: the token rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0, blocks = 2, extra = 0 };
+    enum { normed = 0, blocks = 2, extra = 0, all_early = 1 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x;              /* [T][cols] */
     int cols;
@@ -51,7 +52,7 @@ struct gpu_plain_rows {
 /* Prologue: rms(x) norm. The division by the root mean square is left to the end, when all warps know the sum of
    squares: so staging needs no barrier. */
 struct gpu_norm_rows {
-    enum { normed = 1, blocks = 2, extra = 0 };
+    enum { normed = 1, blocks = 2, extra = 0, all_early = 0 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
@@ -166,8 +167,10 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
    leaves space for a block of conv_delta, with 64, beside two of its blocks (2 * 256 * 96 + 256 * 64 = 65,536). */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
 #define GPU_FEW_REGISTERS 96
+#define GPU_SLIM_REGISTERS 64
 #else
 #define GPU_FEW_REGISTERS 128
+#define GPU_SLIM_REGISTERS 128
 #endif
 
 /* Whether there is a kernel for a shape and so many rows of a segment of this format; then, whether a block may have several
@@ -181,9 +184,13 @@ template <class IN, class F> __host__ __device__ constexpr bool gpu_fixed_loops(
 }
 
 /* gpu_project for one of the shapes of tiles.cu: segments of the formats of gpu_projects_fixed; one tile a block, but for
-   gpu_fixed_loops. Same bits as gpu_project. */
-template <class IN, class SHAPE, int ROWS>
-__global__ void __maxnreg__(IN::normed && SHAPE::HIDDEN == 2048 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
+   gpu_fixed_loops. Same bits as gpu_project.
+
+   SLIM: all segments are FP8 blocks. Two k blocks in flight, in so few registers that two blocks of it start early beside one of
+   experts_down, and a block of rope_attend beside these. With four k blocks in flight it is slower (an H100, norm_qkv of 30B): they
+   hold up experts_down. */
+template <class IN, class SHAPE, int ROWS, bool SLIM = false>
+__global__ void __maxnreg__(SLIM ? GPU_SLIM_REGISTERS : IN::normed && SHAPE::HIDDEN == 2048 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     enum { COLS = IN::normed ? SHAPE::HIDDEN : SHAPE::OUT };
     extern __shared__ uint4 dynamic[];
@@ -194,8 +201,8 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     const int tile = tiles.first();
     with_format(w.format, [&](auto format) {
         typedef decltype(format) F;
-        if constexpr (!gpu_projects_fixed<IN, SHAPE, F>(ROWS)) {
-            __builtin_unreachable();                        /* gpu_fixed_takes has said no */
+        if constexpr (!gpu_projects_fixed<IN, SHAPE, F>(ROWS) || (SLIM && !gpu_scales_by_block<F>())) {
+            __builtin_unreachable();                        /* gpu_fixed_takes or gpu_slim_projection has said no */
         } else {
             if constexpr (IN::normed && F::whole && ROWS == 1 && GPU_TILES_BY_WARP) {
                 if (tiles.many()) {
@@ -203,7 +210,8 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
                     return;
                 }
             }
-            if constexpr (gpu_fixed_loops<IN, F>()) gpu_run_short_tiles<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+            if constexpr (gpu_fixed_loops<IN, F>())
+                gpu_run_short_tiles<F, COLS, ROWS, (SLIM ? 2 : 6)>(tiles, p.in, tile, w, dynamic, &partials);
             else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
         }
     });
@@ -287,6 +295,19 @@ template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu
     return kernel ? kernel : gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
 }
 
+/* The slim kernel for one row, if it takes these columns and formats and all blocks, of one tile each, are resident at once; NULL:
+   not. It has `bytes` of dynamic shared memory. */
+static gpu_project_kernel<gpu_norm_rows> gpu_slim_projection(gpu_queue *q, const gpu_projection<gpu_norm_rows> *p, size_t bytes) {
+    const gpu_project_kernel<gpu_norm_rows> kernel = gpu_project_fixed<gpu_norm_rows, shape_35b_a3b, 1, true>;
+    int64_t tiles = 0;
+    if (p->T > 1 || p->cols != shape_35b_a3b::HIDDEN) return NULL;
+    for (int i = 0; i < p->count; i++) {
+        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || p->segment[i].w.cols != p->cols) return NULL;
+        tiles += gpu_tiles(&p->segment[i]);
+    }
+    return gpu_blocks(q, kernel, bytes, tiles) == tiles ? kernel : NULL;
+}
+
 /* Whether no block has more tiles than gpu_project_fixed takes. */
 template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
     bool one = true;
@@ -308,6 +329,10 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
     }
     gpu_project_kernel<IN> kernel = gpu_fixed_projection(p);
     size_t bytes = activation_fragments_bytes(p, p->T);
+    if constexpr (std::is_same<IN, gpu_norm_rows>::value) {
+        const gpu_project_kernel<IN> slim = gpu_slim_projection(q, p, bytes);
+        if (slim) kernel = slim;
+    }
     p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes) : 0;
     const int fixed = kernel && gpu_one_tile_each(p);
     if (!fixed) {

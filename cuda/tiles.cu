@@ -144,7 +144,7 @@ template <class F, class SHAPE> __host__ __device__ constexpr bool gpu_has_fixed
 template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
     enum {
         WARP_K_BLOCKS = COLS / (4 * F::per_load) / GPU_WARPS,
-        DEPTH = WARP_K_BLOCKS <= MAX_IN_FLIGHT ? WARP_K_BLOCKS : WARP_K_BLOCKS % 4 ? 3 : 4,
+        DEPTH = WARP_K_BLOCKS <= MAX_IN_FLIGHT ? WARP_K_BLOCKS : MAX_IN_FLIGHT < 3 ? MAX_IN_FLIGHT : WARP_K_BLOCKS % 4 ? 3 : 4,
         PARTS = (WARP_K_BLOCKS * F::per_load / 2 + 31) / 32,  /* items of eight columns of a lane */
         ROUNDS = WARP_K_BLOCKS / DEPTH,
         FACTOR_SPAN = ROUNDS > 1 ? (int)DEPTH : 16 / ROWS,  /* k blocks whose factors share a register */
@@ -261,8 +261,8 @@ struct fixed_columns : row_columns<F, ROWS, TILE::template at_once<IN>(), IN> {
 };
 
 /* A block's only tile. PRELOAD of its k blocks are loaded before the wait: all of them would slow down the predecessor,
-   which still loads what it needs. With one row the rest is loaded right after x. With several rows (DEFER) it is loaded
-   when x has left its registers. Of what is loaded later than x an L2 prefetch is on its way.
+   which still loads what it needs, unless it loads little (IN::all_early). With one row the rest is loaded right after x. With
+   several rows (DEFER) it is loaded when x has left its registers. Of what is loaded later than x an L2 prefetch is on its way.
 
    norm_router, whose logits all blocks of experts_up poll for, does not wait (p.waits_last): it polls for x, which is
    tagged (see gpu_tag), and stores the logits as soon as it can, and the shared expert's h. Its blocks start so early that
@@ -273,7 +273,8 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
                                                  void *memory, warp_partials *partials) {
     typedef fixed_tile<F, COLS, ROWS, 8> sizes;
     enum { DEFER = ROWS > 1, HAS_RESIDUAL = !TILES::normed, DEPTH = sizes::DEPTH };  /* HAS_RESIDUAL: there may be a residual */
-    enum { MAX_PRELOAD = ROWS > 2 ? 4 : HAS_RESIDUAL || DEFER ? 5 : 8, PRELOAD = MAX_PRELOAD < DEPTH ? MAX_PRELOAD : DEPTH };
+    enum { FEW = DEFER || (HAS_RESIDUAL && !IN::all_early), MAX_PRELOAD = ROWS > 2 ? 4 : FEW ? 5 : 8 };
+    enum { PRELOAD = MAX_PRELOAD < DEPTH ? MAX_PRELOAD : DEPTH };
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
@@ -315,16 +316,16 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     if (TILES::normed && tiles.waits_last()) pdl_wait();
 }
 
-/* All tiles of a block, as in gpu_run_tiles, DEPTH k blocks of a tile in flight.
+/* All tiles of a block, as in gpu_run_tiles, DEPTH k blocks of a tile in flight, at most MAX_IN_FLIGHT if a warp has many.
 
    Speculative load: half of the blocks start when the predecessor is nearly done. With one row they load x before their
    weights, without waiting, and reload only what did not have its tag yet: after the wait or, where that comes last
    (p.waits_last), by polling. */
-template <class F, int COLS, int ROWS, class IN, class TILES>
+template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                     void *memory, warp_partials *partials) {
     enum { SPECULATIVE = TILES::normed && ROWS == 1 };
-    typedef fixed_tile<F, COLS, ROWS, 6> sizes;
+    typedef fixed_tile<F, COLS, ROWS, MAX_IN_FLIGHT> sizes;
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % STEP_ROWS;
     const int turns = GPU_THREADS / (TILE_ROWS * STEP_ROWS), turn = threadIdx.x / (TILE_ROWS * STEP_ROWS);
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);

@@ -1,5 +1,6 @@
 /* diagnose/diagnose.h: measuring and testing the machine: made-up models, steps timed stage by stage, kernels as they were launched,
-   how fast memory is read, every kernel against plain C. For `mote bench`, `mote selftest` and tests; an application needs none of it.
+   how fast memory is read, every kernel against plain C; what a model computes inside. For `mote bench`, `mote selftest`, `mote trace`
+   and tests; an application needs none of it.
 
    The calls are part of the library and keep the rules of engine.h: codes and errors, ownership, units, and what stays while the
    shared library's soname does. It lies beside engine.h where that is installed; in mote's own sources, include engine.h first. */
@@ -25,15 +26,16 @@ int mote_plan_synthetic(const char *name, const mote_options *options, const mot
                         mote_error *error);
 
 typedef struct mote_measurement {
-    int rows;                              /* in: token rows of a step, 1..4, with drafts up to MOTE_ROWS_MAX; more: of a prompt,
-                                              all layers of it, at most a chunk, where the GPU has prefill for the model */
+    int rows;                              /* in: token rows of a step, up to MOTE_ROWS_MAX; more: of a prompt, all layers of it,
+                                              at most a chunk, where the GPU has prefill for the model */
     int depth;                             /* in: tokens before them, pretended: their KV rows hold whatever is there */
     int steps;                             /* in: steps to time, at most 1000 */
     const char *const *stages;             /* in: the stages to run, stage_count names of mote_info.stages; what is left out
                                               keeps its old results */
     int stage_count;                       /* in: 0: all stages */
     double median, fastest, slowest;       /* out: seconds of a step, on the GPU's own clock */
-    double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one */
+    double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one; of more than
+                                              four rows without logits */
     uint64_t bytes;                        /* out: read by a step: weights (of the experts really chosen), state, KV */
     double operations;                     /* out: of a prompt: floating-point operations of its products */
     int launches;                          /* out: kernels in a step */
@@ -79,6 +81,52 @@ int mote_simulate(mote_runner *runner, const double *accept, mote_error *error);
 int mote_selftest(const char *device, int sms,
                   void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
                   int *failed, mote_error *error);
+
+enum { MOTE_TRACE_TOKENS = 1024 };         /* the most of a trace */
+
+/* A value on a token's way through the model, in double precision.
+
+     kind         name                 values
+     any          "x"                  [hidden] the residual stream before it
+                  "added"              [hidden] what is added to it; not of "head"
+     "deltanet"   "decay"              [value_heads] 0..1: what is left of S, exp(g)
+                  "beta"               [value_heads] 0..1: how strongly the token is written
+                  "S"                  [value_heads][value_dim][key_dim] after the token
+     "attention"  "attention"          [heads][token + 1] how much of each token's value a head takes; each row sums to 1
+                  "gate"               [heads][head_dim] 0..1: what is left of the head's output; only where there are gates
+     "moe"        "router"             [experts] the router's scores
+                  "experts"            [experts] the weights of the chosen ones, 0 for the others
+                  "shared_expert_gate" [1] before the sigmoid; only where there is a shared expert
+     "head"       "logits"             [vocab]
+
+   There are more, which the definitions of layers name: their projections, "q_proj" and so on. */
+typedef struct mote_traced {
+    int layer;                             /* from 0; mote_info.layers: the MTP layer with its head; -1: the model's head */
+    const char *kind;                      /* as in mote_info.kinds, or "head" */
+    int token;                             /* from 0; the MTP layer at a token also knows the one after it */
+    const char *name;
+    int count;
+    const double *values;                  /* [count], valid during the call, as is all of this */
+} mote_traced;
+
+/* Computes the model over ids [count], 1 to MOTE_TRACE_TOKENS, by the definitions of its layers: naive, on one thread, slow. told is
+   called with each value: for one token after the other those of each layer, mixer before FFN, the head's, and, but for the last
+   token, those of the MTP layer, whose logits are of the token after the next one. callbacks: cancel, asked at each value, and
+   progress; may be NULL. told must not call mote_trace. The model must be on the CPU and have its weights: else MOTE_EUNSUPPORTED. */
+int mote_trace(const mote_model *model, const int32_t *ids, size_t count, const mote_callbacks *callbacks,
+               void (*told)(void *user, const mote_traced *value), void *user, mote_error *error);
+
+typedef struct mote_traced_pass {
+    int32_t ids[MOTE_ROWS_MAX];            /* the token that the pass begins with, then its drafts */
+    int drafts;                            /* of these: verified by the pass */
+    int taken;                             /* the first so many were what the model chooses itself */
+    int source;                            /* MOTE_DRAFT_...: who made them */
+} mote_traced_pass;
+
+/* Continues the timeline by at most `tokens` greedy tokens, as mote_generate does, until an end-of-text token or a full context, and
+   tells of each pass. */
+int mote_trace_passes(mote_session *session, int tokens, void (*told)(void *user, const mote_traced_pass *pass), void *user,
+                      mote_error *error);
 
 #ifdef __cplusplus
 }

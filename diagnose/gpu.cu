@@ -49,9 +49,10 @@ static int count_launches(mote_session *s, mote_measurement *m, unsigned stages,
 }
 
 static int gpu_measure(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
-    int code = m->rows > STEP_ROWS && !m->drafts ? MOTE_OK : count_launches(s, m, stages, err);
+    const int prompt = m->rows > MOTE_ROWS_MAX;
+    int code = prompt ? MOTE_OK : count_launches(s, m, stages, err);
     if (!code) code = timeline_reset(s, err);
-    if (!code && m->rows > STEP_ROWS && !m->drafts) code = measure_prefill(s, m, stages, err);
+    if (!code && prompt) code = measure_prefill(s, m, stages, err);
     else if (!code) code = m->drafts ? measure_cycle(s, m, err) : measure_step(s, m, stages, err);
     int cleared = timeline_reset(s, code ? NULL : err);
     return code ? code : cleared;

@@ -192,6 +192,20 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     *at = i >= 0 ? x : g->logits;
     return gpu_finish(&s->at, err);
 }
+#else
+static void gpu_values(const mote_session *s, const layer *l, const float **at) {
+    (void)s, (void)l, (void)at;
+}
+
+static int gpu_normalise(mote_session *s, const deltanet_shape *d, int T, float *o, mote_error *err) {
+    (void)s, (void)d, (void)T, (void)o;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
+static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, const float **at, mote_error *err) {
+    (void)s, (void)i, (void)l, (void)r, (void)at;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
 #endif
 
 /* The same on the CPU. got: for the head's logits. */
@@ -213,15 +227,12 @@ static void cpu_part(mote_session *s, int i, const layer *l, const walk_rows *r,
 static int walk_block(const walk *w, int which, const walk_part *p, const walk_rows *r, sublayer_report *to) {
     mote_session *s = w->cases[which].s;
     const float *y = NULL, *at[VALUES_MOST];
-    int code = MOTE_OK;
-#ifdef __CUDACC__
     const int on_gpu = s->m->gpu >= 0;
+    int code = MOTE_OK;
     if (on_gpu) {
         code = gpu_part(s, p->i, &p->l, r, &y, w->err);
         if (to->count) gpu_values(s, &p->l, at);
-    } else
-#endif
-    {
+    } else {
         cpu_part(s, p->i, &p->l, r, w->got, &y);
         if (to->count) cpu_values(s, &p->l, r->x, r->T, at);
     }
@@ -231,9 +242,7 @@ static int walk_block(const walk *w, int which, const walk_part *p, const walk_r
         stage_value *v = &to->value[k];
         float *got = v->got[which] + (size_t)r->position * (size_t)v->n;
         code = slot_copy(&s->at, got, at[k], (size_t)(r->T * v->n) * sizeof *got, w->err);
-#ifdef __CUDACC__
         if (on_gpu && !code && !strcmp(v->stage, "conv_delta")) code = gpu_normalise(s, &p->l.mixer.w.deltanet.shape, r->T, got, w->err);
-#endif
         if (!code) difference_add(&v->off[which], v->want, NULL, got, r->position, r->T, v->n);
     }
     return code;

@@ -14,6 +14,20 @@ static void common_head_dim(config_reader *r, const config *c, attention_shape *
     else a->head_dim = c->hidden / a->heads;
 }
 
+/* What scores are multiplied with, where config.json says it: 1 / sqrt(head_dim), as it is in all families. */
+static void common_score_scale(config_reader *r, const attention_shape *a) {
+    static const char *const keys[] = {"attention_multiplier", "query_pre_attn_scalar"};
+    const float neutral[] = {1.0f / sqrtf((float)a->head_dim), (float)a->head_dim};
+    for (int i = 0; i < 2 && !r->code; i++) {
+        const uint32_t node = json_get(r->j, r->text, keys[i]);
+        float value = neutral[i];
+        if (node && r->j->nodes[node].type != JSON_NULL) config_float(r, r->text, keys[i], 0, 1e6, value, &value);
+        if (!r->code && fabsf(value - neutral[i]) > 1e-4f * neutral[i])
+            r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s is %g, mote supports %s = %g only", r->dir, keys[i],
+                           (double)value, i ? "head_dim" : "1 / sqrt(head_dim)", (double)neutral[i]);
+    }
+}
+
 /* Heads of attention. split: config.json may leave head_dim out. */
 static void common_attention(config_reader *r, const config *c, attention_shape *a, int split) {
     config_int(r, "num_attention_heads", 1, 1 << 12, &a->heads);
@@ -22,6 +36,7 @@ static void common_attention(config_reader *r, const config *c, attention_shape 
     else config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
     a->hidden = c->hidden;
     a->eps = c->eps;
+    if (!r->code) common_score_scale(r, a);
     if (r->code) return;
     if (a->heads % a->kv_heads)
         r->code = fail(r->err, MOTE_EFORMAT,
@@ -57,10 +72,14 @@ static void common_mlp(config_reader *r, const config *c, mlp_shape *f) {
     f->eps = c->eps;
 }
 
-/* Features that mote does not implement must be off, or as it is in all released models. */
+/* Features that mote does not implement must be off, or as it is in all released models of the families. */
 static void common_flags(config_reader *r) {
-    config_only(r, r->text, "hidden_act", "silu|swish");
-    config_only(r, r->text, "attention_bias", "false");
+    static const struct { const char *key, *neutral; } keys[] = {
+        {"hidden_act", "silu|swish"}, {"attention_bias", "false"}, {"mlp_bias", "false"}, {"use_sliding_window", "false"},
+        {"embedding_multiplier", "1"}, {"residual_multiplier", "1"}, {"logits_scaling", "1"}, {"logit_scale", "1"},
+        {"attn_logit_softcapping", "null"}, {"final_logit_softcapping", "null"}, {"swiglu_limit", "null"}, {"clip_qkv", "null"},
+        {"no_rope_layers", "null"}, {"routed_scaling_factor", "1"}, {"scoring_func", "softmax"}, {"n_group", "1"}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_only(r, r->text, keys[i].key, keys[i].neutral);
 }
 
 static void common_moe_flags(config_reader *r) {
@@ -185,6 +204,28 @@ static void common_layer_experts(const mote_model *m, int layer, moe_weights *w)
     w->down_proj = w->up_proj + count;
 }
 
+/* Where config.json ties the head to the embedding and the folder has a head nevertheless, another one: it is what counts, as in
+   transformers. The embedding once more is left out (common_leftovers). */
+static void common_untie(binder *b, const mote_callbacks *callbacks) {
+    const tensor_table *table = &b->files->table;
+    const tensor *head = NULL, *embed = NULL, *other = NULL;
+    int equal = 0;
+    if (b->code || b->mix || !b->m->c.tied) return;
+    for (size_t i = 0; i < table_count(table); i++) {
+        const tensor *t = table_at(table, i);
+        const char *name = table_name(table, t);
+        if (t->type < 0 || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
+        if (has_part(name, "embed_tokens.weight")) embed = t;
+        else if (has_part(name, "lm_head.weight") && !strcmp(strstr(name, "lm_head."), "lm_head.weight")) head = t;
+        else if (has_part(name, "lm_head.")) other = t;
+    }
+    if (head && embed && !other) b->code = checkpoint_equal(b->files, head, embed, &equal, b->err);
+    if (b->code || equal || !(head || other)) return;
+    b->m->c.tied = 0;
+    notice(callbacks, "%s/config.json: tie_word_embeddings is true, but tensor %s is another than the embedding's: it is used",
+           b->files->dir, table_name(table, head ? head : other));
+}
+
 /* Embedding, head and final norm. */
 static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     mote_model *m = b->m;
@@ -229,16 +270,18 @@ static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
 static void common_leftovers(binder *b, const mote_callbacks *callbacks) {
     const tensor_table *table = &b->files->table;
     const char *dir = b->files->dir;
-    int vision = 0, mtp = 0;
+    int vision = 0, mtp = 0, head = 0;
     for (size_t i = 0; i < table_count(table) && !b->code; i++) {
         const tensor *t = table_at(table, i);
         const char *name = table_name(table, t);
-        if (t->used || (b->m->c.tied && has_part(name, "lm_head."))) continue;
-        if (has_part(name, "visual.")) vision++;
+        if (t->used) continue;
+        if (b->m->c.tied && has_part(name, "lm_head.")) head += t->type >= 0;
+        else if (has_part(name, "visual.")) vision++;
         else if (has_part(name, "mtp.") && (!b->m->has_mtp || t->type < 0)) mtp++;
         else b->code = bind_unexpected(b, t);
     }
     if (b->code) return;
+    if (head) notice(callbacks, "%s: lm_head.weight ignored: it is the embedding, to which config.json ties it", dir);
     if (vision) notice(callbacks, "%s: %d vision tensors ignored: mote reads text only", dir, vision);
     if (b->missing[0]) notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s is missing", dir, b->missing);
     else if (mtp && !b->m->has_mtp) notice(callbacks, "%s: %d MTP tensors ignored: there is no mtp.fc.weight", dir, mtp);

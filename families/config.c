@@ -16,7 +16,7 @@ static void config_ends(config_reader *r, config *c) {
     uint64_t eos;
     uint32_t tied = json_get(r->j, 0, "tie_word_embeddings"), end = json_get(r->j, r->text, "eos_token_id");
     if (!tied) tied = json_get(r->j, r->text, "tie_word_embeddings");
-    c->tied = config_true(r->j, tied);
+    c->tied = config_flag(r, tied, "tie_word_embeddings", 0);
     c->eos = end && json_u64(r->j, end, &eos) && eos < (uint64_t)c->vocab ? (int32_t)eos : -1;
 }
 

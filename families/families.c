@@ -40,6 +40,7 @@ static const model_family *family_find(const json *j, uint32_t type, const char 
 /* Binds every tensor of the model, its layers allocated, to what the family calls it. */
 static void family_bind(binder *b, const mote_callbacks *callbacks) {
     bind_frequencies(b);
+    common_untie(b, callbacks);
     if (!b->code) b->m->c.family->bind(b);
     if (!b->code) common_leftovers(b, callbacks);
 }

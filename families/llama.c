@@ -6,7 +6,6 @@ static const char *const llama_types[] = {"llama", NULL};
 static void llama_read(config_reader *r, config *c) {
     common_mlp(r, c, &c->shapes.mlp);
     common_flags(r);
-    config_only(r, r->text, "mlp_bias", "false");
     plain_read(r, c, 0, 1e4f);
 }
 

@@ -7,13 +7,26 @@
      YaRN     f where n > beta_fast, f / factor where n < beta_slow, between them a mean whose weights are linear in i. And cos
               and sin are multiplied by attention_factor, or 0.1 ln(factor) + 1 */
 
+/* Objects within, of layers of one type, would have to be read, and a factor is of no use without a type. */
+static void rope_check_members(config_reader *r, uint32_t object, int typed) {
+    const json *j = r->j;
+    for (uint32_t k = object + 1; !r->code && k < j->nodes[object].next; k = j->nodes[k + 1].next) {
+        const int named = j->nodes[k + 1].type != JSON_NULL && !typed && json_equals(j, k, "factor");
+        if (j->nodes[k + 1].type != JSON_OBJECT && !named) continue;
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, named ? "%s/config.json: %s%.*s without rope_type: mote supports default, llama3 or yarn"
+                       : "%s/config.json: %s%.*s is an object, mote supports one rope of all layers only", r->dir, r->within,
+                       (int)(j->nodes[k].size < 60 ? j->nodes[k].size : 60), j->text + j->nodes[k].start);
+    }
+}
+
 /* Keys of an object that says how positions turn: rope_parameters, or rope_scaling, as it was called before. With text alone
-   mrope is no scaling. 0: there is none. */
+   mrope is no scaling. Of both names of a type rope_type counts. 0: there is none. */
 static uint32_t rope_object(config_reader *r, const char *key, const char *within, enum rope_kind *kind) {
     static const struct { const char *name; enum rope_kind kind; } kinds[] = {
         {"default", ROPE_PLAIN}, {"mrope", ROPE_PLAIN}, {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}};
-    static const char *const names[] = {"rope_type", "type"};
+    static const char *const names[] = {"type", "rope_type"};
     uint32_t object = json_get(r->j, r->text, key);
+    int typed = 0;
     *kind = ROPE_PLAIN;
     if (!object || r->j->nodes[object].type != JSON_OBJECT) {
         config_only(r, r->text, key, "null");
@@ -24,9 +37,10 @@ static uint32_t rope_object(config_reader *r, const char *key, const char *withi
         uint32_t type = json_get(r->j, object, names[i]);
         int known = 0;
         for (size_t k = 0; type && k < sizeof kinds / sizeof *kinds; k++)
-            if (config_is(r->j, type, kinds[k].name)) *kind = kinds[k].kind, known = 1;
+            if (config_is(r->j, type, kinds[k].name)) *kind = kinds[k].kind, known = typed = 1;
         if (!known) config_only(r, object, names[i], "default, llama3 or yarn");
     }
+    rope_check_members(r, object, typed);
     r->within = NULL;
     return object;
 }
@@ -69,7 +83,7 @@ static void rope_scaled(config_reader *r, uint32_t object, config *c) {
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s%s must be below %s", r->dir, r->within,
                        yarn ? "beta_slow" : "low_freq_factor", yarn ? "beta_fast" : "high_freq_factor");
     if (r->code || !yarn) return;
-    to->whole = !truncate || config_true(r->j, truncate);
+    to->whole = config_flag(r, truncate, "truncate", 1);
     c->shapes.attention.rope_scale = yarn_factor(r, object, to->factor);
     if (to->original * to->factor > (float)c->context_max) c->context_max = (int)fminf(to->original * to->factor, 1 << 24);
 }

@@ -1,9 +1,12 @@
 /* generate/call.c: an answer that is one complete tool call, or several, as the model's template has them: which bytes and which of
-   the two tags around a call may come next. It knows the syntax and the tools' schemas, and nothing of tokens but that the tags
-   around a call are one each. What is written so is read by text/tool_calls.c.
+   the two marks of a call may come next. It knows the syntax and the tools' schemas, and nothing of tokens but that the marks are one
+   each. What is written so is read by text/tool_calls.c.
 
-     <tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>
-     <tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>
+     <tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>                                    FORM_JSON
+     <tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>               FORM_TAGS
+     {"name": "f", "parameters": {"x": 1}}                                                              FORM_BARE, one alone
+     [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]                 FORM_LIST
+     [TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g[ARGS]{}                                                   FORM_NAMED
 
    Between tags a string is its own text, without quotes, up to "\n</parameter>"; it holds no tag of the syntax. All other values are
    JSON. Names are outside text: they are matched as bytes, never as tags. */
@@ -12,16 +15,29 @@ typedef struct call_function { schema_literal begins; int32_t node; } call_funct
 
 typedef struct raw_texts { int32_t first, count; } raw_texts;           /* literals, without quotes */
 
+enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED };
+
+typedef struct call_syntax_form {
+    const char *opens, *closes;              /* the marks, which are tokens: before a call; after it or, of FORM_NAMED, after its name */
+    const char *begins, *arguments, *ends;   /* the text around a name, and after the arguments */
+} call_syntax_form;
+
+static const call_syntax_form call_forms[] = {
+    {"<tool_call>", "</tool_call>", "\n{\"name\": \"", "\", \"arguments\": ", "}\n"},
+    {"<tool_call>", "</tool_call>", "\n<function=", ">\n", ""},
+    {"", "", "{\"name\": \"", "\", \"parameters\": ", "}"},
+    {"[TOOL_CALLS]", "", "{\"name\": \"", "\", \"arguments\": ", "}"},
+    {"[TOOL_CALLS]", "[ARGS]", "", "", ""}};
+
 typedef struct call_grammar {
-    int tags;                    /* arguments stand between tags */
+    enum call_form form;
     int one_call;
     call_function *functions;    /* sorted by their text */
     int count;
     raw_texts *raw;              /* [nodes] the strings among a node's literals */
 } call_grammar;
 
-static const char PARAMETER_BEGINS[] = "<parameter=", PARAMETER_ENDS[] = "\n</parameter>\n", FUNCTION_ENDS[] = "</function>\n",
-                  JSON_CALL_ENDS[] = "}\n";
+static const char PARAMETER_BEGINS[] = "<parameter=", PARAMETER_ENDS[] = "\n</parameter>\n", FUNCTION_ENDS[] = "</function>\n";
 
 static void call_grammar_close(call_grammar *c) {
     free(c->functions);
@@ -37,7 +53,7 @@ static uint32_t tool_of(const json *tools, uint32_t item) {
     return function ? function : item;
 }
 
-/* Whether a name can stand between the brackets of a tag. */
+/* Whether a name can stand between the brackets of a tag, or in front of one. */
 static int is_tag_name(const char *name, size_t n) {
     if (!n || n > 128 || name[0] == ' ' || name[n - 1] == ' ' || name[0] == '\'') return 0;
     for (size_t i = 0; i < n; i++)
@@ -91,11 +107,14 @@ static int call_parameters(call_grammar *c, schema *s, int32_t node) {
 /* The text of a call up to its arguments. */
 static void call_begins(const call_grammar *c, schema *s, const json *tools, uint32_t name, call_function *f) {
     size_t from = s->text.size;
-    buf_text(&s->text, c->tags ? "\n<function=" : "\n{\"name\": \"");
+    buf_text(&s->text, call_forms[c->form].begins);
     size_t begin = s->text.size;
     put_json_text(&s->text, tools, name);
-    if (c->tags && !schema_failed(s) && !is_tag_name(s->text.data + begin, s->text.size - begin)) schema_refuse(s, "a tool of such a name");
-    buf_text(&s->text, c->tags ? ">\n" : "\", \"arguments\": ");
+    const char *text = s->text.data + begin;
+    const size_t size = schema_failed(s) ? 0 : s->text.size - begin;
+    if (size && c->form == FORM_NAMED && memchr(text, '[', size)) schema_refuse(s, "a tool of such a name");
+    if ((c->form == FORM_TAGS || c->form == FORM_NAMED) && !schema_failed(s) && !is_tag_name(text, size)) schema_refuse(s, "a tool of such a name");
+    buf_text(&s->text, call_forms[c->form].arguments);
     f->begins.text = (uint32_t)from;
     f->begins.size = (uint32_t)(s->text.size - from);
 }
@@ -126,12 +145,11 @@ static int call_function_add(call_grammar *c, schema *s, const json *tools, uint
     return s->code;
 }
 
-/* Reads the tools, of which one, or any if `tool` is NULL, is to be called. tags: arguments stand between
-   tags. To be closed in any case. */
-static int call_grammar_open(call_grammar *c, schema *s, const json *tools, const char *tool, int tags, mote_error *err) {
+/* Reads the tools, of which one, or any if `tool` is NULL, is to be called. To be closed in any case. */
+static int call_grammar_open(call_grammar *c, schema *s, const json *tools, const char *tool, enum call_form form, mote_error *err) {
     int code = MOTE_OK;
     memset(c, 0, sizeof *c);
-    c->tags = tags;
+    c->form = form;
     if (!tools->nodes || !tools->nodes[0].size) return fail(err, MOTE_EINVAL, "tool_choice: a call is required, but there are no tools");
     c->functions = (call_function *)calloc(tools->nodes[0].size, sizeof *c->functions);
     if (!c->functions) return fail_memory(err);
@@ -144,7 +162,7 @@ static int call_grammar_open(call_grammar *c, schema *s, const json *tools, cons
     if (code) return code;
     c->raw = (raw_texts *)calloc((size_t)schema_count(&s->nodes, sizeof(schema_node)), sizeof *c->raw);
     if (!c->raw) return fail_memory(err);
-    for (int i = 0; i < c->count && c->tags; i++)
+    for (int i = 0; i < c->count && form == FORM_TAGS; i++)
         if (!call_parameters(c, s, c->functions[i].node)) return s->code;
     for (int i = 1; i < c->count; i++)
         for (int k = i; k && literal_order(s, &c->functions[k].begins, &c->functions[k - 1].begins) < 0; k--) {
@@ -163,18 +181,53 @@ static void follower_begin_calls(follower *w, const call_grammar *calls, int lin
     w->now.threads[0].f = frame_of(IN_CALLS, 0, 0);
 }
 
-/* A tag around a call, which is a token of its own: it opens one, or closes it. */
+/* A call begins with its name; at: where the calls are when it is over. 0: no links are left. */
+static int call_push_name(follower *w, place *p, thread *t, int at) {
+    frame name = frame_of(IN_CALL_NAME, 0, 0);
+    name.is.literal.last = w->calls->count;
+    t->f.at = (uint8_t)at;
+    t->f.lines = t->f.spaces = 0;
+    return thread_push(w, p, t, name);
+}
+
+/* The arguments of the call whose text before them is complete. */
+static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
+    const schema_node *n = node_at(w->s, node);
+    const int tags = w->calls->form == FORM_TAGS;
+    if (w->calls->form == FORM_NAMED) thread_pop(w, t);        /* nothing follows them */
+    else t->f = frame_of(IN_CALL_BODY, 0, 0), t->f.at = (uint8_t)tags;
+    frame value = frame_of(AT_VALUE, node, 0);
+    value.at = VALUE_ARGUMENTS;
+    thread call = *t;
+    if (!tags && thread_push(w, out, &call, value)) place_add(out, &call);
+    for (int k = n->first; k < n->first + n->count && tags; k++) {
+        thread one = *t;
+        if (kind_at(w->s, k)->kind == KIND_OBJECT && kind_at(w->s, k)->height != NO_HEIGHT &&
+            thread_push(w, out, &one, frame_of(IN_PARAMETERS, k, 0)))
+            place_add(out, &one);
+    }
+}
+
+static void call_opens_at(follower *w, place *out, thread *t) {
+    const enum call_form form = w->calls->form;
+    const int after = t->f.at == AFTER_CALL;
+    if (form == FORM_LIST ? t->f.at != BEFORE_CALLS : after && (form != FORM_NAMED || w->calls->one_call)) return;
+    if (form == FORM_LIST) t->f.at = BEFORE_LIST;
+    if (form == FORM_LIST || call_push_name(w, out, t, AFTER_CALL)) place_add(out, t);
+}
+
+/* A mark, which is a token of its own: it opens a call, or closes it or its name. */
 static int place_tag(follower *w, const place *p, place *out, int opens) {
     out->count = 0;
     out->links = p->links;
     for (int i = 0; i < p->count; i++) {
         thread t = p->threads[i];
-        if (opens && t.f.in == IN_CALLS && t.f.at != 1) {
-            frame name = frame_of(IN_CALL_NAME, 0, 0);
-            name.is.literal.last = w->calls->count;
-            t.f.at = 1;
-            t.f.lines = 0;
-            if (thread_push(w, out, &t, name)) place_add(out, &t);
+        const int named = w->calls->form == FORM_NAMED && t.f.in == IN_CALL_NAME;
+        const call_function *f = &w->calls->functions[named ? t.f.is.literal.first : 0];
+        if (opens && t.f.in == IN_CALLS) {
+            call_opens_at(w, out, &t);
+        } else if (!opens && named && f->begins.size == t.f.is.literal.size) {
+            call_arguments(w, out, &t, f->node);
         } else if (!opens && t.f.in == IN_CALL_BODY && t.f.at == 1) {
             thread_pop(w, &t);
             place_add(out, &t);
@@ -190,21 +243,9 @@ static int follower_tag(follower *w, int opens) {
     return 1;
 }
 
-/* The arguments of the call whose text before them is complete. */
-static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
-    const schema_node *n = node_at(w->s, node);
-    t->f = frame_of(IN_CALL_BODY, 0, 0);
-    t->f.at = w->calls->tags;
-    frame value = frame_of(AT_VALUE, node, 0);
-    value.at = VALUE_ARGUMENTS;
-    thread call = *t;
-    if (!w->calls->tags && thread_push(w, out, &call, value)) place_add(out, &call);
-    for (int k = n->first; k < n->first + n->count && w->calls->tags; k++) {
-        thread one = *t;
-        if (kind_at(w->s, k)->kind == KIND_OBJECT && kind_at(w->s, k)->height != NO_HEIGHT &&
-            thread_push(w, out, &one, frame_of(IN_PARAMETERS, k, 0)))
-            place_add(out, &one);
-    }
+/* 1: byte number `at` of the text before a function's arguments is b. */
+static int function_goes_on(const follower *w, const call_function *f, uint32_t at, unsigned char b) {
+    return at < f->begins.size && (unsigned char)w->s->text.data[f->begins.text + at] == b;
 }
 
 static void step_call_name(follower *w, place *out, thread *t, unsigned char b) {
@@ -212,12 +253,12 @@ static void step_call_name(follower *w, place *out, thread *t, unsigned char b) 
     frame *f = &t->f;
     uint32_t at = f->is.literal.size++;
     int32_t first = f->is.literal.first, last = f->is.literal.last;
-    while (first < last && (unsigned char)w->s->text.data[list[first].begins.text + at] != b) first++;
-    while (first < last && (unsigned char)w->s->text.data[list[last - 1].begins.text + at] != b) last--;
+    while (first < last && !function_goes_on(w, &list[first], at, b)) first++;
+    while (first < last && !function_goes_on(w, &list[last - 1], at, b)) last--;
     f->is.literal.first = first;
     f->is.literal.last = last;
     if (first == last) return;
-    if (list[first].begins.size == at + 1) call_arguments(w, out, t, list[first].node);
+    if (list[first].begins.size == at + 1 && w->calls->form != FORM_NAMED) call_arguments(w, out, t, list[first].node);
     else place_add(out, t);
 }
 
@@ -331,20 +372,40 @@ static void step_tag_text(follower *w, place *out, thread *t, unsigned char b) {
     if (!a || f->is.string.state) place_add(out, t);
 }
 
+/* A byte between calls. */
+static void step_calls(follower *w, place *out, thread *t, unsigned char b) {
+    const int one_call = w->calls->one_call, form = w->calls->form;
+    frame *f = &t->f;
+    if (form == FORM_NAMED) return;
+    if (form == FORM_BARE || f->at == BEFORE_ITEM) {
+        if (f->at != AFTER_CALL && call_push_name(w, out, t, form == FORM_LIST ? IN_LIST : AFTER_CALL)) step_call_name(w, out, t, b);
+        return;
+    }
+    if (form == FORM_LIST) {
+        const int at = f->at;
+        f->at = BEFORE_ITEM;
+        if (at == BEFORE_LIST && b == ' ' && !f->spaces) f->at = BEFORE_LIST, f->spaces = 1;
+        else if (at == IN_LIST && b == ']') f->at = AFTER_CALL;
+        else if (at == IN_LIST && b == ',' && !one_call) f->at = AFTER_COMMA;
+        else if (!(at == BEFORE_LIST && b == '[') && !(at == AFTER_COMMA && b == ' ')) return;
+    } else {
+        if (b != '\n' || f->at == BEFORE_CALL || (f->at ? one_call : f->lines == w->first_lines)) return;
+        if (f->at) f->at = BEFORE_CALL;
+        else f->lines++;
+    }
+    place_add(out, t);
+}
+
 static void step_call(follower *w, place *out, thread *t, unsigned char b) {
     frame *f = &t->f;
     int read;
     switch (f->in) {
-    case IN_CALLS:                         /* at: 0 before the first call, 1 after a call, 2 before another */
-        if (b != '\n' || f->at == 2 || (f->at ? w->calls->one_call : f->lines == w->first_lines)) return;
-        if (f->at) f->at = 2;
-        else f->lines++;
-        place_add(out, t);
-        return;
+    case IN_CALLS: step_calls(w, out, t, b); return;
     case IN_CALL_NAME: step_call_name(w, out, t, b); return;
-    case IN_CALL_BODY:                          /* at: 0 before "}\n", 1 before the tag */
-        read = f->at ? 0 : step_text(f, JSON_CALL_ENDS, b);
-        if (read == 2) f->at = 1;
+    case IN_CALL_BODY:                          /* at: 0 before its last text, 1 before the mark */
+        read = f->at ? 0 : step_text(f, call_forms[w->calls->form].ends, b);
+        if (read == 2 && w->calls->form == FORM_JSON) f->at = 1;
+        else if (read == 2) thread_pop(w, t);
         break;
     case IN_PARAMETERS: step_parameter_list(w, out, t, b); return;
     case IN_PARAMETER_NAME: step_parameter_name(w, out, t, b); return;

@@ -12,7 +12,7 @@ typedef struct constraint {
     int32_t root;                /* node of the answer; -1: the answer is calls */
     call_grammar calls;
     unsigned char *allowed;      /* [vocabulary] */
-    int32_t think, end_think, call, end_call;              /* tokens; -1: there is none */
+    int32_t think, end_think, call, end_call;              /* tokens, of calls the marks of call_forms; -1: there is none */
     int thinking;                /* the answer has not begun */
     int begins;                  /* no token yet, and it may open thinking */
     int budget, thought;         /* tokens of thinking: at most, 0: no limit; so far */
@@ -41,17 +41,29 @@ static int constraint_budget(constraint *c, int budget, mote_error *err) {
     return mote_tokenize(c->m, text, sizeof text - 1, 1, c->closing, sizeof text, &c->closing_count, err);
 }
 
+/* How the models of a chat family write calls. */
+static enum call_form call_form_of(int family) {
+    if (family & CHAT_QWEN3) return FORM_JSON;
+    if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
+    return family & CHAT_NEMO ? FORM_LIST : family & CHAT_SMALL ? FORM_NAMED : FORM_TAGS;
+}
+
 /* The answer is one call, or several, of these tools. */
 static int constraint_calls(constraint *c, const mote_generation *g, const json *tools, mote_error *err) {
     int code = need_chat(c->m, err);
     if (code) return code;
     if (g->schema) return fail(err, MOTE_EINVAL, "tool_choice: an answer that is a call cannot be of a schema, too");
-    c->call = tokenizer_find(c->m->text, chat_marks_of_answers->call);
-    c->end_call = tokenizer_find(c->m->text, chat_marks_of_answers->call_end);
-    if (c->call < 0 || c->end_call < 0) return fail(err, MOTE_EUNSUPPORTED, "the vocabulary has no %s", chat_marks_of_answers->call);
+    const enum call_form form = call_form_of(c->m->family);
+    const char *const marks[] = {call_forms[form].opens, call_forms[form].closes};
+    for (int i = 0; i < 2; i++) {
+        int32_t *id = i ? &c->end_call : &c->call;
+        if (!*marks[i]) continue;
+        *id = tokenizer_find(c->m->text, marks[i]);
+        if (*id < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", marks[i]);
+    }
     c->shape = schema_new();
     if (!c->shape) return fail_memory(err);
-    code = call_grammar_open(&c->calls, c->shape, tools, g->tool, !(c->m->family & CHAT_QWEN3), err);
+    code = call_grammar_open(&c->calls, c->shape, tools, g->tool, form, err);
     c->calls.one_call = g->one_call;
     return code;
 }
@@ -118,8 +130,8 @@ static void constraint_allow(constraint *c, int n) {
         if (eos[i] < n) allowed[eos[i]] = (unsigned char)complete;
     if (c->begins && c->think >= 0 && c->think < n) allowed[c->think] = 1;
     if (c->root >= 0 || c->thinking) return;
-    if (c->call < n) allowed[c->call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 1);
-    if (c->end_call < n) allowed[c->end_call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 0);
+    if (c->call >= 0 && c->call < n) allowed[c->call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 1);
+    if (c->end_call >= 0 && c->end_call < n) allowed[c->end_call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 0);
 }
 
 /* Masks what must not come next in logits [n]. */

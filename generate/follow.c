@@ -18,6 +18,9 @@ enum { AT_VALUE, IN_OBJECT, IN_KEY, IN_ARRAY, IN_STRING, IN_NUMBER, IN_LITERAL, 
 /* Where a value begins: at the text's beginning; after a colon; in a list; as a call's arguments; as a parameter between tags. */
 enum { VALUE_FIRST, VALUE_AFTER_COLON, VALUE_IN_LIST, VALUE_ARGUMENTS, VALUE_PARAMETER };
 
+/* Between calls, at of IN_CALLS: the text may end after one; those from BEFORE_LIST on are of a list. */
+enum { BEFORE_CALLS, AFTER_CALL, BEFORE_CALL, BEFORE_LIST, IN_LIST, AFTER_COMMA, BEFORE_ITEM };
+
 /* An open value. */
 typedef struct frame {
     uint8_t in, at;              /* at: what of it; see the functions of each */
@@ -208,7 +211,7 @@ static int follower_take(follower *w, const char *bytes, size_t n) {
 static int follower_is_complete(const follower *w) {
     for (int i = 0; i < w->now.count; i++) {
         const thread *t = &w->now.threads[i];
-        int whole = t->f.in == AT_END || (t->f.in == IN_CALLS && t->f.at == 1) || (t->f.in == IN_NUMBER && number_is_complete(w->s, &t->f)) ||
+        int whole = t->f.in == AT_END || (t->f.in == IN_CALLS && t->f.at == AFTER_CALL) || (t->f.in == IN_NUMBER && number_is_complete(w->s, &t->f)) ||
                     (t->f.in == IN_LITERAL && literal_is_complete(w->s, &t->f));
         if (whole && (t->f.in == AT_END || t->f.in == IN_CALLS || t->below < 0)) return 1;
     }

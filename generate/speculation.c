@@ -107,8 +107,8 @@ static int drafts_most(const mote_session *s, int count, int left) {
 }
 
 int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error) {
-    int code = session_enter(session, speculation != NULL,
-                             "mote_speculation_of: needs a session and a place for the result", error);
+    int code = session_enter_within(session, speculation != NULL,
+                                    "mote_speculation_of: needs a session and a place for the result", error);
     if (code) return code;
     mote_runner *r = session->at.runner;
     *speculation = session->spec.seen;
@@ -191,7 +191,7 @@ static int drafts_make(mote_session *s, const prices *p, int most, drafts *d, in
 /* Whether these copies promise more than the MTP layer's drafts, which take so many seconds; *worth: how many are worth a row. Of a given
    number of drafts it is the tokens that count, not what they cost. */
 static int copies_win(const mote_session *s, const prices *p, const drafts *copied, const drafts *mtp, double spent, int *worth) {
-    double speed, of_mtp;
+    double speed = 0, of_mtp = 0;
     *worth = s->o.mtp > 0 ? copied->n : drafts_worth(p, copied, 0, &speed);
     if (!*worth || s->o.mtp > 0) return *worth && drafts_tokens(copied, copied->n) > drafts_tokens(mtp, mtp->n);
     (void)drafts_worth(p, mtp, spent, &of_mtp);

@@ -8,10 +8,14 @@
 static __thread struct {
     double *memory;              /* of formulas, and of the states of layers: model/definition.c says how much there is */
     size_t used, capacity;
-    /* Who looks at what a definition computes on its way to a layer's output, one token at a time, by the names of
-       diagnose/sublayers.c; NULL: nobody. */
+    /* Who looks at what a definition computes on its way to a layer's output, one token at a time, by the names that
+       diagnose/diagnose.h lists; NULL: nobody. */
     void (*watch)(void *user, const char *name, const double *values, int n);
     void *user;
+    /* Where that is in a whole model: model/definition.c says so. */
+    const char *kind;
+    int layer_index, token;
+    int stopped;                 /* who looks has seen enough: a whole model ends before its next layer */
 } defining;
 
 /* Arrays of zeros; they are given back in the opposite order. */

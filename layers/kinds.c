@@ -20,6 +20,7 @@
      name_state                 what it remembers of a session's tokens in one layer
      name_layout_state          lays it out
      name_pieces                the state piece by piece, as it is saved, copied and compared
+     name_log                   its log of a block, MOTE_ROWS_MAX rows of each piece
      name_rollback              how rows that are not accepted leave it
    and on a GPU
      name_gpu, name_layout_gpu  the arguments of its kernels, with their scratch in GPU memory; lays that out
@@ -129,6 +130,16 @@ static void layer_layout_state(const layer *of, layout *l, const capacity *r, la
 static int layer_pieces(const layer *of, const capacity *r, const layer_state *state, state_piece *to) {
     switch (of->mixer.kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_pieces(&of->mixer.w.name.shape, r, &state->name, to);
+        MIXERS(X)
+#undef X
+        default: return 0;
+    }
+}
+
+/* The pieces of a layer's log, at most LOG_PIECES; size: of a row. */
+static int layer_log(const layer *of, const layer_state *state, state_piece *to) {
+    switch (of->mixer.kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_log(&of->mixer.w.name.shape, &state->name, to);
         MIXERS(X)
 #undef X
         default: return 0;

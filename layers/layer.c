@@ -46,7 +46,7 @@ typedef struct state_piece {
     int rows;                    /* there is one for each token: ROLLBACK_TRUNCATE */
 } state_piece;
 
-enum { STATE_PIECES = 2, LAYER_SIZES = 4 };                 /* most pieces of a state, most sizes of a shape */
+enum { STATE_PIECES = 2, LOG_PIECES = 4, LAYER_SIZES = 4 };  /* most pieces of a state, and of a log, most sizes of a shape */
 
 /* The memory traffic of a decode step depends on: */
 typedef struct traffic {

@@ -14,11 +14,13 @@ static void define_layer_state(const layer *l, int tokens, defined_state *state)
 
 /* x[hidden] through a layer, for one token: its mixer, its FFN. */
 static void define_mixer(const layer *l, defined_state *state, double *x) {
+    defining.kind = layer_kind_names[l->mixer.kind];
     if (l->mixer.kind == LAYER_DELTANET) deltanet_define(&l->mixer.w.deltanet, &state->deltanet, x);
     if (l->mixer.kind == LAYER_ATTENTION) attention_define(&l->mixer.w.attention, &state->attention, x);
 }
 
 static void define_ffn(const layer *l, double *x) {
+    defining.kind = layer_kind_names[l->ffn.kind];
     if (l->ffn.kind == LAYER_MOE) moe_define(&l->ffn.w.moe, x);
     if (l->ffn.kind == LAYER_MLP) mlp_define(&l->ffn.w.mlp, x);
 }
@@ -37,8 +39,11 @@ static void define_embedding(const mote_model *m, int32_t id, double *x) {
 
 /* x[hidden] of the model's end becomes logits[vocab]; norm: the model's, or the MTP layer's. */
 static void define_head(const mote_model *m, const float *norm, double *x, double *logits) {
+    defining.kind = "head";
+    defined_tell("x", x, m->c.hidden);
     defined_norm(x, x, norm, m->c.hidden, (double)m->c.eps);
     defined_linear(&m->lm_head, x, logits);
+    defined_tell("logits", logits, m->c.vocab);
 }
 
 /* x[hidden] that enters the MTP layer for the token at a position whose final row is h, with the token after it. x may be h. */
@@ -68,7 +73,7 @@ static size_t defined_width(const mote_model *m, int T) {
     const attention_shape *a = &m->largest.attention;
     const moe_shape *e = &m->largest.moe;
     return (size_t)(m->c.hidden + deltanet_channels(d) + d->value_heads * d->value_dim + d->value_heads + d->key_dim) +
-           (size_t)((2 * a->heads + 2 * a->kv_heads) * a->head_dim + a->heads * a->head_dim + T) +
+           (size_t)((2 * a->heads + 2 * a->kv_heads) * a->head_dim + a->heads * a->head_dim) + (size_t)a->heads * (size_t)T +
            (size_t)(e->experts + e->expert_size + e->shared_size + m->largest.mlp.size);
 }
 
@@ -79,7 +84,7 @@ static int defined_open(const mote_model *m, int T, int layers, size_t more) {
     const attention_shape *a = &m->largest.attention;
     const size_t S = (size_t)d->value_heads * (size_t)d->value_dim * (size_t)d->key_dim, kv = (size_t)a->kv_heads * (size_t)a->head_dim;
     const size_t state = S + (size_t)d->taps * (size_t)deltanet_channels(d) + 2 * (size_t)T * kv;
-    memset(&defining, 0, sizeof defining);
+    defining.used = 0;
     defining.capacity = (size_t)layers * state + 8 * defined_width(m, T) + more;
     defining.memory = (double *)malloc(defining.capacity * sizeof(double));
     return defining.memory != NULL;
@@ -90,21 +95,33 @@ static void defined_close(void) {
     memset(&defining, 0, sizeof defining);
 }
 
-/* logits[T][vocab] after each of T tokens; mtp_logits[T - 1][vocab], of the positions that have a token after them, unless NULL.
-   0: there is not enough memory. */
+/* One token through the model: its row of logits[vocab]; x[hidden] becomes h. */
+static void define_token(const mote_model *m, int32_t id, defined_state *state, double *x, double *logits) {
+    define_embedding(m, id, x);
+    for (int i = 0; i < m->c.layers && !defining.stopped; i++) {
+        defining.layer_index = i;
+        define_layer(&m->layers[i], &state[i], x);
+    }
+    defining.layer_index = -1;
+    if (!defining.stopped) define_head(m, m->norm, x, logits);
+}
+
+/* logits[T][vocab] after each of T tokens; mtp_logits[T - 1][vocab], of the positions that have a token after them, if there is an MTP
+   layer. NULL: who looks is told of them, that is all. 0: there is not enough memory. */
 static int definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
     const int layers = m->c.layers;
-    const size_t states = ((size_t)layers + 1) * sizeof(defined_state) / sizeof(double);
-    if (!defined_open(m, T, layers + 1, states)) return 0;
-    double *x = defined_array((size_t)m->c.hidden);
+    const size_t vocab = (size_t)m->c.vocab, states = ((size_t)layers + 1) * sizeof(defined_state) / sizeof(double);
+    if (!defined_open(m, T, layers + 1, states + vocab)) return 0;
+    double *x = defined_array((size_t)m->c.hidden), *row = defined_array(vocab);
     defined_state *state = (defined_state *)(void *)defined_array(states);
     for (int i = 0; i < layers; i++) define_layer_state(&m->layers[i], T, &state[i]);
     if (m->has_mtp) define_layer_state(&m->mtp, T, &state[layers]);
-    for (int t = 0; t < T; t++) {
-        define_embedding(m, ids[t], x);
-        for (int i = 0; i < layers; i++) define_layer(&m->layers[i], &state[i], x);
-        define_head(m, m->norm, x, logits + (size_t)t * (size_t)m->c.vocab);
-        if (mtp_logits && t + 1 < T) define_mtp(m, ids[t + 1], x, &state[layers], mtp_logits + (size_t)t * (size_t)m->c.vocab);
+    for (int t = 0; t < T && !defining.stopped; t++) {
+        defining.token = t;
+        define_token(m, ids[t], state, x, logits ? logits + (size_t)t * vocab : row);
+        if (!m->has_mtp || t + 1 == T || defining.stopped) continue;
+        defining.layer_index = layers;
+        define_mtp(m, ids[t + 1], x, &state[layers], mtp_logits ? mtp_logits + (size_t)t * vocab : row);
     }
     defined_close();
     return 1;

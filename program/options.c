@@ -4,7 +4,7 @@
    One table describes every option: what it takes, where the value goes, which commands know it, its line of help. */
 
 enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256,
-       SELFTEST = 512, SERVE = 1024 };
+       SELFTEST = 512, SERVE = 1024, TRACE = 2048 };
 enum { STOPS_MAX = 16, LIST_MAX = 16 };
 
 typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
@@ -13,11 +13,12 @@ typedef struct reals { double value[MOTE_ROWS_MAX - 1]; int count; } reals;
 typedef struct seed { uint64_t value; int given; } seed;
 
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
-    const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
+    const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask, *html;
     const char *host, *api_key, *api_key_file, *cache_dir, *name;
     texts stop, hosts;
     list prompts, depths, rows, sessions;
     int beside, report;
+    int layer;                             /* -1: not given */
     reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
@@ -34,7 +35,7 @@ static options defaults(void) {
     memset(&o, 0, sizeof o);
     o.top_k = -1;
     o.temperature = o.top_p = o.min_p = o.overlap = o.cache_memory = o.cache_disk = o.request_memory = -1;
-    o.port = o.queue = -1;
+    o.port = o.queue = o.layer = -1;
     o.repetition = o.presence = o.frequency = NAN;
     o.repeat = 3;
     return o;
@@ -52,7 +53,7 @@ typedef struct option {
 } option;
 
 #define AT(field) offsetof(options, field)
-#define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH | SERVE)
+#define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH | SERVE | TRACE)
 #define COMPUTES (CHAT | RUN | SERVE | INFO | LOGITS | BENCH)
 
 static const option option_table[] = {
@@ -62,7 +63,8 @@ static const option option_table[] = {
     {"--think", "on|off", SWITCH, AT(think), 0, 0, CHAT | RUN, "think first (default: as the template has it)"},
     {"--effort", "LEVEL", TEXT, AT(effort), 0, 0, CHAT | RUN, "how hard to think: none, low, medium, high (default: the template's)"},
     {"--raw", NULL, FLAG, AT(raw), 0, 0, RUN, "feed the prompt as it is, print all that comes"},
-    {"--tokens", "FILE.i32", TEXT, AT(tokens), 0, 0, RUN | LOGITS, "token ids to read, as little-endian int32"},
+    {"--raw", NULL, FLAG, AT(raw), 0, 0, TRACE, "the text as it is, without the chat template"},
+    {"--tokens", "FILE.i32", TEXT, AT(tokens), 0, 0, RUN | LOGITS | TRACE, "token ids to read, as little-endian int32"},
     {"--ids", NULL, FLAG, AT(ids), 0, 0, RUN, "print token ids on one line instead of text (always so with --tokens)"},
     {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
     {"--mtp", "OUT.f32", TEXT, AT(mtp_output), 0, 0, LOGITS,
@@ -81,10 +83,12 @@ static const option option_table[] = {
     {"--frequency-penalty", "P", REAL, AT(frequency), -2, 2, CHAT | RUN, "the same for each time it was generated"},
     {"--seed", "N", SEED, AT(seed), 0, 0, CHAT | RUN, "same seed, same text (default: a new one)"},
     {"-0", NULL, FLAG, AT(nul_separated), 0, 0, TOKENIZE, "the input holds texts separated by zero bytes"},
+    {"--layer", "N", WHOLE, AT(layer), 0, INT_MAX, TRACE, "this layer alone, from 0, with every head; the MTP layer is the last one"},
+    {"--html", "FILE", TEXT, AT(html), 0, 0, TRACE, "write a page with pictures here, too"},
     {"--prompt", "N,N...", LIST, AT(prompts), 1, 1 << 24, BENCH, "prompt lengths to read (default: 128,512)"},
     {"--depth", "N,N...", LIST, AT(depths), 0, 1 << 24, BENCH,
      "context depths to decode at (default: 0,1024; on a GPU 0,4096,32768,131072)"},
-    {"--rows", "N,N...", LIST, AT(rows), 1, 4, BENCH, "GPU: tokens decoded in one step (default: 1,2,3,4)"},
+    {"--rows", "N,N...", LIST, AT(rows), 1, MOTE_ROWS_MAX, BENCH, "GPU: tokens decoded in one step, up to 8 (default: 1,2,3,4)"},
     {"--tokens", "N", WHOLE, AT(steps), 1, 1 << 20, BENCH,
      "steps decoded in one measurement (default: 32; on a GPU 200, at most 1000); with --ask of an answer (128)"},
     {"--repeat", "N", WHOLE, AT(repeat), 1, 99, BENCH,
@@ -297,7 +301,7 @@ static int parse_options(const char *name, int command, int count, char **argume
         const option *d = NULL;
         const char *near = NULL, *needs;
         if (typed[0] != '-' || !typed[1]) {
-            const char **one = command == HELP ? &o->topic : command == RUN ? &o->prompt : NULL;
+            const char **one = command == HELP ? &o->topic : command & (RUN | TRACE) ? &o->prompt : NULL;
             if (!one || *one)
                 return complain(EXIT_USAGE, "%s: unexpected argument '%s'; see mote %s --help", name, typed, name);
             *one = typed;

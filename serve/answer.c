@@ -48,7 +48,8 @@ typedef struct answer {
     enum { ANSWER_WAITS, ANSWER_READS, ANSWER_WRITES } state;           /* for a session; the prompt; tokens */
     size_t read, piece_begins;             /* tokens of the prompt so far; those before what is being fed */
     mote_result result;                    /* generated_tokens and stop are of the whole answer */
-    uint64_t drafted, accepted;            /* drafts verified for it and accepted, when it is over */
+    const server_slot *slot;               /* what generates it */
+    uint64_t drafted, accepted;            /* drafts verified for it and accepted: with gives_timings so far, else when it is over */
     double began, generates_since, told;   /* clock: of reading, of generating, of what the client was sent last */
 } answer;
 
@@ -123,9 +124,20 @@ static int on_pause(void *user) {
     return connection_gone(a->client);
 }
 
+/* What has been drafted for it: `now`, without what the slot's session had drafted before. */
+static void answer_count_drafts(answer *a, const mote_speculation *now) {
+    const mote_speculation *before = &a->slot->seen;
+    a->drafted = a->accepted = 0;
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) a->drafted += (uint64_t)k * (now->passes[k] - before->passes[k]);
+    for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
+        for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) a->accepted += now->accepted[of][k] - before->accepted[of][k];
+}
+
 static int on_answer_token(void *user, int32_t id) {
     answer *a = (answer *)user;
+    mote_speculation now;
     if (a->has_token) answer_event(a);
+    if (a->gives_timings && !mote_speculation_of(a->slot->session, &now, NULL)) answer_count_drafts(a, &now);
     a->has_token = 1;
     a->token = id;
     a->is_end = mote_is_end(a->server->model, id);
@@ -381,16 +393,12 @@ static server_slot *server_slot_take(answer *a, swapped **e, failure *f) {
 static void server_slot_count_speculation(server_slot *t, answer *a) {
     mote_speculation *c = &t->server->seen.speculation, now, *before = &t->seen;
     if (mote_speculation_of(t->session, &now, NULL)) return;
-    for (int k = 0; k < MOTE_ROWS_MAX; k++) {
-        c->passes[k] += now.passes[k] - before->passes[k];
-        a->drafted += (uint64_t)k * (now.passes[k] - before->passes[k]);
-    }
+    answer_count_drafts(a, &now);
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) c->passes[k] += now.passes[k] - before->passes[k];
     for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
         for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
-            const uint64_t drafted = now.drafted[of][k] - before->drafted[of][k], accepted = now.accepted[of][k] - before->accepted[of][k];
-            c->drafted[of][k] += drafted;
-            c->accepted[of][k] += accepted;
-            a->accepted += accepted;
+            c->drafted[of][k] += now.drafted[of][k] - before->drafted[of][k];
+            c->accepted[of][k] += now.accepted[of][k] - before->accepted[of][k];
         }
     c->draft_seconds += now.draft_seconds - before->draft_seconds;
     c->pass_seconds += now.pass_seconds - before->pass_seconds;
@@ -452,6 +460,7 @@ static int answer_run(answer *a, int generates, failure *f) {
     if (!t) return f->status != 0;
     a->began = clock_seconds();
     t->answer = a;
+    a->slot = t;
     a->cached = a->read = server_slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
     a->state = ANSWER_READS;
     answer_progress(a, PROGRESS_READING);

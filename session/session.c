@@ -323,6 +323,13 @@ static int session_enter(const mote_session *s, int given, const char *needs, mo
     return __atomic_load_n(&s->busy, __ATOMIC_ACQUIRE) ? session_is_busy(needs, err) : MOTE_OK;
 }
 
+/* The entry of a call that the session's own callbacks may make. */
+static int session_enter_within(const mote_session *s, int given, const char *needs, mote_error *err) {
+    const int within = s && s->owner == getpid() && __atomic_load_n(&s->busy, __ATOMIC_ACQUIRE) &&
+                       __atomic_load_n(&s->thread, __ATOMIC_RELAXED) == (uintptr_t)pthread_self();
+    return within && given ? MOTE_OK : session_enter(s, given, needs, err);
+}
+
 /* After session_enter, in calls that may call the application back: until session_leave all others are refused, as what they
    would see or change of the session is half a step. call: "mote_ask: ". Its own frame is below that of the call, and above those
    of the callbacks. */

@@ -192,8 +192,7 @@ static void saved_describe(const mote_session *s, saved_header *h) {
     h->fingerprint = s->m->fingerprint;
     h->count = s->count;
     h->generated_from = s->generated_from;
-    h->pending = s->pending;
-    h->accepted = s->accepted;
+    h->pending = h->accepted = s->accepted;
     h->kv = s->o.kv;
     h->mtp = s->at.has_mtp;
 }
@@ -209,6 +208,21 @@ static void kv_convert(char *to, dtype to_type, const char *from, dtype from_typ
     }
 }
 
+/* What counts for nothing is saved as zeros, so that equal timelines have equal bytes: rows of logs that are not part of the timeline;
+   the last hidden row and the logits before the first token. to: where piece i is saved. */
+static void saved_clear(const mote_session *s, int i, const saved_piece *p, char *to) {
+    const size_t kept = (size_t)s->accepted;
+    if (!s->count && (i == 2 || i == 3)) memset(to, 0, p->size);
+    for (int l = 0; l < s->m->c.layers && i == 1; l++) {
+        state_piece log[LOG_PIECES];
+        const int n = layer_log(&s->m->layers[l], &s->at.state[l], log);
+        for (int k = 0; k < n; k++) {
+            const size_t at = (size_t)((const char *)log[k].at - (const char *)s->at.recurrent);
+            memset(to + at + kept * log[k].size, 0, (MOTE_ROWS_MAX - kept) * log[k].size);
+        }
+    }
+}
+
 /* The session as *size bytes; those that fit. */
 static int session_save(mote_session *s, void *bytes, size_t capacity, size_t *count, mote_error *err) {
     saved_header h;
@@ -220,6 +234,7 @@ static int session_save(mote_session *s, void *bytes, size_t capacity, size_t *c
     for (int i = 0; i < saved_pieces(s) && !code; i++) {
         saved_piece p = saved_piece_of(s, &h, session_final_row(s), i);
         code = slot_copy(&s->at, to, p.at, p.size, err);
+        saved_clear(s, i, &p, to);
         to += p.size;
     }
     memcpy(bytes, &h, sizeof h);

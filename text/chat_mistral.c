@@ -120,16 +120,16 @@ static int mistral_is_last(const chat *c, uint32_t i) {
 static int mistral_user(chat *c, uint32_t i) {
     const int noted = chat_is_system(c, i), small = c->family & CHAT_SMALL;
     const int tools = c->has_tools && c->family & (CHAT_NEMO | CHAT_SMALL);
-    const int holds_system = c->leading && !noted && (c->family & CHAT_NEMO ? i + 1 == c->n : !small && i == c->leading);
+    const int holds_system = c->leading && !small && i == (c->family & CHAT_NEMO ? c->n - 1 : c->leading);
     slice text;
     int code = chat_content(c, i, CONTENT_MESSAGE, &text);
     if (!code && tools && !noted && mistral_is_last(c, i)) code = mistral_tools(c);
     put_words(c->out, small ? noted ? "[SYSTEM_PROMPT]" : "[INST]" : mistral_is_spaced(c) ? "[INST] " : "[INST]");
-    if (noted && !small) put_words(c->out, "System message:\n");
     if (holds_system) {
         put_marked(c->out, &c->system, slice_of(c->system.text.data, c->system.text.size));
         put_words(c->out, "\n\n");
     }
+    if (noted && !small) put_words(c->out, "System message:\n");
     put_marked(c->out, &c->content, text);
     put_words(c->out, small ? noted ? "[/SYSTEM_PROMPT]" : "[/INST]" : c->family & CHAT_NEMO ? "[/INST]" : " [/INST]");
     return code;
@@ -197,15 +197,21 @@ static int mistral_answer(chat *c, uint32_t i) {
     return code;
 }
 
-/* Users and assistants take turns; what calls and answers calls is passed over. */
-static int mistral_check(const chat *c) {
+/* 1: users and assistants take turns; what calls and answers calls is passed over. answers: a system message is an assistant's turn,
+   else it is passed over as well. */
+static int mistral_alternates(const chat *c, int answers) {
     const int tools = c->family & (CHAT_NEMO | CHAT_SMALL);
     for (uint32_t i = c->leading, turn = 0; i < c->n; i++) {
-        if (chat_is_system(c, i) || (tools && (chat_role(c, i, "tool") || chat_calls_of(c, i)))) continue;
-        if (chat_role(c, i, "user") != (turn++ % 2 == 0))
-            return fail(c->err, MOTE_EINVAL, "Conversation roles must alternate user/assistant/user/assistant/...");
+        if ((!answers && chat_is_system(c, i)) || (tools && (chat_role(c, i, "tool") || chat_calls_of(c, i)))) continue;
+        if (chat_role(c, i, "user") != (turn++ % 2 == 0)) return 0;
     }
-    return MOTE_OK;
+    return 1;
+}
+
+/* The template of Small 3 takes a system message in an assistant's place. */
+static int mistral_check(const chat *c) {
+    if (mistral_alternates(c, 0) || (c->family & CHAT_SMALL && mistral_alternates(c, 1))) return MOTE_OK;
+    return fail(c->err, MOTE_EINVAL, "Conversation roles must alternate user/assistant/user/assistant/...");
 }
 
 static int mistral_conversation(chat *c) {

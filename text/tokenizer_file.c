@@ -69,7 +69,6 @@ static int load_options(loader *l, uint32_t model) {
     static const char *const used[] = {"type", "vocab", "merges", "ignore_merges", "byte_fallback", "unk_token", "fuse_unk"};
     const json *j = &l->j;
     const int count = l->t->characters ? 7 : 4; /* where every byte has a token, no text is unknown */
-    if (!is_type(j, model, "BPE")) return refuse_type(l, "model", model);
     for (uint32_t k = model + 1; k < j->nodes[model].next; k = j->nodes[k + 1].next) {
         const json_node *value = j->nodes + k + 1;
         double number = 1;
@@ -305,15 +304,15 @@ static int load_tokenizer(loader *l) {
     tokenizer *const t = l->t;
     uint32_t model = json_get(j, 0, "model"), added = json_get(j, 0, "added_tokens"), vocab, merges;
     if (!model) return fail(l->err, MOTE_EFORMAT, "%s: no \"model\"", l->path);
+    if (!is_type(j, model, "BPE")) return refuse_type(l, "model", model);
     int code = load_steps(l, model);
     if (!code) code = load_options(l, model);
     if (code) return code;
     vocab = json_get(j, model, "vocab");
     merges = json_get(j, model, "merges");
-    if (!vocab || j->nodes[vocab].type != JSON_OBJECT || !merges || j->nodes[merges].type != JSON_ARRAY ||
-        (added && j->nodes[added].type != JSON_ARRAY)) {
-        return fail(l->err, MOTE_EFORMAT, "%s: vocab must be an object, merges and added_tokens arrays", l->path);
-    }
+    if (!vocab || j->nodes[vocab].type != JSON_OBJECT) return fail(l->err, MOTE_EFORMAT, "%s: model: vocab must be an object", l->path);
+    if (!merges || j->nodes[merges].type != JSON_ARRAY) return fail(l->err, MOTE_EFORMAT, "%s: model: merges must be a list", l->path);
+    if (added && j->nodes[added].type != JSON_ARRAY) return fail(l->err, MOTE_EFORMAT, "%s: added_tokens must be a list", l->path);
     code = load_sizes(l, vocab, added);
     if (!code) code = load_vocab(l, vocab);
     if (!code) code = load_added(l, added); /* before the merges, which must not make these */

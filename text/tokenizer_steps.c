@@ -34,7 +34,8 @@ static int load_sequence(const json *j, uint32_t node, const char *key, uint32_t
 
 static int refuse_type(loader *l, const char *what, uint32_t node) {
     uint32_t type = json_get(&l->j, node, "type");
-    if (!type) return fail(l->err, MOTE_EFORMAT, "%s: %s without a type", l->path, what);
+    if (!type || l->j.nodes[type].type != JSON_STRING)
+        return fail(l->err, MOTE_EFORMAT, "%s: %s without a type", l->path, what);
     return fail(l->err, MOTE_EUNSUPPORTED, "%s: %s \"%.*s\" is not supported", l->path, what, QUOTE(l, type));
 }
 
@@ -225,8 +226,8 @@ static int load_steps(loader *l, uint32_t model) {
     if (code) return code;
     l->t->characters = is_flag(j, model, "byte_fallback", JSON_TRUE) && (metaspace || is_null(j, pre));
     if (!l->t->characters) {
-        code = load_normalizer(l, normalizer);
-        if (!code) code = load_pre_tokenizer(l, pre);
+        code = load_pre_tokenizer(l, pre);
+        if (!code) code = load_normalizer(l, normalizer);
         if (!code && !is_null(j, decoder) && !is_type(j, decoder, "ByteLevel")) code = refuse_type(l, "decoder", decoder);
         return code;
     }

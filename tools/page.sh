@@ -1,16 +1,16 @@
 #!/bin/sh
-# Prints the page of mote serve as one HTML file: the style sheet and the scripts that serve/page/page.html names are put in their places.
-# Usage: tools/page.sh, from the top of the repository
+# Prints a page as one HTML file: the style sheet and the scripts that FOLDER/page.html names are put in their places.
+# Usage: tools/page.sh FOLDER, from the top of the repository
 set -eu
 
-awk -F'"' '
+awk -F'"' -v folder="$1" '
 function inline(name,    line, status) {
-    while ((status = (getline line < ("serve/page/" name))) > 0) print line
+    while ((status = (getline line < (folder "/" name))) > 0) print line
     if (status < 0) {
-        print "page: cannot read serve/page/" name > "/dev/stderr"
+        print "page: cannot read " folder "/" name > "/dev/stderr"
         exit 1
     }
-    close("serve/page/" name)
+    close(folder "/" name)
 }
 /^<link rel="stylesheet" href=/ {
     print "<style>"
@@ -24,4 +24,4 @@ function inline(name,    line, status) {
     print "</script>"
     next
 }
-{ print }' serve/page/page.html
+{ print }' "$1/page.html"

@@ -299,6 +299,11 @@ static int attention_pieces(const attention_shape *s, const capacity *r, const a
     return 2;
 }
 
+static int attention_log(const attention_shape *s, const attention_state *state, state_piece *to) {
+    (void)s, (void)state, (void)to;
+    return 0;
+}
+
 static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
     const attention_shape *s = &w->shape;
     if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);

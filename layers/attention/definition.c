@@ -33,9 +33,11 @@ static void attention_define_rotation(const attention_weights *w, double *x, int
     }
 }
 
-/* o[head_dim] = softmax(q . k / sqrt(head_dim)) v over all tokens. k, v: of the head's KV head, `stride` numbers a token. */
-static void attention_define_head(const double *q, const double *k, const double *v, int tokens, int stride, int head_dim, double *o) {
-    double *weight = defined_array((size_t)tokens), top = -INFINITY, sum = 0;
+/* weight[tokens] = softmax(q . k / sqrt(head_dim)), o[head_dim] = weight v, over all tokens. k, v: of the head's KV head, `stride`
+   numbers a token. */
+static void attention_define_head(const double *q, const double *k, const double *v, int tokens, int stride, int head_dim, double *weight,
+                                  double *o) {
+    double top = -INFINITY, sum = 0;
     for (int p = 0; p < tokens; p++) {
         for (int i = 0; i < head_dim; i++) weight[p] += q[i] * k[(size_t)p * (size_t)stride + (size_t)i];
         weight[p] /= sqrt((double)head_dim);
@@ -43,9 +45,9 @@ static void attention_define_head(const double *q, const double *k, const double
     }
     for (int p = 0; p < tokens; p++) sum += weight[p] = exp(weight[p] - top);
     memset(o, 0, (size_t)head_dim * sizeof *o);
+    for (int p = 0; p < tokens; p++) weight[p] /= sum;
     for (int p = 0; p < tokens; p++)
-        for (int i = 0; i < head_dim; i++) o[i] += weight[p] / sum * v[(size_t)p * (size_t)stride + (size_t)i];
-    defined_free(weight);
+        for (int i = 0; i < head_dim; i++) o[i] += weight[p] * v[(size_t)p * (size_t)stride + (size_t)i];
 }
 
 /* x[hidden] += the layer's output for one token. */
@@ -54,8 +56,10 @@ static void attention_define(const attention_weights *w, defined_attention *stat
     const int d = s->head_dim, kv = s->kv_heads * d, position = state->tokens++;
     double *normed = defined_array((size_t)s->hidden), *qg = defined_array(2 * (size_t)(s->heads * d));
     double *o = defined_array((size_t)(s->heads * d)), *out = defined_array((size_t)s->hidden);
+    double *weight = defined_array((size_t)s->heads * (size_t)state->tokens), *open = defined_array((size_t)(s->heads * d));
     double *k = state->k + (size_t)position * (size_t)kv, *v = state->v + (size_t)position * (size_t)kv;
 
+    defined_tell("x", x, s->hidden);
     defined_norm(normed, x, w->input_norm, s->hidden, (double)s->eps);
     defined_linear(&w->q_proj, normed, qg);                       /* [heads][query, gate][head_dim]; without gates [heads][head_dim] */
     defined_linear(&w->k_proj, normed, k);
@@ -72,11 +76,15 @@ static void attention_define(const attention_weights *w, defined_attention *stat
         const int group = h / (s->heads / s->kv_heads);
         if (s->normed) defined_norm(q, q, w->q_norm, d, (double)s->eps);
         attention_define_rotation(w, q, position);
-        attention_define_head(q, state->k + group * d, state->v + group * d, state->tokens, kv, d, o + h * d);
-        for (int i = 0; i < d && s->gated; i++) o[h * d + i] *= defined_sigmoid(gate[i]);
+        attention_define_head(q, state->k + group * d, state->v + group * d, state->tokens, kv, d,
+                              weight + (size_t)h * (size_t)state->tokens, o + h * d);
+        for (int i = 0; i < d && s->gated; i++) o[h * d + i] *= open[h * d + i] = defined_sigmoid(gate[i]);
     }
+    defined_tell("attention", weight, s->heads * state->tokens);
+    if (s->gated) defined_tell("gate", open, s->heads * d);
     defined_tell("o", o, s->heads * d);
     defined_linear(&w->o_proj, o, out);
+    defined_tell("added", out, s->hidden);
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 
     defined_free(normed);

@@ -309,6 +309,15 @@ static int deltanet_pieces(const deltanet_shape *s, const capacity *r, const del
     return 2;
 }
 
+static int deltanet_log(const deltanet_shape *s, const deltanet_state *state, state_piece *to) {
+    const size_t values = (size_t)s->value_heads * sizeof(float), keys = (size_t)s->key_heads * (size_t)s->key_dim * sizeof(float);
+    to[0] = state_piece_of("conv1d log", state->log_raw, (size_t)deltanet_channels(s) * sizeof(float), 1);
+    to[1] = state_piece_of("key log", state->log_k, keys, 1);
+    to[2] = state_piece_of("value log", state->log_u, (size_t)s->value_dim * values, 1);
+    to[3] = state_piece_of("decay log", state->log_decay, values, 1);
+    return 4;
+}
+
 /* S is read and written. */
 static uint64_t deltanet_bytes(const deltanet_weights *w, enum stage stage, const traffic *of) {
     const deltanet_shape *s = &w->shape;

@@ -61,8 +61,10 @@ static void deltanet_define(const deltanet_weights *w, defined_deltanet *state, 
     double *normed = defined_array((size_t)s->hidden), *qkv = defined_array((size_t)channels), *c = defined_array((size_t)channels);
     double *z = defined_array((size_t)values), *b = defined_array((size_t)s->value_heads), *a = defined_array((size_t)s->value_heads);
     double *q = defined_array((size_t)s->key_dim), *k = defined_array((size_t)s->key_dim), *o = defined_array((size_t)values);
+    double *decay = defined_array((size_t)s->value_heads), *beta = defined_array((size_t)s->value_heads);
     double *out = defined_array((size_t)s->hidden);
 
+    defined_tell("x", x, s->hidden);
     defined_norm(normed, x, w->input_norm, s->hidden, (double)s->eps);
     defined_linear(&w->in_proj_qkv, normed, qkv);                 /* q [key_heads][key_dim], k the same, v [value_heads][value_dim] */
     defined_linear(&w->in_proj_z, normed, z);                     /* the output gate */
@@ -76,17 +78,23 @@ static void deltanet_define(const deltanet_weights *w, defined_deltanet *state, 
 
     for (int h = 0; h < s->value_heads; h++) {
         const int key_head = h / (s->value_heads / s->key_heads);
-        const double g = -exp((double)w->A_log[h]) * defined_softplus(a[h] + (double)w->dt_bias[h]), beta = defined_sigmoid(b[h]);
+        const double g = -exp((double)w->A_log[h]) * defined_softplus(a[h] + (double)w->dt_bias[h]);
         double *head = o + h * s->value_dim;
+        decay[h] = exp(g);
+        beta[h] = defined_sigmoid(b[h]);
         deltanet_define_unit(q, c + key_head * s->key_dim, s->key_dim, 1 / sqrt((double)s->key_dim));
         deltanet_define_unit(k, c + keys + key_head * s->key_dim, s->key_dim, 1);
-        deltanet_define_rule(s, state->S + h * s->value_dim * s->key_dim, q, k, c + 2 * keys + h * s->value_dim, g, beta, head);
+        deltanet_define_rule(s, state->S + h * s->value_dim * s->key_dim, q, k, c + 2 * keys + h * s->value_dim, g, beta[h], head);
         double rms = defined_rms(head, s->value_dim, (double)s->eps);
         for (int i = 0; i < s->value_dim; i++)                    /* o / rms(o) norm SiLU(z) */
             head[i] = head[i] / rms * (double)w->norm[i] * defined_silu(z[h * s->value_dim + i]);
     }
+    defined_tell("decay", decay, s->value_heads);
+    defined_tell("beta", beta, s->value_heads);
+    defined_tell("S", state->S, values * s->key_dim);
     defined_tell("o", o, values);
     defined_linear(&w->out_proj, o, out);
+    defined_tell("added", out, s->hidden);
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 
     defined_free(normed);

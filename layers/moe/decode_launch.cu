@@ -35,17 +35,11 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
 }
 
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
-    int side = TILE_ROWS / PANEL_ROWS;
-    size_t bytes;
-    gpu_moe_kernel kernel = gpu_fixed_down(p, &bytes);
-    if (!kernel) kernel = gpu_lone_down(p, &bytes);
-    if (!kernel) {
-        side = p->T > 1 ? (int)gpu_down_sizes<STEP_ROWS>::PANELS : (int)gpu_down_sizes<1>::PANELS;
-        kernel = p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<STEP_ROWS>;
-        bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<STEP_ROWS>());
-    }
-    int blocks = (gpu_row_panels(p->shape.hidden) - 1) / side + 1;
-    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, blocks, 1, bytes, p);
+    gpu_down_kernel down = gpu_fixed_down(p);
+    if (!down.kernel) down = gpu_lone_down(p);
+    if (!down.kernel) down = p->T == 1 ? gpu_down_of_any<1>() : gpu_down_of_any<STEP_ROWS>();
+    const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1;
+    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
 }
 
 /* The rows that norm_router's projection of more than STEP_ROWS rows has prepared in the operand order of gate_proj; NULL: none are
@@ -84,8 +78,7 @@ static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
 /* Whether experts run by units: with many rows, and with several, where there is no experts_down for the shape: then this takes less time
    than the kernels for any shape do, unless the shared expert differs from the routed ones. */
 static int gpu_runs_in_units(const moe_gpu *p) {
-    size_t bytes;
-    return p->T > STEP_ROWS || (p->T > 1 && gpu_down_alike(p) && !gpu_fixed_down(p, &bytes));
+    return p->T > STEP_ROWS || (p->T > 1 && gpu_down_alike(p) && !gpu_fixed_down(p).kernel);
 }
 
 /* The implementation of layers/kinds.c on a GPU. `chosen` is for all layers: the caller of this fills it in. */

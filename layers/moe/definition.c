@@ -33,25 +33,30 @@ static void moe_define_choice(const double *score, int experts, int top_k, char 
 static void moe_define(const moe_weights *w, double *x) {
     const moe_shape *s = &w->shape;
     double *u = defined_array((size_t)s->hidden), *score = defined_array((size_t)s->experts), *out = defined_array((size_t)s->hidden);
-    double shared_gate = 0, top = -INFINITY, sum = 0;
+    double *weight = defined_array((size_t)s->experts), shared_gate = 0, top = -INFINITY, sum = 0;
     char *chosen = (char *)defined_array((size_t)s->experts);
 
+    defined_tell("x", x, s->hidden);
     defined_norm(u, x, w->norm, s->hidden, (double)s->eps);
     defined_linear(&w->router, u, score);
     if (s->shared_size) defined_linear(&w->shared_expert_gate, u, &shared_gate);
     defined_tell("router", score, s->experts);
-    defined_tell("shared_expert_gate", &shared_gate, 1);
+    if (s->shared_size) defined_tell("shared_expert_gate", &shared_gate, 1);
     moe_define_choice(score, s->experts, s->top_k, chosen);
     for (int e = 0; e < s->experts; e++)
         if (chosen[e] && score[e] > top) top = score[e];
     for (int e = 0; e < s->experts; e++)
         if (chosen[e] || s->of_all) sum += exp(score[e] - top);
     for (int e = 0; e < s->experts; e++)
-        if (chosen[e]) moe_define_expert(&w->gate_proj[e], &w->up_proj[e], &w->down_proj[e], exp(score[e] - top) / sum, u, out);
+        if (chosen[e]) weight[e] = exp(score[e] - top) / sum;
+    defined_tell("experts", weight, s->experts);
+    for (int e = 0; e < s->experts; e++)
+        if (chosen[e]) moe_define_expert(&w->gate_proj[e], &w->up_proj[e], &w->down_proj[e], weight[e], u, out);
     if (s->shared_size) {
         const int shared = s->experts;                            /* after the routed ones */
         moe_define_expert(&w->gate_proj[shared], &w->up_proj[shared], &w->down_proj[shared], defined_sigmoid(shared_gate), u, out);
     }
+    defined_tell("added", out, s->hidden);
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 
     defined_free(u);

@@ -150,15 +150,15 @@ template <class F, class SHAPE, int ROWS> struct gpu_active_experts {
 };
 
 /* Fills gpu_active_experts, before the wait: threads 0 .. 31 (warp 0) one routed expert each, thread 32 the shared one,
-   which has the first slots. A routed expert's first slot is a prefix sum of row counts over the warp. */
+   which has the first slots. A routed expert's first slot is a prefix sum of row counts over the warp. panel: the tile's first. */
 template <class F, class SHAPE, int ROWS>
-__device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int tile,
+__device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int panel,
                                                         gpu_active_experts<F, SHAPE, ROWS> *to) {
     typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
     const int i = threadIdx.x, entry = i < 32 ? 1 + i : 0;
     const gpu_matrix &w = entry ? p.down : p.shared_down;
-    const char *data = w.data + (size_t)(2 * tile) * sizes::PANEL;
-    const float *scales = w.scale + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
+    const char *data = w.data + (size_t)panel * sizes::PANEL;
+    const float *scales = w.scale + (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols;
     if (i > 32) {
         const int spare = sizes::ACTIVE + i - 33;
         if (i - 33 < sizes::DEEP) {
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
 #pragma unroll
     for (int n = 0; n < SHARED; n++) load_h(shared[n], shared_row(n));
     const float residual = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
-    gpu_list_active_experts<F, SHAPE, ROWS>(p, tile, &active);
+    gpu_list_active_experts<F, SHAPE, ROWS>(p, 2 * tile, &active);
     if (lane < WARP_K_BLOCKS * pairs * 8) act.x[NONE * WARP_K_BLOCKS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
     if (F::half && lane < WARP_K_BLOCKS) act.act_scale[NONE * WARP_K_BLOCKS + lane] = 0;
     __syncthreads();
@@ -299,16 +299,17 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
 /* The same where shared memory does not hold all assignments: the active experts in parts, as many whole rounds as there are slots for.
    Of four bits alone: others' weights of such a shape fill a GPU's memory.
 
-   A part's h is copied to the slots in the background and becomes fragments where it lies, which have the same size. SLOTS: for two parts
-   in most cases. With as many as fit (22) an SM with two blocks has hardly any L1 left, through which all weights on their way come, those
-   of experts_up, too: both took 65.5 us with three rows and 81.2 with four, where they take 60.4 and 74.8 (an H100, 122B). */
+   A part's h is copied to the slots in the background and becomes fragments where it lies, which have the same size. SLOTS: for two
+   parts in most cases. Tiles of two panels are 192 blocks for 132 SMs, each of which stages all of h: 27.1 and 34.7 us with three and
+   four rows, where this takes 23.5 and 28.6 (an H100, 122B). With as many slots as fit (22) it takes 26.4 and 31.4. */
 template <class F, class SHAPE, int ROWS> struct down_parts_sizes : down_rows_sizes<F, SHAPE, ROWS> {
     typedef down_rows_sizes<F, SHAPE, ROWS> of;
+    enum { PANELS = 3 };         /* of a tile: 122B's hidden size is 128 tiles of 24 rows, one for each SM */
     enum { DEEP = 6, ROUND = DEEP / of::WARP_K_BLOCKS };    /* items; active experts */
     enum { STEP = 32 / of::EIGHTS };                        /* slots whose eights of columns are a warp's lanes */
-    enum { SLOTS = ROWS == 3 ? 18 : 20, BYTES = ((SLOTS + 1) * of::WARP_K_BLOCKS * of::ITEM_BYTES + 15) / 16 * 16 };
+    enum { SLOTS = 20, BYTES = ((SLOTS + 1) * of::WARP_K_BLOCKS * of::ITEM_BYTES + 15) / 16 * 16 };
     static_assert((int)DEEP % of::WARP_K_BLOCKS == 0 && (int)SLOTS % STEP == 0, "whole rounds, whole steps");
-    static_assert(ROUND * ROWS <= (int)SLOTS && GPU_WARPS * BYTES + 4096 <= GPU_SHARED, "a part has a round, and fits");
+    static_assert(ROUND * ROWS <= (int)SLOTS && GPU_WARPS * BYTES + 5632 <= GPU_SHARED, "a part has a round, and fits");
 };
 
 /* The active experts from .. end - 1, whose assignments are base .. next - 1. */
@@ -365,36 +366,36 @@ __device__ __forceinline__ void gpu_stage_part(const moe_gpu &p, const gpu_activ
 }
 
 template <class F, class SHAPE, int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_parts(const __grid_constant__ moe_gpu p) {
+__global__ void __launch_bounds__(GPU_THREADS, 1) gpu_experts_down_parts(const __grid_constant__ moe_gpu p) {
     typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
     enum { pairs = gpu_step_pairs<F>(), DEEP = sizes::DEEP, WARP_K_BLOCKS = sizes::WARP_K_BLOCKS, ROUND = sizes::ROUND };
-    enum { SLOTS = sizes::SLOTS };
+    enum { SLOTS = sizes::SLOTS, PANELS = sizes::PANELS, ROWS_OF_TILE = PANELS * PANEL_ROWS };
     extern __shared__ uint4 dynamic[];
-    __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
+    __shared__ __align__(16) float parts[2 * TILE_ROWS][STEP_ROWS][GPU_WARPS];       /* the last 8 rows are of no panel */
     __shared__ __align__(16) gpu_active_experts<F, SHAPE, ROWS> active;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, scale_slot = min(lane / ROWS, DEEP - 1);
-    const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
+    const int t = threadIdx.x / ROWS_OF_TILE, row = tile * ROWS_OF_TILE + threadIdx.x % ROWS_OF_TILE;
     const int lane_offset = warp * WARP_K_BLOCKS * F::panel + lane * F::lane;
     const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, (SLOTS + 1) * WARP_K_BLOCKS);
     const uint4 *fragments = act.x + lane / 16 * 4 + lane % 4;
     const bool stores = t < ROWS && row < p.shape.hidden;
-    typename F::raw raw[DEEP][2] = {};
-    float sum[4] = {0, 0, 0, 0}, scale = 1;
+    typename F::raw raw[DEEP][PANELS] = {};
+    float sum[4] = {0, 0, 0, 0}, third[4] = {0, 0, 0, 0}, scale = 1;
     int count = 0;
     pdl_launch_dependents();
     auto load = [&](int j, int from) {                      /* as in gpu_experts_down_rows */
         const char *at = active.data[from + j / WARP_K_BLOCKS] + (lane_offset + j % WARP_K_BLOCKS * F::panel);
         const float *rows = active.scales[from + j / WARP_K_BLOCKS] + lane / 4;
         const bool there = from + j / WARP_K_BLOCKS < count;
-        gpu_load_weights<F>(&raw[j][0], at, 0, rows, there);
-        gpu_load_weights<F>(&raw[j][1], at, sizes::PANEL, rows + PANEL_ROWS, there);
+#pragma unroll
+        for (int i = 0; i < PANELS; i++) gpu_load_weights<F>(&raw[j][i], at, i * sizes::PANEL, rows + i * PANEL_ROWS, there);
     };
     auto load_scale = [&](int from) {
         const int k_block = warp * WARP_K_BLOCKS + scale_slot % WARP_K_BLOCKS;
         if (F::scaled) scale = ld_volatile(active.scales[from + scale_slot / WARP_K_BLOCKS] + (k_block >> p.down.k_block_shift));
     };
     const float residual = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
-    gpu_list_active_experts<F, SHAPE, ROWS>(p, tile, &active);
+    gpu_list_active_experts<F, SHAPE, ROWS>(p, PANELS * tile, &active);
     if (lane < WARP_K_BLOCKS * pairs * 8) act.x[SLOTS * WARP_K_BLOCKS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
     if (F::half && lane < WARP_K_BLOCKS) act.act_scale[SLOTS * WARP_K_BLOCKS + lane] = 0;
     __syncthreads();
@@ -426,64 +427,61 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_parts(const _
 #pragma unroll
                 for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(slot * pairs + pair) * 8];
                 gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
+                gpu_multiply<F, ROWS, 1>(third, raw[j] + 2, x, factor, j * ROWS, 0, true);
                 load(j, next);
                 __syncwarp();                               /* so that the compiler leaves the loads here */
             }
         }
     }
     store_warp_partial<ROWS>(parts, sum);
+    store_warp_partial<ROWS>(parts + TILE_ROWS, third);
     __syncthreads();
     if (stores)
-        store_tagged(&p.x[t * p.shape.hidden + row], residual + sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]),
+        store_tagged(&p.x[t * p.shape.hidden + row], residual + sum_warp_partials(parts[threadIdx.x % ROWS_OF_TILE][t]),
                      p.link.publish);
 }
 
-/* The kernel for ROWS token rows and its bytes of dynamic shared memory; NULL: there is none. */
-template <class F, class SHAPE, int ROWS> static gpu_moe_kernel gpu_down_of_rows(size_t *shared) {
-    typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
-    *shared = GPU_WARPS * (size_t)sizes::BYTES;
-    if constexpr (GPU_WARPS * (int)sizes::BYTES + 4096 <= GPU_SHARED) {     /* 4096: static shared memory */
-        return gpu_experts_down_rows<F, SHAPE, ROWS>;
+/* The kernel for ROWS token rows; none: there is no such kernel. */
+template <class F, class SHAPE, int ROWS> static gpu_down_kernel gpu_down_of_rows() {
+    constexpr int bytes = GPU_WARPS * down_rows_sizes<F, SHAPE, ROWS>::BYTES;
+    if constexpr (bytes + 4096 <= GPU_SHARED) {             /* 4096: static shared memory */
+        return {gpu_experts_down_rows<F, SHAPE, ROWS>, (size_t)bytes, 2};
     } else if constexpr (F::lane == 8) {
-        *shared = GPU_WARPS * (size_t)down_parts_sizes<F, SHAPE, ROWS>::BYTES;
-        return gpu_experts_down_parts<F, SHAPE, ROWS>;
+        typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
+        return {gpu_experts_down_parts<F, SHAPE, ROWS>, (size_t)(GPU_WARPS * sizes::BYTES), sizes::PANELS};
     } else {
-        return NULL;
+        return {};
     }
 }
 
-template <class F, class SHAPE> static gpu_moe_kernel gpu_down_of_row(size_t *shared) {
-    *shared = GPU_WARPS * (size_t)down_row_sizes<F, SHAPE>::BYTES;
-    return gpu_experts_down_row<F, SHAPE>;
-}
-
-/* The kernel of a format and shape; NULL: there is none. */
-template <class F, class SHAPE> static gpu_moe_kernel gpu_down_of(int T, size_t *shared) {
+/* The kernel of a format and shape for T token rows. */
+template <class F, class SHAPE> static gpu_down_kernel gpu_down_of(int T) {
     if constexpr (gpu_has_fixed<F, SHAPE>(STEP_ROWS)) {
-        if (T == 2) return gpu_down_of_rows<F, SHAPE, 2>(shared);
-        if (T == 3) return gpu_down_of_rows<F, SHAPE, 3>(shared);
-        if (T == STEP_ROWS) return gpu_down_of_rows<F, SHAPE, STEP_ROWS>(shared);
+        if (T == 2) return gpu_down_of_rows<F, SHAPE, 2>();
+        if (T == 3) return gpu_down_of_rows<F, SHAPE, 3>();
+        if (T == STEP_ROWS) return gpu_down_of_rows<F, SHAPE, STEP_ROWS>();
     }
     if constexpr (gpu_has_fixed<F, SHAPE>(1)) {
-        if (T == 1) return gpu_down_of_row<F, SHAPE>(shared);
+        if (T == 1) return {gpu_experts_down_row<F, SHAPE>, GPU_WARPS * (size_t)down_row_sizes<F, SHAPE>::BYTES, 2};
     }
-    return NULL;
+    return {};
 }
 
-template <class SHAPE> static gpu_moe_kernel gpu_fixed_down_of(const moe_gpu *p, size_t *shared) {
-    gpu_moe_kernel kernel = NULL;
-    if (p->shape.top_k != SHAPE::TOP_K || p->down.cols != SHAPE::EXPERT) return NULL;
+template <class SHAPE> static gpu_down_kernel gpu_fixed_down_of(const moe_gpu *p) {
+    gpu_down_kernel fixed = {};
+    if (p->shape.top_k != SHAPE::TOP_K || p->down.cols != SHAPE::EXPERT) return fixed;
     with_format(p->down.format, [&](auto format) {
         typedef decltype(format) F;
         if (gpu_scales_by_block<F>() && 1 << p->down.row_shift < TILE_ROWS) return;        /* both panels have one scale */
-        kernel = gpu_down_of<F, SHAPE>(p->T, shared);
+        fixed = gpu_down_of<F, SHAPE>(p->T);
     });
-    return kernel;
+    if (fixed.kernel && p->down.panels % fixed.panels) return {};
+    return fixed;
 }
 
-/* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. It has whole tiles only. */
-static gpu_moe_kernel gpu_fixed_down(const moe_gpu *p, size_t *shared) {
-    if (!p->shape.shared_size || p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols || p->down.panels % 2) return NULL;
-    gpu_moe_kernel kernel = gpu_fixed_down_of<shape_35b_a3b>(p, shared);
-    return kernel ? kernel : gpu_fixed_down_of<shape_122b_a10b>(p, shared);
+/* The fixed-shape kernel for these sizes, if there is one. It has whole tiles only. */
+static gpu_down_kernel gpu_fixed_down(const moe_gpu *p) {
+    if (!p->shape.shared_size || p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols) return {};
+    const gpu_down_kernel fixed = gpu_fixed_down_of<shape_35b_a3b>(p);
+    return fixed.kernel ? fixed : gpu_fixed_down_of<shape_122b_a10b>(p);
 }

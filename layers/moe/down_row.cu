@@ -51,7 +51,6 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
         F::load(&raw[j][1], at + panel, 0, there);
     };
     auto load = [&](int j, int item) { load_at(j, data[warp][item] + lane * F::lane, item < count); };
-    pdl_launch_dependents();
     load_at(0, p.shared_down.data + before + first * F::panel + lane * F::lane, shared && count);
     const float gate = shared ? gpu_sigmoid(__ldcg(p.shared_gate)) : 1, residual = stores ? __ldcg(p.x + row) : 0;
     const float per_entry = __fdividef(1, (float)max(warp_k_blocks, 1));
@@ -82,6 +81,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
         h[n] = p.h + (at + 1 - shared) * (STEP_ROWS * p.h_row) + ((first + item - at * warp_k_blocks) * LANES + lane % LANES) * 8;
     }
     pdl_wait();
+    pdl_launch_dependents();                                /* so that what starts early does not hold up experts_up's end */
 #pragma unroll
     for (int n = 0; n < PARTS; n++) {
         gpu_load4(v[n], h[n], true);
@@ -118,19 +118,18 @@ template <class F, int PARTS, int ROUND> static bool gpu_lone_takes(const moe_gp
            (!gpu_scales_by_block<F>() || 1 << p->down.row_shift >= TILE_ROWS);
 }
 
-/* The kernel and its bytes of dynamic shared memory; NULL: there is none. It has whole tiles only. */
-static gpu_moe_kernel gpu_lone_down(const moe_gpu *p, size_t *shared) {
+/* The kernel, if there is one. It has whole tiles only. */
+static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
     enum { PARTS = 4, ROUND = 4 };
-    gpu_moe_kernel kernel = NULL;
-    if (p->T > 1 || p->down.panels % 2) return NULL;
-    if (p->shape.shared_size && (p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols)) return NULL;
+    gpu_down_kernel lone = {};
+    if (p->T > 1 || p->down.panels % 2) return lone;
+    if (p->shape.shared_size && (p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols)) return lone;
     with_format(p->down.format, [&](auto format) {
         typedef decltype(format) F;
         if constexpr (gpu_has_lone<F>()) {
             if (!gpu_lone_takes<F, PARTS, ROUND>(p)) return;
-            *shared = (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p));
-            kernel = gpu_experts_down_lone<F, PARTS, ROUND>;
+            lone = {gpu_experts_down_lone<F, PARTS, ROUND>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
         }
     });
-    return kernel;
+    return lone;
 }

@@ -27,7 +27,7 @@ static void test_tensors(void) {
          "[3, 28, 1, 1, ...]"}},
         {"empty", TIED, RETYPE, F, GATE, "F32", "0,28", BAD, SAME, {F, GATE, "[0, 28]"}},
         {"vector too short", TIED, RETYPE, F, "model.norm.weight", "F32", "27", BAD, SAME, {F, "model.norm.weight",
-         "[28]"}},
+         "[28] in F32, F16 or BF16, found [27] in F32; shapes follow from config.json"}},
         {"conv1d in two dimensions", TIED, RETYPE, F, "model.layers.1.linear_attn.conv1d.weight", "F32", "88,4", BAD,
          SAME, {F, "conv1d", "[88, 1, 4]"}},
         {"I32", TIED, RETYPE, F, GATE, "I32", "3,28", BAD, SAME, {F, GATE, "I32"}},
@@ -44,7 +44,11 @@ static void test_tensors(void) {
         {"weight_packed", TIED, RENAME, F, O_PROJ "weight", O_PROJ "weight_packed", "", BAD, SAME,
          {O_PROJ "weight_packed", "U8 or I32"}},
         {"a scale beside BF16", TIED, ADD, F, GATE "_scale_inv", "F32", "1,1", BAD, SAME, {F, GATE "_scale_inv"}},
-        {"tied with lm_head", TIED, ADD, F, "lm_head.weight", "F32", "64,28", OK, SAME, {NULL}},
+        {"tied with another lm_head", TIED, ADD, F, "lm_head.weight", "F32", "64,28", OK, SAME,
+         {"config.json: tie_word_embeddings is true, but tensor lm_head.weight is another than the embedding's: it is used"}},
+        {"tied with an lm_head of another type", TIED, ADD, F, "lm_head.weight", "BF16", "64,28", OK, SAME, {"lm_head.weight is another"}},
+        {"tied with an lm_head of another shape", TIED, ADD, F, "lm_head.weight", "F32", "64,4", BAD, SAME, {F, "lm_head.weight", "[64, 28]"}},
+        {"tied with a head's bias", TIED, ADD, F, "lm_head.bias", "F32", "64", BAD, SAME, {"lm_head.weight is missing"}},
         {"vision", TIED, ADD, F, "model.visual.blocks.0.attn.qkv.weight", "F32", "2,2", OK, SAME, {"vision",
          "ignored"}},
         {"no mtp.fc", TIED, DROP, F, "mtp.fc.weight", "", "", OK, SAME, {"MTP", "ignored"}},
@@ -274,6 +278,38 @@ static void test_without_mtp(void) {
     check_logits("an MTP tensor lost", SHARDS, 0);
     unlink(temp_path("mtp.safetensors"));
     check_logits("the MTP shard lost", SHARDS, 0);
+}
+
+// A head in a folder whose config.json ties it to the embedding: the same once more, or with one bit of its last number changed.
+static void test_tied(void) {
+    for (int other = 0; other < 2; other++) {
+        const char *needles[3] = {"lm_head.weight", other ? "it is used" : "ignored: it is the embedding"};
+        mote_model *m = NULL;
+        mote_error err = {0};
+        if (!temp_fixture(TIED)) return;
+        parts *p = parts_read(F);
+        int i = 0;
+        while (strcmp(p->list[i].name, "model.embed_tokens.weight")) i++;
+        part *head = &p->list[p->n++];
+        snprintf(head->name, sizeof head->name, "lm_head.weight");
+        part_set(head, "F32", "64,28");
+        memcpy(head->data, p->list[i].data, 64 * 28 * 4);
+        head->data[64 * 28 * 4 - 1] ^= (char)(other << 7);
+        parts_write(p, F);
+        parts_free(p);
+        check_open("a tied head", MOTE_WEIGHTS_ONLY, OK, needles);
+        check_plan("a tied head", OK, needles);
+        EXPECT(MOTE_OK, mote_open(temp_dir, &(mote_options){.parts = MOTE_WEIGHTS_ONLY}, &m, &failure));
+        CHECK(mote_model_info(m)->tied_embeddings == !other, "a tied head: %d", mote_model_info(m)->tied_embeddings);
+        const uint64_t bound = m->fingerprint;
+        mote_close(m);
+        if (!other) check_logits("a tied head, the embedding", TIED, 1);
+        if (!other) continue;
+        temp_replace(CONFIG, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+        EXPECT(MOTE_OK, mote_open(temp_dir, &(mote_options){.parts = MOTE_WEIGHTS_ONLY}, &m, &err));
+        CHECK(m && m->fingerprint == bound, "a tied head of its own is not that of a folder that says so");
+        mote_close(m);
+    }
 }
 
 // Names that begin in another way.

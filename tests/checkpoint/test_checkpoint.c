@@ -113,6 +113,7 @@ int main(int argc, char **argv) {
     test_fused();
     test_shards();
     test_without_mtp();
+    test_tied();
     test_prefixes();
     test_cancel();
     test_text();

@@ -167,6 +167,12 @@ static void test_config_forms(void) {
         {"'rope_type': 'default'", "'type': 'linear'", NOT, {"rope_parameters.type is linear, mote supports default, llama3 or yarn only"}},
         {"'rope_type': 'default'", "'rope_type': {'a': 1}", NOT, {"rope_parameters.rope_type is an object", "llama3 or yarn only"}},
         {"'rope_type': 'default'", "'rope_type': ['default']", NOT, {"rope_parameters.rope_type is a list", "llama3 or yarn only"}},
+        {"'rope_type': 'default'", "'rope_type': 'default', 'type': 'yarn'", OK, {NULL}},
+        {"'rope_type': 'default'", "'factor': 2.0", NOT, {"rope_parameters.factor without rope_type: mote supports default, llama3 or yarn"}},
+        {"'rope_type': 'default'", "'rope_type': null, 'factor': 2.0", NOT, {"rope_parameters.factor without rope_type"}},
+        {"'rope_type': 'default'", "'factor': null", OK, {NULL}},
+        {"'rope_type': 'default'", "'full_attention': {'rope_type': 'default'}", NOT, {"rope_parameters.full_attention is an object"}},
+        {rope, "'rope_theta':1e4,'partial_rotary_factor':1,'rope_scaling':{'factor':4},", NOT, {"rope_scaling.factor without rope_type"}},
         {rope, "'rope_theta':1e4,'rope_scaling':{'type':'yarn','factor':4},", BAD,
          {"rope_scaling.original_max_position_embeddings is missing"}},
         {"'head_dim'", "'rope_scaling': {'rope_type':'yarn'}, 'head_dim'", BAD, {"rope_parameters and rope_scaling"}},
@@ -186,6 +192,10 @@ static void test_config_forms(void) {
         {"'head_dim'", "'decoder_sparse_step': 10e-1, 'head_dim'", OK, {NULL}},
         {"'head_dim'", "'decoder_sparse_step': 1.5, 'head_dim'", NOT, {"decoder_sparse_step is 1.5, mote supports 1 only"}},
         {"'tie_word_embeddings': true", "'tie_word_embeddings': 1", OK, {NULL}},
+        {"'tie_word_embeddings': true", "'tie_word_embeddings': 2", BAD, {"config.json: tie_word_embeddings must be true or false"}},
+        {"'tie_word_embeddings': true", "'tie_word_embeddings': 'yes'", BAD, {"tie_word_embeddings must be true or false"}},
+        {"'rope_type': 'default'", "'rope_type': 'yarn', 'factor': 4, 'original_max_position_embeddings': 64, 'truncate': 'no'", BAD,
+         {"rope_parameters.truncate must be true or false"}},
         {"'head_dim'", "'quantization_config': {'fmt': 'E4M3'}, 'head_dim'", OK, {NULL}},
         {"'head_dim'", "'quantization_config': {'quant_method': 'AWQ', 'version': 'GEMM'}, 'head_dim'", OK, {"config.json says"}},
         {"'head_dim'", "'quantization_config': {'quant_method': 'AWQ', 'version': 'gemv'}, 'head_dim'", NOT, {"version is gemv"}},
@@ -254,6 +264,39 @@ static void test_rope(void) {
 }
 
 // What Llama and its kin must say, and must not.
+// Keys that some models of these types have, which change what is computed: neutral, and not.
+static void test_neutral(void) {
+    static const struct { const char *key, *neutral, *other; } keys[] = {
+        {"mlp_bias", "false", "true"}, {"use_sliding_window", "0", "1"}, {"embedding_multiplier", "1.0", "12"},
+        {"residual_multiplier", "1", "0.22"}, {"logits_scaling", "1.0", "8.0"}, {"logit_scale", "1", "0.0625"},
+        {"attn_logit_softcapping", "null", "50.0"}, {"final_logit_softcapping", "null", "30.0"}, {"swiglu_limit", "null", "7.0"},
+        {"clip_qkv", "null", "8"}, {"no_rope_layers", "null", "[1, 0]"}, {"routed_scaling_factor", "1.0", "2.5"},
+        {"scoring_func", "\"softmax\"", "\"sigmoid\""}, {"n_group", "1", "8"},
+        {"attention_multiplier", "0.25", "0.0078125"}, {"query_pre_attn_scalar", "16", "256"}};
+    static const char *const models[] = {
+        "llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe"};
+    for (size_t i = 0; i < COUNT(keys) * COUNT(models) * 2; i++) {
+        const char *key = keys[i / 2 / COUNT(models)].key, *model = models[i / 2 % COUNT(models)];
+        const char *value = i % 2 ? keys[i / 2 / COUNT(models)].other : keys[i / 2 / COUNT(models)].neutral;
+        char text[QUOTED], says_what[128];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{\"model_type\":\"%s\",\"%s\":%s,\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8,"
+                 "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8,\"num_experts\":2,"
+                 "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"shared_expert_intermediate_size\":8,"
+                 "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8}",
+                 model, key, value);
+        temp_empty();
+        temp_text(CONFIG, text);
+        const int code = config_read(&c, temp_dir, &err);
+        snprintf(says_what, sizeof says_what, "/config.json: %s is %.*s", key, *value == '[' ? 6 : (int)strcspn(value + (*value == '"'), "\""),
+                 *value == '[' ? "a list" : value + (*value == '"'));
+        CHECK(code == (i % 2 ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, says_what)), "%s, %s %s: code %d: %s", model,
+              key, value, code, err.message);
+        if (!code) free(c.mixers);
+    }
+}
+
 static void test_plain_refused(void) {
     static const struct { const char *text; int code; const char *needles[3]; } cases[] = {
         {"'model_type':'llama','hidden_size':32", OK, {NULL}},
@@ -262,6 +305,9 @@ static void test_plain_refused(void) {
         {"'model_type':'llama','hidden_size':30,'head_dim':16", OK, {NULL}},
         {"'model_type':'llama','hidden_size':32,'mlp_bias':true", NOT, {"mlp_bias is true"}},
         {"'model_type':'llama','hidden_size':32,'attention_bias':true", NOT, {"attention_bias is true"}},
+        {"'model_type':'llama','hidden_size':32,'attention_multiplier':'x'", BAD, {"attention_multiplier must be a number"}},
+        {"'model_type':'llama','hidden_size':32,'layer_types':['full_attention']", OK, {NULL}},
+        {"'model_type':'llama','hidden_size':32,'layer_types':['sliding_attention']", NOT, {"layer_types[0] is not full_attention"}},
         {"'model_type':'mistral','hidden_size':32,'sliding_window':null", OK, {NULL}},
         {"'model_type':'mistral','hidden_size':32,'sliding_window':4096", NOT, {"sliding_window is 4096, mote supports null only"}},
         {"'model_type':'mistral','hidden_size':32,'rope_parameters':{'rope_type':'yarn','factor':16,'llama_4_scaling_beta':0.1,"
@@ -271,7 +317,11 @@ static void test_plain_refused(void) {
         {"'model_type':'mixtral','hidden_size':32,'num_experts_per_tok':2", BAD, {"num_local_experts is missing"}},
         {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2,'sliding_window':4096", NOT,
          {"sliding_window is 4096"}},
-        {"'model_type':'qwen3','hidden_size':32", BAD, {"head_dim is missing"}}};
+        {"'model_type':'qwen3','hidden_size':32", BAD, {"head_dim is missing"}},
+        {"'model_type':'qwen3_moe','hidden_size':32,'head_dim':8,'num_experts':2,'num_experts_per_tok':1,'moe_intermediate_size':8,"
+         "'norm_topk_prob':'yes'", BAD, {"norm_topk_prob must be true or false"}},
+        {"'model_type':'qwen3_moe','hidden_size':32,'head_dim':8,'num_experts':2,'num_experts_per_tok':1,'moe_intermediate_size':8,"
+         "'norm_topk_prob':null", OK, {NULL}}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[QUOTED], json[QUOTED];
         config c;
@@ -429,6 +479,7 @@ int main(int argc, char **argv) {
     test_config();
     test_config_forms();
     test_rope();
+    test_neutral();
     test_plain_refused();
     test_published_configs();
     temp_close();

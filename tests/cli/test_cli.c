@@ -119,7 +119,8 @@ static void test_mistakes(void) {
     check_refused("mote info --kv f16", 2, "--kv needs f32, bf16 or fp8, not 'f16'");
     check_refused("mote info --quantize int4", 2, "--quantize needs fp8, not 'int4'");
     check_refused("mote info -m x --synthetic y", 2, "exclude each other");
-    check_refused("mote bench --rows 1,5", 2, "--rows needs");
+    check_refused("mote bench --rows 1,9", 2, "--rows needs");
+    check_refused("mote bench --rows 0", 2, "--rows needs");
     check_refused("mote bench -m x --synthetic y", 2, "exclude each other");
     check_refused("mote run -p x --mtp 64", 2, "--mtp needs auto, or 0 to ");
     check_refused("mote chat --mtp -1", 2, "not '-1'");
@@ -396,7 +397,7 @@ static void test_devices(void) {
     CHECK(code == 0 && line_count(&err) == 1 && strstr(err.data, "CPU"), "run -v on the CPU: %d %s", code, err.data);
     check_refused("mote bench --device cpu --stages -m " FIXTURE, 1, "for a GPU");
     check_refused("mote bench --device cpu --sms 4 -m " FIXTURE, 1, "for a GPU");
-    check_refused("mote bench --device cpu --rows 2 -m " FIXTURE, 1, "for a GPU");
+    check_refused("mote bench --device cpu --rows 1,8 -m " FIXTURE, 1, "for a GPU");
     check_refused("mote bench --device cpu --accept 0.8 -m " FIXTURE, 1, "for a GPU");
     shell("mote info -m " FIXTURE);
     if (strstr(out.data, "\ndevice          cuda")) {
@@ -583,7 +584,9 @@ static void test_amalgamation(void) {
     CHECK(code == 0, "amalgamate: %s", err.data);
     shell("grep -c __CUDACC__ @/dist/engine.c");
     CHECK(!strcmp(out.data, "0\n"), "engine.c has parts for GPUs: %s", out.data);
-    shell("cc -std=c11 -E -P -I@/dist @/dist/engine.c -o @/c.i && cc -std=c11 -E -P -I@/dist -x c @/dist/engine.cu -o @/cu.i && cmp @/c.i @/cu.i");
+    // NDEBUG: an assertion names its file.
+    shell("cc -std=c11 -E -P -DNDEBUG -I@/dist @/dist/engine.c -o @/c.i && cc -std=c11 -E -P -DNDEBUG -I@/dist -x c @/dist/engine.cu -o @/cu.i && "
+          "cmp @/c.i @/cu.i");
     CHECK(code == 0, "engine.c is not engine.cu as C: %s%.1000s", out.data, err.data);
     shell("echo '#include \"diagnose.h\"' | cc -std=c11 -Wall -Wextra -Werror -I@/dist -fsyntax-only -x c -");
     CHECK(code == 0, "diagnose.h alone: %.1000s", err.data);

@@ -170,7 +170,7 @@ static void test_measure(const fixture *f) {
     const mote_launch *launches = NULL;
     mote_measurement x = {0};
     size_t count = 0;
-    for (int rows = 1; rows <= 4; rows++) {
+    for (int rows = 1; rows <= MOTE_ROWS_MAX; rows++) {
         x = (mote_measurement){.rows = rows, .depth = 100, .steps = 20};
         if (!is_gpu) {
             EXPECT(MOTE_EUNSUPPORTED, mote_measure(s, &x, &failure));

@@ -44,7 +44,7 @@ static int read_some(FILE *in, const char *name, size_t limit, bytes *b) { (void
 #include "../../serve/budget.c"
 #include "../../serve/connection.c"
 #include "../../serve/listen.c"
-#include "../../serve/write.c"
+#include "../../program/write.c"
 #include "../../serve/field_table.c"
 #include "../../serve/fields.c"
 #include "../../serve/access.c"

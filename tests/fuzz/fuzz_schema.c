@@ -74,7 +74,7 @@ static void try_tools(const char *text, const uint8_t *choices, size_t n) {
         schema_free(s);
         return;
     }
-    int code = tools.nodes[0].type == JSON_ARRAY ? call_grammar_open(&calls, s, &tools, NULL, n % 2, &error) : MOTE_EINVAL;
+    int code = tools.nodes[0].type == JSON_ARRAY ? call_grammar_open(&calls, s, &tools, NULL, (enum call_form)(n % 5), &error) : MOTE_EINVAL;
     if (tools.nodes[0].type != JSON_ARRAY) memset(&calls, 0, sizeof calls);
     else if (code && (error.code != code || !error.message[0])) abort();
     if (!code) {

@@ -7,6 +7,7 @@
 
 #include "inside.h"
 #include "no_memory.h"
+#include "folders.h"
 #include "test.h"
 
 // ---- 1. Helpers -----------------------------------------------------------------------------------------------------
@@ -160,9 +161,10 @@ static const char PARAMETERS[] =
 
 static char *tools_of(const char *first, const char *second) {
     static char text[4096];
+    const int flat = !(model->family & CHAT_MISTRAL);               // whose templates want "function"
     snprintf(text, sizeof text,
-             "[{\"type\": \"function\", \"function\": {\"name\": \"%s\", \"parameters\": %s}}, {\"name\": \"%s\", \"parameters\": {\"type\": "
-             "\"object\", \"properties\": {}}}]", first, PARAMETERS, second);
+             "[{\"type\": \"function\", \"function\": {\"name\": \"%s\", \"parameters\": %s}}, %s{\"name\": \"%s\", \"parameters\": {\"type\": "
+             "\"object\", \"properties\": {}}}%s]", first, PARAMETERS, flat ? "" : "{\"function\": ", second, flat ? "" : "}");
     return text;
 }
 
@@ -173,13 +175,14 @@ static int is_control(int32_t id) {
 }
 
 // All that was generated is calls: control tokens only around them, and the turn's end.
-static void check_calls(const told *t, const mote_result *r, const char *name) {
+static void check_calls(const told *t, const mote_result *r, const char *name, enum call_form form) {
     json j;
     int controls = 0, n = 0;
     buf list = {NULL, 0, 0, 0};
     for (int i = 0; i < t->count; i++) controls += is_control(t->ids[i]);
     CHECK(r->calls > 0 && !r->broken_calls, "%d calls, %d broken: %s%s", r->calls, r->broken_calls, t->text[0].data, t->text[2].data);
-    CHECK(controls == 2 * r->calls + (r->stop == MOTE_STOP_EOS), "%d control tokens, %d calls", controls, r->calls);
+    const int marks = form == FORM_BARE ? 0 : form == FORM_LIST ? 1 : 2 * r->calls;
+    CHECK(controls == marks + (r->stop == MOTE_STOP_EOS || form == FORM_BARE || form == FORM_LIST), "%d control tokens, %d calls", controls, r->calls);
     CHECK(t->text[MOTE_ANSWER].size == 1, "text beside the call: '%s'", t->text[MOTE_ANSWER].data);
     buf_text(&list, "[");
     buf_text(&list, t->calls.data);
@@ -220,15 +223,91 @@ static void test_calls(int family, const char *name, const char *escaped) {
                 if (t.ids[i] == tokenizer_find(model->text, "</think>")) from = i + 1;
             memmove(t.ids, t.ids + from, (size_t)(t.count - from) * sizeof *t.ids);
             t.count -= from;
-            check_calls(&t, &r, name);
-            CHECK(!g.one_call || r.calls == 1, "%d calls where one is wanted", r.calls);
+            check_calls(&t, &r, name, call_form_of(family));
+            CHECK(!(g.one_call || call_form_of(family) == FORM_BARE) || r.calls == 1, "%d calls where one is wanted", r.calls);
             CHECK(!g.tool || !strstr(t.calls.data, "nothing"), "another tool is called: %s", t.calls.data);
             others_called += strstr(t.calls.data, "nothing") != NULL;
         }
         forget(&t);
     }
-    CHECK(ended > (test_brief ? 0 : 2), "%d answers ended", ended);
+    const int least = test_brief ? 0 : call_form_of(family) == FORM_LIST ? 1 : 2;      // lists of random calls are long
+    CHECK(ended > least, "%d answers ended", ended);
     model->family = before;
+}
+
+static void is_refused(const mote_generation *g, const char *holds) {
+    int code = mote_generation_check(model, g, &error), same;
+    CHECK(code == MOTE_EINVAL && strstr(error.message, holds), "%s: %d %s", holds, code, code ? error.message : "taken");
+    same = mote_ask(session, "x", g, NULL, &error) == code;
+    CHECK(same && strstr(error.message, holds), "mote_ask: %s", error.message);
+}
+
+// Texts of calls, in which ( and ) stand for the marks before a call, and after it or its name. want: whether it may end; -1: it does not
+// fit. Names of which one begins another.
+#define GO "{\"name\": \"go\", \"arguments\": {}}"
+#define GONE "{\"name\": \"gone\", \"arguments\": {\"x\": 1}}"
+static void test_forms(void) {
+    static const struct { enum call_form form; int one_call, want; const char *text; } cases[] = {
+        {FORM_JSON, 0, 1, "(\n" GO "\n)"}, {FORM_JSON, 0, 1, "(\n" GO "\n)\n(\n" GONE "\n)"}, {FORM_JSON, 1, -1, "(\n" GO "\n)\n("},
+        {FORM_JSON, 0, -1, "(\n" GO "\n)("}, {FORM_JSON, 0, 0, "(\n" GO "\n"}, {FORM_JSON, 0, 0, "(\n" GO "\n)\n"},
+        {FORM_TAGS, 0, 1, "(\n<function=go>\n</function>\n)"}, {FORM_TAGS, 0, -1, "(\n<function=g>"},
+        {FORM_BARE, 0, 1, "{\"name\": \"go\", \"parameters\": {}}"}, {FORM_BARE, 0, 1, "{\"name\": \"gone\", \"parameters\": {\"x\": 1}}"},
+        {FORM_BARE, 0, 0, "{\"name\": \"go\", \"parameters\": {}"}, {FORM_BARE, 0, -1, "{\"name\": \"gone\", \"parameters\": {}}"},
+        {FORM_BARE, 0, -1, "{\"name\": \"go\", \"parameters\": {}}{"}, {FORM_BARE, 0, 0, ""},
+        {FORM_BARE, 0, -1, "{\"name\": \"go\", \"parameters\": {}}\n"}, {FORM_BARE, 0, -1, "{\"name\": \"go\", \"arguments\": {}}"},
+        {FORM_LIST, 0, 1, "([" GO "]"}, {FORM_LIST, 0, 1, "( [" GONE "]"}, {FORM_LIST, 0, -1, "(  ["}, {FORM_LIST, 0, -1, "[" GO "]"},
+        {FORM_LIST, 0, 1, "([" GO ", " GONE ", " GO "]"}, {FORM_LIST, 1, -1, "([" GO ","}, {FORM_LIST, 0, -1, "([" GO "," GO "]"},
+        {FORM_LIST, 0, 0, "([" GO}, {FORM_LIST, 0, 0, "(["}, {FORM_LIST, 0, -1, "([]"}, {FORM_LIST, 0, -1, "([" GO "]("},
+        {FORM_LIST, 0, -1, "([" GO "],"}, {FORM_LIST, 0, -1, "([" GO ")"}, {FORM_LIST, 0, -1, "(("},
+        {FORM_NAMED, 0, 1, "(go){}"}, {FORM_NAMED, 0, 1, "(gone){\"x\": 1}(go){}"}, {FORM_NAMED, 1, -1, "(go){}("}, {FORM_NAMED, 0, -1, "(gon)"},
+        {FORM_NAMED, 0, -1, "(goner"}, {FORM_NAMED, 0, -1, "()"}, {FORM_NAMED, 0, 0, "(go"}, {FORM_NAMED, 0, 0, "(go)"},
+        {FORM_NAMED, 0, -1, "(gone){}"}, {FORM_NAMED, 0, -1, "(go){}\n"}, {FORM_NAMED, 0, -1, "go"}, {FORM_NAMED, 0, -1, "(go)("}};
+    static const char tools_text[] = "[{\"name\": \"gone\", \"parameters\": {\"type\": \"object\", \"properties\": {\"x\": {\"type\": \"integer\"}}, "
+                                     "\"required\": [\"x\"]}}, {\"name\": \"go\", \"parameters\": {\"type\": \"object\", \"properties\": {}}}]";
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        json tools;
+        follower w;
+        call_grammar calls;
+        schema *s = schema_new();
+        int fits = !json_parse(&tools, tools_text, sizeof tools_text - 1, "tools", &error);
+        fits = fits && !call_grammar_open(&calls, s, &tools, NULL, cases[i].form, &error) && follower_open(&w, s);
+        if (!CHECK(fits, "%s", error.message)) return;
+        calls.one_call = cases[i].one_call;
+        follower_begin_calls(&w, &calls, 0);
+        for (const char *at = cases[i].text; *at && fits; at++) {
+            fits = *at == '(' || *at == ')' ? follower_tag(&w, *at == '(') : follower_take(&w, at, 1);
+        }
+        const int got = fits ? follower_is_complete(&w) : -1;
+        CHECK(got == cases[i].want, "form %d, one call %d: %s: %d", (int)cases[i].form, cases[i].one_call, cases[i].text, got);
+        follower_close(&w);
+        call_grammar_close(&calls);
+        schema_free(s);
+        json_free(&tools);
+    }
+}
+
+// Mistral's marks are tokens: the bundled model with others under these names.
+static void test_mistral(const mote_options *o, const mote_session_options *so) {
+    static const char *const files[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+                                        "chat_template.jinja"};
+    mote_generation g = {0};
+    for (size_t i = 0; i < COUNT(files); i++) temp_copy("models/demo", files[i]);
+    for (int i = 0; i < 2; i++) {          // once in tokenizer.json, once in tokenizer_config.json
+        const char *file = i ? "tokenizer_config.json" : "tokenizer.json";
+        CHECK(temp_replace(file, "\"</tool_call>\"", "\"[ARGS]\"") && temp_replace(file, "\"<tool_call>\"", "\"[TOOL_CALLS]\""), "%s", file);
+    }
+    if (!CHECK(!mote_open(temp_dir, o, &model, &error) && !mote_session_open(model, so, &session, &error), "%s", error.message)) return;
+    test_calls(CHAT_MISTRAL | CHAT_NEMO, "<|im_end|>\"x", "<|im_end|>\\\"x");
+    test_calls(CHAT_MISTRAL | CHAT_SMALL, "not", "not");
+    model->family = (chat_family)(CHAT_MISTRAL | CHAT_SMALL);
+    g.tool_choice = MOTE_TOOLS_REQUIRED;
+    g.tools = "[{\"name\": \"a[ARGS]\"}]";
+    is_refused(&g, "a tool of such a name");
+    model->family = CHAT_QWEN3_5;
+    g.tools = tools_of("read", "nothing");
+    CHECK(mote_generation_check(model, &g, &error) == MOTE_EUNSUPPORTED && strstr(error.message, "the vocabulary has no <tool_call>"), "%s", error.message);
+    mote_session_close(session);
+    mote_close(model);
 }
 
 // ---- 4. Budgets -----------------------------------------------------------------------------------------------------------
@@ -265,13 +344,6 @@ static void test_budget(void) {
 }
 
 // ---- 5. What is refused, and memory that is ------------------------------------------------------------------------------------------------------
-
-static void is_refused(const mote_generation *g, const char *holds) {
-    int code = mote_generation_check(model, g, &error), same;
-    CHECK(code == MOTE_EINVAL && strstr(error.message, holds), "%s: %d %s", holds, code, code ? error.message : "taken");
-    same = mote_ask(session, "x", g, NULL, &error) == code;
-    CHECK(same && strstr(error.message, holds), "mote_ask: %s", error.message);
-}
 
 static void test_refused(void) {
     mote_generation g = {0}, none = {0};
@@ -354,8 +426,10 @@ int main(int argc, char **argv) {
     test_main_begin("constraint", argc, argv);
     o.device = "cpu";
     so.context = 2048;
+    if (!temp_open()) return test_main_end();
     if (!CHECK(!mote_open("models/demo", &o, &model, &error) && !mote_session_open(model, &so, &session, &error), "%s", error.message))
         return test_main_end();
+    test_forms();
     test_threads();
     test_refused();
     test_no_memory();
@@ -365,8 +439,11 @@ int main(int argc, char **argv) {
     test_calls(CHAT_QWEN3, "read", "read");
     test_calls(CHAT_QWEN3, "<|im_end|>\"x", "<|im_end|>\\\"x");
     test_calls(CHAT_QWEN3_5, "|im_end|", "|im_end|");
+    test_calls(CHAT_LLAMA3 | CHAT_DATED, "<|im_end|>\"x", "<|im_end|>\\\"x");
     CHECK(test_brief || others_called > 0, "the second tool was never called");
     mote_session_close(session);
     mote_close(model);
+    test_mistral(&o, &so);
+    temp_close();
     return test_main_end();
 }

@@ -15,7 +15,7 @@
 #include "../../text/basics.c"
 #include "../../text/utf8.c"
 #include "../../text/json.c"
-#include "../../serve/write.c"
+#include "../../program/write.c"
 
 typedef struct server { mote_runner *runner; } server;
 typedef struct connection { int status; char body[256]; } connection;

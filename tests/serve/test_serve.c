@@ -552,6 +552,19 @@ static void test_damaged(server s) {
     CHECK(answered > (test_brief ? 5 : 20) && refused > 20, "%d answered, %d refused: no test", answered, refused);
 }
 
+// With timings_per_token every event has the drafts so far, which grow up to the last event's.
+static void test_drafts_so_far(server s) {
+    heard h = post(s, "/v1/chat/completions", "{\"messages\": [" FP8 "], \"temperature\": 0, \"stream\": true, \"timings_per_token\": true}");
+    long before = 0, n = 0, values = 0;
+    for (const char *at = h.body; (at = strstr(at, "\"draft_n\": ")) != NULL; values += n > before, before = n) {
+        n = atol(at += strlen("\"draft_n\": "));
+        const char *accepted = strstr(at, "\"draft_n_accepted\": ");
+        CHECK(n >= before && accepted && atol(accepted + strlen("\"draft_n_accepted\": ")) <= n, "drafts of an event: %.60s, %ld before", at, before);
+    }
+    CHECK(values > 2, "draft_n has %ld values in the events: %s", values, h.body);
+    forget(&h);
+}
+
 // What drafts came to is in the timings of their answer, and in the sum of all; without drafts nothing is told of them.
 static void test_drafts(server plain) {
     static const char *const asked[][2] = {
@@ -570,6 +583,7 @@ static void test_drafts(server plain) {
         accepted += good;
         forget(&h);
     }
+    test_drafts_so_far(s);
     heard h = post(plain, asked[0][0], asked[0][1]);
     CHECK(h.status == 200 && !strstr(h.body, "draft_n"), "drafts without any: %s", h.body);
     forget(&h);

@@ -35,7 +35,7 @@ static void try_everything(intruder *me) {
     EXPECT(MOTE_EINVAL, mote_ask(s, "Hello", NULL, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_chat_restore(s, "{}", 2, &count, &failure));
     EXPECT(MOTE_EINVAL, mote_reset(s, &failure));
-    EXPECT(MOTE_EINVAL, mote_speculation_of(s, &speculation, &failure));
+    EXPECT(MOTE_EINVAL, mote_speculation_of(s, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_checkpoint_take(s, &checkpoint, &failure));
     EXPECT(MOTE_EINVAL, mote_clone(s, &clone, &failure));
     EXPECT(MOTE_EINVAL, mote_save(s, bytes, sizeof bytes, &count, &failure));
@@ -47,6 +47,7 @@ static void try_everything(intruder *me) {
     EXPECT(MOTE_EINVAL, mote_launches(s, 1, &launches, &count, &failure));
     CHECK(!mote_logits(s), "mote_logits of a busy session");
     CHECK(mote_tokens(s, &count) && count < 128 && mote_context(s) == 128, "mote_tokens and mote_context of a busy session");
+    EXPECT(MOTE_OK, mote_speculation_of(s, &speculation, &failure));
     int logged = me->logged;
     mote_session_close(s);
     CHECK(me->logged == logged + 1, "closing a busy session is logged");

@@ -133,6 +133,42 @@ static void test_kv_damage(const fixture *f, int kv) {
     mote_session_close(t);
 }
 
+// Equal timelines have equal bytes, whatever the session held before: one that was used and reset, one that had other rows in its logs.
+static void test_canonical(const fixture *f, int kv) {
+    mote_session *s = kv_session(f, 0, kv), *t = kv_session(f, 0, kv);
+    mote_generation g = {.max_tokens = 5};
+    for (int tokens = 0; tokens <= f->T; tokens += tokens < 2 ? 1 : 7) {
+        size_t size;
+        advance(t, f, f->T - 7);
+        EXPECT(MOTE_OK, mote_generate(t, &g, NULL, &failure));
+        EXPECT(MOTE_OK, mote_reset(s, &failure));
+        EXPECT(MOTE_OK, mote_reset(t, &failure));
+        mote_session *fresh = kv_session(f, 0, kv);
+        advance(fresh, f, tokens);
+        advance(s, f, tokens);
+        advance(t, f, tokens);
+        char *bytes = session_bytes(fresh, &size);
+        CHECK(session_is(s, bytes, size), "%s: %d tokens after as many: other bytes", f->dir, tokens);
+        CHECK(session_is(t, bytes, size), "%s: %d tokens after a longer text: other bytes", f->dir, tokens);
+        EXPECT(MOTE_OK, mote_load(t, bytes, size, &failure));
+        CHECK(session_is(t, bytes, size), "%s: %d tokens, loaded: other bytes", f->dir, tokens);
+        free(bytes);
+        mote_session_close(fresh);
+        EXPECT(MOTE_OK, mote_reset(t, &failure));
+    }
+    // Two rows in a log that held five before, and four.
+    EXPECT(MOTE_OK, mote_reset(s, &failure));
+    static const int of_s[] = {5, 7}, of_t[] = {4, 5, 7};
+    for (int i = 0; i < 2; i++) advance(s, f, of_s[i]);
+    for (int i = 0; i < 3; i++) advance(t, f, of_t[i]);
+    size_t size;
+    char *bytes = session_bytes(s, &size);
+    CHECK(session_is(t, bytes, size), "%s: a log of two rows after longer ones: other bytes", f->dir);
+    free(bytes);
+    mote_session_close(s);
+    mote_session_close(t);
+}
+
 // A checkpoint that outlives its model, and another model where that one was: the two change places. Synthetic ones are told
 // apart by their shapes and formats.
 static void test_dangling_checkpoint(const char *name, const char *other) {

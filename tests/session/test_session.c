@@ -141,6 +141,7 @@ static void test_fixture(const fixture *f, const fixture *other, int i) {
     test_partials(f);
     for (int from = MOTE_KV_F32; from <= MOTE_KV_FP8; from++) {
         test_kv_damage(f, from);
+        test_canonical(f, from);
         for (int to = MOTE_KV_F32; to <= MOTE_KV_FP8; to++) test_kv_conversion(f, from, to);
     }
 }

@@ -58,6 +58,16 @@ static const render_case family_cases[] = {
     {SMALL, "{'messages':[{'role':'system','content':'S'}," USER ",{'role':'assistant','content':'A'},"
             "{'role':'system','content':'N'}," USER "]}",
      "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]Hi[/INST]A</s>[SYSTEM_PROMPT]N[/SYSTEM_PROMPT][INST]Hi[/INST]"},
+    // In an assistant's place, which Small's template has as well; Nemo refuses two questions, and has the system text in the last turn.
+    {SMALL, "{'messages':[{'role':'system','content':'S'}," USER ",{'role':'system','content':'N'}," USER "]}",
+     "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]Hi[/INST][SYSTEM_PROMPT]N[/SYSTEM_PROMPT][INST]Hi[/INST]"},
+    {SMALL, "{'messages':[" USER "," USER "]}", NULL},
+    {NEMO, "{'messages':[" USER ",{'role':'system','content':'N'}," USER "]}", NULL},
+    {NEMO, "{'messages':[{'role':'system','content':'S'}," USER ",{'role':'assistant','content':'A'},"
+           "{'role':'system','content':'N'}," USER "]}",
+     "<s>[INST]Hi[/INST]A</s>[INST]System message:\nN[/INST][INST]S\n\nHi[/INST]"},
+    {NEMO, "{'messages':[{'role':'system','content':'S'}," USER ",{'role':'system','content':'N'}]}",
+     "<s>[INST]Hi[/INST][INST]S\n\nSystem message:\nN[/INST]"},
     {MIXTRAL, "{'messages':[" USER "," USER "]}", NULL},
     {MIXTRAL, "{'messages':[" USER ",{'role':'tool','content':'1'}]}", NULL},
     // Ids of nine characters are made of others, the same for a call and its result.

@@ -358,12 +358,22 @@ static void test_refusals(void) {
     check_refusal(code, FORMAT, t, &err, "no token for byte 0xAD");
     code = open_parts(&t, -1, NULL, 0xAD, NULL);
     CHECK(code == FORMAT && !t, "no place for an error");
-    static const char *const files[] = {"", "[]", "{}", "{\"model\":7}", "{\"model\":{\"type\":\"BPE\"}}", "\xFF"};
+#define BPE "\"model\":{\"type\":\"BPE\""
+    static const struct { const char *text, *message; } files[] = {
+        {"", "not valid JSON"}, {"[]", "no \"model\""}, {"{}", "no \"model\""}, {"{\"model\":7}", "model without a type"},
+        {"{\"model\":{},\"normalizer\":{\"type\":\"Prepend\"}}", "model without a type"},
+        {"{\"model\":{\"type\":7}}", "model without a type"}, {"{" BPE "}}", "no pre_tokenizer"}, {"\xFF", "not valid JSON"},
+        {"{" BPE ",\"byte_fallback\":true},\"pre_tokenizer\":7,\"normalizer\":{\"type\":\"Prepend\"}}", "pre-tokenizer without a type"},
+        {"{" BPE ",\"vocab\":[],\"merges\":[]},\"pre_tokenizer\":" BYTE_LEVEL "}", "model: vocab must be an object"},
+        {"{" BPE ",\"vocab\":{}},\"pre_tokenizer\":" BYTE_LEVEL "}", "model: merges must be a list"},
+        {"{" BPE ",\"vocab\":{},\"merges\":[]},\"pre_tokenizer\":" BYTE_LEVEL ",\"added_tokens\":{}}", "added_tokens must be a list"}};
+#undef BPE
     for (size_t i = 0; i < COUNT(files); i++) {
-        write_temp(files[i], strlen(files[i]));
+        write_temp(files[i].text, strlen(files[i].text));
         memset(&err, 0, sizeof err);
         code = tokenizer_open(&t, temp_dir, &err);
-        CHECK(code && !t && strstr(err.message, "tokenizer.json: "), "file %zu: %s", i, err.message);
+        CHECK(code && !t && strstr(err.message, "tokenizer.json: ") && strstr(err.message, files[i].message), "%s: %s, not %s", files[i].text,
+              err.message, files[i].message);
     }
     code = tokenizer_open(&t, "/nonexistent", &err);
     check_refusal(code, MOTE_EIO, t, &err, "/nonexistent/tokenizer.json: No such file");

@@ -105,7 +105,7 @@ static void test_space_refusals(void) {
         {{SPACES_ALWAYS, "null", STRIP("2"), -1, NULL}, "Strip"},
         {{SPACES_ALWAYS, "null", STRIP("1"), 0x41, NULL}, "no token for byte 0x41"},
         {{SPACES_ALWAYS, "null", STRIP("1"), -1, ",'~':259,'a':260,'b':261,'~a':262"}, "merge 1:"},
-        {{SPACES_ALWAYS, "{'type':'Digits'}", STRIP("1"), -1, NULL}, "normalizer \"Prepend\""},
+        {{SPACES_ALWAYS, "{'type':'Digits'}", STRIP("1"), -1, NULL}, "pre-tokenizer \"Digits\""},
     };
     for (size_t i = 0; i < COUNT(refused); i++) {
         tokenizer *t;

@@ -1,4 +1,4 @@
-/* serve/write.c: JSON and events as they go out. It knows text, and nothing of what it says. */
+/* program/write.c: JSON and events as they go out. It knows text, and nothing of what it says. */
 
 /* As much of a text as fits, as whole characters; U+FFFD for what is no UTF-8. A zero follows it. */
 static void utf8_fit(char *out, size_t capacity, const char *text, size_t n) {
