@@ -59,7 +59,7 @@ enum cpu_kernel {
     CPU_BF16, CPU_F16,           /* the same; for one token row cpu/products.c unpacks the codes itself */
     CPU_E4M3,                    /* cpu/products.c unpacks the codes; SCALES are F32, of blocks or of rows */
     CPU_E2M1,                    /* cpu/nibbles.c, for one FACTOR and an E4M3 for each 16 columns */
-    CPU_UINT4                    /* cpu/nibbles.c, for words of a scale and a zero point for each group of columns */
+    CPU_UINT4                    /* cpu/int4_products.c, for words of a scale and a zero point for each group of columns */
 };
 
 /* A component of a format. */
