@@ -259,7 +259,7 @@ LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x,
     }
 }
 
-/* y[j][r] = W[row + r] . token row j for `rows` <= ROW_BLOCK weight rows from a multiple of ROW_BLOCK on. */
+/* y[j][r] = W[row + r] . token row j for 1 <= `rows` <= ROW_BLOCK weight rows from a multiple of ROW_BLOCK on. */
 LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const token_batch *tokens, float (*y)[ROW_BLOCK]) {
     const float *const *x = tokens->x;
     const int count = tokens->count;
@@ -272,7 +272,9 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const toke
     const int fours = (rows + 3) / 4 * 4, codes = uses_e4m3_kernel(w);
     memset(sum, 0, (size_t)count * sizeof *sum);
     weight_row from[ROW_BLOCK];
-    for (int r = 0; r < fours; r++) from[r] = matrix_row(w, row + r < w->rows ? row + r : w->rows - 1);
+    int filled = 0;
+    do from[filled] = matrix_row(w, row + filled < w->rows ? row + filled : w->rows - 1);
+    while (++filled < fours);
     if (codes) FOR(add_e4m3)(sum, w, from, fours, x, count);
     else FOR(add_floats)(sum, w, from, row, fours, x, count);
     for (int r = 0; r < rows; r++) {
