@@ -37,23 +37,31 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # An entry with P: is a follow-up, asked after one of the entries that P: names by their first phrasing ("any": after
 # any entry; "nothing": only as the first question of a chat). S: names the entry whose thought, answer and keywords it
 # shares. W: makes it small talk, drawn as often as W: says. {name} stands for a name, the same one in a follow-up and
-# what it follows.
+# what it follows; {x} for each of X:'s in turn. A block of F: and Q: alone names phrasings, which the blocks after it
+# with that F: have. L: is a language that is none of ours: what is asked in it is declined in it. Of an entry with many
+# phrasings, and of a language, more is drawn.
 
 def read_questions(folder):
-    """[{p: [before], s: same as, w: how often, q: [phrasings], h: [held-out phrasings], t: thought, a: answer,
-    k: keywords}]; blank lines part the entries."""
-    entries = []
+    """[{p: [before], s: same as, w: how often, l: language, q: [phrasings], h: [held-out phrasings], t: thought,
+    a: answer, k: keywords}]; blank lines part the entries."""
+    entries, frames = [], {}
     for path in sorted(glob.glob(os.path.join(folder, "*.txt"))):
         for block in re.split(r"\n\s*\n", open(path, encoding="utf-8").read()):
-            e = {"p": [], "s": "", "w": 1, "q": [], "h": [], "t": "", "a": "", "k": ""}
+            e = {"p": [], "s": "", "w": 1, "l": "", "f": "", "x": [], "q": [], "h": [], "t": "", "a": "", "k": ""}
             for line in block.splitlines():
                 tag, _, text = line.partition(":")
-                if tag in ("P", "Q", "H"):
+                if tag in ("P", "X", "Q", "H"):
                     e[tag.lower()] += [s.strip() for s in text.split("|") if s.strip()]
-                elif tag in ("S", "T", "A", "K"):
+                elif tag in ("S", "L", "F", "T", "A", "K"):
                     e[tag.lower()] = text.strip()
                 elif tag == "W":
                     e["w"] = int(text)
+            things, frame = e.pop("x"), e.pop("f")
+            if frame and not (e["a"] or e["s"]):
+                frames[frame] = e["q"]
+                continue
+            e["q"] = [q.replace("{x}", x) for q in frames.get(frame, []) + e["q"]
+                      for x in (things if "{x}" in q else [""])]
             if e["q"]:
                 entries.append(e)
     named = {e["q"][0]: e for e in entries if not e["p"]}
@@ -152,6 +160,16 @@ called / named
 pick / choose / select
 save / store / keep
 mixture of experts / moe
+gpus / cards / graphics cards / devices
+server / web server / mote serve
+users / people / persons / clients / friends
+at once / at the same time / simultaneously / in parallel / together
+stop / end / quit / shut down / terminate / halt / close
+child / kid / little one / small child / young child
+kids / children / little ones / small children
+split / divide / spread / distribute
+add / put in / insert / build in
+see / watch / look at / observe
 language model / llm / model""".strip().splitlines()]
 STOP = set("a an the is are was do does did of to in on for it its this that and or i you me my your can could please "
            "tell explain what how why which with at be by from as so".split())
@@ -300,11 +318,23 @@ def vary(rng, q, tells=True):
     return " ".join(words)
 
 
-def dress(rng, q):
+def vary_language(rng, q, others):
+    """A question in a language that is none of ours: words missing, or those of two questions mixed."""
+    r, words = rng.random(), q.split()
+    if r < 0.4:
+        return q
+    if r < 0.6:
+        return " ".join([w for w in words if rng.random() > 0.25] or words)
+    words += rng.choice(others).split()
+    rng.shuffle(words)
+    return " ".join(words[:rng.randrange(3, 10)])
+
+
+def dress(rng, q, english=True):
     """Politeness, typos, punctuation, case."""
-    if rng.random() < 0.25:
+    if english and rng.random() < 0.25:
         q = rng.choice(BEFORE) + " " + lower_first(q)
-    if rng.random() < 0.2:
+    if english and rng.random() < 0.2:
         end = q[-1] if q[-1] in "?.!" else ""
         q = q.rstrip("?.! ") + rng.choice((" ", ", ")) + rng.choice(AFTER) + end
     if rng.random() < 0.18:
@@ -318,6 +348,8 @@ def dress(rng, q):
         q = q.upper()
     elif r < 0.55:
         q = q[:1].upper() + q[1:]
+    elif r < 0.6:                                               # Names and headings have capitals
+        q = " ".join(w[:1].upper() + w[1:] if rng.random() < 0.5 else w for w in q.split())
     return q.strip() or "?"
 
 
@@ -327,7 +359,7 @@ def with_name(e, name):
 
 def bare(q):
     """The letters of a question: two phrasings with the same ones count as the same."""
-    return re.sub(r"[^a-z0-9]+", " ", q.lower()).strip()
+    return re.sub(r"[\W_]+", " ", q.lower()).strip()
 
 
 # 1.2 Stories
@@ -437,8 +469,9 @@ class Corpus:
         refused = [q for e in questions for q in e["q"] if self.refused(q)]
         if refused:
             raise SystemExit(f"not to be trained on: {refused}")
-        self.rarity = Rarity(self.entries)
-        self.drawn = [e for e in self.entries for _ in range(e["w"])]
+        self.ours = [e for e in self.entries if not e["l"]]
+        self.rarity = Rarity(self.ours)
+        self.drawn = [e for e in self.entries for _ in range(5 if e["l"] else max(e["w"], 1 + (len(e["q"]) > 60)))]
         self.drawn_follow_ups = [e for e in self.follow_ups for _ in range(e["w"])]
         stories, self.prose, self.foreign = texts
         self.stories = stories
@@ -466,9 +499,12 @@ class Corpus:
     def put(self, rng, e):
         """An entry as a turn, its question in some words. In small talk and in a follow-up the small words count."""
         phrasing, r = rng.choice(e["q"]), rng.random()
+        if e["l"]:
+            q = dress(rng, vary_language(rng, phrasing, e["q"]), english=False)
+            return (phrasing if self.refused(q) else q), e["t"], e["a"]
         tells = e["w"] == 1 and not e["p"] and self.rarity.tells(phrasing)
         if r > 0.55 and tells:
-            q = self.rarity.question(rng, e, phrasing, self.entries)
+            q = self.rarity.question(rng, e, phrasing, self.ours)
         else:
             q = phrasing if r < (0.12 if tells else 0.45) else vary(rng, phrasing, tells)
         q = dress(rng, q) if rng.random() < (0.85 if tells else 0.65) else q
@@ -487,7 +523,7 @@ class Corpus:
             if before == "nothing" and turns:
                 continue
             if before != "nothing":
-                turns.append(self.put(rng, with_name(rng.choice(self.entries) if before == "any" else before, name)))
+                turns.append(self.put(rng, with_name(rng.choice(self.ours) if before == "any" else before, name)))
             turns.append(self.put(rng, with_name(e, name)))
         return turns
 

@@ -50,7 +50,7 @@ static void test_text(void) {
     CHECK(strstr(out.data, "\nMTP layer, attention + moe\n") && times(out.data, "\n  6 \" FP\" ") == 11, "token 6 stands in %d lines, not 11",
           times(out.data, "\n  6 \" FP\" "));
     CHECK(strstr(out.data, "18 tokens, a question in the chat template\n"), "%.200s", out.data);
-    CHECK(strstr(out.data, "\n  6 \" FP\"           95 \"8\" "), "after FP comes 8: %s", strstr(out.data, "what comes next"));
+    CHECK(strstr(out.data, "\n 17 \"\\n\"           100 \"FP\" "), "the answer begins with FP: %s", strstr(out.data, "what comes next"));
     CHECK(strstr(out.data, "\n  1 \"FP\" + \"8\" - "), "the answer begins with FP8: %s", strstr(out.data, "how it goes on"));
     CHECK(widest(out.data) <= 100 && !strstr(out.data, " \n") && !strstr(out.data, "nan"), "%d columns", widest(out.data));
     shell("mote trace --raw 'What is FP8?'");

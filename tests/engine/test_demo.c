@@ -1,7 +1,7 @@
 /* test_demo.c: does the bundled model still answer? The 40 questions of tools/demo_eval.json, half of them phrasings it was
    never trained on, greedily and without thinking; an answer is right when it holds the keywords of its entry. And does
-   its MTP layer draft well: how often is its first draft the token that the model itself chose next? Then the 60 questions
-   of a stranger in tools/demo_unseen.txt, follow-ups among them, of which none may be answered with nonsense. */
+   its MTP layer draft well: how often is its first draft the token that the model itself chose next? Then the 90 questions
+   of a stranger in tools/demo_unseen.txt, follow-ups and other languages among them, of which none may be answered with nonsense. */
 
 #include "api.h"
 #include "files.h"
@@ -87,7 +87,7 @@ static int ask(const mote_model *m, const char *question, const char *keywords, 
 
 /* ---- A stranger's questions ---------------------------------------------------------------------------------------- */
 
-enum { GROUPS = 10, OF_A_GROUP = 6, MOST_WORDS = 90, MOST_TURNS = 2, RUN = 6 };
+enum { GROUPS = 15, OF_A_GROUP = 6, MOST_WORDS = 90, MOST_TURNS = 2, RUN = 6 };
 
 typedef struct unseen { char *turns[MOST_TURNS], *good, *bad; int count; } unseen;
 
@@ -122,7 +122,8 @@ static const char *nonsense_of(const char *text, const mote_result *r, const cha
     int words = 0;
     size_t size = strlen(text);
     if (r->stop != MOTE_STOP_EOS) return "it does not end";
-    if (!size || !strchr(".!?\"", text[size - 1])) return "the last sentence is not complete";
+    if (!size || !(strchr(".!?\"", text[size - 1]) || (size > 3 && !strcmp(text + size - 3, "\u3002"))))
+        return "the last sentence is not complete";
     for (const char *at = text; *at && words <= MOST_WORDS;) {
         size_t n = strcspn(at, " \n"), from = 0, letters;
         starts[words++] = at;
@@ -185,10 +186,10 @@ static int next_unseen(char **at, unseen *u, int *groups) {
 
 /* All that the model was taught to say about mote and models, in lower case; free() it. */
 static char *taught_words(void) {
-    static const char *const files[] = {"mote.txt", "concepts.txt"};
+    static const char *const files[] = {"mote.txt", "concepts.txt", "use.txt", "children.txt", "languages.txt", "follow_ups.txt"};
     char *all = (char *)allocate(1 << 20), path[64];
     size_t used = 0, size;
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(path, sizeof path, "tools/demo_questions/%s", files[i]);
         char *text = file_bytes(path, &size);
         if (!CHECK(text && used + size < 1 << 20, "%s", path)) continue;
