@@ -48,7 +48,7 @@ skip() {
 sanitize() {
     local tool=$1
     shift
-    timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 "$@"
+    timeout 900 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 "$@"
 }
 
 # Checkpoints of the real layer sizes take a minute of other processors than the tests do.
