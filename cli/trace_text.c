@@ -4,6 +4,7 @@ enum { LABEL_WIDTH = 14, LABEL_BYTES = 4 * LABEL_WIDTH + 16 };
 
 static void put_character(buf *out, uint32_t c) {
     if (c == '\n') buf_text(out, "\\n");
+    else if (c == '"') buf_text(out, "\\\"");
     else if (c == '\t') buf_text(out, "\\t");
     else if (c < ' ' || c == 127) putf(out, "\\x%02x", (unsigned)c);
     else utf8_put(out, c);
@@ -257,7 +258,7 @@ static void print_passes(const trace *t) {
         printf("%s\n", pass[i].source == MOTE_DRAFT_COPY && pass[i].drafts ? " (copied)" : "");
     }
     printf(t->info->mtp_layers ? "+ a draft of the MTP layer that was taken, - one that was refused, and all after it\n"
-                               : "there is no MTP layer, so nothing is drafted\n");
+                               : "there is no MTP layer; what stands earlier in the text is copied as a draft\n");
 }
 
 /* only: the layer to show in detail; -1: all of them. */

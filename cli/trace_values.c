@@ -207,10 +207,10 @@ static int trace_memory(trace *t) {
     return t->layers && t->final && t->next && t->drafts ? 0 : complain(EXIT_FAILURE, "out of memory for a trace of %d tokens", t->count);
 }
 
-/* The answer to the tokens, by a session that drafts where the model can. */
+/* The answer to the tokens, by a session that drafts: by the MTP layer, or copies. */
 static int trace_answer(trace *t) {
     mote_session_options how = {.size = sizeof how, .context = t->count + TRACE_ANSWER, .callbacks = callbacks(),
-                                .mtp = t->info->mtp_layers ? TRACE_DRAFTS : MOTE_MTP_OFF};
+                                .mtp = TRACE_DRAFTS};
     mote_session *session = NULL;
     mote_error error = {0, ""};
     if (how.context > t->info->context_max) how.context = t->info->context_max;
