@@ -39,7 +39,7 @@ static void follow(follower *w, const uint8_t *choices, size_t n) {
         int count = 0, at = 0;
         memset(allowed, 0, sizeof allowed);
         mask_words(w, model_vocabulary(&model), allowed);
-        for (int opens = 0; opens < 2; opens++) allowed[256 + opens] = (unsigned char)place_tag(w, &w->now, &w->next, opens);
+        for (int opens = 0; w->calls && opens < 2; opens++) allowed[256 + opens] = (unsigned char)place_tag(w, &w->now, &w->next, opens);
         for (int b = 0; b < 258; b++) count += allowed[b];
         if (!count && !follower_is_complete(w)) abort();
         if (!count) return;
