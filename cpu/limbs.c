@@ -1,5 +1,5 @@
-/* cpu/limbs.c: token rows as fixed-point numbers of int8 limbs, for weights of four bits (cpu/nibbles.c, cpu/quads.c). Knows
-   threads, but no matrices.
+/* cpu/limbs.c: token rows as fixed-point numbers of int8 limbs, for weights of four bits (cpu/nibbles.c,
+   cpu/int4_products.c). Knows threads, but no matrices.
 
    Some columns have one activation scale, a power of two, and x = scale X with |X| <= 2^22: of the largest of them that is 22
    bits and a sign. Codes are whole numbers too, and so is the sum of these columns' products, exactly: in any order, by any

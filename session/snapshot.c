@@ -208,8 +208,8 @@ static void kv_convert(char *to, dtype to_type, const char *from, dtype from_typ
     }
 }
 
-/* What counts for nothing is saved as zeros, so that equal timelines have equal bytes: rows of logs that are not part of the timeline;
-   the last hidden row and the logits before the first token. to: where piece i is saved. */
+/* What counts for nothing is saved as zeros, so that what a session held before does not show in the bytes: rows of logs that are not
+   part of the timeline; the last hidden row and the logits before the first token. to: where piece i is saved. */
 static void saved_clear(const mote_session *s, int i, const saved_piece *p, char *to) {
     const size_t kept = (size_t)s->accepted;
     if (!s->count && (i == 2 || i == 3)) memset(to, 0, p->size);

@@ -499,7 +499,6 @@ static void test_chat(void) {
     CHECK(line_count(&out) == 1, "chat went on after /quit: '%s'", out.data);
 }
 
-// The text is the same however many tokens are drafted, and from whichever part of the vocabulary.
 // The README's commands that need no GPU and no download.
 static void test_readme(void) {
     char line[512], command[512];
@@ -517,6 +516,7 @@ static void test_readme(void) {
     CHECK(!in || ran > 3, "%d commands in the README", ran);
 }
 
+// The text is the same however many tokens are drafted, and from whichever part of the vocabulary.
 static void test_speculation(void) {
     static const char *const ways[] = {"3 --draft-rows 100", "2 --verify-spec"};
     static const char *const texts[] = {"--greedy", "--temp 1 --seed 7"};
