@@ -112,7 +112,24 @@ INLINE quarter_lanes int4_quarters_plain(const float *from) {
     return *(const quarter_lanes *)from;
 }
 
+/* to[r] = the sum of row r's four partial sums, pairwise. */
+INLINE void int4_row_sums_plain(quarter_lanes sum, float *to) {
+    *to = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
 #ifdef LEVELS
+V3 INLINE void int4_row_sums_v3(__m256 sum, float *to) {
+    const __m256 pairs = sum + _mm256_permute_ps(sum, 0x4e), all = pairs + _mm256_permute_ps(pairs, 0xb1);
+    to[0] = _mm256_cvtss_f32(all);
+    to[1] = _mm_cvtss_f32(_mm256_extractf128_ps(all, 1));
+}
+
+V4 INLINE void int4_row_sums_v4(__m512 sum, float *to) {
+    const __m512 pairs = sum + _mm512_maskz_permute_ps(0xffff, sum, 0x4e);
+    const __m512 all = pairs + _mm512_maskz_permute_ps(0xffff, pairs, 0xb1);
+    _mm_storeu_ps(to, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)));
+}
+
 V3 INLINE __m256 minus_product_v3(__m256 from, __m256 a, __m256 b) {
     return _mm256_fnmadd_ps(a, b, from);
 }
@@ -253,47 +270,34 @@ V4 INLINE int4_codes_v4 int4_codes_at_v4(const uint8_t *at, size_t below) {
     return c;
 }
 
-/* Sums of each limb first: a sum of all three is a chain of 26 dependent operations, and few sums are too few of them to be
-   computed side by side. */
-V4 INLINE void int4_few_products_v4(__m512 *products, const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x,
-                                    int s, const int count) {
-    __m512i sum[LIMBS][4];
+/* x, loaded once: compilers would load it again for each of its uses, and these would wait for loads. */
+V4 INLINE __m512i loaded_v4(__m512i x) {
+    __asm__("" : "+v"(x));
+    return x;
+}
+
+/* Sums of each limb first: then a code is loaded once for all of them, and no chain of dependent operations is longer than nine. */
+V4 INLINE void int4_products_v4(__m512 *products, const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x, int s,
+                                const int count) {
+    __m512i sum[LIMBS][8];
     for (int k = 0; k < LIMBS; k++)
         for (int i = 0; i < groups * count; i++) sum[k][i] = _mm512_setzero_si512();
+#pragma GCC unroll 4
     for (int p = 0; p < QUARTER_PARTS; p++)
-        for (int odd = 0; odd < 2; odd++)
+#pragma GCC unroll 2
+        for (int odd = 0; odd < 2; odd++) {
+            __m512i codes[4];
+            for (int g = 0; g < groups; g++) codes[g] = loaded_v4(odd ? c[g].odd[p] : c[g].even[p]);
             for (int t = 0; t < count; t++)
                 for (int k = 0; k < LIMBS; k++) {
                     const __m512i limbs = limbs_v4(x[t][s].limb[k][p][odd]);
-                    for (int g = 0; g < groups; g++) {
-                        __m512i *to = &sum[k][groups * t + g];
-                        *to = _mm512_dpbusd_epi32(*to, odd ? c[g].odd[p] : c[g].even[p], limbs);
-                    }
+                    for (int g = 0; g < groups; g++)
+                        sum[k][groups * t + g] = _mm512_dpbusd_epi32(sum[k][groups * t + g], codes[g], limbs);
                 }
+        }
     for (int i = 0; i < groups * count; i++) {
         const __m512i upper = _mm512_add_epi32(_mm512_maskz_slli_epi32(0xffff, sum[0][i], 8), sum[1][i]);
         products[i] = _mm512_maskz_cvtepi32_ps(0xffff, _mm512_add_epi32(_mm512_maskz_slli_epi32(0xffff, upper, 8), sum[2][i]));
     }
-}
-
-V4 INLINE void int4_products_v4(__m512 *products, const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x, int s,
-                                const int count) {
-    __m512i sum[16];
-    if (groups * count <= 4) {
-        int4_few_products_v4(products, c, groups, x, s, count);
-        return;
-    }
-    for (int i = 0; i < groups * count; i++) sum[i] = _mm512_setzero_si512();
-    for (int k = 0; k < LIMBS; k++) {
-        for (int i = 0; i < groups * count && k; i++) sum[i] = _mm512_maskz_slli_epi32(0xffff, sum[i], 8);
-        for (int p = 0; p < QUARTER_PARTS; p++)
-            for (int odd = 0; odd < 2; odd++)
-                for (int t = 0; t < count; t++) {
-                    const __m512i limbs = limbs_v4(x[t][s].limb[k][p][odd]);
-                    for (int g = 0; g < groups; g++)
-                        sum[groups * t + g] = _mm512_dpbusd_epi32(sum[groups * t + g], odd ? c[g].odd[p] : c[g].even[p], limbs);
-                }
-    }
-    for (int i = 0; i < groups * count; i++) products[i] = _mm512_maskz_cvtepi32_ps(0xffff, sum[i]);
 }
 #endif

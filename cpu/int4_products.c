@@ -14,7 +14,7 @@ enum {
     FOR(GROUP_ROWS) = LANES / QUARTERS,            /* weight rows of a register */
     FOR(GROUPS) = ROW_BLOCK / FOR(GROUP_ROWS),
     FOR(GROUPS_AT_ONCE) = LANES / 4,               /* so many, times as many token rows, have their sums in registers */
-    FOR(TOKENS_AT_ONCE) = LANES / 4
+    FOR(TOKENS_AT_ONCE) = LANES == 8 ? 2 : 1
 };
 
 /* sum + (scale act_scale) (product - zero all) for column block x. */
@@ -96,22 +96,26 @@ LEVEL INLINE void FOR(int4_unpack)(FOR(int4_tile) *tile, const matrix *w, int ro
     }
 }
 
-/* sum[t] += a tile's n column blocks . x[t] from column block `first` on, for `count` token rows, a constant. */
+/* sum[t] += a tile's n column blocks . x[t] from column block `first` on, for `count` token rows, a constant. next: token rows whose
+   limbs are prefetched on the way. */
 LEVEL INLINE void FOR(int4_add_tile)(float (*sum)[ROW_BLOCK][QUARTERS], const FOR(int4_tile) *tile, const quarter_limbs *const *x,
-                                     int first, int n, const int count) {
+                                     const quarter_limbs *const *next, int first, int n, const int count) {
     enum { AT_ONCE = FOR(GROUPS_AT_ONCE) };
-    for (int s = 0; s < n; s++)
-        for (int g = 0; g < FOR(GROUPS); g += AT_ONCE) {
+    for (int g = 0; g < FOR(GROUPS); g += AT_ONCE) {
+        FOR(vec) partial[FOR(TOKENS_AT_ONCE) * AT_ONCE];
+        for (int i = 0; i < count * AT_ONCE; i++)
+            partial[i] = *(const FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)];
+        for (int s = 0; s < n; s++) {
             FOR(products) products[FOR(TOKENS_AT_ONCE) * AT_ONCE];
-            FOR(vec) partial[FOR(TOKENS_AT_ONCE) * AT_ONCE];
+            for (int t = 0; t < count && !g; t++)
+                for (size_t i = 0; i < sizeof **x; i += CACHE_LINE) __builtin_prefetch((const char *)(next[t] + first + s) + i);
             FOR(int4_products)(products, &tile->codes[s][g], AT_ONCE, x, first + s, count);
             for (int i = 0; i < count * AT_ONCE; i++)
-                partial[i] = *(const FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)];
-            for (int i = 0; i < count * AT_ONCE; i++)
                 partial[i] = FOR(plus_quarters)(partial[i], products[i], &tile->of[s][g + i % AT_ONCE], &x[i / AT_ONCE][first + s]);
-            for (int i = 0; i < count * AT_ONCE; i++)
-                *(FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)] = partial[i];
         }
+        for (int i = 0; i < count * AT_ONCE; i++)
+            *(FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)] = partial[i];
+    }
 }
 
 /* sum[j] = `rows` weight rows . x[j] for any number of token rows. */
@@ -126,14 +130,8 @@ LEVEL INLINE void FOR(int4_many)(float (*sum)[ROW_BLOCK][QUARTERS], const matrix
         FOR(int4_unpack)(&tile, w, row, rows, first, n);
         for (int j = 0; j < count; j += FOR(TOKENS_AT_ONCE))
             switch (count - j) {
-                case 1: FOR(int4_add_tile)(sum + j, &tile, x + j, first, n, 1); break;
-#if LANES > 4
-                case 2: FOR(int4_add_tile)(sum + j, &tile, x + j, first, n, 2); break;
-#endif
-#if LANES > 8
-                case 3: FOR(int4_add_tile)(sum + j, &tile, x + j, first, n, 3); break;
-#endif
-                default: FOR(int4_add_tile)(sum + j, &tile, x + j, first, n, FOR(TOKENS_AT_ONCE)); break;
+                case 1: FOR(int4_add_tile)(sum + j, &tile, x + j, x, first, n, 1); break;
+                default: FOR(int4_add_tile)(sum + j, &tile, x + j, count - j < 2 * FOR(TOKENS_AT_ONCE) ? x : x + j + FOR(TOKENS_AT_ONCE), first, n, FOR(TOKENS_AT_ONCE)); break;
             }
     }
 }
@@ -159,5 +157,5 @@ LEVEL static void FOR(int4_dots)(const matrix *w, int row, int rows, const token
     else if (count == FEW_ROWS) FOR(int4_block)(sum, w, row, rows, x, FEW_ROWS);
     else FOR(int4_many)(sum, w, row, rows, x, count);
     for (int j = 0; j < count; j++)
-        for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r], QUARTERS);
+        for (int r = 0; r < rows; r += FOR(GROUP_ROWS)) FOR(int4_row_sums)(*(const FOR(vec) *)sum[j][r], y[j] + r);
 }

@@ -78,6 +78,12 @@ static int block_rows(const matrix *w, int i) {
     return left < ROW_BLOCK ? left : ROW_BLOCK;
 }
 
+/* So many blocks of such rows have at most 256 KB. */
+static int blocks_together(int cols) {
+    enum { COLS = 8192 };
+    return cols < COLS ? COLS / cols : 1;
+}
+
 enum { PROJECTIONS = 4 };
 
 /* Several linear layers of one input, as one loop: y[i][t][row] = W[i][row] . x[t], or += when `add` is set. */
@@ -91,32 +97,35 @@ typedef struct projection {
     int T, add;
 } projection;
 
-static void projection_block(const projection *p, const matrix *w, int block, float *y) {
-    int rows = block_rows(w, block);
-    for (int first = 0; first < p->T; first += TOKEN_BATCH) {
-        token_batch tokens;
-        float sum[TOKEN_BATCH][ROW_BLOCK];
-        tokens.count = p->T - first < TOKEN_BATCH ? p->T - first : TOKEN_BATCH;
-        for (int t = 0; t < tokens.count; t++) {
-            tokens.x[t] = p->x + (size_t)(first + t) * (size_t)w->cols;
-            tokens.limbs[t] = p->limbs + (size_t)(first + t) * (size_t)col_block_count(w->cols);
-        }
-        matrix_block_dots(w, block * ROW_BLOCK, rows, &tokens, sum);
-        for (int t = 0; t < tokens.count; t++) {
-            float *row = p->to ? p->to[first + t] : y + (size_t)(first + t) * (size_t)w->rows, *out = row + (size_t)(block * ROW_BLOCK);
-            for (int r = 0; r < rows; r++) out[r] = p->add ? out[r] + sum[t][r] : sum[t][r];
-        }
+/* y of a block of rows of w for `count` <= TOKEN_BATCH token rows from `first` on. */
+static void projection_block(const projection *p, const matrix *w, int block, float *y, int first, int count) {
+    const int rows = block_rows(w, block);
+    token_batch tokens;
+    float sum[TOKEN_BATCH][ROW_BLOCK];
+    tokens.count = count;
+    for (int t = 0; t < count; t++) {
+        tokens.x[t] = p->x + (size_t)(first + t) * (size_t)w->cols;
+        tokens.limbs[t] = p->limbs + (size_t)(first + t) * (size_t)col_block_count(w->cols);
+    }
+    matrix_block_dots(w, block * ROW_BLOCK, rows, &tokens, sum);
+    for (int t = 0; t < count; t++) {
+        float *row = p->to ? p->to[first + t] : y + (size_t)(first + t) * (size_t)w->rows, *out = row + (size_t)(block * ROW_BLOCK);
+        for (int r = 0; r < rows; r++) out[r] = p->add ? out[r] + sum[t][r] : sum[t][r];
     }
 }
 
+/* For a few blocks together, whose weights stay in L2 meanwhile, token rows come from further away once. */
 static void projection_blocks(void *context, int begin, int end, int thread) {
     const projection *p = (const projection *)context;
+    const int together = blocks_together(p->w[0]->cols);
     (void)thread;
-    for (int item = begin; item < end; item++) {
-        int i = 0, block = item;
-        while (block >= row_blocks(p->w[i])) block -= row_blocks(p->w[i++]);
-        projection_block(p, p->w[i], block, p->y[i]);
-    }
+    for (int from = begin; from < end; from += together)
+        for (int first = 0; first < p->T; first += TOKEN_BATCH)
+            for (int item = from; item < end && item < from + together; item++) {
+                int i = 0, block = item;
+                while (block >= row_blocks(p->w[i])) block -= row_blocks(p->w[i++]);
+                projection_block(p, p->w[i], block, p->y[i], first, p->T - first < TOKEN_BATCH ? p->T - first : TOKEN_BATCH);
+            }
 }
 
 static void project(pool *p, projection *job) {
