@@ -279,7 +279,8 @@ V4 INLINE __m512i loaded_v4(__m512i x) {
 /* Sums of each limb first: then a code is loaded once for all of them, and no chain of dependent operations is longer than nine. */
 V4 INLINE void int4_products_v4(__m512 *products, const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x, int s,
                                 const int count) {
-    __m512i sum[LIMBS][8];
+    enum { MOST = 8 };
+    __m512i sum[LIMBS][MOST];
     for (int k = 0; k < LIMBS; k++)
         for (int i = 0; i < groups * count; i++) sum[k][i] = _mm512_setzero_si512();
 #pragma GCC unroll 4

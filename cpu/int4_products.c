@@ -13,8 +13,8 @@
 enum {
     FOR(GROUP_ROWS) = LANES / QUARTERS,            /* weight rows of a register */
     FOR(GROUPS) = ROW_BLOCK / FOR(GROUP_ROWS),
-    FOR(GROUPS_AT_ONCE) = LANES / 4,               /* so many, times as many token rows, have their sums in registers */
-    FOR(TOKENS_AT_ONCE) = LANES == 8 ? 2 : 1
+    FOR(GROUPS_AT_ONCE) = LANES / 4,               /* so many, times so many token rows, have their sums in registers */
+    FOR(TOKENS_AT_ONCE) = LANES == 8 ? 2 : 1       /* AVX-512: of one, as each limb has a sum */
 };
 
 /* sum + (scale act_scale) (product - zero all) for column block x. */
@@ -97,30 +97,31 @@ LEVEL INLINE void FOR(int4_unpack)(FOR(int4_tile) *tile, const matrix *w, int ro
 }
 
 /* sum[t] += a tile's n column blocks . x[t] from column block `first` on, for `count` token rows, a constant. next: token rows whose
-   limbs are prefetched on the way. */
+   limbs are prefetched on the way, for AVX-512; with AVX2 that takes more time than it saves. */
 LEVEL INLINE void FOR(int4_add_tile)(float (*sum)[ROW_BLOCK][QUARTERS], const FOR(int4_tile) *tile, const quarter_limbs *const *x,
                                      const quarter_limbs *const *next, int first, int n, const int count) {
-    enum { AT_ONCE = FOR(GROUPS_AT_ONCE) };
-    for (int g = 0; g < FOR(GROUPS); g += AT_ONCE) {
-        FOR(vec) partial[FOR(TOKENS_AT_ONCE) * AT_ONCE];
-        for (int i = 0; i < count * AT_ONCE; i++)
-            partial[i] = *(const FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)];
-        for (int s = 0; s < n; s++) {
+    enum { AT_ONCE = FOR(GROUPS_AT_ONCE), AHEAD = LANES == 16 ? sizeof(quarter_limbs) : 0 };
+    for (int s = 0; s < n; s++) {
+        for (int t = 0; t < count; t++)
+            for (int i = 0; i < AHEAD; i += CACHE_LINE) __builtin_prefetch((const char *)(next[t] + first + s) + i);
+        for (int g = 0; g < FOR(GROUPS); g += AT_ONCE) {
             FOR(products) products[FOR(TOKENS_AT_ONCE) * AT_ONCE];
-            for (int t = 0; t < count && !g; t++)
-                for (size_t i = 0; i < sizeof **x; i += CACHE_LINE) __builtin_prefetch((const char *)(next[t] + first + s) + i);
+            FOR(vec) partial[FOR(TOKENS_AT_ONCE) * AT_ONCE];
             FOR(int4_products)(products, &tile->codes[s][g], AT_ONCE, x, first + s, count);
             for (int i = 0; i < count * AT_ONCE; i++)
+                partial[i] = *(const FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)];
+            for (int i = 0; i < count * AT_ONCE; i++)
                 partial[i] = FOR(plus_quarters)(partial[i], products[i], &tile->of[s][g + i % AT_ONCE], &x[i / AT_ONCE][first + s]);
+            for (int i = 0; i < count * AT_ONCE; i++)
+                *(FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)] = partial[i];
         }
-        for (int i = 0; i < count * AT_ONCE; i++)
-            *(FOR(vec) *)sum[i / AT_ONCE][FOR(GROUP_ROWS) * (g + i % AT_ONCE)] = partial[i];
     }
 }
 
 /* sum[j] = `rows` weight rows . x[j] for any number of token rows. */
 LEVEL INLINE void FOR(int4_many)(float (*sum)[ROW_BLOCK][QUARTERS], const matrix *w, int row, int rows,
                                  const quarter_limbs *const *x, int count) {
+    enum { AT_ONCE = FOR(TOKENS_AT_ONCE) };
     FOR(int4_tile) tile;
     const int col_blocks = col_block_count(w->cols);
     memset(&tile, 0, sizeof tile);
@@ -128,11 +129,11 @@ LEVEL INLINE void FOR(int4_many)(float (*sum)[ROW_BLOCK][QUARTERS], const matrix
     for (int first = 0, n; first < col_blocks; first += n) {
         n = col_blocks - first < MANY_COL_BLOCKS ? col_blocks - first : MANY_COL_BLOCKS;
         FOR(int4_unpack)(&tile, w, row, rows, first, n);
-        for (int j = 0; j < count; j += FOR(TOKENS_AT_ONCE))
-            switch (count - j) {
-                case 1: FOR(int4_add_tile)(sum + j, &tile, x + j, x, first, n, 1); break;
-                default: FOR(int4_add_tile)(sum + j, &tile, x + j, count - j < 2 * FOR(TOKENS_AT_ONCE) ? x : x + j + FOR(TOKENS_AT_ONCE), first, n, FOR(TOKENS_AT_ONCE)); break;
-            }
+        for (int j = 0; j < count; j += AT_ONCE) {
+            const quarter_limbs *const *next = count - j < 2 * AT_ONCE ? x : x + j + AT_ONCE;
+            if (count - j < AT_ONCE) FOR(int4_add_tile)(sum + j, &tile, x + j, next, first, n, 1);
+            else FOR(int4_add_tile)(sum + j, &tile, x + j, next, first, n, AT_ONCE);
+        }
     }
 }
 

@@ -32,7 +32,7 @@ INLINE void add_products(partial *sum, const float *w, const float *const *x, in
     for (int j = 0; j < count; j++) sum[j].low = low[j], sum[j].high = high[j];
 }
 
-INLINE float sum_lanes(const partial *sum) {
+INLINE quarter_lanes fold_lanes(const partial *sum) {
     lanes all = sum->low + sum->high;
     half_lanes a, b;
     quarter_lanes c, d;
@@ -41,8 +41,23 @@ INLINE float sum_lanes(const partial *sum) {
     a += b;
     memcpy(&c, &a, sizeof c);
     memcpy(&d, (const char *)&a + sizeof c, sizeof d);
-    c += d;
+    return c + d;
+}
+
+INLINE float sum_lanes(const partial *sum) {
+    const quarter_lanes c = fold_lanes(sum);
     return (c[0] + c[2]) + (c[1] + c[3]);
+}
+
+/* to[r] = sum_lanes of sum[r], of four. */
+INLINE void sum_four_lanes(const partial *sum, float *to) {
+#ifdef __SSE2__
+    __m128 a = (__m128)fold_lanes(sum), b = (__m128)fold_lanes(sum + 1), c = (__m128)fold_lanes(sum + 2), d = (__m128)fold_lanes(sum + 3);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(to, (a + c) + (b + d));
+#else
+    for (int r = 0; r < 4; r++) to[r] = sum_lanes(&sum[r]);
+#endif
 }
 
 /* sum + the last n % 32 products, one after the other. */

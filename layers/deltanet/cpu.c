@@ -108,20 +108,29 @@ static void deltanet_keep_raw(const deltanet_job *job) {
            job->raw + (size_t)(job->T - from_block) * (size_t)channels, (size_t)from_block * row);
 }
 
-/* conv[t][c] = SiLU(sum over taps j of conv1d[c][j] * raw[t - taps + 1 + j][c]) for `n` channels from `first`. */
-static void deltanet_conv(const deltanet_job *job, int t, int first, int n) {
-    int channels = deltanet_channels(job->shape), taps = job->shape->taps;
-    float *out = job->conv + (size_t)t * (size_t)channels;
-    for (int c = first; c < first + n; c++) {
-        float sum = 0;
-        for (int j = 0; j < taps; j++) {
-            int at = t - taps + 1 + j;
-            const float *row = at < 0 ? job->state.window + (size_t)(at + taps - 1) * (size_t)channels
-                                      : job->raw + (size_t)at * (size_t)channels;
-            sum += job->w->conv1d[(size_t)c * (size_t)taps + (size_t)j] * row[c];
-        }
-        out[c] = silu(sum);
+/* The raw conv inputs of row t of the block, or before it. */
+static const float *deltanet_raw(const deltanet_job *job, int t) {
+    const int channels = deltanet_channels(job->shape), keep = job->shape->taps - 1;
+    return t < 0 ? job->state.window + (size_t)(t + keep) * (size_t)channels : job->raw + (size_t)t * (size_t)channels;
+}
+
+/* conv[t][c] = SiLU(sum over taps j of conv1d[c][j] * raw[t - taps + 1 + j][c]) for `n` channels from `first`. Compilers make
+   vectors of sums where `taps`, those of the layer, is a constant. */
+INLINE void deltanet_conv_taps(const deltanet_job *job, int t, int first, int n, const int taps) {
+    const float *conv1d = job->w->conv1d + (size_t)first * (size_t)taps;
+    float *__restrict out = job->conv + (size_t)t * (size_t)deltanet_channels(job->shape) + first;
+    memset(out, 0, (size_t)n * sizeof *out);
+    for (int j = 0; j < taps; j++) {
+        const float *__restrict row = deltanet_raw(job, t - taps + 1 + j) + first;
+        for (int c = 0; c < n; c++) out[c] += conv1d[c * taps + j] * row[c];
     }
+    for (int c = 0; c < n; c++) out[c] = silu(out[c]);
+}
+
+static void deltanet_conv(const deltanet_job *job, int t, int first, int n) {
+    enum { USUAL = 4 };
+    if (job->shape->taps == USUAL) deltanet_conv_taps(job, t, first, n, USUAL);
+    else deltanet_conv_taps(job, t, first, n, job->shape->taps);
 }
 
 /* x = x / sqrt(sum(x^2) + 1e-6) * factor: sum, not mean, and no weight. */
@@ -165,31 +174,95 @@ INLINE void delta_write(float *row, int n, float u, const float *k) {
     for (int i = 0; i < n; i++) row[i] += u * k[i];
 }
 
-/* The delta rule for rows of S, items (value head h, element j): all tokens of the block, one after the other. */
-SIMD static void deltanet_delta_rows(void *context, int begin, int end, int thread) {
-    const deltanet_job *job = (const deltanet_job *)context;
+enum { DELTA_ROWS = 4 };         /* rows of S that are computed side by side: a token of one row is a chain of some hundred cycles */
+
+INLINE void delta_sums(const partial *sum, float *to, const int count) {
+    if (count == DELTA_ROWS) sum_four_lanes(sum, to);
+    else *to = sum_lanes(sum);
+}
+
+/* row[r] = decay row[r], said[r] = the result . k, for `count` rows, 1 or DELTA_ROWS. count and tail, whether n is no multiple of 32,
+   are constants. */
+INLINE void delta_read(float *const *row, int n, float decay, const float *k, float *said, const int count, const int tail) {
+    partial sum[DELTA_ROWS];
+    for (int r = 0; r < count; r++) sum[r] = no_partial();
+    for (int i = 0; i + 32 <= n; i += 32) {
+        const lanes first = *(const lanes *)(k + i), second = *(const lanes *)(k + i + 16);
+        for (int r = 0; r < count; r++) {
+            const lanes low = *(lanes *)(row[r] + i) * decay, high = *(lanes *)(row[r] + i + 16) * decay;
+            sum[r].low += low * first;
+            sum[r].high += high * second;
+            *(lanes *)(row[r] + i) = low;
+            *(lanes *)(row[r] + i + 16) = high;
+        }
+    }
+    delta_sums(sum, said, count);
+    for (int r = 0; tail && r < count; r++) {
+        delta_decay(row[r] + n / 32 * 32, n % 32, decay);
+        said[r] = add_tail(said[r], row[r], k, n);
+    }
+}
+
+/* row[r] = row[r] + u[r] k, o[r] = the result . q, likewise. */
+INLINE void delta_update(float *const *row, int n, const float *u, const float *k, const float *q, float *o, const int count,
+                         const int tail) {
+    partial sum[DELTA_ROWS];
+    for (int r = 0; r < count; r++) sum[r] = no_partial();
+    for (int i = 0; i + 32 <= n; i += 32) {
+        const lanes k_first = *(const lanes *)(k + i), k_second = *(const lanes *)(k + i + 16);
+        const lanes q_first = *(const lanes *)(q + i), q_second = *(const lanes *)(q + i + 16);
+        for (int r = 0; r < count; r++) {
+            const lanes low = *(lanes *)(row[r] + i) + u[r] * k_first, high = *(lanes *)(row[r] + i + 16) + u[r] * k_second;
+            sum[r].low += low * q_first;
+            sum[r].high += high * q_second;
+            *(lanes *)(row[r] + i) = low;
+            *(lanes *)(row[r] + i + 16) = high;
+        }
+    }
+    delta_sums(sum, o, count);
+    for (int r = 0; tail && r < count; r++) {
+        delta_write(row[r] + n / 32 * 32, n % 32, u[r], k + n / 32 * 32);
+        o[r] = add_tail(o[r], row[r], q, n);
+    }
+}
+
+/* The delta rule for `count` rows of S of a value head from `item` on: all tokens of the block, one after the other. */
+INLINE void deltanet_delta_some(const deltanet_job *job, int item, const int count, const int tail) {
     const deltanet_shape *s = job->shape;
-    int channels = deltanet_channels(s), keys = s->key_heads * s->key_dim, n = s->key_dim, logged = job->T <= MOTE_ROWS_MAX;
-    (void)thread;
-    for (int item = begin; item < end; item++) {
-        int h = item / s->value_dim, j = item % s->value_dim, key_head = h / (s->value_heads / s->key_heads);
-        float *row = job->state.S + (size_t)item * (size_t)n, copy[MAX_KEY_DIM];
+    const int keys = s->key_heads * s->key_dim, n = s->key_dim, h = item / s->value_dim, logged = job->T <= MOTE_ROWS_MAX;
+    const int key_head = h / (s->value_heads / s->key_heads);
+    const size_t channels = (size_t)deltanet_channels(s), values = (size_t)(s->value_heads * s->value_dim);
+    float *row[DELTA_ROWS], copy[DELTA_ROWS][MAX_KEY_DIM];
+    for (int r = 0; r < count; r++) {
+        row[r] = job->state.S + (size_t)(item + r) * (size_t)n;
         for (int t = 0; t < job->replay; t++) {
-            delta_decay(row, n, job->state.log_decay[t * s->value_heads + h]);
-            delta_write(row, n, job->state.log_u[(size_t)t * (size_t)(s->value_heads * s->value_dim) + (size_t)item],
+            delta_decay(row[r], n, job->state.log_decay[t * s->value_heads + h]);
+            delta_write(row[r], n, job->state.log_u[(size_t)t * values + (size_t)(item + r)],
                         job->state.log_k + (size_t)(t * s->key_heads + key_head) * (size_t)n);
         }
-        if (logged) row = (float *)memcpy(copy, row, (size_t)n * sizeof(float));
-        for (int t = 0; t < job->T; t++) {
-            const float *q = job->conv + (size_t)t * (size_t)channels + (size_t)(key_head * n), *k = q + keys;
-            float v = job->conv[(size_t)t * (size_t)channels + (size_t)(2 * keys + h * s->value_dim + j)];
-            int at = t * s->value_heads + h;
-            delta_decay(row, n, job->decay[at]);
-            float u = job->beta[at] * (v - dot(row, k, n));
-            delta_write(row, n, u, k);
-            job->o[(size_t)t * (size_t)(s->value_heads * s->value_dim) + (size_t)item] = dot(row, q, n);
-            if (logged) job->state.log_u[(size_t)t * (size_t)(s->value_heads * s->value_dim) + (size_t)item] = u;
-        }
+        if (logged) row[r] = (float *)memcpy(copy[r], row[r], (size_t)n * sizeof(float));
+    }
+    for (int t = 0; t < job->T; t++) {
+        const float *conv = job->conv + (size_t)t * channels, *q = conv + key_head * n, *k = q + keys, *v = conv + 2 * keys + item;
+        const size_t at = (size_t)t * values + (size_t)item;
+        float u[DELTA_ROWS];
+        delta_read(row, n, job->decay[t * s->value_heads + h], k, u, count, tail);
+        for (int r = 0; r < count; r++) u[r] = job->beta[t * s->value_heads + h] * (v[r] - u[r]);
+        delta_update(row, n, u, k, q, job->o + at, count, tail);
+        if (logged) memcpy(job->state.log_u + at, u, (size_t)count * sizeof *u);
+    }
+}
+
+/* For rows of S, items (value head h, element j). */
+SIMD static void deltanet_delta_rows(void *context, int begin, int end, int thread) {
+    const deltanet_job *job = (const deltanet_job *)context;
+    (void)thread;
+    for (int item = begin, count; item < end; item += count) {
+        const int left = job->shape->value_dim - item % job->shape->value_dim;
+        count = min_int(left, end - item) < DELTA_ROWS ? 1 : DELTA_ROWS;
+        if (count == 1) deltanet_delta_some(job, item, 1, 1);
+        else if (job->shape->key_dim % 32) deltanet_delta_some(job, item, DELTA_ROWS, 1);
+        else deltanet_delta_some(job, item, DELTA_ROWS, 0);
     }
 }
 

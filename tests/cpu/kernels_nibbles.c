@@ -65,11 +65,11 @@ static void test_col_blocks(int level) {
     /* int4_products of a level for one token row, few or many; returns how many token rows */                                 \
     LEVEL static int quarter_products_of_##level(const uint8_t (*codes)[COL_BLOCK], const quarter_limbs *const *x, int way,    \
                                                  float (*out)[ROW_BLOCK][QUARTERS]) {                                         \
-        enum { MOST = LANES / 4 };                                                                                            \
+        enum { GROUPS = GROUPS_AT_ONCE_##level, TOKENS = TOKENS_AT_ONCE_##level };                                            \
         if (way == 0) quarter_products_of_some_##level(codes, FEW_GROUPS, x, 1, out);                                         \
         else if (way == 1) quarter_products_of_some_##level(codes, FEW_GROUPS, x, FEW_ROWS, out);                             \
-        else quarter_products_of_some_##level(codes, MOST, x, MOST, out);                                                     \
-        return way == 0 ? 1 : way == 1 ? FEW_ROWS : MOST;                                                                     \
+        else quarter_products_of_some_##level(codes, GROUPS, x, TOKENS, out);                                                 \
+        return way == 0 ? 1 : way == 1 ? FEW_ROWS : TOKENS;                                                                   \
     }
 #ifdef LEVELS
 LANE_PRODUCTS(V4, v4, 16)
