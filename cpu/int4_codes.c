@@ -276,26 +276,39 @@ V4 INLINE __m512i loaded_v4(__m512i x) {
     return x;
 }
 
-/* Sums of each limb first: then a code is loaded once for all of them, and no chain of dependent operations is longer than nine. */
+enum { MOST_SUMS_V4 = 8 };      /* of int4_products_v4: `groups` times `count` */
+
+/* sum[k][groups t + g] += part p of the codes of c[g], of odd columns or of even ones, times limb k of token row x[t]. */
+V4 INLINE void int4_add_codes_v4(__m512i (*sum)[MOST_SUMS_V4], const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x,
+                                 int s, const int count, const int p, const int odd) {
+    __m512i codes[4];
+    for (int g = 0; g < groups; g++) codes[g] = loaded_v4(odd ? c[g].odd[p] : c[g].even[p]);
+    for (int t = 0; t < count; t++)
+        for (int k = 0; k < LIMBS; k++) {
+            const __m512i limbs = limbs_v4(x[t][s].limb[k][p][odd]);
+            for (int g = 0; g < groups; g++)
+                sum[k][groups * t + g] = _mm512_dpbusd_epi32(sum[k][groups * t + g], codes[g], limbs);
+        }
+}
+
+V4 INLINE void int4_add_part_v4(__m512i (*sum)[MOST_SUMS_V4], const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x,
+                                int s, const int count, const int p) {
+    int4_add_codes_v4(sum, c, groups, x, s, count, p, 0);
+    int4_add_codes_v4(sum, c, groups, x, s, count, p, 1);
+}
+
+/* Sums of each limb first: then a code is loaded once for all of them, and no chain of dependent operations is longer than nine.
+   Parts are not a loop, because compilers keep the sums of one in memory. */
 V4 INLINE void int4_products_v4(__m512 *products, const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x, int s,
                                 const int count) {
-    enum { MOST = 8 };
-    __m512i sum[LIMBS][MOST];
+    __m512i sum[LIMBS][MOST_SUMS_V4];
+    static_assert(QUARTER_PARTS == 4, "so many are added");
     for (int k = 0; k < LIMBS; k++)
         for (int i = 0; i < groups * count; i++) sum[k][i] = _mm512_setzero_si512();
-#pragma GCC unroll 4
-    for (int p = 0; p < QUARTER_PARTS; p++)
-#pragma GCC unroll 2
-        for (int odd = 0; odd < 2; odd++) {
-            __m512i codes[4];
-            for (int g = 0; g < groups; g++) codes[g] = loaded_v4(odd ? c[g].odd[p] : c[g].even[p]);
-            for (int t = 0; t < count; t++)
-                for (int k = 0; k < LIMBS; k++) {
-                    const __m512i limbs = limbs_v4(x[t][s].limb[k][p][odd]);
-                    for (int g = 0; g < groups; g++)
-                        sum[k][groups * t + g] = _mm512_dpbusd_epi32(sum[k][groups * t + g], codes[g], limbs);
-                }
-        }
+    int4_add_part_v4(sum, c, groups, x, s, count, 0);
+    int4_add_part_v4(sum, c, groups, x, s, count, 1);
+    int4_add_part_v4(sum, c, groups, x, s, count, 2);
+    int4_add_part_v4(sum, c, groups, x, s, count, 3);
     for (int i = 0; i < groups * count; i++) {
         const __m512i upper = _mm512_add_epi32(_mm512_maskz_slli_epi32(0xffff, sum[0][i], 8), sum[1][i]);
         products[i] = _mm512_maskz_cvtepi32_ps(0xffff, _mm512_add_epi32(_mm512_maskz_slli_epi32(0xffff, upper, 8), sum[2][i]));
