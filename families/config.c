@@ -12,11 +12,13 @@ static void config_common(config_reader *r, config *c) {
     config_float(r, r->text, "rms_norm_eps", 0, 1, 1e-6f, &c->eps);
 }
 
+/* Beside a text_config, transformers' models of text and images take tie_word_embeddings from the top, those of text alone from
+   text_config. Either may say so here: a head that is in the folder counts nevertheless (common_untie). */
 static void config_ends(config_reader *r, config *c) {
     uint64_t eos;
-    uint32_t tied = json_get(r->j, 0, "tie_word_embeddings"), end = json_get(r->j, r->text, "eos_token_id");
-    if (!tied) tied = json_get(r->j, r->text, "tie_word_embeddings");
-    c->tied = config_flag(r, tied, "tie_word_embeddings", 0);
+    static const char tied[] = "tie_word_embeddings";
+    const uint32_t end = json_get(r->j, r->text, "eos_token_id");
+    c->tied = config_flag(r, json_get(r->j, 0, tied), tied, 0) | config_flag(r, json_get(r->j, r->text, tied), tied, 0);
     c->eos = end && json_u64(r->j, end, &eos) && eos < (uint64_t)c->vocab ? (int32_t)eos : -1;
 }
 

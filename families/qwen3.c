@@ -6,7 +6,7 @@ static const char *const qwen3_types[] = {"qwen3", NULL};
 static void qwen3_read(config_reader *r, config *c) {
     common_mlp(r, c, &c->shapes.mlp);
     common_flags(r);
-    plain_read(r, c, 1, 1e6f);
+    plain_read(r, c, 1, 1e4f);
 }
 
 static void qwen3_bind(binder *b) {

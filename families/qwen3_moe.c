@@ -35,7 +35,7 @@ static void qwen3_moe_read(config_reader *r, config *c) {
     common_moe_check(r, e);
     common_moe_flags(r);
     e->of_all = !config_flag(r, json_get(r->j, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
-    plain_read(r, c, 1, 1e6f);
+    plain_read(r, c, 1, 1e4f);
 }
 
 /* The attention of layer `index`, and both norms; where: what all names of the layer begin with. */

@@ -168,6 +168,17 @@ static void test_config_forms(void) {
         {"'rope_type': 'default'", "'rope_type': {'a': 1}", NOT, {"rope_parameters.rope_type is an object", "llama3 or yarn only"}},
         {"'rope_type': 'default'", "'rope_type': ['default']", NOT, {"rope_parameters.rope_type is a list", "llama3 or yarn only"}},
         {"'rope_type': 'default'", "'rope_type': 'default', 'type': 'yarn'", OK, {NULL}},
+        {"'head_dim'", "'rope_theta': 5e5, 'partial_rotary_factor': 0.5, 'head_dim'", OK, {NULL}},    // what stands within counts
+        {rope, "'rope_theta':5e5,'partial_rotary_factor':0.5,'rope_scaling':{'rope_type':'default','rope_theta':1e4,'partial_rotary_factor':1},",
+         OK, {NULL}},
+        {"'head_dim'", "'rope_scaling': {'type': 'mrope', 'rope_theta': 1e4, 'partial_rotary_factor': 1}, 'head_dim'", OK, {NULL}},
+        {"'head_dim'", "'rope_scaling': {}, 'head_dim'", OK, {NULL}},
+        {"'head_dim'", "'rope_scaling': {'type': 'mrope', 'rope_theta': 5e5, 'partial_rotary_factor': 1}, 'head_dim'", BAD,
+         {"config.json: rope_parameters and rope_scaling say different things"}},
+        {"'head_dim'", "'rope_scaling': {'type': 'mrope', 'rope_theta': 1e4, 'partial_rotary_factor': 0.5}, 'head_dim'", BAD,
+         {"rope_parameters and rope_scaling say different things"}},
+        {"'head_dim'", "'rope_theta': 5e5, 'rope_scaling': {'type': 'mrope', 'partial_rotary_factor': 1}, 'head_dim'", BAD,
+         {"rope_parameters and rope_scaling say different things"}},
         {"'rope_type': 'default'", "'factor': 2.0", NOT, {"rope_parameters.factor without rope_type: mote supports default, llama3 or yarn"}},
         {"'rope_type': 'default'", "'rope_type': null, 'factor': 2.0", NOT, {"rope_parameters.factor without rope_type"}},
         {"'rope_type': 'default'", "'factor': null", OK, {NULL}},
@@ -240,7 +251,9 @@ static void test_rope(void) {
           {31, 3.3338035804083097e-06}}},
         {"'rope_theta':10000.0,'rope_scaling':{'rope_type':'yarn','factor':40,'original_max_position_embeddings':4096,"
          "'attention_factor':1.5,'mscale':0.707,'mscale_all_dim':0}", 64, 163840, 1.5, {{16, 0.0055}}},
-        {"'rope_theta':10000.0", 64, 40960, 1, {{1, 0.7498942093324558}, {31, 1.333521432163324e-04}}}};
+        {"'rope_theta':10000.0", 64, 40960, 1, {{1, 0.7498942093324558}, {31, 1.333521432163324e-04}}},
+        {"'rope_theta':150000,'original_max_position_embeddings':4096,'rope_scaling':{'type':'yarn','factor':32.0,'truncate':false}",
+         64, 131072, 1.3465735902799727, {{1, 0.6890443058881632}, {31, 3.0235114281192144e-07}}}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[QUOTED], json[QUOTED];
         float frequencies[64];
@@ -263,7 +276,51 @@ static void test_rope(void) {
     }
 }
 
-// What Llama and its kin must say, and must not.
+#define SIZES "\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8," \
+              "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8,\"num_experts\":2," \
+              "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"shared_expert_intermediate_size\":8," \
+              "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8"
+
+// A model of these sizes, of any family, with more keys of config.json.
+static int read_model(const char *type, const char *keys, config *c, mote_error *err) {
+    char text[QUOTED];
+    snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s," SIZES "}", type, keys);
+    temp_empty();
+    temp_text(CONFIG, text);
+    return config_read(c, temp_dir, err);
+}
+
+// Where config.json says nothing of it, the base is transformers' own.
+static void test_rope_defaults(void) {
+    static const struct { const char *type; float theta, part; } cases[] = {
+        {"llama", 1e4f, 1}, {"mistral", 1e4f, 1}, {"mixtral", 1e6f, 1}, {"qwen3", 1e4f, 1}, {"qwen3_moe", 1e4f, 1}, {"qwen3_next", 1e4f, 0.25f},
+        {"qwen3_5_text", 1e4f, 0.25f}, {"qwen3_5_moe_text", 1e4f, 0.25f}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        config c;
+        mote_error err = {0};
+        if (!CHECK(!read_model(cases[i].type, "\"sliding_window\":null", &c, &err), "%s: %s", cases[i].type, err.message)) continue;
+        CHECK(c.rope.theta == cases[i].theta && c.shapes.attention.rotary_dim == (int)(16 * cases[i].part), "%s: base %g, %d of 16 dimensions rotate",
+              cases[i].type, (double)c.rope.theta, c.shapes.attention.rotary_dim);
+        free(c.mixers);
+    }
+}
+
+// Of both places either may tie the head; flat, there is one.
+static void test_either_ties(void) {
+    static const char *const values[] = {"", "\"tie_word_embeddings\":false,", "\"tie_word_embeddings\":true,"};
+    for (int i = 0; i < 9; i++) {
+        char text[QUOTED];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{\"model_type\":\"qwen3_5\",%s\"text_config\":{%s\"model_type\":\"qwen3_5_text\"," SIZES "}}", values[i / 3], values[i % 3]);
+        temp_empty();
+        temp_text(CONFIG, text);
+        if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
+        CHECK(c.tied == (i / 3 == 2 || i % 3 == 2), "top %s text %s: tied %d", values[i / 3], values[i % 3], c.tied);
+        free(c.mixers);
+    }
+}
+
 // Keys that some models of these types have, which change what is computed: neutral, and not.
 static void test_neutral(void) {
     static const struct { const char *key, *neutral, *other; } keys[] = {
@@ -281,14 +338,8 @@ static void test_neutral(void) {
         char text[QUOTED], says_what[128];
         config c;
         mote_error err = {0};
-        snprintf(text, sizeof text, "{\"model_type\":\"%s\",\"%s\":%s,\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8,"
-                 "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8,\"num_experts\":2,"
-                 "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"shared_expert_intermediate_size\":8,"
-                 "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8}",
-                 model, key, value);
-        temp_empty();
-        temp_text(CONFIG, text);
-        const int code = config_read(&c, temp_dir, &err);
+        snprintf(text, sizeof text, "\"%s\":%s", key, value);
+        const int code = read_model(model, text, &c, &err);
         snprintf(says_what, sizeof says_what, "/config.json: %s is %.*s", key, *value == '[' ? 6 : (int)strcspn(value + (*value == '"'), "\""),
                  *value == '[' ? "a list" : value + (*value == '"'));
         CHECK(code == (i % 2 ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, says_what)), "%s, %s %s: code %d: %s", model,
@@ -297,6 +348,7 @@ static void test_neutral(void) {
     }
 }
 
+// What Llama and its kin must say, and must not.
 static void test_plain_refused(void) {
     static const struct { const char *text; int code; const char *needles[3]; } cases[] = {
         {"'model_type':'llama','hidden_size':32", OK, {NULL}},
@@ -312,6 +364,8 @@ static void test_plain_refused(void) {
         {"'model_type':'mistral','hidden_size':32,'sliding_window':4096", NOT, {"sliding_window is 4096, mote supports null only"}},
         {"'model_type':'mistral','hidden_size':32,'rope_parameters':{'rope_type':'yarn','factor':16,'llama_4_scaling_beta':0.1,"
          "'original_max_position_embeddings':16384}", NOT, {"rope_parameters.llama_4_scaling_beta is 0.1"}},
+        {"'model_type':'llama','hidden_size':32,'original_max_position_embeddings':64,'rope_scaling':{'rope_type':'yarn','factor':4,"
+         "'original_max_position_embeddings':128}", BAD, {"config.json: original_max_position_embeddings is 64, but rope_scaling.original_max_position_embeddings is 128"}},
         {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2", OK, {NULL}},
         {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':9", BAD, {"num_experts_per_tok = 9", "8 experts"}},
         {"'model_type':'mixtral','hidden_size':32,'num_experts_per_tok':2", BAD, {"num_local_experts is missing"}},
@@ -479,6 +533,8 @@ int main(int argc, char **argv) {
     test_config();
     test_config_forms();
     test_rope();
+    test_rope_defaults();
+    test_either_ties();
     test_neutral();
     test_plain_refused();
     test_published_configs();
