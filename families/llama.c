@@ -5,7 +5,7 @@ static const char *const llama_types[] = {"llama", NULL};
 
 static void llama_read(config_reader *r, config *c) {
     common_mlp(r, c, &c->shapes.mlp);
-    common_flags(r);
+    common_dense_flags(r);
     plain_read(r, c, 0, 1e4f);
 }
 

@@ -63,6 +63,7 @@ static void qwen_read(config_reader *r, config *c) {
     config_only(r, r->text, "attn_output_gate", "true");
     config_only(r, r->text, "output_gate_type", "swish|silu");
     config_only(r, r->text, "mtp_use_dedicated_embeddings", "false");
+    config_only(r, r->text, "use_qk_norm", "true");
     common_rope(r, c, 0.25f, 1e4f);
     qwen_layer_types(r, c);
 }

@@ -329,7 +329,18 @@ static void test_neutral(void) {
         {"attn_logit_softcapping", "null", "50.0"}, {"final_logit_softcapping", "null", "30.0"}, {"swiglu_limit", "null", "7.0"},
         {"clip_qkv", "null", "8"}, {"no_rope_layers", "null", "[1, 0]"}, {"routed_scaling_factor", "1.0", "2.5"},
         {"scoring_func", "\"softmax\"", "\"sigmoid\""}, {"n_group", "1", "8"},
-        {"attention_multiplier", "0.25", "0.0078125"}, {"query_pre_attn_scalar", "16", "256"}};
+        {"attention_multiplier", "0.25", "0.0078125"}, {"query_pre_attn_scalar", "16", "256"},
+        {"hidden_act", "\"silu\"", "\"gelu\""}, {"hidden_activation", "\"silu\"", "\"gelu_pytorch_tanh\""}, {"attention_bias", "false", "true"},
+        {"scale_emb", "1.0", "12"}, {"scale_depth", "null", "1.4"}, {"dim_model_base", "null", "256"}, {"key_multiplier", "1.0", "0.5"},
+        {"attention_in_multiplier", "1.0", "0.5"}, {"attention_out_multiplier", "1", "0.9"}, {"mlp_multipliers", "null", "[1, 0.5]"},
+        {"lm_head_multiplier", "1.0", "0.03"}, {"attn_temperature_tuning", "false", "true"}, {"rotary_pct", "1.0", "0.25"},
+        {"rope_interleave", "false", "true"}, {"rope_interleaved", "false", "true"}, {"rope_local_base_freq", "null", "10000.0"},
+        {"alibi", "false", "true"}, {"position_embedding_type", "\"rope\"", "\"nope\""}, {"sliding_window_pattern", "null", "6"},
+        {"attention_chunk_size", "null", "8192"}, {"is_causal", "true", "false"}, {"use_bidirectional_attention", "false", "true"},
+        {"parallel_residual", "false", "true"}, {"use_parallel_residual", "false", "true"}, {"parallel_attn", "false", "true"},
+        {"per_layer_config", "null", "[1, 2]"}, {"moe_layer_freq", "1", "2"}, {"first_k_dense_replace", "0", "3"},
+        {"interleave_moe_layer_step", "1", "2"}, {"moe_layer_start_index", "0", "1"}, {"router_logit_softcapping", "null", "30.0"},
+        {"mlp_layer_types", "null", "7"}};
     static const char *const models[] = {
         "llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe"};
     for (size_t i = 0; i < COUNT(keys) * COUNT(models) * 2; i++) {
@@ -345,6 +356,41 @@ static void test_neutral(void) {
         CHECK(code == (i % 2 ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, says_what)), "%s, %s %s: code %d: %s", model,
               key, value, code, err.message);
         if (!code) free(c.mixers);
+    }
+}
+
+// What is neutral in some families, and not in others.
+static void test_neutral_by_family(void) {
+    static const struct { const char *models, *keys, *refused; } cases[] = {
+        {"llama mistral mixtral qwen3 qwen3_moe", "'partial_rotary_factor':1.0", NULL},
+        {"llama mistral mixtral qwen3 qwen3_moe", "'partial_rotary_factor':0.5", "partial_rotary_factor is 0.5, mote supports 1 only"},
+        {"llama mistral mixtral qwen3 qwen3_moe", "'rope_parameters':{'partial_rotary_factor':0.25}", "partial_rotary_factor is 0.25"},
+        {"qwen3_next qwen3_5 qwen3_5_moe", "'partial_rotary_factor':0.5", NULL},
+        {"llama mistral mixtral", "'use_qk_norm':false", NULL},
+        {"llama mistral mixtral", "'use_qk_norm':true", "use_qk_norm is true"},
+        {"qwen3 qwen3_moe qwen3_next qwen3_5 qwen3_5_moe", "'use_qk_norm':true", NULL},
+        {"qwen3 qwen3_moe qwen3_next qwen3_5 qwen3_5_moe", "'use_qk_norm':false", "use_qk_norm is false"},
+        {"llama mistral qwen3 qwen3_5", "'mlp_layer_types':['dense']", NULL},
+        {"llama mistral qwen3 qwen3_5", "'mlp_layer_types':['sparse']", "mlp_layer_types[0] is not dense"},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_layer_types':['sparse']", NULL},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_layer_types':['dense']", "mlp_layer_types[0] is not sparse"},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':[]", NULL},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':[0]", "mlp_only_layers"},
+        {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['full_attention']", NULL},
+        {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['linear_attention']", "layer_types[0] is not full_attention"},
+        {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':'sliding_attention'", "layer_types is sliding_attention"},
+        {"qwen3_next qwen3_5 qwen3_5_moe", "'layer_types':['conv']", "layer_types[0] is neither"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char keys[QUOTED], model[32];
+        for (const char *at = cases[i].models; *at; at += strcspn(at, " "), at += *at == ' ') {
+            config c;
+            mote_error err = {0};
+            snprintf(model, sizeof model, "%.*s", (int)strcspn(at, " "), at);
+            const int code = read_model(model, quoted(cases[i].keys, keys), &c, &err);
+            CHECK(code == (cases[i].refused ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, cases[i].refused)), "%s, %s: code %d: %s",
+                  model, cases[i].keys, code, err.message);
+            if (!code) free(c.mixers);
+        }
     }
 }
 
@@ -536,6 +582,7 @@ int main(int argc, char **argv) {
     test_rope_defaults();
     test_either_ties();
     test_neutral();
+    test_neutral_by_family();
     test_plain_refused();
     test_published_configs();
     temp_close();
