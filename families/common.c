@@ -3,6 +3,13 @@
 
 /* ---- config.json ---- */
 
+/* The longest context and the norms' epsilon; context and eps are those of the family where config.json does not say. First of all: the
+   parts of a model copy eps, and a rope may make the context longer. */
+static void common_limits(config_reader *r, config *c, int context, float eps) {
+    config_int_or(r, "max_position_embeddings", 1, 1 << 24, context, &c->context_max);
+    config_float(r, r->text, "rms_norm_eps", 0, 1, eps, &c->eps);
+}
+
 /* The size of a head where config.json may leave it out: hidden_size is that of all heads together. */
 static void common_head_dim(config_reader *r, const config *c, attention_shape *a) {
     uint32_t node = json_get(r->j, r->text, "head_dim");

@@ -5,6 +5,7 @@ static const char *const mixtral_types[] = {"mixtral", NULL};
 
 static void mixtral_read(config_reader *r, config *c) {
     moe_shape *e = &c->shapes.moe;
+    common_limits(r, c, 131072, 1e-5f);
     common_moe(r, c, e, "num_local_experts", "intermediate_size");
     common_moe_check(r, e);
     common_moe_flags(r);

@@ -70,6 +70,7 @@ static void qwen_read(config_reader *r, config *c) {
 
 static void qwen3_5_moe_read(config_reader *r, config *c) {
     moe_shape *e = &c->shapes.moe;
+    common_limits(r, c, 32768, 1e-6f);
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     config_int(r, "shared_expert_intermediate_size", 1, 1 << 20, &e->shared_size);
     common_moe_check(r, e);

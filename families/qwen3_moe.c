@@ -24,6 +24,7 @@ static void plain_read(config_reader *r, config *c, int normed, float theta) {
 
 static void qwen3_moe_read(config_reader *r, config *c) {
     moe_shape *e = &c->shapes.moe;
+    common_limits(r, c, 32768, 1e-6f);
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     common_moe_check(r, e);
     common_moe_flags(r);

@@ -279,7 +279,8 @@ static void test_rope(void) {
 #define SIZES "\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8," \
               "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8,\"num_experts\":2," \
               "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"shared_expert_intermediate_size\":8," \
-              "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8"
+              "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8," \
+              "\"sliding_window\":null"
 
 // A model of these sizes, of any family, with more keys of config.json.
 static int read_model(const char *type, const char *keys, config *c, mote_error *err) {
@@ -290,17 +291,22 @@ static int read_model(const char *type, const char *keys, config *c, mote_error 
     return config_read(c, temp_dir, err);
 }
 
-// Where config.json says nothing of it, the base is transformers' own.
-static void test_rope_defaults(void) {
-    static const struct { const char *type; float theta, part; } cases[] = {
-        {"llama", 1e4f, 1}, {"mistral", 1e4f, 1}, {"mixtral", 1e6f, 1}, {"qwen3", 1e4f, 1}, {"qwen3_moe", 1e4f, 1}, {"qwen3_next", 1e4f, 0.25f},
-        {"qwen3_5_text", 1e4f, 0.25f}, {"qwen3_5_moe_text", 1e4f, 0.25f}};
+// What config.json leaves out is as transformers' configuration classes have it.
+static void test_defaults(void) {
+    static const struct { const char *type; float theta, part, eps; int context, raw_weights, taps; } cases[] = {
+        {"llama", 1e4f, 1, 1e-6f, 2048, 0, 0}, {"mistral", 1e4f, 1, 1e-6f, 131072, 0, 0}, {"mixtral", 1e6f, 1, 1e-5f, 131072, 0, 0},
+        {"qwen3", 1e4f, 1, 1e-6f, 32768, 0, 0}, {"qwen3_moe", 1e4f, 1, 1e-6f, 32768, 1, 0}, {"qwen3_next", 1e4f, 0.25f, 1e-6f, 32768, 0, 4},
+        {"qwen3_5_text", 1e4f, 0.25f, 1e-6f, 32768, 0, 4}, {"qwen3_5_moe_text", 1e4f, 0.25f, 1e-6f, 32768, 0, 4}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         config c;
         mote_error err = {0};
-        if (!CHECK(!read_model(cases[i].type, "\"sliding_window\":null", &c, &err), "%s: %s", cases[i].type, err.message)) continue;
+        if (!CHECK(!read_model(cases[i].type, "\"bos_token_id\":1", &c, &err), "%s: %s", cases[i].type, err.message)) continue;
         CHECK(c.rope.theta == cases[i].theta && c.shapes.attention.rotary_dim == (int)(16 * cases[i].part), "%s: base %g, %d of 16 dimensions rotate",
               cases[i].type, (double)c.rope.theta, c.shapes.attention.rotary_dim);
+        CHECK(c.eps == cases[i].eps && c.shapes.attention.eps == cases[i].eps && c.context_max == cases[i].context && !c.tied, "%s: eps %g, context %d, tied %d",
+              cases[i].type, (double)c.eps, c.context_max, c.tied);
+        CHECK(c.shapes.moe.of_all == cases[i].raw_weights && c.shapes.deltanet.taps == cases[i].taps, "%s: raw weights %d, %d taps", cases[i].type,
+              c.shapes.moe.of_all, c.shapes.deltanet.taps);
         free(c.mixers);
     }
 }
@@ -407,6 +413,7 @@ static void test_plain_refused(void) {
         {"'model_type':'llama','hidden_size':32,'layer_types':['full_attention']", OK, {NULL}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['sliding_attention']", NOT, {"layer_types[0] is not full_attention"}},
         {"'model_type':'mistral','hidden_size':32,'sliding_window':null", OK, {NULL}},
+        {"'model_type':'mistral','hidden_size':32", NOT, {"config.json: sliding_window is missing, which means 4096, mote supports null only"}},
         {"'model_type':'mistral','hidden_size':32,'sliding_window':4096", NOT, {"sliding_window is 4096, mote supports null only"}},
         {"'model_type':'mistral','hidden_size':32,'rope_parameters':{'rope_type':'yarn','factor':16,'llama_4_scaling_beta':0.1,"
          "'original_max_position_embeddings':16384}", NOT, {"rope_parameters.llama_4_scaling_beta is 0.1"}},
@@ -579,7 +586,7 @@ int main(int argc, char **argv) {
     test_config();
     test_config_forms();
     test_rope();
-    test_rope_defaults();
+    test_defaults();
     test_either_ties();
     test_neutral();
     test_neutral_by_family();
