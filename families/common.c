@@ -10,6 +10,17 @@ static void common_limits(config_reader *r, config *c, int context, float eps) {
     config_float(r, r->text, "rms_norm_eps", 0, 1, eps, &c->eps);
 }
 
+/* A window of attention. Up to so many tokens every one sees all before it, and mote has no longer context. absent: the window where
+   config.json does not say, 0: none. After the rope, which may make the context longer. */
+static void common_window(config_reader *r, config *c, int absent) {
+    const uint32_t node = json_get(r->j, r->text, "sliding_window");
+    int window = absent;
+    if (r->code) return;
+    if (node && r->j->nodes[node].type == JSON_NULL) window = 0;
+    else if (node) config_int(r, "sliding_window", 1, 1 << 24, &window);
+    if (window) c->context_max = min_int(c->context_max, window);
+}
+
 /* The size of a head where config.json may leave it out: hidden_size is that of all heads together. */
 static void common_head_dim(config_reader *r, const config *c, attention_shape *a) {
     uint32_t node = json_get(r->j, r->text, "head_dim");

@@ -18,15 +18,13 @@ static void llama_bind(binder *b) {
     qwen3_bind(b);
 }
 
-/* ---- Mistral, of which all releases after 7B v0.1 attend to all tokens, and say so: without the key it is a window ---- */
+/* ---- Mistral. 7B v0.1 and its like, as Zephyr, attend to a window; later ones say that there is none ---- */
 
 static const char *const mistral_types[] = {"mistral", NULL};
 
 static void mistral_read(config_reader *r, config *c) {
     llama_dense_read(r, c, 131072);
-    config_only(r, r->text, "sliding_window", "null");
-    if (!r->code && !json_get(r->j, r->text, "sliding_window"))
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: sliding_window is missing, which means 4096, mote supports null only", r->dir);
+    common_window(r, c, 4096);
 }
 
 static void mistral_bind(binder *b) {

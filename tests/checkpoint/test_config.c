@@ -279,8 +279,7 @@ static void test_rope(void) {
 #define SIZES "\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8," \
               "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8,\"num_experts\":2," \
               "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"shared_expert_intermediate_size\":8," \
-              "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8," \
-              "\"sliding_window\":null"
+              "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8"
 
 // A model of these sizes, of any family, with more keys of config.json.
 static int read_model(const char *type, const char *keys, config *c, mote_error *err) {
@@ -291,10 +290,30 @@ static int read_model(const char *type, const char *keys, config *c, mote_error 
     return config_read(c, temp_dir, err);
 }
 
+// A window makes the context no longer than it is, also where a rope makes it longer; without the key a Mistral has one of 4,096 tokens.
+static void test_windows(void) {
+    static const struct { const char *type, *window; int context; } cases[] = {
+        {"mistral", "\"sliding_window\":null,", 131072}, {"mistral", "", 4096}, {"mistral", "\"sliding_window\":512,", 512},
+        {"mistral", "\"sliding_window\":1048576,", 131072}, {"mixtral", "", 131072}, {"mixtral", "\"sliding_window\":4096,", 4096},
+        {"mistral", "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":65536},", 4096},
+        {"llama", "\"sliding_window\":512,", 2048}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[QUOTED];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s" SIZES "}", cases[i].type, cases[i].window);
+        temp_empty();
+        temp_text(CONFIG, text);
+        if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
+        CHECK(c.context_max == cases[i].context, "%s: a context of %d, expected %d", text, c.context_max, cases[i].context);
+        free(c.mixers);
+    }
+}
+
 // What config.json leaves out is as transformers' configuration classes have it.
 static void test_defaults(void) {
     static const struct { const char *type; float theta, part, eps; int context, raw_weights, taps; } cases[] = {
-        {"llama", 1e4f, 1, 1e-6f, 2048, 0, 0}, {"mistral", 1e4f, 1, 1e-6f, 131072, 0, 0}, {"mixtral", 1e6f, 1, 1e-5f, 131072, 0, 0},
+        {"llama", 1e4f, 1, 1e-6f, 2048, 0, 0}, {"mistral", 1e4f, 1, 1e-6f, 4096, 0, 0}, {"mixtral", 1e6f, 1, 1e-5f, 131072, 0, 0},
         {"qwen3", 1e4f, 1, 1e-6f, 32768, 0, 0}, {"qwen3_moe", 1e4f, 1, 1e-6f, 32768, 1, 0}, {"qwen3_next", 1e4f, 0.25f, 1e-6f, 32768, 0, 4},
         {"qwen3_5_text", 1e4f, 0.25f, 1e-6f, 32768, 0, 4}, {"qwen3_5_moe_text", 1e4f, 0.25f, 1e-6f, 32768, 0, 4}};
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -413,8 +432,10 @@ static void test_plain_refused(void) {
         {"'model_type':'llama','hidden_size':32,'layer_types':['full_attention']", OK, {NULL}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['sliding_attention']", NOT, {"layer_types[0] is not full_attention"}},
         {"'model_type':'mistral','hidden_size':32,'sliding_window':null", OK, {NULL}},
-        {"'model_type':'mistral','hidden_size':32", NOT, {"config.json: sliding_window is missing, which means 4096, mote supports null only"}},
-        {"'model_type':'mistral','hidden_size':32,'sliding_window':4096", NOT, {"sliding_window is 4096, mote supports null only"}},
+        {"'model_type':'mistral','hidden_size':32", OK, {NULL}},
+        {"'model_type':'mistral','hidden_size':32,'sliding_window':4096", OK, {NULL}},
+        {"'model_type':'mistral','hidden_size':32,'sliding_window':0", BAD, {"sliding_window must be a whole number from 1"}},
+        {"'model_type':'mistral','hidden_size':32,'sliding_window':'all'", BAD, {"sliding_window must be"}},
         {"'model_type':'mistral','hidden_size':32,'rope_parameters':{'rope_type':'yarn','factor':16,'llama_4_scaling_beta':0.1,"
          "'original_max_position_embeddings':16384}", NOT, {"rope_parameters.llama_4_scaling_beta is 0.1"}},
         {"'model_type':'llama','hidden_size':32,'original_max_position_embeddings':64,'rope_scaling':{'rope_type':'yarn','factor':4,"
@@ -422,8 +443,8 @@ static void test_plain_refused(void) {
         {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2", OK, {NULL}},
         {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':9", BAD, {"num_experts_per_tok = 9", "8 experts"}},
         {"'model_type':'mixtral','hidden_size':32,'num_experts_per_tok':2", BAD, {"num_local_experts is missing"}},
-        {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2,'sliding_window':4096", NOT,
-         {"sliding_window is 4096"}},
+        {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2,'sliding_window':-1", BAD,
+         {"sliding_window"}},
         {"'model_type':'qwen3','hidden_size':32", BAD, {"head_dim is missing"}},
         {"'model_type':'qwen3_moe','hidden_size':32,'head_dim':8,'num_experts':2,'num_experts_per_tok':1,'moe_intermediate_size':8,"
          "'norm_topk_prob':'yes'", BAD, {"norm_topk_prob must be true or false"}},
@@ -587,6 +608,7 @@ int main(int argc, char **argv) {
     test_config_forms();
     test_rope();
     test_defaults();
+    test_windows();
     test_either_ties();
     test_neutral();
     test_neutral_by_family();
