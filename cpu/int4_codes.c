@@ -279,8 +279,8 @@ V4 INLINE __m512i loaded_v4(__m512i x) {
 enum { MOST_SUMS_V4 = 8 };      /* of int4_products_v4: `groups` times `count` */
 
 /* sum[k][groups t + g] += part p of the codes of c[g], of odd columns or of even ones, times limb k of token row x[t]. */
-V4 INLINE void int4_add_codes_v4(__m512i (*sum)[MOST_SUMS_V4], const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x,
-                                 int s, const int count, const int p, const int odd) {
+V4 INLINE void int4_add_codes_v4(__m512i (*sum)[MOST_SUMS_V4], const int4_codes_v4 *c, const int groups,
+                                 const quarter_limbs *const *x, int s, const int count, const int p, const int odd) {
     __m512i codes[4];
     for (int g = 0; g < groups; g++) codes[g] = loaded_v4(odd ? c[g].odd[p] : c[g].even[p]);
     for (int t = 0; t < count; t++)
@@ -291,8 +291,8 @@ V4 INLINE void int4_add_codes_v4(__m512i (*sum)[MOST_SUMS_V4], const int4_codes_
         }
 }
 
-V4 INLINE void int4_add_part_v4(__m512i (*sum)[MOST_SUMS_V4], const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x,
-                                int s, const int count, const int p) {
+V4 INLINE void int4_add_part_v4(__m512i (*sum)[MOST_SUMS_V4], const int4_codes_v4 *c, const int groups,
+                                const quarter_limbs *const *x, int s, const int count, const int p) {
     int4_add_codes_v4(sum, c, groups, x, s, count, p, 0);
     int4_add_codes_v4(sum, c, groups, x, s, count, p, 1);
 }

@@ -52,7 +52,8 @@ INLINE float sum_lanes(const partial *sum) {
 /* to[r] = sum_lanes of sum[r], of four. */
 INLINE void sum_four_lanes(const partial *sum, float *to) {
 #ifdef __SSE2__
-    __m128 a = (__m128)fold_lanes(sum), b = (__m128)fold_lanes(sum + 1), c = (__m128)fold_lanes(sum + 2), d = (__m128)fold_lanes(sum + 3);
+    __m128 a = (__m128)fold_lanes(sum), b = (__m128)fold_lanes(sum + 1);
+    __m128 c = (__m128)fold_lanes(sum + 2), d = (__m128)fold_lanes(sum + 3);
     _MM_TRANSPOSE4_PS(a, b, c, d);
     _mm_storeu_ps(to, (a + c) + (b + d));
 #else
