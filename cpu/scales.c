@@ -16,6 +16,12 @@ static int uses_e4m3_kernel(const matrix *w) {
     return w->cols % 16 == 0 && (blocks || has_row_scales(w->format));
 }
 
+/* Columns of one block whose products are summed before their sum is multiplied with the scale, where it is: they begin at a
+   multiple of this, at the latest one tile ends with them. */
+static int block_span(const matrix *w) {
+    return w->block_cols % (2 * STREAM_COLS) ? STREAM_COLS : 2 * STREAM_COLS;
+}
+
 /* The factor of the sums of a row's unpacked codes. */
 static float row_scale_of(const weight_row *row) {
     return *(const float *)(const void *)row->component[SCALES] * E4M3_BITS_SCALE;
