@@ -7,43 +7,45 @@
    all token rows use them. A sum is kept as LANES partial sums; partial sum l takes the products of columns l, l + LANES, ...,
    in this order whatever the number of rows: see cpu/matrix.c. */
 
+#define MOST_TOKENS (TOKENS > 4 ? TOKENS : 4)
+
 typedef float FOR(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* partial[j][r] += the products of LANES columns from i on. Of token rows and of the four weight rows, the fewer stay in registers
+/* partial[j][r] += the products of LANES columns from i on. Of token rows and weight rows, the fewer stay in registers
    meanwhile. */
 LEVEL INLINE void FOR(add_column)(FOR(vec) (*partial)[4], const float (*w)[TILE_COLS], const float *const *x, int i,
-                                  const int count) {
+                                  const int rows, const int count) {
     FOR(vec) kept[4];
-    if (count < 4) {
+    if (count < rows) {
         for (int j = 0; j < count; j++) kept[j] = *(const FOR(vec) *)(x[j] + i);
-        for (int r = 0; r < 4; r++) {
+        for (int r = 0; r < rows; r++) {
             FOR(vec) weight = *(const FOR(vec) *)(w[r] + i);
             for (int j = 0; j < count; j++) partial[j][r] += weight * kept[j];
         }
         return;
     }
-    for (int r = 0; r < 4; r++) kept[r] = *(const FOR(vec) *)(w[r] + i);
+    for (int r = 0; r < rows; r++) kept[r] = *(const FOR(vec) *)(w[r] + i);
     for (int j = 0; j < count; j++) {
         FOR(vec) token = *(const FOR(vec) *)(x[j] + i);
-        for (int r = 0; r < 4; r++) partial[j][r] += kept[r] * token;
+        for (int r = 0; r < rows; r++) partial[j][r] += kept[r] * token;
     }
 }
 
-/* sum[j][r] += w[r] . x[j][0..n) for four rows r and `count` <= TOKENS rows j, a constant. n: a multiple of LANES. scale: NULL, or
-   what the sum of each `span` columns is multiplied with, for each STREAM_COLS columns. */
+/* sum[j][r] += w[r] . x[j][0..n) for `rows` <= 4 rows r and `count` <= MOST_TOKENS rows j, constants. n: a multiple of LANES.
+   scale: NULL, or what the sum of each `span` columns is multiplied with, for each STREAM_COLS columns. */
 LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], const float *const *x, int n,
-                                    const float *scale, int span, const int count) {
+                                    const float *scale, int span, const int rows, const int count) {
     for (int begin = 0, end; begin < n; begin = end) {
-        FOR(vec) partial[TOKENS][4];
+        FOR(vec) partial[MOST_TOKENS][4];
         end = scale && n - begin > span ? begin + span : n;
         for (int j = 0; j < count; j++)
-            for (int r = 0; r < 4; r++) {
+            for (int r = 0; r < rows; r++) {
                 partial[j][r] = (FOR(vec)){0};
                 if (!scale) partial[j][r] = *(const FOR(vec) *)sum[j][r];
             }
-        for (int i = begin; i < end; i += LANES) FOR(add_column)(partial, w, x, i, count);
+        for (int i = begin; i < end; i += LANES) FOR(add_column)(partial, w, x, i, rows, count);
         for (int j = 0; j < count; j++)
-            for (int r = 0; r < 4; r++) {
+            for (int r = 0; r < rows; r++) {
                 FOR(vec) *to = (FOR(vec) *)sum[j][r];
                 if (scale) *to += partial[j][r] * scale[begin / STREAM_COLS];
                 else *to = partial[j][r];
@@ -62,30 +64,42 @@ LEVEL INLINE void FOR(scale_tokens)(const float **token, float (*scaled)[TILE_CO
     }
 }
 
+/* How many of `left` token rows are next. Four times three sums fit into the registers of AVX2 as well. */
+LEVEL INLINE int FOR(tokens_of)(int left) {
+    if (TOKENS == 3 && left % 3 && left >= left % 3 * 4) return 4;
+    return left < TOKENS ? left : TOKENS;
+}
+
 /* The same for any number of token rows, their columns from col on, and `rows` weight rows, a multiple of four. scale: NULL, or
    those of each STREAM_COLS columns, which `span` columns have in common. */
 LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], int rows, const float *const *x,
                                 int count, int col, int n, const float *scale, int span) {
-    float scaled[TOKENS][TILE_COLS] __attribute__((aligned(64)));
+    float scaled[MOST_TOKENS][TILE_COLS] __attribute__((aligned(64)));
     const float *sum_scale = SCALED_SUMS ? scale : NULL, *x_scale = SCALED_SUMS ? NULL : scale;
     for (int j = 0, step; j < count; j += step) {
-        const float *from[TOKENS] = {NULL};
-        const int left = count - j;
-        step = left == TOKENS + 1 ? TOKENS - 1 : left < TOKENS ? left : TOKENS;      /* no row is left alone */
+        const float *from[MOST_TOKENS] = {NULL};
+        step = FOR(tokens_of)(count - j);
         FOR(scale_tokens)(from, scaled, x + j, step, col, n, x_scale);
-        for (int r = 0; r < rows; r += 4) {
+        for (int r = 0, at_once; r < rows; r += at_once) {
             float (*to)[ROW_BLOCK][LANES] = (float (*)[ROW_BLOCK][LANES])sum[j][r];
+            const float (*weights)[TILE_COLS] = w + r;
+            at_once = 4;
             switch (step) {
-                case 1: FOR(add_products)(to, w + r, from, n, sum_scale, span, 1); break;
-                case 2: FOR(add_products)(to, w + r, from, n, sum_scale, span, 2); break;
-#if TOKENS > 4
-                case 3: FOR(add_products)(to, w + r, from, n, sum_scale, span, 3); break;
-                case 4: FOR(add_products)(to, w + r, from, n, sum_scale, span, 4); break;
-                case 5: FOR(add_products)(to, w + r, from, n, sum_scale, span, 5); break;
-#elif TOKENS > 3
-                case 3: FOR(add_products)(to, w + r, from, n, sum_scale, span, 3); break;
+                case 1: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 1); break;
+                case 2: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 2); break;
+                case 3: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 3); break;
+#if TOKENS == 3
+                default:
+                    at_once = (rows - r) % 3 && rows - r < 9 ? 2 : 3;
+                    if (at_once == 2) FOR(add_products)(to, weights, from, n, sum_scale, span, 2, 4);
+                    else FOR(add_products)(to, weights, from, n, sum_scale, span, 3, 4);
+#elif TOKENS == 4
+                default: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 4);
+#else
+                case 4: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 4); break;
+                case 5: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 5); break;
+                default: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, TOKENS);
 #endif
-                default: FOR(add_products)(to, w + r, from, n, sum_scale, span, TOKENS); break;
             }
         }
     }
@@ -314,4 +328,5 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const toke
         for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * row_scale;
     }
 }
+#undef MOST_TOKENS
 #undef SCALED_SUMS
