@@ -148,15 +148,14 @@ LEVEL static void FOR(int4_dots)(const matrix *w, int row, int rows, const token
 LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
                                  float (*y)[ROW_BLOCK]);
 
-/* Prefetches the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below them,
-   which are likely to be next. Into the L2: the L1 is full of this tile's floats and the token rows. */
-LEVEL INLINE void FOR(prefetch_tile)(const matrix *w, const weight_row *from, int rows, int col, int n) {
+/* While row r of a tile of `rows` weight rows is unpacked, prefetches a part as long of the rows below the tile's, which are likely to
+   be next. In the order in which they lie, and not a tile's at once: so many lines on their way would keep others waiting. Into
+   the L2: the L1 is full of this tile's floats and the token rows. */
+LEVEL INLINE void FOR(prefetch_below)(const matrix *w, const weight_row *from, int rows, int r, int col, int n) {
     const size_t bytes = (size_t)formats[w->format]->components[CODES].bits / 8;
-    const size_t next = col + n < w->cols ? (size_t)(col + n) : (size_t)w->cols * (size_t)rows;
-    for (int r = 0; r < rows; r++) {
-        const uintptr_t at = (uintptr_t)from[r].component[CODES] + next * bytes;
-        for (size_t i = 0; i < (size_t)n * bytes; i += CACHE_LINE) __builtin_prefetch((const void *)(at + i), 0, 2);
-    }
+    const size_t next = (size_t)rows * (size_t)(w->cols + col) + (size_t)r * (size_t)n;
+    const uintptr_t at = (uintptr_t)from[0].component[CODES] + next * bytes;
+    for (size_t i = 0; i < (size_t)n * bytes; i += CACHE_LINE) __builtin_prefetch((const void *)(at + i), 0, 2);
 }
 
 #if TOKENS > 4
@@ -209,16 +208,19 @@ LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
     const int blocks = has_block_scales(w->format);
     for (int col = 0, n; col < w->cols; col += n) {
         n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
-        FOR(prefetch_tile)(w, from, rows, col, n);
         for (int i = 0; blocks && i < n; i += STREAM_COLS)
             scale[i / STREAM_COLS] = block_scale[(col + i) / w->block_cols] * E4M3_BITS_SCALE;
 #if TOKENS > 4
         if (count <= FEW_ROWS && n % STREAM_COLS == 0) {
+            for (int r = 0; r < rows; r++) FOR(prefetch_below)(w, from, rows, r, col, n);
             FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? scale : NULL);
             continue;
         }
 #endif
-        for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].component[CODES] + col, n, tile[r]);
+        for (int r = 0; r < rows; r++) {
+            FOR(prefetch_below)(w, from, rows, r, col, n);
+            FOR(unpack_e4m3)((const uint8_t *)from[r].component[CODES] + col, n, tile[r]);
+        }
         FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, blocks ? scale : NULL, block_span(w));
     }
 }
@@ -230,8 +232,10 @@ LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *
     const int last = w->cols % LANES;
     for (int col = 0, n; col < w->cols - last; col += n) {
         n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
-        FOR(prefetch_tile)(w, from, rows, col, n);
-        for (int r = 0; r < rows; r++) FOR(row_floats)(w, &from[r], col, n, tile[r]);
+        for (int r = 0; r < rows; r++) {
+            FOR(prefetch_below)(w, from, rows, r, col, n);
+            FOR(row_floats)(w, &from[r], col, n, tile[r]);
+        }
         FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, NULL, 0);
     }
     if (last) FOR(add_last)(sum, w, row, rows, x, count, last);
