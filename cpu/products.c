@@ -1,13 +1,14 @@
 /* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and after it
    cpu/int4_products.c and cpu/nibbles.c, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a
    register, TOKENS the token rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a
-   function has there.
+   function has there. SCALED_SUMS: a block's scale is multiplied into sums of 128 columns instead of into the token rows; the fewer
+   lanes, the less there is of that.
 
    A block is up to ROW_BLOCK rows of a weight matrix. Tile by tile its weights become floats, which stay in the L1 cache while
    all token rows use them. A sum is kept as LANES partial sums; partial sum l takes the products of columns l, l + LANES, ...,
    in this order whatever the number of rows: see cpu/matrix.c. */
 
-#define MOST_TOKENS (TOKENS > 4 ? TOKENS : 4)
+#define MOST_TOKENS (TOKENS > 4 ? TOKENS : 4)      /* token rows that are multiplied together */
 
 typedef float FOR(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -53,7 +54,7 @@ LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float 
     }
 }
 
-/* token[t]: the columns from col on of `count` <= TOKENS rows of x, times x_scale of each STREAM_COLS columns, in
+/* token[t]: the columns from col on of `count` <= MOST_TOKENS rows of x, times x_scale of each STREAM_COLS columns, in
    `scaled`; x_scale NULL: as they are. */
 LEVEL INLINE void FOR(scale_tokens)(const float **token, float (*scaled)[TILE_COLS], const float *const *x, int count, int col,
                                     int n, const float *x_scale) {
@@ -64,7 +65,8 @@ LEVEL INLINE void FOR(scale_tokens)(const float **token, float (*scaled)[TILE_CO
     }
 }
 
-/* How many of `left` token rows are next. Four times three sums fit into the registers of AVX2 as well. */
+/* How many of `left` token rows are next. With AVX2, three or four, if that comes out: two rows' eight sums are too few to fill
+   the time that a sum takes. */
 LEVEL INLINE int FOR(tokens_of)(int left) {
     if (TOKENS == 3 && left % 3 && left >= left % 3 * 4) return 4;
     return left < TOKENS ? left : TOKENS;
@@ -89,7 +91,7 @@ LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)
                 case 2: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 2); break;
                 case 3: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 3); break;
 #if TOKENS == 3
-                default:
+                default:                                        /* four token rows and three weight rows, or two: 16 are 4 x 3 + 2 x 2 */
                     at_once = (rows - r) % 3 && rows - r < 9 ? 2 : 3;
                     if (at_once == 2) FOR(add_products)(to, weights, from, n, sum_scale, span, 2, 4);
                     else FOR(add_products)(to, weights, from, n, sum_scale, span, 3, 4);
@@ -148,13 +150,13 @@ LEVEL static void FOR(int4_dots)(const matrix *w, int row, int rows, const token
 LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
                                  float (*y)[ROW_BLOCK]);
 
-/* While row r of a tile of `rows` weight rows is unpacked, prefetches a part as long of the rows below the tile's, which are likely to
-   be next. In the order in which they lie, and not a tile's at once: so many lines on their way would keep others waiting. Into
-   the L2: the L1 is full of this tile's floats and the token rows. */
-LEVEL INLINE void FOR(prefetch_below)(const matrix *w, const weight_row *from, int rows, int r, int col, int n) {
+/* Prefetches row r of the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below
+   them, which are likely to be next. Into the L2: the L1 is full of this tile's floats and the token rows. A row at a time, after one
+   was unpacked: with a whole tile on its way, the lines that are needed at once would wait. */
+LEVEL INLINE void FOR(prefetch_row)(const matrix *w, const weight_row *from, int rows, int r, int col, int n) {
     const size_t bytes = (size_t)formats[w->format]->components[CODES].bits / 8;
-    const size_t next = (size_t)rows * (size_t)(w->cols + col) + (size_t)r * (size_t)n;
-    const uintptr_t at = (uintptr_t)from[0].component[CODES] + next * bytes;
+    const size_t next = col + n < w->cols ? (size_t)(col + n) : (size_t)w->cols * (size_t)rows;
+    const uintptr_t at = (uintptr_t)from[r].component[CODES] + next * bytes;
     for (size_t i = 0; i < (size_t)n * bytes; i += CACHE_LINE) __builtin_prefetch((const void *)(at + i), 0, 2);
 }
 
@@ -199,8 +201,8 @@ LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weigh
 }
 #endif
 
-/* sum += the products of E4M3 codes. A block's scale is multiplied into the token rows: all weight rows here have it in
-   common. */
+/* sum += the products of E4M3 codes. A block's scale is multiplied into the token rows, which all weight rows here have in common,
+   or (SCALED_SUMS) into the sums of its columns. */
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
                                 const float *const *x, int count) {
     float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), scale[TILE_COLS / STREAM_COLS];
@@ -212,14 +214,14 @@ LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
             scale[i / STREAM_COLS] = block_scale[(col + i) / w->block_cols] * E4M3_BITS_SCALE;
 #if TOKENS > 4
         if (count <= FEW_ROWS && n % STREAM_COLS == 0) {
-            for (int r = 0; r < rows; r++) FOR(prefetch_below)(w, from, rows, r, col, n);
+            for (int r = 0; r < rows; r++) FOR(prefetch_row)(w, from, rows, r, col, n);
             FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? scale : NULL);
             continue;
         }
 #endif
         for (int r = 0; r < rows; r++) {
-            FOR(prefetch_below)(w, from, rows, r, col, n);
             FOR(unpack_e4m3)((const uint8_t *)from[r].component[CODES] + col, n, tile[r]);
+            FOR(prefetch_row)(w, from, rows, r, col, n);
         }
         FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, blocks ? scale : NULL, block_span(w));
     }
@@ -233,8 +235,8 @@ LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *
     for (int col = 0, n; col < w->cols - last; col += n) {
         n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
         for (int r = 0; r < rows; r++) {
-            FOR(prefetch_below)(w, from, rows, r, col, n);
             FOR(row_floats)(w, &from[r], col, n, tile[r]);
+            FOR(prefetch_row)(w, from, rows, r, col, n);
         }
         FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, NULL, 0);
     }

@@ -1,5 +1,5 @@
-/* cpu/scales.c: E4M3 weights whose codes cpu/products.c unpacks itself. A block's scale is multiplied into the token rows, a
-   row's into the sum. */
+/* cpu/scales.c: E4M3 weights whose codes cpu/products.c unpacks itself. A block's scale is multiplied into the token rows or, with
+   AVX2, into the sum of some of its columns; a row's into the whole sum. */
 
 /* E4M3 codes with a scale for each row, or for each block. f may be a constant. */
 INLINE int has_row_scales(const enum format f) {
@@ -16,8 +16,8 @@ static int uses_e4m3_kernel(const matrix *w) {
     return w->cols % 16 == 0 && (blocks || has_row_scales(w->format));
 }
 
-/* Columns of one block whose products are summed before their sum is multiplied with the scale, where it is: they begin at a
-   multiple of this, at the latest one tile ends with them. */
+/* So many columns, which have a block's scale in common, are summed before the sum is multiplied with it (SCALED_SUMS). Tiles are
+   whole spans but for a row's end. */
 static int block_span(const matrix *w) {
     return w->block_cols % (2 * STREAM_COLS) ? STREAM_COLS : 2 * STREAM_COLS;
 }
