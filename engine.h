@@ -406,8 +406,9 @@ typedef struct mote_generation {
     const mote_sampling *sampling;         /* NULL: mote_sampling_defaults */
     int max_tokens;                        /* 0: until the context is full */
     const char *const *stop;               /* texts that end the answer and are not part of it, stop_count of them. They are looked
-                                              for in the answer: not in thinking, nor in calls (with raw, all is answer). The
-                                              first to be complete counts, of those that end together the longest */
+                                              for in the answer: not in thinking, nor in calls (with raw, all is answer), nor in
+                                              what is left of a required call that was cut off. The first to be complete counts,
+                                              of those that end together the longest */
     int stop_count;
     const char *system;                    /* mote_ask: system message, used only while the timeline is empty */
     const char *tools;                     /* a JSON list of tools, as the chat template takes them. mote_ask puts them beside

@@ -6,7 +6,7 @@
      model, architecture         texts
      hidden, vocabulary          sizes
      chat                        true: the text is a question in the chat template
-     tokens [tokens]             {id, text}
+     tokens [tokens]             {id, text}: bytes that are no whole character of the token are written <0xE2>
      final [tokens]              |x|, the length of the residual, before the head
      next [tokens][5]            {id, text, p}: the most probable tokens after each, best first
      drafts [tokens - 1]         {id, text, p}: what the MTP layer drafts for the token after the next one; empty without that layer
@@ -63,8 +63,18 @@ static void put_series(buf *out, const char *name, const series *s, int tokens) 
 static void put_token(buf *out, const trace *t, int32_t id) {
     size_t size = 0;
     const char *text = mote_token_bytes(t->model, id, &size);
+    buf shown = {NULL, 0, 0, 0};
+    for (size_t i = 0, n; text && i < size; i += n) {
+        uint32_t c;
+        const int whole = utf8_decode(text + i, size - i, &c);
+        n = whole > 0 ? (size_t)whole : 1;
+        if (whole > 0) buf_add(&shown, text + i, n);
+        else put_byte(&shown, text[i]);
+    }
     putf(out, "{\"id\":%" PRId32 ",\"text\":", id);
-    put_quoted(out, text ? text : "", size);
+    put_quoted(out, shown.data ? shown.data : "", shown.size);
+    out->failed |= shown.failed;
+    buf_free(&shown);
 }
 
 static void put_candidate(buf *out, const trace *t, const candidate *c) {

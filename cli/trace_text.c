@@ -2,12 +2,22 @@
 
 enum { LABEL_WIDTH = 14, LABEL_BYTES = 4 * LABEL_WIDTH + 16 };
 
-static void put_character(buf *out, uint32_t c) {
-    if (c == '\n') buf_text(out, "\\n");
+/* The bytes of a token that are no whole character, as vocabularies name such tokens. Of several tokens together they can be one. */
+static void put_byte(buf *out, char byte) {
+    putf(out, "<0x%02X>", (unsigned)(unsigned char)byte);
+}
+
+/* A character at `text`, of which n > 0 bytes are left, or a byte of it. Returns how many bytes that is. */
+static int put_character(buf *out, const char *text, size_t n) {
+    uint32_t c;
+    const int size = utf8_decode(text, n, &c);
+    if (size <= 0) put_byte(out, *text);
+    else if (c == '\n') buf_text(out, "\\n");
     else if (c == '"') buf_text(out, "\\\"");
     else if (c == '\t') buf_text(out, "\\t");
     else if (c < ' ' || c == 127) putf(out, "\\x%02x", (unsigned)c);
     else utf8_put(out, c);
+    return size > 0 ? size : 1;
 }
 
 /* A token's text in quotes, one line of at most `width` characters; its id where it has no text. Returns how many it took. */
@@ -21,9 +31,8 @@ static int print_label(const trace *t, int32_t id, int width) {
     else buf_text(&out, "\"");
     while (text && text < end) {
         const size_t before = out.size;
-        const uint32_t c = utf8_next(&text, end);
-        put_character(&out, c);
-        const int wide = out.data[before] == '\\' && out.size > before + 1 ? (int)(out.size - before) : 1;
+        text += put_character(&out, text, (size_t)(end - text));
+        const int wide = (unsigned char)out.data[before] < 0x80 ? (int)(out.size - before) : 1;
         if (shown + wide + (text < end) > width) {
             out.size = before;
             buf_text(&out, "…");

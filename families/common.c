@@ -3,6 +3,24 @@
 
 /* ---- config.json ---- */
 
+/* The longest context and the norms' epsilon; context and eps are those of the family where config.json does not say. First of all: the
+   parts of a model copy eps, and a rope may make the context longer. */
+static void common_limits(config_reader *r, config *c, int context, float eps) {
+    config_int_or(r, "max_position_embeddings", 1, 1 << 24, context, &c->context_max);
+    config_float(r, r->text, "rms_norm_eps", 0, 1, eps, &c->eps);
+}
+
+/* A window of attention. Up to so many tokens every one sees all before it, and mote has no longer context. absent: the window where
+   config.json does not say, 0: none. After the rope, which may make the context longer. */
+static void common_window(config_reader *r, config *c, int absent) {
+    const uint32_t node = json_get(r->j, r->text, "sliding_window");
+    int window = absent;
+    if (r->code) return;
+    if (node && r->j->nodes[node].type == JSON_NULL) window = 0;
+    else if (node) config_int(r, "sliding_window", 1, 1 << 24, &window);
+    if (window) c->context_max = min_int(c->context_max, window);
+}
+
 /* The size of a head where config.json may leave it out: hidden_size is that of all heads together. */
 static void common_head_dim(config_reader *r, const config *c, attention_shape *a) {
     uint32_t node = json_get(r->j, r->text, "head_dim");
@@ -72,19 +90,53 @@ static void common_mlp(config_reader *r, const config *c, mlp_shape *f) {
     f->eps = c->eps;
 }
 
+/* A list with one word for each layer: all of them this one. */
+static void common_layer_list(config_reader *r, const char *key, const char *word) {
+    const uint32_t list = json_get(r->j, r->text, key);
+    if (r->code || !list) return;
+    if (r->j->nodes[list].type != JSON_ARRAY) {
+        config_only(r, r->text, key, "null");
+        return;
+    }
+    for (uint32_t k = list + 1, i = 0; k < r->j->nodes[list].next; k = r->j->nodes[k].next, i++) {
+        if (json_equals(r->j, k, word)) continue;
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s[%u] is not %s", r->dir, key, i, word);
+        return;
+    }
+}
+
 /* Features that mote does not implement must be off, or as it is in all released models of the families. */
+static const struct { const char *key, *neutral; } common_neutral[] = {
+    /* activations, biases, multipliers, caps */
+    {"hidden_act", "silu|swish"}, {"hidden_activation", "silu|swish"}, {"attention_bias", "false"}, {"mlp_bias", "false"}, {"scale_emb", "1"},
+    {"scale_depth", "null"}, {"dim_model_base", "null"}, {"embedding_multiplier", "1"}, {"residual_multiplier", "1"}, {"key_multiplier", "1"},
+    {"attention_in_multiplier", "1"}, {"attention_out_multiplier", "1"}, {"mlp_multipliers", "null"}, {"lm_head_multiplier", "1"},
+    {"logits_scaling", "1"}, {"logit_scale", "1"}, {"attn_logit_softcapping", "null"}, {"final_logit_softcapping", "null"},
+    {"swiglu_limit", "null"}, {"clip_qkv", "null"}, {"attn_temperature_tuning", "false"},
+    /* positions, and who attends to what */
+    {"rotary_pct", "1"}, {"rope_interleave", "false"}, {"rope_interleaved", "false"}, {"rope_local_base_freq", "null"}, {"no_rope_layers", "null"},
+    {"alibi", "false"}, {"position_embedding_type", "rope"}, {"use_sliding_window", "false"}, {"sliding_window_pattern", "null"},
+    {"attention_chunk_size", "null"}, {"is_causal", "true"}, {"use_bidirectional_attention", "false"},
+    /* layers */
+    {"parallel_residual", "false"}, {"use_parallel_residual", "false"}, {"parallel_attn", "false"}, {"per_layer_config", "null"},
+    {"moe_layer_freq", "1"}, {"first_k_dense_replace", "0"}, {"interleave_moe_layer_step", "1"}, {"moe_layer_start_index", "0"},
+    /* routers */
+    {"routed_scaling_factor", "1"}, {"scoring_func", "softmax"}, {"n_group", "1"}, {"router_logit_softcapping", "null"}};
+
 static void common_flags(config_reader *r) {
-    static const struct { const char *key, *neutral; } keys[] = {
-        {"hidden_act", "silu|swish"}, {"attention_bias", "false"}, {"mlp_bias", "false"}, {"use_sliding_window", "false"},
-        {"embedding_multiplier", "1"}, {"residual_multiplier", "1"}, {"logits_scaling", "1"}, {"logit_scale", "1"},
-        {"attn_logit_softcapping", "null"}, {"final_logit_softcapping", "null"}, {"swiglu_limit", "null"}, {"clip_qkv", "null"},
-        {"no_rope_layers", "null"}, {"routed_scaling_factor", "1"}, {"scoring_func", "softmax"}, {"n_group", "1"}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_only(r, r->text, keys[i].key, keys[i].neutral);
+    for (size_t i = 0; i < sizeof common_neutral / sizeof *common_neutral; i++)
+        config_only(r, r->text, common_neutral[i].key, common_neutral[i].neutral);
+}
+
+static void common_dense_flags(config_reader *r) {
+    common_flags(r);
+    common_layer_list(r, "mlp_layer_types", "dense");
 }
 
 static void common_moe_flags(config_reader *r) {
     uint32_t dense = json_get(r->j, r->text, "mlp_only_layers");
     common_flags(r);
+    common_layer_list(r, "mlp_layer_types", "sparse");
     config_only(r, r->text, "decoder_sparse_step", "1");
     if (!r->code && dense && r->j->nodes[dense].type == JSON_ARRAY && r->j->nodes[dense].size)
         r->code = fail(r->err, MOTE_EUNSUPPORTED,

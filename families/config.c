@@ -1,6 +1,7 @@
 /* families/config.c: config.json -> config: what all families have in common, here, and the rest by its family.
 
    config.json is flat, or has the text model inside "text_config". Sizes have no defaults: a wrong guess would be a wrong model.
+   Other keys that are absent count as transformers has them for that family.
    A feature that mote does not implement is refused by name. */
 
 /* Common to all families: the sizes of the residual stream and of the vocabulary. */
@@ -8,15 +9,15 @@ static void config_common(config_reader *r, config *c) {
     config_int(r, "num_hidden_layers", 1, 1 << 12, &c->layers);
     config_int(r, "hidden_size", 1, 1 << 20, &c->hidden);
     config_int(r, "vocab_size", 1, 1 << 24, &c->vocab);
-    config_int_or(r, "max_position_embeddings", 1, 1 << 24, 32768, &c->context_max);
-    config_float(r, r->text, "rms_norm_eps", 0, 1, 1e-6f, &c->eps);
 }
 
+/* Beside a text_config, transformers' models of text and images take tie_word_embeddings from the top, those of text alone from
+   text_config. Either may say so here: a head that is in the folder counts nevertheless (common_untie). */
 static void config_ends(config_reader *r, config *c) {
     uint64_t eos;
-    uint32_t tied = json_get(r->j, 0, "tie_word_embeddings"), end = json_get(r->j, r->text, "eos_token_id");
-    if (!tied) tied = json_get(r->j, r->text, "tie_word_embeddings");
-    c->tied = config_flag(r, tied, "tie_word_embeddings", 0);
+    static const char tied[] = "tie_word_embeddings";
+    const uint32_t end = json_get(r->j, r->text, "eos_token_id");
+    c->tied = config_flag(r, json_get(r->j, 0, tied), tied, 0) | config_flag(r, json_get(r->j, r->text, tied), tied, 0);
     c->eos = end && json_u64(r->j, end, &eos) && eos < (uint64_t)c->vocab ? (int32_t)eos : -1;
 }
 

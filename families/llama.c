@@ -3,23 +3,28 @@
 
 static const char *const llama_types[] = {"llama", NULL};
 
-static void llama_read(config_reader *r, config *c) {
+static void llama_dense_read(config_reader *r, config *c, int context) {
+    common_limits(r, c, context, 1e-6f);
     common_mlp(r, c, &c->shapes.mlp);
-    common_flags(r);
+    common_dense_flags(r);
     plain_read(r, c, 0, 1e4f);
+}
+
+static void llama_read(config_reader *r, config *c) {
+    llama_dense_read(r, c, 2048);
 }
 
 static void llama_bind(binder *b) {
     qwen3_bind(b);
 }
 
-/* ---- Mistral, of which all releases after 7B v0.1 attend to all tokens ---- */
+/* ---- Mistral. 7B v0.1 and its like, as Zephyr, attend to a window; later ones say that there is none ---- */
 
 static const char *const mistral_types[] = {"mistral", NULL};
 
 static void mistral_read(config_reader *r, config *c) {
-    llama_read(r, c);
-    config_only(r, r->text, "sliding_window", "null");
+    llama_dense_read(r, c, 131072);
+    common_window(r, c, 4096);
 }
 
 static void mistral_bind(binder *b) {

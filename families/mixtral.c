@@ -5,11 +5,12 @@ static const char *const mixtral_types[] = {"mixtral", NULL};
 
 static void mixtral_read(config_reader *r, config *c) {
     moe_shape *e = &c->shapes.moe;
+    common_limits(r, c, 131072, 1e-5f);
     common_moe(r, c, e, "num_local_experts", "intermediate_size");
     common_moe_check(r, e);
     common_moe_flags(r);
-    config_only(r, r->text, "sliding_window", "null");
     plain_read(r, c, 0, 1e6f);
+    common_window(r, c, 0);
 }
 
 static void mixtral_bind_layer(binder *b, int index, layer *l) {

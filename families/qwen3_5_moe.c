@@ -63,12 +63,14 @@ static void qwen_read(config_reader *r, config *c) {
     config_only(r, r->text, "attn_output_gate", "true");
     config_only(r, r->text, "output_gate_type", "swish|silu");
     config_only(r, r->text, "mtp_use_dedicated_embeddings", "false");
-    common_rope(r, c, 0.25f, 1e7f);
+    config_only(r, r->text, "use_qk_norm", "true");
+    common_rope(r, c, 0.25f, 1e4f);
     qwen_layer_types(r, c);
 }
 
 static void qwen3_5_moe_read(config_reader *r, config *c) {
     moe_shape *e = &c->shapes.moe;
+    common_limits(r, c, 32768, 1e-6f);
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     config_int(r, "shared_expert_intermediate_size", 1, 1 << 20, &e->shared_size);
     common_moe_check(r, e);

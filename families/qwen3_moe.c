@@ -6,24 +6,17 @@
 
 static const char *const qwen3_moe_types[] = {"qwen3_moe", NULL};
 
-/* Layers that config.json lists must be of full attention. */
-static void plain_layer_types(config_reader *r) {
-    const uint32_t types = json_get(r->j, r->text, "layer_types");
-    if (r->code || !types || r->j->nodes[types].type != JSON_ARRAY) return;
-    for (uint32_t k = types + 1, i = 0; k < r->j->nodes[types].next; k = r->j->nodes[k].next, i++) {
-        if (json_equals(r->j, k, "full_attention")) continue;
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: layer_types[%u] is not full_attention", r->dir, i);
-        return;
-    }
-}
-
 /* All but the FFN. normed: with norms of queries and keys, as all of Qwen3; else as Llama. theta: where config.json does not say. */
 static void plain_read(config_reader *r, config *c, int normed, float theta) {
     attention_shape *a = &c->shapes.attention;
     common_attention(r, c, a, !normed);
     a->normed = normed;
     common_rope(r, c, 1, theta);
-    plain_layer_types(r);
+    common_layer_list(r, "layer_types", "full_attention");
+    config_only(r, r->text, "use_qk_norm", normed ? "true" : "false");
+    if (!r->code && a->rotary_dim != a->head_dim)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: partial_rotary_factor is %g, mote supports 1 only", r->dir,
+                       (double)a->rotary_dim / a->head_dim);
     c->mixers = (unsigned char *)malloc((size_t)c->layers + 1);
     if (c->mixers) memset(c->mixers, LAYER_ATTENTION, (size_t)c->layers);
     else if (!r->code) r->code = fail_memory(r->err);
@@ -31,11 +24,12 @@ static void plain_read(config_reader *r, config *c, int normed, float theta) {
 
 static void qwen3_moe_read(config_reader *r, config *c) {
     moe_shape *e = &c->shapes.moe;
+    common_limits(r, c, 32768, 1e-6f);
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     common_moe_check(r, e);
     common_moe_flags(r);
     e->of_all = !config_flag(r, json_get(r->j, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
-    plain_read(r, c, 1, 1e6f);
+    plain_read(r, c, 1, 1e4f);
 }
 
 /* The attention of layer `index`, and both norms; where: what all names of the layer begin with. */

@@ -20,7 +20,7 @@ static void rope_check_members(config_reader *r, uint32_t object, int typed) {
 }
 
 /* Keys of an object that says how positions turn: rope_parameters, or rope_scaling, as it was called before. With text alone
-   mrope is no scaling. Of both names of a type rope_type counts. 0: there is none. */
+   mrope is no scaling. Of both names of a type rope_type counts. 0: there is none, or nothing in it. */
 static uint32_t rope_object(config_reader *r, const char *key, const char *within, enum rope_kind *kind) {
     static const struct { const char *name; enum rope_kind kind; } kinds[] = {
         {"default", ROPE_PLAIN}, {"mrope", ROPE_PLAIN}, {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}};
@@ -32,6 +32,7 @@ static uint32_t rope_object(config_reader *r, const char *key, const char *withi
         config_only(r, r->text, key, "null");
         return 0;
     }
+    if (!r->j->nodes[object].size) return 0;
     r->within = within;
     for (int i = 0; i < 2; i++) {
         uint32_t type = json_get(r->j, object, names[i]);
@@ -69,13 +70,29 @@ static float yarn_factor(config_reader *r, uint32_t object, float factor) {
     return given;
 }
 
+/* The context before it grew may stand beside the object, too. Two that differ are refused: transformers keeps the object's when it
+   reads config.json, and takes the other when it makes the model. */
+static void rope_original(config_reader *r, uint32_t object, float *original) {
+    static const char key[] = "original_max_position_embeddings";
+    const char *within = r->within;
+    const uint32_t outer = json_get(r->j, r->text, key);
+    float beside = 0;
+    r->within = "";
+    if (outer && r->j->nodes[outer].type != JSON_NULL) rope_float(r, r->text, key, 1, 1 << 24, 0, &beside);
+    r->within = within;
+    rope_float(r, object, key, 1, 1 << 24, beside, original);
+    if (!r->code && beside != 0 && beside != *original)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s is %g, but %s%s is %g", r->dir, key, (double)beside, within, key,
+                       (double)*original);
+}
+
 /* What scaling needs. YaRN's factor is also what the context grows by. */
 static void rope_scaled(config_reader *r, uint32_t object, config *c) {
     rope_config *to = &c->rope;
     const uint32_t truncate = json_get(r->j, object, "truncate");
     const int yarn = to->kind == ROPE_YARN;
     rope_float(r, object, "factor", 1, 1e4, 0, &to->factor);
-    rope_float(r, object, "original_max_position_embeddings", 1, 1 << 24, 0, &to->original);
+    rope_original(r, object, &to->original);
     rope_float(r, object, yarn ? "beta_slow" : "low_freq_factor", 1e-3, 1e4, yarn ? 1 : 0, &to->slow);
     rope_float(r, object, yarn ? "beta_fast" : "high_freq_factor", 1e-3, 1e4, yarn ? 32 : 0, &to->fast);
     config_only(r, object, "llama_4_scaling_beta", "null");
@@ -88,25 +105,40 @@ static void rope_scaled(config_reader *r, uint32_t object, config *c) {
     if (to->original * to->factor > (float)c->context_max) c->context_max = (int)fminf(to->original * to->factor, 1 << 24);
 }
 
-/* part: the share of head_dim that is rotated, where config.json does not say; theta: the base, likewise. */
-static void common_rope(config_reader *r, config *c, float part, float theta) {
-    enum rope_kind kind, older;
-    attention_shape *a = &c->shapes.attention;
-    uint32_t parameters = rope_object(r, "rope_parameters", "rope_parameters.", &kind);
-    uint32_t scaling = rope_object(r, "rope_scaling", "rope_scaling.", &older), object = parameters ? parameters : scaling;
-    if (!r->code && parameters && scaling && kind != older)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling are of different types", r->dir);
-    a->rope_scale = 1;
-    c->rope.kind = parameters ? kind : older;
-    r->within = parameters ? "rope_parameters." : "rope_scaling.";
+/* Of one object, or of none (0): the rope, and the share of head_dim that is rotated. What is absent there counts as it stands beside
+   the object, as in transformers. */
+static void rope_read(config_reader *r, config *c, uint32_t object, const char *within, float *part, float theta) {
+    c->shapes.attention.rope_scale = 1;
+    r->within = within;
     if (c->rope.kind != ROPE_PLAIN) rope_scaled(r, object, c);
     r->within = NULL;
-    if (!object) object = r->text;
-    config_only(r, r->text, "rope_type", "default");
-    config_float(r, r->text, "partial_rotary_factor", 0, 1, part, &part);
-    config_float(r, object, "partial_rotary_factor", 0, 1, part, &part);
+    config_float(r, r->text, "partial_rotary_factor", 0, 1, *part, part);
     config_float(r, r->text, "rope_theta", 1, 1e12, theta, &c->rope.theta);
-    config_float(r, object, "rope_theta", 1, 1e12, c->rope.theta, &c->rope.theta);
+    r->within = within;
+    if (object) config_float(r, object, "partial_rotary_factor", 0, 1, *part, part);
+    if (object) config_float(r, object, "rope_theta", 1, 1e12, c->rope.theta, &c->rope.theta);
+    r->within = NULL;
+}
+
+/* part: the share of head_dim that is rotated, where config.json does not say; theta: the base, likewise. Two objects must say the
+   same: transformers would take rope_scaling, with its own base if rope_parameters alone has one. */
+static void common_rope(config_reader *r, config *c, float part, float theta) {
+    static const char *const within[] = {"rope_parameters.", "rope_scaling."};
+    enum rope_kind kind, older;
+    attention_shape *a = &c->shapes.attention;
+    const uint32_t parameters = rope_object(r, "rope_parameters", within[0], &kind);
+    const uint32_t scaling = rope_object(r, "rope_scaling", within[1], &older);
+    float other_part = part;
+    if (!r->code && parameters && scaling && kind != older)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling are of different types", r->dir);
+    c->rope.kind = parameters ? kind : older;
+    config_only(r, r->text, "rope_type", "default");
+    rope_read(r, c, parameters ? parameters : scaling, within[!parameters], &part, theta);
+    const rope_config rope = c->rope;
+    const float scale = a->rope_scale;
+    if (parameters && scaling) rope_read(r, c, scaling, within[1], &other_part, theta);
+    if (!r->code && parameters && scaling && (memcmp(&rope, &c->rope, sizeof rope) || scale != a->rope_scale || part != other_part))
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling say different things", r->dir);
     if (r->code) return;
     a->rotary_dim = (int)((float)a->head_dim * part);
     if (a->rotary_dim % 2)

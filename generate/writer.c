@@ -1,7 +1,10 @@
 /* generate/writer.c: from tokens to text and tool calls.
 
    Tokens become bytes, bytes whole characters, characters are split into channels and calls, and the text of the answer's
-   channel passes the search for stop texts. Each step holds back only what it cannot decide yet. */
+   channel passes the search for stop texts. Each step holds back only what it cannot decide yet.
+
+   An answer that must be calls has no text to search: what is cut off inside a call is told as text, and no stop text ends it then,
+   since it had ended before. */
 
 typedef struct writer {
     const mote_generation *g;
@@ -156,7 +159,8 @@ static int writer_open(writer *w, const mote_model *m, const mote_generation *g,
     buf_add(&w->channels.held, NULL, token + LONGEST_TAG);
     w->text.size = w->channels.held.size = 0;
     if (w->text.failed || w->channels.held.failed) return fail_memory(err);
-    return stops_open(&w->ends, g->stop, g->stop_count, err);
+    const int all_is_calls = g->tool_choice == MOTE_TOOLS_REQUIRED && tools && g->on_call && !g->raw;
+    return stops_open(&w->ends, g->stop, all_is_calls ? 0 : g->stop_count, err);
 }
 
 /* What calls look like that have no tags. */

@@ -137,6 +137,8 @@ static uint64_t saved_checksum(const char *bytes, size_t size) {
 
 /* A saved session is a header and pieces: tokens, DeltaNet state, last hidden row, logits, then keys and values of each
    layer, which take no bytes where a layer has none. The MTP layer's row of the last token comes with the next one. */
+enum { SAVED_TOKENS, SAVED_RECURRENT, SAVED_LAST_HIDDEN, SAVED_LOGITS, SAVED_LAYERS };     /* the last: STATE_PIECES of each layer */
+
 typedef struct saved_piece {
     void *at;                    /* in the session; NULL: not wanted */
     size_t size;                 /* bytes as saved */
@@ -144,7 +146,7 @@ typedef struct saved_piece {
 } saved_piece;
 
 static int saved_pieces(const mote_session *s) {
-    return 4 + STATE_PIECES * (s->m->c.layers + 1);
+    return SAVED_LAYERS + STATE_PIECES * (s->m->c.layers + 1);
 }
 
 /* Piece `at` of the rows that a layer has for each token, as h says; nothing where it has none. */
@@ -170,12 +172,12 @@ static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, 
     const config *c = &s->m->c;
     size_t count = h->count < 0 ? 0 : (size_t)h->count;
     saved_piece p;
-    if (i >= 4) return saved_rows(s, h, (i - 4) / STATE_PIECES, (i - 4) % STATE_PIECES);
+    if (i >= SAVED_LAYERS) return saved_rows(s, h, (i - SAVED_LAYERS) / STATE_PIECES, (i - SAVED_LAYERS) % STATE_PIECES);
     memset(&p, 0, sizeof p);
-    if (i == 0) p.at = s->tokens, p.size = count * sizeof *s->tokens;
-    if (i == 1) p.at = s->at.recurrent, p.size = s->at.recurrent_floats * sizeof(float);
-    if (i == 2) p.at = last_hidden, p.size = (size_t)c->hidden * sizeof(float);
-    if (i == 3) p.at = s->at.logits, p.size = (size_t)c->vocab * sizeof(float);
+    if (i == SAVED_TOKENS) p.at = s->tokens, p.size = count * sizeof *s->tokens;
+    if (i == SAVED_RECURRENT) p.at = s->at.recurrent, p.size = s->at.recurrent_floats * sizeof(float);
+    if (i == SAVED_LAST_HIDDEN) p.at = last_hidden, p.size = (size_t)c->hidden * sizeof(float);
+    if (i == SAVED_LOGITS) p.at = s->at.logits, p.size = (size_t)c->vocab * sizeof(float);
     return p;
 }
 
@@ -212,8 +214,8 @@ static void kv_convert(char *to, dtype to_type, const char *from, dtype from_typ
    part of the timeline; the last hidden row and the logits before the first token. to: where piece i is saved. */
 static void saved_clear(const mote_session *s, int i, const saved_piece *p, char *to) {
     const size_t kept = (size_t)s->accepted;
-    if (!s->count && (i == 2 || i == 3)) memset(to, 0, p->size);
-    for (int l = 0; l < s->m->c.layers && i == 1; l++) {
+    if (!s->count && (i == SAVED_LAST_HIDDEN || i == SAVED_LOGITS)) memset(to, 0, p->size);
+    for (int l = 0; l < s->m->c.layers && i == SAVED_RECURRENT; l++) {
         state_piece log[LOG_PIECES];
         const int n = layer_log(&s->m->layers[l], &s->at.state[l], log);
         for (int k = 0; k < n; k++) {
@@ -319,7 +321,7 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
     if (code) return code;
     dtype kv = kv_type_of(h.kv);
     size_t most = 0;
-    for (int i = 4; i < saved_pieces(s); i++) most = max_size(most, saved_piece_of(s, &h, NULL, i).size);
+    for (int i = SAVED_LAYERS; i < saved_pieces(s); i++) most = max_size(most, saved_piece_of(s, &h, NULL, i).size);
     char *converted = kv == kv_type_of(s->o.kv) ? NULL : (char *)malloc(most / kv_size(kv) * kv_size(kv_type_of(s->o.kv)) + 1);
     if (!converted && kv != kv_type_of(s->o.kv)) return fail_memory(err);
     from += sizeof h;

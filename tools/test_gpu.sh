@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests that need a GPU (`make test-gpu` calls it from the top of the repository), and writes tests/gpu.stamp
-# when nothing failed: which sources were tested, on what, and what passed.
+# when nothing failed: which sources were tested, on what, and what passed. Called again, it goes on: what has passed with these
+# binaries on this machine is not run again.
 # Usage: tools/test_gpu.sh PROGRAM BUILD
 #   NVCC           the compiler that built it; GPU_TARGETS: what for, for the stamp
 #   GPU_FIXTURES   folders with more checkpoints and their reference results
@@ -12,25 +13,45 @@ mote=$1 build=$2
 logs=$build/gpu
 mkdir -p "$logs"
 passed=0 failed=0 skipped=0 results=
+before=$logs/passed-$(cat "$mote" "$build"/test_* "$build"/gpu_* "$0" 2>/dev/null | sha256sum | cut -c 1-16)
+touch "$before"
 
 note() {
     echo "$1"
     results+="$1"$'\n'
 }
 
+# Adds the counts at a line's end.
+count() {
+    local counts p f s _
+    counts=$(grep -oE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' <<<"$1")
+    [ -n "$counts" ] || return 0
+    read -r p _ f _ s _ <<<"$counts"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+
+# had NAME: has it passed before? Then that counts.
+had() {
+    local line
+    line=$(awk -v name="$1: passed" 'index($0, name) == 1 { print; exit }' "$before")
+    [ -n "$line" ] || return
+    passed=$((passed + 1))
+    count "$line"
+    note "$line"
+}
+
 # check NAME COMMAND...: passed when it returns 0. The counts of the tests that it ran are added.
 check() {
-    local name=$1 log="$logs/${1//[ \/]/-}.log" result=passed counts p f s _
+    local name=$1 log="$logs/${1//[ \/]/-}.log" result=passed counts
     shift
+    had "$name" && return
     local began=$SECONDS
     "$@" >"$log" 2>&1 || result=failed
     counts=$(grep -oE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
-    if [ -n "$counts" ]; then
-        read -r p _ f _ s _ <<<"$counts"
-        passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    fi
+    count "$counts"
     if [ $result = passed ]; then
         passed=$((passed + 1))
+        echo "$name: passed${counts:+: $counts}" >>"$before"
     else
         failed=$((failed + 1))
         tail -n 40 "$log"
@@ -57,7 +78,7 @@ if [ "${GPU_REAL:-1}" = 0 ]; then
     without_real="GPU_REAL=0"
 elif ! python3 -c 'import torch, transformers, safetensors' 2>/dev/null; then
     without_real="no python3 with torch, transformers and safetensors"
-else
+elif ! grep -q '^making real layer sizes: passed' "$before"; then
     python3 tools/make_fixtures.py "$build/real" --real-sizes >"$logs/real.log" 2>&1 &
     making=$!
     trap 'kill $making 2>/dev/null' EXIT
@@ -109,6 +130,7 @@ slow=() slow_processes=()
 slow() {
     local name=$1
     shift
+    had "$name" && return
     slow+=("$name")
     (sanitize "$@"; echo $? >"$logs/slow ${#slow[@]}.code") >"$logs/slow ${#slow[@]}.log" 2>&1 &
     slow_processes+=($!)

@@ -35,7 +35,7 @@ __device__ __forceinline__ activation_fragments gpu_unit_h(const activation_frag
 __device__ __forceinline__ void gpu_route_row(const moe_gpu &p, int t) {
     const int lane = threadIdx.x % 32, top_k = p.shape.top_k, few = p.shape.experts <= 256;
     const int expert = few ? gpu_choose_of<1, STEP_ROWS>(p, t) : gpu_choose_of<GPU_EXPERTS / 256, STEP_ROWS>(p, t);
-    const float weight = gpu_softmax<32>(__ldcg(gpu_logit<STEP_ROWS>(p, t, expert)), top_k);
+    const float weight = gpu_choice_weight<STEP_ROWS>(p, t, expert);
     if (lane >= top_k) return;
     p.batch.choice[t * top_k + lane] = expert;
     p.batch.choice_weight[t * top_k + lane] = weight;

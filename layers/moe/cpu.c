@@ -246,7 +246,6 @@ static void moe_widen(moe_shape *most, const moe_shape *s) {
 }
 
 static const char *moe_unfit(const moe_shape *s) {
-    if (s->of_all) return "experts' weights that are not renormalised (norm_topk_prob false)";
     if (s->experts > 1024 || s->top_k > 32) return "more than 1024 experts, or 32 of them for a token,";
     return s->hidden % 4 || s->expert_size % 4 || s->shared_size % 4 ? "hidden and expert sizes that are no multiples of 4" : NULL;
 }

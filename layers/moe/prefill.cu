@@ -38,7 +38,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_route(const __
     if (t >= p.T) return;
     const int few = p.moe.shape.experts <= 256;
     const int expert = few ? gpu_choose_of<1, 1>(p.moe, t) : gpu_choose_of<GPU_EXPERTS / 256, 1>(p.moe, t);
-    const float weight = gpu_softmax<32>(p.moe.router[(size_t)t * p.moe.shape.experts + expert], top_k);
+    const float weight = gpu_choice_weight<1>(p.moe, t, expert);
     int place = 0;
     for (int i = 0; i < top_k; i++) place += __shfl_sync(~0u, expert, i) < expert;
     if (lane < top_k) {

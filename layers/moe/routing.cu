@@ -99,6 +99,16 @@ template <int LANES> __device__ __forceinline__ float gpu_softmax(float logit, i
     return share / sum;
 }
 
+/* The weight of row t's assignment to the r-th best expert, on lane r < top_k of a warp that has chosen for it: with of_all its share
+   of the softmax over all experts. */
+template <int ROWS> __device__ __forceinline__ float gpu_choice_weight(const moe_gpu &p, int t, int expert) {
+    const float logit = __ldcg(gpu_logit<ROWS>(p, t, expert)), best = __shfl_sync(~0u, logit, 0);
+    float sum = 0;
+    if (!p.shape.of_all) return gpu_softmax<32>(logit, p.shape.top_k);
+    for (int e = threadIdx.x % 32; e < p.shape.experts; e += 32) sum += __expf(__ldcg(gpu_logit<ROWS>(p, t, e)) - best);
+    return __expf(logit - best) / warp_sum(sum);
+}
+
 /* The routing as a block of gpu_experts_up holds it in shared memory. */
 struct gpu_block_routing {
     gpu_routing list;

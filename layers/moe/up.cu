@@ -45,7 +45,7 @@ template <int ROWS> struct gpu_up_tiles {
         for (int t = 0; t < ROWS; t++) to[t] = square[t];
         const int t = threadIdx.x / 32;                     /* routing weights: first needed by store */
         if (t >= p.T) return;
-        float weight = gpu_softmax<32>(__ldcg(gpu_logit<ROWS>(p, t, chosen)), p.shape.top_k);
+        const float weight = gpu_choice_weight<ROWS>(p, t, chosen);
         if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
     }
     __device__ __forceinline__ float residual(int, int, int) const { return 0; }
@@ -270,7 +270,7 @@ template <class SHAPE> static gpu_moe_kernel gpu_fixed_up_of(const moe_gpu *p) {
 /* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */
 static gpu_moe_kernel gpu_fixed_up(const moe_gpu *p, size_t *shared) {
     *shared = activation_fragments_size(p->gate.format, p->T, p->gate.k_blocks);
-    if (p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
+    if (p->shape.of_all || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
     gpu_moe_kernel kernel = gpu_fixed_up_of<shape_35b_a3b>(p);
     if (!kernel) kernel = gpu_fixed_up_of<shape_coder_next>(p);
     return kernel ? kernel : gpu_fixed_up_of<shape_122b_a10b>(p);

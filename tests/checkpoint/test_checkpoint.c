@@ -9,6 +9,7 @@
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
 //   checkpoint_dense.c       dense models, made of fixtures
+//   checkpoint_autoround.c   dense models as AutoRound writes them
 //   here                     inside: plans and synthetic weights
 
 #include "inside.h"
@@ -21,6 +22,7 @@
 #include "checkpoint_text.c"
 #include "checkpoint_large.c"
 #include "checkpoint_dense.c"
+#include "checkpoint_autoround.c"
 
 // ---- Inside: plans and synthetic weights -----------------------------------------------------------------------------
 
@@ -130,6 +132,7 @@ int main(int argc, char **argv) {
     test_synthetic("tiny:fp8-channel");
     test_pairs("tiny-dense:int4");
     test_dense_stored();
+    test_autoround();
     temp_close();
     return test_main_end();
 }

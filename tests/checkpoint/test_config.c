@@ -168,6 +168,17 @@ static void test_config_forms(void) {
         {"'rope_type': 'default'", "'rope_type': {'a': 1}", NOT, {"rope_parameters.rope_type is an object", "llama3 or yarn only"}},
         {"'rope_type': 'default'", "'rope_type': ['default']", NOT, {"rope_parameters.rope_type is a list", "llama3 or yarn only"}},
         {"'rope_type': 'default'", "'rope_type': 'default', 'type': 'yarn'", OK, {NULL}},
+        {"'head_dim'", "'rope_theta': 5e5, 'partial_rotary_factor': 0.5, 'head_dim'", OK, {NULL}},    // what stands within counts
+        {rope, "'rope_theta':5e5,'partial_rotary_factor':0.5,'rope_scaling':{'rope_type':'default','rope_theta':1e4,'partial_rotary_factor':1},",
+         OK, {NULL}},
+        {"'head_dim'", "'rope_scaling': {'type': 'mrope', 'rope_theta': 1e4, 'partial_rotary_factor': 1}, 'head_dim'", OK, {NULL}},
+        {"'head_dim'", "'rope_scaling': {}, 'head_dim'", OK, {NULL}},
+        {"'head_dim'", "'rope_scaling': {'type': 'mrope', 'rope_theta': 5e5, 'partial_rotary_factor': 1}, 'head_dim'", BAD,
+         {"config.json: rope_parameters and rope_scaling say different things"}},
+        {"'head_dim'", "'rope_scaling': {'type': 'mrope', 'rope_theta': 1e4, 'partial_rotary_factor': 0.5}, 'head_dim'", BAD,
+         {"rope_parameters and rope_scaling say different things"}},
+        {"'head_dim'", "'rope_theta': 5e5, 'rope_scaling': {'type': 'mrope', 'partial_rotary_factor': 1}, 'head_dim'", BAD,
+         {"rope_parameters and rope_scaling say different things"}},
         {"'rope_type': 'default'", "'factor': 2.0", NOT, {"rope_parameters.factor without rope_type: mote supports default, llama3 or yarn"}},
         {"'rope_type': 'default'", "'rope_type': null, 'factor': 2.0", NOT, {"rope_parameters.factor without rope_type"}},
         {"'rope_type': 'default'", "'factor': null", OK, {NULL}},
@@ -240,7 +251,9 @@ static void test_rope(void) {
           {31, 3.3338035804083097e-06}}},
         {"'rope_theta':10000.0,'rope_scaling':{'rope_type':'yarn','factor':40,'original_max_position_embeddings':4096,"
          "'attention_factor':1.5,'mscale':0.707,'mscale_all_dim':0}", 64, 163840, 1.5, {{16, 0.0055}}},
-        {"'rope_theta':10000.0", 64, 40960, 1, {{1, 0.7498942093324558}, {31, 1.333521432163324e-04}}}};
+        {"'rope_theta':10000.0", 64, 40960, 1, {{1, 0.7498942093324558}, {31, 1.333521432163324e-04}}},
+        {"'rope_theta':150000,'original_max_position_embeddings':4096,'rope_scaling':{'type':'yarn','factor':32.0,'truncate':false}",
+         64, 131072, 1.3465735902799727, {{1, 0.6890443058881632}, {31, 3.0235114281192144e-07}}}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[QUOTED], json[QUOTED];
         float frequencies[64];
@@ -263,7 +276,76 @@ static void test_rope(void) {
     }
 }
 
-// What Llama and its kin must say, and must not.
+#define SIZES "\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8," \
+              "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8,\"num_experts\":2," \
+              "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"shared_expert_intermediate_size\":8," \
+              "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8"
+
+// A model of these sizes, of any family, with more keys of config.json.
+static int read_model(const char *type, const char *keys, config *c, mote_error *err) {
+    char text[QUOTED];
+    snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s," SIZES "}", type, keys);
+    temp_empty();
+    temp_text(CONFIG, text);
+    return config_read(c, temp_dir, err);
+}
+
+// A window makes the context no longer than it is, also where a rope makes it longer; without the key a Mistral has one of 4,096 tokens.
+static void test_windows(void) {
+    static const struct { const char *type, *window; int context; } cases[] = {
+        {"mistral", "\"sliding_window\":null,", 131072}, {"mistral", "", 4096}, {"mistral", "\"sliding_window\":512,", 512},
+        {"mistral", "\"sliding_window\":1048576,", 131072}, {"mixtral", "", 131072}, {"mixtral", "\"sliding_window\":4096,", 4096},
+        {"mistral", "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":65536},", 4096},
+        {"llama", "\"sliding_window\":512,", 2048}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[QUOTED];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s" SIZES "}", cases[i].type, cases[i].window);
+        temp_empty();
+        temp_text(CONFIG, text);
+        if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
+        CHECK(c.context_max == cases[i].context, "%s: a context of %d, expected %d", text, c.context_max, cases[i].context);
+        free(c.mixers);
+    }
+}
+
+// What config.json leaves out is as transformers' configuration classes have it.
+static void test_defaults(void) {
+    static const struct { const char *type; float theta, part, eps; int context, raw_weights, taps; } cases[] = {
+        {"llama", 1e4f, 1, 1e-6f, 2048, 0, 0}, {"mistral", 1e4f, 1, 1e-6f, 4096, 0, 0}, {"mixtral", 1e6f, 1, 1e-5f, 131072, 0, 0},
+        {"qwen3", 1e4f, 1, 1e-6f, 32768, 0, 0}, {"qwen3_moe", 1e4f, 1, 1e-6f, 32768, 1, 0}, {"qwen3_next", 1e4f, 0.25f, 1e-6f, 32768, 0, 4},
+        {"qwen3_5_text", 1e4f, 0.25f, 1e-6f, 32768, 0, 4}, {"qwen3_5_moe_text", 1e4f, 0.25f, 1e-6f, 32768, 0, 4}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        config c;
+        mote_error err = {0};
+        if (!CHECK(!read_model(cases[i].type, "\"bos_token_id\":1", &c, &err), "%s: %s", cases[i].type, err.message)) continue;
+        CHECK(c.rope.theta == cases[i].theta && c.shapes.attention.rotary_dim == (int)(16 * cases[i].part), "%s: base %g, %d of 16 dimensions rotate",
+              cases[i].type, (double)c.rope.theta, c.shapes.attention.rotary_dim);
+        CHECK(c.eps == cases[i].eps && c.shapes.attention.eps == cases[i].eps && c.context_max == cases[i].context && !c.tied, "%s: eps %g, context %d, tied %d",
+              cases[i].type, (double)c.eps, c.context_max, c.tied);
+        CHECK(c.shapes.moe.of_all == cases[i].raw_weights && c.shapes.deltanet.taps == cases[i].taps, "%s: raw weights %d, %d taps", cases[i].type,
+              c.shapes.moe.of_all, c.shapes.deltanet.taps);
+        free(c.mixers);
+    }
+}
+
+// Of both places either may tie the head; flat, there is one.
+static void test_either_ties(void) {
+    static const char *const values[] = {"", "\"tie_word_embeddings\":false,", "\"tie_word_embeddings\":true,"};
+    for (int i = 0; i < 9; i++) {
+        char text[QUOTED];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{\"model_type\":\"qwen3_5\",%s\"text_config\":{%s\"model_type\":\"qwen3_5_text\"," SIZES "}}", values[i / 3], values[i % 3]);
+        temp_empty();
+        temp_text(CONFIG, text);
+        if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
+        CHECK(c.tied == (i / 3 == 2 || i % 3 == 2), "top %s text %s: tied %d", values[i / 3], values[i % 3], c.tied);
+        free(c.mixers);
+    }
+}
+
 // Keys that some models of these types have, which change what is computed: neutral, and not.
 static void test_neutral(void) {
     static const struct { const char *key, *neutral, *other; } keys[] = {
@@ -272,7 +354,18 @@ static void test_neutral(void) {
         {"attn_logit_softcapping", "null", "50.0"}, {"final_logit_softcapping", "null", "30.0"}, {"swiglu_limit", "null", "7.0"},
         {"clip_qkv", "null", "8"}, {"no_rope_layers", "null", "[1, 0]"}, {"routed_scaling_factor", "1.0", "2.5"},
         {"scoring_func", "\"softmax\"", "\"sigmoid\""}, {"n_group", "1", "8"},
-        {"attention_multiplier", "0.25", "0.0078125"}, {"query_pre_attn_scalar", "16", "256"}};
+        {"attention_multiplier", "0.25", "0.0078125"}, {"query_pre_attn_scalar", "16", "256"},
+        {"hidden_act", "\"silu\"", "\"gelu\""}, {"hidden_activation", "\"silu\"", "\"gelu_pytorch_tanh\""}, {"attention_bias", "false", "true"},
+        {"scale_emb", "1.0", "12"}, {"scale_depth", "null", "1.4"}, {"dim_model_base", "null", "256"}, {"key_multiplier", "1.0", "0.5"},
+        {"attention_in_multiplier", "1.0", "0.5"}, {"attention_out_multiplier", "1", "0.9"}, {"mlp_multipliers", "null", "[1, 0.5]"},
+        {"lm_head_multiplier", "1.0", "0.03"}, {"attn_temperature_tuning", "false", "true"}, {"rotary_pct", "1.0", "0.25"},
+        {"rope_interleave", "false", "true"}, {"rope_interleaved", "false", "true"}, {"rope_local_base_freq", "null", "10000.0"},
+        {"alibi", "false", "true"}, {"position_embedding_type", "\"rope\"", "\"nope\""}, {"sliding_window_pattern", "null", "6"},
+        {"attention_chunk_size", "null", "8192"}, {"is_causal", "true", "false"}, {"use_bidirectional_attention", "false", "true"},
+        {"parallel_residual", "false", "true"}, {"use_parallel_residual", "false", "true"}, {"parallel_attn", "false", "true"},
+        {"per_layer_config", "null", "[1, 2]"}, {"moe_layer_freq", "1", "2"}, {"first_k_dense_replace", "0", "3"},
+        {"interleave_moe_layer_step", "1", "2"}, {"moe_layer_start_index", "0", "1"}, {"router_logit_softcapping", "null", "30.0"},
+        {"mlp_layer_types", "null", "7"}};
     static const char *const models[] = {
         "llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe"};
     for (size_t i = 0; i < COUNT(keys) * COUNT(models) * 2; i++) {
@@ -281,14 +374,8 @@ static void test_neutral(void) {
         char text[QUOTED], says_what[128];
         config c;
         mote_error err = {0};
-        snprintf(text, sizeof text, "{\"model_type\":\"%s\",\"%s\":%s,\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8,"
-                 "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8,\"num_experts\":2,"
-                 "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"shared_expert_intermediate_size\":8,"
-                 "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8}",
-                 model, key, value);
-        temp_empty();
-        temp_text(CONFIG, text);
-        const int code = config_read(&c, temp_dir, &err);
+        snprintf(text, sizeof text, "\"%s\":%s", key, value);
+        const int code = read_model(model, text, &c, &err);
         snprintf(says_what, sizeof says_what, "/config.json: %s is %.*s", key, *value == '[' ? 6 : (int)strcspn(value + (*value == '"'), "\""),
                  *value == '[' ? "a list" : value + (*value == '"'));
         CHECK(code == (i % 2 ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, says_what)), "%s, %s %s: code %d: %s", model,
@@ -297,6 +384,42 @@ static void test_neutral(void) {
     }
 }
 
+// What is neutral in some families, and not in others.
+static void test_neutral_by_family(void) {
+    static const struct { const char *models, *keys, *refused; } cases[] = {
+        {"llama mistral mixtral qwen3 qwen3_moe", "'partial_rotary_factor':1.0", NULL},
+        {"llama mistral mixtral qwen3 qwen3_moe", "'partial_rotary_factor':0.5", "partial_rotary_factor is 0.5, mote supports 1 only"},
+        {"llama mistral mixtral qwen3 qwen3_moe", "'rope_parameters':{'partial_rotary_factor':0.25}", "partial_rotary_factor is 0.25"},
+        {"qwen3_next qwen3_5 qwen3_5_moe", "'partial_rotary_factor':0.5", NULL},
+        {"llama mistral mixtral", "'use_qk_norm':false", NULL},
+        {"llama mistral mixtral", "'use_qk_norm':true", "use_qk_norm is true"},
+        {"qwen3 qwen3_moe qwen3_next qwen3_5 qwen3_5_moe", "'use_qk_norm':true", NULL},
+        {"qwen3 qwen3_moe qwen3_next qwen3_5 qwen3_5_moe", "'use_qk_norm':false", "use_qk_norm is false"},
+        {"llama mistral qwen3 qwen3_5", "'mlp_layer_types':['dense']", NULL},
+        {"llama mistral qwen3 qwen3_5", "'mlp_layer_types':['sparse']", "mlp_layer_types[0] is not dense"},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_layer_types':['sparse']", NULL},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_layer_types':['dense']", "mlp_layer_types[0] is not sparse"},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':[]", NULL},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':[0]", "mlp_only_layers"},
+        {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['full_attention']", NULL},
+        {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['linear_attention']", "layer_types[0] is not full_attention"},
+        {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':'sliding_attention'", "layer_types is sliding_attention"},
+        {"qwen3_next qwen3_5 qwen3_5_moe", "'layer_types':['conv']", "layer_types[0] is neither"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char keys[QUOTED], model[32];
+        for (const char *at = cases[i].models; *at; at += strcspn(at, " "), at += *at == ' ') {
+            config c;
+            mote_error err = {0};
+            snprintf(model, sizeof model, "%.*s", (int)strcspn(at, " "), at);
+            const int code = read_model(model, quoted(cases[i].keys, keys), &c, &err);
+            CHECK(code == (cases[i].refused ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, cases[i].refused)), "%s, %s: code %d: %s",
+                  model, cases[i].keys, code, err.message);
+            if (!code) free(c.mixers);
+        }
+    }
+}
+
+// What Llama and its kin must say, and must not.
 static void test_plain_refused(void) {
     static const struct { const char *text; int code; const char *needles[3]; } cases[] = {
         {"'model_type':'llama','hidden_size':32", OK, {NULL}},
@@ -309,14 +432,19 @@ static void test_plain_refused(void) {
         {"'model_type':'llama','hidden_size':32,'layer_types':['full_attention']", OK, {NULL}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['sliding_attention']", NOT, {"layer_types[0] is not full_attention"}},
         {"'model_type':'mistral','hidden_size':32,'sliding_window':null", OK, {NULL}},
-        {"'model_type':'mistral','hidden_size':32,'sliding_window':4096", NOT, {"sliding_window is 4096, mote supports null only"}},
+        {"'model_type':'mistral','hidden_size':32", OK, {NULL}},
+        {"'model_type':'mistral','hidden_size':32,'sliding_window':4096", OK, {NULL}},
+        {"'model_type':'mistral','hidden_size':32,'sliding_window':0", BAD, {"sliding_window must be a whole number from 1"}},
+        {"'model_type':'mistral','hidden_size':32,'sliding_window':'all'", BAD, {"sliding_window must be"}},
         {"'model_type':'mistral','hidden_size':32,'rope_parameters':{'rope_type':'yarn','factor':16,'llama_4_scaling_beta':0.1,"
          "'original_max_position_embeddings':16384}", NOT, {"rope_parameters.llama_4_scaling_beta is 0.1"}},
+        {"'model_type':'llama','hidden_size':32,'original_max_position_embeddings':64,'rope_scaling':{'rope_type':'yarn','factor':4,"
+         "'original_max_position_embeddings':128}", BAD, {"config.json: original_max_position_embeddings is 64, but rope_scaling.original_max_position_embeddings is 128"}},
         {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2", OK, {NULL}},
         {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':9", BAD, {"num_experts_per_tok = 9", "8 experts"}},
         {"'model_type':'mixtral','hidden_size':32,'num_experts_per_tok':2", BAD, {"num_local_experts is missing"}},
-        {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2,'sliding_window':4096", NOT,
-         {"sliding_window is 4096"}},
+        {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2,'sliding_window':-1", BAD,
+         {"sliding_window"}},
         {"'model_type':'qwen3','hidden_size':32", BAD, {"head_dim is missing"}},
         {"'model_type':'qwen3_moe','hidden_size':32,'head_dim':8,'num_experts':2,'num_experts_per_tok':1,'moe_intermediate_size':8,"
          "'norm_topk_prob':'yes'", BAD, {"norm_topk_prob must be true or false"}},
@@ -479,7 +607,11 @@ int main(int argc, char **argv) {
     test_config();
     test_config_forms();
     test_rope();
+    test_defaults();
+    test_windows();
+    test_either_ties();
     test_neutral();
+    test_neutral_by_family();
     test_plain_refused();
     test_published_configs();
     temp_close();

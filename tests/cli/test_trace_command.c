@@ -59,6 +59,9 @@ static void test_text(void) {
     CHECK(code == 0 && strstr(out.data, "\n1 token\n") && !strstr(out.data, "\nMTP layer,"), "one token: %d %.200s", code, out.data);
     shell("mote trace --raw \"$(printf 'a\\nb\\033[1m\\177')\"");
     CHECK(code == 0 && !strchr(out.data, 27) && !strchr(out.data, 127) && strstr(out.data, "\\x1b"), "controls: %d %s", code, out.data);
+    shell("mote trace --raw 'a☃'");                         // which no token has as a whole
+    CHECK(code == 0 && strstr(out.data, "\"<0xE2>") && strstr(out.data, "<0x83>\"") && !strstr(out.data, "\xEF\xBF\xBD") && widest(out.data) <= 100,
+          "bytes of a character: %d %s", code, out.data);
     shell("mote trace $(yes word | head -200)");
     CHECK(code == 2, "words without quotes: %d", code);
     shell("mote trace \"$(yes word | head -200)\"");
@@ -108,6 +111,14 @@ static void test_page(void) {
     shell("mote trace --raw '</script><img src=x onerror=alert(1)> \"\\ <!-- é €' --html @/page.html");
     json = traced();
     CHECK(code == 0 && strstr(json, "\"chat\":false"), "hostile text: %d %s", code, err.data);
+}
+
+// Bytes that are no whole character, in the trace's JSON.
+static void test_bytes(void) {
+    shell("mote trace --raw 'a☃' --html @/page.html");
+    const char *json = traced();
+    CHECK(code == 0 && strstr(json, "\"text\":\"\\u003c0xE2>") && strstr(json, "\\u003c0x83>\"") && !strstr(json, "\xEF\xBF\xBD"), "bytes: %d %.300s",
+          code, json);
 }
 
 // Token ids, models without a tokenizer or an MTP layer, of other families.
@@ -170,6 +181,7 @@ int main(int argc, char **argv) {
     test_text();
     test_detail();
     test_page();
+    test_bytes();
     test_models();
     test_refused();
     temp_close();

@@ -25,6 +25,7 @@ typedef struct layer_case {
     const char *name;
     enum format format, shared_format, dense_format;         // of the routed experts, of the shared one, of the router
     int hidden, experts, top_k, expert_size, shared_size, block;       // block: columns of a group, or both sides of a scale's block
+    int of_all;
 } layer_case;
 
 static const layer_case cases[] = {
@@ -42,6 +43,7 @@ static const layer_case cases[] = {
     {"nvfp4 of 30B", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2048, 128, 8, 768, 0, 128},
     {"fp8 of 30B", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 2048, 128, 8, 768, 0, 128},
     {"small fp8", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_F32, 64, 8, 2, 96, 0, 128},
+    {"small fp8, shares of all", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_F32, 64, 300, 10, 96, 0, 128, 1},
     {"small nvfp4", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 128, 8, 2, 32, 0, 128},
     {"small bf16", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 68, 100, 128},
     {"small int4", FORMAT_INT4, FORMAT_INT4, FORMAT_F32, 320, 8, 2, 128, 64, 64},
@@ -128,7 +130,7 @@ static moe_gpu make_scratch(const moe_shape *s, float **memory) {
 }
 
 static void open_layer(const layer_case *c) {
-    const moe_shape shape = {c->hidden, c->experts, c->top_k, c->expert_size, c->shared_size, 1e-6f, 0};
+    const moe_shape shape = {c->hidden, c->experts, c->top_k, c->expert_size, c->shared_size, 1e-6f, c->of_all};
     matrix gate = matrix_of(c->format, c->expert_size, c->hidden, c->block), down = matrix_of(c->format, c->hidden, c->expert_size, c->block);
     matrix shared_gate = matrix_of(c->shared_format, c->shared_size, c->hidden, c->block);
     matrix shared_down = matrix_of(c->shared_format, c->hidden, c->shared_size, c->block);

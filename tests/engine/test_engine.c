@@ -286,13 +286,12 @@ static void test_fixtures(fixture *f, int count) {
 }
 
 // Is it refused, as it should be? An order of columns, by any device. By a GPU, experts of different dtypes in one layer, which
-// only one fixture has, and experts' weights as they come from the softmax over all.
+// only one fixture has.
 static int is_refused(const char *dir) {
     mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = test_device};
     mote_model *m = NULL;
     const char *why = strstr(dir, "actorder") ? "desc_act" : NULL;
     if (is_gpu && strstr(dir, "mixed-all-attention")) why = "experts of different dtypes";
-    if (is_gpu && strstr(dir, "qwen3moe-nonorm")) why = "norm_topk_prob";
     if (!why) return 0;
     EXPECT(MOTE_EUNSUPPORTED, mote_open(dir, &o, &m, &failure));
     CHECK(!m && strstr(failure.message, why), "%s: %s", dir, failure.message);

@@ -236,6 +236,31 @@ static void test_calls(int family, const char *name, const char *escaped) {
     model->family = before;
 }
 
+// A required call that the length cuts: that is what ended it, whatever stop texts stand in what is left of it, all of which is told.
+static void test_cut_call(int family) {
+    static const char *const stops[] = {"a", "e", "\n"};
+    chat_family before = model->family;
+    model->family = (chat_family)family;
+    for (int raw = 0; raw < 2; raw++) {
+        mote_generation g = {.tools = tools_of("read", "nothing"), .tool_choice = MOTE_TOOLS_REQUIRED, .raw = raw, .max_tokens = 12};
+        buf plain = {NULL, 0, 0, 0};
+        for (int k = 0; k < 2; k++) {
+            mote_result r;
+            told t;
+            if (k) g.stop = stops, g.stop_count = COUNT(stops);
+            if (answer(&g, 4, MOTE_THINK_OFF, &t, &r)) break;
+            const char *text = t.text[MOTE_ANSWER].data;
+            if (!k) buf_add(&plain, text, t.text[MOTE_ANSWER].size);
+            CHECK(r.stop == (k && raw ? MOTE_STOP_TEXT : MOTE_STOP_LENGTH) && !r.calls, "raw %d: ended by %d, %d calls", raw, r.stop, r.calls);
+            CHECK(strpbrk(plain.data, "ae\n") && (k && raw ? strlen(text) < strlen(plain.data) : !strcmp(text, plain.data)),
+                  "raw %d: told '%s', not '%s'", raw, text, plain.data);
+            forget(&t);
+        }
+        buf_free(&plain);
+    }
+    model->family = before;
+}
+
 static void is_refused(const mote_generation *g, const char *holds) {
     int code = mote_generation_check(model, g, &error), same;
     CHECK(code == MOTE_EINVAL && strstr(error.message, holds), "%s: %d %s", holds, code, code ? error.message : "taken");
@@ -441,6 +466,9 @@ int main(int argc, char **argv) {
     test_calls(CHAT_QWEN3, "<|im_end|>\"x", "<|im_end|>\\\"x");
     test_calls(CHAT_QWEN3_5, "|im_end|", "|im_end|");
     test_calls(CHAT_LLAMA3 | CHAT_DATED, "<|im_end|>\"x", "<|im_end|>\\\"x");
+    test_cut_call(CHAT_QWEN3_5);
+    test_cut_call(CHAT_QWEN3);
+    test_cut_call(CHAT_LLAMA3 | CHAT_DATED);
     CHECK(test_brief || others_called > 0, "the second tool was never called");
     mote_session_close(session);
     mote_close(model);

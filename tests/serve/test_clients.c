@@ -308,6 +308,13 @@ static void test_required(server s) {
                      cases[i].more);
             check(s, cases[i].path, body, 200, cases[i].holds, NULL);
         }
+    // What cuts it off is the length, though a stop text stands in what there is of it.
+    check(s, chat_path, "{\"messages\": [" GO "], \"max_tokens\": 9, \"enable_thinking\": false, \"stop\": [\"func\"], \"tools\": [" F("read") "], "
+          "\"tool_choice\": \"required\"}", 200, "<function=rea\"}, \"finish_reason\": \"length\", \"stop_reason\": null", NULL);
+    check(s, messages_path, "{\"messages\": [" GO "], \"max_tokens\": 9, \"enable_thinking\": false, \"stop_sequences\": [\"func\"], \"tools\": [" G("read") "], "
+          "\"tool_choice\": {\"type\": \"any\"}}", 200, "\"stop_reason\": \"max_tokens\"", "\"stop_sequence\": \"func\"");
+    check(s, responses_path, "{\"input\": [" GO "], \"max_output_tokens\": 9, \"enable_thinking\": false, \"stop\": [\"func\"], \"tools\": [" H("read") "], "
+          "\"tool_choice\": \"required\"}", 200, "\"status\": \"incomplete\"", NULL);
     check(s, chat_path, NAMED("\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"<|im_end|>f\"}}], \"tool_choice\": \"required\""), 400,
           "such a name is not supported", NULL);
     check(s, chat_path, NAMED("\"tools\": [" READ "], \"tool_choice\": \"required\", \"response_format\": {\"type\": \"json_object\"}"), 400,
