@@ -91,7 +91,7 @@ LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)
                 case 2: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 2); break;
                 case 3: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 3); break;
 #if TOKENS == 3
-                default:                                        /* four token rows and three weight rows, or two: 16 are 4 x 3 + 2 x 2 */
+                default:                                    /* 16 weight rows are four times three and twice two */
                     at_once = (rows - r) % 3 && rows - r < 9 ? 2 : 3;
                     if (at_once == 2) FOR(add_products)(to, weights, from, n, sum_scale, span, 2, 4);
                     else FOR(add_products)(to, weights, from, n, sum_scale, span, 3, 4);
@@ -151,8 +151,8 @@ LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token
                                  float (*y)[ROW_BLOCK]);
 
 /* Prefetches row r of the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below
-   them, which are likely to be next. Into the L2: the L1 is full of this tile's floats and the token rows. A row at a time, after one
-   was unpacked: with a whole tile on its way, the lines that are needed at once would wait. */
+   them, which are likely to be next. Into the L2: the L1 is full of this tile's floats and the token rows. A row at a time, after
+   one was unpacked: with a whole tile on its way, the lines that are needed at once would wait. */
 LEVEL INLINE void FOR(prefetch_row)(const matrix *w, const weight_row *from, int rows, int r, int col, int n) {
     const size_t bytes = (size_t)formats[w->format]->components[CODES].bits / 8;
     const size_t next = col + n < w->cols ? (size_t)(col + n) : (size_t)w->cols * (size_t)rows;
