@@ -68,6 +68,7 @@ enum {
 #define LEVEL V4
 #define LANES 16
 #define TOKENS 6
+#define SCALED_SUMS 0
 #define FOR(name) name##_v4
 #include "cpu/products.c"
 #include "cpu/int4_products.c"
@@ -75,6 +76,7 @@ enum {
 #define LEVEL V3
 #define LANES 8
 #define TOKENS 3
+#define SCALED_SUMS 1
 #define FOR(name) name##_v3
 #include "cpu/products.c"
 #include "cpu/int4_products.c"
@@ -83,6 +85,7 @@ enum {
 #define LEVEL
 #define LANES 4
 #define TOKENS 4
+#define SCALED_SUMS 0
 #define FOR(name) name##_plain
 #include "cpu/products.c"
 #include "cpu/int4_products.c"

@@ -1,33 +1,60 @@
 /* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and after it
    cpu/int4_products.c and cpu/nibbles.c, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a
    register, TOKENS the token rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a
-   function has there.
+   function has there. SCALED_SUMS: a block's scale is multiplied into sums of 128 columns instead of into the token rows; the fewer
+   lanes, the less there is of that.
 
    A block is up to ROW_BLOCK rows of a weight matrix. Tile by tile its weights become floats, which stay in the L1 cache while
    all token rows use them. A sum is kept as LANES partial sums; partial sum l takes the products of columns l, l + LANES, ...,
    in this order whatever the number of rows: see cpu/matrix.c. */
 
+#define MOST_TOKENS (TOKENS > 4 ? TOKENS : 4)      /* token rows that are multiplied together */
+
 typedef float FOR(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* sum[j][r] += w[r] . x[j][0..n) for four rows r and `count` <= TOKENS rows j, a constant. n: a multiple of LANES. */
-LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], const float *const *x, int n,
-                                    const int count) {
-    FOR(vec) partial[TOKENS][4];
-    for (int j = 0; j < count; j++)
-        for (int r = 0; r < 4; r++) partial[j][r] = *(const FOR(vec) *)sum[j][r];
-    for (int i = 0; i < n; i += LANES) {
-        FOR(vec) weights[4];
-        for (int r = 0; r < 4; r++) weights[r] = *(const FOR(vec) *)(w[r] + i);
-        for (int j = 0; j < count; j++) {
-            FOR(vec) token = *(const FOR(vec) *)(x[j] + i);
-            for (int r = 0; r < 4; r++) partial[j][r] += weights[r] * token;
+/* partial[j][r] += the products of LANES columns from i on. Of token rows and weight rows, the fewer stay in registers
+   meanwhile. */
+LEVEL INLINE void FOR(add_column)(FOR(vec) (*partial)[4], const float (*w)[TILE_COLS], const float *const *x, int i,
+                                  const int rows, const int count) {
+    FOR(vec) kept[4];
+    if (count < rows) {
+        for (int j = 0; j < count; j++) kept[j] = *(const FOR(vec) *)(x[j] + i);
+        for (int r = 0; r < rows; r++) {
+            FOR(vec) weight = *(const FOR(vec) *)(w[r] + i);
+            for (int j = 0; j < count; j++) partial[j][r] += weight * kept[j];
         }
+        return;
     }
-    for (int j = 0; j < count; j++)
-        for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[j][r] = partial[j][r];
+    for (int r = 0; r < rows; r++) kept[r] = *(const FOR(vec) *)(w[r] + i);
+    for (int j = 0; j < count; j++) {
+        FOR(vec) token = *(const FOR(vec) *)(x[j] + i);
+        for (int r = 0; r < rows; r++) partial[j][r] += kept[r] * token;
+    }
 }
 
-/* token[t]: the columns from col on of `count` <= TOKENS rows of x, times x_scale of each STREAM_COLS columns, in
+/* sum[j][r] += w[r] . x[j][0..n) for `rows` <= 4 rows r and `count` <= MOST_TOKENS rows j, constants. n: a multiple of LANES.
+   scale: NULL, or what the sum of each `span` columns is multiplied with, for each STREAM_COLS columns. */
+LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], const float *const *x, int n,
+                                    const float *scale, int span, const int rows, const int count) {
+    for (int begin = 0, end; begin < n; begin = end) {
+        FOR(vec) partial[MOST_TOKENS][4];
+        end = scale && n - begin > span ? begin + span : n;
+        for (int j = 0; j < count; j++)
+            for (int r = 0; r < rows; r++) {
+                partial[j][r] = (FOR(vec)){0};
+                if (!scale) partial[j][r] = *(const FOR(vec) *)sum[j][r];
+            }
+        for (int i = begin; i < end; i += LANES) FOR(add_column)(partial, w, x, i, rows, count);
+        for (int j = 0; j < count; j++)
+            for (int r = 0; r < rows; r++) {
+                FOR(vec) *to = (FOR(vec) *)sum[j][r];
+                if (scale) *to += partial[j][r] * scale[begin / STREAM_COLS];
+                else *to = partial[j][r];
+            }
+    }
+}
+
+/* token[t]: the columns from col on of `count` <= MOST_TOKENS rows of x, times x_scale of each STREAM_COLS columns, in
    `scaled`; x_scale NULL: as they are. */
 LEVEL INLINE void FOR(scale_tokens)(const float **token, float (*scaled)[TILE_COLS], const float *const *x, int count, int col,
                                     int n, const float *x_scale) {
@@ -38,27 +65,43 @@ LEVEL INLINE void FOR(scale_tokens)(const float **token, float (*scaled)[TILE_CO
     }
 }
 
-/* The same for any number of token rows, their columns from col on, and `rows` weight rows, a multiple of four. x_scale: NULL, or
-   what x is multiplied with first, for each STREAM_COLS columns. */
+/* How many of `left` token rows are next. With AVX2, three or four, if that comes out: two rows' eight sums are too few to fill
+   the time that a sum takes. */
+LEVEL INLINE int FOR(tokens_of)(int left) {
+    if (TOKENS == 3 && left % 3 && left >= left % 3 * 4) return 4;
+    return left < TOKENS ? left : TOKENS;
+}
+
+/* The same for any number of token rows, their columns from col on, and `rows` weight rows, a multiple of four. scale: NULL, or
+   those of each STREAM_COLS columns, which `span` columns have in common. */
 LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], int rows, const float *const *x,
-                                int count, int col, int n, const float *x_scale) {
-    float scaled[TOKENS][TILE_COLS] __attribute__((aligned(64)));
-    for (int j = 0; j < count; j += TOKENS) {
-        const float *from[TOKENS] = {NULL};
-        FOR(scale_tokens)(from, scaled, x + j, count - j < TOKENS ? count - j : TOKENS, col, n, x_scale);
-        for (int r = 0; r < rows; r += 4) {
+                                int count, int col, int n, const float *scale, int span) {
+    float scaled[MOST_TOKENS][TILE_COLS] __attribute__((aligned(64)));
+    const float *sum_scale = SCALED_SUMS ? scale : NULL, *x_scale = SCALED_SUMS ? NULL : scale;
+    for (int j = 0, step; j < count; j += step) {
+        const float *from[MOST_TOKENS] = {NULL};
+        step = FOR(tokens_of)(count - j);
+        FOR(scale_tokens)(from, scaled, x + j, step, col, n, x_scale);
+        for (int r = 0, at_once; r < rows; r += at_once) {
             float (*to)[ROW_BLOCK][LANES] = (float (*)[ROW_BLOCK][LANES])sum[j][r];
-            switch (count - j) {
-                case 1: FOR(add_products)(to, w + r, from, n, 1); break;
-                case 2: FOR(add_products)(to, w + r, from, n, 2); break;
-#if TOKENS > 4
-                case 3: FOR(add_products)(to, w + r, from, n, 3); break;
-                case 4: FOR(add_products)(to, w + r, from, n, 4); break;
-                case 5: FOR(add_products)(to, w + r, from, n, 5); break;
-#elif TOKENS > 3
-                case 3: FOR(add_products)(to, w + r, from, n, 3); break;
+            const float (*weights)[TILE_COLS] = w + r;
+            at_once = 4;
+            switch (step) {
+                case 1: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 1); break;
+                case 2: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 2); break;
+                case 3: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 3); break;
+#if TOKENS == 3
+                default:                                    /* 16 weight rows are four times three and twice two */
+                    at_once = (rows - r) % 3 && rows - r < 9 ? 2 : 3;
+                    if (at_once == 2) FOR(add_products)(to, weights, from, n, sum_scale, span, 2, 4);
+                    else FOR(add_products)(to, weights, from, n, sum_scale, span, 3, 4);
+#elif TOKENS == 4
+                default: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 4);
+#else
+                case 4: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 4); break;
+                case 5: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, 5); break;
+                default: FOR(add_products)(to, weights, from, n, sum_scale, span, 4, TOKENS);
 #endif
-                default: FOR(add_products)(to, w + r, from, n, TOKENS); break;
             }
         }
     }
@@ -78,7 +121,7 @@ LEVEL static void FOR(add_last)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
         memcpy(tokens[j], x[j] + w->cols - n, (size_t)n * sizeof(float));
         padded[j] = tokens[j];
     }
-    FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, padded, count, 0, LANES, NULL);
+    FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, padded, count, 0, LANES, NULL, 0);
 }
 
 /* The sum of n partial sums, a constant, pairwise. */
@@ -107,15 +150,14 @@ LEVEL static void FOR(int4_dots)(const matrix *w, int row, int rows, const token
 LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
                                  float (*y)[ROW_BLOCK]);
 
-/* Prefetches the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below them,
-   which are likely to be next. Into the L2: the L1 is full of this tile's floats and the token rows. */
-LEVEL INLINE void FOR(prefetch_tile)(const matrix *w, const weight_row *from, int rows, int col, int n) {
+/* Prefetches row r of the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below
+   them, which are likely to be next. Into the L2: the L1 is full of this tile's floats and the token rows. A row at a time, after
+   one was unpacked: with a whole tile on its way, the lines that are needed at once would wait. */
+LEVEL INLINE void FOR(prefetch_row)(const matrix *w, const weight_row *from, int rows, int r, int col, int n) {
     const size_t bytes = (size_t)formats[w->format]->components[CODES].bits / 8;
     const size_t next = col + n < w->cols ? (size_t)(col + n) : (size_t)w->cols * (size_t)rows;
-    for (int r = 0; r < rows; r++) {
-        const uintptr_t at = (uintptr_t)from[r].component[CODES] + next * bytes;
-        for (size_t i = 0; i < (size_t)n * bytes; i += CACHE_LINE) __builtin_prefetch((const void *)(at + i), 0, 2);
-    }
+    const uintptr_t at = (uintptr_t)from[r].component[CODES] + next * bytes;
+    for (size_t i = 0; i < (size_t)n * bytes; i += CACHE_LINE) __builtin_prefetch((const void *)(at + i), 0, 2);
 }
 
 #if TOKENS > 4
@@ -159,26 +201,29 @@ LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weigh
 }
 #endif
 
-/* sum += the products of E4M3 codes. A block's scale is multiplied into the token rows: all weight rows here have it in
-   common. */
+/* sum += the products of E4M3 codes. A block's scale is multiplied into the token rows, which all weight rows here have in common,
+   or (SCALED_SUMS) into the sums of its columns. */
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
                                 const float *const *x, int count) {
-    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), x_scale[TILE_COLS / STREAM_COLS];
-    const float *scale = (const float *)(const void *)from[0].component[SCALES];
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), scale[TILE_COLS / STREAM_COLS];
+    const float *block_scale = (const float *)(const void *)from[0].component[SCALES];
     const int blocks = has_block_scales(w->format);
     for (int col = 0, n; col < w->cols; col += n) {
         n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
-        FOR(prefetch_tile)(w, from, rows, col, n);
         for (int i = 0; blocks && i < n; i += STREAM_COLS)
-            x_scale[i / STREAM_COLS] = scale[(col + i) / w->block_cols] * E4M3_BITS_SCALE;
+            scale[i / STREAM_COLS] = block_scale[(col + i) / w->block_cols] * E4M3_BITS_SCALE;
 #if TOKENS > 4
         if (count <= FEW_ROWS && n % STREAM_COLS == 0) {
-            FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? x_scale : NULL);
+            for (int r = 0; r < rows; r++) FOR(prefetch_row)(w, from, rows, r, col, n);
+            FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? scale : NULL);
             continue;
         }
 #endif
-        for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].component[CODES] + col, n, tile[r]);
-        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, blocks ? x_scale : NULL);
+        for (int r = 0; r < rows; r++) {
+            FOR(unpack_e4m3)((const uint8_t *)from[r].component[CODES] + col, n, tile[r]);
+            FOR(prefetch_row)(w, from, rows, r, col, n);
+        }
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, blocks ? scale : NULL, block_span(w));
     }
 }
 
@@ -189,9 +234,11 @@ LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *
     const int last = w->cols % LANES;
     for (int col = 0, n; col < w->cols - last; col += n) {
         n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
-        FOR(prefetch_tile)(w, from, rows, col, n);
-        for (int r = 0; r < rows; r++) FOR(row_floats)(w, &from[r], col, n, tile[r]);
-        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, NULL);
+        for (int r = 0; r < rows; r++) {
+            FOR(row_floats)(w, &from[r], col, n, tile[r]);
+            FOR(prefetch_row)(w, from, rows, r, col, n);
+        }
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, NULL, 0);
     }
     if (last) FOR(add_last)(sum, w, row, rows, x, count, last);
 }
@@ -206,14 +253,16 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const int rows, con
     const float *scale = (const float *)(const void *)first.component[SCALES];
     const size_t bytes = (size_t)formats[f]->components[CODES].bits / 8, below = (size_t)w->cols * bytes;
     uintptr_t ahead = (uintptr_t)codes + bytes_ahead((size_t)rows * below);
-    FOR(vec) partial[4];
-    for (int r = 0; r < rows; r++) partial[r] = (FOR(vec)){0};
+    const int x_scaled = has_block_scales(f) && !SCALED_SUMS, sum_scaled = has_block_scales(f) && SCALED_SUMS;
+    const int span = sum_scaled ? block_span(w) : w->cols;
+    FOR(vec) partial[4], sums[4];
+    for (int r = 0; r < rows; r++) partial[r] = sums[r] = (FOR(vec)){0};
     for (int col = 0; col < w->cols; col += STREAM_COLS) {
-        const float x_scale = has_block_scales(f) ? scale[col / w->block_cols] * E4M3_BITS_SCALE : 1;
+        const float block_scale = has_block_scales(f) ? scale[col / w->block_cols] * E4M3_BITS_SCALE : 1;
         FOR(vec) token[STREAM_COLS / LANES];
         for (int i = 0; i < STREAM_COLS / LANES; i++) {
             token[i] = *(const FOR(vec) *)(x + col + i * LANES);
-            if (has_block_scales(f)) token[i] *= x_scale;
+            if (x_scaled) token[i] *= block_scale;
         }
         for (size_t i = 0; i < (size_t)rows * STREAM_COLS * bytes; i += CACHE_LINE, ahead += CACHE_LINE)
             __builtin_prefetch((const void *)ahead);
@@ -225,10 +274,13 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const int rows, con
             else FOR(unpack_e4m3)((const uint8_t *)at, STREAM_COLS, weights);
             for (int i = 0; i < STREAM_COLS / LANES; i++) partial[r] += *(const FOR(vec) *)(weights + i * LANES) * token[i];
         }
+        const int end = col + STREAM_COLS;
+        if (sum_scaled && (end % span == 0 || end == w->cols))
+            for (int r = 0; r < rows; r++) sums[r] += partial[r] * block_scale, partial[r] = (FOR(vec)){0};
     }
     for (int r = 0; r < rows; r++) {
         float sum[LANES] __attribute__((aligned(64)));
-        *(FOR(vec) *)sum = partial[r];
+        *(FOR(vec) *)sum = sum_scaled ? sums[r] : partial[r];
         y[r] = FOR(sum_partial)(sum, LANES);
         if (has_row_scales(f)) y[r] *= scale[r] * E4M3_BITS_SCALE;
     }
@@ -282,3 +334,5 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const toke
         for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * row_scale;
     }
 }
+#undef MOST_TOKENS
+#undef SCALED_SUMS

@@ -157,6 +157,7 @@ static void test_linears(pool **pools) {
     test_linear(FORMAT_BF16, 40, 1024, 1, pools);
     test_linear(FORMAT_FP8_BLOCK, 33, 1024, 128, pools);
     test_linear(FORMAT_FP8_BLOCK, 33, 1088, 384, pools);       // columns that neither tiles nor blocks divide
+    test_linear(FORMAT_FP8_BLOCK, 33, 576, 192, pools);        // blocks of three times 64 columns
     test_linear(FORMAT_FP8_ROW, 33, 1088, 384, pools);
     test_linear(FORMAT_F32, 1, 4096, 1, pools);
     test_linear(FORMAT_FP8_BLOCK, 2, 2100, 100, pools);
