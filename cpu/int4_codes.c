@@ -127,7 +127,7 @@ V3 INLINE void int4_row_sums_v3(__m256 sum, float *to) {
 V4 INLINE void int4_row_sums_v4(__m512 sum, float *to) {
     const __m512 pairs = sum + _mm512_maskz_permute_ps(0xffff, sum, 0x4e);
     const __m512 all = pairs + _mm512_maskz_permute_ps(0xffff, pairs, 0xb1);
-    _mm_storeu_ps(to, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)));
+    _mm_storeu_ps(to, _mm512_maskz_extractf32x4_ps(0xf, _mm512_maskz_compress_ps(0x1111, all), 0));
 }
 
 V3 INLINE __m256 minus_product_v3(__m256 from, __m256 a, __m256 b) {
@@ -299,7 +299,7 @@ V4 INLINE void int4_add_part_v4(__m512i (*sum)[MOST_SUMS_V4], const int4_codes_v
 
 /* Sums of each limb first: then a code is loaded once for all of them, and no chain of dependent operations is longer than nine.
    Parts are not a loop, because compilers keep the sums of one in memory. */
-V4 INLINE void int4_products_v4(__m512 *products, const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x, int s,
+V4 INLINE_LONG void int4_products_v4(__m512 *products, const int4_codes_v4 *c, const int groups, const quarter_limbs *const *x, int s,
                                 const int count) {
     __m512i sum[LIMBS][MOST_SUMS_V4];
     static_assert(QUARTER_PARTS == 4, "so many are added");

@@ -35,6 +35,13 @@ static inline int cpu_level(void) {
 /* Small helpers that must become part of the SIMD function around them. */
 #define INLINE static inline __attribute__((always_inline))
 
+/* Long ones. Builds for sanitizers call them: clang would take minutes over the checks of all their copies. */
+#ifdef MOTE_NO_TARGET_CLONES
+#define INLINE_LONG static
+#else
+#define INLINE_LONG INLINE
+#endif
+
 /* How far ahead of a weight row's place lines are prefetched while weights come from memory: so many bytes at least, and whole
    pieces of `bytes`, which are used together. */
 static size_t bytes_ahead(size_t bytes) {
