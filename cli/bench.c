@@ -63,6 +63,8 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
 
 static int bench_usage(const options *o) {
     if (o->model && o->synthetic) return complain(EXIT_USAGE, "bench: -m and --synthetic exclude each other");
+    if (o->synthetic && o->quantize)
+        return complain(EXIT_USAGE, "bench: --quantize is for a folder's weights: --synthetic NAME:fp8 makes such");
     if (o->ask && (o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count))
         return complain(EXIT_USAGE, "bench: not with --ask: --prompt, --depth, --rows, --stages, --accept");
     if (o->report && (o->ask || o->sessions.count)) return complain(EXIT_USAGE, "bench: not with --report: --ask, --sessions");

@@ -122,6 +122,7 @@ static void test_mistakes(void) {
     check_refused("mote bench --rows 1,9", 2, "--rows needs");
     check_refused("mote bench --rows 0", 2, "--rows needs");
     check_refused("mote bench -m x --synthetic y", 2, "exclude each other");
+    check_refused("mote bench --synthetic qwen3.5-0.8b:int4 --quantize fp8", 2, "--synthetic NAME:fp8");
     check_refused("mote run -p x --mtp 64", 2, "--mtp needs auto, or 0 to ");
     check_refused("mote chat --mtp -1", 2, "not '-1'");
     check_refused("mote bench --mtp off", 2, "not 'off'");
