@@ -46,9 +46,11 @@ static void config_int(config_reader *r, const char *key, int low, int high, int
     else *out = (int)value;
 }
 
+/* What is null counts as absent, here and for floats. */
 static void config_int_or(config_reader *r, const char *key, int low, int high, int fallback, int *out) {
+    const uint32_t node = json_get(r->j, r->text, key);
     *out = fallback;
-    if (json_get(r->j, r->text, key)) config_int(r, key, low, high, out);
+    if (node && r->j->nodes[node].type != JSON_NULL) config_int(r, key, low, high, out);
 }
 
 static void config_float(config_reader *r, uint32_t object, const char *key, double low, double high, float fallback,
@@ -56,6 +58,7 @@ static void config_float(config_reader *r, uint32_t object, const char *key, dou
     double value = fallback;
     uint32_t node = json_get(r->j, object, key);
     if (r->code) return;
+    if (node && r->j->nodes[node].type == JSON_NULL) node = 0;
     int code = node ? json_double(r->j, node, &value) : MOTE_OK;
     if (code == MOTE_ENOMEM) r->code = fail_memory(r->err);
     else if (code || !(value >= low && value <= high))

@@ -66,10 +66,11 @@ static void chat_seed(chat *c, const char *argument) {
     else say(c, "seed %" PRIu64 "\n", c->sampling.seed);
 }
 
+/* Without thinking, which a conversation that is loaded from the file could not drop any more. */
 static void chat_save(chat *c, const char *argument) {
     mote_error error = {0, ""};
     if (!*argument) say(c, "/save needs a file name\n");
-    else if (mote_save_file(c->session, argument, &error)) chat_fail(c, &error);
+    else if (mote_drop_thinking(c->session, NULL, &error) || mote_save_file(c->session, argument, &error)) chat_fail(c, &error);
     else say(c, "saved to %s\n", argument);
 }
 

@@ -17,7 +17,7 @@ static void common_window(config_reader *r, config *c, int absent) {
     int window = absent;
     if (r->code) return;
     if (node && r->j->nodes[node].type == JSON_NULL) window = 0;
-    else if (node) config_int(r, "sliding_window", 1, 1 << 24, &window);
+    else if (node) config_int(r, "sliding_window", 1, INT_MAX, &window);
     if (window) c->context_max = min_int(c->context_max, window);
 }
 
@@ -91,7 +91,7 @@ static void common_mlp(config_reader *r, const config *c, mlp_shape *f) {
 }
 
 /* A list with one word for each layer: all of them this one. */
-static void common_layer_list(config_reader *r, const char *key, const char *word) {
+static void common_layer_list(config_reader *r, const config *c, const char *key, const char *word) {
     const uint32_t list = json_get(r->j, r->text, key);
     if (r->code || !list) return;
     if (r->j->nodes[list].type != JSON_ARRAY) {
@@ -103,6 +103,9 @@ static void common_layer_list(config_reader *r, const char *key, const char *wor
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s[%u] is not %s", r->dir, key, i, word);
         return;
     }
+    if (r->j->nodes[list].size != (uint32_t)c->layers)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s lists %u layers, num_hidden_layers is %d", r->dir, key,
+                       (unsigned)r->j->nodes[list].size, c->layers);
 }
 
 /* Features that mote does not implement must be off, or as it is in all released models of the families. */
@@ -128,15 +131,15 @@ static void common_flags(config_reader *r) {
         config_only(r, r->text, common_neutral[i].key, common_neutral[i].neutral);
 }
 
-static void common_dense_flags(config_reader *r) {
+static void common_dense_flags(config_reader *r, const config *c) {
     common_flags(r);
-    common_layer_list(r, "mlp_layer_types", "dense");
+    common_layer_list(r, c, "mlp_layer_types", "dense");
 }
 
-static void common_moe_flags(config_reader *r) {
+static void common_moe_flags(config_reader *r, const config *c) {
     uint32_t dense = json_get(r->j, r->text, "mlp_only_layers");
     common_flags(r);
-    common_layer_list(r, "mlp_layer_types", "sparse");
+    common_layer_list(r, c, "mlp_layer_types", "sparse");
     config_only(r, r->text, "decoder_sparse_step", "1");
     if (!r->code && dense && r->j->nodes[dense].type == JSON_ARRAY && r->j->nodes[dense].size)
         r->code = fail(r->err, MOTE_EUNSUPPORTED,

@@ -6,7 +6,7 @@ static const char *const llama_types[] = {"llama", NULL};
 static void llama_dense_read(config_reader *r, config *c, int context) {
     common_limits(r, c, context, 1e-6f);
     common_mlp(r, c, &c->shapes.mlp);
-    common_dense_flags(r);
+    common_dense_flags(r, c);
     plain_read(r, c, 0, 1e4f);
 }
 

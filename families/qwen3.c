@@ -6,7 +6,7 @@ static const char *const qwen3_types[] = {"qwen3", NULL};
 static void qwen3_read(config_reader *r, config *c) {
     common_limits(r, c, 32768, 1e-6f);
     common_mlp(r, c, &c->shapes.mlp);
-    common_dense_flags(r);
+    common_dense_flags(r, c);
     plain_read(r, c, 1, 1e4f);
 }
 

@@ -12,7 +12,7 @@ static void plain_read(config_reader *r, config *c, int normed, float theta) {
     common_attention(r, c, a, !normed);
     a->normed = normed;
     common_rope(r, c, 1, theta);
-    common_layer_list(r, "layer_types", "full_attention");
+    common_layer_list(r, c, "layer_types", "full_attention");
     config_only(r, r->text, "use_qk_norm", normed ? "true" : "false");
     if (!r->code && a->rotary_dim != a->head_dim)
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: partial_rotary_factor is %g, mote supports 1 only", r->dir,
@@ -27,7 +27,7 @@ static void qwen3_moe_read(config_reader *r, config *c) {
     common_limits(r, c, 32768, 1e-6f);
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     common_moe_check(r, e);
-    common_moe_flags(r);
+    common_moe_flags(r, c);
     e->of_all = !config_flag(r, json_get(r->j, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
     plain_read(r, c, 1, 1e4f);
 }

@@ -121,14 +121,14 @@ static void rope_read(config_reader *r, config *c, uint32_t object, const char *
 }
 
 /* part: the share of head_dim that is rotated, where config.json does not say; theta: the base, likewise. Two objects must say the
-   same: transformers would take rope_scaling, with its own base if rope_parameters alone has one. */
+   same; a base, or that share, one of them alone may say. */
 static void common_rope(config_reader *r, config *c, float part, float theta) {
     static const char *const within[] = {"rope_parameters.", "rope_scaling."};
     enum rope_kind kind, older;
     attention_shape *a = &c->shapes.attention;
     const uint32_t parameters = rope_object(r, "rope_parameters", within[0], &kind);
     const uint32_t scaling = rope_object(r, "rope_scaling", within[1], &older);
-    float other_part = part;
+    float other_part;
     if (!r->code && parameters && scaling && kind != older)
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling are of different types", r->dir);
     c->rope.kind = parameters ? kind : older;
@@ -136,7 +136,8 @@ static void common_rope(config_reader *r, config *c, float part, float theta) {
     rope_read(r, c, parameters ? parameters : scaling, within[!parameters], &part, theta);
     const rope_config rope = c->rope;
     const float scale = a->rope_scale;
-    if (parameters && scaling) rope_read(r, c, scaling, within[1], &other_part, theta);
+    other_part = part;
+    if (parameters && scaling) rope_read(r, c, scaling, within[1], &other_part, rope.theta);
     if (!r->code && parameters && scaling && (memcmp(&rope, &c->rope, sizeof rope) || scale != a->rope_scale || part != other_part))
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling say different things", r->dir);
     if (r->code) return;

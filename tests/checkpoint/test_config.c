@@ -431,6 +431,14 @@ static void test_plain_refused(void) {
         {"'model_type':'llama','hidden_size':32,'attention_multiplier':'x'", BAD, {"attention_multiplier must be a number"}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['full_attention']", OK, {NULL}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['sliding_attention']", NOT, {"layer_types[0] is not full_attention"}},
+        {"'model_type':'llama','hidden_size':32,'layer_types':[]", BAD, {"layer_types lists 0 layers, num_hidden_layers is 1"}},
+        {"'model_type':'llama','hidden_size':32,'layer_types':['full_attention','full_attention']", BAD, {"layer_types lists 2 layers"}},
+        {"'model_type':'llama','hidden_size':32,'max_position_embeddings':null,'rope_theta':null,'rope_parameters':{'rope_type':'default',"
+         "'rope_theta':5000}", OK, {NULL}},
+        {"'model_type':'llama','hidden_size':32,'rope_scaling':{'type':'default'},'rope_parameters':{'rope_type':'default','rope_theta':5000}",
+         OK, {NULL}},
+        {"'model_type':'llama','hidden_size':32,'rope_scaling':{'type':'default','rope_theta':6000},'rope_parameters':{'rope_type':'default',"
+         "'rope_theta':5000}", BAD, {"rope_parameters and rope_scaling say different things"}},
         {"'model_type':'mistral','hidden_size':32,'sliding_window':null", OK, {NULL}},
         {"'model_type':'mistral','hidden_size':32", OK, {NULL}},
         {"'model_type':'mistral','hidden_size':32,'sliding_window':4096", OK, {NULL}},
