@@ -46,7 +46,7 @@ INLINE int32x4_t lane_sums_neon(codes_plain c, const int8_t *even, const int8_t 
 typedef quarter_lanes products_plain;
 
 /* products[r] = the sums of lanes 4 part .. 4 part + 3 for `rows` <= CODE_ROWS weight rows, the zero point subtracted. rows is a
-   constant. */
+   constant. Limbs of what is not finite may be anything: there sums wrap around. */
 INLINE void lane_products_plain(products_plain *products, const codes_plain *c, const int rows, const lane_limbs *d, int part) {
     const int at = 16 * part;
     for (int r = 0; r < rows; r++) {
@@ -57,13 +57,13 @@ INLINE void lane_products_plain(products_plain *products, const codes_plain *c, 
         products[r] = (quarter_lanes)vcvtq_f32_s32(vaddq_s32(sum, vld1q_s32(d->zero + 4 * part)));
 #else
         for (int l = 0; l < 4; l++) {
-            int32_t sum = 0;
+            uint32_t sum = 0;
             for (int k = 0; k < LIMBS; k++) {
                 sum *= 256;
                 for (int i = 4 * l; i < 4 * l + 4; i++)
-                    sum += c[r].even[i] * d->limb[k][0][at + i] + c[r].odd[i] * d->limb[k][1][at + i];
+                    sum += (uint32_t)(c[r].even[i] * d->limb[k][0][at + i] + c[r].odd[i] * d->limb[k][1][at + i]);
             }
-            products[r][l] = (float)(sum + d->zero[4 * part + l]);
+            products[r][l] = (float)(int32_t)(sum + (uint32_t)d->zero[4 * part + l]);
         }
 #endif
     }

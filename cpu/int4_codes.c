@@ -82,7 +82,7 @@ INLINE int32x4_t quarter_sums_neon(const int4_codes_plain *c, const int8_t (*lim
 #endif
 
 /* products[groups t + g] = the sums of quarters of the rows of c[g] with column block s of token row x[t], for `groups` registers
-   of weight rows and `count` token rows, constants. */
+   of weight rows and `count` token rows, constants. Limbs of what is not finite may be anything: there sums wrap around. */
 INLINE void int4_products_plain(products_plain *products, const int4_codes_plain *c, const int groups,
                                 const quarter_limbs *const *x, int s, const int count) {
     for (int i = 0; i < groups * count; i++) {
@@ -94,14 +94,14 @@ INLINE void int4_products_plain(products_plain *products, const int4_codes_plain
         products[i] = (quarter_lanes)vcvtq_f32_s32(sum);
 #else
         for (int q = 0; q < QUARTERS; q++) {
-            int32_t sum = 0;
+            uint32_t sum = 0;
             for (int k = 0; k < LIMBS; k++) {
                 sum *= 256;
                 for (int p = 0; p < QUARTER_PARTS; p++)
                     for (int b = 0; b < 4; b++)
-                        sum += w->even[p][4 * q + b] * d->limb[k][p][0][q][b] + w->odd[p][4 * q + b] * d->limb[k][p][1][q][b];
+                        sum += (uint32_t)(w->even[p][4 * q + b] * d->limb[k][p][0][q][b] + w->odd[p][4 * q + b] * d->limb[k][p][1][q][b]);
             }
-            products[i][q] = (float)sum;
+            products[i][q] = (float)(int32_t)sum;
         }
 #endif
     }

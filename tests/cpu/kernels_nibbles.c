@@ -88,29 +88,32 @@ static int quarter_value(const quarter_limbs *d, int q, int col) {
     return 65536 * d->limb[0][p][odd][q][b] + 256 * d->limb[1][p][odd][q][b] + d->limb[2][p][odd][q][b];
 }
 
-// n limbs of each significance: any, or those of the largest or the least X.
-static void random_limbs(int8_t *high, int8_t *middle, int8_t *low, int n, int sign) {
+// n limbs of each significance: any, or those of the largest or the least X. High ones below `bound`: 64, or 128 where x need not
+// be finite.
+static void random_limbs(int8_t *high, int8_t *middle, int8_t *low, int n, int sign, int bound) {
     for (int i = 0; i < n; i++) {
-        high[i] = (int8_t)(sign ? sign > 0 ? 63 : -64 : random_int(-64, 63));
+        high[i] = (int8_t)(sign ? sign > 0 ? bound - 1 : -bound : random_int(-bound, bound - 1));
         middle[i] = (int8_t)(sign ? sign > 0 ? 127 : -128 : random_int(-128, 127));
         low[i] = (int8_t)(sign ? sign > 0 ? 127 : -128 : random_int(-128, 127));
     }
 }
 
-// Sums of eight products are exact, also of the largest codes and limbs, for each level and number of rows.
+// Sums of eight products are exact, also of the largest codes and limbs, for each level and number of rows; of limbs that are no
+// finite number's they wrap around.
 static void test_lane_products(int level) {
     lane_limbs d;
     uint8_t codes[CODE_ROWS][COL_BLOCK / 2];
     float out[CODE_ROWS][COL_BLOCK_LANES];
     for (int round = 0; round < 300; round++) {
-        const int extreme = round % 3 == 0, rows = 1 << round % 5 % 3;
+        const int extreme = round % 3 == 0, rows = 1 << round % 5 % 3, bound = round % 7 < 5 ? 64 : 128;
         int bad = 0;
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < COL_BLOCK / 2; i++) codes[r][i] = extreme ? 0x77 : (uint8_t)random_bits();
-        random_limbs(d.limb[0][0], d.limb[1][0], d.limb[2][0], COL_BLOCK, extreme ? round % 4 < 2 ? 1 : -1 : 0);
+        random_limbs(d.limb[0][0], d.limb[1][0], d.limb[2][0], COL_BLOCK, extreme ? round % 4 < 2 ? 1 : -1 : 0, bound);
         for (int l = 0; l < COL_BLOCK_LANES; l++) {
-            d.zero[l] = 0;
-            for (int i = 4 * l; i < 4 * l + 4; i++) d.zero[l] -= E2M1_ZERO * (limbs_value(&d, 0, i) + limbs_value(&d, 1, i));
+            uint32_t X = 0;
+            for (int i = 4 * l; i < 4 * l + 4; i++) X += (uint32_t)(limbs_value(&d, 0, i) + limbs_value(&d, 1, i));
+            d.zero[l] = bound == 64 ? -E2M1_ZERO * (int)X : (int32_t)random_bits();
         }
 #ifdef LEVELS
         if (level == 4) lane_products_of_v4((const uint8_t (*)[COL_BLOCK / 2])codes, rows, &d, out);
@@ -120,17 +123,17 @@ static void test_lane_products(int level) {
             lane_products_of_plain((const uint8_t (*)[COL_BLOCK / 2])codes, rows, &d, out);
         for (int l = 0; l < rows * COL_BLOCK_LANES; l++) {
             const int r = l / COL_BLOCK_LANES, lane = l % COL_BLOCK_LANES;
-            int want = 0;
+            uint32_t want = (uint32_t)d.zero[lane];
             for (int i = 4 * lane; i < 4 * lane + 4; i++)
-                want += (e2m1_values[codes[r][i] & 15] - E2M1_ZERO) * limbs_value(&d, 0, i) +
-                        (e2m1_values[codes[r][i] >> 4] - E2M1_ZERO) * limbs_value(&d, 1, i);
-            bad += out[r][lane] != (float)want;
+                want += (uint32_t)(e2m1_values[codes[r][i] & 15] * limbs_value(&d, 0, i)) +
+                        (uint32_t)(e2m1_values[codes[r][i] >> 4] * limbs_value(&d, 1, i));
+            bad += out[r][lane] != (float)(int32_t)want;
         }
         CHECK(!bad, "level %d: %d lanes' products of %d rows", level, bad, rows);
     }
 }
 
-// Sums of a quarter's 32 products are exact, too, for each level and number of token rows.
+// Sums of a quarter's 32 products are exact or wrap around, too, for each level and number of token rows.
 static void test_quarter_products(int level) {
     quarter_limbs d[FEW_ROWS][2];
     const quarter_limbs *x[FEW_ROWS];
@@ -145,7 +148,7 @@ static void test_quarter_products(int level) {
             codes[i / COL_BLOCK][i % COL_BLOCK] = extreme ? 0xff : (uint8_t)random_bits();
         for (int t = 0; t < FEW_ROWS; t++)
             random_limbs(d[t][1].limb[0][0][0][0], d[t][1].limb[1][0][0][0], d[t][1].limb[2][0][0][0], COL_BLOCK,
-                         extreme ? round % 4 < 2 ? 1 : -1 : 0);
+                         extreme ? round % 4 < 2 ? 1 : -1 : 0, round % 5 < 3 ? 64 : 128);
 #ifdef LEVELS
         if (level == 4) count = quarter_products_of_v4((const uint8_t (*)[COL_BLOCK])codes, x, way, out);
         else if (level == 3) count = quarter_products_of_v3((const uint8_t (*)[COL_BLOCK])codes, x, way, out);
@@ -155,10 +158,10 @@ static void test_quarter_products(int level) {
         for (int t = 0; t < count; t++)
             for (int i = 0; i < rows * QUARTERS; i++) {
                 const int r = i / QUARTERS, q = i % QUARTERS;
-                int want = 0;
+                uint32_t want = 0;
                 for (int c = 0; c < QUARTER_COLS; c++)
-                    want += (codes[r][(QUARTER_COLS * q + c) / 2] >> c % 2 * 4 & 15) * quarter_value(&d[t][1], q, c);
-                bad += out[t][r][q] != (float)want;
+                    want += (uint32_t)((codes[r][(QUARTER_COLS * q + c) / 2] >> c % 2 * 4 & 15) * quarter_value(&d[t][1], q, c));
+                bad += out[t][r][q] != (float)(int32_t)want;
             }
         CHECK(!bad, "level %d: %d quarters' products of %d rows", level, bad, rows);
     }
