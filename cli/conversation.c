@@ -7,8 +7,6 @@
 
 enum { UNDO_MAX = 16 };
 
-#define CONTEXT_REMEDIES "/context N goes on in a larger one, /undo takes the last turn back, /reset starts anew"
-
 typedef struct chat {
     options *o;
     const mote_model *model;
@@ -33,6 +31,13 @@ typedef struct chat {
     int edits;                             /* lines are typed on a terminal, and edited with */
     editor edit;
 } chat;
+
+/* What helps where the context is full. */
+static const char *context_remedies(const chat *c) {
+    return c->context < mote_model_info(c->model)->context_max
+        ? "/context N goes on in a larger one, /undo takes the last turn back, /reset starts anew"
+        : "the model has no larger one, /undo takes the last turn back, /reset starts anew";
+}
 
 /* The stream for remarks of the chat itself: never into a pipe that wants answers. */
 static FILE *remarks(const chat *c) {
@@ -104,7 +109,8 @@ static int rewind_undo(chat *c, mote_error *error) {
 
 static void chat_fail(chat *c, const mote_error *error) {
     c->failed = 1;
-    complain(0, "%s%s", error->message, error->code == MOTE_ECONTEXT ? ": " CONTEXT_REMEDIES : "");
+    if (error->code == MOTE_ECONTEXT) complain(0, "%s: %s", error->message, context_remedies(c));
+    else complain(0, "%s", error->message);
 }
 
 static void chat_stats(const chat *c, const mote_result *r, const mote_speculation *before) {
@@ -133,7 +139,7 @@ static void chat_tell_context(chat *c) {
     mote_tokens(c->session, &used);
     if (c->told_context || used < (size_t)c->context / 10 * 9) return;
     c->told_context = 1;
-    say(c, "[%zu of %d tokens of context are used: " CONTEXT_REMEDIES "]\n", used, c->context);
+    say(c, "[%zu of %d tokens of context are used: %s]\n", used, c->context, context_remedies(c));
 }
 
 /* Asks c->asked. */
@@ -167,7 +173,7 @@ static void chat_ask(chat *c) {
     c->first = s.first > 0 ? s.first - began : 0;
     if (interrupted) say(c, "[stopped]\n");
     if (result.stop == MOTE_STOP_LENGTH && c->styled) say(c, "[cut after -n %d; /set max-tokens N says otherwise]\n", c->o->max_tokens);
-    if (result.stop == MOTE_STOP_CONTEXT) say(c, "[the context of %d tokens is full: " CONTEXT_REMEDIES "]\n", c->context);
+    if (result.stop == MOTE_STOP_CONTEXT) say(c, "[the context of %d tokens is full: %s]\n", c->context, context_remedies(c));
     else chat_tell_context(c);
     if (c->show_stats) chat_stats(c, &result, &before);
     else chat_line(c);

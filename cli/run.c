@@ -42,10 +42,15 @@ static int read_prompt(const options *o, bytes *prompt) {
     return code;
 }
 
-/* A prompt that the library refuses; where it is too long the option is named that helps. */
-static int report_prompt(const mote_error *error) {
+/* What helps where the context is too short. */
+static const char *longer_context(const mote_model *model, const mote_session *session) {
+    return mote_context(session) < mote_model_info(model)->context_max ? "--context N makes it larger" : "the model has no larger one";
+}
+
+/* A prompt that the library refuses. */
+static int report_prompt(const mote_model *model, const mote_session *session, const mote_error *error) {
     if (error->code != MOTE_ECONTEXT) return report(error);
-    return complain(EXIT_FAILURE, "%s; --context N makes it larger", error->message);
+    return complain(EXIT_FAILURE, "%s; %s", error->message, longer_context(model, session));
 }
 
 /* Brings the prompt into the timeline and generates: from ids, from raw text, or as a chat message. */
@@ -56,14 +61,15 @@ static int answer_prompt(const mote_model *model, mote_session *session, const o
     size_t count = prompt->size / sizeof *feed;
     mote_error error = {0, ""};
     int code = 0;
-    if (!o->tokens && !o->raw) return mote_ask(session, prompt->data, g, result, &error) ? report_prompt(&error) : 0;
+    if (!o->tokens && !o->raw) return mote_ask(session, prompt->data, g, result, &error) ? report_prompt(model, session, &error) : 0;
     if (o->raw) {
         code = tokenize(model, prompt->data, prompt->size, &ids, &count);
         feed = (const int32_t *)(const void *)ids.data;
         const int32_t begin = mote_model_info(model)->begin_token;
-        if (!code && begin >= 0 && !(count && *feed == begin) && mote_feed(session, &begin, 1, &error)) code = report_prompt(&error);
+        if (!code && begin >= 0 && !(count && *feed == begin) && mote_feed(session, &begin, 1, &error))
+            code = report_prompt(model, session, &error);
     }
-    if (!code && mote_feed(session, feed, count, &error)) code = report_prompt(&error);
+    if (!code && mote_feed(session, feed, count, &error)) code = report_prompt(model, session, &error);
     if (!code && mote_generate(session, g, result, &error)) code = report(&error);
     free(ids.data);
     return code;
@@ -84,7 +90,7 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
     if (!code || s.tokens) end_screen(&s);
     if (!code) {
         if (interrupted) code = EXIT_INTERRUPTED;
-        else if (result.stop == MOTE_STOP_CONTEXT) on_log(NULL, "the context is full; --context N makes it larger");
+        else if (result.stop == MOTE_STOP_CONTEXT) complain(0, "note: the context is full; %s", longer_context(model, session));
         else if (result.stop == MOTE_STOP_LENGTH && !s.answer_bytes && !s.ids)
             on_log(NULL, "still thinking after -n tokens: give more, or --think off");
         else if (result.stop == MOTE_STOP_LENGTH && isatty(STDERR_FILENO))

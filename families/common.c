@@ -46,12 +46,17 @@ static void common_score_scale(config_reader *r, const attention_shape *a) {
     }
 }
 
-/* Heads of attention. split: config.json may leave head_dim out. */
-static void common_attention(config_reader *r, const config *c, attention_shape *a, int split) {
+/* Heads of attention. short_form: as of Llama's first model, config.json may leave out head_dim, and num_key_value_heads where every
+   head has keys and values of its own. */
+static void common_attention(config_reader *r, const config *c, attention_shape *a, int short_form) {
     config_int(r, "num_attention_heads", 1, 1 << 12, &a->heads);
-    config_int(r, "num_key_value_heads", 1, 1 << 12, &a->kv_heads);
-    if (split) common_head_dim(r, c, a);
-    else config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
+    if (short_form) {
+        config_int_or(r, "num_key_value_heads", 1, 1 << 12, a->heads, &a->kv_heads);
+        common_head_dim(r, c, a);
+    } else {
+        config_int(r, "num_key_value_heads", 1, 1 << 12, &a->kv_heads);
+        config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
+    }
     a->hidden = c->hidden;
     a->eps = c->eps;
     if (!r->code) common_score_scale(r, a);
@@ -141,7 +146,9 @@ static void common_moe_flags(config_reader *r, const config *c) {
     common_flags(r);
     common_layer_list(r, c, "mlp_layer_types", "sparse");
     config_only(r, r->text, "decoder_sparse_step", "1");
-    if (!r->code && dense && r->j->nodes[dense].type == JSON_ARRAY && r->j->nodes[dense].size)
+    if (r->code || !dense) return;
+    if (r->j->nodes[dense].type != JSON_ARRAY) config_only(r, r->text, "mlp_only_layers", "null");
+    else if (r->j->nodes[dense].size)
         r->code = fail(r->err, MOTE_EUNSUPPORTED,
                        "%s/config.json: mlp_only_layers: layers without experts are not supported", r->dir);
 }

@@ -401,6 +401,9 @@ static void test_neutral_by_family(void) {
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_layer_types':['dense']", "mlp_layer_types[0] is not sparse"},
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':[]", NULL},
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':[0]", "mlp_only_layers"},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':null", NULL},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':3", "mlp_only_layers is 3"},
+        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':{'0':1}", "mlp_only_layers is"},
         {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['full_attention']", NULL},
         {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['linear_attention']", "layer_types[0] is not full_attention"},
         {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':'sliding_attention'", "layer_types is sliding_attention"},
@@ -416,6 +419,30 @@ static void test_neutral_by_family(void) {
                   model, cases[i].keys, code, err.message);
             if (!code) free(c.mixers);
         }
+    }
+}
+
+// Llama's first model says nothing of heads of keys and values: as many as of queries.
+static void test_kv_heads(void) {
+    static const struct { const char *keys; int code, kv_heads; } cases[] = {
+        {"'model_type':'llama'", OK, 4}, {"'model_type':'llama','num_key_value_heads':null", OK, 4},
+        {"'model_type':'llama','num_key_value_heads':2", OK, 2}, {"'model_type':'llama','num_key_value_heads':0", BAD, 0},
+        {"'model_type':'llama','num_key_value_heads':3", BAD, 0}, {"'model_type':'mistral'", OK, 4},
+        {"'model_type':'qwen3','head_dim':8", BAD, 0}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[QUOTED], json[QUOTED];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{%s,'num_hidden_layers':1,'hidden_size':32,'vocab_size':8,'num_attention_heads':4,'intermediate_size':8}",
+                 cases[i].keys);
+        temp_empty();
+        temp_text(CONFIG, quoted(text, json));
+        const int code = config_read(&c, temp_dir, &err);
+        CHECK(code == cases[i].code && strstr(code ? err.message : "num_key_value_heads", "num_key_value_heads"), "%s: code %d: %s",
+              cases[i].keys, code, err.message);
+        if (code) continue;
+        CHECK(c.shapes.attention.kv_heads == cases[i].kv_heads, "%s: %d heads of keys", cases[i].keys, c.shapes.attention.kv_heads);
+        free(c.mixers);
     }
 }
 
@@ -620,6 +647,7 @@ int main(int argc, char **argv) {
     test_either_ties();
     test_neutral();
     test_neutral_by_family();
+    test_kv_heads();
     test_plain_refused();
     test_published_configs();
     temp_close();

@@ -140,6 +140,14 @@ static void test_words(void) {
     CHECK(code == 0 && !strcmp(out.data, both.data), "words and a pipe: '%s', not '%s'", out.data, both.data);
     shell_text("one two three four five six seven eight\n", "mote run 'Say what this is:' --context 12" BRIEFLY);
     CHECK(code == 1 && line_count(&err) == 1 && strstr(err.data, "--context N makes it larger"), "too long: %d %s", code, err.data);
+    static char long_text[4 * 5000 + 2];                  // more tokens than the model has positions
+    for (int i = 0; i < 5000; i++) memcpy(long_text + 4 * i, "one ", 4);
+    long_text[4 * 5000] = '\n';
+    shell_text(long_text, "mote run" BRIEFLY);
+    CHECK(code == 1 && line_count(&err) == 1 && strstr(err.data, "the model has no larger one"), "too long for the model: %d %s", code, err.data);
+    shell_text(long_text, "mote chat" BRIEFLY);
+    CHECK(code == 1 && line_count(&err) == 1 && strstr(err.data, "the model has no larger one, /undo takes"), "too long for chat: %d %s", code,
+          err.data);
     shell("mote run 'What is FP8?'" BRIEFLY);
     both = out;
     static const char *const none[] = {"</dev/null", "<&-", "0>@/written"};
