@@ -137,7 +137,11 @@ enum {
 #include "cuda/batch_rows.cu"
 #include "cuda/projection.cu"
 #include "cuda/shared_memory.cu"
+#include "cuda/batch_tile.cu"
+#include "cuda/batch_wide.cu"
+#include "cuda/batch_narrow.cu"
 #include "cuda/batch.cu"
+#include "cuda/gemm_operands.cu"
 #include "cuda/gemm.cu"
 #include "cuda/prefill.cu"
 

@@ -117,6 +117,9 @@ enum {
 #include "../../cuda/batch_rows.cu"
 #include "../../cuda/projection.cu"
 #include "../../cuda/shared_memory.cu"
+#include "../../cuda/batch_tile.cu"
+#include "../../cuda/batch_wide.cu"
+#include "../../cuda/batch_narrow.cu"
 #include "../../cuda/batch.cu"
 
 /* ---- 4. The stages as CUDA kernels: decode, one to four token rows; prefill, the rows of a prompt -------------------- */
