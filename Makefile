@@ -142,7 +142,7 @@ else
 endif
 
 # These look inside kernels.
-$(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c tests/cuda/moe_rooms.h $(LIBRARY) $(BUILD)/settings
+$(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
 

@@ -6,7 +6,7 @@
 //
 // Contents   1. A layer   2. Passes   3. Equality   4. Times   5. Main
 
-#include "moe_rooms.h"
+#include "../../kernels.cu"
 #include "test.h"
 
 #define CUDA(call) cuda_check(call, #call, __LINE__)
