@@ -24,6 +24,7 @@ static int test_brief;
 // folder, "" for none. Returns the index of the first of MORE.
 static int test_main_begin(const char *name, int argc, char **argv) {
     int i = 1;
+    setvbuf(stdout, NULL, _IOLBF, 0);                     // what was said is there if the program does not end by itself
     test_name = name;
     for (; i < argc && !strncmp(argv[i], "--", 2); i++) {
         if (!strcmp(argv[i], "--brief")) test_brief = 1;

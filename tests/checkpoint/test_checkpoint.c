@@ -105,7 +105,6 @@ static void test_pairs(const char *name) {
 }
 
 int main(int argc, char **argv) {
-    setvbuf(stdout, NULL, _IOLBF, 0);
     test_main_begin("test_checkpoint", argc, argv);
     if (!temp_open()) return test_main_end();
     test_container();
