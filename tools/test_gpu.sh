@@ -137,7 +137,7 @@ production() {
     beside "$tool $*" sanitize "$tool" --kernel-name-exclude $making_weights "$build/gpu_production" "$@"
 }
 
-# Beside the tests, as they hardly need the processor. The longest first.
+# Beside the tests, the longest first.
 sanitizers() {
     # racecheck without experts_up: held to that kernel alone (--kernel-name) it ends with "Internal Sanitizer Error: failed to
     # handle a hardware exception", where memcheck and synccheck find nothing. initcheck of decode takes more than a minute.
