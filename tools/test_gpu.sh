@@ -7,7 +7,7 @@
 #   GPU_FIXTURES   folders with more checkpoints and their reference results
 #   GPU_REAL       0: without checkpoints of the real layer sizes, which are made with torch in BUILD/real (12 GB)
 #   GPU_SANITIZER  0: without compute-sanitizer
-#   GPU_JOBS       checks that run beside each other (half the cores, at most 8)
+#   GPU_JOBS       sanitizers that run beside the tests (a third of the cores, at most 5)
 set -uo pipefail
 
 mote=$1 build=$2
@@ -80,7 +80,7 @@ check() {
 }
 
 # The same beside others, as soon as fewer than `most` run; ended: what became of them.
-most=${GPU_JOBS:-$(($(nproc) > 16 ? 8 : $(nproc) / 2))}
+most=${GPU_JOBS:-$(($(nproc) > 15 ? 5 : $(nproc) / 3))}
 : >"$logs/beside"
 beside() {
     echo "$1" >>"$logs/beside"
