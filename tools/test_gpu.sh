@@ -84,7 +84,7 @@ most=${GPU_JOBS:-$(($(nproc) > 15 ? 5 : $(nproc) / 3))}
 : >"$logs/beside"
 beside() {
     echo "$1" >>"$logs/beside"
-    had "$1" >"$logs/had" && return
+    had "$1" >/dev/null && return                           # told by `ended`
     while [ "$(jobs -rp | wc -l)" -ge $((most > 0 ? most : 1)) ]; do sleep 0.2; done
     run "$@" &
 }
