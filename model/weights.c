@@ -75,6 +75,14 @@ static int check_experts(const binder *b) {
     return MOTE_OK;
 }
 
+/* What bind_model and loading allocate. */
+static void weights_free(mote_model *m) {
+    free(m->layers);
+    free(m->experts);
+    free(m->kv_scales);
+    free(m->frequencies);
+}
+
 /* Everything the model's family has. On success all tensors have a place in the arena. */
 static void bind_model(binder *b, const mote_callbacks *callbacks) {
     mote_model *m = b->m;
