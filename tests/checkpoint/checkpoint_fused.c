@@ -13,7 +13,7 @@ static void fused_numbers(part *t) {
 }
 
 // The tensors of matrix x by an encoding, into the temporary folder; those that are optional are left out. stack: of so many matrices of
-// that size, named as stacks are; 0: of one.
+// that size, named as stacks are, beside the last of them alone, y; 0: of one.
 static void fused_write(enum encoding e, const matrix *w, int stack) {
     parts *p = (parts *)calloc(1, sizeof *p);
     for (int k = 0; k < part_count(tensor_encodings[e]); k++) {
@@ -31,6 +31,11 @@ static void fused_write(enum encoding e, const matrix *w, int stack) {
         part_set(t, from->stored ? from->stored : k ? "F32" : e == ENCODING_F32 ? "F32" : e == ENCODING_F16 ? "F16" : "BF16", text);
         fused_numbers(t);
         for (size_t i = 0; !strcmp(t->type, "I64") && i < t->size; i += 16) memcpy(t->data + i, (int64_t[]){w->rows, w->cols}, 16);
+        if (!stack) continue;
+        part *alone = &p->list[p->n++];
+        snprintf(alone->name, sizeof alone->name, "y%s", from->suffix);
+        part_set(alone, t->type, strchr(text, ',') ? strchr(text, ',') + 1 : "");
+        memcpy(alone->data, t->data + t->size - alone->size, alone->size);
     }
     parts_write(p, F);
     parts_free(p);
@@ -179,24 +184,22 @@ static void check_cut(const char *title, const cut *c, const matrix *whole, cons
     CHECK(!wrong, "%s, %s: %d rows are others", title, c->title, wrong);
 }
 
-// Every slice of the last matrix of a stack, or of one alone; blocks: of FP8, and groups of INT4. transposed: plain numbers lie so.
-static void test_slices(enum encoding e, int stack, int block, int transposed) {
-    const matrix stored = {.rows = transposed ? CUT_COLS : CUT_ROWS, .cols = transposed ? CUT_ROWS : CUT_COLS, .block_rows = block,
-                           .block_cols = block};
-    mote_model m = {.memory = &cpu_memory, .gpu = -1, .quantize = e == ENCODING_QUANTISED, .c.fp8_rows = block, .c.fp8_cols = block};
+// Every slice of the last matrix of a stack, or of one alone, beside that one whole. Blocks are FP8's, and groups INT4's. transposed: plain
+// numbers lie so.
+static void test_slices(enum encoding e, int stack, int block_rows, int block_cols, int transposed) {
+    const matrix stored = {.rows = transposed ? CUT_COLS : CUT_ROWS, .cols = transposed ? CUT_ROWS : CUT_COLS, .block_rows = block_rows,
+                           .block_cols = block_cols};
+    mote_model m = {.memory = &cpu_memory, .gpu = -1, .quantize = e == ENCODING_QUANTISED, .c.fp8_rows = block_rows, .c.fp8_cols = block_cols};
     matrix whole = {0}, part[COUNT(cuts)] = {0};
     const char *name = stack ? "" : ".weight";
-    tensor_slice s = slice_all(stored.rows, stored.cols);
     checkpoint files = {0};
     quantization_check check = {0};
     temp_empty();
     fused_write(e, &stored, stack);
     binder b = fused_binder(&m, &files, &check, &failure);
-    s.entry = stack ? stack - 1 : 0;
-    s.entries = stack;
-    bind_slice(&b, "x", name, &s, 0, &whole);
+    bind_matrix(&b, stack ? "y" : "x", ".weight", &whole, stored.rows, stored.cols);
     for (size_t i = 0; i < COUNT(cuts) && !b.code; i++) {
-        s = cut_slice(&cuts[i], s.entry, stack);
+        tensor_slice s = cut_slice(&cuts[i], stack ? stack - 1 : 0, stack);
         s.transposed = transposed;
         bind_slice(&b, "x", name, &s, 0, &part[i]);
     }
@@ -204,7 +207,7 @@ static void test_slices(enum encoding e, int stack, int block, int transposed) {
         fused_load(&b);
         for (size_t i = 0; i < COUNT(cuts); i++)
             if (cut_compares(&cuts[i], e)) check_cut(tensor_encodings[e]->name, &cuts[i], &whole, &part[i], transposed);
-        CHECK(check.quantised_matrices == (e > ENCODING_BF16 && e != ENCODING_QUANTISED), "%s: %d quantised matrices",
+        CHECK(check.quantised_matrices == (e > ENCODING_BF16 && e != ENCODING_QUANTISED) * (stack ? 2 : 1), "%s: %d quantised matrices",
               tensor_encodings[e]->name, check.quantised_matrices);
         free(m.arena);
     }
@@ -292,12 +295,12 @@ static void test_fused(void) {
     test_fused_refused(16, MOTE_OK);
     test_fused_refused(24, MOTE_EUNSUPPORTED);
     for (int e = 0; e < ENCODING_COUNT; e++) {
-        for (int stack = 0; stack <= CUT_STACK; stack += CUT_STACK) test_slices((enum encoding)e, stack, 128, 0);
-        for (int stack = 0; e <= ENCODING_BF16 && stack <= CUT_STACK; stack += CUT_STACK) test_slices((enum encoding)e, stack, 128, 1);
-        if (tensor_encodings[e]->format == FORMAT_INT4) test_slices((enum encoding)e, 0, CUT_COLS, 0);
+        for (int stack = 0; stack <= CUT_STACK; stack += CUT_STACK) test_slices((enum encoding)e, stack, 128, 128, 0);
+        for (int stack = 0; e <= ENCODING_BF16 && stack <= CUT_STACK; stack += CUT_STACK) test_slices((enum encoding)e, stack, 128, 128, 1);
+        if (tensor_encodings[e]->format == FORMAT_INT4) test_slices((enum encoding)e, 0, 1, CUT_COLS, 0);
     }
-    test_slices(ENCODING_QUANTISED, CUT_STACK, 128, 1);
-    test_slices(ENCODING_FP8_BLOCK, 0, 64, 0);
+    test_slices(ENCODING_QUANTISED, CUT_STACK, 128, 128, 1);
+    test_slices(ENCODING_FP8_BLOCK, CUT_STACK, 96, 64, 0);
     test_slices_refused(ENCODING_BF16, 1);
     test_slices_refused(ENCODING_FP8_BLOCK, 128);
     test_slices_refused(ENCODING_FP8_CHANNEL, 1);
