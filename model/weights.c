@@ -75,12 +75,33 @@ static int check_experts(const binder *b) {
     return MOTE_OK;
 }
 
+/* The layers as config.json has them, without tensors, each expert's matrices at their place. */
+static void begin_layers(binder *b) {
+    mote_model *m = b->m;
+    size_t experts = 0;
+    m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
+    for (int i = 0; i <= m->c.layers && m->layers; i++) {
+        sublayer_begin(&model_layer(m, i)->mixer, &m->c.layer[i].mixer);
+        sublayer_begin(&model_layer(m, i)->ffn, &m->c.layer[i].ffn);
+        if (m->c.layer[i].ffn.kind == LAYER_MOE) experts += (size_t)m->c.layer[i].ffn.of.moe.experts + 1;
+    }
+    matrix *at = m->experts = m->layers ? (matrix *)calloc(3 * experts + 1, sizeof *m->experts) : NULL;
+    if (!at) b->code = fail_memory(b->err);
+    for (int i = 0; i <= m->c.layers && at; i++) {
+        moe_weights *w = &model_layer(m, i)->ffn.w.moe;
+        if (m->c.layer[i].ffn.kind != LAYER_MOE) continue;
+        w->gate_proj = at;
+        w->up_proj = w->gate_proj + w->shape.experts + 1;
+        w->down_proj = w->up_proj + w->shape.experts + 1;
+        at = w->down_proj + w->shape.experts + 1;
+    }
+}
+
 /* Everything the model's family has. On success all tensors have a place in the arena. */
 static void bind_model(binder *b, const mote_callbacks *callbacks) {
     mote_model *m = b->m;
-    m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
-    if (!m->layers) b->code = fail_memory(b->err);
-    else family_bind(b, callbacks);
+    begin_layers(b);
+    if (!b->code) family_bind(b, callbacks);
     for (int i = 0; i < m->c.layers + m->has_mtp && !b->code; i++) {
         const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
         sublayer_widen(&m->largest, &l->mixer);
