@@ -64,7 +64,6 @@ static void qwen3_5_moe_read(config_reader *r, config *c) {
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     config_int(r, "shared_expert_intermediate_size", 1, 1 << 20, &e->shared_size);
     common_moe_check(r, e);
-    common_moe_flags(r, c);
     config_only(r, r->text, "norm_topk_prob", "true");
     qwen_read(r, c, &ffn);
 }

@@ -298,15 +298,23 @@ static void test_rope(void) {
     }
 }
 
-#define SIZES "\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8," \
-              "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8,\"num_experts\":2," \
-              "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"shared_expert_intermediate_size\":8," \
-              "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8"
+// The sizes of small models of any family: those that it has, a key of which it has not would be refused.
+static const char *sizes_of(const char *type) {
+    static char text[QUOTED];
+    const int mixtral = !strcmp(type, "mixtral"), experts = mixtral || strstr(type, "moe") || strstr(type, "next");
+    const int hybrid = strstr(type, "next") || strstr(type, "3_5"), shared = hybrid && experts;
+    snprintf(text, sizeof text, "\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8,\"num_attention_heads\":4,"
+             "\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8%s%s%s%s%s",
+             experts ? mixtral ? ",\"num_local_experts\":2" : ",\"num_experts\":2" : "", experts ? ",\"num_experts_per_tok\":1" : "",
+             experts && !mixtral ? ",\"moe_intermediate_size\":8" : "", shared ? ",\"shared_expert_intermediate_size\":8" : "",
+             hybrid ? ",\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8" : "");
+    return text;
+}
 
 // A model of these sizes, of any family, with more keys of config.json.
 static int read_model(const char *type, const char *keys, config *c, mote_error *err) {
-    char text[QUOTED];
-    snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s," SIZES "}", type, keys);
+    char text[2 * QUOTED];
+    snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s%s%s}", type, keys, *keys ? "," : "", sizes_of(type));
     temp_empty();
     temp_text(CONFIG, text);
     return config_read(c, temp_dir, err);
@@ -315,19 +323,15 @@ static int read_model(const char *type, const char *keys, config *c, mote_error 
 // A window makes the context no longer than it is, also where a rope makes it longer; without the key a Mistral has one of 4,096 tokens.
 static void test_windows(void) {
     static const struct { const char *type, *window; int context; } cases[] = {
-        {"mistral", "\"sliding_window\":null,", 131072}, {"mistral", "", 4096}, {"mistral", "\"sliding_window\":512,", 512},
-        {"mistral", "\"sliding_window\":1048576,", 131072}, {"mixtral", "", 131072}, {"mixtral", "\"sliding_window\":4096,", 4096},
-        {"mistral", "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":65536},", 4096},
-        {"llama", "\"sliding_window\":512,", 2048}};
+        {"mistral", "\"sliding_window\":null", 131072}, {"mistral", "", 4096}, {"mistral", "\"sliding_window\":512", 512},
+        {"mistral", "\"sliding_window\":1048576", 131072}, {"mixtral", "", 131072}, {"mixtral", "\"sliding_window\":4096", 4096},
+        {"mistral", "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":65536}", 4096},
+        {"llama", "\"sliding_window\":512", 2048}};
     for (size_t i = 0; i < COUNT(cases); i++) {
-        char text[QUOTED];
         config c;
         mote_error err = {0};
-        snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s" SIZES "}", cases[i].type, cases[i].window);
-        temp_empty();
-        temp_text(CONFIG, text);
-        if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
-        CHECK(c.context_max == cases[i].context, "%s: a context of %d, expected %d", text, c.context_max, cases[i].context);
+        if (!CHECK(!read_model(cases[i].type, cases[i].window, &c, &err), "%s: %s", cases[i].window, err.message)) continue;
+        CHECK(c.context_max == cases[i].context, "%s, %s: a context of %d, expected %d", cases[i].type, cases[i].window, c.context_max, cases[i].context);
         config_free(&c);
     }
 }
@@ -358,10 +362,11 @@ static void test_defaults(void) {
 static void test_either_ties(void) {
     static const char *const values[] = {"", "\"tie_word_embeddings\":false,", "\"tie_word_embeddings\":true,"};
     for (int i = 0; i < 9; i++) {
-        char text[QUOTED];
+        char text[2 * QUOTED];
         config c;
         mote_error err = {0};
-        snprintf(text, sizeof text, "{\"model_type\":\"qwen3_5\",%s\"text_config\":{%s\"model_type\":\"qwen3_5_text\"," SIZES "}}", values[i / 3], values[i % 3]);
+        snprintf(text, sizeof text, "{\"model_type\":\"qwen3_5\",%s\"text_config\":{%s\"model_type\":\"qwen3_5_text\",%s}}", values[i / 3],
+                 values[i % 3], sizes_of("qwen3_5"));
         temp_empty();
         temp_text(CONFIG, text);
         if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
