@@ -30,6 +30,7 @@
 #endif
 #include <dirent.h>
 #include <float.h>
+#include <fnmatch.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
@@ -125,6 +126,7 @@ static double seconds(void) {
 #include "families/llama.c"
 #include "families/mixtral.c"
 #include "families/families.c"
+#include "families/keys.c"
 #include "families/config.c"
 #include "model/info.c"
 #include "model/weights.c"
