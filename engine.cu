@@ -102,6 +102,7 @@ static double seconds(void) {
 #include "checkpoint/quantization_check.c"
 #include "checkpoint/items.c"
 #include "checkpoint/find.c"
+#include "checkpoint/publish.c"
 #include "checkpoint/memory.c"
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"

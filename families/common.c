@@ -146,7 +146,7 @@ static int has_part(const char *name, const char *part) {
 static void common_name_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
     const tensor_table *table = &b->files->table;
     snprintf(prefix, size, "%s", none);
-    for (size_t i = 0; !b->mix && i < table_count(table); i++) {
+    for (size_t i = 0; i < table_count(table); i++) {
         const char *name = table_name(table, table_at(table, i));
         const size_t n = has_part(name, part) ? (size_t)(strstr(name, part) - name) : size;
         if (n >= size || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
@@ -188,38 +188,21 @@ static void common_bind_mlp(binder *b, const char *where, mlp_weights *w) {
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
 static void common_bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
     const moe_shape *s = &w->shape;
-    const int experts = s->experts, size = s->expert_size, hidden = s->hidden;
-    uint64_t up[3] = {(uint64_t)experts, 2 * (uint64_t)size, (uint64_t)hidden};
-    uint64_t down[3] = {(uint64_t)experts, (uint64_t)hidden, (uint64_t)size};
-    bind_name(b, where, "mlp.experts.gate_up_proj");
-    const tensor *gate_up = bind_find(b, up, 3, &vector_part);
-    bind_name(b, where, "mlp.experts.down_proj");
-    const tensor *down_proj = bind_find(b, down, 3, &vector_part);
-    for (int e = 0; e < experts && !b->code; e++) {
-        bind_stacked(b, gate_up, 2 * e, 2 * experts, &w->gate_proj[e], size, hidden);
-        if (!b->code) bind_stacked(b, gate_up, 2 * e + 1, 2 * experts, &w->up_proj[e], size, hidden);
-        if (!b->code) bind_stacked(b, down_proj, e, experts, &w->down_proj[e], hidden, size);
+    tensor_slice up = slice_all(2 * s->expert_size, s->hidden), down = slice_all(s->hidden, s->expert_size);
+    up.entries = down.entries = s->experts;
+    for (int e = 0; e < s->experts && !b->code; e++) {
+        up.entry = down.entry = e;
+        up.runs = rows_of(&up, 1, 0, s->expert_size);
+        bind_slice(b, where, "mlp.experts.gate_up_proj", &up, 0, &w->gate_proj[e]);
+        up.runs = rows_of(&up, 1, s->expert_size, s->expert_size);
+        bind_slice(b, where, "mlp.experts.gate_up_proj", &up, 0, &w->up_proj[e]);
+        bind_slice(b, where, "mlp.experts.down_proj", &down, 0, &w->down_proj[e]);
     }
 }
 
-/* Whether experts are stacked. In checkpoints as they are published those in BF16 are. */
-static int common_experts_stacked(const binder *b, const char *where) {
-    char name[192];
-    if (b->mix) return mix_encoding(b->mix, b->kind, 0) == ENCODING_BF16;
-    snprintf(name, sizeof name, "%smlp.experts.gate_up_proj", where);
-    return bind_tensor(b, name) != NULL;
-}
-
-/* Routed experts, stacked or one by one. */
-static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
+/* Experts one by one: gate_proj, up_proj and down_proj of each. */
+static void common_bind_experts_single(binder *b, const char *where, moe_weights *w) {
     const moe_shape *s = &w->shape;
-    char all[192];
-    if (common_experts_stacked(b, where)) {
-        common_bind_experts_stacked(b, where, w);
-        return;
-    }
-    snprintf(all, sizeof all, "%smlp.experts", where);
-    b->together = all;
     for (int e = 0; e < s->experts && !b->code; e++) {
         char expert[192];
         snprintf(expert, sizeof expert, "%smlp.experts.%d.", where, e);
@@ -227,6 +210,15 @@ static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
         bind_matrix(b, expert, "up_proj.weight", &w->up_proj[e], s->expert_size, s->hidden);
         bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], s->hidden, s->expert_size);
     }
+}
+
+/* Routed experts. */
+static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
+    char all[192];
+    snprintf(all, sizeof all, "%smlp.experts", where);
+    b->together = all;
+    if (bind_has(b, where, "mlp.experts.gate_up_proj")) common_bind_experts_stacked(b, where, w);
+    else common_bind_experts_single(b, where, w);
     b->together = NULL;
 }
 
@@ -236,7 +228,7 @@ static void common_untie(binder *b, const mote_callbacks *callbacks) {
     const tensor_table *table = &b->files->table;
     const tensor *head = NULL, *embed = NULL, *other = NULL;
     int equal = 0;
-    if (b->code || b->mix || !b->m->c.tied) return;
+    if (b->code || !b->m->c.tied) return;
     for (size_t i = 0; i < table_count(table); i++) {
         const tensor *t = table_at(table, i);
         const char *name = table_name(table, t);
