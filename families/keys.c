@@ -9,8 +9,8 @@ enum { KEYS_MAX = 1024 };                      /* of an object: so many no confi
 /* Of features that mote does not have: off, or as it is in all released models of the families. A family that has one reads its key. */
 static const struct { const char *key, *neutral; } neutral_keys[] = {
     /* activations, biases, multipliers, caps */
-    {"hidden_act", "silu|swish"}, {"hidden_activation", "silu|swish"}, {"attention_bias", "false"}, {"mlp_bias", "false"}, {"scale_emb", "1"},
-    {"scale_depth", "null"}, {"dim_model_base", "null"}, {"embedding_multiplier", "1"}, {"residual_multiplier", "1"}, {"key_multiplier", "1"},
+    {"hidden_act", "silu|swish"}, {"hidden_activation", "silu|swish"}, {"activation", "swiglu|silu|swish"}, {"attention_bias", "false"},
+    {"mlp_bias", "false"}, {"scale_emb", "1"}, {"scale_depth", "null"}, {"dim_model_base", "null"}, {"embedding_multiplier", "1"}, {"residual_multiplier", "1"}, {"key_multiplier", "1"},
     {"attention_in_multiplier", "1"}, {"attention_out_multiplier", "1"}, {"mlp_multipliers", "null"}, {"lm_head_multiplier", "1"},
     {"logits_scaling", "1"}, {"logit_scale", "1"}, {"attn_logit_softcapping", "null"}, {"final_logit_softcapping", "null"},
     {"swiglu_limit", "null"}, {"clip_qkv", "null"}, {"attn_temperature_tuning", "false"},
@@ -41,9 +41,9 @@ static const char *const idle_keys[] = {
     "vision_*", "image_*", "video_*", "audio_*",
     /* training */
     "*dropout*", "*_pdrop", "initializer_range", "initializer_factor", "*aux_loss*", "*z_loss*", "router_jitter_noise", "gradient_checkpointing*",
-    "neftune_noise_alpha", "output_router_logits", "pretraining_tp",
+    "neftune_noise_alpha", "output_router_logits", "pretraining_tp", "num_nextn_predict_layers",
     /* how something is computed, not what: kernels, caches, the type of a state */
-    "use_cache", "cache_implementation", "*attn_implementation*", "*experts_implementation*", "*flash_attn*", "*flash_attention*",
+    "use_cache", "cache_implementation", "*attn_implementation*", "*experts_implementation*", "*flash_attn*", "*flashattn*", "*flash_attention*",
     "mamba_ssm_dtype", "chunk_size_feed_forward", "torchscript", "use_bfloat16", "tf_legacy_loss",
     /* what transformers gives back, and other tasks */
     "return_dict*", "use_return_dict", "output_attentions", "output_hidden_states", "output_scores", "is_decoder", "num_labels", "id2label",

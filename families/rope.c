@@ -7,18 +7,6 @@
      YaRN     f where n > beta_fast, f / factor where n < beta_slow, between them a mean whose weights are linear in i. And cos
               and sin are multiplied by attention_factor, or 0.1 ln(factor) + 1 */
 
-/* Objects within, of layers of one type, would have to be read, and a factor is of no use without a type. */
-static void rope_check_members(config_reader *r, uint32_t object, int typed) {
-    const json *j = r->j;
-    for (uint32_t k = object + 1; !r->code && k < j->nodes[object].next; k = j->nodes[k + 1].next) {
-        const int named = j->nodes[k + 1].type != JSON_NULL && !typed && json_equals(j, k, "factor");
-        if (j->nodes[k + 1].type != JSON_OBJECT && !named) continue;
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, named ? "%s/config.json: %s%.*s without rope_type: mote supports default, llama3 or yarn"
-                       : "%s/config.json: %s%.*s is an object, mote supports one rope of all layers only", r->dir, r->within,
-                       (int)(j->nodes[k].size < 60 ? j->nodes[k].size : 60), j->text + j->nodes[k].start);
-    }
-}
-
 /* Keys of an object that says how positions turn: rope_parameters, or rope_scaling, as it was called before. With text alone
    mrope is no scaling. Of both names of a type rope_type counts. 0: there is none, or nothing in it. */
 static uint32_t rope_object(config_reader *r, const char *key, const char *within, enum rope_kind *kind) {
@@ -41,7 +29,10 @@ static uint32_t rope_object(config_reader *r, const char *key, const char *withi
             if (config_is(r->j, type, kinds[k].name)) *kind = kinds[k].kind, known = typed = 1;
         if (!known) config_only(r, object, names[i], "default, llama3 or yarn");
     }
-    rope_check_members(r, object, typed);
+    const uint32_t factor = typed ? 0 : config_get(r, object, "factor");
+    if (factor && !r->code && r->j->nodes[factor].type != JSON_NULL)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %sfactor without rope_type: mote supports default, llama3 or yarn", r->dir,
+                       within);
     r->within = NULL;
     return object;
 }
