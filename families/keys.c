@@ -67,11 +67,11 @@ static int key_is_idle(const char *key) {
     return 0;
 }
 
-/* The values with which a feature is off; NULL: the key is of none that is known. */
+/* The values with which a feature is off; "": the key is of none that is known. */
 static const char *key_neutral(const char *key) {
     for (size_t i = 0; i < sizeof neutral_keys / sizeof *neutral_keys; i++)
         if (!strcmp(neutral_keys[i].key, key)) return neutral_keys[i].neutral;
-    return NULL;
+    return "";
 }
 
 /* null, and a list or an object of nothing; of a key that is not known also false, 0 and "". */
@@ -88,10 +88,10 @@ static void config_unread_key(config_reader *r, uint32_t object, uint32_t name, 
     const size_t size = json_string(r->j, name, key + n, space);
     key[n + (size < space ? size : space)] = 0;
     const char *neutral = key_neutral(key);
-    if (value_is_nothing(r->j, name + 1, neutral != NULL) || (size <= space && key_is_idle(key))) return;
+    if (value_is_nothing(r->j, name + 1, *neutral != 0) || (size <= space && key_is_idle(key))) return;
     const uint32_t text = object == r->text ? 0 : json_get(r->j, r->text, key);
     if (text && r->read[text]) return;         /* beside a text_config: transformers takes what is in there */
-    if (neutral) config_must_be(r, name + 1, key, neutral);
+    if (*neutral) config_must_be(r, name + 1, key, neutral);
     else config_refuse(r, name + 1, key, "a key that is not known to mote");
 }
 
