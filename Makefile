@@ -53,6 +53,7 @@ DEPS    = -MMD -MP -MT $@ -MF $@.d
 
 # The test data archives are not part of the repository: tests that need them are skipped, and counted, without them.
 ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz ../shared/family-data.tar.xz)
+MISSING = $(filter-out $(ARCHIVE),$(patsubst %,../shared/%.tar.xz,data data-quant family-data))
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
 $(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/trace_page.inc $(BUILD)/engine.o         # make: the program, ./mote
@@ -87,17 +88,20 @@ $(BUILD):
 chat: $(MOTE)                 # make chat: build it and talk with the bundled model
 	./$(MOTE)
 
-# make test: every tests/*/test_*.c, and one line with the sum
+# make test: every tests/*/test_*.c, what of them was not tested, and one line with the sum
 # SUITE: which of the tests. RUN: put before each, and before the program they try (qemu).
 SUITE = $(TESTS)
 test: $(MOTE) $(SUITE) $(DATA)
-	@rm -f $(BUILD)/results; for t in $(SUITE); do began=$$(date +%s); \
+	@rm -f $(BUILD)/results $(BUILD)/skipped; for t in $(SUITE); do began=$$(date +%s); \
 	    $(RUN) ./$$t $(if $(DATA),build/data) >$$t.log 2>&1; code=$$?; cat $$t.log; \
 	    echo "$$t: in $$(($$(date +%s) - began)) s"; \
 	    grep -E '[0-9]+ passed, [0-9]+ failed' $$t.log | tail -n 1 >>$(BUILD)/results; \
+	    sed -n 's/^[a-z0-9_]*: skipped: /'$${t##*/}'\t/p' $$t.log >>$(BUILD)/skipped; \
 	    if [ $$code -ne 0 ] && ! grep -qE '[1-9][0-9]* failed' $$t.log; then \
 	        echo "$$t: ended with code $$code"; echo '0 passed, 1 failed, 0 skipped' >>$(BUILD)/results; fi; \
-	done; awk '{ for (i = 2; i <= NF; i++) { if ($$i ~ /^passed/) p += $$(i-1); if ($$i ~ /^failed/) f += $$(i-1); \
+	done; awk -F '\t' '{ by[$$2] = by[$$2] (by[$$2] ? ", " : "") $$1 } END { for (why in by) print "not tested: " why " (" by[why] ")" }' \
+	    $(BUILD)/skipped | sort; $(if $(MISSING),echo 'not there: $(MISSING)';) \
+	awk '{ for (i = 2; i <= NF; i++) { if ($$i ~ /^passed/) p += $$(i-1); if ($$i ~ /^failed/) f += $$(i-1); \
 	             if ($$i ~ /^skipped/) s += $$(i-1) } } \
 	           END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }' $(BUILD)/results
 
