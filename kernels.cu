@@ -98,6 +98,7 @@ enum {
 #include "layers/stages.c"
 #include "layers/schedule.c"
 #include "layers/layer.c"
+#include "layers/shape.c"
 #include "layers/embed.c"
 #include "layers/deltanet/cpu.c"
 #include "layers/deltanet/schedule.c"
