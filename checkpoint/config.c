@@ -3,28 +3,70 @@
 
 struct model_family;
 
-/* How a model's rotary frequencies come about: families/rope.c. */
+/* How the rotary frequencies of an attention layer come about: families/rope.c. */
 enum rope_kind { ROPE_PLAIN, ROPE_LLAMA3, ROPE_YARN };
 
-typedef struct rope_config {
-    enum rope_kind kind;
-    float theta;                               /* the base */
-    float factor, original;                    /* unless plain: what the context grew by, and from; */
-    float slow, fast;                          /* up to and from so many turns within that a frequency is scaled, or is not */
-    int whole;                                 /* of YaRN: that range ends at whole dimensions */
-} rope_config;
+/* kind: enum rope_kind. theta: the base. Unless it is plain: factor and original, what the context grew by, and from; slow and fast, up to and
+   from so many turns within that a frequency is scaled, or is not; whole, of YaRN: that range ends at whole dimensions. */
+#define ROPE_FIELDS(X)                                                                                                               \
+    X(int,   kind,     NONE, NONE, "")                                                                                               \
+    X(float, theta,    NONE, NONE, "")                                                                                               \
+    X(float, factor,   NONE, NONE, "")                                                                                               \
+    X(float, original, NONE, NONE, "")                                                                                               \
+    X(float, slow,     NONE, NONE, "")                                                                                               \
+    X(float, fast,     NONE, NONE, "")                                                                                               \
+    X(int,   whole,    NONE, NONE, "")
+SHAPE(ROPE, rope)
 
+/* A layer: what it consists of. rope: of attention. */
+typedef struct config_layer {
+    sublayer_shape mixer, ffn;
+    rope_shape rope;
+} config_layer;
+
+static sublayer_shape sublayer_shape_of(enum layer_kind kind) {
+    sublayer_shape s;
+    memset(&s, 0, sizeof s);
+    s.kind = kind;
+    return s;
+}
+
+static config_layer config_layer_of(enum layer_kind mixer, enum layer_kind ffn) {
+    config_layer l;
+    memset(&l, 0, sizeof l);
+    l.mixer = sublayer_shape_of(mixer);
+    l.ffn = sublayer_shape_of(ffn);
+    return l;
+}
+
+/* What is said of a model once, beside its layers. tied: the head is the embedding. fp8_rows, fp8_cols: sides of FP8 blocks. zeros_stored,
+   asymmetric: of GPTQ, see conversion in formats/formats.c. eos: eos_token_id where it is one id, else -1: for the fingerprint alone. */
+#define CONFIG_FIELDS(X)                                                                                                             \
+    X(int,   layers,       NONE, NONE, "")                                                                                           \
+    X(int,   hidden,       NONE, NONE, "")                                                                                           \
+    X(int,   vocab,        NONE, NONE, "")                                                                                           \
+    X(int,   context_max,  NONE, NONE, "")                                                                                           \
+    X(int,   mtp_layers,   NONE, NONE, "")                                                                                           \
+    X(int,   tied,         NONE, NONE, "")                                                                                           \
+    X(int,   fp8_rows,     NONE, NONE, "")                                                                                           \
+    X(int,   fp8_cols,     NONE, NONE, "")                                                                                           \
+    X(int,   zeros_stored, NONE, NONE, "")                                                                                           \
+    X(int,   asymmetric,   NONE, NONE, "")                                                                                           \
+    X(float, eps,          NONE, NONE, "")                                                                                           \
+    X(int,   eos,          NONE, NONE, "")
+
+/* A model as config.json, and its family, say it. The fields come first. */
 typedef struct config {
+    CONFIG_FIELDS(FIELD_MEMBER)
     const struct model_family *family;
-    int layers, hidden, vocab, context_max, mtp_layers;
-    int tied, fp8_rows, fp8_cols;
-    int zeros_stored, asymmetric;              /* of GPTQ: see conversion in formats/formats.c */
-    float eps;
-    layer_shapes shapes;
-    rope_config rope;
-    unsigned char *mixers;                     /* [layers] enum layer_kind */
-    int32_t eos;                               /* eos_token_id where it is one id, else -1: for the fingerprint alone */
+    config_layer *layer;                       /* [layers + 1], the last one the MTP layer; config_free frees them */
 } config;
+FIELDS(CONFIG, config, END_OF(config, eos))
+
+static void config_free(config *c) {
+    free(c->layer);
+    c->layer = NULL;
+}
 
 typedef struct config_reader {
     const json *j;

@@ -95,22 +95,29 @@ static void common_mlp(config_reader *r, const config *c, mlp_shape *f) {
     f->eps = c->eps;
 }
 
-/* A list with one word for each layer: all of them this one. */
-static void common_layer_list(config_reader *r, const config *c, const char *key, const char *word) {
+/* Of a list of config.json with a word for each layer: which of `count` words that of layer i is; `absent` where there is no list. */
+static int common_layer_word(config_reader *r, const config *c, const char *key, int i, const char *const *words, int count, int absent) {
+    char known[128];
     const uint32_t list = json_get(r->j, r->text, key);
-    if (r->code || !list) return;
-    if (r->j->nodes[list].type != JSON_ARRAY) {
-        config_only(r, r->text, key, "null");
-        return;
-    }
-    for (uint32_t k = list + 1, i = 0; k < r->j->nodes[list].next; k = r->j->nodes[k].next, i++) {
-        if (json_equals(r->j, k, word)) continue;
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s[%u] is not %s", r->dir, key, i, word);
-        return;
-    }
-    if (r->j->nodes[list].size != (uint32_t)c->layers)
+    uint32_t node = list + 1;
+    if (r->code || !list || r->j->nodes[list].type == JSON_NULL) return absent;
+    if (r->j->nodes[list].type != JSON_ARRAY)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must list num_hidden_layers = %d layers", r->dir, key, c->layers);
+    else if (r->j->nodes[list].size != (uint32_t)c->layers)
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s lists %u layers, num_hidden_layers is %d", r->dir, key,
                        (unsigned)r->j->nodes[list].size, c->layers);
+    if (r->code) return absent;
+    for (int k = 0; k < i; k++) node = r->j->nodes[node].next;
+    for (int k = 0; k < count; k++)
+        if (json_equals(r->j, node, words[k])) return k;
+    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s[%d] is not %s", r->dir, key, i,
+                   names_text(known, sizeof known, words, count, ", ", " or "));
+    return absent;
+}
+
+/* Such a list where all layers must have one word. */
+static void common_layer_list(config_reader *r, const config *c, const char *key, const char *word) {
+    for (int i = 0; i < c->layers && !r->code; i++) common_layer_word(r, c, key, i, &word, 1, 0);
 }
 
 /* Features that mote does not implement must be off, or as it is in all released models of the families. */
@@ -182,7 +189,6 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
     static const char *const v_scales[] = {"self_attn.v_proj.v_scale", "self_attn.v_scale", "self_attn.v_proj.output_scale"};
     const attention_shape *s = &w->shape;
-    w->frequencies = b->m->frequencies;
     bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, s->heads * attention_q_size(s), s->hidden);
     bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, s->kv_heads * s->head_dim, s->hidden);
     bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, s->kv_heads * s->head_dim, s->hidden);
@@ -248,22 +254,6 @@ static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
         bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], s->hidden, s->expert_size);
     }
     b->together = NULL;
-}
-
-/* Memory for the matrices of all experts of all layers, `extra` layers more than the model's; common_layer_experts gives a layer
-   its own. */
-static void common_allocate_experts(binder *b, int experts, int extra) {
-    mote_model *m = b->m;
-    const size_t per_layer = 3 * ((size_t)experts + 1);
-    m->experts = (matrix *)calloc(per_layer * (size_t)(m->c.layers + extra), sizeof *m->experts);
-    if (!m->experts) b->code = fail_memory(b->err);
-}
-
-static void common_layer_experts(const mote_model *m, int layer, moe_weights *w) {
-    const size_t count = (size_t)w->shape.experts + 1;
-    w->gate_proj = m->experts + 3 * count * (size_t)layer;
-    w->up_proj = w->gate_proj + count;
-    w->down_proj = w->up_proj + count;
 }
 
 /* Where config.json ties the head to the embedding and the folder has a head nevertheless, another one: it is what counts, as in

@@ -6,38 +6,36 @@
 
 static const char *const qwen3_moe_types[] = {"qwen3_moe", NULL};
 
-/* All but the FFN. normed: with norms of queries and keys, as all of Qwen3; else as Llama. theta: where config.json does not say. */
-static void plain_read(config_reader *r, config *c, int normed, float theta) {
-    attention_shape *a = &c->shapes.attention;
+/* All layers, which are alike; l: one of them, of which the FFN has been read. normed: with norms of queries and keys, as all of Qwen3; else as
+   Llama. theta: where config.json does not say. */
+static void plain_read(config_reader *r, config *c, config_layer *l, int normed, float theta) {
+    attention_shape *a = &l->mixer.of.attention;
     common_attention(r, c, a, !normed);
     a->normed = normed;
-    common_rope(r, c, 1, theta);
+    common_rope(r, c, l, 1, theta);
     common_layer_list(r, c, "layer_types", "full_attention");
     config_only(r, r->text, "use_qk_norm", normed ? "true" : "false");
     if (!r->code && a->rotary_dim != a->head_dim)
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: partial_rotary_factor is %g, mote supports 1 only", r->dir,
                        (double)a->rotary_dim / a->head_dim);
-    c->mixers = (unsigned char *)malloc((size_t)c->layers + 1);
-    if (c->mixers) memset(c->mixers, LAYER_ATTENTION, (size_t)c->layers);
-    else if (!r->code) r->code = fail_memory(r->err);
+    for (int i = 0; i < c->layers; i++) c->layer[i] = *l;
 }
 
 static void qwen3_moe_read(config_reader *r, config *c) {
-    moe_shape *e = &c->shapes.moe;
+    config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MOE);
+    moe_shape *e = &l.ffn.of.moe;
     common_limits(r, c, 32768, 1e-6f);
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     common_moe_check(r, e);
     common_moe_flags(r, c);
     e->of_all = !config_flag(r, json_get(r->j, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
-    plain_read(r, c, 1, 1e4f);
+    plain_read(r, c, &l, 1, 1e4f);
 }
 
 /* The attention of layer `index`, and both norms; where: what all names of the layer begin with. */
 static void plain_bind_layer(binder *b, int index, layer *l, const float **ffn_norm, char *where, size_t size) {
     attention_weights *a = &l->mixer.w.attention;
     snprintf(where, size, "%slayers.%d.", b->prefix, index);
-    l->mixer.kind = LAYER_ATTENTION;
-    a->shape = b->m->c.shapes.attention;
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_vector(b, where, "input_layernorm.weight", &a->input_norm, a->shape.hidden);
     bind_vector(b, where, "post_attention_layernorm.weight", ffn_norm, a->shape.hidden);
@@ -49,9 +47,6 @@ static void plain_bind_layer(binder *b, int index, layer *l, const float **ffn_n
 static void qwen3_moe_bind_layer(binder *b, int index, layer *l) {
     moe_weights *e = &l->ffn.w.moe;
     char where[128];
-    l->ffn.kind = LAYER_MOE;
-    e->shape = b->m->c.shapes.moe;
-    common_layer_experts(b->m, index, e);
     plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "mlp.gate.weight", &e->router, e->shape.experts, e->shape.hidden);
@@ -61,7 +56,6 @@ static void qwen3_moe_bind_layer(binder *b, int index, layer *l) {
 
 static void qwen3_moe_bind(binder *b) {
     mote_model *m = b->m;
-    common_allocate_experts(b, m->c.shapes.moe.experts, 0);
     common_bind_ends(b, bind_vector);
     for (int i = 0; i < m->c.layers && !b->code; i++) qwen3_moe_bind_layer(b, i, &m->layers[i]);
 }

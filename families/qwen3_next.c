@@ -24,6 +24,5 @@ static void qwen3_next_bind_in_proj(binder *b, const char *where, deltanet_weigh
 }
 
 static void qwen3_next_bind(binder *b) {
-    common_allocate_experts(b, b->m->c.shapes.moe.experts, 1);
     qwen_bind(b, qwen3_next_bind_in_proj);
 }

@@ -87,8 +87,8 @@ static void rope_original(config_reader *r, uint32_t object, float *original) {
 }
 
 /* What scaling needs. YaRN's factor is also what the context grows by. */
-static void rope_scaled(config_reader *r, uint32_t object, config *c) {
-    rope_config *to = &c->rope;
+static void rope_scaled(config_reader *r, uint32_t object, config *c, config_layer *l) {
+    rope_shape *to = &l->rope;
     const uint32_t truncate = json_get(r->j, object, "truncate");
     const int yarn = to->kind == ROPE_YARN;
     rope_float(r, object, "factor", 1, 1e4, 0, &to->factor);
@@ -101,44 +101,43 @@ static void rope_scaled(config_reader *r, uint32_t object, config *c) {
                        yarn ? "beta_slow" : "low_freq_factor", yarn ? "beta_fast" : "high_freq_factor");
     if (r->code || !yarn) return;
     to->whole = config_flag(r, truncate, "truncate", 1);
-    c->shapes.attention.rope_scale = yarn_factor(r, object, to->factor);
+    l->mixer.of.attention.rope_scale = yarn_factor(r, object, to->factor);
     if (to->original * to->factor > (float)c->context_max) c->context_max = (int)fminf(to->original * to->factor, 1 << 24);
 }
 
 /* Of one object, or of none (0): the rope, and the share of head_dim that is rotated. What is absent there counts as it stands beside
    the object, as in transformers. */
-static void rope_read(config_reader *r, config *c, uint32_t object, const char *within, float *part, float theta) {
-    c->shapes.attention.rope_scale = 1;
+static void rope_read(config_reader *r, config *c, config_layer *l, uint32_t object, const char *within, float *part, float theta) {
+    l->mixer.of.attention.rope_scale = 1;
     r->within = within;
-    if (c->rope.kind != ROPE_PLAIN) rope_scaled(r, object, c);
+    if (l->rope.kind != ROPE_PLAIN) rope_scaled(r, object, c, l);
     r->within = NULL;
     config_float(r, r->text, "partial_rotary_factor", 0, 1, *part, part);
-    config_float(r, r->text, "rope_theta", 1, 1e12, theta, &c->rope.theta);
+    config_float(r, r->text, "rope_theta", 1, 1e12, theta, &l->rope.theta);
     r->within = within;
     if (object) config_float(r, object, "partial_rotary_factor", 0, 1, *part, part);
-    if (object) config_float(r, object, "rope_theta", 1, 1e12, c->rope.theta, &c->rope.theta);
+    if (object) config_float(r, object, "rope_theta", 1, 1e12, l->rope.theta, &l->rope.theta);
     r->within = NULL;
 }
 
-/* part: the share of head_dim that is rotated, where config.json does not say; theta: the base, likewise. Two objects must say the
-   same; a base, or that share, one of them alone may say. */
-static void common_rope(config_reader *r, config *c, float part, float theta) {
+/* The rope of an attention layer. part: the share of head_dim that is rotated, where config.json does not say; theta: the base, likewise. Two
+   objects must say the same; a base, or that share, one of them alone may say. */
+static void common_rope(config_reader *r, config *c, config_layer *l, float part, float theta) {
     static const char *const within[] = {"rope_parameters.", "rope_scaling."};
     enum rope_kind kind, older;
-    attention_shape *a = &c->shapes.attention;
+    attention_shape *a = &l->mixer.of.attention;
     const uint32_t parameters = rope_object(r, "rope_parameters", within[0], &kind);
     const uint32_t scaling = rope_object(r, "rope_scaling", within[1], &older);
     float other_part;
     if (!r->code && parameters && scaling && kind != older)
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling are of different types", r->dir);
-    c->rope.kind = parameters ? kind : older;
+    l->rope.kind = parameters ? kind : older;
     config_only(r, r->text, "rope_type", "default");
-    rope_read(r, c, parameters ? parameters : scaling, within[!parameters], &part, theta);
-    const rope_config rope = c->rope;
-    const float scale = a->rope_scale;
+    rope_read(r, c, l, parameters ? parameters : scaling, within[!parameters], &part, theta);
+    const config_layer first = *l;
     other_part = part;
-    if (parameters && scaling) rope_read(r, c, scaling, within[1], &other_part, rope.theta);
-    if (!r->code && parameters && scaling && (memcmp(&rope, &c->rope, sizeof rope) || scale != a->rope_scale || part != other_part))
+    if (parameters && scaling) rope_read(r, c, l, scaling, within[1], &other_part, l->rope.theta);
+    if (!r->code && (memcmp(&first.rope, &l->rope, sizeof l->rope) || first.mixer.of.attention.rope_scale != a->rope_scale || part != other_part))
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling say different things", r->dir);
     if (r->code) return;
     a->rotary_dim = (int)((float)a->head_dim * part);
@@ -147,13 +146,18 @@ static void common_rope(config_reader *r, config *c, float part, float theta) {
                        r->dir, a->rotary_dim);
 }
 
+/* How many dimensions of a head are rotated; 0: none, or it is no attention. */
+static int rope_dim(const config_layer *l) {
+    return l->mixer.kind == LAYER_ATTENTION ? l->mixer.of.attention.rotary_dim : 0;
+}
+
 /* The i of d rotated dimensions that turns so many times within the original context. */
-static double yarn_place(const rope_config *p, int d, double turns) {
+static double yarn_place(const rope_shape *p, int d, double turns) {
     return d * log((double)p->original / (turns * 2 * M_PI)) / (2 * log((double)p->theta));
 }
 
 /* How much of frequency i stays as it is: 1 all, 0 nothing. */
-static double rope_kept(const rope_config *p, int d, int i, double frequency) {
+static double rope_kept(const rope_shape *p, int d, int i, double frequency) {
     double first, last, kept;
     if (p->kind == ROPE_LLAMA3) {
         kept = ((double)p->original * frequency / (2 * M_PI) - (double)p->slow) / ((double)p->fast - (double)p->slow);
@@ -169,7 +173,7 @@ static double rope_kept(const rope_config *p, int d, int i, double frequency) {
 }
 
 /* The frequencies of d rotated dimensions. They are single precision, as models were trained with. */
-static void rope_frequencies(const rope_config *p, int d, float *to) {
+static void rope_frequencies(const rope_shape *p, int d, float *to) {
     for (int i = 0; i < d / 2; i++) {
         to[i] = 1.0f / powf(p->theta, (float)(2 * i) / (float)d);
         if (p->kind == ROPE_PLAIN) continue;
@@ -178,10 +182,18 @@ static void rope_frequencies(const rope_config *p, int d, float *to) {
     }
 }
 
-/* Makes the frequencies of the model's attention layers. */
+/* Makes the frequencies of each attention layer. */
 static void bind_frequencies(binder *b) {
-    const int d = b->m->c.shapes.attention.rotary_dim;
-    b->m->frequencies = (float *)malloc(((size_t)d / 2 + 1) * sizeof(float));
-    if (b->m->frequencies) rope_frequencies(&b->m->c.rope, d, b->m->frequencies);
-    else b->code = fail_memory(b->err);
+    mote_model *m = b->m;
+    size_t all = 0;
+    for (int i = 0; i <= m->c.layers; i++) all += (size_t)rope_dim(&m->c.layer[i]) / 2;
+    float *to = m->frequencies = (float *)malloc((all + 1) * sizeof *to);
+    if (!to) b->code = fail_memory(b->err);
+    for (int i = 0; i <= m->c.layers && to; i++) {
+        const config_layer *l = &m->c.layer[i];
+        if (!rope_dim(l)) continue;
+        model_layer(m, i)->mixer.w.attention.frequencies = to;
+        rope_frequencies(&l->rope, rope_dim(l), to);
+        to += rope_dim(l) / 2;
+    }
 }

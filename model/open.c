@@ -143,7 +143,7 @@ void mote_close(mote_model *model) {
     if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
     tokenizer_free(model->text);
     vocabulary_free(model->words);
-    free(model->c.mixers);
+    config_free(&model->c);
     free(model->layers);
     free(model->experts);
     free(model->kv_scales);

@@ -6,6 +6,26 @@
 #include "folders.h"
 
 
+// The shapes of a model whose layers, and the MTP layer, are alike where they are of a kind; those of kinds that it has none of are zero.
+static layer_shapes shapes_of(const config *c) {
+    layer_shapes all;
+    memset(&all, 0, sizeof all);
+    for (int i = 0; i < 2 * (c->layers + 1); i++) {
+        const sublayer_shape *s = i % 2 ? &c->layer[i / 2].ffn : &c->layer[i / 2].mixer;
+        memcpy(largest_of(&all, s->kind), &s->of, 4 * (size_t)layer_fields[s->kind].count);
+    }
+    return all;
+}
+
+// The rope of the last layer with attention.
+static rope_shape rope_of(const config *c) {
+    rope_shape rope;
+    memset(&rope, 0, sizeof rope);
+    for (int i = 0; i <= c->layers; i++)
+        if (c->layer[i].mixer.kind == LAYER_ATTENTION) rope = c->layer[i].rope;
+    return rope;
+}
+
 // Sets "field": value in config.json, whatever the value was.
 static int config_set(const char *field, const char *value) {
     char key[80], old[4096];
@@ -223,9 +243,9 @@ static void test_config_forms(void) {
         if (cases[i].code) continue;
         CHECK(!config_read(&got, temp_dir, &err), "%s", err.message);
         CHECK(config_fingerprint(&got) == config_fingerprint(&want), "%s: another model", cases[i].to);
-        free(got.mixers);
+        config_free(&got);
     }
-    free(want.mixers);
+    config_free(&want);
 }
 
 // ---- Rotation -----------------------------------------------------------------------------------------------------------
@@ -264,15 +284,17 @@ static void test_rope(void) {
         temp_empty();
         temp_text(CONFIG, quoted(text, json));
         if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", cases[i].text, err.message)) continue;
-        const attention_shape *a = &c.shapes.attention;
+        const layer_shapes shapes = shapes_of(&c);
+        const rope_shape rope = rope_of(&c);
+        const attention_shape *a = &shapes.attention;
         CHECK(a->head_dim == cases[i].d && a->rotary_dim == cases[i].d && c.context_max == cases[i].context &&
               fabs((double)a->rope_scale - cases[i].scale) < 2e-7, "%s: %d positions, factor %g", cases[i].text, c.context_max,
               (double)a->rope_scale);
-        rope_frequencies(&c.rope, a->rotary_dim, frequencies);
+        rope_frequencies(&rope, a->rotary_dim, frequencies);
         for (int k = 0; k < 6 && cases[i].want[k].i; k++)
             CHECK(fabs((double)frequencies[cases[i].want[k].i] / cases[i].want[k].frequency - 1) < 2e-7, "%s: frequency %d is %g, not %g",
                   cases[i].text, cases[i].want[k].i, (double)frequencies[cases[i].want[k].i], cases[i].want[k].frequency);
-        free(c.mixers);
+        config_free(&c);
     }
 }
 
@@ -306,7 +328,7 @@ static void test_windows(void) {
         temp_text(CONFIG, text);
         if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
         CHECK(c.context_max == cases[i].context, "%s: a context of %d, expected %d", text, c.context_max, cases[i].context);
-        free(c.mixers);
+        config_free(&c);
     }
 }
 
@@ -320,13 +342,15 @@ static void test_defaults(void) {
         config c;
         mote_error err = {0};
         if (!CHECK(!read_model(cases[i].type, "\"bos_token_id\":1", &c, &err), "%s: %s", cases[i].type, err.message)) continue;
-        CHECK(c.rope.theta == cases[i].theta && c.shapes.attention.rotary_dim == (int)(16 * cases[i].part), "%s: base %g, %d of 16 dimensions rotate",
-              cases[i].type, (double)c.rope.theta, c.shapes.attention.rotary_dim);
-        CHECK(c.eps == cases[i].eps && c.shapes.attention.eps == cases[i].eps && c.context_max == cases[i].context && !c.tied, "%s: eps %g, context %d, tied %d",
+        const layer_shapes shapes = shapes_of(&c);
+        const rope_shape rope = rope_of(&c);
+        CHECK(rope.theta == cases[i].theta && shapes.attention.rotary_dim == (int)(16 * cases[i].part), "%s: base %g, %d of 16 dimensions rotate",
+              cases[i].type, (double)rope.theta, shapes.attention.rotary_dim);
+        CHECK(c.eps == cases[i].eps && shapes.attention.eps == cases[i].eps && c.context_max == cases[i].context && !c.tied, "%s: eps %g, context %d, tied %d",
               cases[i].type, (double)c.eps, c.context_max, c.tied);
-        CHECK(c.shapes.moe.of_all == cases[i].raw_weights && c.shapes.deltanet.taps == cases[i].taps, "%s: raw weights %d, %d taps", cases[i].type,
-              c.shapes.moe.of_all, c.shapes.deltanet.taps);
-        free(c.mixers);
+        CHECK(shapes.moe.of_all == cases[i].raw_weights && shapes.deltanet.taps == cases[i].taps, "%s: raw weights %d, %d taps", cases[i].type,
+              shapes.moe.of_all, shapes.deltanet.taps);
+        config_free(&c);
     }
 }
 
@@ -342,7 +366,7 @@ static void test_either_ties(void) {
         temp_text(CONFIG, text);
         if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
         CHECK(c.tied == (i / 3 == 2 || i % 3 == 2), "top %s text %s: tied %d", values[i / 3], values[i % 3], c.tied);
-        free(c.mixers);
+        config_free(&c);
     }
 }
 
@@ -364,8 +388,7 @@ static void test_neutral(void) {
         {"attention_chunk_size", "null", "8192"}, {"is_causal", "true", "false"}, {"use_bidirectional_attention", "false", "true"},
         {"parallel_residual", "false", "true"}, {"use_parallel_residual", "false", "true"}, {"parallel_attn", "false", "true"},
         {"per_layer_config", "null", "[1, 2]"}, {"moe_layer_freq", "1", "2"}, {"first_k_dense_replace", "0", "3"},
-        {"interleave_moe_layer_step", "1", "2"}, {"moe_layer_start_index", "0", "1"}, {"router_logit_softcapping", "null", "30.0"},
-        {"mlp_layer_types", "null", "7"}};
+        {"interleave_moe_layer_step", "1", "2"}, {"moe_layer_start_index", "0", "1"}, {"router_logit_softcapping", "null", "30.0"}};
     static const char *const models[] = {
         "llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe"};
     for (size_t i = 0; i < COUNT(keys) * COUNT(models) * 2; i++) {
@@ -380,7 +403,7 @@ static void test_neutral(void) {
                  *value == '[' ? "a list" : value + (*value == '"'));
         CHECK(code == (i % 2 ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, says_what)), "%s, %s %s: code %d: %s", model,
               key, value, code, err.message);
-        if (!code) free(c.mixers);
+        if (!code) config_free(&c);
     }
 }
 
@@ -406,8 +429,8 @@ static void test_neutral_by_family(void) {
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':{'0':1}", "mlp_only_layers is"},
         {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['full_attention']", NULL},
         {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['linear_attention']", "layer_types[0] is not full_attention"},
-        {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':'sliding_attention'", "layer_types is sliding_attention"},
-        {"qwen3_next qwen3_5 qwen3_5_moe", "'layer_types':['conv']", "layer_types[0] is neither"}};
+        {"llama mistral mixtral qwen3 qwen3_moe qwen3_next qwen3_5 qwen3_5_moe", "'layer_types':null,'mlp_layer_types':null", NULL},
+        {"qwen3_next qwen3_5 qwen3_5_moe", "'layer_types':['conv']", "layer_types[0] is not linear_attention or full_attention"}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         char keys[QUOTED], model[32];
         for (const char *at = cases[i].models; *at; at += strcspn(at, " "), at += *at == ' ') {
@@ -417,7 +440,7 @@ static void test_neutral_by_family(void) {
             const int code = read_model(model, quoted(cases[i].keys, keys), &c, &err);
             CHECK(code == (cases[i].refused ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, cases[i].refused)), "%s, %s: code %d: %s",
                   model, cases[i].keys, code, err.message);
-            if (!code) free(c.mixers);
+            if (!code) config_free(&c);
         }
     }
 }
@@ -441,8 +464,9 @@ static void test_kv_heads(void) {
         CHECK(code == cases[i].code && strstr(code ? err.message : "num_key_value_heads", "num_key_value_heads"), "%s: code %d: %s",
               cases[i].keys, code, err.message);
         if (code) continue;
-        CHECK(c.shapes.attention.kv_heads == cases[i].kv_heads, "%s: %d heads of keys", cases[i].keys, c.shapes.attention.kv_heads);
-        free(c.mixers);
+        const layer_shapes shapes = shapes_of(&c);
+        CHECK(shapes.attention.kv_heads == cases[i].kv_heads, "%s: %d heads of keys", cases[i].keys, shapes.attention.kv_heads);
+        config_free(&c);
     }
 }
 
@@ -458,6 +482,8 @@ static void test_plain_refused(void) {
         {"'model_type':'llama','hidden_size':32,'attention_multiplier':'x'", BAD, {"attention_multiplier must be a number"}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['full_attention']", OK, {NULL}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['sliding_attention']", NOT, {"layer_types[0] is not full_attention"}},
+        {"'model_type':'llama','hidden_size':32,'layer_types':'sliding_attention'", BAD, {"layer_types must list num_hidden_layers = 1 layers"}},
+        {"'model_type':'llama','hidden_size':32,'mlp_layer_types':7", BAD, {"mlp_layer_types must list num_hidden_layers = 1 layers"}},
         {"'model_type':'llama','hidden_size':32,'layer_types':[]", BAD, {"layer_types lists 0 layers, num_hidden_layers is 1"}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['full_attention','full_attention']", BAD, {"layer_types lists 2 layers"}},
         {"'model_type':'llama','hidden_size':32,'max_position_embeddings':null,'rope_theta':null,'rope_parameters':{'rope_type':'default',"
@@ -495,7 +521,7 @@ static void test_plain_refused(void) {
         temp_text(CONFIG, quoted(text, json));
         const int code = config_read(&c, temp_dir, &err);
         CHECK(code == cases[i].code && says(code ? err.message : "", cases[i].needles), "%s: code %d: %s", cases[i].text, code, err.message);
-        if (!code) free(c.mixers);
+        if (!code) config_free(&c);
     }
 }
 
@@ -521,14 +547,15 @@ static void test_published_dense(const char *dir) {
         config c;
         mote_error err = {0};
         if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
-        const attention_shape *a = &c.shapes.attention;
-        const deltanet_shape *d = &c.shapes.deltanet;
+        const layer_shapes shapes = shapes_of(&c);
+        const attention_shape *a = &shapes.attention;
+        const deltanet_shape *d = &shapes.deltanet;
         CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads &&
               a->kv_heads == known[i].kv_heads && a->head_dim == known[i].head_dim && a->rotary_dim == known[i].rotary_dim &&
-              c.shapes.mlp.size == known[i].size && c.tied == known[i].tied && d->value_heads == known[i].value_heads &&
-              a->gated == (d->value_heads > 0) && !c.shapes.moe.experts && c.mtp_layers == (d->value_heads > 0),
+              shapes.mlp.size == known[i].size && c.tied == known[i].tied && d->value_heads == known[i].value_heads &&
+              a->gated == (d->value_heads > 0) && !shapes.moe.experts && c.mtp_layers == (d->value_heads > 0),
               "%s: sizes", known[i].name);
-        free(c.mixers);
+        config_free(&c);
     }
 }
 
@@ -547,17 +574,19 @@ static void test_published_plain(const char *dir) {
         config c;
         mote_error err = {0};
         if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
-        const attention_shape *a = &c.shapes.attention;
-        const int next = c.shapes.deltanet.value_heads > 0, size = known[i].experts ? c.shapes.moe.expert_size : c.shapes.mlp.size;
+        const layer_shapes shapes = shapes_of(&c);
+        const rope_shape rope = rope_of(&c);
+        const attention_shape *a = &shapes.attention;
+        const int next = shapes.deltanet.value_heads > 0, size = known[i].experts ? shapes.moe.expert_size : shapes.mlp.size;
         CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads &&
-              a->kv_heads == known[i].kv_heads && a->head_dim == known[i].head_dim && a->rotary_dim == known[i].rotary_dim && c.shapes.moe.experts == known[i].experts &&
-              c.shapes.moe.top_k == known[i].top_k && size == known[i].size && c.rope.theta == known[i].theta && a->rope_scale == 1,
+              a->kv_heads == known[i].kv_heads && a->head_dim == known[i].head_dim && a->rotary_dim == known[i].rotary_dim && shapes.moe.experts == known[i].experts &&
+              shapes.moe.top_k == known[i].top_k && size == known[i].size && rope.theta == known[i].theta && a->rope_scale == 1,
               "%s: sizes", known[i].name);
         CHECK(a->normed == next && a->gated == next && c.mtp_layers == next && next == (known[i].head_dim == 256) &&
-              c.shapes.moe.shared_size == (next ? 512 : 0), "%s: parts", known[i].name);
+              shapes.moe.shared_size == (next ? 512 : 0), "%s: parts", known[i].name);
         for (int l = 0; l < c.layers; l++)
-            CHECK(c.mixers[l] == (next && l % 4 != 3 ? LAYER_DELTANET : LAYER_ATTENTION), "%s: layer %d", known[i].name, l);
-        free(c.mixers);
+            CHECK(c.layer[l].mixer.kind == (next && l % 4 != 3 ? LAYER_DELTANET : LAYER_ATTENTION), "%s: layer %d", known[i].name, l);
+        config_free(&c);
     }
 }
 
@@ -595,18 +624,20 @@ static void test_published_configs(void) {
         config c;
         mote_error err = {0};
         if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
-        const deltanet_shape *d = &c.shapes.deltanet;
-        const attention_shape *a = &c.shapes.attention;
-        const moe_shape *e = &c.shapes.moe;
+        const layer_shapes shapes = shapes_of(&c);
+        const rope_shape rope = rope_of(&c);
+        const deltanet_shape *d = &shapes.deltanet;
+        const attention_shape *a = &shapes.attention;
+        const moe_shape *e = &shapes.moe;
         CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads && a->kv_heads == 2 &&
               d->value_heads == known[i].value_heads && d->key_heads == 16 && d->key_dim == 128 && d->value_dim == 128 &&
               e->experts == known[i].experts && e->top_k == known[i].top_k && e->expert_size == known[i].expert_size &&
               e->shared_size == known[i].expert_size && c.vocab == 248320 && a->head_dim == 256 && a->rotary_dim == 64 &&
-              c.mtp_layers == 1 && c.rope.theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
+              c.mtp_layers == 1 && rope.theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
               c.eos == 248044 && !c.tied,
               "%s: sizes", known[i].name);
-        for (int l = 0; l < c.layers; l++) CHECK(c.mixers[l] == (l % 4 == 3 ? LAYER_ATTENTION : LAYER_DELTANET), "%s: layer %d", known[i].name, l);
-        free(c.mixers);
+        for (int l = 0; l < c.layers; l++) CHECK(c.layer[l].mixer.kind == (l % 4 == 3 ? LAYER_ATTENTION : LAYER_DELTANET), "%s: layer %d", known[i].name, l);
+        config_free(&c);
     }
     test_published_dense(dir);
     test_published_plain(dir);
@@ -622,7 +653,7 @@ static void test_published_configs(void) {
             if (!strcmp(e->d_name, accepted[k])) i = COUNT(known) + 1;
         if (i > COUNT(known)) {
             CHECK(!code, "%s: %s", e->d_name, err.message);
-            if (!code) free(c.mixers);
+            if (!code) config_free(&c);
             opened++;
             continue;
         }
