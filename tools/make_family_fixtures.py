@@ -78,7 +78,8 @@ FIXTURES = {
     "qwen3": Fixture(config("qwen3", 56, 3, 101, (4, 2, 32), tied=True, intermediate_size=88, rope_theta=1000000.0, rope_scaling=None,
         sliding_window=None, use_sliding_window=False, max_window_layers=3), 72, 400),
     "qwen3-moe": Fixture(config("qwen3_moe", 40, 3, 87, (6, 2, 24), intermediate_size=96, moe_intermediate_size=24, num_experts=7, num_experts_per_tok=3,
-        norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], rope_theta=1000000.0, rope_scaling=None), 72, 500),
+        norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], rope_theta=1000000.0,
+        rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=1024)), 72, 500),
     "qwen3-next": Fixture(config("qwen3_next", 36, 3, 95, (4, 1, 32), intermediate_size=80, full_attention_interval=2, **delta(2, 4, 16, 12),
         num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=20, norm_topk_prob=True, decoder_sparse_step=1,
         mlp_only_layers=[], partial_rotary_factor=0.25, rope_theta=10000000, rope_scaling=None), 72, 600),
@@ -248,8 +249,9 @@ def frequencies(p, dim):
     if kind == "llama3":                                                 # slow pairs are slowed down by factor, fast ones kept
         kept = np.clip((turns - p["low_freq_factor"]) / (p["high_freq_factor"] - p["low_freq_factor"]), 0, 1)
         return f * (kept + (1 - kept) / factor), 1.0
-    assert kind == "yarn" and not p["truncate"], kind
-    low, high = (dim * np.log(context / (2 * np.pi * beta)) / (2 * np.log(p["rope_theta"])) for beta in (p["beta_fast"], p["beta_slow"]))
+    assert kind == "yarn", kind
+    low, high = (dim * np.log(context / (2 * np.pi * beta)) / (2 * np.log(p["rope_theta"])) for beta in (p.get("beta_fast", 32), p.get("beta_slow", 1)))
+    if p.get("truncate", True): low, high = np.floor(low), np.ceil(high)
     slow = np.clip((i - max(low, 0)) / (min(high, dim - 1) - max(low, 0)), 0, 1)
     return f * (slow / factor + 1 - slow), 0.1 * np.log(factor) + 1
 

@@ -1,8 +1,9 @@
 /* Every field of every shape counts: with another value of it in one layer, the definition's logits are others, and the CPU's fast code has
    the same others. So a field that nobody reads, that only one of them reads, or that is read of another layer, is found.
 
-   Fields are those of layers/shape.c's tables. A new one needs its row in `fields` here: another value that needs no other tensors, or the
-   reason why there is none; else the test fails. Every value has to be tried with some checkpoint of tests/fixtures. */
+   Fields are those of layers/shape.c's tables: of the kinds of layers, of their rope, of a model. A new one needs its row in `fields` here:
+   another value that needs no other tensors, or the reason why there is none; else the test fails. Every value has to be tried with some
+   checkpoint of tests/fixtures. */
 
 #include "inside.h"
 
@@ -20,59 +21,91 @@ static double field_off(double v) { return v != 0 ? 0 : v; }             /* on w
 static double field_other(double v) { return 1 - v; }
 static double field_larger(double v) { return v + 0.1; }
 static double field_scaled(double v) { return v * 1.5; }
+static double field_trebled(double v) { return v * 3; }
+static double field_eightfold(double v) { return v * 8; }
+static double field_smaller(double v) { return v / 100; }
+
+enum { OF_ROPE = LAYER_KIND_COUNT, OF_CONFIG, FIELD_TABLES };
+
+static const struct { const char *name; const shape_field *row; int count; } field_tables[FIELD_TABLES] = {
+#define X(NAME, name) {#name, name##_fields, NAME##_FIELD_COUNT},
+    LAYER_KINDS(X)
+#undef X
+    {"rope", rope_fields, ROPE_FIELD_COUNT},
+    {"config", config_fields, CONFIG_FIELD_COUNT},
+};
 
 /* chunk: rows at a time in the fast code; 0: 7. Results of a product are as far apart as its matrix has rows, whatever a shape says of
    them: with a shape that says less, rows would overlap. */
 static const struct field_value {
-    enum layer_kind kind;
+    int table;
     const char *name, *fixed;       /* fixed: why it has no other value with these tensors */
     double (*other)(double v);
     int chunk;
 } fields[] = {
-    {.kind = LAYER_ATTENTION, .name = "hidden", .fixed = "columns of the projections"},
-    {.kind = LAYER_ATTENTION, .name = "heads", .fixed = "rows of q_proj, columns of o_proj"},
-    {.kind = LAYER_ATTENTION, .name = "kv_heads", .fixed = "rows of k_proj and v_proj"},
-    {.kind = LAYER_ATTENTION, .name = "head_dim", .fixed = "rows of q_proj, k_proj and v_proj"},
-    {.kind = LAYER_ATTENTION, .name = "rotary_dim", .other = field_half},
-    {.kind = LAYER_ATTENTION, .name = "eps", .other = field_larger},
-    {.kind = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
-    {.kind = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
-    {.kind = LAYER_ATTENTION, .name = "normed", .other = field_off},
-    {.kind = LAYER_DELTANET, .name = "hidden", .fixed = "columns of the projections"},
-    {.kind = LAYER_DELTANET, .name = "key_heads", .fixed = "rows of in_proj_qkv"},
-    {.kind = LAYER_DELTANET, .name = "value_heads", .fixed = "rows of in_proj_qkv and in_proj_z, columns of out_proj"},
-    {.kind = LAYER_DELTANET, .name = "key_dim", .fixed = "rows of in_proj_qkv"},
-    {.kind = LAYER_DELTANET, .name = "value_dim", .fixed = "rows of in_proj_qkv and in_proj_z, columns of out_proj"},
-    {.kind = LAYER_DELTANET, .name = "taps", .other = field_less},
-    {.kind = LAYER_DELTANET, .name = "eps", .other = field_larger},
-    {.kind = LAYER_MOE, .name = "hidden", .fixed = "columns of the router and of the experts"},
-    {.kind = LAYER_MOE, .name = "experts", .fixed = "rows of the router"},
-    {.kind = LAYER_MOE, .name = "top_k", .other = field_less},
-    {.kind = LAYER_MOE, .name = "expert_size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
-    {.kind = LAYER_MOE, .name = "shared_size", .other = field_off},
-    {.kind = LAYER_MOE, .name = "eps", .other = field_larger},
-    {.kind = LAYER_MOE, .name = "of_all", .other = field_other},
-    {.kind = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
-    {.kind = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
-    {.kind = LAYER_MLP, .name = "eps", .other = field_larger},
+    {.table = LAYER_ATTENTION, .name = "hidden", .fixed = "columns of the projections"},
+    {.table = LAYER_ATTENTION, .name = "heads", .fixed = "rows of q_proj, columns of o_proj"},
+    {.table = LAYER_ATTENTION, .name = "kv_heads", .fixed = "rows of k_proj and v_proj"},
+    {.table = LAYER_ATTENTION, .name = "head_dim", .fixed = "rows of q_proj, k_proj and v_proj"},
+    {.table = LAYER_ATTENTION, .name = "rotary_dim", .other = field_half},
+    {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger},
+    {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
+    {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
+    {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
+    {.table = LAYER_DELTANET, .name = "hidden", .fixed = "columns of the projections"},
+    {.table = LAYER_DELTANET, .name = "key_heads", .fixed = "rows of in_proj_qkv"},
+    {.table = LAYER_DELTANET, .name = "value_heads", .fixed = "rows of in_proj_qkv and in_proj_z, columns of out_proj"},
+    {.table = LAYER_DELTANET, .name = "key_dim", .fixed = "rows of in_proj_qkv"},
+    {.table = LAYER_DELTANET, .name = "value_dim", .fixed = "rows of in_proj_qkv and in_proj_z, columns of out_proj"},
+    {.table = LAYER_DELTANET, .name = "taps", .other = field_less},
+    {.table = LAYER_DELTANET, .name = "eps", .other = field_larger},
+    {.table = LAYER_MOE, .name = "hidden", .fixed = "columns of the router and of the experts"},
+    {.table = LAYER_MOE, .name = "experts", .fixed = "rows of the router"},
+    {.table = LAYER_MOE, .name = "top_k", .other = field_less},
+    {.table = LAYER_MOE, .name = "expert_size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
+    {.table = LAYER_MOE, .name = "shared_size", .other = field_off},
+    {.table = LAYER_MOE, .name = "eps", .other = field_larger},
+    {.table = LAYER_MOE, .name = "of_all", .other = field_other},
+    {.table = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
+    {.table = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
+    {.table = LAYER_MLP, .name = "eps", .other = field_larger},
+    {.table = OF_ROPE, .name = "kind", .other = field_off},
+    {.table = OF_ROPE, .name = "theta", .other = field_smaller},
+    {.table = OF_ROPE, .name = "factor", .other = field_scaled},
+    {.table = OF_ROPE, .name = "original", .other = field_eightfold},
+    {.table = OF_ROPE, .name = "slow", .other = field_trebled},
+    {.table = OF_ROPE, .name = "fast", .other = field_eightfold},
+    {.table = OF_ROPE, .name = "whole", .other = field_off},
+    {.table = OF_CONFIG, .name = "layers", .fixed = "as many layers have tensors"},
+    {.table = OF_CONFIG, .name = "hidden", .fixed = "columns of the embedding and of lm_head"},
+    {.table = OF_CONFIG, .name = "vocab", .fixed = "rows of the embedding and of lm_head"},
+    {.table = OF_CONFIG, .name = "context_max", .fixed = "no part of the logits: how long a session may be"},
+    {.table = OF_CONFIG, .name = "mtp_layers", .fixed = "which tensors are there"},
+    {.table = OF_CONFIG, .name = "tied", .fixed = "which tensors are there"},
+    {.table = OF_CONFIG, .name = "fp8_rows", .fixed = "how scales are stored"},
+    {.table = OF_CONFIG, .name = "fp8_cols", .fixed = "how scales are stored"},
+    {.table = OF_CONFIG, .name = "zeros_stored", .fixed = "how zero points are stored"},
+    {.table = OF_CONFIG, .name = "asymmetric", .fixed = "how zero points are stored"},
+    {.table = OF_CONFIG, .name = "eps", .other = field_larger},
+    {.table = OF_CONFIG, .name = "eos", .fixed = "no part of the logits: what ends a text"},
 };
 
 static int field_tries[COUNT(fields)];
 
-static const struct field_value *field_find(enum layer_kind kind, const char *name) {
+static const struct field_value *field_find(int table, const char *name) {
     for (size_t i = 0; i < COUNT(fields); i++)
-        if (fields[i].kind == kind && !strcmp(fields[i].name, name)) return &fields[i];
+        if (fields[i].table == table && !strcmp(fields[i].name, name)) return &fields[i];
     return NULL;
 }
 
 /* Each field has its row here, and each row is of a field. */
 static void test_field_rows(void) {
     size_t count = 0;
-    for (int k = 0; k < LAYER_KIND_COUNT; k++)
-        for (int i = 0; i < layer_fields[k].count; i++, count++) {
-            const char *name = layer_fields[k].row[i].name;
-            const struct field_value *f = field_find((enum layer_kind)k, name);
-            CHECK(f && !f->fixed == (f->other != NULL), "%s: %s has no row in tests/model/test_fields.c", layer_kind_names[k], name);
+    for (int k = 0; k < FIELD_TABLES; k++)
+        for (int i = 0; i < field_tables[k].count; i++, count++) {
+            const char *name = field_tables[k].row[i].name;
+            const struct field_value *f = field_find(k, name);
+            CHECK(f && !f->fixed == (f->other != NULL), "%s: %s has no row in tests/model/test_fields.c", field_tables[k].name, name);
         }
     CHECK(count == COUNT(fields), "%zu fields, %zu rows: one is of no field, or there twice", count, COUNT(fields));
 }
@@ -97,26 +130,34 @@ static void field_free(field_logits *l) {
     free(l->defined), free(l->fast);
 }
 
-/* The fields of one sublayer, number `at` of its model, the last one the MTP layer's. */
-static void test_fields_of(const char *folder, const mote_model *m, sublayer *l, int at, const int32_t *ids, int T) {
-    const int mtp = at == m->c.layers;
+/* Numbers of a model: `of`, a struct of that table, of layer `at`, the last one the MTP layer, whose logits are then looked at. Of a rope: where the
+   frequencies of so many rotated dimensions are, which come of it. */
+typedef struct field_place { int table, at; void *of; float *frequencies; int rotated; } field_place;
+
+static void field_set(const field_place *p, int i, double value) {
+    const shape_field *row = &field_tables[p->table].row[i];
+    const float real = (float)value;
+    const int32_t whole = (int32_t)value;
+    memcpy((char *)p->of + 4 * i, row->is_float ? (const void *)&real : &whole, 4);
+    if (p->table == OF_ROPE) rope_frequencies((const rope_shape *)p->of, p->rotated, p->frequencies);
+}
+
+static void test_fields_of(const char *folder, const mote_model *m, const field_place *p, const int32_t *ids, int T) {
+    const int mtp = p->at == m->c.layers;
     field_logits before = field_compute(m, ids, T, mtp, 7);
-    for (int i = 0; i < layer_fields[l->kind].count; i++) {
-        const shape_field *row = layer_fields[l->kind].row;
-        const struct field_value *f = field_find(l->kind, row[i].name);
-        const double value = shape_value(&l->w, row, i), other = f && f->other ? f->other(value) : value;
+    for (int i = 0; i < field_tables[p->table].count; i++) {
+        const shape_field *row = field_tables[p->table].row;
+        const struct field_value *f = field_find(p->table, row[i].name);
+        const double value = shape_value(p->of, row, i), other = f && f->other ? f->other(value) : value;
         if (other == value) continue;
-        char *place = (char *)&l->w + 4 * i, kept[4];
-        memcpy(kept, place, 4);
-        if (row[i].is_float) memcpy(place, &(float){(float)other}, 4);
-        else memcpy(place, &(int32_t){(int32_t)other}, 4);
+        field_set(p, i, other);
         field_logits after = field_compute(m, ids, T, mtp, f->chunk ? f->chunk : 7);
+        field_set(p, i, value);
         const double moved = off(after.defined, before.defined, before.count), same = off(after.fast, after.defined, before.count);
-        CHECK(moved > MOVED, "%s: layer %d, %s: with %s %g in place of %g logits move by %.1e", folder, at, layer_kind_names[l->kind], row[i].name,
-              other, value, moved);
-        CHECK(same <= SAME, "%s: layer %d, %s: with %s %g in place of %g the CPU's code is off the definition by %.1e", folder, at,
-              layer_kind_names[l->kind], row[i].name, other, value, same);
-        memcpy(place, kept, 4);
+        CHECK(moved > MOVED, "%s: layer %d, %s: with %s %g in place of %g logits move by %.1e", folder, p->at, field_tables[p->table].name,
+              row[i].name, other, value, moved);
+        CHECK(same <= SAME, "%s: layer %d, %s: with %s %g in place of %g the CPU's code is off the definition by %.1e", folder, p->at,
+              field_tables[p->table].name, row[i].name, other, value, same);
         field_tries[f - fields]++;
         field_free(&after);
     }
@@ -130,15 +171,20 @@ static void test_fields_in(const char *folder) {
     snprintf(path, sizeof path, "%s/tokens.i32", folder);
     int32_t *ids = (int32_t *)file_bytes(path, &size);
     mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
+    const int T = (int)(size / sizeof *ids);
     int last[LAYER_KIND_COUNT];
-    for (int k = 0; k < LAYER_KIND_COUNT; k++) last[k] = -1;
     for (int i = 0; i < m->c.layers; i++) last[m->layers[i].mixer.kind] = last[m->layers[i].ffn.kind] = i;
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
-        layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
-        sublayer *of[] = {&l->mixer, &l->ffn};
-        for (int k = 0; k < 2; k++)
-            if (i == m->c.layers || last[of[k]->kind] == i) test_fields_of(folder, m, of[k], i, ids, (int)(size / sizeof *ids));
+        layer *l = model_layer(m, i);
+        const field_place of[] = {
+            {.table = l->mixer.kind, .at = i, .of = &l->mixer.w}, {.table = l->ffn.kind, .at = i, .of = &l->ffn.w},
+            {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)l->mixer.w.attention.frequencies,
+             .rotated = rope_dim(&m->c.layer[i])}};
+        if (i == m->c.layers || last[l->mixer.kind] == i) test_fields_of(folder, m, &of[0], ids, T);
+        if (i == m->c.layers || last[l->ffn.kind] == i) test_fields_of(folder, m, &of[1], ids, T);
+        if (of[2].rotated && (i == m->c.layers || last[l->mixer.kind] == i)) test_fields_of(folder, m, &of[2], ids, T);
     }
+    test_fields_of(folder, m, &(field_place){.table = OF_CONFIG, .of = &m->c}, ids, T);
     mote_close(m);
     free(ids);
 }
@@ -151,7 +197,7 @@ int main(int argc, char **argv) {
     add_family_folders(&families, "tests/fixtures/families", 0);
     for (int i = 0; i < families.count; i++) test_fields_in(families.dir[i]);
     for (size_t i = 0; i < COUNT(fields); i++)
-        CHECK(fields[i].fixed || field_tries[i], "%s: no checkpoint of tests/fixtures has another value for %s", layer_kind_names[fields[i].kind],
+        CHECK(fields[i].fixed || field_tries[i], "%s: no checkpoint of tests/fixtures has another value for %s", field_tables[fields[i].table].name,
               fields[i].name);
     return test_main_end();
 }
