@@ -190,10 +190,12 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
     code = preset_config(&p, &m->c, error);
-    if (!code) code = model_bind_to(m, &files, mix, &b, &o.callbacks, error);
+    if (!code) code = model_publish(m, &files, mix, error);
+    if (!code) code = model_bind_to(m, &files, &b, &o.callbacks, error);
     if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), mix->name, strlen(mix->name));  /* weights follow from it */
     if (!code && o.parts != MOTE_DESCRIPTION) code = fill_weights(&b, &o.callbacks, error);
     buf_free(&b.items);
+    checkpoint_close(&files);
     if (code) mote_close(m);
     else *model = m;
     return code;

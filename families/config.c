@@ -16,8 +16,8 @@ static void config_common(config_reader *r, config *c) {
 static void config_ends(config_reader *r, config *c) {
     uint64_t eos;
     static const char tied[] = "tie_word_embeddings";
-    const uint32_t end = json_get(r->j, r->text, "eos_token_id");
-    c->tied = config_flag(r, json_get(r->j, 0, tied), tied, 0) | config_flag(r, json_get(r->j, r->text, tied), tied, 0);
+    const uint32_t end = config_get(r, r->text, "eos_token_id");
+    c->tied = config_flag(r, config_get(r, 0, tied), tied, 0) | config_flag(r, config_get(r, r->text, tied), tied, 0);
     c->eos = end && json_u64(r->j, end, &eos) && eos < (uint64_t)c->vocab ? (int32_t)eos : -1;
 }
 
@@ -56,9 +56,11 @@ static int config_read(config *c, const char *dir, mote_error *err) {
     r.j = &j;
     r.dir = dir;
     r.err = err;
-    r.text = json_get(&j, 0, "text_config");
-    uint32_t type = json_get(&j, 0, "model_type");
-    if (!type) r.code = fail(err, MOTE_EFORMAT, "%s/config.json: model_type is missing", dir);
+    r.read = (unsigned char *)calloc(j.count, 1);
+    r.text = r.read ? config_get(&r, 0, "text_config") : 0;
+    uint32_t type = r.read ? config_get(&r, 0, "model_type") : 0;
+    if (!r.read) r.code = fail_memory(err);
+    else if (!type) r.code = fail(err, MOTE_EFORMAT, "%s/config.json: model_type is missing", dir);
     else if (!(c->family = family_find(&j, type, dir, err))) r.code = MOTE_EUNSUPPORTED;
     else if (r.text && j.nodes[r.text].type != JSON_OBJECT)
         r.code = fail(err, MOTE_EFORMAT, "%s/config.json: text_config is not an object", dir);
@@ -68,7 +70,10 @@ static int config_read(config *c, const char *dir, mote_error *err) {
         config_layers(&r, c);
         if (!r.code) c->family->read(&r, c);
         config_quantization(&r, c);
+        config_unread(&r, r.text, "");
+        if (r.text) config_unread(&r, 0, "");
     }
+    free(r.read);
     if (r.code) config_free(c);
     json_free(&j);
     buf_free(&text);

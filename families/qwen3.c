@@ -7,7 +7,6 @@ static void qwen3_read(config_reader *r, config *c) {
     config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MLP);
     common_limits(r, c, 32768, 1e-6f);
     common_mlp(r, c, &l.ffn.of.mlp);
-    common_dense_flags(r, c);
     plain_read(r, c, &l, 1, 1e4f);
 }
 

@@ -7,7 +7,6 @@ static void qwen3_5_read(config_reader *r, config *c) {
     sublayer_shape ffn = sublayer_shape_of(LAYER_MLP);
     common_limits(r, c, 32768, 1e-6f);
     common_mlp(r, c, &ffn.of.mlp);
-    common_dense_flags(r, c);
     qwen_read(r, c, &ffn);
 }
 

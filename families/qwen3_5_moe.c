@@ -64,7 +64,6 @@ static void qwen3_5_moe_read(config_reader *r, config *c) {
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     config_int(r, "shared_expert_intermediate_size", 1, 1 << 20, &e->shared_size);
     common_moe_check(r, e);
-    common_moe_flags(r, c);
     config_only(r, r->text, "norm_topk_prob", "true");
     qwen_read(r, c, &ffn);
 }
@@ -85,12 +84,11 @@ static void qwen_bind_in_proj(binder *b, const char *where, deltanet_weights *w)
 static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w, in_proj_binder *bind_in_proj) {
     const deltanet_shape *s = &w->shape;
     int values = s->value_heads * s->value_dim;
-    uint64_t conv[3] = {(uint64_t)deltanet_channels(s), 1, (uint64_t)s->taps};
+    const tensor_slice conv = slice_all(deltanet_channels(s), s->taps);
     bind_as(b, MODULE_DELTANET, 1, 1);
     bind_in_proj(b, where, w);
     bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, s->hidden, values);
-    bind_name(b, where, "linear_attn.conv1d.weight");
-    bind_vector_named(b, &w->conv1d, conv, 3);
+    bind_slice_vector(b, where, "linear_attn.conv1d.weight", &conv, &conv_part, &vector_source, &w->conv1d);
     bind_vector(b, where, "linear_attn.A_log", &w->A_log, s->value_heads);
     bind_vector(b, where, "linear_attn.dt_bias", &w->dt_bias, s->value_heads);
     bind_vector(b, where, "linear_attn.norm.weight", &w->norm, s->value_dim);
@@ -154,7 +152,7 @@ static void qwen_bind_mtp(binder *b) {
 static void qwen_bind(binder *b, in_proj_binder *bind_in_proj) {
     mote_model *m = b->m;
     common_bind_ends(b, bind_zero_centered);
-    m->has_mtp = b->mix ? m->c.mtp_layers > 0 : bind_tensor(b, "mtp.fc.weight") != NULL;
+    m->has_mtp = bind_has(b, "mtp.", "fc.weight");
     for (int i = 0; i < m->c.layers && !b->code; i++) qwen_bind_layer(b, i, &m->layers[i], bind_in_proj);
     if (m->has_mtp) common_bind_mtp(b, qwen_bind_mtp);
 }

@@ -27,8 +27,7 @@ static void qwen3_moe_read(config_reader *r, config *c) {
     common_limits(r, c, 32768, 1e-6f);
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     common_moe_check(r, e);
-    common_moe_flags(r, c);
-    e->of_all = !config_flag(r, json_get(r->j, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
+    e->of_all = !config_flag(r, config_get(r, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
     plain_read(r, c, &l, 1, 1e4f);
 }
 

@@ -7,25 +7,13 @@
      YaRN     f where n > beta_fast, f / factor where n < beta_slow, between them a mean whose weights are linear in i. And cos
               and sin are multiplied by attention_factor, or 0.1 ln(factor) + 1 */
 
-/* Objects within, of layers of one type, would have to be read, and a factor is of no use without a type. */
-static void rope_check_members(config_reader *r, uint32_t object, int typed) {
-    const json *j = r->j;
-    for (uint32_t k = object + 1; !r->code && k < j->nodes[object].next; k = j->nodes[k + 1].next) {
-        const int named = j->nodes[k + 1].type != JSON_NULL && !typed && json_equals(j, k, "factor");
-        if (j->nodes[k + 1].type != JSON_OBJECT && !named) continue;
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, named ? "%s/config.json: %s%.*s without rope_type: mote supports default, llama3 or yarn"
-                       : "%s/config.json: %s%.*s is an object, mote supports one rope of all layers only", r->dir, r->within,
-                       (int)(j->nodes[k].size < 60 ? j->nodes[k].size : 60), j->text + j->nodes[k].start);
-    }
-}
-
 /* Keys of an object that says how positions turn: rope_parameters, or rope_scaling, as it was called before. With text alone
    mrope is no scaling. Of both names of a type rope_type counts. 0: there is none, or nothing in it. */
 static uint32_t rope_object(config_reader *r, const char *key, const char *within, enum rope_kind *kind) {
     static const struct { const char *name; enum rope_kind kind; } kinds[] = {
         {"default", ROPE_PLAIN}, {"mrope", ROPE_PLAIN}, {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}};
     static const char *const names[] = {"type", "rope_type"};
-    uint32_t object = json_get(r->j, r->text, key);
+    uint32_t object = config_get(r, r->text, key);
     int typed = 0;
     *kind = ROPE_PLAIN;
     if (!object || r->j->nodes[object].type != JSON_OBJECT) {
@@ -35,20 +23,23 @@ static uint32_t rope_object(config_reader *r, const char *key, const char *withi
     if (!r->j->nodes[object].size) return 0;
     r->within = within;
     for (int i = 0; i < 2; i++) {
-        uint32_t type = json_get(r->j, object, names[i]);
+        uint32_t type = config_get(r, object, names[i]);
         int known = 0;
         for (size_t k = 0; type && k < sizeof kinds / sizeof *kinds; k++)
             if (config_is(r->j, type, kinds[k].name)) *kind = kinds[k].kind, known = typed = 1;
         if (!known) config_only(r, object, names[i], "default, llama3 or yarn");
     }
-    rope_check_members(r, object, typed);
+    const uint32_t factor = typed ? 0 : config_get(r, object, "factor");
+    if (factor && !r->code && r->j->nodes[factor].type != JSON_NULL)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %sfactor without rope_type: mote supports default, llama3 or yarn", r->dir,
+                       within);
     r->within = NULL;
     return object;
 }
 
 /* A number of a scaled rope; where it is absent, or null, `fallback`, and if that is 0 it must be there. */
 static void rope_float(config_reader *r, uint32_t object, const char *key, double low, double high, float fallback, float *out) {
-    uint32_t node = json_get(r->j, object, key);
+    uint32_t node = config_get(r, object, key);
     *out = fallback;
     if (node && r->j->nodes[node].type != JSON_NULL) config_float(r, object, key, low, high, fallback, out);
     else if (!r->code && fallback == 0)
@@ -59,7 +50,7 @@ static void rope_float(config_reader *r, uint32_t object, const char *key, doubl
 static float yarn_factor(config_reader *r, uint32_t object, float factor) {
     const float grown = factor > 1 ? 0.1f * logf(factor) : 0;
     float one = 1, all = 1, given;
-    if (json_get(r->j, object, "mscale") && json_get(r->j, object, "mscale_all_dim")) {
+    if (config_get(r, object, "mscale") && config_get(r, object, "mscale_all_dim")) {
         config_float(r, object, "mscale", 0, 1e3, 1, &one);
         config_float(r, object, "mscale_all_dim", 0, 1e3, 1, &all);
     } else {
@@ -75,7 +66,7 @@ static float yarn_factor(config_reader *r, uint32_t object, float factor) {
 static void rope_original(config_reader *r, uint32_t object, float *original) {
     static const char key[] = "original_max_position_embeddings";
     const char *within = r->within;
-    const uint32_t outer = json_get(r->j, r->text, key);
+    const uint32_t outer = config_get(r, r->text, key);
     float beside = 0;
     r->within = "";
     if (outer && r->j->nodes[outer].type != JSON_NULL) rope_float(r, r->text, key, 1, 1 << 24, 0, &beside);
@@ -89,7 +80,7 @@ static void rope_original(config_reader *r, uint32_t object, float *original) {
 /* What scaling needs. YaRN's factor is also what the context grows by. */
 static void rope_scaled(config_reader *r, uint32_t object, config *c, config_layer *l) {
     rope_shape *to = &l->rope;
-    const uint32_t truncate = json_get(r->j, object, "truncate");
+    const uint32_t truncate = config_get(r, object, "truncate");
     const int yarn = to->kind == ROPE_YARN;
     rope_float(r, object, "factor", 1, 1e4, 0, &to->factor);
     rope_original(r, object, &to->original);

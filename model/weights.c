@@ -113,6 +113,14 @@ static int check_experts(const binder *b) {
     return MOTE_OK;
 }
 
+/* What bind_model and loading allocate. */
+static void weights_free(mote_model *m) {
+    free(m->layers);
+    free(m->experts);
+    free(m->kv_scales);
+    free(m->frequencies);
+}
+
 /* The layers as config.json has them, without tensors, each expert's matrices at their place. */
 static void begin_layers(binder *b) {
     mote_model *m = b->m;

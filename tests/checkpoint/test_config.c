@@ -298,15 +298,23 @@ static void test_rope(void) {
     }
 }
 
-#define SIZES "\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8," \
-              "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8,\"num_experts\":2," \
-              "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"shared_expert_intermediate_size\":8," \
-              "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8"
+// The sizes of small models of any family: those that it has, a key of which it has not would be refused.
+static const char *sizes_of(const char *type) {
+    static char text[QUOTED];
+    const int mixtral = !strcmp(type, "mixtral"), experts = mixtral || strstr(type, "moe") || strstr(type, "next");
+    const int hybrid = strstr(type, "next") || strstr(type, "3_5"), shared = hybrid && experts;
+    snprintf(text, sizeof text, "\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8,\"num_attention_heads\":4,"
+             "\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8%s%s%s%s%s",
+             experts ? mixtral ? ",\"num_local_experts\":2" : ",\"num_experts\":2" : "", experts ? ",\"num_experts_per_tok\":1" : "",
+             experts && !mixtral ? ",\"moe_intermediate_size\":8" : "", shared ? ",\"shared_expert_intermediate_size\":8" : "",
+             hybrid ? ",\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8" : "");
+    return text;
+}
 
 // A model of these sizes, of any family, with more keys of config.json.
 static int read_model(const char *type, const char *keys, config *c, mote_error *err) {
-    char text[QUOTED];
-    snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s," SIZES "}", type, keys);
+    char text[2 * QUOTED];
+    snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s%s%s}", type, keys, *keys ? "," : "", sizes_of(type));
     temp_empty();
     temp_text(CONFIG, text);
     return config_read(c, temp_dir, err);
@@ -315,19 +323,15 @@ static int read_model(const char *type, const char *keys, config *c, mote_error 
 // A window makes the context no longer than it is, also where a rope makes it longer; without the key a Mistral has one of 4,096 tokens.
 static void test_windows(void) {
     static const struct { const char *type, *window; int context; } cases[] = {
-        {"mistral", "\"sliding_window\":null,", 131072}, {"mistral", "", 4096}, {"mistral", "\"sliding_window\":512,", 512},
-        {"mistral", "\"sliding_window\":1048576,", 131072}, {"mixtral", "", 131072}, {"mixtral", "\"sliding_window\":4096,", 4096},
-        {"mistral", "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":65536},", 4096},
-        {"llama", "\"sliding_window\":512,", 2048}};
+        {"mistral", "\"sliding_window\":null", 131072}, {"mistral", "", 4096}, {"mistral", "\"sliding_window\":512", 512},
+        {"mistral", "\"sliding_window\":1048576", 131072}, {"mixtral", "", 131072}, {"mixtral", "\"sliding_window\":4096", 4096},
+        {"mistral", "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":65536}", 4096},
+        {"llama", "\"sliding_window\":512", 2048}};
     for (size_t i = 0; i < COUNT(cases); i++) {
-        char text[QUOTED];
         config c;
         mote_error err = {0};
-        snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s" SIZES "}", cases[i].type, cases[i].window);
-        temp_empty();
-        temp_text(CONFIG, text);
-        if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
-        CHECK(c.context_max == cases[i].context, "%s: a context of %d, expected %d", text, c.context_max, cases[i].context);
+        if (!CHECK(!read_model(cases[i].type, cases[i].window, &c, &err), "%s: %s", cases[i].window, err.message)) continue;
+        CHECK(c.context_max == cases[i].context, "%s, %s: a context of %d, expected %d", cases[i].type, cases[i].window, c.context_max, cases[i].context);
         config_free(&c);
     }
 }
@@ -358,10 +362,11 @@ static void test_defaults(void) {
 static void test_either_ties(void) {
     static const char *const values[] = {"", "\"tie_word_embeddings\":false,", "\"tie_word_embeddings\":true,"};
     for (int i = 0; i < 9; i++) {
-        char text[QUOTED];
+        char text[2 * QUOTED];
         config c;
         mote_error err = {0};
-        snprintf(text, sizeof text, "{\"model_type\":\"qwen3_5\",%s\"text_config\":{%s\"model_type\":\"qwen3_5_text\"," SIZES "}}", values[i / 3], values[i % 3]);
+        snprintf(text, sizeof text, "{\"model_type\":\"qwen3_5\",%s\"text_config\":{%s\"model_type\":\"qwen3_5_text\",%s}}", values[i / 3],
+                 values[i % 3], sizes_of("qwen3_5"));
         temp_empty();
         temp_text(CONFIG, text);
         if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
@@ -443,6 +448,105 @@ static void test_neutral_by_family(void) {
             if (!code) config_free(&c);
         }
     }
+}
+
+// Keys that nobody reads: what may say something is refused by name, wherever it stands; what says nothing is not, nor what is known to be of
+// no effect.
+static void test_unread(void) {
+    static const struct { const char *keys, *refused; } cases[] = {
+        {"'new_scale':0.5", "config.json: new_scale is 0.5, a key that is not known to mote"},
+        {"'new_scale':1", "new_scale is 1, a key that is not known to mote"},
+        {"'new_flag':true", "new_flag is true, a key"},
+        {"'new_kind':'conv'", "new_kind is conv, a key"},
+        {"'new_list':[1]", "new_list is a list, a key"},
+        {"'new_object':{'a':null}", "new_object is an object, a key"},
+        {"'new\\u005fscale':2", "new_scale is 2, a key"},
+        {"'new_scale':null,'new_flag':false,'new_number':0,'new_text':'','new_list':[],'new_object':{},'more':0.0", NULL},
+        {"'linear_scale':-1", "linear_scale is -1, a key"},
+        {"'rope_parameters':{'rope_type':'default','rope_theta':1e4,'new_factor':2}", "rope_parameters.new_factor is 2, a key that is not known"},
+        {"'rope_scaling':{'type':'yarn','factor':2,'original_max_position_embeddings':64,'attn_factor':0.5}", "rope_scaling.attn_factor is 0.5, mote supports 1 only"},
+        {"'rope_scaling':{'type':'yarn','factor':2,'original_max_position_embeddings':64,'attn_factor':1,'finetuned':true,'low_freq_factor':1}", NULL},
+        {"'rope_scaling':{'type':'default','mrope_section':[1,1],'mrope_interleaved':true}", NULL},
+        {"'bos_token_id':1,'image_token_id':7,'unsloth_fixed':true,'unsloth_version':'2026.3.3','transformers.js_config':{'dtype':'q4'}", NULL},
+        {"'attention_dropout':0.1,'resid_pdrop':0.1,'initializer_range':0.04,'use_cache':true,'torch_dtype':'bfloat16','dtype':'float32'", NULL},
+        {"'_name_or_path':'a/b','_attn_implementation_autoset':true,'architectures':['X'],'id2label':{'0':'A'},'pretraining_tp':2", NULL},
+        {"'max_window_layers':28,'router_aux_loss_coef':0.001,'repetition_penalty':1.1,'quantization':{'bits':4,'group_size':64}", NULL},
+        {"'activation':'swiglu'", NULL},
+        {"'activation':'relu2'", "activation is relu2, mote supports swiglu only"},
+        {"'hidden_act':0", "hidden_act is 0, mote supports silu only"}};
+    static const char *const models[] = {"llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe"};
+    for (size_t i = 0; i < COUNT(cases) * COUNT(models); i++) {
+        char keys[QUOTED];
+        config c;
+        mote_error err = {0};
+        const char *refused = cases[i / COUNT(models)].refused;
+        const int code = read_model(models[i % COUNT(models)], quoted(cases[i / COUNT(models)].keys, keys), &c, &err);
+        CHECK(code == (refused ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, refused)), "%s, %s: code %d: %s",
+              models[i % COUNT(models)], cases[i / COUNT(models)].keys, code, err.message);
+        if (!code) config_free(&c);
+    }
+}
+
+// Beside a text_config, what is in there counts: what the top says again of it, others than mote's text model take. Anything else is looked at.
+static void test_unread_beside(void) {
+    static const struct { const char *top, *text, *refused; } cases[] = {
+        {"\"hidden_size\":99,\"num_experts\":0,\"rope_theta\":123,", "\"rope_theta\":10000.0,", NULL},
+        {"\"rope_theta\":123,", "", "rope_theta is 123, a key that is not known to mote"},
+        {"\"vision_config\":{\"depth\":2},\"image_token_id\":5,\"language_model_only\":true,", "", NULL},
+        {"\"new_scale\":2,", "", "new_scale is 2"},
+        {"", "\"new_scale\":2,", "new_scale is 2"},
+        {"\"final_logit_softcapping\":30,", "", "final_logit_softcapping is 30"},
+        {"", "\"rope_parameters\":{\"rope_theta\":1e4,\"new\":1},", "rope_parameters.new is 1"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[2 * QUOTED];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{%s\"model_type\":\"qwen3_5\",\"text_config\":{%s\"model_type\":\"qwen3_5_text\",%s}}", cases[i].top, cases[i].text,
+                 sizes_of("qwen3_5"));
+        temp_empty();
+        temp_text(CONFIG, text);
+        const int code = config_read(&c, temp_dir, &err);
+        CHECK(code == (cases[i].refused ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, cases[i].refused)), "%s: code %d: %s", text, code,
+              err.message);
+        if (!code) config_free(&c);
+    }
+}
+
+// The number of experts under the name that newer transformers give it; and of both names one number.
+static void test_expert_names(void) {
+    static const struct { const char *type, *keys; int code; const char *needle; } cases[] = {
+        {"qwen3_moe", "'num_local_experts':2", OK, NULL}, {"qwen3_moe", "'num_local_experts':3", BAD, "num_local_experts is 3, but num_experts is 2"},
+        {"qwen3_moe", "'num_experts':null,'num_local_experts':2,'num_experts':null", OK, NULL},
+        {"mixtral", "'num_experts':2", OK, NULL}, {"mixtral", "'num_experts':4", BAD, "num_experts is 4, but num_local_experts is 2"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char keys[QUOTED];
+        config c;
+        mote_error err = {0};
+        const int code = read_model(cases[i].type, quoted(cases[i].keys, keys), &c, &err);
+        CHECK(code == cases[i].code && (!code || strstr(err.message, cases[i].needle)), "%s, %s: code %d: %s", cases[i].type, cases[i].keys, code,
+              err.message);
+        if (code) continue;
+        CHECK(shapes_of(&c).moe.experts == 2, "%s: %d experts", cases[i].keys, shapes_of(&c).moe.experts);
+        config_free(&c);
+    }
+}
+
+// A config.json of a million keys is refused at once.
+static void test_many_keys(void) {
+    const size_t size = 16u << 20;
+    char *text = (char *)malloc(size);
+    size_t n = 0;
+    config c;
+    mote_error err = {0};
+    if (!text) return;
+    n = (size_t)snprintf(text, size, "{\"model_type\":\"llama\",%s", sizes_of("llama"));
+    for (int i = 0; n < size - 64; i++) n += (size_t)snprintf(text + n, size - n, ",\"a%d\":null", i);
+    n += (size_t)snprintf(text + n, size - n, "}");
+    temp_empty();
+    temp_write(CONFIG, text, n);
+    free(text);
+    const int code = config_read(&c, temp_dir, &err);
+    CHECK(code == MOTE_EFORMAT && strstr(err.message, "expected at most 1024"), "code %d: %s", code, err.message);
 }
 
 // Llama's first model says nothing of heads of keys and values: as many as of queries.
@@ -678,6 +782,10 @@ int main(int argc, char **argv) {
     test_either_ties();
     test_neutral();
     test_neutral_by_family();
+    test_unread();
+    test_unread_beside();
+    test_expert_names();
+    test_many_keys();
     test_kv_heads();
     test_plain_refused();
     test_published_configs();

@@ -9,6 +9,7 @@
 
 #include "api.h"
 #include "families.h"
+#include "field_tables.h"
 #include "files.h"
 
 #define MOVED 1e-3                  /* of the logits' standard deviation, at least */
@@ -24,16 +25,6 @@ static double field_scaled(double v) { return v * 1.5; }
 static double field_trebled(double v) { return v * 3; }
 static double field_eightfold(double v) { return v * 8; }
 static double field_smaller(double v) { return v / 100; }
-
-enum { OF_ROPE = LAYER_KIND_COUNT, OF_CONFIG, FIELD_TABLES };
-
-static const struct { const char *name; const shape_field *row; int count; } field_tables[FIELD_TABLES] = {
-#define X(NAME, name) {#name, name##_fields, NAME##_FIELD_COUNT},
-    LAYER_KINDS(X)
-#undef X
-    {"rope", rope_fields, ROPE_FIELD_COUNT},
-    {"config", config_fields, CONFIG_FIELD_COUNT},
-};
 
 /* chunk: rows at a time in the fast code; 0: 7. Results of a product are as far apart as its matrix has rows, whatever a shape says of
    them: with a shape that says less, rows would overlap. */
