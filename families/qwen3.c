@@ -13,10 +13,5 @@ static void qwen3_read(config_reader *r, config *c) {
 static void qwen3_bind(binder *b) {
     mote_model *m = b->m;
     common_bind_ends(b, bind_vector);
-    for (int i = 0; i < m->c.layers && !b->code; i++) {
-        mlp_weights *f = &m->layers[i].ffn.w.mlp;
-        char where[128];
-        plain_bind_layer(b, i, &m->layers[i], &f->norm, where, sizeof where);
-        common_bind_mlp(b, where, f);
-    }
+    for (int i = 0; i < m->c.layers && !b->code; i++) plain_bind_dense_layer(b, i, &m->layers[i]);
 }

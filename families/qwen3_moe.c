@@ -1,7 +1,7 @@
 /* families/qwen3_moe.c: Qwen3 MoE (30B-A3B, 235B-A22B): what config.json says, what its tensors are called.
 
-   Every layer is attention without gates, all of a head rotated, and a mixture of experts without a shared one. Norms' weights
-   are what is multiplied with. There is no MTP layer. What begins with plain_ serves other plain transformers as well: Qwen3's dense
+   Every layer is attention without gates, all of a head rotated, and a mixture of experts without a shared one, or, where config.json says so,
+   a dense FFN. Norms' weights are what is multiplied with. There is no MTP layer. What begins with plain_ serves other plain transformers as well: Qwen3's dense
    models (families/qwen3.c), Llama, Mistral and Mixtral. */
 
 static const char *const qwen3_moe_types[] = {"qwen3_moe", NULL};
@@ -21,6 +21,27 @@ static void plain_read(config_reader *r, config *c, config_layer *l, int normed,
     for (int i = 0; i < c->layers; i++) c->layer[i] = *l;
 }
 
+/* Layers with a dense FFN of intermediate_size in the experts' place: those that mlp_only_layers lists, from 0, and of each decoder_sparse_step all
+   but the last. */
+static void qwen3_moe_dense_layers(config_reader *r, config *c) {
+    const uint32_t step_node = config_get(r, r->text, "decoder_sparse_step"), list = config_get(r, r->text, "mlp_only_layers");
+    sublayer_shape dense = sublayer_shape_of(LAYER_MLP);
+    uint64_t layer = 0;
+    int step = 1;
+    if (step_node && !config_is(r->j, step_node, "1")) config_int_or(r, "decoder_sparse_step", 1, 1 << 12, 1, &step);
+    if (list && r->j->nodes[list].type != JSON_ARRAY) config_must_be(r, list, "mlp_only_layers", "null");
+    const uint32_t end = list && !r->code ? r->j->nodes[list].next : 0;
+    if (r->code || (step == 1 && end <= list + 1)) return;
+    config_int(r, "intermediate_size", 1, 1 << 20, &dense.of.mlp.size);
+    dense.of.mlp.hidden = c->hidden;
+    dense.of.mlp.eps = c->eps;
+    for (int i = 0; i < c->layers; i++)
+        if ((i + 1) % step) c->layer[i].ffn = dense;
+    for (uint32_t node = list + 1; node < end && !r->code; node = r->j->nodes[node].next)
+        if (!json_u64(r->j, node, &layer)) r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: mlp_only_layers must list layers by number", r->dir);
+        else if (layer < (uint64_t)c->layers) c->layer[layer].ffn = dense;
+}
+
 static void qwen3_moe_read(config_reader *r, config *c) {
     config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MOE);
     moe_shape *e = &l.ffn.of.moe;
@@ -29,6 +50,7 @@ static void qwen3_moe_read(config_reader *r, config *c) {
     common_moe_check(r, e);
     e->of_all = !config_flag(r, config_get(r, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
     plain_read(r, c, &l, 1, 1e4f);
+    qwen3_moe_dense_layers(r, c);
 }
 
 /* The attention of layer `index`, and both norms; where: what all names of the layer begin with. */
@@ -43,9 +65,19 @@ static void plain_bind_layer(binder *b, int index, layer *l, const float **ffn_n
     bind_unneeded(b, where, "self_attn.rotary_emb.inv_freq");      /* of old checkpoints: config.json says the same */
 }
 
+static void plain_bind_dense_layer(binder *b, int index, layer *l) {
+    char where[128];
+    plain_bind_layer(b, index, l, &l->ffn.w.mlp.norm, where, sizeof where);
+    common_bind_mlp(b, where, &l->ffn.w.mlp);
+}
+
 static void qwen3_moe_bind_layer(binder *b, int index, layer *l) {
     moe_weights *e = &l->ffn.w.moe;
     char where[128];
+    if (l->ffn.kind == LAYER_MLP) {
+        plain_bind_dense_layer(b, index, l);
+        return;
+    }
     plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "mlp.gate.weight", &e->router, e->shape.experts, e->shape.hidden);
