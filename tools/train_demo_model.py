@@ -614,7 +614,7 @@ class Corpus:
         doc = []
         if rng.random() < 0.25:
             doc += [("<|im_start|>", 0), ("system\n" + rng.choice(SYSTEMS), 0), ("<|im_end|>", 0), ("\n", 0)]
-        turns = self.turns(rng, rng.choice((1, 1, 1, 1, 2, 2, 2, 3, 3, 4)))
+        turns = self.turns(rng, rng.choice((1, 1, 1, 1, 2, 2, 2, 3, 4, 6)))
         thinking = rng.random() < 0.5
         bare_history = rng.random() < 0.25           # the template drops old thoughts when it renders a chat again
         for i, (q, t, a) in enumerate(turns):

@@ -216,8 +216,8 @@ static void test_unseen(const mote_model *m) {
         printf(" %d", good_of[i]);
     }
     printf(" of %d each\n", OF_A_GROUP);
-    printf("test_demo: %d of %d questions never trained on are answered well, %d of the last %d groups' %d, %d with nonsense\n", first + later, count,
-           later, GROUPS - FIRST_GROUPS, (GROUPS - FIRST_GROUPS) * OF_A_GROUP, nonsense);
+    printf("test_demo: %d of %d questions never trained on are answered well, and %d of %d of the last groups, %d with nonsense\n", first,
+           FIRST_GROUPS * OF_A_GROUP, later, (GROUPS - FIRST_GROUPS) * OF_A_GROUP, nonsense);
     CHECK(groups == GROUPS && count == GROUPS * OF_A_GROUP, "%d questions in %d groups", count, groups);
     CHECK(first * 100 >= FIRST_GROUPS * OF_A_GROUP * 85, "%d of %d answers are good", first, FIRST_GROUPS * OF_A_GROUP);
     CHECK(later >= 8, "%d answers of the last groups are good: the first hour, the conversation itself, nonsense", later);
