@@ -24,6 +24,7 @@ typedef struct connection {
     tally used;
     double stop_by;                        /* when the server stops: the time that is left for the request; 0: it does not */
     const char *more_head;                 /* header lines of every answer; "": none */
+    const char *allow;                     /* the methods of a path that does not take this one; NULL: it does */
     budget *budget;                        /* of all connections */
     size_t taken;                          /* of it, for the request at hand */
     http_reader in;
@@ -112,6 +113,7 @@ static void connection_head(connection *c, int status, const char *type) {
                       status, status_text(status), type);
     connection_put(c, c->more_head, strlen(c->more_head));
     if (status == 503) connection_format(c, "Retry-After: 1\r\n");
+    if (status == 405 && c->allow) connection_format(c, "Allow: %s\r\n", c->allow);
     if (status == 401) connection_format(c, "WWW-Authenticate: Bearer\r\n");
     if (c->in.request.closes || serve_stops) connection_format(c, "Connection: close\r\n");
     else if (!c->in.request.version) connection_format(c, "Connection: keep-alive\r\n");

@@ -1,46 +1,8 @@
-/* serve/serve.c: the command serve: which path goes where, one request, starting, and the end.
+/* serve/serve.c: the command serve: one request, starting, and the end.
 
    The first Ctrl-C stops taking requests and lets answers finish, a second one ends the program the hard way. */
 
 enum { SLOTS_MOST = 64, WAITING_DEFAULT = 64 };
-
-/* ---- Paths -------------------------------------------------------------------------------------------------------- */
-
-/* The page loads nothing from elsewhere, and nothing may frame it. */
-static void serve_page(server *s, connection *c, const json *j) {
-    static const char page[] =
-#include "page.inc"                        /* made of serve/page/ by the Makefile */
-        ;
-    const char *more_head = c->more_head;
-    (void)s;
-    (void)j;
-    c->more_head = "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-                   "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n";
-    connection_reply(c, 200, "text/html; charset=utf-8", page, sizeof page - 1);
-    c->more_head = more_head;
-}
-
-typedef struct route {
-    const char *method, *path;             /* one that ends with / goes on */
-    int is_open;                           /* asks for no key */
-    void (*function)(server *s, connection *c, const json *j);
-} route;
-
-static const route route_table[] = {
-    {"GET", "/", 1, serve_page},
-    {"GET", "/health", 1, serve_health},
-    {"GET", "/v1/models", 0, serve_models},
-    {"GET", models_path, 0, serve_model_named},
-    {"POST", "/v1/chat/completions", 0, serve_chat},
-    {"POST", "/v1/completions", 0, serve_completions},
-    {"POST", "/v1/messages", 0, serve_messages},
-    {"POST", "/v1/messages/count_tokens", 0, serve_count_tokens},
-    {"POST", "/v1/responses", 0, serve_responses},
-    {"GET", "/metrics", 0, serve_metrics},
-    {"POST", "/tokenize", 0, serve_tokenize},
-    {"POST", "/detokenize", 0, serve_detokenize},
-};
-enum { ROUTE_COUNT = sizeof route_table / sizeof route_table[0] };
 
 /* ---- One request -------------------------------------------------------------------------------------------------- */
 
@@ -52,33 +14,15 @@ static void serve_preflight(connection *c) {
     connection_flush(c, 1);
 }
 
-static int route_is_of(const route *r, const char *path) {
-    size_t n = strlen(r->path);
-    return n > 1 && r->path[n - 1] == '/' ? !strncmp(path, r->path, n) : !strcmp(path, r->path);
-}
-
-static const route *find_route(const http_request *q, failure *f) {
-    int is_known = 0;
-    for (int i = 0; i < ROUTE_COUNT; i++) {
-        const route *r = &route_table[i];
-        if (!route_is_of(r, q->path)) continue;
-        if (!strcmp(q->method, r->method) || (!strcmp(q->method, "HEAD") && !strcmp(r->method, "GET"))) return r;
-        is_known = 1;
-    }
-    if (is_known) refuse(f, 405, NULL, "%s does not take %s", q->path, q->method);
-    else refuse(f, 404, NULL, "there is no %s here", q->path);
-    return NULL;
-}
-
 /* A body is read where it means something alone, and there a key is asked for. */
 static int takes_body(const route *r) {
     return r && !strcmp(r->method, "POST");
 }
 
 /* Judges a request by its head. NULL: f says why it is refused, or it is a preflight. */
-static const route *judge_head(const server *s, const connection *c, failure *f) {
+static const route *judge_head(const server *s, connection *c, failure *f) {
     failure missing = {0};
-    const route *r = find_route(&c->in.request, &missing);
+    const route *r = find_route(&c->in.request, &c->allow, &missing);
     check_access(&s->access, c, r && r->is_open, f);
     if (!f->status && !r && !is_preflight(&s->access, &c->in.request)) *f = missing;
     return f->status ? NULL : r;
