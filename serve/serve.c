@@ -1,6 +1,7 @@
 /* serve/serve.c: the command serve: one request, starting, and the end.
 
-   The first Ctrl-C stops taking requests and lets answers finish, a second one ends the program the hard way. */
+   The first Ctrl-C or SIGTERM stops taking requests and lets answers finish, a second one ends the program the hard way. SIGHUP
+   reads the key file again; where there is none, it is a SIGTERM. */
 
 enum { SLOTS_MOST = 64, WAITING_DEFAULT = 64 };
 
@@ -20,11 +21,11 @@ static int takes_body(const route *r) {
 }
 
 /* Judges a request by its head. NULL: f says why it is refused, or it is a preflight. */
-static const route *judge_head(const server *s, connection *c, failure *f) {
+static const route *judge_head(server *s, connection *c, failure *f) {
     failure missing = {0};
     const route *r = find_route(&c->in.request, &c->allow, &missing);
-    check_access(&s->access, c, r && r->is_open, f);
-    if (!f->status && !r && !is_preflight(&s->access, &c->in.request)) *f = missing;
+    check_access(s->access, c, r && r->is_open, f);
+    if (!f->status && !r && !is_preflight(s->access, &c->in.request)) *f = missing;
     return f->status ? NULL : r;
 }
 
@@ -97,7 +98,7 @@ static void serve_requests(server *s, connection *c) {
 static void serve_connection(void *user, int fd) {
     server *s = (server *)user;
     connection c;
-    connection_open(&c, fd, &s->budget, s->access.allows_origins ? "Access-Control-Allow-Origin: *\r\n" : "");
+    connection_open(&c, fd, &s->budget, s->access->allows_origins ? "Access-Control-Allow-Origin: *\r\n" : "");
     serve_requests(s, &c);
     connection_close(&c);
 }
@@ -114,20 +115,39 @@ static void tell_stop(void *user) {
                 answers == 1 ? " is" : "s are");
 }
 
+/* Whichever of Ctrl-C and SIGTERM comes next ends the program. A closed terminal may send SIGHUP more than once. */
 static void on_stop(int number) {
     serve_stops = 1;
-    interrupted = number == SIGINT;
-    signal(SIGINT, SIG_DFL);               /* whichever comes next ends the program */
+    if (number == SIGINT) interrupted = 1;
+    signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
 }
 
-/* The first signal stops the server, a second one the program. */
-static void catch_stop(void) {
+static void catch_signal(int number, void (*handler)(int number)) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
-    action.sa_handler = on_stop;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    action.sa_handler = handler;
+    sigaction(number, &action, NULL);
+}
+
+static _Atomic int serve_rereads;          /* set by SIGHUP: read the key file again */
+
+static void on_hangup(int number) {
+    (void)number;
+    serve_rereads = 1;
+}
+
+static void reread_keys(void *user) {
+    if (atomic_exchange(&serve_rereads, 0)) access_reread(((server *)user)->access);
+}
+
+/* The first signal stops the server, a second one the program. SIGHUP does so where there is no key file, unless the program was
+   started by nohup. */
+static void catch_stop(const access_rules *a) {
+    struct sigaction hangup;
+    catch_signal(SIGINT, on_stop);
+    catch_signal(SIGTERM, on_stop);
+    if (!a->key_file && !sigaction(SIGHUP, NULL, &hangup) && hangup.sa_handler != SIG_IGN) catch_signal(SIGHUP, on_stop);
     signal(SIGPIPE, SIG_IGN);              /* whoever reads what is said here may end before */
 }
 
@@ -270,21 +290,21 @@ static void server_close(server *s) {
 static int serve_clients(server *s, const char *host, int port) {
     int others = 0, code = listener_open(&s->listener, host, &port, &others);
     if (code) return code;
-    catch_stop();                          /* before anyone learns that it is there */
-    if (others && !s->access.key)
+    catch_stop(s->access);                          /* before anyone learns that it is there */
+    if (others && !s->access->asks_key)
         on_log(NULL, "other machines can reach it, and no key is asked for: see --api-key-file and --allow-host");
     show_format(stderr, "mote: a context of %d tokens, %d answer%s at a time, %.1f GB for what was read before\n",
                 s->context, s->slot_count, s->slot_count == 1 ? "" : "s", 1e-9 * (double)s->cache_most);
     show_format(stderr, "mote: %s on ", s->name);
     fprintf(stderr, strchr(host, ':') ? "http://[%s]:%d\n" : "http://%s:%d\n", host, port);
-    listener_run(&s->listener, tell_stop);
+    listener_run(&s->listener, reread_keys, tell_stop);
     return s->device_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
 }
 
-static int serve_model(const mote_model *model, const char *asked, const options *o, const session_plan *plan, const access_rules *rules) {
+static int serve_model(const mote_model *model, const char *asked, const options *o, const session_plan *plan, access_rules *rules) {
     server s;
     server_open(&s, model, o, plan->sessions);
-    s.access = *rules;
+    s.access = rules;
     name_model(&s, o, asked);
     int code = s.slots ? open_sessions(&s, o, plan->unused) : complain(EXIT_FAILURE, "out of memory");
     if (!code) code = serve_clients(&s, o->host ? o->host : "127.0.0.1", o->port >= 0 ? o->port : 8080);
@@ -300,6 +320,7 @@ static int command_serve(options *o) {
     int code = o->name && !*o->name ? complain(EXIT_USAGE, "serve: --name is empty") : 0;
     if (code) return code;
     code = access_open(&rules, o);
+    if (!code && rules.key_file) catch_signal(SIGHUP, on_hangup);      /* it may come while the model is read */
     if (!code) code = find_model(o, MOTE_EVERYTHING);
     if (!code) plan_context(o);
     if (!code) code = plan_sessions(o, &plan);

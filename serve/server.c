@@ -56,7 +56,7 @@ typedef struct server {
     const mote_model *model;
     mote_runner *runner;                   /* of all sessions */
     char name[256];                        /* of the model */
-    access_rules access;
+    access_rules *access;
     budget budget;                         /* of requests under way */
     listener listener;
     int verbose;
