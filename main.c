@@ -70,6 +70,7 @@
      metrics.c       /metrics
      health.c        /health
      routes.c        which path goes where
+     log.c           the line of a request
      serve.c         serve: one request, starting, the end
 
    Answers and data go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
@@ -178,6 +179,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/metrics.c"
 #include "serve/health.c"
 #include "serve/routes.c"
+#include "serve/log.c"
 #include "serve/serve.c"
 
 /* Commands, help and main. */

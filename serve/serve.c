@@ -49,18 +49,6 @@ static void read_request(connection *c, json *j, failure *f) {
     else read_body(&c->in.request.body, j, f);
 }
 
-/* A line for a request: what was asked, how it ended, tokens, and the seconds since its head was there. */
-static void log_request(const connection *c, double seconds) {
-    const http_request *q = &c->in.request;
-    const tally *used = &c->used;
-    char tokens[160] = "";
-    if (used->read + used->cached)
-        snprintf(tokens, sizeof tokens, ": read %zu tokens, cached %zu, wrote %zu, %.1f tok/s", used->read, used->cached,
-                 used->written, used->write_seconds > 0 ? (double)used->written / used->write_seconds : 0);
-    show_format(stderr, "mote: %s %s %d%s, %.2f s%s\n", *q->method ? q->method : "-", *q->path ? q->path : "-", c->status, tokens,
-                seconds, c->gone ? ": client gone" : "");
-}
-
 static void serve_request(server *s, connection *c, const route *r, failure *f) {
     json j;
     memset(&j, 0, sizeof j);
@@ -81,6 +69,7 @@ static void serve_requests(server *s, connection *c) {
         const route *r = NULL;
         int code = connection_next(c);
         double began = clock_seconds();
+        reply_name(c->id, sizeof c->id, "req-");
         if (code == HTTP_HEAD_DONE) {
             r = judge_head(s, c, &f);
             if (!f.status && takes_body(r)) code = connection_body(c);
@@ -89,7 +78,7 @@ static void serve_requests(server *s, connection *c) {
         if (code > HTTP_HEAD_DONE) refuse(&f, code, NULL, "%s", c->in.problem);
         if (c->in.stage != HTTP_COMPLETE) c->in.request.closes = 1;    /* a body that nobody will read */
         serve_request(s, c, r, &f);
-        if (s->verbose) log_request(c, clock_seconds() - began);
+        log_request(s->log, c, clock_seconds() - began);
         if (c->gone || c->in.request.closes || serve_stops) return;
         connection_again(c);
     }
@@ -264,7 +253,7 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     memset(s, 0, sizeof *s);
     s->model = model;
     s->budget.most = (size_t)((o->request_memory >= 0 ? o->request_memory : 2) * 1e9);
-    s->verbose = o->verbose;
+    s->log = o->log_json ? LOG_JSON : o->verbose ? LOG_TEXT : LOG_NOTHING;
     s->reads_alike = !on_gpu(mote_model_info(model));
     s->turn_begins = token_of(model, marks->turn);
     s->tool_responds = token_of(model, marks->result);
