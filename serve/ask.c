@@ -114,9 +114,7 @@ static void ask_common(request *x, int api, const char *stop) {
 
 /* llama.cpp's name for the most tokens of an answer, where -1 is no limit. */
 static void ask_predict(answer *a, const fields *q) {
-    int most = 0;
-    field_whole(q, "n_predict", -1, INT_MAX, &most);
-    if (most > 0) a->max_tokens = most;
+    field_whole(q, "n_predict", -1, INT_MAX, &a->max_tokens);
 }
 
 /* Of OpenAI's two: n and best_of, and what is told besides. */

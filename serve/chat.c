@@ -82,8 +82,8 @@ static void chat_request(reply *r) {
     ask_common(x, API_CHAT, "stop");
     ask_openai(a, q);
     ask_predict(a, q);
-    field_whole(q, "max_tokens", 1, INT_MAX, &a->max_tokens);
-    field_whole(q, "max_completion_tokens", 1, INT_MAX, &a->max_tokens);
+    field_whole(q, "max_tokens", 0, INT_MAX, &a->max_tokens);
+    field_whole(q, "max_completion_tokens", 0, INT_MAX, &a->max_tokens);
     field_flag(q, "logprobs", &logprobs);
     field_whole(q, "top_logprobs", 0, TOP_MOST, &top);
     if (logprobs) a->top = top;

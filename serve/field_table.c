@@ -15,7 +15,7 @@ enum {
 typedef struct field_rule {
     const char *name;
     int apis, rule;
-    const char *nothing;                   /* FIELD_REFUSED: further values that ask for nothing, with | between them */
+    const char *nothing;                   /* FIELD_REFUSED, FIELD_NOTED: further values that ask for nothing, with | between them */
 } field_rule;
 
 static const field_rule field_table[] = {
@@ -152,7 +152,7 @@ static const field_rule field_table[] = {
     {"function_call", API_CHAT, FIELD_REFUSED, "none"},
     {"audio", API_CHAT, FIELD_REFUSED, NULL},
     {"modalities", API_CHAT, FIELD_REFUSED, "text"},
-    {"verbosity", API_CHAT, FIELD_REFUSED, "medium"},
+    {"verbosity", API_CHAT, FIELD_NOTED, "medium"},
     {"web_search_options", API_CHAT, FIELD_REFUSED, NULL},
     {"prediction", API_CHAT, FIELD_PASSED, NULL},
     {"echo", API_CHAT, FIELD_REFUSED, NULL},

@@ -61,6 +61,7 @@ static void reply_open(reply *r, server *s, connection *c, const json *j, const 
     r->a.client = c;
     r->a.user = r;
     r->a.top = -1;
+    r->a.max_tokens = -1;
     r->a.too_long = openai_too_long;
     r->request.a = &r->a;
     r->request.q.j = j;
@@ -199,7 +200,7 @@ static void reply_failed(reply *r, void (*tell)(reply *)) {
 
 /* Generates, passing the answer on; `last` ends it. */
 static void reply_run(reply *r, void (*last)(reply *), void (*tell)(reply *)) {
-    if (!r->f.status && !answer_run(&r->a, 1, &r->f) && !r->f.status && !r->c->gone) last(r);
+    if (!r->f.status && !answer_run(&r->a, &r->f) && !r->f.status && !r->c->gone) last(r);
     if (r->f.status && r->streams_overflow && r->f.code && !strcmp(r->f.code, "context_length_exceeded")) reply_begin(r);
     if (r->f.status) reply_failed(r, tell);
     reply_free(r);

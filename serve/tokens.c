@@ -42,17 +42,16 @@ typedef struct completion {
     size_t cached;
 } completion;
 
-static void completion_ask(completion *p, int *most) {
+static void completion_ask(completion *p) {
     request *x = &p->r.request;
     const fields *q = &x->q;
     answer *a = &p->r.a;
     int top = -1;
     ask_common(x, API_COMPLETIONS, "stop");
     ask_openai(a, q);
-    a->max_tokens = *most;
+    a->max_tokens = 16;
     ask_predict(a, q);
     field_whole(q, "max_tokens", 0, INT_MAX, &a->max_tokens);
-    *most = a->max_tokens;
     a->is_raw = 1;
     field_whole(q, "logprobs", 0, TOP_MOST, &top);
     a->top = top;
@@ -203,14 +202,13 @@ static void answer_again(answer *a) {
 }
 
 /* One of the prompts, up to its choice. */
-static void completion_run(completion *p, uint32_t prompt, int most) {
+static void completion_run(completion *p, uint32_t prompt) {
     answer *a = &p->r.a;
     answer_again(a);
     p->r.text.size = 0;
     p->offset = 0;
-    a->result.stop = MOTE_STOP_LENGTH;     /* where nothing is generated */
     completion_prompt(a, p->r.request.q.j, prompt, "prompt", &p->r.f);
-    if (p->r.f.status || answer_run(a, most > 0, &p->r.f) || p->r.f.status || p->r.c->gone) return;
+    if (p->r.f.status || answer_run(a, &p->r.f) || p->r.f.status || p->r.c->gone) return;
     buf nothing = {NULL, 0, 0, 0};
     if (p->r.streams) completion_chunk(p, &nothing, 1);
     else {
@@ -263,13 +261,12 @@ static int holds_prompts(const json *j, uint32_t prompt) {
 static void serve_completions(server *s, connection *c, const json *j) {
     enum { PROMPTS_MOST = 256 };
     completion p;
-    int most = 16;
     memset(&p, 0, sizeof p);
     reply_open(&p.r, s, c, j, "cmpl-");
     p.r.a.event = completion_event;
     p.r.a.scored = completion_echo;
     p.r.a.user = &p;
-    completion_ask(&p, &most);
+    completion_ask(&p);
     if (p.r.streams) p.r.a.progress = completion_progress;
     uint32_t prompt = field(&p.r.request.q, "prompt");
     if (!prompt) refuse(&p.r.f, 400, "prompt", "prompt is missing");
@@ -277,7 +274,7 @@ static void serve_completions(server *s, connection *c, const json *j) {
     if (several && j->nodes[prompt].size > PROMPTS_MOST) refuse(&p.r.f, 400, "prompt", "more than %d prompts", PROMPTS_MOST);
     for (uint32_t k = several ? prompt + 1 : prompt; !p.r.f.status && !c->gone; k = j->nodes[k].next, p.index++) {
         if (several ? k >= j->nodes[prompt].next : p.index > 0) break;
-        completion_run(&p, k, most);
+        completion_run(&p, k);
     }
     if (!p.r.f.status && !c->gone && p.r.streams) completion_stream_last(&p);
     else if (!p.r.f.status && !c->gone) completion_whole(&p);
