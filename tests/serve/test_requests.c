@@ -528,7 +528,7 @@ static void test_log_json(void) {
     CHECK(logged(other, "written_tokens") == 300 && logged(other, "queue_seconds") < 0.05 && logged(line, "written_tokens") == 1, "%s%s", other, line);
     double took = logged(other, "write_seconds");
     double waited = logged(line, "queue_seconds"), all = logged(line, "seconds");
-    CHECK(waited > 0 && waited < took && all >= waited && logged(line, "write_seconds") < took, "waited %g of %g s, beside %g s: %s", waited, all, took, line);
+    CHECK(waited > took / 4 && all >= waited && logged(line, "write_seconds") < took, "waited %g of %g s, beside %g s: %s", waited, all, took, line);
     close(one);
     stop(s);
     fclose(said);
