@@ -7,6 +7,7 @@ static void chat_assistant_message(request *x, uint32_t message, const char *whe
     uint32_t calls = field_of(&m, "tool_calls", JSON_ARRAY), given = field(&m, "reasoning_content");
     buf text = {NULL, 0, 0, 0}, thought = {NULL, 0, 0, 0}, list = {NULL, 0, 0, 0};
     if (!given) given = field(&m, "reasoning");
+    if (!given) given = field(&m, "thinking");             /* Ollama's */
     if (field(&m, "function_call")) refuse(x->q.f, 400, where, "%s: function_call is not supported, tool_calls is", where);
     put_content(x, &text, field(&m, "content"), CONTENT_SAID, where);
     if (given && node_type(&m, given) == JSON_STRING) put_inside(&thought, x->q.j, given);
