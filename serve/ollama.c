@@ -164,18 +164,23 @@ static void ollama_loaded(ollama *o) {
     reply_free(&o->r);
 }
 
+/* 0: the request says nothing. */
+static int ollama_open(ollama *o, server *s, connection *c, const json *j, int is_chat) {
+    memset(o, 0, sizeof *o);
+    o->since = clock_seconds();
+    o->is_chat = is_chat;
+    reply_open(&o->r, s, c, j, "ollama-");
+    o->r.a.event = ollama_event;
+    o->r.a.user = o;
+    o->r.streams = 1;
+    o->r.stream_type = "application/x-ndjson";
+    const uint32_t says = field(&o->r.request.q, is_chat ? "messages" : "prompt");
+    return says && j->nodes[says].size;
+}
+
 static void serve_ollama(server *s, connection *c, const json *j, int is_chat) {
     ollama o;
-    memset(&o, 0, sizeof o);
-    o.since = clock_seconds();
-    o.is_chat = is_chat;
-    reply_open(&o.r, s, c, j, "ollama-");
-    o.r.a.event = ollama_event;
-    o.r.a.user = &o;
-    o.r.streams = 1;
-    o.r.stream_type = "application/x-ndjson";
-    const uint32_t says = field(&o.r.request.q, is_chat ? "messages" : "prompt");
-    if (!says || !j->nodes[says].size) {
+    if (!ollama_open(&o, s, c, j, is_chat)) {
         ollama_loaded(&o);
         return;
     }
