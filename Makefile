@@ -20,7 +20,9 @@ ifneq ($(strip $(NVCC)),)
 HERE    := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | sort -u)
 GPUS     = $(if $(filter test-gpu% gpu-stamp-fresh% check-kernels $(BUILD)/gpu_%,$(MAKECMDGOALS)),all,$(if $(HERE)$(wildcard /dev/nvidia[0-9]*),this,none))
 ifeq ($(strip $(GPUS)),none)
-HINT    := $(if $(filter file,$(origin GPUS)),@echo 'nvcc is here, but no GPU: built for the CPU alone. make GPUS=all builds for GPUs too, in some minutes')
+ifeq ($(origin GPUS),file)
+HINT    := @echo 'nvcc is here, but no GPU: built for the CPU alone. make GPUS=all builds for GPUs too, in some minutes'
+endif
 override NVCC :=
 endif
 endif
