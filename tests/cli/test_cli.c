@@ -90,8 +90,8 @@ static void test_manual(void) {
 static void test_context_told(void) {
     shell("mote help chat");
     CHECK(strstr(out.data, "(default: the model's, at most 8192;"), "%s", out.data);
-    shell("printf '/context\\n' | mote chat -m models/demo");
-    CHECK(strstr(out.data, "of 4096 tokens used"), "of a model with 4096: %s", out.data);
+    shell_text("/context\n", "mote chat -m models/demo");
+    CHECK(strstr(err.data, "of 4096 tokens used"), "of a model with 4096: %s", err.data);
 }
 
 static void test_mistakes(void) {
