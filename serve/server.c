@@ -27,6 +27,7 @@ typedef struct server_slot {                      /* a session and what is known
     uint64_t used;
     snapshots past;
     size_t asked;                          /* of the last prompt: tokens up to the end of the user's last question */
+    int of_chats;                          /* its tokens are those of rendered chats and of answers to them */
     mote_speculation seen;                 /* counted so far */
 } server_slot;
 
@@ -39,6 +40,7 @@ typedef struct swapped {                   /* a timeline without a session */
     size_t count;
     snapshots past;
     size_t asked;
+    int of_chats;
     uint64_t used;
 } swapped;
 
