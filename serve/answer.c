@@ -31,7 +31,7 @@ typedef struct answer {
     void (*event)(struct answer *a);       /* a token's part of the answer is complete: in piece, token, calls */
     void (*scored)(struct answer *a, size_t at, size_t n);     /* n tokens of the prompt have been read, with their scores */
     void (*progress)(struct answer *a, int what);              /* PROGRESS_...; NULL: nobody asks */
-    void (*too_long)(failure *f, size_t tokens, size_t most);          /* says so of a prompt */
+    void (*too_long)(failure *f, size_t tokens, int answer, int context);      /* says so of a prompt, with the least tokens of its answer */
     void *user;
 
     buf piece[2];                          /* by channel: text that came since the last event */
@@ -436,9 +436,9 @@ static void server_slot_release(server_slot *t, answer *a, int code) {
 
 /* generates: at least one token. */
 static int answer_fits(answer *a, int generates, failure *f) {
-    size_t most = (size_t)(a->server->context - generates), top = a->top > 0 ? (size_t)a->top : 0;
-    if (a->prompt_count > most) {
-        a->too_long(f, a->prompt_count, most);
+    const size_t top = a->top > 0 ? (size_t)a->top : 0;
+    if (a->prompt_count + (size_t)generates > (size_t)a->server->context) {
+        a->too_long(f, a->prompt_count, generates, a->server->context);
         f->code = "context_length_exceeded";
         return 0;
     }

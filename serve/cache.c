@@ -1,7 +1,8 @@
 /* serve/cache.c: which session takes a request, and how much of its prompt is there already: as tokens, or as other tokens of the
-   same bytes, where a chat's answer comes back as text. A timeline can go on where it ends, or from a snapshot; its recurrent state cannot be cut back to anywhere else. Snapshots are taken between the turns of
-   a chat, because that is where the next request's prompt parts from this one: after the user's turn when thinking is left
-   out of the history, before it when the user edits or asks again.
+   same bytes, where a chat's answer comes back as text. A timeline can go on where it ends, or from a snapshot; its recurrent
+   state cannot be cut back to anywhere else. Snapshots are taken between the turns of a chat, because that is where the next
+   request's prompt parts from this one: after the user's turn when thinking is left out of the history, before it when the user
+   edits or asks again.
 
    A timeline that loses its session to another conversation is swapped out: saved as bytes, and its snapshots with it.
    Snapshots and swapped-out timelines share one budget; what has not been used for longest goes first. */

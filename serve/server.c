@@ -65,6 +65,7 @@ typedef struct server {
     int context, reads_alike;              /* reads_alike: a prompt's bits do not depend on the pieces in which it is read */
     int32_t turn_begins, tool_responds;    /* control tokens; -1: the vocabulary has none */
     int has_efforts;                       /* the chat template knows efforts of thinking */
+    int switches_thinking, takes_tools;    /* it writes prompts with and without thinking; it writes tools */
     int32_t user;                          /* the role's name */
     server_slot *slots;
     int slot_count, waiting_most;

@@ -1,4 +1,4 @@
-// Tests of what mote serve knows of a history: an answer comes back as text, which seldom becomes the tokens that the model had said. A
+// Tests of what mote serve knows of a history, with a plain template: an answer comes back as text, which seldom becomes the tokens that the model had said. A
 // parrot's pieces are never what the tokenizer makes of their text. Prompts of many turns with models/demo: test_serve.c.
 
 #include "client.h"
@@ -168,6 +168,14 @@ static void test_full(server s) {
     stop(small);
 }
 
+// What the template cannot do is no capability of the server's.
+static void test_capabilities(server s) {
+    heard h = get(s, "/v1/models");
+    CHECK(strstr(h.body, "\"parallel\": 1, \"capabilities\": {\"chat\": true, \"enable_thinking\": false, \"reasoning_effort\": false, \"tools\": false}}"),
+          "%s", h.body);
+    forget(&h);
+}
+
 int main(int argc, char **argv) {
     char path[600];
     test_main_begin("cache", argc, argv);
@@ -177,6 +185,7 @@ int main(int argc, char **argv) {
     write_bytes(path, chatml, sizeof chatml - 1);
     snprintf(arguments, sizeof arguments, "-m %s --device cpu --parallel 1", temp_dir);
     server s = serve(arguments);
+    test_capabilities(s);
     test_apis(s);
     test_others(s);
     test_control(s);
