@@ -333,11 +333,12 @@ static int server_slot_is_of_another(const server_slot *t, const wanted *w) {
     server *s = t->server;
     size_t size = 0;
     const timeline l = server_slot_timeline(t);
-    if (l.count < WORTH || reusable(s, &l, w).same >= t->asked) return 0;
-    (void)mote_save(t->session, NULL, 0, &size, NULL);
     pthread_mutex_lock(&s->lock);
+    const size_t same = reusable(s, &l, w).same;
     const double speed = s->read_speed;
     pthread_mutex_unlock(&s->lock);
+    if (l.count < WORTH || same >= t->asked) return 0;
+    (void)mote_save(t->session, NULL, 0, &size, NULL);
     return (double)l.count > 2 * 1e-9 * (double)size * speed;
 }
 
