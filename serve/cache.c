@@ -76,7 +76,7 @@ static reuse reusable(const server *s, const timeline *l, const wanted *w) {
     int k = 0;
     for (;;) {
         while (k < l->past->count && l->past->at[k]->count < i) k++;
-        const size_t stop = k < l->past->count ? l->past->at[k]->count : l->count;
+        const size_t stop = k < l->past->count && l->past->at[k]->count < l->count ? l->past->at[k]->count : l->count;
         while (i < stop && j < w->count && l->tokens[i] == w->ids[j]) i++, j++;
         if (i == stop && j < w->count && (i == j || i + (w->count - j) <= w->most)) {
             r.tokens = i;
