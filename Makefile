@@ -15,10 +15,12 @@ NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin
 
 # GPUs to build for: this = those of this machine, or all where it has one that nvcc does not know; none; all = compute capability 8.9, 9.0
 # and 12.x (nvcc 12.9; 12.8 knows 12.0 alone), with PTX for others and newer ones; or words of nvcc's, as GPUS=-arch=native. Without a word
-# it is `this`, or none where there is no GPU. What is tested and looked at is what all get.
+# it is `this`, or none where there is no GPU. What is tested and looked at is what all get; what is installed is what was built.
 ifneq ($(strip $(NVCC)),)
 HERE    := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | sort -u)
-GPUS     = $(if $(filter test-gpu% gpu-stamp-fresh% check-kernels $(BUILD)/gpu_%,$(MAKECMDGOALS)),all,$(if $(HERE)$(wildcard /dev/nvidia[0-9]*),this,none))
+BUILT   := $(if $(filter install,$(MAKECMDGOALS)),$(shell cat $(BUILD)/gpus 2>/dev/null))
+GPUS     = $(if $(filter test-gpu% gpu-stamp-fresh% check-kernels $(BUILD)/gpu_%,$(MAKECMDGOALS)),all,$(or $(BUILT),$(if \
+               $(HERE)$(wildcard /dev/nvidia[0-9]*),this,none)))
 ifeq ($(strip $(GPUS)),none)
 ifeq ($(origin GPUS),file)
 HINT    := @echo 'nvcc is here, but no GPU: built for the CPU alone. make GPUS=all builds for GPUs too, in some minutes'
@@ -89,6 +91,7 @@ endif
 SETTINGS = $(CC) $(CXX) $(CFLAGS) $(NVCC) $(SPLIT) $(CODE)
 $(BUILD)/settings: ALWAYS | $(BUILD)
 	@echo '$(SETTINGS)' | cmp -s - $@ || echo '$(SETTINGS)' >$@
+	@echo '$(or $(strip $(GPUS)),none)' >$(BUILD)/gpus
 
 $(BUILD):
 	mkdir -p $@
@@ -271,7 +274,6 @@ gpu-stamp-fresh:
 	@grep -E '^(device|date) ' tests/gpu.stamp
 
 # make install: program, bundled model, engine.h and diagnose.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
-# GPUS as make was told them, else it is all built anew for others.
 PREFIX  = /usr/local
 VERSION = $(shell sed -n 's/^.define MOTE_VERSION "\(.*\)"/\1/p' engine.h)
 SHARE   = $(DESTDIR)$(PREFIX)/share
