@@ -139,14 +139,14 @@ static void put_choice(completion *p, buf *out, const buf *text, int finishes) {
 /* What llama.cpp's server calls it, beside OpenAI's. */
 static void put_native(completion *p, buf *out, const buf *text, int finishes) {
     const answer *a = &p->r.a;
-    const char *stop = answer_stop_text(a);
     buf_text(out, ", \"content\": ");
     put_quoted(out, text->data, text->size);
-    putf(out, ", \"index\": %d, \"stop\": %s, \"tokens_predicted\": %d, \"tokens_evaluated\": %zu, \"tokens_cached\": %zu", p->r.streams ? p->index : 0,
-         finishes ? "true" : "false", a->result.generated_tokens, a->prompt_count, a->cached);
+    putf(out, ", \"index\": %d, \"stop\": %s, \"tokens_predicted\": %d, \"tokens_evaluated\": %zu, \"tokens_cached\": %zu",
+         p->r.streams ? p->index : 0, finishes ? "true" : "false", a->result.generated_tokens, a->prompt_count, a->cached);
     if (p->r.streams && a->has_token) putf(out, ", \"tokens\": [%" PRId32 "]", a->token);
     else buf_text(out, ", \"tokens\": []");
     if (!finishes) return;
+    const char *stop = answer_stop_text(a);
     putf(out, ", \"stop_type\": \"%s\", \"truncated\": %s, \"stopping_word\": ", answer_is_cut(a) ? "limit" : stop ? "word" : "eos",
          a->result.stop == MOTE_STOP_CONTEXT ? "true" : "false");
     put_text(out, stop ? stop : "");
