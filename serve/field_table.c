@@ -2,7 +2,7 @@
    the same ones, which a test compares. It knows names, and nothing of JSON or of what the fields are for. */
 
 enum { API_CHAT = 1, API_COMPLETIONS = 2, API_MESSAGES = 4, API_RESPONSES = 8 };
-enum { API_OLLAMA_CHAT = 16, API_OLLAMA_GENERATE = 32, API_OLLAMA = 48, API_OLLAMA_OPTIONS = 64 };     /* not in API_ALL: their options hold the rest */
+enum { API_OLLAMA_CHAT = 16, API_OLLAMA_GENERATE = 32, API_OLLAMA = 48, API_OLLAMA_OPTIONS = 64 };     /* not in API_ALL */
 enum { API_CHATS = API_CHAT | API_MESSAGES | API_RESPONSES, API_OPENAI = API_CHAT | API_COMPLETIONS, API_ALL = 15 };
 
 enum {

@@ -220,9 +220,10 @@ static void serve_ollama_tags(server *s, connection *c, const json *j) {
     put_text(&out, s->name);
     buf_text(&out, ", \"modified_at\": \"");
     put_time_of(&out, s->since, 0);
-    putf(&out, "\", \"size\": %" PRIu64 ", \"size_vram\": %" PRIu64 ", \"digest\": \"\", \"expires_at\": \"9999-12-31T23:59:59Z\", ", info->weight_bytes,
-         on_gpu(info) ? info->weight_bytes : 0);
-    putf(&out, "\"context_length\": %d, \"details\": {\"parent_model\": \"\", \"format\": \"safetensors\", \"family\": \"%s\", ", s->context, info->architecture);
+    putf(&out, "\", \"size\": %" PRIu64 ", \"size_vram\": %" PRIu64 ", \"digest\": \"\", \"expires_at\": \"9999-12-31T23:59:59Z\", ",
+         info->weight_bytes, on_gpu(info) ? info->weight_bytes : 0);
+    putf(&out, "\"context_length\": %d, \"details\": {\"parent_model\": \"\", \"format\": \"safetensors\", \"family\": \"%s\", ", s->context,
+         info->architecture);
     putf(&out, "\"families\": [\"%s\"], \"parameter_size\": \"%.1f%s\", \"quantization_level\": \"\"}}]}", info->architecture,
          (double)info->parameters / (info->parameters < 1000000000 ? 1e6 : 1e9), info->parameters < 1000000000 ? "M" : "B");
     connection_reply(c, 200, "application/json", out.data, out.failed ? 0 : out.size);
