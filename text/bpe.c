@@ -63,7 +63,7 @@ typedef struct tokenizer {
     int characters;       /* SentencePiece's BPE */
     space_first space;
     int strip_space;      /* the first space of a text that is decoded is not its own */
-    int32_t begin;        /* token that comes before a text, which the caller puts there; -1: none */
+    int32_t begin, end;   /* tokens that come before and after a text, which the caller puts there; -1: none */
 } tokenizer;
 
 static void tokenizer_free(tokenizer *t) {
