@@ -252,7 +252,7 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
-test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_batch test_engine test_misuse test_runner test_speculation gpu_accuracy gpu_batch gpu_batch_moe gpu_prefill gpu_production)
+test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_batch test_embedding test_engine test_misuse test_runner test_speculation gpu_accuracy gpu_batch gpu_batch_moe gpu_prefill gpu_production)
 	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(CODE)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
 
 # make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?
