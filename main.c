@@ -69,7 +69,9 @@
      models.c        /v1/models
      metrics.c       /metrics
      health.c        /health
-     serve.c         serve: paths, one request, starting, the end
+     routes.c        which path goes where
+     log.c           the line of a request
+     serve.c         serve: one request, starting, the end
 
    Answers and data go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
    2 not asked for properly, 130 stopped with Ctrl-C. */
@@ -176,6 +178,8 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/models.c"
 #include "serve/metrics.c"
 #include "serve/health.c"
+#include "serve/routes.c"
+#include "serve/log.c"
 #include "serve/serve.c"
 
 /* Commands, help and main. */

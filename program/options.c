@@ -24,7 +24,7 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
     int fits;                              /* tokens of context that the program chooses on a GPU; 0: the library does */
     int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
-    int port, parallel, queue, cors;       /* port, queue: -1: not given */
+    int port, parallel, queue, cors, log_json;       /* port, queue: -1: not given */
     double temperature, top_p, min_p, overlap;
     double cache_memory, cache_disk, request_memory;      /* GB; -1: not given */
     double repetition, presence, frequency;                    /* NAN: not given */
@@ -121,7 +121,7 @@ static const option option_table[] = {
     {"--request-memory", "GB", REAL, AT(request_memory), 0.001, 1e6, SERVE,
      "memory for all requests under way; beyond it they are told to come back (default: 2)"},
     {"--api-key", "TEXT", TEXT, AT(api_key), 0, 0, SERVE, "ask clients for this key (default: MOTE_API_KEY, if that is set)"},
-    {"--api-key-file", "FILE", TEXT, AT(api_key_file), 0, 0, SERVE, "ask clients for the key in this file"},
+    {"--api-key-file", "FILE", TEXT, AT(api_key_file), 0, 0, SERVE, "ask clients for a key of this file, one a line; SIGHUP reads it again"},
     {"--allow-host", "NAME", TEXTS, AT(hosts), 0, 0, SERVE, "let clients call this machine by NAME; may be repeated"},
     {"--cors", NULL, FLAG, AT(cors), 0, 0, SERVE, "let web pages of any origin ask"},
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO | SERVE,
@@ -143,7 +143,8 @@ static const option option_table[] = {
      "GPU: blocks for N SMs, streaming multiprocessors (default: all)"},
     {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE,
      "threads, on the CPU (default: one for each processor, at most 256)"},
-    {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request: what it was, tokens, speed, time"},
+    {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request: what it was, why it was refused, tokens, speed, time"},
+    {"--log-json", NULL, FLAG, AT(log_json), 0, 0, SERVE, "these lines as JSON, for machines"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH, "list the kernels that a step on the GPU launches"},
     {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | SELFTEST | HELP, "print this"},
 };

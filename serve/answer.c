@@ -343,6 +343,7 @@ static void answer_tally(const answer *a) {
     used->read += a->read - a->cached;
     used->cached += a->cached;
     used->written += (size_t)a->result.generated_tokens;
+    used->read_seconds += a->result.prompt_seconds;
     used->write_seconds += a->result.generate_seconds;
 }
 
@@ -456,9 +457,11 @@ static int answer_run(answer *a, int generates, failure *f) {
     swapped *e = NULL;
     mote_error error = {0, ""};
     if (!answer_fits(a, generates, f)) return 1;
+    const double asked = clock_seconds();
     server_slot *t = server_slot_take(a, &e, f);
-    if (!t) return f->status != 0;
     a->began = clock_seconds();
+    a->client->used.queue_seconds += a->began - asked;
+    if (!t) return f->status != 0;
     t->answer = a;
     a->slot = t;
     a->cached = a->read = server_slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);

@@ -1,13 +1,6 @@
 /* serve/fields.c: what a request's JSON holds, field by field, and what is said when it is not what was expected. It knows
    JSON and the table of fields, and nothing of what they are for. A field that is null counts as not given. */
 
-typedef struct failure {                   /* why a request is refused; status 0: it is not */
-    int status;
-    const char *code;                      /* a word for programs; NULL: none */
-    char param[64];                        /* the field; "": none */
-    char message[600];
-} failure;
-
 /* The first failure counts. Returns 1. What is quoted of a request may be cut in the middle of a character: what is said is
    whole characters nevertheless, and one line. */
 __attribute__((format(printf, 4, 5)))

@@ -68,6 +68,7 @@ static void reply_open(reply *r, server *s, connection *c, const json *j, const 
     r->request.adds_prompt = 1;
     r->held = c->taken;
     reply_name(r->id, sizeof r->id, prefix);
+    if (*prefix) snprintf(c->id, sizeof c->id, "%s", r->id);
 }
 
 /* Tells in the head which fields of the request were passed over. */
@@ -177,6 +178,7 @@ static void put_anthropic_failure(buf *out, const failure *f) {
 /* In the words of the API whose path it is. */
 static void reply_failure(connection *c, const failure *f) {
     buf out = {NULL, 0, 0, 0};
+    c->told = *f;
     if (!strncmp(c->in.request.path, "/v1/messages", 12)) put_anthropic_failure(&out, f);
     else put_failure(&out, f);
     connection_reply(c, f->status, "application/json", out.data, out.failed ? 0 : out.size);
@@ -190,6 +192,7 @@ static void reply_failed(reply *r, void (*tell)(reply *)) {
         return;
     }
     r->event.size = 0;
+    r->c->told = r->f;
     tell(r);
     connection_end(r->c);
 }

@@ -56,10 +56,10 @@ typedef struct server {
     const mote_model *model;
     mote_runner *runner;                   /* of all sessions */
     char name[256];                        /* of the model */
-    access_rules access;
+    access_rules *access;
     budget budget;                         /* of requests under way */
     listener listener;
-    int verbose;
+    int log;                               /* LOG_... */
     int context, reads_alike;              /* reads_alike: a prompt's bits do not depend on the pieces in which it is read */
     int32_t turn_begins, tool_responds;    /* control tokens; -1: the vocabulary has none */
     int has_efforts;                       /* the chat template knows efforts of thinking */

@@ -382,10 +382,20 @@ static void test_echo(server s) {
 
 // ---- What the server says ---------------------------------------------------------------------------------------------
 
-// The next line it says must begin and end with these; returns what stands between them.
+// The next line it says must begin and end with these; returns what stands between them. "mote: " before a method: a time and an id
+// come between.
 static const char *check_said(FILE *said, const char *begin, const char *end) {
-    static char line[512];
+    static char line[2048];
     size_t n = fgets(line, sizeof line, said) ? strlen(line) : 0, m = strlen(begin), k = strlen(end);
+    int year, month, day, hour, minute, head = 0;
+    double second;
+    char id[64];
+    if (!strncmp(begin, "mote: GET ", 10) || !strncmp(begin, "mote: POST ", 11)) {
+        int found = sscanf(line, "mote: %4d-%2d-%2dT%2d:%2d:%6lfZ %60s%n", &year, &month, &day, &hour, &minute, &second, id, &head);
+        if (!CHECK(found == 7 && year > 2023 && strchr(id, '-'), "no time and id: %s", line)) return "";
+        memmove(line + 5, line + head, n - (size_t)head + 1);
+        n -= (size_t)head - 5;
+    }
     if (!CHECK(n >= m + k && !strncmp(line, begin, m) && !strcmp(line + n - k, end), "said '%.*s', not '%s...%s'", (int)n, line, begin, end)) return "";
     line[n - k] = 0;
     return line + m;
@@ -402,16 +412,20 @@ static void test_log(void) {
     h = post(s, "/v1/completions", "{\"prompt\": [[1, 2, 3], [5, 6]], \"max_tokens\": 2, \"ignore_eos\": true}");
     forget(&h);
     const char *rest = check_said(said, "mote: POST /v1/completions 200: read 5 tokens, cached 0, wrote 4, ", " s\n");
-    CHECK(atof(rest) > 0 && strstr(rest, " tok/s, "), "speed and time: %s", rest);
+    CHECK(atof(rest) > 0 && strstr(rest, " tok/s, waited 0.00 s, reading 0.") && strstr(rest, " s, writing 0."), "speed and times: %s", rest);
     h = post(s, "/v1/completions", "{\"prompt\": [1, 2, 3, 4], \"max_tokens\": 2}");
     forget(&h);
     check_said(said, "mote: POST /v1/completions 200: read ", " s\n");
     h = post(s, "/v1/completions", "{");
     forget(&h);
-    check_said(said, "mote: POST /v1/completions 400, 0.", " s\n");
+    rest = check_said(said, "mote: POST /v1/completions 400: ", " s\n");
+    CHECK(strstr(rest, "the body"), "why: %s", rest);
+    h = post(s, "/v1/completions", "{\"prompt\": \"x\", \"temperature\": -3}");
+    forget(&h);
+    check_said(said, "mote: POST /v1/completions 400 (temperature): temperature must be a number from 0 to 100, 0.", " s\n");
     h = get(s, "/nosuch");
     forget(&h);
-    check_said(said, "mote: GET /nosuch 404, 0.", " s\n");
+    check_said(said, "mote: GET /nosuch 404: there is no /nosuch here: there are /, /health, ", " s\n");
     int fd = dial(s);
     post_on(fd, "/v1/completions", "{\"prompt\": [1, 2, 3], \"max_tokens\": 400, \"ignore_eos\": true}");
     while (metric(s, "sessions_busy") < 1) {
@@ -428,6 +442,49 @@ static void test_log(void) {
     CHECK(code == 130, "ended with %d", code);
     fclose(said);
     close(fd);
+}
+
+// The number of a line's member; -1: there is none.
+static double logged(const char *line, const char *key) {
+    char name[64];
+    snprintf(name, sizeof name, "\"%s\": ", key);
+    const char *at = strstr(line, name);
+    return at ? atof(at + strlen(name)) : -1;
+}
+
+// The same as JSON; the id is that of the answer, and of its head. A request that waits for another: that time is told apart.
+static void test_log_json(void) {
+    FILE *said;
+    char line[2048] = "", id[128];
+    server s = serve_heard("--log-json --context 4096 --parallel 1", &said);
+    heard h = post(s, "/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"secret\"}], \"max_tokens\": 2}");
+    char *at = strstr(h.body, "\"id\": \"chatcmpl-"), *head = strstr(h.data, "\r\nX-Request-Id: chatcmpl-");
+    snprintf(id, sizeof id, "%.31s", at ? at : "no id");
+    CHECK(fgets(line, sizeof line, said) && !memcmp(line, "{\"time\": \"20", 12) && strstr(line, id), "'%s' is not in: %s", id, line);
+    CHECK(head && at && !strncmp(head + 16, at + 7, 25), "the id of the head: %s", h.data);
+    CHECK(logged(line, "status") == 200 && logged(line, "written_tokens") == 2 && strstr(line, "\"reason\": null"), "%s", line);
+    CHECK(!strstr(line, "secret"), "a text of a message: %s", line);
+    forget(&h);
+    h = post(s, "/v1/completions", "{\"prompt\": \"x\", \"top_p\": \"\\u001b[2J\", \"n\": 2}");
+    forget(&h);
+    CHECK(fgets(line, sizeof line, said) && logged(line, "status") == 400 && strstr(line, "\"field\": \"top_p\", \"reason\": \"top_p must be"), "%s", line);
+    h = post(s, "/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"\\u001b\\u009b\\u202e\\u007f\\n\\\"\"}]}]}");
+    forget(&h);
+    CHECK(fgets(line, sizeof line, said) && strstr(line, "of type \\\" \\u009b\\u202e\\u007f \\\""), "controls: %s", line);
+    for (const char *p = line; *p; p++) CHECK((unsigned char)*p >= 0x20 || (*p == '\n' && !p[1]), "a control character: %s", line);
+    int one = dial(s);
+    post_on(one, "/v1/completions", "{\"prompt\": \"Once\", \"max_tokens\": 300, \"ignore_eos\": true}");
+    usleep(50000);
+    h = post(s, "/v1/completions", "{\"prompt\": \"Once\", \"max_tokens\": 1}");
+    forget(&h);
+    CHECK(fgets(line, sizeof line, said) && logged(line, "written_tokens") == 300 && logged(line, "queue_seconds") < 0.05, "%s", line);
+    double took = logged(line, "write_seconds");
+    CHECK(fgets(line, sizeof line, said) && logged(line, "written_tokens") == 1, "%s", line);
+    double waited = logged(line, "queue_seconds"), all = logged(line, "seconds");
+    CHECK(waited > 0 && waited < took && all >= waited && logged(line, "write_seconds") < took, "waited %g of %g s, beside %g s: %s", waited, all, took, line);
+    close(one);
+    stop(s);
+    fclose(said);
 }
 
 int main(int argc, char **argv) {
@@ -460,6 +517,7 @@ int main(int argc, char **argv) {
     stop(parrot);
     stop(s);
     test_log();
+    test_log_json();
     temp_close();
     return test_main_end();
 }
