@@ -1,7 +1,8 @@
 /* serve/field_table.c: every field that requests of the APIs are known to have, and what becomes of it. docs/server.md lists
    the same ones, which a test compares. It knows names, and nothing of JSON or of what the fields are for. */
 
-enum { API_CHAT = 1, API_COMPLETIONS = 2, API_MESSAGES = 4, API_RESPONSES = 8 };
+enum { API_CHAT = 1, API_COMPLETIONS = 2, API_MESSAGES = 4, API_RESPONSES = 8, API_EMBEDDINGS = 16 };
+/* API_ALL: all that answer with tokens. */
 enum { API_CHATS = API_CHAT | API_MESSAGES | API_RESPONSES, API_OPENAI = API_CHAT | API_COMPLETIONS, API_ALL = 15 };
 
 enum {
@@ -191,5 +192,19 @@ static const field_rule field_table[] = {
     {"max_tool_calls", API_RESPONSES, FIELD_PASSED, NULL},
     {"truncation", API_RESPONSES, FIELD_PASSED, NULL},
     {"client_metadata", API_RESPONSES, FIELD_PASSED, NULL},
+
+    /* Embeddings */
+    {"input", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"encoding_format", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"dimensions", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"pooling", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"model", API_EMBEDDINGS, FIELD_PASSED, NULL},
+    {"user", API_EMBEDDINGS, FIELD_PASSED, NULL},
+    {"metadata", API_EMBEDDINGS, FIELD_PASSED, NULL},
+    {"priority", API_EMBEDDINGS, FIELD_PASSED, NULL},
+    {"request_id", API_EMBEDDINGS, FIELD_PASSED, NULL},
+    {"add_special_tokens", API_EMBEDDINGS, FIELD_REFUSED, "true"},
+    {"normalize", API_EMBEDDINGS, FIELD_REFUSED, "true"},
+    {"truncate_prompt_tokens", API_EMBEDDINGS, FIELD_REFUSED, NULL},
 };
 enum { FIELD_COUNT = sizeof field_table / sizeof field_table[0] };
