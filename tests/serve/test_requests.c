@@ -15,7 +15,8 @@ static const api apis[] = {
     {API_CHAT, "/v1/chat/completions", "### Chat completions", "{\"messages\": [" GO "], \"max_tokens\": 1"},
     {API_COMPLETIONS, "/v1/completions", "### Completions", "{\"prompt\": \"go\", \"max_tokens\": 1"},
     {API_MESSAGES, "/v1/messages", "### Messages", "{\"messages\": [" GO "], \"max_tokens\": 1"},
-    {API_RESPONSES, "/v1/responses", "### Responses", "{\"input\": \"go\", \"max_output_tokens\": 1"}};
+    {API_RESPONSES, "/v1/responses", "### Responses", "{\"input\": \"go\", \"max_output_tokens\": 1"},
+    {API_EMBEDDINGS, "/v1/embeddings", "### Embeddings", "{\"input\": [4096]"}};                       /* the first token of the script */
 enum { APIS = sizeof apis / sizeof apis[0] };
 
 // ---- The table and the document --------------------------------------------------------------------------------------
