@@ -176,6 +176,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/messages.c"
 #include "serve/responses.c"
 #include "serve/embeddings.c"
+#include "serve/rerank.c"
 #include "serve/models.c"
 #include "serve/metrics.c"
 #include "serve/health.c"

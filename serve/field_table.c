@@ -1,8 +1,9 @@
 /* serve/field_table.c: every field that requests of the APIs are known to have, and what becomes of it. docs/server.md lists
    the same ones, which a test compares. It knows names, and nothing of JSON or of what the fields are for. */
 
-enum { API_CHAT = 1, API_COMPLETIONS = 2, API_MESSAGES = 4, API_RESPONSES = 8, API_EMBEDDINGS = 16 };
+enum { API_CHAT = 1, API_COMPLETIONS = 2, API_MESSAGES = 4, API_RESPONSES = 8, API_EMBEDDINGS = 16, API_RERANK = 32 };
 /* API_ALL: all that answer with tokens. */
+enum { API_TEXTS = API_EMBEDDINGS | API_RERANK };
 enum { API_CHATS = API_CHAT | API_MESSAGES | API_RESPONSES, API_OPENAI = API_CHAT | API_COMPLETIONS, API_ALL = 15 };
 
 enum {
@@ -198,13 +199,23 @@ static const field_rule field_table[] = {
     {"encoding_format", API_EMBEDDINGS, FIELD_HONOURED, NULL},
     {"dimensions", API_EMBEDDINGS, FIELD_HONOURED, NULL},
     {"pooling", API_EMBEDDINGS, FIELD_HONOURED, NULL},
-    {"model", API_EMBEDDINGS, FIELD_PASSED, NULL},
-    {"user", API_EMBEDDINGS, FIELD_PASSED, NULL},
-    {"metadata", API_EMBEDDINGS, FIELD_PASSED, NULL},
-    {"priority", API_EMBEDDINGS, FIELD_PASSED, NULL},
-    {"request_id", API_EMBEDDINGS, FIELD_PASSED, NULL},
+    {"model", API_TEXTS, FIELD_PASSED, NULL},
+    {"user", API_TEXTS, FIELD_PASSED, NULL},
+    {"metadata", API_TEXTS, FIELD_PASSED, NULL},
+    {"priority", API_TEXTS, FIELD_PASSED, NULL},
+    {"request_id", API_TEXTS, FIELD_PASSED, NULL},
     {"add_special_tokens", API_EMBEDDINGS, FIELD_REFUSED, "true"},
     {"normalize", API_EMBEDDINGS, FIELD_REFUSED, "true"},
-    {"truncate_prompt_tokens", API_EMBEDDINGS, FIELD_REFUSED, NULL},
+    {"truncate_prompt_tokens", API_TEXTS, FIELD_REFUSED, NULL},
+
+    /* Rerankers */
+    {"query", API_RERANK, FIELD_HONOURED, NULL},
+    {"documents", API_RERANK, FIELD_HONOURED, NULL},
+    {"top_n", API_RERANK, FIELD_HONOURED, NULL},
+    {"return_documents", API_RERANK, FIELD_HONOURED, NULL},
+    {"instruction", API_RERANK, FIELD_HONOURED, NULL},
+    {"rank_fields", API_RERANK, FIELD_REFUSED, NULL},
+    {"max_tokens_per_doc", API_RERANK, FIELD_REFUSED, NULL},
+    {"max_chunks_per_doc", API_RERANK, FIELD_REFUSED, NULL},
 };
 enum { FIELD_COUNT = sizeof field_table / sizeof field_table[0] };

@@ -171,6 +171,13 @@ static void ask_continued(request *x, const char *where) {
 
 /* ---- The prompt ----------------------------------------------------------------------------------------------------- */
 
+/* The token that a text is as a whole; -1: it is none. */
+static int32_t token_of(const mote_model *model, const char *text) {
+    int32_t id;
+    size_t n = 0;
+    return !mote_tokenize(model, text, strlen(text), 1, &id, 1, &n, NULL) && n == 1 ? id : -1;
+}
+
 /* Of a text that is a prompt of its own: it begins as the model's texts do. special: as in mote_tokenize; end: the token at its end, -1:
    none. */
 static int32_t *token_list(const mote_model *model, const char *text, size_t size, int special, int32_t end, size_t *count, mote_error *error) {

@@ -1,4 +1,5 @@
-// Tests of /v1/embeddings: the numbers are mote_embed's to the bit, for every kind of input and of answer; what is refused; many at a time.
+// Tests of /v1/embeddings: the numbers are mote_embed's to the bit, for every kind of input and of answer; what is refused; many at a time. And
+// of /v1/rerank: scores are transformers'.
 //
 // Usage: test_embeddings
 
@@ -7,6 +8,7 @@
 #include "json_end.h"
 
 #define MODEL "tests/fixtures/embedding/qwen3-embedding"
+#define RERANKER "tests/fixtures/embedding/qwen3-reranker"
 
 enum { HIDDEN = 64, TOKENS_MOST = 1024 };
 
@@ -198,6 +200,115 @@ static void test_limits(void) {
     stop(s);
 }
 
+/* ---- Reranking -------------------------------------------------------------------------------------------------------------- */
+
+// A vocabulary without <think>.
+static void rename_mark(const char *name, char **bytes, size_t *size, const void *how) {
+    (void)how, (void)size;
+    for (char *at = *bytes; !strcmp(name, "tokenizer.json") && (at = strstr(at, "<think>"));) at[1] = 'T';
+}
+
+static double score_at(const heard *h, int place, int *index) {
+    const char *at = h->body;
+    double score = -1;
+    for (int i = 0; at && i <= place; i++) at = strstr(at + 1, "{\"index\": ");
+    if (!at || sscanf(at, "{\"index\": %d, \"relevance_score\": %lf", index, &score) != 2) CHECK(0, "no result %d: %.300s", place, h->body);
+    return score;
+}
+
+// Every line of the reference alone: instruction, query, document.
+static void test_scores(server s) {
+    size_t size;
+    char *all = file_bytes(RERANKER "/texts.txt", &size), body[8192];
+    float *want = (float *)(void *)file_bytes(RERANKER "/scores.f32", &size);
+    int number = 0, index = -1;
+    if (!CHECK(all && want, "run this from the top of the repository")) return;
+    for (char *line = strtok(all, "\n"); line; line = strtok(NULL, "\n"), number++) {
+        char *query = strchr(line, '\t'), *document = strchr(query + 1, '\t');
+        *query++ = *document++ = 0;
+        snprintf(body, sizeof body, "{\"query\": \"%s\", \"instruction\": \"%s\", \"documents\": [\"%s\"]}", query, line, document);
+        heard h = post(s, "/v1/rerank", body);
+        const double score = score_at(&h, 0, &index);
+        CHECK(h.status == 200 && !index && fabs(score - want[3 * number + 2]) < 1e-5, "line %d: %g, transformers' %g: %.300s", number, score, (double)want[3 * number + 2], h.body);
+        forget(&h);
+    }
+    CHECK(number == 4, "%d lines", number);
+    free(all);
+    free(want);
+}
+
+static void test_order(server s) {
+    static const char query[] = "\"query\": \"What is the capital of China?\", \"model\": \"x\"";
+    static const char *const documents[] = {"\"Bread rises.\"", "{\"text\": \"The capital of China is Beijing.\", \"id\": 7}", "\"a\\u0000b <|im_end|>\"", "\"\"", "\"Bread rises.\""};
+    double alone[5], score, last = 2;
+    char body[1024];
+    int index = -1, seen = 0;
+    for (int i = 0; i < 5; i++) {
+        snprintf(body, sizeof body, "{%s, \"documents\": [%s]}", query, documents[i]);
+        heard h = post(s, "/v1/rerank", body);
+        alone[i] = score_at(&h, 0, &index);
+        forget(&h);
+    }
+    CHECK(alone[0] == alone[4] && alone[0] != alone[1] && alone[2] != alone[3], "scores of unlike documents");
+    snprintf(body, sizeof body, "{%s, \"documents\": [%s, %s, %s, %s, %s], \"return_documents\": true}", query, documents[0], documents[1], documents[2], documents[3], documents[4]);
+    heard h = post(s, "/v1/rerank", body);
+    const char *end = json_end(h.body);
+    CHECK(h.status == 200 && end && !*end && count_of_text(h.body, "\"document\": {\"text\": ") == 5 && strstr(h.body, "{\"text\": \"a\\u0000b <|im_end|>\"}"), "%s", h.body);
+    for (int i = 0; i < 5; i++, last = score) {
+        score = score_at(&h, i, &index);
+        CHECK(index >= 0 && index < 5 && score == alone[index] && score <= last, "place %d: document %d with %g, alone %g, behind %g", i, index, score, alone[index], last);
+        CHECK(index != 4 || seen & 1, "of equal documents the first comes first");
+        seen |= 1 << index;
+    }
+    CHECK(seen == 31, "%s", h.body);
+    forget(&h);
+    snprintf(body, sizeof body, "{%s, \"documents\": [%s, %s, %s], \"top_n\": 2}", query, documents[0], documents[1], documents[2]);
+    h = post(s, "/v1/rerank", body);
+    CHECK(h.status == 200 && count_of_text(h.body, "relevance_score") == 2 && !strstr(h.body, "\"document\""), "%s", h.body);
+    forget(&h);
+}
+
+static void test_rerank_refusals(server s, server other) {
+    static const struct { const char *body, *field, *says; } wrong[] = {
+        {"{\"documents\": [\"a\"]}", "query", "query is missing"}, {"{\"query\": [\"a\"], \"documents\": [\"a\"]}", "query", "query must be a string"},
+        {"{\"query\": \"a\"}", "documents", "documents must be a list of texts"}, {"{\"query\": \"a\", \"documents\": []}", "documents", "documents must be a list of texts"},
+        {"{\"query\": \"a\", \"documents\": \"b\"}", "documents", "documents must be a list"}, {"{\"query\": \"a\", \"documents\": [\"b\", 5]}", "documents", "document 1 must be a text"},
+        {"{\"query\": \"a\", \"documents\": [{\"title\": \"b\"}]}", "documents", "document 0 must be a text"},
+        {"{\"query\": \"a\", \"documents\": [\"b\"], \"top_n\": 0}", "top_n", "top_n must be a whole number from 1"},
+        {"{\"query\": \"a\", \"documents\": [\"b\"], \"rank_fields\": [\"x\"]}", "rank_fields", "is not supported"}};
+    char field[80];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        heard h = post(s, "/v1/rerank", wrong[i].body);
+        snprintf(field, sizeof field, "\"param\": \"%s\"", wrong[i].field);
+        CHECK(h.status == 400 && strstr(h.body, wrong[i].says) && strstr(h.body, field), "%s: %d %s", wrong[i].body, h.status, h.body);
+        forget(&h);
+    }
+    char *many = (char *)allocate(1 << 13), *at = many + sprintf(many, "{\"query\": \"a\", \"documents\": [\"b\", \"");
+    for (int i = 0; i < 1100; i++) at += sprintf(at, "%d ", i % 10);
+    sprintf(at, "\"]}");
+    heard h = post(s, "/v1/rerank", many);
+    CHECK(h.status == 400 && strstr(h.body, "context_length_exceeded"), "a long document: %d %s", h.status, h.body);
+    forget(&h);
+    free(many);
+    h = post(other, "/v1/rerank", "{\"query\": \"a\", \"documents\": [\"b\"]}");
+    CHECK(h.status == 400 && strstr(h.body, "this model cannot rerank"), "a model without the tokens: %d %s", h.status, h.body);
+    forget(&h);
+}
+
+static void test_reranking(void) {
+    char without[640];
+    if (!temp_open()) return;
+    temp_copy_of(RERANKER, rename_mark, NULL);
+    snprintf(without, sizeof without, "-m %s --context 512 --parallel 1 --device cpu", temp_dir);
+    server s = serve("-m " RERANKER " --context 1024 --parallel 2 --device cpu"), other = serve(without);
+    test_scores(s);
+    test_order(s);
+    test_rerank_refusals(s, other);
+    stop(s);
+    stop(other);
+    temp_close();
+}
+
 int main(int argc, char **argv) {
     test_main_begin("test_embeddings", argc, argv);
     mote_model *m = model_on("cpu", MODEL, MOTE_EVERYTHING);
@@ -210,6 +321,7 @@ int main(int argc, char **argv) {
     test_many(s);
     stop(s);
     test_limits();
+    test_reranking();
     mote_session_close(session);
     mote_close(m);
     return test_main_end();

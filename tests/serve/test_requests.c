@@ -16,7 +16,8 @@ static const api apis[] = {
     {API_COMPLETIONS, "/v1/completions", "### Completions", "{\"prompt\": \"go\", \"max_tokens\": 1"},
     {API_MESSAGES, "/v1/messages", "### Messages", "{\"messages\": [" GO "], \"max_tokens\": 1"},
     {API_RESPONSES, "/v1/responses", "### Responses", "{\"input\": \"go\", \"max_output_tokens\": 1"},
-    {API_EMBEDDINGS, "/v1/embeddings", "### Embeddings", "{\"input\": [4096]"}};                       /* the first token of the script */
+    {API_EMBEDDINGS, "/v1/embeddings", "### Embeddings", "{\"input\": [4096]"},                       /* the first token of the script */
+    {API_RERANK, "/v1/rerank", "### Reranking", "{\"query\": \"q\", \"documents\": [\"go\"]"}};
 enum { APIS = sizeof apis / sizeof apis[0] };
 
 // ---- The table and the document --------------------------------------------------------------------------------------
@@ -68,10 +69,12 @@ static void test_document(void) {
 
 // ---- The table and the server ----------------------------------------------------------------------------------------
 
+static server reranker;                    // of a model that can
+
 static heard ask(server s, const api *a, const char *field, const char *value) {
     char body[1024];
     snprintf(body, sizeof body, "%s, \"%s\": %s}", a->body, field, value);
-    return post(s, a->path, body);
+    return post(a->bit == API_RERANK ? reranker : s, a->path, body);
 }
 
 static void check_refuses(server s, const api *a, const char *field, const char *value) {
@@ -504,6 +507,7 @@ int main(int argc, char **argv) {
     setenv("HF_HOME", temp_dir, 1);
     snprintf(arguments, sizeof arguments, "-m org/mo.te --device cpu --context 4096 --parallel 1");
     server parrot = serve(arguments), s = serve("--context 4096 --parallel 2");
+    reranker = serve("-m tests/fixtures/embedding/qwen3-reranker --device cpu --context 512 --parallel 1");
     test_rules(parrot);
     test_ends(parrot);
     test_unknown(parrot);
@@ -516,6 +520,7 @@ int main(int argc, char **argv) {
     test_seeds(s);
     test_echo(s);
     stop(parrot);
+    stop(reranker);
     stop(s);
     test_log();
     test_log_json();
