@@ -359,7 +359,7 @@ typedef struct mote_embedding {
    The tokens: mote_info.begin_token, if there is one, those of mote_tokenize, mote_info.end_token, if there is one. Models that were trained
    for it want an instruction before a query, which their card tells: "Instruct: ...\nQuery:..." for Qwen3-Embedding, none before documents.
    Any model has embeddings. Those of one that was not trained for it (mote_info.pooling is MOTE_POOLING_DEFAULT) find related texts
-   poorly. Where modules.json asks for something else than rows of length 1, MOTE_POOLING_DEFAULT is refused by its name. Nothing is drafted
+   poorly. Where modules.json asks for what mote does not have, MOTE_POOLING_DEFAULT is refused, and the message names it. Nothing is drafted
    here: MOTE_MTP_OFF saves an MTP layer's work. */
 int mote_embed(mote_session *session, const int32_t *ids, size_t count, const mote_embedding *options, float *embedding,
                mote_error *error);

@@ -10,7 +10,7 @@ static int module_is(const json *j, uint32_t module, const char *kind) {
     return n->size == size || j->text[n->start + n->size - size - 1] == '.';
 }
 
-/* MOTE_POOLING_... of a mode's name; MOTE_POOLING_DEFAULT: mote has it not. */
+/* MOTE_POOLING_... of a mode's name; MOTE_POOLING_DEFAULT: mote does not have it. */
 static int pooling_mode(const char *mode, size_t size) {
     static const struct { const char *name; int pooling; } modes[] = {
         {"lasttoken", MOTE_POOLING_LAST}, {"mean", MOTE_POOLING_MEAN}, {"mean_tokens", MOTE_POOLING_MEAN}};

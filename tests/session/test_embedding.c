@@ -13,8 +13,9 @@
 enum { TOKENS_MOST = 2048, HIDDEN_MOST = 256 };
 
 // How far from transformers in float64, and a GPU from the CPU with keys and values in BF16: the length of the difference of two
-// embeddings, which have length 1. Prefill rounds to F16.
-static const double CPU_RULE = 1e-5, GPU_RULE = 3e-2;
+// embeddings, which have length 1. A cache in BF16 alone costs the CPU 3e-3; prefill rounds to F16, too. A wrong row is some 1 off. Where a
+// close choice of an expert turns, one row is off by what another expert is in its place.
+static const double CPU_RULE = 1e-5, GPU_RULE = 3e-2, EXPERTS_RULE = 1e-1;
 
 static int is_gpu;
 
@@ -215,7 +216,7 @@ static void check_text(mote_model *m, const char *name, size_t n) {
 }
 
 // A GPU beside the CPU, which has the same cache.
-static void check_beside(mote_model *m, const char *dir) {
+static void check_beside(mote_model *m, const char *dir, double rule) {
     static const size_t lengths[] = {1, 3, 4, 5, 8, 9, 64, 65, 130, 1100};
     static int32_t ids[TOKENS_MOST];
     const int hidden = mote_model_info(m)->hidden_size;
@@ -230,7 +231,7 @@ static void check_beside(mote_model *m, const char *dir) {
             EXPECT(MOTE_OK, embed(t, ids, lengths[i], pooling, 0, want));
             const double off = distance(got, want, hidden);
             worst = fmax(worst, off);
-            CHECK(off < GPU_RULE, "%s: %zu tokens, pooling %d: the GPU is %g off the CPU", dir, lengths[i], pooling, off);
+            CHECK(off < rule, "%s: %zu tokens, pooling %d: the GPU is %g off the CPU", dir, lengths[i], pooling, off);
         }
     printf("test_embedding: %s: off the CPU by %.1e at most\n", dir, worst);
     mote_session_close(s);
@@ -294,13 +295,13 @@ static void test_company(mote_model *m, const char *name) {
     mote_runner_close(runner);
 }
 
-static void test_bits(const char *dir) {
+static void test_bits(const char *dir, double rule) {
     static const size_t lengths[] = {1, 2, 4, 5, 8, 9, 64, 65, 300, 1100};
     mote_model *m = model_of(dir, MOTE_EVERYTHING);
     const int is_small = mote_model_info(m)->hidden_size < 100 && !test_brief;              // more than POOLED_ROWS rows take it no time
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths - !is_small; i++) check_text(m, dir, lengths[i]);
     test_company(m, dir);
-    if (is_gpu) check_beside(m, dir);
+    if (is_gpu) check_beside(m, dir, rule);
     mote_close(m);
 }
 
@@ -444,8 +445,8 @@ int main(int argc, char **argv) {
     if (!temp_open()) return test_main_end();
     test_reference();
     test_reranker();
-    test_bits(EMBEDDING);
-    test_bits("models/demo");
+    test_bits(EMBEDDING, GPU_RULE);
+    test_bits("models/demo", EXPERTS_RULE);
     test_refusals();
     test_besides();
     test_damaged();
