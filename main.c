@@ -66,6 +66,8 @@
      parts.c         answers that consist of parts
      messages.c      /v1/messages
      responses.c     /v1/responses
+     embeddings.c    /v1/embeddings
+     rerank.c        /v1/rerank
      models.c        /v1/models
      metrics.c       /metrics
      health.c        /health
