@@ -71,6 +71,8 @@
      models.c        /v1/models
      metrics.c       /metrics
      health.c        /health
+     llamacpp.c      /props and /slots
+     ollama.c        /api/chat and what else begins with /api/
      routes.c        which path goes where
      log.c           the line of a request
      serve.c         serve: one request, starting, the end
@@ -182,6 +184,8 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/models.c"
 #include "serve/metrics.c"
 #include "serve/health.c"
+#include "serve/llamacpp.c"
+#include "serve/ollama.c"
 #include "serve/routes.c"
 #include "serve/log.c"
 #include "serve/serve.c"

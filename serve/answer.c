@@ -17,7 +17,8 @@ typedef struct answer {
     mote_sampling sampling;                /* its bias in `bias` */
     buf bias;
     buf stops, stop_texts;                 /* char *[], which point into the texts */
-    int max_tokens, min_tokens, ignores_end, is_raw;
+    int max_tokens;                        /* -1: no limit; 0: the prompt alone is read */
+    int min_tokens, ignores_end, is_raw;
     int thinking_budget;                   /* tokens; 0: no limit */
     int gives_ids, gives_timings;          /* events carry the token's id; how long it took so far */
     int gives_progress;                    /* of the prompt, as it is read */
@@ -327,13 +328,13 @@ static int answer_generate(answer *a, server_slot *t, mote_error *error) {
     g.top_logprobs = a->top >= 0 ? a->top : 0;
     g.user = a;
     do {
-        g.max_tokens = most ? most - a->result.generated_tokens : 0;
+        g.max_tokens = most > 0 ? most - a->result.generated_tokens : 0;
         code = mote_generate(t->session, &g, &r, error);
         if (r.stop >= 0) a->result.stop = r.stop;
         a->result.stop_text = r.stop_text;
         a->result.thinking_tokens += r.thinking_tokens;
         a->result.generate_seconds += r.generate_seconds;
-    } while (!code && a->ignores_end && r.stop == MOTE_STOP_EOS && (!most || a->result.generated_tokens < most));
+    } while (!code && a->ignores_end && r.stop == MOTE_STOP_EOS && (most < 0 || a->result.generated_tokens < most));
     answer_event(a);
     return code || !a->failed ? code : fail_memory(error);
 }
@@ -445,9 +446,9 @@ static void server_slot_release(server_slot *t, answer *a, int code) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* generates: at least one token. */
-static int answer_fits(answer *a, int generates, failure *f) {
-    size_t most = (size_t)(a->server->context - generates), top = a->top > 0 ? (size_t)a->top : 0;
+/* An answer needs place for one token at least. */
+static int answer_fits(answer *a, failure *f) {
+    size_t most = (size_t)(a->server->context - (a->max_tokens != 0)), top = a->top > 0 ? (size_t)a->top : 0;
     if (a->prompt_count > most) {
         a->too_long(f, a->prompt_count, most);
         f->code = "context_length_exceeded";
@@ -462,11 +463,11 @@ static int answer_fits(answer *a, int generates, failure *f) {
     return 1;
 }
 
-/* generates: 0: the prompt alone is wanted. Returns 0, also when the client has gone; else f says what is wrong. */
-static int answer_run(answer *a, int generates, failure *f) {
+/* Returns 0, also when the client has gone; else f says what is wrong. */
+static int answer_run(answer *a, failure *f) {
     swapped *e = NULL;
     mote_error error = {0, ""};
-    if (!answer_fits(a, generates, f)) return 1;
+    if (!answer_fits(a, f)) return 1;
     const double asked = clock_seconds();
     server_slot *t = server_slot_take(a, &e, f);
     a->began = clock_seconds();
@@ -480,7 +481,8 @@ static int answer_run(answer *a, int generates, failure *f) {
     int code = a->embeds ? answer_embed(a, t, &error) : a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
     a->result.prompt_seconds = clock_seconds() - a->began;
     if (!code && a->scored && !a->echo) a->scored(a, 0, a->prompt_count);
-    if (!code && generates) code = answer_generate(a, t, &error);
+    if (a->max_tokens == 0) a->result.stop = MOTE_STOP_LENGTH;
+    else if (!code) code = answer_generate(a, t, &error);
     if (!code) a->read = a->prompt_count;
     answer_tally(a);
     server_slot_release(t, a, code);

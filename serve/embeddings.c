@@ -35,7 +35,8 @@ static void embeddings_ask(embeddings *e) {
     if (!e->numbers || x->noted.failed) refuse(q->f, 503, NULL, "out of memory");
     x->a->embeds = &e->how;
     x->a->embedding = e->numbers;
-    x->a->forgets = x->a->is_raw = 1;      /* each is read from its beginning */
+    x->a->forgets = x->a->is_raw = 1;      /* each is read from its beginning, */
+    x->a->max_tokens = 0;                  /* and nothing follows */
 }
 
 /* An input into the answer, as its prompt. A text is what somebody wrote, so none of it becomes a control token; around it are the
@@ -98,7 +99,7 @@ static void embedding_run(embeddings *e, uint32_t input) {
     reply *r = &e->r;
     answer_again(&r->a);
     embedding_input(e, input);
-    if (r->f.status || answer_run(&r->a, 0, &r->f) || r->f.status || r->c->gone) return;
+    if (r->f.status || answer_run(&r->a, &r->f) || r->f.status || r->c->gone) return;
     put_embedding(e);
     e->tokens += r->a.prompt_count;
     int status = connection_take(r->c, r->held + COPIES * e->data.size);

@@ -139,7 +139,7 @@ static void check_fields(const fields *q, int api, buf *noted) {
     for (uint32_t k = q->object + 1; k < node_next(q, q->object) && !q->f->status; k = node_next(q, k + 1)) {
         const field_rule *r = find_rule(q->j, k, api);
         if (node_type(q, k + 1) == JSON_NULL) continue;
-        if (!r || r->rule == FIELD_NOTED) note(noted, q->j->text + q->j->nodes[k].start, q->j->nodes[k].size);
+        if (!r || (r->rule == FIELD_NOTED && (!r->nothing || field_asks(q, k + 1, r->nothing)))) note(noted, q->j->text + q->j->nodes[k].start, q->j->nodes[k].size);
         else if (r->rule == FIELD_REFUSED && field_asks(q, k + 1, r->nothing))
             refuse(q->f, 400, r->name, "%s is not supported", r->name);
     }

@@ -24,17 +24,6 @@ static void put_log_text(buf *out, const char *key, const char *text) {
     buf_free(&quoted);
 }
 
-/* The time of day, as RFC 3339 has it. */
-static void put_time(buf *out) {
-    struct timespec now;
-    struct tm parts;
-    char text[32];
-    clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &parts);
-    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
-    putf(out, "%s.%03ldZ", text, now.tv_nsec / 1000000);
-}
-
 /* seconds: since the request's head was there. */
 static void put_log_json(buf *out, const connection *c, double seconds) {
     const http_request *q = &c->in.request;

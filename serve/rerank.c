@@ -141,6 +141,7 @@ static void serve_rerank(server *s, connection *c, const json *j) {
     k.r.a.user = &k;
     k.r.a.scored = rerank_scored;
     k.r.a.forgets = k.r.a.is_raw = 1;
+    k.r.a.max_tokens = 0;
     rerank_ask(&k);
     rerank_find(&k);
     const uint32_t documents = field(&k.r.request.q, "documents");
@@ -148,7 +149,7 @@ static void serve_rerank(server *s, connection *c, const json *j) {
         answer_again(&k.r.a);
         rerank_take(&k, d);
         if (!k.r.f.status) rerank_prompt(&k);
-        if (k.r.f.status || answer_run(&k.r.a, 0, &k.r.f)) break;
+        if (k.r.f.status || answer_run(&k.r.a, &k.r.f)) break;
         k.tokens += k.r.a.prompt_count;
     }
     if (!k.r.f.status && !c->gone) rerank_whole(&k);

@@ -38,7 +38,18 @@ static const route route_table[] = {
 
     /* As llama.cpp's server has them */
     {"GET", "/models", 0, serve_models},
+    {"GET", "/props", 0, serve_props},
+    {"GET", "/slots", 0, serve_slots},
     {"POST", "/chat/completions", 0, serve_chat},
+    {"POST", "/completion", 0, serve_native_completions},
+    {"POST", "/completions", 0, serve_native_completions},
+
+    /* As Ollama has them */
+    {"GET", "/api/version", 0, serve_ollama_version},
+    {"GET", "/api/tags", 0, serve_ollama_tags},
+    {"GET", "/api/ps", 0, serve_ollama_tags},
+    {"POST", "/api/chat", 0, serve_ollama_chat},
+    {"POST", "/api/generate", 0, serve_ollama_generate},
 };
 enum { ROUTE_COUNT = sizeof route_table / sizeof route_table[0] };
 

@@ -3,7 +3,7 @@
    The first Ctrl-C or SIGTERM stops taking requests and lets answers finish, a second one ends the program the hard way. SIGHUP
    reads the key file again; where there is none, it is a SIGTERM. */
 
-enum { SLOTS_MOST = 64, WAITING_DEFAULT = 64 };
+enum { WAITING_DEFAULT = 64 };
 
 /* ---- One request -------------------------------------------------------------------------------------------------- */
 

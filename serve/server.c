@@ -4,7 +4,7 @@
    the same time meets there: steps of several answers become one pass, a prompt goes on between them. So nothing here says who may
    compute; `lock` is never held while something computes, or anyone waits for that. */
 
-enum { SNAPSHOTS_MOST = 64 };              /* of a session */
+enum { SLOTS_MOST = 64, SNAPSHOTS_MOST = 64 };             /* sessions; snapshots of one */
 
 /* A place in a timeline to which its session can go back. */
 typedef struct snapshot {

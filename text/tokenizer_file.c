@@ -231,13 +231,16 @@ static int load_added_token(loader *l, uint32_t object, uint32_t content) {
     }
     l->left.size = 0;
     if (!load_string(j, content, &l->left)) return fail_memory(l->err);
-    const int normalized = is_flag(j, object, "normalized", JSON_TRUE) && !t->characters; /* the space in front is no part of it */
+    const int normalized = is_flag(j, object, "normalized", JSON_TRUE);
     added_set *set = normalized ? &t->normalized : &t->raw;
     added_token *added = set->list + set->count++;
     added->start = (uint32_t)t->bytes.size;
     added->id = id;
     if (normalized && t->use_nfc) {
         nfc(l->left.data, l->left.size, &t->bytes);
+    } else if (normalized && t->characters && !t->late_spaces) {
+        if (t->space == SPACE_ALWAYS) buf_add(&t->bytes, " ", 1);
+        for (const char *p = l->left.data, *end = p + l->left.size; p < end;) put_unmarked(&t->bytes, &p, end);
     } else {
         buf_add(&t->bytes, l->left.data, l->left.size);
     }

@@ -245,5 +245,6 @@ static int load_steps(loader *l, uint32_t model) {
     l->t->kind = SPLIT_NONE;
     code = load_space_normalizer(l, normalizer, metaspace);
     if (!code && metaspace) code = load_metaspace(l, pre);
+    l->t->late_spaces = metaspace;
     return code ? code : load_space_decoder(l, decoder);
 }
