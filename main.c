@@ -67,7 +67,7 @@
      messages.c      /v1/messages
      responses.c     /v1/responses
      embeddings.c    /v1/embeddings
-     rerank.c        /v1/rerank
+     rerank.c        /v1/rerank, /v2/rerank
      models.c        /v1/models
      metrics.c       /metrics
      health.c        /health

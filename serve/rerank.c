@@ -1,4 +1,4 @@
-/* serve/rerank.c: POST /v1/rerank, as Jina's and Cohere's clients speak it: documents by how well each answers a query, as Qwen3-Reranker judges it.
+/* serve/rerank.c: POST /v1/rerank and /v2/rerank, as Jina's and Cohere's clients speak it: documents by how well each answers a query, as Qwen3-Reranker judges it.
    Each is a prompt of its own; the score is the probability of yes among yes and no as the next token. */
 
 typedef struct ranked {

@@ -33,6 +33,7 @@ static const route route_table[] = {
     {"POST", "/v1/responses", 0, serve_responses},
     {"POST", "/v1/embeddings", 0, serve_embeddings},
     {"POST", "/v1/rerank", 0, serve_rerank},
+    {"POST", "/v2/rerank", 0, serve_rerank},
     {"POST", "/tokenize", 0, serve_tokenize},
     {"POST", "/detokenize", 0, serve_detokenize},
 

@@ -245,7 +245,7 @@ static void test_order(server s) {
     int index = -1, seen = 0;
     for (int i = 0; i < 5; i++) {
         snprintf(body, sizeof body, "{%s, \"documents\": [%s]}", query, documents[i]);
-        heard h = post(s, "/v1/rerank", body);
+        heard h = post(s, "/v2/rerank", body);
         alone[i] = score_at(&h, 0, &index);
         forget(&h);
     }
