@@ -49,8 +49,9 @@ static void embedding_input(embeddings *e, uint32_t input) {
     mote_error error = {0, ""};
     buf ids = {NULL, 0, 0, 0};
     if (j->nodes[input].type == JSON_STRING) {
+        const size_t n = json_string(j, input, NULL, 0);
         char *text = node_text(j, input);
-        a->prompt = text ? token_list(a->server->model, text, json_string(j, input, NULL, 0), 0, info->end_token, &a->prompt_count, &error) : NULL;
+        if (text) a->prompt = token_list(a->server->model, text, n, 0, info->end_token, &a->prompt_count, &error);
         free(text);
         if (!a->prompt && !refuse_error(f, &error)) refuse(f, 503, NULL, "out of memory");
     } else if (j->nodes[input].type == JSON_ARRAY) {

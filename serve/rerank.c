@@ -1,5 +1,5 @@
-/* serve/rerank.c: POST /v1/rerank and /v2/rerank, as Jina's and Cohere's clients speak it: documents by how well each answers a query, as Qwen3-Reranker judges it.
-   Each is a prompt of its own; the score is the probability of yes among yes and no as the next token. */
+/* serve/rerank.c: POST /v1/rerank and /v2/rerank, as Jina's and Cohere's clients speak it: documents by how well each answers a query, as
+   Qwen3-Reranker judges it. Each is a prompt of its own; the score is the probability of yes among yes and no as the next token. */
 
 typedef struct ranked {
     int index;
@@ -17,8 +17,9 @@ typedef struct rerank {
 } rerank;
 
 /* Around what the request says, as the model's card has it. */
-static const char rerank_before[] = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. "
-                                    "Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
+static const char rerank_before[] =
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    "Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
 static const char rerank_after[] = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
 /* The model's tokens for the prompt and the answer; one without them is no such reranker. */

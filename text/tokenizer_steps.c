@@ -194,7 +194,8 @@ static int load_template_token(loader *l, uint32_t token, uint32_t known, int32_
         *id = (int32_t)number;
         return MOTE_OK;
     }
-    return fail(l->err, MOTE_EFORMAT, "%s: post_processor: expected the tokens around a text to be in special_tokens, with one id each", l->path);
+    return fail(l->err, MOTE_EFORMAT, "%s: post_processor: expected the tokens around a text to be in special_tokens, with one id each",
+                l->path);
 }
 
 /* A TemplateProcessing: the tokens that it puts before and after a text. */
