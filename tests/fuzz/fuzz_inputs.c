@@ -518,7 +518,7 @@ static void fuzz_modules(const buf *modules, const buf *pooling) {
     must(!mkdir(in_temp("1_Pooling"), 0700), "cannot make a temporary folder");
     write_temp(POOLING, pooling);
     write_temp("modules.json", modules);
-    write_temp("tokenizer.json", &seeds[SEED_TOKENIZER]);
+    write_temp("chat_template.jinja", &seeds[SEED_TEMPLATE]);
     must(!mote_open(temp_dir, &o, &m, &err), "modules.json keeps a model from being opened");
     check_error(m->no_pooling.code, &m->no_pooling);
     must(!m->no_pooling.code == (m->info.pooling == MOTE_POOLING_LAST || m->info.pooling == MOTE_POOLING_MEAN), "pooling");
