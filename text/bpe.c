@@ -332,7 +332,7 @@ static void encode_added(encoder *e, const added_set *s, const text_piece *text,
             between(e, &part);
             buf_add(e->ids, &found->id, sizeof found->id);
             part.p = p += found->size;
-            part.outside = text->outside + i;
+            if (i) part.outside = text->outside + i;       /* those up to there lie before it */
             part.count = 0;
         }
         if (i == text->count) break;
@@ -345,9 +345,10 @@ static void encode_added(encoder *e, const added_set *s, const text_piece *text,
 
 /* Notes that bytes of the normalised text, from `from` to its end, are from outside. */
 static void put_range(encoder *e, size_t from) {
-    text_range *last = (text_range *)(void *)(e->ranges.data + e->ranges.size) - 1, one = {from, e->text.size};
+    text_range one = {from, e->text.size}, *list = (text_range *)(void *)e->ranges.data;
+    const size_t n = e->ranges.size / sizeof one;
     if (from == e->text.size) return;
-    if (e->ranges.size && last->end == from) last->end = one.end;
+    if (n && list[n - 1].end == from) list[n - 1].end = one.end;
     else buf_add(&e->ranges, &one, sizeof one);
 }
 
