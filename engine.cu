@@ -30,6 +30,7 @@
 #endif
 #include <dirent.h>
 #include <float.h>
+#include <fnmatch.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
@@ -103,6 +104,7 @@ static double seconds(void) {
 #include "checkpoint/quantization_check.c"
 #include "checkpoint/items.c"
 #include "checkpoint/find.c"
+#include "checkpoint/publish.c"
 #include "checkpoint/memory.c"
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"
@@ -126,6 +128,7 @@ static double seconds(void) {
 #include "families/llama.c"
 #include "families/mixtral.c"
 #include "families/families.c"
+#include "families/keys.c"
 #include "families/config.c"
 #include "model/info.c"
 #include "model/weights.c"

@@ -24,12 +24,33 @@ const char *mote_version(void) {
     return MOTE_VERSION;
 }
 
-/* Binds all tensors of the model that m->c describes: to files, or, with a quantization mix, to none. */
-static int model_bind_to(mote_model *m, checkpoint *files, const quantization_mix *mix, binder *b,
-                         const mote_callbacks *callbacks, mote_error *err) {
+/* Fills in the table of files that are not there with what a published checkpoint of m has, stored as a quantization mix says: binds
+   a model like it, which is thrown away. */
+static int model_publish(const mote_model *m, checkpoint *files, const quantization_mix *mix, mote_error *err) {
+    mote_model like = *m;
+    binder b;
+    mote_callbacks none;
+    memset(&b, 0, sizeof b);
+    memset(&none, 0, sizeof none);
+    files->shards = (shard *)calloc(1, sizeof *files->shards);
+    if (!files->shards) return fail_memory(err);
+    files->shard_count = 1;
+    files->shards[0].fd = -1;
+    snprintf(files->shards[0].path, sizeof files->shards[0].path, "%s", files->dir);
+    b.files = files;
+    b.m = &like;
+    b.publishes = mix;
+    b.err = err;
+    bind_model(&b, &none);
+    buf_free(&b.items);
+    weights_free(&like);
+    return b.code;
+}
+
+/* Binds all tensors of the model that m->c describes. */
+static int model_bind_to(mote_model *m, checkpoint *files, binder *b, const mote_callbacks *callbacks, mote_error *err) {
     b->files = files;
     b->m = m;
-    b->mix = mix;
     b->err = err;
     bind_model(b, callbacks);
     if (b->code) return b->code;
@@ -48,12 +69,13 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     quantization_check check;
     int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
     files->dir = dir;
-    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_mix(dir, m->quantize, &mix, err);
-    if (!code && !there) code = model_bind_to(m, files, mix, b, callbacks, err);
+    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_mix(dir, &mix, err);
+    if (!code && !there) code = model_publish(m, files, mix, err);
+    if (!code && !there) code = model_bind_to(m, files, b, callbacks, err);
     else if (!code) {
         quantization_check_read(&check, dir);
         b->check = &check;
-        code = model_bind_to(m, files, NULL, b, callbacks, err);
+        code = model_bind_to(m, files, b, callbacks, err);
         if (!code) quantization_check_notice(&check, dir, callbacks);
         quantization_check_free(&check);
     }
@@ -144,11 +166,8 @@ void mote_close(mote_model *model) {
     if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
     tokenizer_free(model->text);
     vocabulary_free(model->words);
-    free(model->c.mixers);
-    free(model->layers);
-    free(model->experts);
-    free(model->kv_scales);
-    free(model->frequencies);
+    config_free(&model->c);
+    weights_free(model);
     buf_free(&model->eos);
     model->memory->release(model);
     free(model);
