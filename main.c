@@ -66,6 +66,8 @@
      parts.c         answers that consist of parts
      messages.c      /v1/messages
      responses.c     /v1/responses
+     embeddings.c    /v1/embeddings
+     rerank.c        /v1/rerank, /v2/rerank
      models.c        /v1/models
      metrics.c       /metrics
      health.c        /health
@@ -177,6 +179,8 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/parts.c"
 #include "serve/messages.c"
 #include "serve/responses.c"
+#include "serve/embeddings.c"
+#include "serve/rerank.c"
 #include "serve/models.c"
 #include "serve/metrics.c"
 #include "serve/health.c"

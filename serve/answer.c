@@ -29,6 +29,8 @@ typedef struct answer {
     int tool_choice, one_call;             /* as in mote_generation */
     char *tool;                            /* the one to call; NULL: any. Owned */
     int echo;                              /* the prompt's tokens are to be scored: see scores */
+    const mote_embedding *embeds;          /* the prompt's embedding is all that is wanted, as this says; NULL: it is not */
+    float *embedding;                      /* [dimensions] it */
     void (*event)(struct answer *a);       /* a token's part of the answer is complete: in piece, token, calls */
     void (*scored)(struct answer *a, size_t at, size_t n);     /* n tokens of the prompt have been read, with their scores */
     void (*progress)(struct answer *a, int what);              /* PROGRESS_...; NULL: nobody asks */
@@ -291,6 +293,14 @@ static int answer_score(answer *a, server_slot *t, mote_error *error) {
     return code;
 }
 
+/* Reads the whole prompt for its embedding; nobody will go on from it. */
+static int answer_embed(answer *a, server_slot *t, mote_error *error) {
+    t->asked = 0;
+    int code = mote_embed(t->session, a->prompt, a->prompt_count, a->embeds, a->embedding, error);
+    note_speed(a->server);
+    return code;
+}
+
 static int answer_generate(answer *a, server_slot *t, mote_error *error) {
     mote_generation g = {.size = sizeof g};
     mote_result r = {0};
@@ -473,7 +483,7 @@ static int answer_run(answer *a, failure *f) {
     t->of_chats = !a->is_raw;
     a->state = ANSWER_READS;
     answer_progress(a, PROGRESS_READING);
-    int code = a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
+    int code = a->embeds ? answer_embed(a, t, &error) : a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
     a->result.prompt_seconds = clock_seconds() - a->began;
     if (!code && a->scored && !a->echo) a->scored(a, 0, a->prompt_count);
     if (a->max_tokens == 0) a->result.stop = MOTE_STOP_LENGTH;

@@ -3,6 +3,7 @@
 
 enum { API_CHAT = 1, API_COMPLETIONS = 2, API_MESSAGES = 4, API_RESPONSES = 8 };
 enum { API_OLLAMA_CHAT = 16, API_OLLAMA_GENERATE = 32, API_OLLAMA = 48, API_OLLAMA_OPTIONS = 64 };     /* not in API_ALL */
+enum { API_EMBEDDINGS = 128, API_RERANK = 256, API_TEXTS = API_EMBEDDINGS | API_RERANK };              /* nor these, which generate nothing */
 enum { API_CHATS = API_CHAT | API_MESSAGES | API_RESPONSES, API_OPENAI = API_CHAT | API_COMPLETIONS, API_ALL = 15 };
 
 enum {
@@ -192,6 +193,30 @@ static const field_rule field_table[] = {
     {"max_tool_calls", API_RESPONSES, FIELD_PASSED, NULL},
     {"truncation", API_RESPONSES, FIELD_PASSED, NULL},
     {"client_metadata", API_RESPONSES, FIELD_PASSED, NULL},
+
+    /* Embeddings */
+    {"input", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"encoding_format", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"dimensions", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"pooling", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"model", API_TEXTS, FIELD_PASSED, NULL},
+    {"user", API_TEXTS, FIELD_PASSED, NULL},
+    {"metadata", API_TEXTS, FIELD_PASSED, NULL},
+    {"priority", API_TEXTS, FIELD_PASSED, NULL},
+    {"request_id", API_TEXTS, FIELD_PASSED, NULL},
+    {"add_special_tokens", API_EMBEDDINGS, FIELD_REFUSED, "true"},
+    {"normalize", API_EMBEDDINGS, FIELD_REFUSED, "true"},
+    {"truncate_prompt_tokens", API_TEXTS, FIELD_REFUSED, NULL},
+
+    /* Rerankers */
+    {"query", API_RERANK, FIELD_HONOURED, NULL},
+    {"documents", API_RERANK, FIELD_HONOURED, NULL},
+    {"top_n", API_RERANK, FIELD_HONOURED, NULL},
+    {"return_documents", API_RERANK, FIELD_HONOURED, NULL},
+    {"instruction", API_RERANK, FIELD_HONOURED, NULL},
+    {"rank_fields", API_RERANK, FIELD_REFUSED, NULL},
+    {"max_tokens_per_doc", API_RERANK, FIELD_REFUSED, NULL},
+    {"max_chunks_per_doc", API_RERANK, FIELD_REFUSED, NULL},
 
     /* Ollama's */
     {"messages", API_OLLAMA_CHAT, FIELD_HONOURED, NULL},

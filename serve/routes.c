@@ -31,6 +31,9 @@ static const route route_table[] = {
     {"POST", "/v1/messages", 0, serve_messages},
     {"POST", "/v1/messages/count_tokens", 0, serve_count_tokens},
     {"POST", "/v1/responses", 0, serve_responses},
+    {"POST", "/v1/embeddings", 0, serve_embeddings},
+    {"POST", "/v1/rerank", 0, serve_rerank},
+    {"POST", "/v2/rerank", 0, serve_rerank},
     {"POST", "/tokenize", 0, serve_tokenize},
     {"POST", "/detokenize", 0, serve_detokenize},
 

@@ -142,13 +142,6 @@ static void catch_stop(const access_rules *a) {
 
 /* ---- Starting ----------------------------------------------------------------------------------------------------- */
 
-/* The token that a text is as a whole; -1: it is none. */
-static int32_t token_of(const mote_model *model, const char *text) {
-    int32_t id;
-    size_t n = 0;
-    return !mote_tokenize(model, text, strlen(text), 1, &id, 1, &n, NULL) && n == 1 ? id : -1;
-}
-
 /* The model's name for clients: --name, else what -m says, or the last part of its path. */
 static void name_model(server *s, const options *o, const char *asked) {
     const char *folder = o->model;
@@ -317,7 +310,7 @@ static int command_serve(options *o) {
     catch_interrupt(1);
     if (!code) code = open_model(o, MOTE_EVERYTHING, &model);
     if (!code && !mote_model_info(model)->chat_template)
-        on_log(NULL, "no chat template that mote knows: only /v1/completions will answer");
+        on_log(NULL, "no chat template that mote knows: only /v1/completions and /v1/embeddings will answer");
     if (!code) code = serve_model(model, asked, o, &plan, &rules);
     mote_close(model);
     access_close(&rules);

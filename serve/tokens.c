@@ -19,7 +19,7 @@ static void completion_prompt(answer *a, const json *j, uint32_t prompt, const c
         size_t n = json_string(j, prompt, NULL, 0);
         char *text = (char *)malloc(n + 1);
         if (text) json_string(j, prompt, text, n);
-        a->prompt = text ? token_list(a->server->model, text, n, &a->prompt_count, &error) : NULL;
+        a->prompt = text ? token_list(a->server->model, text, n, 1, -1, &a->prompt_count, &error) : NULL;
         free(text);
         if (!a->prompt && !refuse_error(f, &error)) refuse(f, 503, NULL, "out of memory");
     } else {

@@ -65,7 +65,7 @@ typedef struct tokenizer {
     space_first space;
     int late_spaces;      /* these spaces come after all added tokens are found: Metaspace; else with normalisation */
     int strip_space;      /* the first space of a text that is decoded is not its own */
-    int32_t begin;        /* token that comes before a text, which the caller puts there; -1: none */
+    int32_t begin, end;   /* tokens that come before and after a text, which the caller puts there; -1: none */
 } tokenizer;
 
 static void tokenizer_free(tokenizer *t) {

@@ -320,8 +320,10 @@ static int load_tokenizer(loader *l) {
     if (!code) code = load_vocab(l, vocab);
     if (!code) code = load_added(l, added); /* before the merges, which must not make these */
     if (!code) code = load_merges(l, merges);
-    if (!code && t->begin >= 0 && ((uint32_t)t->begin >= t->vocab || !t->tokens[t->begin].flags))
-        code = fail(l->err, MOTE_EFORMAT, "%s: post_processor: no token has id %d", l->path, t->begin);
+    const int32_t around[] = {t->begin, t->end};
+    for (int i = 0; i < 2 && !code; i++)
+        if (around[i] >= 0 && ((uint32_t)around[i] >= t->vocab || !t->tokens[around[i]].flags))
+            code = fail(l->err, MOTE_EFORMAT, "%s: post_processor: no token has id %d", l->path, around[i]);
     return code;
 }
 

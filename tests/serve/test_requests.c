@@ -15,7 +15,9 @@ static const api apis[] = {
     {API_CHAT, "/v1/chat/completions", "### Chat completions", "{\"messages\": [" GO "], \"max_tokens\": 1"},
     {API_COMPLETIONS, "/v1/completions", "### Completions", "{\"prompt\": \"go\", \"max_tokens\": 1"},
     {API_MESSAGES, "/v1/messages", "### Messages", "{\"messages\": [" GO "], \"max_tokens\": 1"},
-    {API_RESPONSES, "/v1/responses", "### Responses", "{\"input\": \"go\", \"max_output_tokens\": 1"}};
+    {API_RESPONSES, "/v1/responses", "### Responses", "{\"input\": \"go\", \"max_output_tokens\": 1"},
+    {API_EMBEDDINGS, "/v1/embeddings", "### Embeddings", "{\"input\": [4096]"},                       /* the first token of the script */
+    {API_RERANK, "/v1/rerank", "### Reranking", "{\"query\": \"q\", \"documents\": [\"go\"]"}};
 enum { APIS = sizeof apis / sizeof apis[0] };
 
 // ---- The table and the document --------------------------------------------------------------------------------------
@@ -67,10 +69,12 @@ static void test_document(void) {
 
 // ---- The table and the server ----------------------------------------------------------------------------------------
 
+static server reranker;                    // of a model that can
+
 static heard ask(server s, const api *a, const char *field, const char *value) {
     char body[1024];
     snprintf(body, sizeof body, "%s, \"%s\": %s}", a->body, field, value);
-    return post(s, a->path, body);
+    return post(a->bit == API_RERANK ? reranker : s, a->path, body);
 }
 
 static void check_refuses(server s, const api *a, const char *field, const char *value) {
@@ -553,6 +557,7 @@ int main(int argc, char **argv) {
     setenv("HF_HOME", temp_dir, 1);
     snprintf(arguments, sizeof arguments, "-m org/mo.te --device cpu --context 4096 --parallel 1");
     server parrot = serve(arguments), s = serve("--context 4096 --parallel 2");
+    reranker = serve("-m tests/fixtures/embedding/qwen3-reranker --device cpu --context 512 --parallel 1");
     test_rules(parrot);
     test_ends(parrot);
     test_unknown(parrot);
@@ -566,6 +571,7 @@ int main(int argc, char **argv) {
     test_echo(s);
     test_no_tokens(s);
     stop(parrot);
+    stop(reranker);
     stop(s);
     test_log();
     test_log_json();

@@ -274,6 +274,7 @@ int main(int argc, char **argv) {
     test_words();
     test_small_tokenizer();
     test_added_words();
+    test_template();
     test_refusals();
     test_rare_bytes();
     test_first_space();

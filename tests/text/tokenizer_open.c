@@ -309,6 +309,10 @@ static const refusal refusals[] = {
     {DECODER, TEMPLATE("[" FIRST "]", "{\"<s>\":{\"ids\":[]}}"), FORMAT, "to be in special_tokens"},
     {DECODER, TEMPLATE("[" FIRST "]", "{\"<s>\":{\"ids\":[-1]}}"), FORMAT, "to be in special_tokens"},
     {DECODER, TEMPLATE("[" FIRST "," FIRST "]", "{\"<s>\":{\"ids\":[1]}}"), UNSUPPORTED, "more than one token before"},
+    {DECODER, TEMPLATE("[{\"Sequence\":{\"id\":\"A\"}}," FIRST "]", "{}"), FORMAT, "to be in special_tokens"},
+    {DECODER, TEMPLATE("[{\"Sequence\":{\"id\":\"A\"}}," FIRST "]", "{\"<s>\":{\"ids\":[1,2]}}"), FORMAT, "to be in special_tokens"},
+    {DECODER, TEMPLATE("[{\"Sequence\":{\"id\":\"A\"}}," FIRST "]", "{\"<s>\":{\"ids\":[99999]}}"), FORMAT, "no token has id 99999"},
+    {DECODER, TEMPLATE("[{\"Sequence\":{\"id\":\"A\"}}," FIRST "," FIRST "]", "{\"<s>\":{\"ids\":[1]}}"), UNSUPPORTED, "more than one token after"},
     {NORMALIZER, "{\"type\":\"NFKC\"}", UNSUPPORTED, "normalizer \"NFKC\""},
     {NORMALIZER, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}", UNSUPPORTED,
      "\"Lowercase\""},
@@ -380,6 +384,26 @@ static void check_refusal(int code, int want, const tokenizer *t, const mote_err
     int one_line = !strchr(err->message, '\n') && strstr(err->message, "tokenizer.json");
     CHECK(code == want && err->code == code && !t && one_line && strstr(err->message, part),
           "code %d, not %d: <%s>, not <%s>", code, want, code ? err->message : "opened", part);
+}
+
+// The tokens around a text, which are the caller's to put there.
+static void test_template(void) {
+    static const struct { const char *single; int32_t begin, end; } around[] = {
+        {"[{\"Sequence\":{\"id\":\"A\"}}]", -1, -1},
+        {"[" FIRST ",{\"Sequence\":{\"id\":\"A\"}}]", 7, -1},
+        {"[{\"Sequence\":{\"id\":\"A\"}}," FIRST "]", -1, 7},
+        {"[" FIRST ",{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"<e>\",\"type_id\":0}}]", 7, 8}};
+    for (size_t i = 0; i < COUNT(around); i++) {
+        char text[512];
+        tokenizer *t;
+        mote_error err;
+        snprintf(text, sizeof text, TEMPLATE("%s", "{\"<s>\":{\"ids\":[7]},\"<e>\":{\"ids\":[8]}}"), around[i].single);
+        if (!CHECK(!open_parts(&t, DECODER, text, -1, &err), "%s", err.message)) continue;
+        CHECK(t->begin == around[i].begin && t->end == around[i].end, "template %zu: %d and %d around a text", i, t->begin, t->end);
+        const int32_t ids[] = {'b', 'a'};
+        CHECK(ids_are(t, "ba", 1, ids, 2), "template %zu: a text's own tokens", i);
+        tokenizer_free(t);
+    }
 }
 
 static void test_refusals(void) {
