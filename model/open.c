@@ -14,7 +14,7 @@ static mote_model *model_new(const char *name, int idle, const mote_callbacks *c
     m->holders = 1;
     m->draft_rows = DRAFT_ROWS;
     m->info.device = m->device;
-    m->info.begin_token = -1;
+    m->info.begin_token = m->info.end_token = -1;
     if (!device_choose(m, name, idle, callbacks, err)) return m;
     free(m);
     return NULL;
@@ -103,7 +103,7 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
     int code = template_read(dir, &template_text, err);
     if (!code && (file_exists(dir, "tokenizer.json") || (need_one && !template_text.size)))
         code = tokenizer_open(&m->text, dir, err);
-    if (m->text) m->info.begin_token = m->text->begin;
+    if (m->text) m->info.begin_token = m->text->begin, m->info.end_token = m->text->end;
     for (int32_t id = 0; m->text && id < tokenizer_vocab(m->text); id++) {
         size_t n;
         if (tokenizer_token(m->text, id, &n)) m->longest_token = max_size(m->longest_token, n);
@@ -137,6 +137,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     m->quantize = o.quantize;
     code = generation_read(m, dir, &o.callbacks, error);
+    if (!code) pooling_read(m, dir);
     if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, &o.callbacks, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
         code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, &o.callbacks, error) : MOTE_OK;
