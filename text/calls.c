@@ -84,6 +84,31 @@ int mote_render(const mote_model *model, const char *request, size_t size, char 
     return code;
 }
 
+int mote_render_changes(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
+                        mote_error *error) {
+    static const struct { int changed; const char *word; } words[] = {
+        {CHANGED_TOOLS, "tools"}, {CHANGED_JOINED, "joined"}, {CHANGED_CALLS, "calls"}, {CHANGED_RESULTS, "results"},
+        {CHANGED_SYSTEM, "system"}, {CHANGED_QUESTION, "question"}};
+    marked_text out;
+    buf told;
+    chat_places at;
+    memset(&out, 0, sizeof out);
+    memset(&told, 0, sizeof told);
+    int code = check_buffers("mote_render_changes", "a request", model, request, 1, text, capacity, count, error);
+    if (!code) code = need_chat(model, error);
+    if (!code) code = chat_render_at(model->family, request, size, CHAT_WHOLE, &out, &at, error);
+    for (size_t i = 0; !code && i < sizeof words / sizeof *words; i++) {
+        if (!(at.changed & words[i].changed)) continue;
+        if (told.size) buf_text(&told, ", ");
+        buf_text(&told, words[i].word);
+    }
+    if (!code && told.failed) code = fail_memory(error);
+    if (!code) code = copy_out(told.data, told.size, 1, text, capacity, count, error);
+    marked_free(&out);
+    buf_free(&told);
+    return code;
+}
+
 /* Ids of a text in which what is from outside stays plain. */
 static int encode_marked(const tokenizer *t, const marked_text *m, buf *ids, mote_error *err) {
     size_t count;
