@@ -13,6 +13,7 @@
      python_text.c     text and values as Python writes them, which chat formats build on
      marked_text.c     text of which parts are from outside
      chat_marks.c      the chat families and their marks
+     chat_outer.c      what a template says outside of its messages
      chat_template.c   which family's a checkpoint's chat template is
      tool_results.c    results of calls in the order of the calls
      chat_request.c    messages, their roles and contents
@@ -62,6 +63,7 @@
 #include "text/python_text.c"
 #include "text/marked_text.c"
 #include "text/chat_marks.c"
+#include "text/chat_outer.c"
 #include "text/chat_template.c"
 #include "text/tool_results.c"
 #include "text/chat_request.c"
