@@ -264,8 +264,8 @@ int mote_render(const mote_model *model, const char *request, size_t size, char 
                 mote_error *error);
 
 /* Which of these forms mote_render gives a request that the template cannot say as it is, as words with ", " between them: "joined"
-   (neighbours), "calls", "results", "system" (a message of a user's, there), "question" (an empty one), and "tools", for which the
-   template has no place at all. An empty text: none. What the template writes, and ids, order and lists, are not told. */
+   (neighbours), "calls", "results", "system" (text in a user's turn), "question" (an empty one), "turns" (which do not alternate), and
+   "tools", for which the template has no place at all. An empty text: none. What the template writes, and ids, order and lists, are not told. */
 int mote_render_changes(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
                         mote_error *error);
 

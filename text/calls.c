@@ -96,7 +96,8 @@ int mote_render_changes(const mote_model *model, const char *request, size_t siz
                         mote_error *error) {
     static const struct { int changed; const char *word; } words[] = {
         {CHANGED_TOOLS, "tools"}, {CHANGED_JOINED, "joined"}, {CHANGED_CALLS, "calls"}, {CHANGED_RESULTS, "results"},
-        {CHANGED_SYSTEM, "system"}, {CHANGED_QUESTION, "question"}};
+        {CHANGED_SYSTEM, "system"}, {CHANGED_QUESTION, "question"},
+        {CHANGED_TURNS, "turns"}};
     marked_text out;
     buf told;
     chat_places at;

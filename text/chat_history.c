@@ -121,18 +121,49 @@ static int has_object_in_text(chat *c, uint32_t i) {
     return found;
 }
 
+/* 1: the turn of the messages from i to end is to be written anew. */
+static int is_anew(chat *c, uint32_t i, uint32_t end) {
+    return end > i + 1 || calls_are_text(c, i) || (is_users(c, i) && !chat_role(c, i, "user")) || has_object_in_text(c, i);
+}
+
+/* 1: turns that have to alternate do, from message i to the next: *turn counts them. Calls and their results are passed over, and so
+   are system messages, unless one stands between two questions and has a turn of its own. */
+static int turns_alternate(const chat *c, uint32_t i, uint32_t next, uint32_t *turn) {
+    const chat_limits *l = chat_limits_of(c->family);
+    const int own = l->system == HELD_NOWHERE && *turn % 2 && next < c->n && is_users(c, next);
+    if (!l->alternates) return 1;
+    if (chat_is_system(c, i) && !own) return 1;
+    if (l->calls != CALLS_NONE && (chat_call_count(c, i) || chat_role(c, i, "tool"))) return 1;
+    const int alternates = is_users(c, i) == (*turn % 2 == 0);
+    *turn = (uint32_t)is_users(c, i);
+    return alternates;
+}
+
+/* What message i, whose turn ends before `end`, becomes: CHANGED_... */
+static int message_changes(const chat *c, uint32_t i, uint32_t end) {
+    const chat_limits *l = chat_limits_of(c->family);
+    int changed = end > i + 1 ? CHANGED_JOINED : 0;
+    if (calls_are_text(c, i) || (!l->text_too && chat_call_count(c, i) && has_content(c, i))) changed |= CHANGED_CALLS;
+    for (uint32_t k = i; k < end; k++) {
+        if (!l->results && chat_role(c, k, "tool")) changed |= CHANGED_RESULTS;
+        if (chat_is_system(c, k) && (l->system != HELD_NOWHERE || c->family & CHAT_QWEN3_5)) changed |= CHANGED_SYSTEM;
+    }
+    return changed;
+}
+
 /* What of the history is to be written anew, and what an application is told of: CHANGED_... */
 static int history_changes(chat *c, int *rewrites) {
     const chat_limits *l = chat_limits_of(c->family);
+    const int held_last = c->family & CHAT_NEMO && (chat_role(c, c->n - 1, "user") || chat_is_system(c, c->n - 1));
     int changed = lacks_question(c) ? CHANGED_QUESTION : 0;
     *rewrites = changed;
-    for (uint32_t i = c->leading; i < c->n; i++) {
-        const int text = calls_are_text(c, i), result = !l->results && chat_role(c, i, "tool"), joined = run_end(c, i) > i + 1;
-        changed |= (joined ? CHANGED_JOINED : 0) | (text ? CHANGED_CALLS : 0) | (result ? CHANGED_RESULTS : 0);
-        *rewrites |= joined | text | result | has_object_in_text(c, i);
-        if (!l->text_too && chat_call_count(c, i) && has_content(c, i)) changed |= CHANGED_CALLS;
-        if (chat_is_system(c, i) && (l->system != HELD_NOWHERE || c->family & CHAT_QWEN3_5)) changed |= CHANGED_SYSTEM;
+    for (uint32_t i = c->leading, end, turn = 0; i < c->n; i = end) {
+        end = run_end(c, i);
+        changed |= message_changes(c, i, end);
+        *rewrites |= is_anew(c, i, end);
+        if (!turns_alternate(c, i, end, &turn)) changed |= CHANGED_TURNS;
     }
+    if (c->leading && l->system == HELD_ANY && !held_last) changed |= CHANGED_SYSTEM;
     if (c->has_tools && l->calls == CALLS_NONE) changed |= CHANGED_TOOLS;
     return changed;
 }
@@ -275,8 +306,7 @@ static int put_history(chat *c, buf *out) {
     for (uint32_t i = 0, end; !code && i < c->n; i = end) {
         end = run_end(c, i);
         if (i == c->leading && lacks) put_comma(out), buf_text(out, "{\"role\": \"user\", \"content\": \"\"}");
-        const int anew = end > i + 1 || calls_are_text(c, i) || has_object_in_text(c, i) || (is_users(c, i) && !chat_role(c, i, "user"));
-        if (anew) code = put_run(c, out, i, end);
+        if (is_anew(c, i, end)) code = put_run(c, out, i, end);
         else put_comma(out), code = put_json(j, chat_message(c, i), out, c->err);
     }
     if (c->leading == c->n && lacks) put_comma(out), buf_text(out, "{\"role\": \"user\", \"content\": \"\"}");

@@ -6,7 +6,8 @@ enum { EFFORT_HIGH, EFFORT_MEDIUM, EFFORT_LOW, EFFORT_NONE };    /* the first is
 /* What of a request is not written as it was given, since the template cannot say it: see chat_history.c. */
 enum {
     CHANGED_JOINED = 1, CHANGED_CALLS = 2, CHANGED_RESULTS = 4, CHANGED_SYSTEM = 8, CHANGED_QUESTION = 16,
-    CHANGED_TOOLS = 32       /* nowhere */
+    CHANGED_TURNS = 32,      /* they do not alternate */
+    CHANGED_TOOLS = 64       /* nowhere */
 };
 
 /* Places in the text of a chat: where the last message in which the user asks has ended, and the beginning of an answer begins.
