@@ -21,10 +21,10 @@ static int named_head(call_reader *c, slice text, int end) {
     return CALL_WHOLE;
 }
 
-/* Whether another call follows at once, behind a comma or a semicolon: 1, and c->at is there; -1: it may. */
-static int named_again(call_reader *c, slice text, int end) {
+/* Whether another call follows at once, or behind a comma or a semicolon: 1, and c->at is there; -1: it may. */
+static int named_follows(call_reader *c, slice text, int end) {
     enum { MOST = 128 };
-    size_t at = c->closed, size = 0;
+    size_t at = 0, size = 0;
     while (at < text.n && (is_blank(text.p[at]) || text.p[at] == ',' || text.p[at] == ';')) at++;
     slice rest = slice_from(text, at);
     while (size < rest.n && size < MOST && !memchr("[{ \n", rest.p[size], 4)) size++;
@@ -43,12 +43,8 @@ static int named_read(call_reader *c, slice text, int end) {
     if (c->arguments.mender.out.size == 0 && c->at < text.n && text.p[c->at] != '{') return CALL_NONE;
     found = c->state == IN_CALL_OBJECT ? json_in_object(c, text, end) : CALL_WHOLE;
     if (found != CALL_WHOLE || c->state == IN_CALL_OBJECT) return found;
-    const int again = named_again(c, text, end);
-    if (again < 0) return CALL_MORE;
-    c->again = again;
-    if (!again) return call_ends_before_text(c);
-    c->end = c->at;
-    return CALL_WHOLE;
+    c->again = c->may_follow = 1;
+    return call_ends_before_text(c);
 }
 
 static int named_put(call_reader *c, slice text, buf *arguments) {

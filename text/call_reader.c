@@ -23,7 +23,8 @@ typedef struct call_reader {
     size_t begin, end;                   /* what the tags around the call enclose; after a text, the call alone */
     size_t closed;                       /* after its last bracket or </function> */
     int is_closed;                       /* its end tag has come */
-    int again;                           /* after a whole call: another one begins at `at`, without a tag of its own */
+    int again;                           /* after a whole call: another one begins at `at`, without a tag of its own; */
+    int may_follow;                      /* or it may, and the first text will tell */
     buf name, out;                       /* the name as JSON; the call as JSON, a zero after it */
     /* tags */
     call_part part;                      /* the parameter at hand */

@@ -172,6 +172,8 @@ static slice call_text(chat_stream *s, slice text, int *end) {
     return slice_of(text.p, at);
 }
 
+static size_t chat_stream_next(chat_stream *s, slice text, int end);
+
 /* Text that may be a call. Returns how much of it is told; 0: it is not decided. */
 static size_t chat_stream_call(chat_stream *s, slice text, int end) {
     text = call_text(s, text, &end);
@@ -179,8 +181,11 @@ static size_t chat_stream_call(chat_stream *s, slice text, int end) {
     size_t told = s->call.at;
     if (found == CALL_MORE) return 0;
     s->calling = 0;
+    if (found == CALL_NONE && s->call.may_follow) {
+        s->call.may_follow = 0;
+        return chat_stream_next(s, text, end);
+    }
     if (found == CALL_NONE) {
-        if (!told) told = 1;
         s->broken_calls++;
         s->depth = s->call.bare ? s->in_list + call_depth(&s->call, &s->quoted) : 0;
         chat_stream_text(s, text.p, told);
@@ -199,7 +204,9 @@ static size_t chat_stream_call(chat_stream *s, slice text, int end) {
     s->emit(s->user, MOTE_TOOL_CALL, "", 0);
     s->on_call(s->user, s->call.out.data, s->call.out.size - 1);
     s->calling = s->call.again;
+    const int may_follow = s->call.may_follow;
     if (s->calling) call_begin(&s->call, s->tools, 0);
+    s->call.may_follow = may_follow;
     s->searched = 0;
     return told;
 }
@@ -262,7 +269,7 @@ static void chat_stream_run(chat_stream *s, int end) {
 }
 
 static void chat_stream_push(chat_stream *s, const char *text, size_t n) {
-    size_t plain = s->held.size || s->depth ? 0 : text_before(s, slice_of(text, n));
+    size_t plain = s->held.size || s->depth || s->calling ? 0 : text_before(s, slice_of(text, n));
     if (plain) chat_stream_text(s, text, plain);
     if (plain == n) return;
     buf_add(&s->held, text + plain, n - plain);

@@ -107,7 +107,7 @@ static int call_opens(const json *tools, slice s, int end, int on_line, size_t *
 static void call_begin(call_reader *c, const json *tools, size_t opened) {
     c->opened = opened;
     c->closed = c->whole = 0;
-    c->is_closed = c->seeks = 0;
+    c->is_closed = c->seeks = c->may_follow = 0;
     c->arguments.tools = tools;
     c->arguments.parameters = 0;
     c->syntax = NULL;
@@ -161,8 +161,11 @@ static int call_head(call_reader *c, slice text, int end) {
 
 /* Reads on. text: all that has come since the beginning, well-formed UTF-8; end: TEXT_... CALL_WHOLE: the call is in c->out,
    its own text is that from c->begin to c->end, and what stands between its mark and c->begin is text. CALL_NONE: all up to c->at is
-   text. Never CALL_MORE at the end. */
+   text; nothing is, if c->may_follow: none follows. Never CALL_MORE at the end. */
 static int call_read(call_reader *c, slice text, int end) {
+    const int follows = c->may_follow ? named_follows(c, text, end) : 1;
+    if (follows <= 0) return follows ? CALL_MORE : CALL_NONE;
+    c->may_follow = 0;
     int found = c->syntax ? CALL_WHOLE : call_head(c, text, end);
     if (found == CALL_WHOLE) found = c->syntax->read(c, text, end);
     const int nothing_begun = !c->syntax || (!*c->syntax->begins && !c->function_size);

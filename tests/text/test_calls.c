@@ -378,7 +378,7 @@ static const struct { const char *text, *want, *marked; int broken, form; } bare
     {"[TOOL_CALLS]g{\"x\": \"1\"}", G_CALL("1"), "[C]g{\"x\": \"1\"}[.]", 0, MARKED},
     {"[TOOL_CALLS]g [CALL_ID]123456789 {\"x\": \"[ARGS]\"}, g[ARGS]{\"x\": \"2\"}g{\"x\": \"3\"} g is done.",
      G_CALL("[ARGS]") "; " G_CALL("2") "; " G_CALL("3"),
-     "[C]g [CALL_ID]123456789 {\"x\": \"[ARGS]\"}, [.][C]g[ARGS]{\"x\": \"2\"}[.][C]g{\"x\": \"3\"}[.][A] g is done.", 0, MARKED},
+     "[C]g [CALL_ID]123456789 {\"x\": \"[ARGS]\"}[.][C], g[ARGS]{\"x\": \"2\"}[.][C]g{\"x\": \"3\"}[.][A] g is done.", 0, MARKED},
     {"[TOOL_CALLS]none{\"name\": \"g\", \"arguments\": {}}", "", "[A][TOOL_CALLS]none{\"name\": \"g\", \"arguments\": {}}", 1, MARKED},
     {"[TOOL_CALLS]So far.", "", "[A][TOOL_CALLS]So far.", 1, MARKED},
     {P("g", "1"), "", "[A]" P("g", "1"), 0, MARKED},
