@@ -17,7 +17,6 @@ static int named_head(call_reader *c, slice text, int end) {
     c->function = (size_t)(name.p - text.p);
     c->function_size = name.n;
     c->at += before.n + (marked ? strlen(named_arguments) : 0);
-    skip_blanks(c, text);
     return CALL_WHOLE;
 }
 
@@ -40,6 +39,7 @@ static int named_follows(call_reader *c, slice text, int end) {
 static int named_read(call_reader *c, slice text, int end) {
     int found = c->function_size ? CALL_WHOLE : named_head(c, text, end);
     if (found != CALL_WHOLE) return found;
+    if (c->arguments.mender.out.size == 0) skip_blanks(c, text);
     if (c->arguments.mender.out.size == 0 && c->at < text.n && text.p[c->at] != '{') return CALL_NONE;
     found = c->state == IN_CALL_OBJECT ? json_in_object(c, text, end) : CALL_WHOLE;
     if (found != CALL_WHOLE || c->state == IN_CALL_OBJECT) return found;

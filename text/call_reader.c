@@ -17,9 +17,11 @@ typedef struct call_reader {
     int named;                           /* a name may come first */
     int bare;                            /* it has no mark: an object is a call only if it holds nothing else */
     int seeks;                           /* a text may stand between its mark and itself */
+    int on_line;                         /* its mark stands on a line of its own, and may come again */
     int state;                           /* of the syntax */
     size_t at;                           /* so much of the text is decided: whole calls and what is none end here */
     size_t opened;                       /* bytes of the mark */
+    int tags;                            /* that open the call, one after the other */
     size_t begin, end;                   /* what the tags around the call enclose; after a text, the call alone */
     size_t closed;                       /* after its last bracket or </function> */
     int is_closed;                       /* its end tag has come */

@@ -208,7 +208,7 @@ static int put_content_parts(chat *c, buf *out, uint32_t content, int *first) {
 }
 
 /* {"name": "f", "arguments": {"x": 1}}, with the family's own word for arguments. What is no object stands as it was written. */
-static int put_call_text(chat *c, uint32_t call, buf *out) {
+static int put_call_json(chat *c, uint32_t call, buf *out) {
     const json *j = &c->j;
     const uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
     int code = MOTE_OK;
@@ -231,7 +231,7 @@ static int put_calls_part(chat *c, buf *out, uint32_t i, int *first) {
     c->reasoning.size = 0;
     for (uint32_t k = calls + 1; !code && k < c->j.nodes[calls].next; k = c->j.nodes[k].next) {
         if (k > calls + 1) buf_text(&c->reasoning, "; ");
-        code = put_call_text(c, chat_function(&c->j, k), &c->reasoning);
+        code = put_call_json(c, chat_function(&c->j, k), &c->reasoning);
     }
     *first = 1;
     if (!code) put_text_part(out, slice_of(c->reasoning.data, c->reasoning.size), first);

@@ -52,7 +52,7 @@ static int llama_call(chat *c, uint32_t calls) {
     put_words(c->out, "{\"name\": \"");
     int code = put_member_text(c, c->out, call, "name");
     put_words(c->out, "\", \"parameters\": ");
-    if (!code) code = put_arguments(c, arguments);
+    if (!code) code = put_call_arguments(c, arguments);
     put_words(c->out, "}");
     put_words(c->out, c->marks->turn_end);
     return code;

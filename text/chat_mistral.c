@@ -135,7 +135,7 @@ static int nemo_call(chat *c, uint32_t call) {
         if (k > call + 1) put_words(c->out, ", ");
         code = put_value(c, c->out, k, put_json);
         put_words(c->out, ": ");
-        if (!code) code = json_equals(j, k, "arguments") ? put_arguments(c, k + 1) : put_value(c, c->out, k + 1, put_json);
+        if (!code) code = json_equals(j, k, "arguments") ? put_call_arguments(c, k + 1) : put_value(c, c->out, k + 1, put_json);
     }
     return code;
 }
@@ -165,7 +165,7 @@ static int mistral_calls(chat *c, uint32_t i, uint32_t calls) {
         put_words(c->out, "[CALL_ID]");
         mistral_id(c, k, "id");
         put_words(c->out, "[ARGS]");
-        if (!code) code = put_arguments(c, arguments);
+        if (!code) code = put_call_arguments(c, arguments);
     }
     if (nemo) put_words(c->out, "]");
     put_words(c->out, c->marks->turn_end);

@@ -158,7 +158,7 @@ static uint32_t chat_calls_of(const chat *c, uint32_t i) {
 }
 
 /* The arguments of a call. A text that holds no object was cut off, and stands as it was written. */
-static int put_arguments(const chat *c, uint32_t arguments) {
+static int put_call_arguments(const chat *c, uint32_t arguments) {
     const json_node *n = c->j.nodes + arguments;
     return put_value(c, c->out, arguments, n->type == JSON_STRING && n->size ? put_str : put_json);
 }

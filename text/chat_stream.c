@@ -26,7 +26,7 @@ typedef struct chat_stream {
     size_t newlines;       /* held back */
     buf held;              /* text that is not decided: its first byte begins a tag or a call */
     int calling;           /* it may be a call */
-    int unclosed;          /* a call between tags ended without its end tag, which may yet come */
+    int unclosed;          /* end tags of calls that have ended, which may yet come */
     int depth, quoted, escaped, in_list;   /* brackets open in JSON that is no call; in a text there; the list of a call is */
     size_t searched;       /* so much of it holds no </think> */
     call_reader call;
@@ -194,8 +194,8 @@ static size_t chat_stream_call(chat_stream *s, slice text, int end) {
     slice before = slice_of(text.p + s->call.opened, s->call.begin - s->call.opened);
     if (s->at_start || s->newlines) before = slice_skip_newlines(before);
     chat_stream_text(s, before.p, before.n);
-    if (*text.p == '<') s->unclosed = 1;
-    if (s->call.is_closed) s->unclosed = 0;
+    if (*text.p == '<') s->unclosed = s->call.tags ? s->call.tags : 1;
+    s->unclosed -= s->call.is_closed && s->unclosed;
     slice raw = slice_of(text.p + s->call.begin, s->call.end - s->call.begin);
     raw = slice_drop_newlines(slice_skip_newlines(raw));
     s->cut_thinking |= s->channel == MOTE_THINKING;
@@ -222,8 +222,8 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
     }
     int n = end_tag(s, text, end);
     if (n > 0) {
-        s->after_tag = s->newlines > 0;                        /* line feeds on one side of it are between text and text */
-        s->unclosed = 0;
+        s->after_tag |= s->newlines > 0;                       /* line feeds on one side of it are between text and text */
+        s->unclosed--;
     }
     if (n) return n > 0 ? (size_t)n : 0;
     n = think_tag(s, text, end, &channel);
@@ -245,6 +245,7 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
         s->in_list = bare == BARE_CALL && *text.p == '[';
         call_begin(&s->call, s->tools, opened);
         s->call.seeks = opened && s->channel == MOTE_ANSWER;
+        s->call.on_line = opened && on_line;
         s->calling = 1;
         s->searched = 0;
         return chat_stream_call(s, text, end);

@@ -107,7 +107,8 @@ static int call_opens(const json *tools, slice s, int end, int on_line, size_t *
 static void call_begin(call_reader *c, const json *tools, size_t opened) {
     c->opened = opened;
     c->closed = c->whole = 0;
-    c->is_closed = c->seeks = c->may_follow = 0;
+    c->is_closed = c->seeks = c->on_line = c->may_follow = 0;
+    c->tags = opened > 0;
     c->arguments.tools = tools;
     c->arguments.parameters = 0;
     c->syntax = NULL;
@@ -144,8 +145,17 @@ static int call_seek(const call_reader *c, slice text, int end, size_t *at) {
     return *at == last || end ? 0 : -1;
 }
 
-/* Finds out in which syntax the call is written. A list or a code block may be around it. */
+/* Finds out in which syntax the call is written. The opening tag may come again, and a list or a code block be around it. */
 static int call_head(call_reader *c, slice text, int end) {
+    while (c->on_line) {
+        skip_blanks(c, text);
+        const call_tag tag = tag_at(slice_from(text, c->at), end);
+        if (tag.kind == TAG_PARTIAL) return CALL_MORE;
+        c->on_line = tag.kind == TAG_OPEN;
+        if (!c->on_line) break;
+        c->begin = c->opened = c->at += tag.size;
+        c->tags++;
+    }
     while (c->at < text.n && (is_blank(text.p[c->at]) || text.p[c->at] == '[' || text.p[c->at] == '`')) c->at++;
     if (c->at && c->at < text.n && text.p[c->at - 1] == '`') {
         slice s = slice_from(text, c->at);

@@ -250,6 +250,7 @@ static void test_family_counts(void) {
     static const struct { int family; const char *turn; int calls, results; } turns[] = {
         {LLAMA31, H("assistant") "{\"name\": \"f\", \"parameters\": {}}", 1, 0},
         {LLAMA31, H("assistant") "The \"name\" is f", 0, 0},
+        {LLAMA31, H("assistant") "So: {\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"parameters\": {}}.", 2, 0},
         {LLAMA31, H("ipython") "\"1\"", 0, 1},
         {LLAMA31, H("user") "{\"name\": 1}", 0, 0},
         {CHAT_CODER, OUT3 "\n<tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call>\n<function=f>\n</function>\n</tool_call>", 2, 0},

@@ -304,7 +304,9 @@ static const struct { int thinking, calls; const char *text, *want, *marked; int
     // no call
     {0, 1, "The tag <tool_call> opens one, that is all.", "", "[A]The tag <tool_call> opens one, that is all.", 1},
     {0, 1, "The tag <tool_call>\n opens one.\n</tool_call>\n", "", "[A]The tag <tool_call>\n opens one.\n</tool_call>\n", 1},
-    {0, 1, "a\n\n<tool_call>\n\n<tool_call>\n<tool_cal", "", "[A]a\n\n<tool_call>\n\n<tool_call>\n<tool_cal", 2},
+    {0, 1, "a\n\n<tool_call>\n\n<tool_call>\n<tool_cal", "", "[A]a\n\n<tool_call>\n\n<tool_call>\n<tool_cal", 1},
+    {0, 1, "<tool_call>\n<tool_call>\n{\"name\": \"bare\"}\n</tool_call>\n</tool_call>\nDone.", "{\"name\": \"bare\", \"arguments\": {}}",
+     "[C]{\"name\": \"bare\"}[.][A]Done.", 0},
     {0, 1, "I use <function=g> for that, </function> and no more.", "", "[A]I use <function=g> for that, </function> and no more.", 0},
     // calls and what is around them
     {0, 1, "I look.\n\n" G("1") "\n" G("2"), G_CALL("1") "; " G_CALL("2"), "[A]I look.[C]" G_TOLD("1") "[.][C]" G_TOLD("2") "[.]", 0},
@@ -375,6 +377,7 @@ static const struct { const char *text, *want, *marked; int broken, form; } bare
     {"[TOOL_CALLS] [" P("g", "1") "]\n\nI look it up.", G_CALL("1"), "[C] [" P("g", "1") "][.][A]I look it up.", 0, MARKED},
     {"So. [TOOL_CALLS]I look:\n[" P("g", "1") "][TOOL_CALLS]" P("g", "2") " So.", G_CALL("1") "; " G_CALL("2"),
      "[A]So. I look:[C][" P("g", "1") "][.][C]" P("g", "2") "[.][A] So.", 0, MARKED},
+    {"[TOOL_CALLS] g [ARGS] {\"x\": \"1\"}", G_CALL("1"), "[C] g [ARGS] {\"x\": \"1\"}[.]", 0, MARKED},
     {"[TOOL_CALLS]g{\"x\": \"1\"}", G_CALL("1"), "[C]g{\"x\": \"1\"}[.]", 0, MARKED},
     {"[TOOL_CALLS]g [CALL_ID]123456789 {\"x\": \"[ARGS]\"}, g[ARGS]{\"x\": \"2\"}g{\"x\": \"3\"} g is done.",
      G_CALL("[ARGS]") "; " G_CALL("2") "; " G_CALL("3"),
