@@ -148,7 +148,7 @@ static int call_seek(const call_reader *c, slice text, int end, size_t *at) {
 /* Finds out in which syntax the call is written. The opening tag may come again, and a list or a code block be around it. */
 static int call_head(call_reader *c, slice text, int end) {
     while (c->on_line) {
-        skip_blanks(c, text);
+        while (c->at < text.n && text.p[c->at] == '\n') c->at++;
         const call_tag tag = tag_at(slice_from(text, c->at), end);
         if (tag.kind == TAG_PARTIAL) return CALL_MORE;
         c->on_line = tag.kind == TAG_OPEN;
@@ -188,8 +188,9 @@ static int call_read(call_reader *c, slice text, int end) {
         c->at = c->begin = sought ? at : c->opened;
         return sought ? call_read(c, text, end) : CALL_NONE;
     }
-    if (found == CALL_WHOLE && !call_put(c, text)) found = CALL_NONE;
-    return found;
+    if (found != CALL_WHOLE || call_put(c, text)) return found;
+    c->again = c->may_follow = 0;
+    return CALL_NONE;
 }
 
 /* Brackets of an object that are open where it turned out to be no call; *quoted: inside a text. */
