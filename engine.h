@@ -237,8 +237,7 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
    {"messages":[...], "tools":[...], "enable_thinking":bool, "reasoning_effort":text, "preserve_thinking":bool,
    "add_generation_prompt":bool, "continue_final_message":bool}; all but messages are optional, and
    add_generation_prompt is true by default. A call's "arguments" are an object, or a text that holds one. Where the template refuses,
-   leaves out or does not know what
-   applications send, it is rendered so:
+   leaves out or does not know what applications send, it is rendered so:
    - "developer" is "system". A system message in the middle is a system turn in its place, if the family's template has that,
      else a user's turn that begins with "System message:"; those at the beginning are one system turn then. Nothing before it
      changes, and it is no question: thinking since the user's last one stays.
@@ -258,7 +257,8 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
    - "continue_final_message": the last message, the assistant's, is an answer that the model goes on with: its turn is not ended,
      and no other begun, as transformers does it. It has no calls, and add_generation_prompt is not true: else MOTE_EINVAL.
    A template that is one of these families' but for changes (comments, a default system message, instructions, errors not
-   raised) is used as the family's, which the log callback of mote_open is told.
+   raised) is used as the family's, which the log callback of mote_open is told. One that says something else outside of its
+   messages, under no condition, is unknown; ChatML's may begin with bos_token there.
    mote_tokenize with special = 1 would trust the whole of this text, messages and all: see mote_render_tokens. */
 int mote_render(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
                 mote_error *error);
@@ -447,7 +447,8 @@ typedef struct mote_generation {
     /* Called with every tool call, after its text: a JSON object {"name": "...", "arguments": {...}} of `size` bytes, zero-
        terminated, too. With it and with `tools`, calls are expected; else their tags are text. A call is one if the tools have
        its name and all of it can be read: as JSON or as <function=...> tags, several in one, with end tags or brackets missing
-       where only one thing can have been meant. Any other is text in the channel it stood in, byte for byte, tags and all: one
+       where only one thing can have been meant. What stands around it is text; JSON without tags (Llama 3) is a call if it holds
+       nothing else and lies in no other JSON. Any other is text in the channel it stood in, byte for byte, tags and all: one
        that the answer's end cuts short, a function that does not exist, tags that the answer only talks about. A call in the
        thinking ends it. Arguments have the types of the tool's schema: its type, const, enum, nullable, anyOf, oneOf, allOf and
        $ref within it; where a string may stand, the text is the string. Given twice, the last one counts; an empty text for a
