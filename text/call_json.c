@@ -25,8 +25,10 @@ static int json_in_object(call_reader *c, slice text, int end) {
 static int json_read_call(call_reader *c, slice text, int end) {
     int found = c->state == IN_CALL_OBJECT ? json_in_object(c, text, end) : CALL_WHOLE;
     if (found != CALL_WHOLE || c->state == IN_CALL_OBJECT) return found;
-    for (; c->at < text.n && (is_blank(text.p[c->at]) || memchr("]}`,;", text.p[c->at], 5)); c->at++)
+    for (; c->at < text.n && (is_blank(text.p[c->at]) || memchr("]}`,;", text.p[c->at], 5)); c->at++) {
         if (memchr("]}`", text.p[c->at], 3)) c->closed = c->at + 1;
+        if (text.p[c->at] == ']') c->in_list = 0;
+    }
     call_tag tag = tag_at(slice_from(text, c->at), end);
     c->again = c->at < text.n && text.p[c->at] == '{';
     if (c->again) return call_ends(c, &tag);

@@ -27,7 +27,7 @@ typedef struct chat_stream {
     buf held;              /* text that is not decided: its first byte begins a tag or a call */
     int calling;           /* it may be a call */
     int unclosed;          /* end tags of calls that have ended, which may yet come */
-    int depth, quoted, escaped, in_list;   /* brackets open in JSON that is no call; in a text there; the list of a call is */
+    int depth, quoted, escaped;            /* brackets open in JSON that is no call; in a text there; after a backslash */
     size_t searched;       /* so much of it holds no </think> */
     call_reader call;
     int broken_calls;
@@ -187,7 +187,7 @@ static size_t chat_stream_call(chat_stream *s, slice text, int end) {
     }
     if (found == CALL_NONE) {
         s->broken_calls++;
-        s->depth = s->call.bare ? s->in_list + call_depth(&s->call, &s->quoted) : 0;
+        s->depth = s->call.bare ? s->call.in_list + call_depth(&s->call, &s->quoted) : 0;
         chat_stream_text(s, text.p, told);
         return told;
     }
@@ -242,7 +242,7 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
     if (opens > 0) {
         s->call.named = s->call_mark != NULL;
         s->call.bare = bare == BARE_CALL;
-        s->in_list = bare == BARE_CALL && *text.p == '[';
+        s->call.in_list = bare == BARE_CALL && *text.p == '[';
         call_begin(&s->call, s->tools, opened);
         s->call.seeks = opened && s->channel == MOTE_ANSWER;
         s->call.on_line = opened && on_line;

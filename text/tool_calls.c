@@ -156,12 +156,12 @@ static int call_head(call_reader *c, slice text, int end) {
         c->begin = c->opened = c->at += tag.size;
         c->tags++;
     }
-    while (c->at < text.n && (is_blank(text.p[c->at]) || text.p[c->at] == '[' || text.p[c->at] == '`')) c->at++;
-    if (c->at && c->at < text.n && text.p[c->at - 1] == '`') {
-        slice s = slice_from(text, c->at);
-        if (s.n < 4 && !end && !memcmp(s.p, "json", s.n)) return CALL_MORE;
-        c->at += slice_starts(s, "json") ? 4 : 0;
-        while (c->at < text.n && (is_blank(text.p[c->at]) || text.p[c->at] == '[')) c->at++;
+    for (int is_json = 1; is_json;) {
+        while (c->at < text.n && (is_blank(text.p[c->at]) || text.p[c->at] == '[' || text.p[c->at] == '`')) c->at++;
+        const slice s = slice_from(text, c->at);
+        is_json = c->at && s.n && text.p[c->at - 1] == '`' && !memcmp(s.p, "json", s.n < 4 ? s.n : 4);
+        if (is_json && s.n < 4) return end ? CALL_NONE : CALL_MORE;
+        c->at += is_json ? 4 : 0;
     }
     if (c->at == text.n) return end ? CALL_NONE : CALL_MORE;
     for (size_t i = 0; i < sizeof call_syntaxes / sizeof *call_syntaxes && !c->syntax; i++)

@@ -371,6 +371,7 @@ static const struct { const char *text, *want, *marked; int broken, form; } bare
      "[A]{\"calls\": [" P("g", "1") "], \"}\": {}} f(){} [C]" P("g", "2") "[.]", 0, BARE},
     {"[{\"name\": \"A\"}, " P("g", "1") "] " P("g", "2"), G_CALL("2"), "[A][{\"name\": \"A\"}, " P("g", "1") "] [C]" P("g", "2") "[.]", 1, BARE},
     {"{\"name\": \"A\", \"parameters\": {\"x\": " P("g", "1") "]}} " P("g", "2"), G_CALL("2"), NULL, -1, BARE},
+    {"[" P("g", "1") "] " P("none", "1") " " P("g", "2"), G_CALL("1") "; " G_CALL("2"), NULL, 1, BARE},
     {P("g", "1") "; {\"name\": \"g\", \"parameters\": {\"x\": \"", G_CALL("1"),
      "[C]" P("g", "1") "; [.][A]{\"name\": \"g\", \"parameters\": {\"x\": \"", 1, BARE},
     // Mistral's
