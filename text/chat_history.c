@@ -19,7 +19,7 @@ typedef struct chat_limits {
     int tools, system;       /* HELD_...: the question that holds them */
 } chat_limits;
 
-static const chat_limits limits_of_families[] = {
+static const chat_limits limits_of_families[] = {          /* alternates, calls, text too, results, tools, system */
     {CHAT_QWEN3, 0, CALLS_ANY, 1, 1, HELD_NOWHERE, HELD_NOWHERE},
     {CHAT_QWEN3_5, 0, CALLS_ANY, 1, 1, HELD_NOWHERE, HELD_NOWHERE},
     {CHAT_CODER, 0, CALLS_ANY, 1, 1, HELD_NOWHERE, HELD_NOWHERE},

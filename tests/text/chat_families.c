@@ -163,6 +163,62 @@ static void test_family_cases(void) {
     }
 }
 
+// What an application is told of a history that the template cannot say.
+static void test_family_changes(void) {
+#define ANSWER "{'role':'assistant','content':'A'}"
+#define CALLED "{'role':'assistant','content':'','tool_calls':[{'function':{'name':'f','arguments':{}}}]}"
+#define NOTE "{'role':'system','content':'N'}"
+#define RESULT "{'role':'tool','content':'1'}"
+    static const struct { int family; const char *request; int changed; } cases[] = {
+        {NEMO, USER "," ANSWER "," USER, 0}, {NEMO, NOTE "," USER, 0}, {NEMO, USER "," CALLED "," RESULT "," ANSWER, 0},
+        {NEMO, USER "," USER, CHANGED_JOINED}, {NEMO, USER "," CALLED "," RESULT "," USER, CHANGED_TURNS}, {NEMO, ANSWER "," USER, CHANGED_TURNS},
+        {NEMO, NOTE "," USER "," ANSWER, CHANGED_SYSTEM}, {NEMO, NOTE, CHANGED_QUESTION},
+        {SMALL, USER "," NOTE "," USER, 0}, {SMALL, USER "," ANSWER "," NOTE "," USER, 0}, {SMALL, ANSWER "," ANSWER, CHANGED_JOINED | CHANGED_TURNS},
+        {MIXTRAL, USER "," CALLED "," RESULT, CHANGED_CALLS | CHANGED_RESULTS}, {MIXTRAL, NOTE "," USER, CHANGED_SYSTEM},
+        {LLAMA31, USER "," ANSWER "," CALLED "," RESULT "," USER, 0}, {LLAMA31, USER "," USER, 0},
+        {CHAT_LLAMA3, USER "," CALLED, CHANGED_CALLS}, {CHAT_ZEPHYR, USER "," RESULT, CHANGED_RESULTS}, {CHAT_CHATML, USER "," RESULT, 0},
+        {QWEN35, USER "," NOTE "," USER, CHANGED_SYSTEM}, {QWEN3, USER "," NOTE "," USER "," USER "," CALLED "," RESULT, 0}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char quoted[1024], request[1100];
+        marked_text out;
+        chat_places at;
+        memset(&out, 0, sizeof out);
+        put_quotes(quoted, cases[i].request);
+        const size_t n = (size_t)snprintf(request, sizeof request, "{\"messages\":[%s]}", quoted);
+        const int code = chat_render_at((chat_family)cases[i].family, request, n, CHAT_WHOLE, &out, &at, NULL);
+        CHECK(!code && at.changed == cases[i].changed, "family %x, %s: %d, changed %x, not %x", (unsigned)cases[i].family, request, code,
+              (unsigned)at.changed, (unsigned)cases[i].changed);
+        marked_free(&out);
+    }
+#undef ANSWER
+#undef CALLED
+#undef NOTE
+#undef RESULT
+}
+
+// What templates say outside of their messages.
+static void test_outside_texts(void) {
+#define TURNS "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+#define ENDS "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    static const struct { const char *text; int family; } templates[] = {
+        {TURNS ENDS, CHAT_CHATML}, {"{{ bos_token }}" TURNS ENDS, CHAT_CHATML | CHAT_BOS}, {"{{- bos_token -}}\n" TURNS "\n" ENDS "\n", CHAT_CHATML | CHAT_BOS},
+        {"{% for m in messages %}{% if loop.first %}{{ bos_token }}{% endif %}<|im_start|>{{ m.role + '\\n' + m.content }}<|im_end|>\n{% endfor %}" ENDS,
+         CHAT_CHATML | CHAT_BOS},
+        {"{% if not x is defined %}{% set x = '}}' %}{% endif %}{{ bos_token }}" TURNS ENDS, CHAT_CHATML | CHAT_BOS},
+        {"{% set x %}Not said.{% endset %}{% macro y() %}Nor this.{% endmacro %}" TURNS ENDS, CHAT_CHATML},
+        {"{% if messages[0].role != 'system' %}A default.{% endif %}" TURNS ENDS, CHAT_CHATML},
+        {"Be kind." TURNS ENDS, CHAT_UNKNOWN}, {"{{ bos_token + 'Be kind.' }}" TURNS ENDS, CHAT_UNKNOWN}, {TURNS ENDS "{{ eos_token }}", CHAT_UNKNOWN},
+        {"{{ bos_token }}{{ bos_token }}" TURNS ENDS, CHAT_UNKNOWN}, {"{{ greeting | trim }}" TURNS ENDS, CHAT_UNKNOWN},
+        {TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n<begin>{% endif %}", CHAT_UNKNOWN},
+        {TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif", CHAT_CHATML}};
+    for (size_t i = 0; i < COUNT(templates); i++) {
+        int modified, got = detect(templates[i].text, strlen(templates[i].text), &modified);
+        CHECK(got == templates[i].family && modified, "%s: family %x, not %x", templates[i].text, (unsigned)got, (unsigned)templates[i].family);
+    }
+#undef TURNS
+#undef ENDS
+}
+
 // Families whose turns are no longer what they were once thinking is dropped are not among these.
 static const int turn_families[] = {
     QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER, CHAT_CODER | CHAT_NEXT, CHAT_CHATML, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3,
@@ -270,6 +326,8 @@ static void test_family_counts(void) {
 static void test_families(void) {
     test_family_cases();
     test_family_counts();
+    test_family_changes();
+    test_outside_texts();
     test_family_turns();
     test_family_marks();
     for (size_t i = 0; i < COUNT(family_files); i++) {
