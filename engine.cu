@@ -30,6 +30,7 @@
 #endif
 #include <dirent.h>
 #include <float.h>
+#include <fnmatch.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
@@ -60,11 +61,13 @@ __attribute__((format(printf, 2, 3))) static void notice(const mote_callbacks *c
 enum {
     OPTIONS_0_3 = END_OF(mote_options, quantize),
     SESSION_OPTIONS_0_3 = END_OF(mote_session_options, runner),
-    GENERATION_0_3 = END_OF(mote_generation, thinking_budget)
+    GENERATION_0_3 = END_OF(mote_generation, thinking_budget),
+    EMBEDDING_0_3 = END_OF(mote_embedding, dimensions)
 };
 static_assert(sizeof(mote_options) == END_OF(mote_options, quantize), "mote_options has padding at its end");
 static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, runner), "mote_session_options has padding at its end");
 static_assert(sizeof(mote_generation) == END_OF(mote_generation, effort), "mote_generation has padding at its end");
+static_assert(sizeof(mote_embedding) == END_OF(mote_embedding, dimensions), "mote_embedding has padding at its end");
 
 /* The check of structs of options: copies one into one of `known` bytes, as its `size` says. first: what a size of 0 means.
    given NULL: the defaults. */
@@ -101,6 +104,7 @@ static double seconds(void) {
 #include "checkpoint/quantization_check.c"
 #include "checkpoint/items.c"
 #include "checkpoint/find.c"
+#include "checkpoint/publish.c"
 #include "checkpoint/memory.c"
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"
@@ -124,10 +128,12 @@ static double seconds(void) {
 #include "families/llama.c"
 #include "families/mixtral.c"
 #include "families/families.c"
+#include "families/keys.c"
 #include "families/config.c"
 #include "model/info.c"
 #include "model/weights.c"
 #include "checkpoint/generation.c"
+#include "checkpoint/pooling.c"
 #include "model/open.c"
 #include "diagnose/diagnose.h"
 #include "diagnose/synthetic.c"
@@ -157,6 +163,7 @@ static double seconds(void) {
 #include "session/plan.c"
 #include "session/timeline.c"
 #include "generate/logprobs.c"
+#include "session/pooling.c"
 #include "session/feed.c"
 
 /* ---- 5. Sampling, speculation, text, snapshots --------------------------------------------------------------------- */

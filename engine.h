@@ -21,12 +21,12 @@
    - The library never prints and never exits. What it has to say goes to the log callback; without one it is silent. Its
      threads block all signals.
    - Structs of options may be zero-initialised: zero always means the default. A pointer to options may be NULL.
-   - Structs of options (mote_options, mote_session_options, mote_generation) begin with `size`: sizeof the struct as the
+   - Structs of options (mote_options, mote_session_options, mote_generation, mote_embedding) begin with `size`: sizeof the struct as the
      application was compiled, or 0, which stands for the struct of version 0.3. Of fields that a smaller size leaves out the
      library takes the defaults; fields that it does not know yet must be zero, else the call is MOTE_EINVAL. So a program
      runs with a newer library, and with an older one as long as it asks for nothing new.
-   - The shared library's soname is libmote.so.0. While it stays, structs of options grow at their end only, every other struct
-     and every function's parameters stay as they are, and no value of a constant changes.
+   - The shared library's soname is libmote.so.0. While it stays, structs of options grow at their end only, and so does mote_info, which the
+     library alone makes; every other struct and every function's parameters stay as they are, and no value of a constant changes.
    - A call that a cancel callback stops returns MOTE_ECANCELLED, whether it loads, reads or generates; what is done by then is
      said at the call. A non-zero return of on_text, on_token, on_call or on_logits is the application's own way to end an
      answer, and no error: MOTE_OK, and MOTE_STOP_CALLBACK in the result.
@@ -160,6 +160,9 @@ typedef struct mote_info {
                                               headers of the safetensors files: sizes are what a published checkpoint has */
     int32_t begin_token;                   /* token that tokenizer.json puts at the beginning of a text, and that a prompt which is
                                               no chat begins with; mote_tokenize leaves it out. -1: none */
+    int32_t end_token;                     /* the same at the end of a text, which is for mote_embed alone: embedding models have one */
+    int pooling;                           /* how the checkpoint was trained to embed texts: MOTE_POOLING_LAST or _MEAN, as modules.json and
+                                              what it names say; MOTE_POOLING_DEFAULT: it was not, or mote cannot: see mote_embed */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */
@@ -347,6 +350,32 @@ typedef struct mote_logprob {
    was written is of no meaning; the tokens of chunks already done stay appended. */
 int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, int top, mote_logprob *tokens,
                        mote_logprob *alternatives, mote_error *error);
+
+enum {                                     /* which of a text's final rows (after the final norm, before lm_head) its embedding is */
+    MOTE_POOLING_DEFAULT = 0,              /* as the checkpoint was trained, else MOTE_POOLING_LAST */
+    MOTE_POOLING_LAST = 1,                 /* its last token's */
+    MOTE_POOLING_MEAN = 2                  /* the mean of all its tokens', added first to last */
+};
+
+typedef struct mote_embedding {
+    size_t size;                           /* of this struct: see the rules above */
+    int pooling;                           /* MOTE_POOLING_... */
+    int dimensions;                        /* the first so many numbers, for checkpoints that were trained to be cut (Matryoshka). Default:
+                                              hidden_size, which is the most */
+} mote_embedding;
+
+/* The embedding of a text of `count` tokens, at least one: embedding [dimensions], of length 1, so that the dot product of two is
+   their cosine. It is written only if all went well. The timeline is emptied first, and holds the text afterwards, or what of it was
+   read when the call was cancelled or failed; arguments that are refused, and want of memory, leave it as it was. Bits are as mote_feed's:
+   the same text has the same embedding, whatever the chunk, in company or alone. The mean takes the memory of 1,024 rows of hidden_size.
+
+   The tokens: mote_info.begin_token, if there is one, those of mote_tokenize, mote_info.end_token, if there is one. Models that were trained
+   for it want an instruction before a query, which their card tells: "Instruct: ...\nQuery:..." for Qwen3-Embedding, none before documents.
+   Any model has embeddings. Those of one that was not trained for it (mote_info.pooling is MOTE_POOLING_DEFAULT) find related texts
+   poorly. Where modules.json asks for what mote does not have, MOTE_POOLING_DEFAULT is refused, and the message names it. Nothing is drafted
+   here: MOTE_MTP_OFF saves an MTP layer's work. */
+int mote_embed(mote_session *session, const int32_t *ids, size_t count, const mote_embedding *options, float *embedding,
+               mote_error *error);
 
 /* The token history, *count ids. Owned by the session, valid until its next call. */
 const int32_t *mote_tokens(const mote_session *session, size_t *count);

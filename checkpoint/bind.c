@@ -1,6 +1,8 @@
 /* checkpoint/bind.c: gives every tensor of the model its place. Knows shapes, and reads no weights; must not know what any tensor
    is called: families do.
 
+   bind_slice and bind_slice_vector are how: all else that binds is a few lines before them.
+
    A family asks for each tensor that its model needs, by name and shape; binding finds it, checks it, gives it a place in the one
    block of memory that will hold all weights, and puts it on the list of what to load. When all are bound, a tensor that
    nobody asked for is an error: a checkpoint that holds more than the model is not the model. Matrices keep the numbers they
@@ -13,36 +15,24 @@ static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of
     b->of = of;
 }
 
-/* Puts a component of rows x cols numbers, stored from byte `offset` of a tensor on or converted, on the list, to lie at the next
-   64-byte boundary of the arena. A vector's `of` has the format of floats. */
-static load_item *bind_load(binder *b, const tensor *t, const component_source *source, const matrix *of, int component, int rows,
-                            int cols, const void **target) {
-    load_item *item = (load_item *)buf_add(&b->items, NULL, sizeof *item);
-    uint64_t numbers = (uint64_t)rows * (uint64_t)cols;
-    int is_weight = component == CODES || component == VECTOR;
+/* Puts an item on the list, to lie at the next 64-byte boundary of the arena. */
+static void bind_item(binder *b, const load_item *like) {
+    load_item *item = (load_item *)buf_add(&b->items, like, sizeof *like);
+    const uint64_t numbers = (uint64_t)like->rows * (uint64_t)like->cols;
+    const int is_weight = like->component == CODES || like->component == VECTOR;
     if (!item) {
         b->code = fail_memory(b->err);
-        return NULL;
+        return;
     }
-    memset(item, 0, sizeof *item);
-    item->from = b->mix ? NULL : t;
-    item->source = source;
-    item->of = *of;
-    item->component = component;
-    item->rows = rows;
-    item->cols = cols;
-    item->size = b->mix ? 0 : t->size;
     item->at = b->arena;
     item->module = b->kind;
-    item->target = target;
     b->arena += item_capacity(item);
     mote_module *m = &b->m->modules[b->kind];
-    uint64_t held = item_held(item);
+    const uint64_t held = item_held(item);
     m->parameters += is_weight ? numbers : 0;
     m->bytes += held;
     m->bytes_per_token += held * b->used / b->of;
     if (is_weight) b->active[b->kind] += numbers * b->used / b->of;
-    return item;
 }
 
 /* Notes of what a module consists. */
@@ -54,9 +44,12 @@ static void bind_seen(binder *b, enum encoding e, const matrix *w) {
     if (format_has_groups(f)) *group = !*group || *group == w->block_cols ? w->block_cols : -1;
 }
 
+/* ---- Which encoding a stored matrix has ---- */
+
 /* Has an encoded matrix these sizes of blocks: those that config.json says, or, of groups of columns, those that the scales
    tell. 0: it cannot have as many groups as they say. */
-static int bind_blocks(const binder *b, const tensor_encoding *e, const tensor *const *part, matrix *w) {
+static int bind_blocks(const binder *b, const tensor_slice *s, const tensor_encoding *e, const tensor *const *part, matrix *w) {
+    const int stack = s->entries > 0;
     w->format = e->format;
     w->block_rows = e == tensor_encodings[ENCODING_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_rows;
     w->block_cols = e == tensor_encodings[ENCODING_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_cols;
@@ -64,10 +57,9 @@ static int bind_blocks(const binder *b, const tensor_encoding *e, const tensor *
     w->block_rows = 1;
     w->block_cols = w->cols;
     for (int k = 0; k < part_count(e); k++) {
-        const char *g = strchr(e->parts[k].shape, 'g');
-        const int dim = g && g > e->parts[k].shape;
-        if (!g || e->parts[k].optional || !part[k] || part[k]->dims != 2) continue;
-        const uint64_t groups = part[k]->shape[dim];
+        const int dim = part_groups(e->parts[k].shape);
+        if (dim < 0 || e->parts[k].optional || !part[k] || part[k]->dims != stack + 2) continue;
+        const uint64_t groups = part[k]->shape[stack + dim];
         if (!groups || (uint64_t)w->cols % groups) return 0;
         w->block_cols = (int)((uint64_t)w->cols / groups);
         if (b->m->memory->packs && w->block_cols < 64) w->format = (enum format)formats[e->format]->fine;
@@ -77,29 +69,30 @@ static int bind_blocks(const binder *b, const tensor_encoding *e, const tensor *
 }
 
 /* Has t one of the shapes of this part? */
-static int part_fits(const tensor *t, const matrix_part *p, const matrix *w) {
-    uint64_t shape[2];
+static int part_fits(const tensor *t, const matrix_part *p, const tensor_slice *s, const tensor_encoding *e, const matrix *stored) {
+    uint64_t shape[MAX_DIMS];
     int fits = 0;
     for (const char *form = p->shape; form && !fits;) {
-        int dims = part_shape(form, w, shape, &form);
+        int dims = bind_shape(s, e, form, stored, shape, &form);
         fits = same_shape(t, shape, dims);
     }
     return fits;
 }
 
-/* The tensors of a matrix that are there, by an encoding; b->name's first `module` bytes name it. How well it fits: 100 when
-   all is as it should be, else more the more of it is there. */
-static int bind_try(binder *b, size_t module, const tensor_encoding *e, matrix *w, const tensor **part) {
+/* The tensors of a matrix that are there, by an encoding. How well it fits: 100 when all is as it should be, else more the more of
+   it is there. */
+static int bind_try(binder *b, const tensor_slice *s, const tensor_encoding *e, matrix *w, const tensor **part) {
     int there = 0, wrong = 0, codes = 0;
     memset(part, 0, MAX_PARTS * sizeof *part);
     for (int k = 0; k < part_count(e); k++) {
-        snprintf(b->name + module, sizeof b->name - module, "%s", e->parts[k].suffix);
-        part[k] = bind_tensor(b, b->name);
-        there += table_find(&b->files->table, b->name) != NULL;
+        bind_part_name(b, e->parts[k].suffix);
+        const tensor *t = table_find(&b->files->table, b->name);
+        part[k] = t && t->type >= 0 ? t : NULL;
+        there += t != NULL;
     }
-    wrong = !bind_blocks(b, e, part, w) || w->cols % e->cols || w->rows % e->rows;
+    wrong = !bind_blocks(b, s, e, part, w) || w->cols % e->cols || w->rows % e->rows;
     for (int k = 0; k < part_count(e); k++) {
-        const int fits = part[k] ? stored_as(part[k], &e->parts[k]) && part_fits(part[k], &e->parts[k], w)
+        const int fits = part[k] ? stored_as(part[k], &e->parts[k]) && part_fits(part[k], &e->parts[k], s, e, w)
                                  : e->parts[k].optional;
         if (k == CODES) codes = fits ? 2 : part[k] && stored_as(part[k], &e->parts[k]);
         wrong |= !fits;
@@ -107,32 +100,40 @@ static int bind_try(binder *b, size_t module, const tensor_encoding *e, matrix *
     return !wrong ? 100 : !there ? 0 : there + 10 * codes;
 }
 
+/* Is the tensor with the codes there, and of the type that an encoding has? */
+static int bind_codes(binder *b, const tensor_encoding *e) {
+    bind_part_name(b, e->parts[CODES].suffix);
+    const tensor *t = bind_tensor(b, b->name);
+    return t && stored_as(t, &e->parts[CODES]);
+}
+
 /* The encoding of a matrix, by the tensors that are there: the first that has all of its own. Without one that which most
-   of is there, and binding says what is wrong with it. */
-static enum encoding bind_encoding(binder *b, size_t module, matrix *w, const tensor **part) {
+   of is there, its codes above all, and binding says what is wrong with it. */
+static enum encoding bind_encoding(binder *b, const tensor_slice *s, matrix *w, const tensor **part) {
     int best = 0, found = ENCODING_F32;
-    for (int e = 0; e < ENCODING_COUNT && best < 100; e++) {
-        if (e == ENCODING_QUANTISED) continue;
-        const int fit = bind_try(b, module, tensor_encodings[e], w, part);
-        if (fit > best) best = fit, found = e;
-    }
-    bind_try(b, module, tensor_encodings[found], w, part);
+    for (int all = 0; all < 2 && !best; all++)
+        for (int e = 0; e < ENCODING_COUNT && best < 100; e++) {
+            if (e == ENCODING_QUANTISED || (!all && !bind_codes(b, tensor_encodings[e]))) continue;
+            const int fit = bind_try(b, s, tensor_encodings[e], w, part);
+            if (fit > best) best = fit, found = e;
+        }
+    if (best < 100) bind_try(b, s, tensor_encodings[found], w, part);
     return (enum encoding)found;
 }
 
 /* Checks all tensors of a matrix, and takes them. */
-static void bind_parts(binder *b, size_t module, const tensor_encoding *e, matrix *w, const tensor *const *part) {
-    const int blocks = bind_blocks(b, e, part, w);
+static void bind_parts(binder *b, const tensor_slice *s, const tensor_encoding *e, matrix *w, const tensor *const *part) {
+    const int blocks = bind_blocks(b, s, e, part, w);
     for (int k = 0; k < part_count(e) && !b->code; k++) {
         const matrix_part *p = &e->parts[k];
-        uint64_t shape[2];
-        const char *rest, *group = strchr(p->shape, 'g');
-        const int dims = part_shape(p->shape, w, shape, &rest);
-        snprintf(b->name + module, sizeof b->name - module, "%s", p->suffix);
+        uint64_t shape[MAX_DIMS];
+        const char *rest;
+        const int dims = bind_shape(s, e, p->shape, w, shape, &rest), group = part_groups(p->shape) >= 0;
+        bind_part_name(b, p->suffix);
         tensor *t = bind_tensor(b, b->name);
         if (!t && !p->optional) b->code = bind_missing(b, shape, group && format_has_groups(e->format) ? -1 : dims);
         if (!t) continue;
-        if (!stored_as(t, p) || (!part_fits(t, p, w) && (blocks || !group))) b->code = bind_misfit(b, t, shape, dims, p);
+        if (!stored_as(t, p) || (!part_fits(t, p, s, e, w) && (blocks || !group))) b->code = bind_misfit(b, t, shape, dims, p);
         else if (w->cols % e->cols || w->rows % e->rows)
             b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s: a matrix of %d x %d, and %s needs multiples of %d x %d",
                            b->files->shards[t->file].path, b->name, w->rows, w->cols, e->name, e->rows, e->cols);
@@ -145,203 +146,292 @@ static void bind_parts(binder *b, size_t module, const tensor_encoding *e, matri
 }
 
 /* What belongs to activations, which are not quantised, is not needed. */
-static void bind_ignored(binder *b, size_t module) {
+static void bind_ignored(binder *b) {
     static const char *const names[] = {".input_scale", ".input_global_scale"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(b->name + module, sizeof b->name - module, "%s", names[i]);
+        bind_part_name(b, names[i]);
         tensor *t = bind_tensor(b, b->name);
         if (t) t->used = 1;
     }
 }
 
-/* Makes BF16 weights FP8 blocks of 128 x 128 if that is asked for. */
-static enum encoding bind_quantised(const binder *b, enum encoding e, matrix *w) {
-    if (e != ENCODING_BF16 || !b->m->quantize || b->mix) return e;
-    w->format = FORMAT_FP8_BLOCK;
-    w->block_rows = w->block_cols = TILE;
-    return ENCODING_QUANTISED;
-}
-
-/* Puts the components of a matrix on the list. offset, size: where in the tensor of its codes it is; 0: it is all of it. */
-static void bind_components(binder *b, enum encoding as, matrix *w, const tensor *const *part, uint64_t offset, uint64_t size) {
-    const tensor_encoding *e = tensor_encodings[as];
-    for (int i = 0; i < formats[w->format]->component_count && !b->code; i++) {
-        const component *p = &formats[w->format]->components[i];
-        const component_source *from = &e->components[i];
-        load_item *item = bind_load(b, part[from->part], from, w, i, component_rows(p, w), component_cols(p, w), &w->component[i]);
-        if (!item || b->mix) continue;
-        if (size) item->offset = offset, item->size = size;
-        if (b->runs) item->runs = *b->runs;
-        for (int k = 0; k < MAX_PARTS; k++)
-            if (from->needs >> k & 1 || (b->runs && !from->convert && k == from->part)) item->part[k] = part[k];
-    }
-    bind_seen(b, as, w);
-}
-
-/* A matrix without files. Groups are of 128 columns, as they mostly are. */
-static void bind_synthetic_matrix(binder *b, matrix *w, int kept) {
-    const tensor *none[MAX_PARTS];
-    const enum encoding e = mix_encoding(b->mix, b->kind, kept);
-    memset(none, 0, sizeof none);
-    w->format = tensor_encodings[e]->format;
-    w->block_rows = w->block_cols = e == ENCODING_FP8_TENSOR ? ONE_BLOCK : TILE;
-    if (format_has_groups(w->format)) w->block_rows = 1;
-    bind_components(b, e, w, none, 0, 0);
-}
-
-/* The tensors of W[rows][cols], which is called b->name, "x.weight", or of those that stand for it. kept: quantising leaves it as
-   it is. */
-static enum encoding bind_stored(binder *b, matrix *w, int kept, const tensor **part) {
-    const size_t module = strlen(b->name) - strlen(".weight");
-    const enum encoding e = bind_encoding(b, module, w, part);
-    bind_parts(b, module, tensor_encodings[e], w, part);
+/* The tensors of the stored matrix that b->name names, or of those that stand for it; counted with what config.json says of it when
+   the first slice of it is bound. */
+static enum encoding bind_stored(binder *b, const tensor_slice *s, int kept, matrix *stored, const tensor **part) {
+    const size_t n = strlen(b->name), weight = sizeof ".weight" - 1;
+    b->bare = n < weight || strcmp(b->name + n - weight, ".weight");
+    b->module = b->bare ? n : n - weight;
+    publish_matrix(b, s, kept, stored);
+    const enum encoding e = bind_encoding(b, s, stored, part);
+    const int taken = part[CODES] && part[CODES]->used;
+    bind_parts(b, s, tensor_encodings[e], stored, part);
     if (b->code) return e;
-    bind_ignored(b, module);
-    b->name[module] = 0;
-    quantization_check_matrix(b->check, b->name, b->together, e > ENCODING_BF16, tensor_encodings[e]->name);
-    snprintf(b->name + module, sizeof b->name - module, "%s", tensor_encodings[e]->parts[CODES].suffix);
-    return kept ? e : bind_quantised(b, e, w);
+    bind_ignored(b);
+    b->name[b->module] = 0;
+    if (!taken) quantization_check_matrix(b->check, b->name, b->together, e > ENCODING_BF16, tensor_encodings[e]->name);
+    bind_part_name(b, tensor_encodings[e]->parts[CODES].suffix);
+    return e;
 }
 
-/* W[rows][cols] of the tensor b->name. */
-static void bind_matrix_named(binder *b, matrix *w, int rows, int cols, int kept) {
-    const tensor *part[MAX_PARTS];
-    if (b->code) return;
-    w->rows = rows;
-    w->cols = cols;
-    if (b->mix) {
-        bind_synthetic_matrix(b, w, kept);
+/* ---- Slices ---- */
+
+/* Divides n of something by s->ranks; *at: where the rank's share begins. */
+static int bind_share(binder *b, const tensor_slice *s, int n, const char *what, int *at) {
+    if (n % s->ranks)
+        b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: its %d %s cannot be divided by %d", b->files->dir, b->name, n, what,
+                       s->ranks);
+    *at += n / s->ranks * s->rank;
+    return n / s->ranks;
+}
+
+/* Takes a rank's share of the slice: whole groups of its rows, where there are several, or else a part of each run. */
+static void bind_rank(binder *b, tensor_slice *s) {
+    row_runs *r = &s->runs;
+    if (!s->ranks || b->code) return;
+    if (s->divided == DIVIDED_COLS) {
+        s->width = bind_share(b, s, slice_cols(s), "columns", &s->col);
         return;
     }
-    const enum encoding e = bind_stored(b, w, kept, part);
-    if (!b->code) bind_components(b, e, w, part, 0, 0);
-}
-
-/* Puts a vector on the list, as floats. */
-static void bind_floats(binder *b, const tensor *t, const component_source *source, int component, const float **v, int rows,
-                        int cols) {
-    matrix none;
-    memset(&none, 0, sizeof none);
-    none.format = FORMAT_F32;
-    load_item *item = bind_load(b, t, source, &none, component, rows, cols, (const void **)v);
-    if (!item) return;
-    item->part[0] = item->from;
-    if (component != VECTOR) return;
-    b->formats[b->kind] |= 1u << t->type;
-    b->encodings[b->kind] |= 1u << t->type;
-}
-
-static void bind_vector_named(binder *b, const float **v, const uint64_t *shape, int dims) {
-    const tensor *t = bind_find(b, shape, dims, &vector_part);
-    int cols = 1;
-    for (int i = 1; i < dims; i++) cols *= (int)shape[i];
-    if (t) bind_floats(b, t, &vector_source, VECTOR, v, (int)shape[0], cols);
-}
-
-/* Sets the name of the next tensor: the prefix of the layer and what is in it. */
-static void bind_name(binder *b, const char *where, const char *what) {
-    snprintf(b->name, sizeof b->name, "%s%s", where, what);
-}
-
-static void bind_matrix(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
-    bind_name(b, where, what);
-    bind_matrix_named(b, w, rows, cols, 0);
-}
-
-/* A matrix that stays as it is when the others are quantised, as in the official FP8 checkpoints. */
-static void bind_kept(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
-    bind_name(b, where, what);
-    bind_matrix_named(b, w, rows, cols, 1);
-}
-
-static void bind_vector(binder *b, const char *where, const char *what, const float **v, int n) {
-    uint64_t shape[1] = {(uint64_t)n};
-    bind_name(b, where, what);
-    bind_vector_named(b, v, shape, 1);
-}
-
-/* The weights of a norm, which the checkpoint keeps around zero: v becomes 1 + what is stored. */
-static void bind_zero_centered(binder *b, const char *where, const char *what, const float **v, int n) {
-    uint64_t shape[1] = {(uint64_t)n};
-    bind_name(b, where, what);
-    const tensor *t = bind_find(b, shape, 1, &vector_part);
-    if (t) bind_floats(b, t, &norm_source, VECTOR, v, n, 1);
-}
-
-/* A tensor that may be there, and is not needed. */
-static void bind_unneeded(binder *b, const char *where, const char *what) {
-    bind_name(b, where, what);
-    tensor *t = b->mix ? NULL : bind_tensor(b, b->name);
-    if (t) t->used = 1;
-}
-
-/* The scale of an FP8 KV cache, where the checkpoint has one: a single number, by the first of `count` names. */
-static void bind_kv_scale(binder *b, const char *where, const char *const *names, int count, const float **scale) {
-    const uint64_t one[1] = {1};
-    for (int i = 0; i < count && !b->code && !b->mix; i++) {
-        bind_name(b, where, names[i]);
-        tensor *t = bind_tensor(b, b->name);
-        if (!t) continue;
-        if ((t->dims && !same_shape(t, one, 1)) || t->type > TYPE_BF16) {
-            b->code = bind_misfit(b, t, one, 1, &vector_part);
-            return;
-        }
-        t->used = 1;
-        bind_floats(b, t, &vector_source, KV_SCALE, scale, 1, 1);
-        return;
-    }
+    if (!r->groups) *r = rows_of(s, 1, 0, s->rows);
+    if (r->groups > 1) r->groups = bind_share(b, s, r->groups, "groups of rows", &r->first);
+    else
+        for (int i = 0; i < MOST_RUNS && r->rows[i] && !b->code; i++) r->rows[i] = bind_share(b, s, r->rows[i], "rows", &r->at[i]);
 }
 
 static int common_divisor(int a, int b) {
     return b ? common_divisor(b, a % b) : a;
 }
 
-/* A part of a fused matrix: its rows, and the rows of its blocks. Where blocks of the fused one do not end with runs, the part has
-   lower ones, so that each has one scale. */
-static void bind_part(binder *b, const matrix *fused, matrix *w, row_runs *runs) {
-    int lower = common_divisor(fused->block_rows, runs->group_rows);
-    runs->block_rows = fused->block_rows;
-    *w = *fused;
-    w->rows = runs_rows(runs);
-    for (int i = 0; i < MOST_RUNS; i++) lower = common_divisor(common_divisor(lower, runs->at[i]), runs->rows[i]);
-    if (fused->block_rows < fused->rows) w->block_rows = lower;
-    if (b->m->memory->packs && formats[w->format]->unfit && formats[w->format]->unfit(w->block_rows, w->block_cols))
+/* Rows of a block of the slice: where the stored matrix's blocks do not end with its runs, less, so that each has one scale. */
+static int slice_block_rows(const tensor_slice *s, const matrix *stored) {
+    const row_runs *r = &s->runs;
+    int lower = stored->block_rows;
+    if (!r->groups || stored->block_rows >= stored->rows) return lower;
+    if (runs_follow(r)) return common_divisor(lower, runs_from(r, 0));
+    if (r->groups > 1) lower = common_divisor(lower, r->group_rows);
+    for (int i = 0; i < MOST_RUNS; i++) lower = common_divisor(common_divisor(lower, r->at[i]), r->rows[i]);
+    return lower;
+}
+
+/* The columns of a number of the stored matrix that the slice cuts in two; 0: it cuts none. */
+static int slice_cuts(const tensor_slice *s, const tensor_encoding *e, const matrix *stored) {
+    const int end = s->col + s->width;
+    if (!s->width) return 0;
+    for (int i = 0; i < formats[stored->format]->component_count; i++) {
+        const component *p = &formats[stored->format]->components[i];
+        const int cols = p->bits < 8 ? 8 / p->bits : p->cols ? p->cols : stored->block_cols;
+        if (cols < stored->cols && (s->col % cols || (end % cols && end < stored->cols))) return cols;
+    }
+    return s->width % e->cols ? e->cols : 0;
+}
+
+/* The sizes of the slice w of a stored matrix. */
+static void bind_cut(binder *b, const tensor_slice *s, enum encoding as, const matrix *stored, matrix *w) {
+    const tensor_encoding *e = tensor_encodings[as];
+    const int cuts = slice_cuts(s, e, stored);
+    *w = *stored;
+    w->rows = slice_rows(s);
+    w->cols = slice_cols(s);
+    w->block_rows = slice_block_rows(s, stored);
+    if (format_has_groups(w->format) && w->block_cols > w->cols) w->block_cols = w->cols;
+    if (cuts)
+        b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: columns %d to %d of %d, and %s can be cut at multiples of %d only",
+                       b->files->dir, b->name, s->col, s->col + w->cols - 1, stored->cols, e->name, cuts);
+    else if (w->block_rows < stored->block_rows && b->m->memory->packs && formats[w->format]->unfit &&
+             formats[w->format]->unfit(w->block_rows, w->block_cols))
         b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: FP8 blocks of which heads have less than 16 rows are not "
                        "supported on a GPU, use the CPU", b->files->dir, b->name);
 }
 
-/* Matrices that are stored as one, fused, in groups of rows: runs[i] says which of them w[i] has. */
-static void bind_fused(binder *b, const char *where, const char *what, matrix *const *w, row_runs *runs, int count, int cols,
-                       int kept) {
+/* Makes BF16 weights FP8 blocks of 128 x 128 if that is asked for. */
+static enum encoding bind_quantised(const binder *b, enum encoding e, matrix *w) {
+    if (e != ENCODING_BF16 || !b->m->quantize) return e;
+    w->format = FORMAT_FP8_BLOCK;
+    w->block_rows = w->block_cols = TILE;
+    return ENCODING_QUANTISED;
+}
+
+/* Where in its tensor an item is: in its entry of a stack. Rows that follow each other and are stored as they will lie in memory are all
+   that is read of it: then nothing is left to be picked. */
+static void item_place(load_item *item, const component *stored, int as_stored) {
+    tensor_slice *s = &item->slice;
+    const size_t row = component_bytes(stored, component_cols(stored, &item->stored));
+    item->size = s->entries ? item->from->size / (uint64_t)s->entries : item->from->size;
+    item->offset = item->size * (uint64_t)s->entry;
+    if (!as_stored || stored->rows != 1 || s->transposed || s->width || !s->runs.groups || !runs_follow(&s->runs)) return;
+    item->offset += row * (uint64_t)runs_from(&s->runs, 0);
+    item->stored.rows = runs_rows(&s->runs);
+    item->size = row * (uint64_t)item->stored.rows;
+    memset(&s->runs, 0, sizeof s->runs);
+}
+
+/* Puts the components of a matrix on the list. */
+static void bind_components(binder *b, const tensor_slice *s, enum encoding as, const matrix *stored, const tensor *const *part,
+                            matrix *w) {
+    const int quantised = as == ENCODING_QUANTISED;
+    for (int i = 0; i < formats[w->format]->component_count && !b->code; i++) {
+        const component *p = &formats[w->format]->components[i];
+        const component_source *from = &tensor_encodings[as]->components[i];
+        load_item item;
+        memset(&item, 0, sizeof item);
+        item.from = part[from->part];
+        item.source = from;
+        item.of = *w;
+        item.stored = *stored;
+        item.component = i;
+        item.rows = component_rows(p, w);
+        item.cols = component_cols(p, w);
+        item.slice = *s;
+        item.target = &w->component[i];
+        for (int k = 0; k < MAX_PARTS; k++)
+            if (k == from->part || from->needs >> k & 1) item.part[k] = part[k];
+        item_place(&item, &formats[stored->format]->components[quantised ? (int)CODES : i], quantised || !from->convert);
+        bind_item(b, &item);
+    }
+    bind_seen(b, as, w);
+}
+
+/* The one way from the tensors of a matrix, in whatever encoding they are, to a matrix w that is a part of it.
+
+   where, what: the name of the tensor, or of the tensor that others stand for; ".weight" at its end gives way to their suffixes.
+   all says which part: an entry of a stack, runs of rows, columns, the share of a rank; they must lie inside the matrix that is stored.
+   FP8 blocks that runs of rows cut become lower ones. Columns are cut at the borders of groups; elsewhere, and where rows or
+   columns cannot be divided by ranks, it is refused. kept: quantising leaves it as it is.
+
+   Examples, as rows x cols of one stored matrix:
+     all of it                            s = slice_all(rows, cols)
+     expert e's of E, [E][rows][cols]     s.entry = e, s.entries = E
+     its gate, the first half             s.runs = rows_of(&s, 1, 0, rows / 2)
+     its gate, alternating with up        s.runs = rows_of(&s, rows / 2, 0, 1); up: rows_of(&s, rows / 2, 1, 1)
+     stored as [cols][rows] in BF16       s.transposed = 1
+     of heads of [k, v] all k             s.runs = rows_of(&s, heads, 0, k)
+     the share of a rank                  s.divided = DIVIDED_COLS, s.rank = 1, s.ranks = 2 */
+static void bind_slice(binder *b, const char *where, const char *what, const tensor_slice *all, int kept, matrix *w) {
     const tensor *part[MAX_PARTS];
-    matrix fused;
-    enum encoding e = ENCODING_F32;
-    memset(&fused, 0, sizeof fused);
-    fused.rows = runs->groups * runs->group_rows;
-    fused.cols = cols;
-    bind_name(b, where, what);
-    if (!b->mix && !b->code) e = bind_stored(b, &fused, kept, part);
+    tensor_slice s = *all;
+    matrix stored;
+    memset(&stored, 0, sizeof stored);
+    stored.rows = s.rows;
+    stored.cols = s.cols;
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    bind_rank(b, &s);
+    if (b->code) return;
+    enum encoding e = bind_stored(b, &s, kept, &stored, part);
+    if (e > ENCODING_BF16) s.transposed = 0;
+    if (!b->code) bind_cut(b, &s, e, &stored, w);
+    if (b->code) return;
+    if (!kept) e = bind_quantised(b, e, w);
+    bind_components(b, &s, e, &stored, part, w);
+}
+
+static void bind_matrix(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
+    const tensor_slice all = slice_all(rows, cols);
+    bind_slice(b, where, what, &all, 0, w);
+}
+
+/* A matrix that stays as it is when the others are quantised, as in the official FP8 checkpoints. */
+static void bind_kept(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
+    const tensor_slice all = slice_all(rows, cols);
+    bind_slice(b, where, what, &all, 1, w);
+}
+
+/* ---- Vectors ---- */
+
+/* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
+static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matrix_part *p) {
+    publish_vector(b, shape, dims, p);
+    if (b->code) return NULL;
+    tensor *t = bind_tensor(b, b->name);
+    if (!t) b->code = bind_missing(b, shape, dims);
+    else if (!same_shape(t, shape, dims) || !stored_as(t, p)) b->code = bind_misfit(b, t, shape, dims, p);
+    if (b->code) return NULL;
+    t->used = 1;
+    return t;
+}
+
+static const matrix_part vector_part = {"", NULL, "n", 0}, conv_part = {"", NULL, "n 1 k", 0};
+
+/* Puts a slice of a tensor's numbers on the list, as floats. */
+static void bind_floats(binder *b, const tensor *t, const tensor_slice *s, const component_source *source, int component, const float **v) {
+    load_item item;
+    memset(&item, 0, sizeof item);
+    item.from = item.part[0] = t;
+    item.source = source;
+    item.of.format = item.stored.format = FORMAT_F32;
+    item.stored.rows = s->rows;
+    item.stored.cols = s->cols;
+    item.component = component;
+    item.of.rows = item.rows = slice_rows(s);
+    item.of.cols = item.cols = slice_cols(s);
+    item.slice = *s;
+    item.target = (const void **)v;
+    item_place(&item, &vector_component, 0);
+    bind_item(b, &item);
+}
+
+/* The same for numbers that are no weights of products, as they are of a part's shape in the tensor of that name, or of a stack: norms,
+   biases, conv1d. source: vector_source, or norm_source, which adds 1. */
+static void bind_slice_vector(binder *b, const char *where, const char *what, const tensor_slice *all, const matrix_part *p,
+                              const component_source *source, const float **v) {
+    tensor_slice s = *all;
+    matrix stored;
+    uint64_t shape[MAX_DIMS];
+    const char *rest;
+    memset(&stored, 0, sizeof stored);
+    stored.rows = s.rows;
+    stored.cols = s.cols;
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    bind_rank(b, &s);
+    const tensor *t = bind_find(b, shape, bind_shape(&s, NULL, p->shape, &stored, shape, &rest), p);
+    if (!t) return;
+    bind_floats(b, t, &s, source, VECTOR, v);
+    b->formats[b->kind] |= 1u << t->type;
+    b->encodings[b->kind] |= 1u << t->type;
+}
+
+static void bind_vector(binder *b, const char *where, const char *what, const float **v, int n) {
+    const tensor_slice all = slice_all(n, 1);
+    bind_slice_vector(b, where, what, &all, &vector_part, &vector_source, v);
+}
+
+/* The weights of a norm, which the checkpoint keeps around zero: v becomes 1 + what is stored. */
+static void bind_zero_centered(binder *b, const char *where, const char *what, const float **v, int n) {
+    const tensor_slice all = slice_all(n, 1);
+    bind_slice_vector(b, where, what, &all, &vector_part, &norm_source, v);
+}
+
+/* Is the tensor of that name there? */
+static int bind_has(binder *b, const char *where, const char *what) {
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    return b->publishes ? publish_has(b) : bind_tensor(b, b->name) != NULL;
+}
+
+/* A tensor that may be there, and is not needed. */
+static void bind_unneeded(binder *b, const char *where, const char *what) {
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    tensor *t = bind_tensor(b, b->name);
+    if (t) t->used = 1;
+}
+
+/* The scale of an FP8 KV cache, where the checkpoint has one: a single number, by the first of `count` names. */
+static void bind_kv_scale(binder *b, const char *where, const char *const *names, int count, const float **scale) {
+    const tensor_slice one = slice_all(1, 1);
+    const uint64_t shape[1] = {1};
     for (int i = 0; i < count && !b->code; i++) {
-        if (b->mix) {
-            bind_matrix_named(b, w[i], runs_rows(&runs[i]), cols, kept);
-            continue;
+        snprintf(b->name, sizeof b->name, "%s%s", where, names[i]);
+        tensor *t = bind_tensor(b, b->name);
+        if (!t) continue;
+        if ((t->dims && !same_shape(t, shape, 1)) || t->type > TYPE_BF16) {
+            b->code = bind_misfit(b, t, shape, 1, &vector_part);
+            return;
         }
-        bind_part(b, &fused, w[i], &runs[i]);
-        b->runs = &runs[i];
-        if (!b->code) bind_components(b, e, w[i], part, 0, 0);
-        b->runs = NULL;
+        t->used = 1;
+        bind_floats(b, t, &one, &vector_source, KV_SCALE, scale);
+        return;
     }
 }
 
-/* Matrix number i of `count` of one size that lie in a tensor of plain numbers. */
-static void bind_stacked(binder *b, const tensor *t, int i, int count, matrix *w, int rows, int cols) {
-    const tensor *part[MAX_PARTS] = {t};
-    const uint64_t size = t->size / (uint64_t)count;
-    w->format = (enum format)t->type;
-    w->rows = rows;
-    w->cols = cols;
-    bind_components(b, bind_quantised(b, (enum encoding)t->type, w), w, part, size * (uint64_t)i, size);
-}
+/* ---- What is left ---- */
 
 /* Is this the name of a tensor of a quantised matrix, after the module's? */
 static int is_scale(const char *suffix) {

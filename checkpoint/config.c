@@ -3,31 +3,74 @@
 
 struct model_family;
 
-/* How a model's rotary frequencies come about: families/rope.c. */
+/* How the rotary frequencies of an attention layer come about: families/rope.c. */
 enum rope_kind { ROPE_PLAIN, ROPE_LLAMA3, ROPE_YARN };
 
-typedef struct rope_config {
-    enum rope_kind kind;
-    float theta;                               /* the base */
-    float factor, original;                    /* unless plain: what the context grew by, and from; */
-    float slow, fast;                          /* up to and from so many turns within that a frequency is scaled, or is not */
-    int whole;                                 /* of YaRN: that range ends at whole dimensions */
-} rope_config;
+/* kind: enum rope_kind. theta: the base. Unless it is plain: factor and original, what the context grew by, and from; slow and fast,
+   up to and from so many turns within that a frequency is scaled, or is not; whole, of YaRN: that range ends at whole dimensions. */
+#define ROPE_FIELDS(X)                                                                                                               \
+    X(int,   kind,     NONE, NONE, "")                                                                                               \
+    X(float, theta,    NONE, NONE, "")                                                                                               \
+    X(float, factor,   NONE, NONE, "")                                                                                               \
+    X(float, original, NONE, NONE, "")                                                                                               \
+    X(float, slow,     NONE, NONE, "")                                                                                               \
+    X(float, fast,     NONE, NONE, "")                                                                                               \
+    X(int,   whole,    NONE, NONE, "")
+SHAPE(ROPE, rope)
 
+/* A layer: what it consists of. rope: of attention. */
+typedef struct config_layer {
+    sublayer_shape mixer, ffn;
+    rope_shape rope;
+} config_layer;
+
+static sublayer_shape sublayer_shape_of(enum layer_kind kind) {
+    sublayer_shape s;
+    memset(&s, 0, sizeof s);
+    s.kind = kind;
+    return s;
+}
+
+static config_layer config_layer_of(enum layer_kind mixer, enum layer_kind ffn) {
+    config_layer l;
+    memset(&l, 0, sizeof l);
+    l.mixer = sublayer_shape_of(mixer);
+    l.ffn = sublayer_shape_of(ffn);
+    return l;
+}
+
+/* What is said of a model once, beside its layers. tied: the head is the embedding. fp8_rows, fp8_cols: sides of FP8 blocks. zeros_stored,
+   asymmetric: of GPTQ, see conversion in formats/formats.c. eos: eos_token_id where it is one id, else -1: for the fingerprint alone. */
+#define CONFIG_FIELDS(X)                                                                                                             \
+    X(int,   layers,       NONE, NONE, "")                                                                                           \
+    X(int,   hidden,       NONE, NONE, "")                                                                                           \
+    X(int,   vocab,        NONE, NONE, "")                                                                                           \
+    X(int,   context_max,  NONE, NONE, "")                                                                                           \
+    X(int,   mtp_layers,   NONE, NONE, "")                                                                                           \
+    X(int,   tied,         NONE, NONE, "")                                                                                           \
+    X(int,   fp8_rows,     NONE, NONE, "")                                                                                           \
+    X(int,   fp8_cols,     NONE, NONE, "")                                                                                           \
+    X(int,   zeros_stored, NONE, NONE, "")                                                                                           \
+    X(int,   asymmetric,   NONE, NONE, "")                                                                                           \
+    X(float, eps,          NONE, NONE, "")                                                                                           \
+    X(int,   eos,          NONE, NONE, "")
+
+/* A model as config.json, and its family, say it. The fields come first. */
 typedef struct config {
+    CONFIG_FIELDS(FIELD_MEMBER)
     const struct model_family *family;
-    int layers, hidden, vocab, context_max, mtp_layers;
-    int tied, fp8_rows, fp8_cols;
-    int zeros_stored, asymmetric;              /* of GPTQ: see conversion in formats/formats.c */
-    float eps;
-    layer_shapes shapes;
-    rope_config rope;
-    unsigned char *mixers;                     /* [layers] enum layer_kind */
-    int32_t eos;                               /* eos_token_id where it is one id, else -1: for the fingerprint alone */
+    config_layer *layer;                       /* [layers + 1], the last one the MTP layer; config_free frees them */
 } config;
+FIELDS(CONFIG, config, END_OF(config, eos))
+
+static void config_free(config *c) {
+    free(c->layer);
+    c->layer = NULL;
+}
 
 typedef struct config_reader {
     const json *j;
+    unsigned char *read;                       /* of each node: enum key_read */
     uint32_t text;                             /* the object with the text model's fields */
     const char *dir;
     const char *within;                        /* "rope_scaling.": of what the keys are, for messages; NULL: of nothing more */
@@ -35,9 +78,29 @@ typedef struct config_reader {
     int code;                                  /* the first failure; later calls do nothing */
 } config_reader;
 
+enum { KEYS_MAX = 1024 };                      /* of an object: so many no config.json has */
+
+enum key_read { KEY_UNREAD, KEY_READ, KEYS_READ };     /* KEYS_READ: it is an object in which keys were looked for */
+
+/* The value of a key, 0: it is absent. Whatever a reader of config.json looks for, it looks for so: what remains unread is looked at last
+   (families/keys.c). */
+static uint32_t config_get(config_reader *r, uint32_t object, const char *key) {
+    const uint32_t node = json_get(r->j, object, key);
+    r->read[object] = KEYS_READ;
+    if (node && !r->read[node]) r->read[node] = KEY_READ;
+    return node;
+}
+
+/* Each of an object's keys is looked for among all of them. */
+static void config_few_keys(config_reader *r, uint32_t object) {
+    const unsigned keys = r->j->nodes[object].size;
+    if (!r->code && keys > KEYS_MAX)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: an object of %u keys, expected at most %d", r->dir, keys, KEYS_MAX);
+}
+
 static void config_int(config_reader *r, const char *key, int low, int high, int *out) {
     uint64_t value;
-    uint32_t node = json_get(r->j, r->text, key);
+    uint32_t node = config_get(r, r->text, key);
     if (r->code) return;
     if (!node) r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s is missing", r->dir, key);
     else if (!json_u64(r->j, node, &value) || value < (uint64_t)low || value > (uint64_t)high)
@@ -48,7 +111,7 @@ static void config_int(config_reader *r, const char *key, int low, int high, int
 
 /* What is null counts as absent, here and for floats. */
 static void config_int_or(config_reader *r, const char *key, int low, int high, int fallback, int *out) {
-    const uint32_t node = json_get(r->j, r->text, key);
+    const uint32_t node = config_get(r, r->text, key);
     *out = fallback;
     if (node && r->j->nodes[node].type != JSON_NULL) config_int(r, key, low, high, out);
 }
@@ -56,7 +119,7 @@ static void config_int_or(config_reader *r, const char *key, int low, int high, 
 static void config_float(config_reader *r, uint32_t object, const char *key, double low, double high, float fallback,
                          float *out) {
     double value = fallback;
-    uint32_t node = json_get(r->j, object, key);
+    uint32_t node = config_get(r, object, key);
     if (r->code) return;
     if (node && r->j->nodes[node].type == JSON_NULL) node = 0;
     int code = node ? json_double(r->j, node, &value) : MOTE_OK;
@@ -91,33 +154,48 @@ static int config_flag(config_reader *r, uint32_t node, const char *key, int abs
     return on;
 }
 
-/* A field that must be absent, null or have one value: the first of those listed, "silu|swish", which mean the same. */
-static void config_only(config_reader *r, uint32_t object, const char *key, const char *values) {
-    uint32_t node = json_get(r->j, object, key);
-    const size_t first = strcspn(values, "|");
-    if (r->code || !node || r->j->nodes[node].type == JSON_NULL) return;
+/* Refuses a value: "config.json: KEY is VALUE, WHY". */
+static void config_refuse(config_reader *r, uint32_t node, const char *key, const char *why, ...) __attribute__((format(printf, 4, 5)));
+static void config_refuse(config_reader *r, uint32_t node, const char *key, const char *why, ...) {
+    const json_node *n = &r->j->nodes[node];
+    const char *text = n->type == JSON_ARRAY ? "a list" : n->type == JSON_OBJECT ? "an object" : r->j->text + n->start;
+    const size_t size = n->type >= JSON_ARRAY ? strlen(text) : n->size < 60 ? n->size : 60;
+    char reason[160];
+    va_list args;
+    va_start(args, why);
+    vsnprintf(reason, sizeof reason, why, args);
+    va_end(args);
+    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s%s is %.*s, %s", r->dir, r->within ? r->within : "", key, (int)size,
+                   text, reason);
+}
+
+/* A value must be null or one of those listed, "silu|swish", which mean the same as the first. */
+static void config_must_be(config_reader *r, uint32_t node, const char *key, const char *values) {
+    if (r->code || r->j->nodes[node].type == JSON_NULL) return;
     for (const char *value = values; *value; value += strcspn(value, "|"), value += *value == '|') {
         char one[32];
         snprintf(one, sizeof one, "%.*s", (int)strcspn(value, "|"), value);
         if (config_is(r->j, node, one)) return;
     }
-    const json_node *n = &r->j->nodes[node];
-    const char *text = n->type == JSON_ARRAY ? "a list" : n->type == JSON_OBJECT ? "an object" : r->j->text + n->start;
-    const size_t size = n->type >= JSON_ARRAY ? strlen(text) : n->size < 60 ? n->size : 60;
-    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s%s is %.*s, mote supports %.*s only", r->dir,
-                   r->within ? r->within : "", key, (int)size, text, (int)first, values);
+    config_refuse(r, node, key, "mote supports %.*s only", (int)strcspn(values, "|"), values);
+}
+
+/* A field that must be absent, or have such a value. */
+static void config_only(config_reader *r, uint32_t object, const char *key, const char *values) {
+    const uint32_t node = config_get(r, object, key);
+    if (node) config_must_be(r, node, key, values);
 }
 
 /* The sides of FP8 blocks: weight_block_size of the official checkpoints, block_structure of compressed-tensors' groups. */
 static void config_blocks(config_reader *r, uint32_t q, config *c) {
     uint64_t rows = TILE, cols = TILE;
     const char *key = "weight_block_size";
-    uint32_t size = json_get(r->j, q, key), groups = json_get(r->j, q, "config_groups");
+    uint32_t size = config_get(r, q, key), groups = config_get(r, q, "config_groups");
     if (!size && groups && r->j->nodes[groups].type == JSON_OBJECT) {
         uint32_t name = groups + 1;
         for (uint32_t i = 0; i < r->j->nodes[groups].size && !size; i++, name = r->j->nodes[name + 1].next) {
-            uint32_t weights = r->j->nodes[name + 1].type == JSON_OBJECT ? json_get(r->j, name + 1, "weights") : 0;
-            if (weights && r->j->nodes[weights].type == JSON_OBJECT) size = json_get(r->j, weights, "block_structure");
+            uint32_t weights = r->j->nodes[name + 1].type == JSON_OBJECT ? config_get(r, name + 1, "weights") : 0;
+            if (weights && r->j->nodes[weights].type == JSON_OBJECT) size = config_get(r, weights, "block_structure");
             if (size && r->j->nodes[size].type == JSON_NULL) size = 0;
         }
         key = "block_structure";
@@ -133,12 +211,12 @@ static void config_blocks(config_reader *r, uint32_t q, config *c) {
 /* quantization_config. Which format a tensor has is seen when it is bound; read here is what tensors do not tell: the sides of
    FP8 blocks, and which of two layouts of one shape files of GPTQ and AWQ have. */
 static void config_quantization(config_reader *r, config *c) {
-    uint32_t q = json_get(r->j, 0, "quantization_config");
+    uint32_t q = config_get(r, 0, "quantization_config");
     c->fp8_rows = c->fp8_cols = TILE;
-    if (!q) q = json_get(r->j, r->text, "quantization_config");
+    if (!q) q = config_get(r, r->text, "quantization_config");
     if (!q || r->j->nodes[q].type != JSON_OBJECT) return;
-    uint32_t method = json_get(r->j, q, "quant_method"), version = json_get(r->j, q, "checkpoint_format");
-    uint32_t packing = json_get(r->j, q, "packing_format"), symmetric = json_get(r->j, q, "sym");
+    uint32_t method = config_get(r, q, "quant_method"), version = config_get(r, q, "checkpoint_format");
+    uint32_t packing = config_get(r, q, "packing_format"), symmetric = config_get(r, q, "sym");
     config_only(r, q, "fmt", "e4m3|float8_e4m3fn");
     if (method && config_is(r->j, method, "awq")) config_only(r, q, "version", "gemm");
     c->zeros_stored = version && config_is(r->j, version, "gptq_v2");
@@ -147,4 +225,5 @@ static void config_quantization(config_reader *r, config *c) {
     c->asymmetric = symmetric && config_is(r->j, symmetric, "false");
     if (!c->zeros_stored) config_only(r, q, "checkpoint_format", "gptq");
     config_blocks(r, q, c);
+    r->read[q] = KEY_READ;                     /* what else it says of tensors, these show themselves */
 }

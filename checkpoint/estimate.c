@@ -28,9 +28,9 @@ static const char *estimate_quantised(const json *j, uint32_t q) {
 }
 
 /* How large matrices would be stored by config.json: what it says of quantisation, or its dtype. */
-static int estimate_mix(const char *dir, int quantize, const quantization_mix **mix, mote_error *err) {
+static int estimate_mix(const char *dir, const quantization_mix **mix, mote_error *err) {
     static const char *const plain[][2] = {{"float32", "f32"}, {"float16", "f16"}};
-    const char *name = quantize ? "fp8" : "bf16";
+    const char *name = "bf16";
     buf file;
     json j;
     memset(&file, 0, sizeof file);

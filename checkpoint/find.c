@@ -1,18 +1,15 @@
 /* checkpoint/find.c: finds a tensor by its name, checks shape and type, and says what is wrong: what is missing, what was
-   expected and what is there. Without files it finds whatever is asked for. Reads no weights, and must not know what any tensor is
-   called: families do. The binder, here, is what all of binding shares. */
+   expected and what is there. Reads no weights, and must not know what any tensor is called: families do. The binder, here, is what
+   all of binding shares. */
 
 typedef struct binder {
     checkpoint *files;
     mote_model *m;
-    quantization_check *check;                 /* of files */
-    const quantization_mix *mix;               /* there are no files, tensors are stored like this; NULL: they are in files */
-    tensor synthetic[2];                       /* where there are no files: the last two tensors asked for */
-    int next_synthetic;
+    quantization_check *check;                 /* NULL: config.json says nothing of these files */
+    const quantization_mix *publishes;         /* what is asked for is entered into files' table, stored like this: checkpoint/publish.c */
     buf items;                                 /* struct load_item */
     size_t arena;                              /* bytes given out */
     enum module_kind kind;                     /* of what is being bound */
-    const row_runs *runs;                      /* of a fused matrix, those that it has; NULL: it is no part of one */
     const char *together;                      /* the module that it is one of many of, the experts of a layer; NULL: of none */
     uint64_t used, of;                         /* the share of it that one token reads */
     uint64_t active[MODULE_KINDS];             /* parameters that one token uses */
@@ -22,7 +19,9 @@ typedef struct binder {
     char prefix[64];                           /* of the text model's names: "model.language_model.", "model." */
     char head_prefix[64];                      /* of lm_head's: "" */
     char missing[256];                         /* the tensor that is not there: the error, or why the MTP layer is left out */
-    char name[256];
+    char name[256];                            /* of the tensor that is looked for */
+    size_t module;                             /* its first bytes, which all tensors of its matrix have */
+    int bare;                                  /* those have no ".weight" after them: see bind_part_name */
     mote_error *err;
     int code;                                  /* the first failure; later calls do nothing */
 } binder;
@@ -82,19 +81,6 @@ static int stored_type(const matrix_part *p) {
     return type;
 }
 
-/* The tensor b->name where there are no files: experts that are stacked, or a vector. */
-static tensor *bind_synthetic(binder *b, const uint64_t *shape, int dims) {
-    uint64_t elements = 1;
-    tensor *t = &b->synthetic[b->next_synthetic];
-    b->next_synthetic ^= 1;
-    memset(t, 0, sizeof *t);
-    t->type = TYPE_BF16;
-    t->dims = dims;
-    for (int i = 0; i < dims; i++) elements *= t->shape[i] = shape[i];
-    t->size = elements * (uint64_t)container_types[t->type].bits / 8;
-    return t;
-}
-
 /* Is t stored as this part is? */
 static int stored_as(const tensor *t, const matrix_part *p) {
     return p->stored ? t->type == stored_type(p) : t->type <= TYPE_BF16;
@@ -137,14 +123,21 @@ static int bind_misfit(binder *b, const tensor *t, const uint64_t *shape, int di
                 container_types[t->type].name, same_shape(t, shape, dims) ? "" : "; shapes follow from config.json");
 }
 
-/* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
-static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matrix_part *p) {
-    if (b->code) return NULL;
-    if (b->mix) return bind_synthetic(b, shape, dims);
-    tensor *t = bind_tensor(b, b->name);
-    if (!t) b->code = bind_missing(b, shape, dims);
-    else if (!same_shape(t, shape, dims) || !stored_as(t, p)) b->code = bind_misfit(b, t, shape, dims, p);
-    if (b->code) return NULL;
-    t->used = 1;
-    return t;
+/* b->name becomes that of another tensor of the matrix: what the family called it, with this suffix in place of ".weight". Where the
+   family's name does not end in ".weight", as a stack's, suffixes do not begin with it: "gate_up_proj", "gate_up_proj_scale_inv". */
+static void bind_part_name(binder *b, const char *suffix) {
+    const size_t n = sizeof ".weight" - 1, from = b->bare && !strncmp(suffix, ".weight", n) ? n : 0;
+    snprintf(b->name + b->module, sizeof b->name - b->module, "%s", suffix + from);
+}
+
+/* The shape that a part's text says of a stored matrix in this encoding (NULL: of a vector), after the dimension of a stack; returns its
+   dimensions. *rest: the next that is as good, or NULL. */
+static int bind_shape(const tensor_slice *s, const tensor_encoding *e, const char *form, const matrix *stored, uint64_t shape[MAX_DIMS],
+                      const char **rest) {
+    matrix as = *stored;
+    const int stack = s->entries > 0;
+    static_assert((int)PART_DIMS + 1 <= (int)MAX_DIMS, "a stack of matrices has a shape");
+    shape[0] = (uint64_t)s->entries;
+    if (s->transposed && e && e->format <= FORMAT_BF16) as.rows = stored->cols, as.cols = stored->rows;
+    return stack + part_shape(form, &as, shape + stack, rest);
 }

@@ -134,19 +134,23 @@ static int file_exists(const char *dir, const char *name) {
     return !lstat(path, &info) || (errno != ENOENT && errno != ENOTDIR);
 }
 
-/* Reads and parses a JSON file of the folder. On success *text and *j are the caller's to free. */
-static int read_json(const char *dir, const char *name, buf *text, json *j, mote_error *err) {
+/* Reads and parses a JSON file of the folder, an object or a list: JSON_... On success *text and *j are the caller's to free. */
+static int read_json_of(const char *dir, const char *name, uint32_t type, buf *text, json *j, mote_error *err) {
     char path[PATH_SIZE];
     int code = read_file(dir, name, text, err);
     if (code) return code;
     if (join_path(path, sizeof path, dir, name)) code = fail(err, MOTE_EINVAL, "%s/%s: path too long", dir, name);
     if (!code) code = json_parse(j, text->data, text->size, path, err);
-    if (!code && j->nodes[0].type != JSON_OBJECT) {
+    if (!code && j->nodes[0].type != type) {
         json_free(j);
-        code = fail(err, MOTE_EFORMAT, "%s: not a JSON object", path);
+        code = fail(err, MOTE_EFORMAT, "%s: not a JSON %s", path, type == JSON_OBJECT ? "object" : "list");
     }
     if (code) buf_free(text);
     return code;
+}
+
+static int read_json(const char *dir, const char *name, buf *text, json *j, mote_error *err) {
+    return read_json_of(dir, name, JSON_OBJECT, text, j, err);
 }
 
 static const char side_file[] = "model_extra_tensors.safetensors";

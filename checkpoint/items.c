@@ -13,7 +13,7 @@ static_assert((int)ENCODING_F32 == (int)TYPE_F32 && (int)ENCODING_F16 == (int)TY
 enum { VECTOR = -1, KV_SCALE = -2 };
 
 /* A vector is loaded like a component of a matrix. */
-static const component vector_component = {32, 1, 1, 0, NULL, NULL, NULL};
+static const component vector_component = {.bits = 32, .rows = 1, .cols = 1};
 static size_t find_wrong_kv_scale(const void *numbers, size_t n, char value[32]) {
     const float *scale = (const float *)numbers;
     size_t i = 0;
@@ -22,9 +22,9 @@ static size_t find_wrong_kv_scale(const void *numbers, size_t n, char value[32])
     return i;
 }
 
-static const component kv_scale_component = {32, 1, 1, 0, find_wrong_kv_scale, "scale", "a positive number from 2^-64 to 2^64"};
-static const matrix_part vector_part = {"", NULL, "", 0};
-
+static const component kv_scale_component = {
+    .bits = 32, .rows = 1, .cols = 1,
+     .find_wrong = find_wrong_kv_scale, .number = "scale", .allowed = "a positive number from 2^-64 to 2^64"};
 static int vector_floats(conversion *c, void *to) {
     widen((dtype)c->type[0], c->part[0], to, c->rows, c->cols);
     return -1;
@@ -42,38 +42,90 @@ static int norm_floats(conversion *c, void *to) {
 
 static const component_source norm_source = {0, 1, norm_floats};
 
-/* The rows of a matrix that is part of a fused one, which is stored in groups of rows, one for each key head: of every group rows
-   [at[0], at[0] + rows[0]), one group after the other, then of every group those from at[1] on, and so on. */
+/* Rows of a stored matrix, in groups of so many: of every group rows [at[0], at[0] + rows[0]), one group after the other, then of every
+   group those from at[1] on, and so on. One group: they are pieces of the whole matrix. */
 enum { MOST_RUNS = 3 };
 
 typedef struct row_runs {
-    int groups, group_rows;                    /* of the fused matrix; 0 groups: the matrix is none's part */
+    int groups, group_rows;                    /* 0 groups: all rows of the matrix, as they are stored */
     int at[MOST_RUNS], rows[MOST_RUNS];        /* up to the first without rows */
-    int block_rows;                            /* of the fused matrix; see matrix */
+    int first;                                 /* groups before the first of these */
 } row_runs;
 
-/* Rows of the part. */
 static int runs_rows(const row_runs *r) {
     int n = 0;
     for (int i = 0; i < MOST_RUNS; i++) n += r->groups * r->rows[i];
     return n;
 }
 
-/* The row of the fused matrix that is the part's row i. */
+/* The row of the stored matrix that is row i of these. */
 static int runs_from(const row_runs *r, int i) {
     int run = 0;
+    if (!r->groups) return i;
     for (; i >= r->groups * r->rows[run]; run++) i -= r->groups * r->rows[run];
-    return i / r->rows[run] * r->group_rows + r->at[run] + i % r->rows[run];
+    return (r->first + i / r->rows[run]) * r->group_rows + r->at[run] + i % r->rows[run];
+}
+
+/* Do they follow each other in the stored matrix? Then they begin at row runs_from(0). */
+static int runs_follow(const row_runs *r) {
+    return !r->rows[1] && (r->groups <= 1 || r->rows[0] == r->group_rows);
+}
+
+enum divided { DIVIDED_ROWS, DIVIDED_COLS };
+
+/* What of the tensors of a name a matrix is, or a vector, whose numbers are rows: see bind_slice. slice_all is one that is all of a
+   stored matrix; the rest is set after it. */
+typedef struct tensor_slice {
+    int rows, cols;                            /* of the stored matrix, or of each one of a stack */
+    int entry, entries;                        /* which one of a stack of so many; 0 entries: the tensors have no such dimension */
+    int transposed;                            /* in F32, F16 or BF16 it is stored as [cols][rows]; in other encodings it never is */
+    row_runs runs;                             /* which rows */
+    int col, width;                            /* columns [col, col + width); 0 width: all */
+    enum divided divided;                      /* of those rows, or of those columns, */
+    int rank, ranks;                           /* the share of this one of so many ranks; 0 ranks: all */
+} tensor_slice;
+
+static tensor_slice slice_all(int rows, int cols) {
+    tensor_slice s;
+    memset(&s, 0, sizeof s);
+    s.rows = rows;
+    s.cols = cols;
+    return s;
+}
+
+/* Rows [at, at + rows) of each of so many groups: a piece of the matrix in one, every second row in rows / 2 of them. */
+static row_runs rows_of(const tensor_slice *s, int groups, int at, int rows) {
+    row_runs r;
+    memset(&r, 0, sizeof r);
+    r.groups = groups;
+    r.group_rows = s->rows / groups;
+    r.at[0] = at;
+    r.rows[0] = rows;
+    return r;
+}
+
+static int slice_rows(const tensor_slice *s) {
+    return s->runs.groups ? runs_rows(&s->runs) : s->rows;
+}
+
+static int slice_cols(const tensor_slice *s) {
+    return s->width ? s->width : s->cols;
+}
+
+/* Are some of the stored numbers left out, or all put in another order? */
+static int slice_picks(const tensor_slice *s) {
+    return s->runs.groups || s->width || s->transposed;
 }
 
 typedef struct load_item {
-    const tensor *from;                        /* NULL: there are no files */
-    const tensor *part[MAX_PARTS];             /* what it is converted from, the tensors of the matrix; NULL: not needed */
-    const component_source *source;                /* how */
+    const tensor *from;                        /* what its numbers are in, or are converted from above all */
+    const tensor *part[MAX_PARTS];             /* the tensors of the matrix that it is made from; NULL: not needed */
+    const component_source *source;            /* how */
     matrix of;                                 /* the matrix that this is a component of: its format and sizes */
-    int component;                                 /* CODES...; VECTOR, KV_SCALE */
+    matrix stored;                             /* the one that it is a slice of; in another format: quantised when it is loaded */
+    int component;                             /* CODES...; VECTOR, KV_SCALE */
     int rows, cols;                            /* numbers */
-    row_runs runs;                             /* which rows of what is stored it has */
+    tensor_slice slice;                        /* which of the stored ones */
     uint64_t offset, size;                     /* bytes inside the tensor `from` */
     size_t at;                                 /* where in the arena */
     enum module_kind module;
@@ -86,18 +138,14 @@ static const component *item_component(const load_item *item) {
     return &formats[item->of.format]->components[item->component];
 }
 
-/* Is it read as it is stored, or converted, or its rows picked? */
+/* Is it converted, or picked from what is read, and not read into its place? */
 static int item_converts(const load_item *item) {
-    return item->source->convert || item->runs.groups;
+    return item->source->convert || slice_picks(&item->slice);
 }
 
-/* The matrix that it is a component of or, where that is part of a fused one, the fused one. */
-static matrix item_stored(const load_item *item) {
-    matrix w = item->of;
-    if (!item->runs.groups) return w;
-    w.rows = item->runs.groups * item->runs.group_rows;
-    w.block_rows = item->runs.block_rows;
-    return w;
+/* Is it made of a slice of BF16 weights? */
+static int item_quantises(const load_item *item) {
+    return item->stored.format != item->of.format;
 }
 
 /* Bytes in the arena: those it holds, and with the zeros after them. */

@@ -45,13 +45,16 @@ static int check_numbers(const checkpoint *files, const load_item *item, const v
                 table_name(&files->table, item->from), p->number, at * 8 / (size_t)p->bits + wrong, value, p->allowed);
 }
 
-/* Reads the tensors that an item is converted from; of its own tensor its share. They are c->part's to free. */
+/* Reads the tensors that an item is converted from: of each the share of its entry of a stack, of its own what it names. They are
+   c->part's to free. */
 static int load_parts(const checkpoint *files, const load_item *item, conversion *c, uint64_t *sample, mote_error *err) {
     int code = MOTE_OK;
     for (int k = 0; k < MAX_PARTS && !code; k++) {
         const tensor *t = item->part[k];
         if (!t) continue;
-        const uint64_t offset = t == item->from ? item->offset : 0, size = t == item->from ? item->size : t->size;
+        const uint64_t share = item->slice.entries ? t->size / (uint64_t)item->slice.entries : t->size;
+        const uint64_t size = t == item->from ? item->size : share;
+        const uint64_t offset = t == item->from ? item->offset : share * (uint64_t)item->slice.entry;
         const shard *s = &files->shards[t->file];
         void *bytes = malloc((size_t)size + 1);
         c->part[k] = bytes;
@@ -62,16 +65,15 @@ static int load_parts(const checkpoint *files, const load_item *item, conversion
     return code;
 }
 
-/* Reads the component of which an item is, or has rows, and adds to the fingerprint's sample. */
+/* Reads the component that is stored, of which an item is a slice, and adds to the fingerprint's sample. */
 static int load_stored(const mote_model *m, const checkpoint *files, const load_item *item, void *to, uint64_t *sample,
                        mote_error *err) {
     const component *p = item_component(item);
-    const matrix stored = item_stored(item);
     conversion c;
     memset(&c, 0, sizeof c);
-    c.w = &stored;
-    c.rows = item->runs.groups ? component_rows(p, &stored) : item->rows;
-    c.cols = item->cols;
+    c.w = &item->stored;
+    c.rows = component_rows(p, &item->stored);
+    c.cols = component_cols(p, &item->stored);
     c.zeros_stored = m->c.zeros_stored;
     c.asymmetric = m->c.asymmetric;
     const size_t size = (size_t)c.rows * component_bytes(p, c.cols);
@@ -85,18 +87,60 @@ static int load_stored(const mote_model *m, const checkpoint *files, const load_
     return code ? code : check_numbers(files, item, to, 0, size, err);
 }
 
-/* Reads an item that is converted, and adds to the fingerprint's sample. Of a fused matrix its rows. */
-static int load_converted(const mote_model *m, const checkpoint *files, const load_item *item, void *to, uint64_t *sample,
-                          mote_error *err) {
+/* The item's numbers of all that are stored. */
+static void load_picked(const load_item *item, const char *all, char *to) {
     const component *p = item_component(item);
-    const size_t row = component_bytes(p, item->cols);
-    if (!item->runs.groups) return load_stored(m, files, item, to, sample, err);
-    const matrix stored = item_stored(item);
-    const int rows = p->rows ? p->rows : item->of.block_rows, stored_rows = p->rows ? p->rows : stored.block_rows;   /* of a number */
-    char *all = (char *)malloc((size_t)component_rows(p, &stored) * row + 1);
-    int code = all ? load_stored(m, files, item, all, sample, err) : fail_memory(err);
-    for (int i = 0; !code && i < item->rows; i++)
-        memcpy((char *)to + (size_t)i * row, all + (size_t)(runs_from(&item->runs, i * rows) / stored_rows) * row, row);
+    const matrix *w = &item->of, *stored = &item->stored;
+    const int rows = p->rows ? p->rows : w->block_rows, stored_rows = p->rows ? p->rows : stored->block_rows;  /* of a number */
+    const int col = item->slice.col / (p->cols ? p->cols : stored->block_cols);
+    const size_t row = component_bytes(p, item->cols), stored_row = component_bytes(p, component_cols(p, stored));
+    for (int i = 0; i < item->rows && !item->slice.transposed; i++) {
+        const size_t from = (size_t)(runs_from(&item->slice.runs, i * rows) / stored_rows);
+        memcpy(to + (size_t)i * row, all + from * stored_row + component_bytes(p, col), row);
+    }
+}
+
+/* The same of plain numbers that are stored as [cols][rows]. */
+static void load_transposed(const load_item *item, const char *all, char *to) {
+    const size_t size = component_bytes(item_component(item), 1), stored_row = size * (size_t)item->stored.rows;
+    for (int i = 0; i < item->rows && item->slice.transposed; i++) {
+        const char *from = all + size * (size_t)runs_from(&item->slice.runs, i) + stored_row * (size_t)item->slice.col;
+        for (int j = 0; j < item->cols; j++, from += stored_row, to += size) memcpy(to, from, size);
+    }
+}
+
+/* Reads an item that is a slice of a stored component, and adds to the fingerprint's sample. */
+static int load_slice(const mote_model *m, const checkpoint *files, const load_item *item, void *to, uint64_t *sample,
+                      mote_error *err) {
+    const component *p = item_component(item);
+    if (!slice_picks(&item->slice)) return load_stored(m, files, item, to, sample, err);
+    char *all = (char *)malloc((size_t)component_rows(p, &item->stored) * component_bytes(p, component_cols(p, &item->stored)) + 1);
+    const int code = all ? load_stored(m, files, item, all, sample, err) : fail_memory(err);
+    if (!code) load_picked(item, all, (char *)to);
+    if (!code) load_transposed(item, all, (char *)to);
     free(all);
     return code;
+}
+
+/* Reads an item that is not in a file as it will lie in memory, and adds to the fingerprint's sample. */
+static int load_converted(const mote_model *m, const checkpoint *files, const load_item *item, void *to, uint64_t *sample,
+                          mote_error *err) {
+    if (!item_quantises(item)) return load_slice(m, files, item, to, sample, err);
+    load_item plain = *item;                                   /* its weights as they are stored */
+    conversion c;
+    plain.of.format = item->stored.format;
+    plain.component = CODES;
+    plain.source = &tensor_encodings[item->stored.format]->components[CODES];
+    plain.rows = item->of.rows;
+    plain.cols = item->of.cols;
+    memset(&c, 0, sizeof c);
+    c.w = &item->of;
+    c.rows = item->rows;
+    c.cols = item->cols;
+    void *weights = malloc(item_held(&plain) + 1);
+    int code = weights ? load_slice(m, files, &plain, weights, sample, err) : fail_memory(err);
+    c.part[0] = weights;
+    if (!code) (void)item->source->convert(&c, to);
+    free(weights);
+    return code ? code : check_numbers(files, item, to, 0, item_held(item), err);
 }

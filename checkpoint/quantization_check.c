@@ -77,9 +77,11 @@ static int listed_plain(const quantization_check *c, const char *module) {
     return 0;
 }
 
-/* Compares a matrix, stored as `name` says, with what is listed of it, or of all that it is together with, unless NULL. */
+/* Compares a matrix, stored as `name` says, with what is listed of it, or of all that it is together with, unless NULL. c NULL: there is
+   nothing to compare it with. */
 static void quantization_check_matrix(quantization_check *c, const char *module, const char *together, int is_quantised,
                                       const char *name) {
+    if (!c) return;
     c->quantised_matrices += is_quantised;
     int mismatch = is_quantised ? listed_plain(c, module)
                                : table_find(&c->quantised, module) || (together && table_find(&c->quantised, together));

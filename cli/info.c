@@ -17,6 +17,8 @@ static void print_sizes(const mote_info *i) {
     printf("layers          %d; %d MTP\n", i->layers, i->mtp_layers);
     printf("hidden size     %d; vocabulary %d%s; context up to %d\n", i->hidden_size, i->vocab_size,
            i->tied_embeddings ? ", tied" : "", i->context_max);
+    if (i->pooling)
+        printf("embeddings      %s\n", i->pooling == MOTE_POOLING_MEAN ? "the mean of a text's rows" : "the row of a text's last token");
     for (int k = 0; k < i->kind_count; k++) {
         const mote_layers *of = &i->kinds[k];
         printf("%-16sin %d layers", of->name, of->count);

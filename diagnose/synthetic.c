@@ -63,11 +63,15 @@ static const preset presets[] = {
 
 enum { PRESETS = sizeof presets / sizeof *presets };
 
-static void preset_shapes(const preset *p, layer_shapes *to) {
-    deltanet_shape *d = &to->deltanet;
-    attention_shape *a = &to->attention;
-    moe_shape *e = &to->moe;
+/* A layer with attention, and with DeltaNet in its place. */
+static config_layer preset_layer(const preset *p, sublayer_shape *deltanet) {
+    config_layer l = config_layer_of(LAYER_ATTENTION, p->experts ? LAYER_MOE : LAYER_MLP);
+    attention_shape *a = &l.mixer.of.attention;
+    moe_shape *e = &l.ffn.of.moe;
+    mlp_shape *f = &l.ffn.of.mlp;
+    deltanet_shape *d = &deltanet->of.deltanet;
     const int hybrid = p->key_heads > 0;
+    *deltanet = sublayer_shape_of(LAYER_DELTANET);
     a->heads = p->heads;
     a->kv_heads = p->kv_heads;
     a->head_dim = p->head_dim;
@@ -79,17 +83,27 @@ static void preset_shapes(const preset *p, layer_shapes *to) {
     d->value_heads = p->value_heads;
     d->key_dim = d->value_dim = p->delta_dim;
     d->taps = 4;
-    e->experts = p->experts;
-    e->top_k = p->top_k;
-    e->expert_size = p->experts ? p->size : 0;
-    e->shared_size = hybrid ? e->expert_size : 0;
-    to->mlp.size = p->experts ? 0 : p->size;
-    d->hidden = a->hidden = e->hidden = to->mlp.hidden = p->hidden;
-    d->eps = a->eps = e->eps = to->mlp.eps = 1e-6f;
+    d->hidden = a->hidden = p->hidden;
+    d->eps = a->eps = 1e-6f;
+    if (l.ffn.kind == LAYER_MOE) {
+        e->experts = p->experts;
+        e->top_k = p->top_k;
+        e->expert_size = p->size;
+        e->shared_size = hybrid ? p->size : 0;
+        e->hidden = p->hidden;
+        e->eps = 1e-6f;
+    } else {
+        f->size = p->size;
+        f->hidden = p->hidden;
+        f->eps = 1e-6f;
+    }
+    return l;
 }
 
 static int preset_config(const preset *p, config *c, mote_error *err) {
     const int hybrid = p->key_heads > 0;
+    sublayer_shape deltanet;
+    config_layer l = preset_layer(p, &deltanet);
     for (int i = 0; i < FAMILY_COUNT; i++)
         if (!strcmp(model_families[i].name, p->family)) c->family = &model_families[i];
     c->layers = p->layers;
@@ -98,22 +112,24 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     c->context_max = p->context;
     c->tied = p->tied;
     c->mtp_layers = hybrid;
-    c->rope.theta = hybrid ? 1e7f : 1e6f;
-    preset_shapes(p, &c->shapes);
+    l.rope.theta = hybrid ? 1e7f : 1e6f;
     if (p->grown) {
-        c->rope.kind = ROPE_YARN;
-        c->rope.factor = (float)p->grown;
-        c->rope.original = (float)(p->context / p->grown);
-        c->rope.slow = 1;
-        c->rope.fast = 32;
-        c->shapes.attention.rope_scale = 0.1f * logf(c->rope.factor) + 1;
+        l.rope.kind = ROPE_YARN;
+        l.rope.factor = (float)p->grown;
+        l.rope.original = (float)(p->context / p->grown);
+        l.rope.slow = 1;
+        l.rope.fast = 32;
+        l.mixer.of.attention.rope_scale = 0.1f * logf(l.rope.factor) + 1;
     }
     c->fp8_rows = c->fp8_cols = 128;
     c->eps = 1e-6f;
     c->eos = -1;
-    c->mixers = (unsigned char *)calloc((size_t)c->layers, 1);
-    if (!c->mixers) return fail_memory(err);
-    for (int i = 0; i < c->layers; i++) c->mixers[i] = hybrid && (i + 1) % 4 ? LAYER_DELTANET : LAYER_ATTENTION;
+    c->layer = (config_layer *)calloc((size_t)c->layers + 1, sizeof *c->layer);
+    if (!c->layer) return fail_memory(err);
+    for (int i = 0; i <= c->layers; i++) {
+        c->layer[i] = l;
+        if (hybrid && i < c->layers && (i + 1) % 4) c->layer[i].mixer = deltanet;
+    }
     return MOTE_OK;
 }
 
@@ -174,10 +190,12 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
     code = preset_config(&p, &m->c, error);
-    if (!code) code = model_bind_to(m, &files, mix, &b, &o.callbacks, error);
+    if (!code) code = model_publish(m, &files, mix, error);
+    if (!code) code = model_bind_to(m, &files, &b, &o.callbacks, error);
     if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), mix->name, strlen(mix->name));  /* weights follow from it */
     if (!code && o.parts != MOTE_DESCRIPTION) code = fill_weights(&b, &o.callbacks, error);
     buf_free(&b.items);
+    checkpoint_close(&files);
     if (code) mote_close(m);
     else *model = m;
     return code;

@@ -13,7 +13,7 @@ static void common_limits(config_reader *r, config *c, int context, float eps) {
 /* A window of attention. Up to so many tokens every one sees all before it, and mote has no longer context. absent: the window where
    config.json does not say, 0: none. After the rope, which may make the context longer. */
 static void common_window(config_reader *r, config *c, int absent) {
-    const uint32_t node = json_get(r->j, r->text, "sliding_window");
+    const uint32_t node = config_get(r, r->text, "sliding_window");
     int window = absent;
     if (r->code) return;
     if (node && r->j->nodes[node].type == JSON_NULL) window = 0;
@@ -23,7 +23,7 @@ static void common_window(config_reader *r, config *c, int absent) {
 
 /* The size of a head where config.json may leave it out: hidden_size is that of all heads together. */
 static void common_head_dim(config_reader *r, const config *c, attention_shape *a) {
-    uint32_t node = json_get(r->j, r->text, "head_dim");
+    uint32_t node = config_get(r, r->text, "head_dim");
     if (r->code) return;
     if (node && r->j->nodes[node].type != JSON_NULL) config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
     else if (c->hidden % a->heads)
@@ -37,7 +37,7 @@ static void common_score_scale(config_reader *r, const attention_shape *a) {
     static const char *const keys[] = {"attention_multiplier", "query_pre_attn_scalar"};
     const float neutral[] = {1.0f / sqrtf((float)a->head_dim), (float)a->head_dim};
     for (int i = 0; i < 2 && !r->code; i++) {
-        const uint32_t node = json_get(r->j, r->text, keys[i]);
+        const uint32_t node = config_get(r, r->text, keys[i]);
         float value = neutral[i];
         if (node && r->j->nodes[node].type != JSON_NULL) config_float(r, r->text, keys[i], 0, 1e6, value, &value);
         if (!r->code && fabsf(value - neutral[i]) > 1e-4f * neutral[i])
@@ -69,11 +69,49 @@ static void common_attention(config_reader *r, const config *c, attention_shape 
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: heads times head size exceeds %d", r->dir, 1 << 22);
 }
 
-/* Experts, whose number and size have these keys; without a shared one unless the caller reads its size. */
+/* Of a list of config.json with a word for each layer: which of `count` words that of layer i is; `absent` where there is no list. */
+static int common_layer_word(config_reader *r, const config *c, const char *key, int i, const char *const *words, int count, int absent) {
+    char known[128];
+    const uint32_t list = config_get(r, r->text, key);
+    uint32_t node = list + 1;
+    if (r->code || !list || r->j->nodes[list].type == JSON_NULL) return absent;
+    if (r->j->nodes[list].type != JSON_ARRAY)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must list num_hidden_layers = %d layers", r->dir, key, c->layers);
+    else if (r->j->nodes[list].size != (uint32_t)c->layers)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s lists %u layers, num_hidden_layers is %d", r->dir, key,
+                       (unsigned)r->j->nodes[list].size, c->layers);
+    if (r->code) return absent;
+    for (int k = 0; k < i; k++) node = r->j->nodes[node].next;
+    for (int k = 0; k < count; k++)
+        if (json_equals(r->j, node, words[k])) return k;
+    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s[%d] is not %s", r->dir, key, i,
+                   names_text(known, sizeof known, words, count, ", ", " or "));
+    return absent;
+}
+
+/* Such a list where all layers must have one word. */
+static void common_layer_list(config_reader *r, const config *c, const char *key, const char *word) {
+    for (int i = 0; i < c->layers && !r->code; i++) common_layer_word(r, c, key, i, &word, 1, 0);
+}
+
+/* The number of experts: newer transformers write it as num_local_experts in all families, older ones in some. */
+static void common_expert_count(config_reader *r, const char *key, int *count) {
+    const char *const other = strcmp(key, "num_experts") ? "num_experts" : "num_local_experts";
+    int again = 0;
+    if (!config_get(r, r->text, other)) config_int(r, key, 1, 1 << 14, count);
+    else config_int(r, other, 1, 1 << 14, count);
+    config_int_or(r, key, 1, 1 << 14, *count, &again);
+    if (!r->code && again != *count)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s is %d, but %s is %d", r->dir, other, *count, key, again);
+}
+
+/* Experts in every layer, whose number and size have these keys; without a shared one unless the caller reads its size. */
 static void common_moe(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
-    config_int(r, experts, 1, 1 << 14, &e->experts);
+    common_expert_count(r, experts, &e->experts);
     config_int(r, "num_experts_per_tok", 1, 1 << 14, &e->top_k);
     config_int(r, size, 1, 1 << 20, &e->expert_size);
+    config_get(r, r->text, "intermediate_size");       /* of dense layers, and there are none */
+    common_layer_list(r, c, "mlp_layer_types", "sparse");
     e->hidden = c->hidden;
     e->eps = c->eps;
 }
@@ -90,67 +128,10 @@ static void common_moe_check(config_reader *r, const moe_shape *e) {
 
 /* A dense FFN in every layer. */
 static void common_mlp(config_reader *r, const config *c, mlp_shape *f) {
+    common_layer_list(r, c, "mlp_layer_types", "dense");
     config_int(r, "intermediate_size", 1, 1 << 20, &f->size);
     f->hidden = c->hidden;
     f->eps = c->eps;
-}
-
-/* A list with one word for each layer: all of them this one. */
-static void common_layer_list(config_reader *r, const config *c, const char *key, const char *word) {
-    const uint32_t list = json_get(r->j, r->text, key);
-    if (r->code || !list) return;
-    if (r->j->nodes[list].type != JSON_ARRAY) {
-        config_only(r, r->text, key, "null");
-        return;
-    }
-    for (uint32_t k = list + 1, i = 0; k < r->j->nodes[list].next; k = r->j->nodes[k].next, i++) {
-        if (json_equals(r->j, k, word)) continue;
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s[%u] is not %s", r->dir, key, i, word);
-        return;
-    }
-    if (r->j->nodes[list].size != (uint32_t)c->layers)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s lists %u layers, num_hidden_layers is %d", r->dir, key,
-                       (unsigned)r->j->nodes[list].size, c->layers);
-}
-
-/* Features that mote does not implement must be off, or as it is in all released models of the families. */
-static const struct { const char *key, *neutral; } common_neutral[] = {
-    /* activations, biases, multipliers, caps */
-    {"hidden_act", "silu|swish"}, {"hidden_activation", "silu|swish"}, {"attention_bias", "false"}, {"mlp_bias", "false"}, {"scale_emb", "1"},
-    {"scale_depth", "null"}, {"dim_model_base", "null"}, {"embedding_multiplier", "1"}, {"residual_multiplier", "1"}, {"key_multiplier", "1"},
-    {"attention_in_multiplier", "1"}, {"attention_out_multiplier", "1"}, {"mlp_multipliers", "null"}, {"lm_head_multiplier", "1"},
-    {"logits_scaling", "1"}, {"logit_scale", "1"}, {"attn_logit_softcapping", "null"}, {"final_logit_softcapping", "null"},
-    {"swiglu_limit", "null"}, {"clip_qkv", "null"}, {"attn_temperature_tuning", "false"},
-    /* positions, and who attends to what */
-    {"rotary_pct", "1"}, {"rope_interleave", "false"}, {"rope_interleaved", "false"}, {"rope_local_base_freq", "null"}, {"no_rope_layers", "null"},
-    {"alibi", "false"}, {"position_embedding_type", "rope"}, {"use_sliding_window", "false"}, {"sliding_window_pattern", "null"},
-    {"attention_chunk_size", "null"}, {"is_causal", "true"}, {"use_bidirectional_attention", "false"},
-    /* layers */
-    {"parallel_residual", "false"}, {"use_parallel_residual", "false"}, {"parallel_attn", "false"}, {"per_layer_config", "null"},
-    {"moe_layer_freq", "1"}, {"first_k_dense_replace", "0"}, {"interleave_moe_layer_step", "1"}, {"moe_layer_start_index", "0"},
-    /* routers */
-    {"routed_scaling_factor", "1"}, {"scoring_func", "softmax"}, {"n_group", "1"}, {"router_logit_softcapping", "null"}};
-
-static void common_flags(config_reader *r) {
-    for (size_t i = 0; i < sizeof common_neutral / sizeof *common_neutral; i++)
-        config_only(r, r->text, common_neutral[i].key, common_neutral[i].neutral);
-}
-
-static void common_dense_flags(config_reader *r, const config *c) {
-    common_flags(r);
-    common_layer_list(r, c, "mlp_layer_types", "dense");
-}
-
-static void common_moe_flags(config_reader *r, const config *c) {
-    uint32_t dense = json_get(r->j, r->text, "mlp_only_layers");
-    common_flags(r);
-    common_layer_list(r, c, "mlp_layer_types", "sparse");
-    config_only(r, r->text, "decoder_sparse_step", "1");
-    if (r->code || !dense) return;
-    if (r->j->nodes[dense].type != JSON_ARRAY) config_only(r, r->text, "mlp_only_layers", "null");
-    else if (r->j->nodes[dense].size)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED,
-                       "%s/config.json: mlp_only_layers: layers without experts are not supported", r->dir);
 }
 
 /* ---- Tensors ---- */
@@ -165,7 +146,7 @@ static int has_part(const char *name, const char *part) {
 static void common_name_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
     const tensor_table *table = &b->files->table;
     snprintf(prefix, size, "%s", none);
-    for (size_t i = 0; !b->mix && i < table_count(table); i++) {
+    for (size_t i = 0; i < table_count(table); i++) {
         const char *name = table_name(table, table_at(table, i));
         const size_t n = has_part(name, part) ? (size_t)(strstr(name, part) - name) : size;
         if (n >= size || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
@@ -182,7 +163,6 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
     static const char *const v_scales[] = {"self_attn.v_proj.v_scale", "self_attn.v_scale", "self_attn.v_proj.output_scale"};
     const attention_shape *s = &w->shape;
-    w->frequencies = b->m->frequencies;
     bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, s->heads * attention_q_size(s), s->hidden);
     bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, s->kv_heads * s->head_dim, s->hidden);
     bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, s->kv_heads * s->head_dim, s->hidden);
@@ -208,38 +188,21 @@ static void common_bind_mlp(binder *b, const char *where, mlp_weights *w) {
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
 static void common_bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
     const moe_shape *s = &w->shape;
-    const int experts = s->experts, size = s->expert_size, hidden = s->hidden;
-    uint64_t up[3] = {(uint64_t)experts, 2 * (uint64_t)size, (uint64_t)hidden};
-    uint64_t down[3] = {(uint64_t)experts, (uint64_t)hidden, (uint64_t)size};
-    bind_name(b, where, "mlp.experts.gate_up_proj");
-    const tensor *gate_up = bind_find(b, up, 3, &vector_part);
-    bind_name(b, where, "mlp.experts.down_proj");
-    const tensor *down_proj = bind_find(b, down, 3, &vector_part);
-    for (int e = 0; e < experts && !b->code; e++) {
-        bind_stacked(b, gate_up, 2 * e, 2 * experts, &w->gate_proj[e], size, hidden);
-        if (!b->code) bind_stacked(b, gate_up, 2 * e + 1, 2 * experts, &w->up_proj[e], size, hidden);
-        if (!b->code) bind_stacked(b, down_proj, e, experts, &w->down_proj[e], hidden, size);
+    tensor_slice up = slice_all(2 * s->expert_size, s->hidden), down = slice_all(s->hidden, s->expert_size);
+    up.entries = down.entries = s->experts;
+    for (int e = 0; e < s->experts && !b->code; e++) {
+        up.entry = down.entry = e;
+        up.runs = rows_of(&up, 1, 0, s->expert_size);
+        bind_slice(b, where, "mlp.experts.gate_up_proj", &up, 0, &w->gate_proj[e]);
+        up.runs = rows_of(&up, 1, s->expert_size, s->expert_size);
+        bind_slice(b, where, "mlp.experts.gate_up_proj", &up, 0, &w->up_proj[e]);
+        bind_slice(b, where, "mlp.experts.down_proj", &down, 0, &w->down_proj[e]);
     }
 }
 
-/* Whether experts are stacked. In checkpoints as they are published those in BF16 are. */
-static int common_experts_stacked(const binder *b, const char *where) {
-    char name[192];
-    if (b->mix) return mix_encoding(b->mix, b->kind, 0) == ENCODING_BF16;
-    snprintf(name, sizeof name, "%smlp.experts.gate_up_proj", where);
-    return bind_tensor(b, name) != NULL;
-}
-
-/* Routed experts, stacked or one by one. */
-static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
+/* Experts one by one: gate_proj, up_proj and down_proj of each. */
+static void common_bind_experts_single(binder *b, const char *where, moe_weights *w) {
     const moe_shape *s = &w->shape;
-    char all[192];
-    if (common_experts_stacked(b, where)) {
-        common_bind_experts_stacked(b, where, w);
-        return;
-    }
-    snprintf(all, sizeof all, "%smlp.experts", where);
-    b->together = all;
     for (int e = 0; e < s->experts && !b->code; e++) {
         char expert[192];
         snprintf(expert, sizeof expert, "%smlp.experts.%d.", where, e);
@@ -247,23 +210,16 @@ static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
         bind_matrix(b, expert, "up_proj.weight", &w->up_proj[e], s->expert_size, s->hidden);
         bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], s->hidden, s->expert_size);
     }
+}
+
+/* Routed experts. */
+static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
+    char all[192];
+    snprintf(all, sizeof all, "%smlp.experts", where);
+    b->together = all;
+    if (bind_has(b, where, "mlp.experts.gate_up_proj")) common_bind_experts_stacked(b, where, w);
+    else common_bind_experts_single(b, where, w);
     b->together = NULL;
-}
-
-/* Memory for the matrices of all experts of all layers, `extra` layers more than the model's; common_layer_experts gives a layer
-   its own. */
-static void common_allocate_experts(binder *b, int experts, int extra) {
-    mote_model *m = b->m;
-    const size_t per_layer = 3 * ((size_t)experts + 1);
-    m->experts = (matrix *)calloc(per_layer * (size_t)(m->c.layers + extra), sizeof *m->experts);
-    if (!m->experts) b->code = fail_memory(b->err);
-}
-
-static void common_layer_experts(const mote_model *m, int layer, moe_weights *w) {
-    const size_t count = (size_t)w->shape.experts + 1;
-    w->gate_proj = m->experts + 3 * count * (size_t)layer;
-    w->up_proj = w->gate_proj + count;
-    w->down_proj = w->up_proj + count;
 }
 
 /* Where config.json ties the head to the embedding and the folder has a head nevertheless, another one: it is what counts, as in
@@ -272,7 +228,7 @@ static void common_untie(binder *b, const mote_callbacks *callbacks) {
     const tensor_table *table = &b->files->table;
     const tensor *head = NULL, *embed = NULL, *other = NULL;
     int equal = 0;
-    if (b->code || b->mix || !b->m->c.tied) return;
+    if (b->code || !b->m->c.tied) return;
     for (size_t i = 0; i < table_count(table); i++) {
         const tensor *t = table_at(table, i);
         const char *name = table_name(table, t);

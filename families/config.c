@@ -16,31 +16,34 @@ static void config_common(config_reader *r, config *c) {
 static void config_ends(config_reader *r, config *c) {
     uint64_t eos;
     static const char tied[] = "tie_word_embeddings";
-    const uint32_t end = json_get(r->j, r->text, "eos_token_id");
-    c->tied = config_flag(r, json_get(r->j, 0, tied), tied, 0) | config_flag(r, json_get(r->j, r->text, tied), tied, 0);
+    const uint32_t end = config_get(r, r->text, "eos_token_id");
+    c->tied = config_flag(r, config_get(r, 0, tied), tied, 0) | config_flag(r, config_get(r, r->text, tied), tied, 0);
     c->eos = end && json_u64(r->j, end, &eos) && eos < (uint64_t)c->vocab ? (int32_t)eos : -1;
 }
 
-/* Part of a model's fingerprint: all that config.json says of it. */
-static uint64_t config_fingerprint(const config *c) {
-    const deltanet_shape *d = &c->shapes.deltanet;
-    const attention_shape *a = &c->shapes.attention;
-    const moe_shape *e = &c->shapes.moe;
-    const int32_t numbers[] = {c->layers,  c->hidden,  c->vocab,       c->context_max, c->mtp_layers,  a->heads,
-                               a->kv_heads, a->head_dim, a->rotary_dim, d->key_heads,   d->value_heads, d->key_dim,
-                               d->value_dim, d->taps,    e->experts,    e->top_k,       e->expert_size, e->shared_size,
-                               c->tied,    c->fp8_rows, c->fp8_cols,    c->eos};
-    const float reals[] = {c->eps, c->rope.theta};
-    uint64_t hash = fnv1a(fnv1a(FNV_START, numbers, sizeof numbers), reals, sizeof reals);
-    const float scaled[] = {(float)c->rope.kind, c->rope.factor, c->rope.original, c->rope.slow, c->rope.fast, (float)c->rope.whole,
-                            a->rope_scale};
-    if (c->rope.kind != ROPE_PLAIN) hash = fnv1a(hash, scaled, sizeof scaled);
-    if (c->shapes.mlp.size) hash = fnv1a(hash, &c->shapes.mlp.size, sizeof(int));
-    if (c->zeros_stored || c->asymmetric) hash = fnv1a(fnv1a(hash, &c->zeros_stored, sizeof(int)), &c->asymmetric, sizeof(int));
-    return fnv1a(hash, c->mixers, (size_t)c->layers);
+static uint64_t sublayer_fingerprint(uint64_t hash, const sublayer_shape *s) {
+    const int32_t kind = (int32_t)s->kind;
+    return fnv1a(fnv1a(hash, &kind, sizeof kind), &s->of, 4 * (size_t)layer_fields[s->kind].count);
 }
 
-/* Reads dir/config.json. On success c->mixers is the caller's to free. */
+/* Part of a model's fingerprint: all that config.json, and the family, say of it. */
+static uint64_t config_fingerprint(const config *c) {
+    uint64_t hash = fnv1a(fnv1a(FNV_START, c, 4 * CONFIG_FIELD_COUNT), c->family->name, strlen(c->family->name));
+    for (int i = 0; i <= c->layers; i++) {
+        hash = sublayer_fingerprint(sublayer_fingerprint(hash, &c->layer[i].mixer), &c->layer[i].ffn);
+        hash = fnv1a(hash, &c->layer[i].rope, sizeof c->layer[i].rope);
+    }
+    return hash;
+}
+
+/* Memory for the layers, all zero. */
+static void config_layers(config_reader *r, config *c) {
+    if (r->code) return;
+    c->layer = (config_layer *)calloc((size_t)c->layers + 1, sizeof *c->layer);
+    if (!c->layer) r->code = fail_memory(r->err);
+}
+
+/* Reads dir/config.json. On success *c is the caller's to config_free. */
 static int config_read(config *c, const char *dir, mote_error *err) {
     buf text;
     json j;
@@ -53,22 +56,27 @@ static int config_read(config *c, const char *dir, mote_error *err) {
     r.j = &j;
     r.dir = dir;
     r.err = err;
-    r.text = json_get(&j, 0, "text_config");
-    uint32_t type = json_get(&j, 0, "model_type");
-    if (!type) r.code = fail(err, MOTE_EFORMAT, "%s/config.json: model_type is missing", dir);
+    r.read = (unsigned char *)calloc(j.count, 1);
+    r.text = r.read ? config_get(&r, 0, "text_config") : 0;
+    uint32_t type = r.read ? config_get(&r, 0, "model_type") : 0;
+    if (!r.read) r.code = fail_memory(err);
+    else if (!type) r.code = fail(err, MOTE_EFORMAT, "%s/config.json: model_type is missing", dir);
     else if (!(c->family = family_find(&j, type, dir, err))) r.code = MOTE_EUNSUPPORTED;
     else if (r.text && j.nodes[r.text].type != JSON_OBJECT)
         r.code = fail(err, MOTE_EFORMAT, "%s/config.json: text_config is not an object", dir);
     if (!r.code) {
+        config_few_keys(&r, 0);
+        config_few_keys(&r, r.text);
         config_common(&r, c);
         config_ends(&r, c);
-        c->family->read(&r, c);
+        config_layers(&r, c);
+        if (!r.code) c->family->read(&r, c);
         config_quantization(&r, c);
+        config_unread(&r, r.text, "");
+        if (r.text) config_unread(&r, 0, "");
     }
-    if (r.code) {
-        free(c->mixers);
-        c->mixers = NULL;
-    }
+    free(r.read);
+    if (r.code) config_free(c);
     json_free(&j);
     buf_free(&text);
     return r.code;

@@ -1,13 +1,20 @@
 /* families/llama.c: Llama 2 and 3, and what is built like them (SmolLM2), and Mistral: what config.json says. All is as in Qwen3's dense
-   models (families/qwen3.c), tensors' names too, but that queries and keys have no norms. */
+   models (families/qwen3.c), tensors' names too, but that queries and keys have no norms.
+
+   A layer, of the residual x:
+     u = rms(x) input_layernorm
+     q, k, v = q_proj u, k_proj u, v_proj u, in heads; q and k are turned by their position
+     x += o_proj (softmax(q k / sqrt(head_dim)) v)
+     u = rms(x) post_attention_layernorm
+     x += down_proj (SiLU(gate_proj u) * up_proj u) */
 
 static const char *const llama_types[] = {"llama", NULL};
 
 static void llama_dense_read(config_reader *r, config *c, int context) {
+    config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MLP);
     common_limits(r, c, context, 1e-6f);
-    common_mlp(r, c, &c->shapes.mlp);
-    common_dense_flags(r, c);
-    plain_read(r, c, 0, 1e4f);
+    common_mlp(r, c, &l.ffn.of.mlp);
+    plain_read(r, c, &l, 0, 1e4f);
 }
 
 static void llama_read(config_reader *r, config *c) {

@@ -1,15 +1,21 @@
 /* families/mixtral.c: Mixtral (8x7B, 8x22B): what config.json says, what its tensors are called. Attention is Llama's; the experts have
-   names of their own: w1 is the gate, w3 up, w2 down. */
+   names of their own: w1 is the gate, w3 up, w2 down.
+
+   A layer, of the residual x:
+     x += attention(rms(x) input_layernorm), as in families/llama.c
+     u = rms(x) post_attention_layernorm
+     w = softmax of the best num_experts_per_tok of gate u
+     x += sum over them of w w2 (SiLU(w1 u) * w3 u) */
 
 static const char *const mixtral_types[] = {"mixtral", NULL};
 
 static void mixtral_read(config_reader *r, config *c) {
-    moe_shape *e = &c->shapes.moe;
+    config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MOE);
+    moe_shape *e = &l.ffn.of.moe;
     common_limits(r, c, 131072, 1e-5f);
     common_moe(r, c, e, "num_local_experts", "intermediate_size");
     common_moe_check(r, e);
-    common_moe_flags(r, c);
-    plain_read(r, c, 0, 1e6f);
+    plain_read(r, c, &l, 0, 1e6f);
     common_window(r, c, 0);
 }
 
@@ -17,9 +23,6 @@ static void mixtral_bind_layer(binder *b, int index, layer *l) {
     moe_weights *e = &l->ffn.w.moe;
     const moe_shape *s = &e->shape;
     char where[128], all[192], expert[192];
-    l->ffn.kind = LAYER_MOE;
-    e->shape = b->m->c.shapes.moe;
-    common_layer_experts(b->m, index, e);
     plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "block_sparse_moe.gate.weight", &e->router, s->experts, s->hidden);
@@ -37,7 +40,6 @@ static void mixtral_bind_layer(binder *b, int index, layer *l) {
 
 static void mixtral_bind(binder *b) {
     mote_model *m = b->m;
-    common_allocate_experts(b, m->c.shapes.moe.experts, 0);
     common_bind_ends(b, bind_vector);
     for (int i = 0; i < m->c.layers && !b->code; i++) mixtral_bind_layer(b, i, &m->layers[i]);
 }

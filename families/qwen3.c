@@ -4,21 +4,14 @@
 static const char *const qwen3_types[] = {"qwen3", NULL};
 
 static void qwen3_read(config_reader *r, config *c) {
+    config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MLP);
     common_limits(r, c, 32768, 1e-6f);
-    common_mlp(r, c, &c->shapes.mlp);
-    common_dense_flags(r, c);
-    plain_read(r, c, 1, 1e4f);
+    common_mlp(r, c, &l.ffn.of.mlp);
+    plain_read(r, c, &l, 1, 1e4f);
 }
 
 static void qwen3_bind(binder *b) {
     mote_model *m = b->m;
     common_bind_ends(b, bind_vector);
-    for (int i = 0; i < m->c.layers && !b->code; i++) {
-        mlp_weights *f = &m->layers[i].ffn.w.mlp;
-        char where[128];
-        m->layers[i].ffn.kind = LAYER_MLP;
-        f->shape = m->c.shapes.mlp;
-        plain_bind_layer(b, i, &m->layers[i], &f->norm, where, sizeof where);
-        common_bind_mlp(b, where, f);
-    }
+    for (int i = 0; i < m->c.layers && !b->code; i++) plain_bind_dense_layer(b, i, &m->layers[i]);
 }

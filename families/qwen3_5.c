@@ -4,10 +4,10 @@
 static const char *const qwen3_5_types[] = {"qwen3_5", "qwen3_5_text", NULL};
 
 static void qwen3_5_read(config_reader *r, config *c) {
+    sublayer_shape ffn = sublayer_shape_of(LAYER_MLP);
     common_limits(r, c, 32768, 1e-6f);
-    common_mlp(r, c, &c->shapes.mlp);
-    common_dense_flags(r, c);
-    qwen_read(r, c);
+    common_mlp(r, c, &ffn.of.mlp);
+    qwen_read(r, c, &ffn);
 }
 
 static void qwen3_5_bind(binder *b) {

@@ -3,49 +3,36 @@
    Every layer has a DeltaNet or a gated attention mixer and a mixture of experts with a shared expert; MTP is one more layer
    with attention. RMSNorm weights are stored around zero, the factor being 1 + w, but for DeltaNet's gated norm.
 
+   A layer, of the residual x:
+     u = rms(x) (1 + input_layernorm)
+     attention: [q | g], k, v = q_proj u, k_proj u, v_proj u; q and k normed, a part of them turned by their position;
+                x += o_proj (softmax(q k / sqrt(head_dim)) v * sigmoid(g))
+     DeltaNet:  q, k, v = SiLU(conv1d(in_proj_qkv u)); o = the delta rule of layers/deltanet/definition.c, with in_proj_b, in_proj_a;
+                x += out_proj (rms(o) norm * SiLU(in_proj_z u))
+     u = rms(x) (1 + post_attention_layernorm)
+     x += sum over the best experts of w expert(u), w = softmax of these of gate u, + sigmoid(shared_expert_gate u) shared_expert(u)
+
    What begins with qwen_ serves the dense models as well (families/qwen3_5.c): their FFN alone is another. */
 
 static const char *const qwen3_5_moe_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
 
+/* Which layers are DeltaNet and which attention. */
 static void qwen_layer_types(config_reader *r, config *c) {
-    uint32_t types = json_get(r->j, r->text, "layer_types");
+    static const char *const words[] = {"linear_attention", "full_attention"};
     int interval;
     config_int_or(r, "full_attention_interval", 1, 1 << 20, 4, &interval);
-    if (r->code) return;
-    c->mixers = (unsigned char *)calloc((size_t)c->layers, 1);
-    if (!c->mixers) {
-        r->code = fail_memory(r->err);
-        return;
-    }
-    for (int i = 0; i < c->layers; i++) c->mixers[i] = (i + 1) % interval ? LAYER_DELTANET : LAYER_ATTENTION;
-    if (!types || r->j->nodes[types].type == JSON_NULL) return;
-    if (r->j->nodes[types].type != JSON_ARRAY || r->j->nodes[types].size != (uint32_t)c->layers) {
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: layer_types must list num_hidden_layers = %d layers",
-                       r->dir, c->layers);
-        return;
-    }
-    uint32_t node = types + 1;
-    for (int i = 0; i < c->layers; i++, node = r->j->nodes[node].next) {
-        c->mixers[i] = json_equals(r->j, node, "full_attention") ? LAYER_ATTENTION : LAYER_DELTANET;
-        if (c->mixers[i] == LAYER_ATTENTION || json_equals(r->j, node, "linear_attention")) continue;
-        r->code = fail(r->err, MOTE_EUNSUPPORTED,
-                       "%s/config.json: layer_types[%d] is neither linear_attention nor full_attention", r->dir, i);
-        return;
+    for (int i = 0; i < c->layers && !r->code; i++) {
+        const int attends = common_layer_word(r, c, "layer_types", i, words, 2, (i + 1) % interval == 0);
+        c->layer[i].mixer.kind = attends ? LAYER_ATTENTION : LAYER_DELTANET;
     }
 }
 
-/* The sizes of mixers. */
-static void qwen_sizes(config_reader *r, config *c) {
-    deltanet_shape *d = &c->shapes.deltanet;
-    attention_shape *a = &c->shapes.attention;
-    config_int_or(r, "mtp_num_hidden_layers", 0, 1, 0, &c->mtp_layers);
-    common_attention(r, c, a, 0);
+static void qwen_deltanet(config_reader *r, const config *c, deltanet_shape *d) {
     config_int(r, "linear_num_key_heads", 1, 1 << 12, &d->key_heads);
     config_int(r, "linear_num_value_heads", 1, 1 << 12, &d->value_heads);
     config_int(r, "linear_key_head_dim", 1, MAX_KEY_DIM, &d->key_dim);
     config_int(r, "linear_value_head_dim", 1, 1 << 12, &d->value_dim);
     config_int_or(r, "linear_conv_kernel_dim", 1, 64, 4, &d->taps);
-    a->gated = a->normed = 1;
     d->hidden = c->hidden;
     d->eps = c->eps;
     if (r->code) return;
@@ -57,26 +44,37 @@ static void qwen_sizes(config_reader *r, config *c) {
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: heads times head size exceeds %d", r->dir, 1 << 22);
 }
 
-/* All but the FFN. */
-static void qwen_read(config_reader *r, config *c) {
-    qwen_sizes(r, c);
+/* All layers, and the MTP layer, with this FFN. Those of a kind are alike. */
+static void qwen_read(config_reader *r, config *c, const sublayer_shape *ffn) {
+    config_layer l = config_layer_of(LAYER_ATTENTION, ffn->kind);
+    sublayer_shape deltanet = sublayer_shape_of(LAYER_DELTANET);
+    l.ffn = *ffn;
+    config_int_or(r, "mtp_num_hidden_layers", 0, 1, 0, &c->mtp_layers);
+    common_attention(r, c, &l.mixer.of.attention, 0);
+    l.mixer.of.attention.gated = l.mixer.of.attention.normed = 1;
+    qwen_deltanet(r, c, &deltanet.of.deltanet);
     config_only(r, r->text, "attn_output_gate", "true");
     config_only(r, r->text, "output_gate_type", "swish|silu");
     config_only(r, r->text, "mtp_use_dedicated_embeddings", "false");
     config_only(r, r->text, "use_qk_norm", "true");
-    common_rope(r, c, 0.25f, 1e4f);
+    common_rope(r, c, &l, 0.25f, 1e4f);
     qwen_layer_types(r, c);
+    for (int i = 0; i <= c->layers; i++) {
+        const enum layer_kind mixer = i < c->layers ? c->layer[i].mixer.kind : LAYER_ATTENTION;
+        c->layer[i] = l;
+        if (mixer == LAYER_DELTANET) c->layer[i].mixer = deltanet, memset(&c->layer[i].rope, 0, sizeof c->layer[i].rope);
+    }
 }
 
 static void qwen3_5_moe_read(config_reader *r, config *c) {
-    moe_shape *e = &c->shapes.moe;
+    sublayer_shape ffn = sublayer_shape_of(LAYER_MOE);
+    moe_shape *e = &ffn.of.moe;
     common_limits(r, c, 32768, 1e-6f);
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     config_int(r, "shared_expert_intermediate_size", 1, 1 << 20, &e->shared_size);
     common_moe_check(r, e);
-    common_moe_flags(r, c);
     config_only(r, r->text, "norm_topk_prob", "true");
-    qwen_read(r, c);
+    qwen_read(r, c, &ffn);
 }
 
 /* ---- Tensors ---- */
@@ -95,21 +93,19 @@ static void qwen_bind_in_proj(binder *b, const char *where, deltanet_weights *w)
 static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w, in_proj_binder *bind_in_proj) {
     const deltanet_shape *s = &w->shape;
     int values = s->value_heads * s->value_dim;
-    uint64_t conv[3] = {(uint64_t)deltanet_channels(s), 1, (uint64_t)s->taps};
+    const tensor_slice conv = slice_all(deltanet_channels(s), s->taps);
     bind_as(b, MODULE_DELTANET, 1, 1);
     bind_in_proj(b, where, w);
     bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, s->hidden, values);
-    bind_name(b, where, "linear_attn.conv1d.weight");
-    bind_vector_named(b, &w->conv1d, conv, 3);
+    bind_slice_vector(b, where, "linear_attn.conv1d.weight", &conv, &conv_part, &vector_source, &w->conv1d);
     bind_vector(b, where, "linear_attn.A_log", &w->A_log, s->value_heads);
     bind_vector(b, where, "linear_attn.dt_bias", &w->dt_bias, s->value_heads);
     bind_vector(b, where, "linear_attn.norm.weight", &w->norm, s->value_dim);
 }
 
-static void qwen_bind_moe(binder *b, const char *where, int layer, moe_weights *w) {
+static void qwen_bind_moe(binder *b, const char *where, moe_weights *w) {
     const moe_shape *s = &w->shape;
     int mtp = b->kind == MODULE_MTP, shared = s->experts;
-    common_layer_experts(b->m, layer, w);
     if (!mtp) bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "mlp.gate.weight", &w->router, s->experts, s->hidden);
     bind_kept(b, where, "mlp.shared_expert_gate.weight", &w->shared_expert_gate, 1, s->hidden);
@@ -121,19 +117,9 @@ static void qwen_bind_moe(binder *b, const char *where, int layer, moe_weights *
     bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size);
 }
 
-/* The parts of a layer: all of a kind have one shape, and there are experts in all layers or in none. */
-static void qwen_shape_layer(const config *c, enum layer_kind mixer, layer *l) {
-    l->mixer.kind = mixer;
-    if (mixer == LAYER_ATTENTION) l->mixer.w.attention.shape = c->shapes.attention;
-    else l->mixer.w.deltanet.shape = c->shapes.deltanet;
-    l->ffn.kind = c->shapes.moe.experts ? LAYER_MOE : LAYER_MLP;
-    if (l->ffn.kind == LAYER_MOE) l->ffn.w.moe.shape = c->shapes.moe;
-    else l->ffn.w.mlp.shape = c->shapes.mlp;
-}
-
-/* The FFN of layer number `layer`, but for its norm. */
-static void qwen_bind_ffn(binder *b, const char *where, int layer, sublayer *l) {
-    if (l->kind == LAYER_MOE) qwen_bind_moe(b, where, layer, &l->w.moe);
+/* An FFN, but for its norm. */
+static void qwen_bind_ffn(binder *b, const char *where, sublayer *l) {
+    if (l->kind == LAYER_MOE) qwen_bind_moe(b, where, &l->w.moe);
     else common_bind_mlp(b, where, &l->w.mlp);
 }
 
@@ -144,7 +130,6 @@ static const float **qwen_ffn_norm(sublayer *l) {
 static void qwen_bind_layer(binder *b, int index, layer *l, in_proj_binder *bind_in_proj) {
     char where[128];
     snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
-    qwen_shape_layer(&b->m->c, (enum layer_kind)b->m->c.mixers[index], l);
     int attends = l->mixer.kind == LAYER_ATTENTION;
     layer_weights *w = &l->mixer.w;
     bind_as(b, MODULE_NORMS, 1, 1);
@@ -154,7 +139,7 @@ static void qwen_bind_layer(binder *b, int index, layer *l, in_proj_binder *bind
     bind_as(b, MODULE_ATTENTION, 1, 1);
     if (attends) common_bind_attention(b, where, &w->attention, bind_zero_centered);
     else qwen_bind_deltanet(b, where, &w->deltanet, bind_in_proj);
-    qwen_bind_ffn(b, where, index, &l->ffn);
+    qwen_bind_ffn(b, where, &l->ffn);
 }
 
 /* Of the MTP layer, decoding without speculation reads what its KV cache needs: fc, norms, q, k and v. */
@@ -162,7 +147,6 @@ static void qwen_bind_mtp(binder *b) {
     mote_model *m = b->m;
     int hidden = m->c.hidden;
     bind_as(b, MODULE_MTP, 1, 1);
-    qwen_shape_layer(&m->c, LAYER_ATTENTION, &m->mtp);
     bind_kept(b, "mtp.", "fc.weight", &m->mtp_fc, hidden, 2 * hidden);
     bind_zero_centered(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp_norm_embedding, hidden);
     bind_zero_centered(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, hidden);
@@ -170,19 +154,18 @@ static void qwen_bind_mtp(binder *b) {
     bind_zero_centered(b, "mtp.layers.0.", "input_layernorm.weight", &m->mtp.mixer.w.attention.input_norm, hidden);
     bind_zero_centered(b, "mtp.layers.0.", "post_attention_layernorm.weight", qwen_ffn_norm(&m->mtp.ffn), hidden);
     common_bind_attention(b, "mtp.layers.0.", &m->mtp.mixer.w.attention, bind_zero_centered);
-    qwen_bind_ffn(b, "mtp.layers.0.", m->c.layers, &m->mtp.ffn);
+    qwen_bind_ffn(b, "mtp.layers.0.", &m->mtp.ffn);
 }
 
 /* The model, layers allocated; without its MTP layer if the checkpoint has none. */
 static void qwen_bind(binder *b, in_proj_binder *bind_in_proj) {
     mote_model *m = b->m;
     common_bind_ends(b, bind_zero_centered);
-    m->has_mtp = b->mix ? m->c.mtp_layers > 0 : bind_tensor(b, "mtp.fc.weight") != NULL;
+    m->has_mtp = bind_has(b, "mtp.", "fc.weight");
     for (int i = 0; i < m->c.layers && !b->code; i++) qwen_bind_layer(b, i, &m->layers[i], bind_in_proj);
     if (m->has_mtp) common_bind_mtp(b, qwen_bind_mtp);
 }
 
 static void qwen3_5_moe_bind(binder *b) {
-    common_allocate_experts(b, b->m->c.shapes.moe.experts, 1);
     qwen_bind(b, qwen_bind_in_proj);
 }

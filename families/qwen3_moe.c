@@ -1,43 +1,71 @@
 /* families/qwen3_moe.c: Qwen3 MoE (30B-A3B, 235B-A22B): what config.json says, what its tensors are called.
 
-   Every layer is attention without gates, all of a head rotated, and a mixture of experts without a shared one. Norms' weights
-   are what is multiplied with. There is no MTP layer. What begins with plain_ serves other plain transformers as well: Qwen3's dense
-   models (families/qwen3.c), Llama, Mistral and Mixtral. */
+   Every layer is attention without gates, all of a head rotated, and a mixture of experts without a shared one, or, where config.json
+   says so, a dense FFN. Norms' weights are what is multiplied with. There is no MTP layer. What begins with plain_ serves other plain
+   transformers as well: Qwen3's dense models (families/qwen3.c), Llama, Mistral and Mixtral.
+
+   A layer, of the residual x:
+     u = rms(x) input_layernorm
+     q, k, v = q_proj u, k_proj u, v_proj u, in heads; q = rms(q) q_norm, k = rms(k) k_norm, turned by their position
+     x += o_proj (softmax(q k / sqrt(head_dim)) v)
+     u = rms(x) post_attention_layernorm
+     w = softmax(gate u) of the best num_experts_per_tok, with norm_topk_prob among these, else among all
+     x += sum over them of w down_proj (SiLU(gate_proj u) * up_proj u) */
 
 static const char *const qwen3_moe_types[] = {"qwen3_moe", NULL};
 
-/* All but the FFN. normed: with norms of queries and keys, as all of Qwen3; else as Llama. theta: where config.json does not say. */
-static void plain_read(config_reader *r, config *c, int normed, float theta) {
-    attention_shape *a = &c->shapes.attention;
+/* All layers, which are alike; l: one of them, of which the FFN has been read. normed: with norms of queries and keys, as all of
+   Qwen3; else as Llama. theta: where config.json does not say. */
+static void plain_read(config_reader *r, config *c, config_layer *l, int normed, float theta) {
+    attention_shape *a = &l->mixer.of.attention;
     common_attention(r, c, a, !normed);
     a->normed = normed;
-    common_rope(r, c, 1, theta);
+    common_rope(r, c, l, 1, theta);
     common_layer_list(r, c, "layer_types", "full_attention");
     config_only(r, r->text, "use_qk_norm", normed ? "true" : "false");
     if (!r->code && a->rotary_dim != a->head_dim)
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: partial_rotary_factor is %g, mote supports 1 only", r->dir,
                        (double)a->rotary_dim / a->head_dim);
-    c->mixers = (unsigned char *)malloc((size_t)c->layers + 1);
-    if (c->mixers) memset(c->mixers, LAYER_ATTENTION, (size_t)c->layers);
-    else if (!r->code) r->code = fail_memory(r->err);
+    for (int i = 0; i < c->layers; i++) c->layer[i] = *l;
+}
+
+/* Layers with a dense FFN of intermediate_size in the experts' place: those that mlp_only_layers lists, from 0, and of each
+   decoder_sparse_step all but the last. */
+static void qwen3_moe_dense_layers(config_reader *r, config *c) {
+    const uint32_t step_node = config_get(r, r->text, "decoder_sparse_step"), list = config_get(r, r->text, "mlp_only_layers");
+    sublayer_shape dense = sublayer_shape_of(LAYER_MLP);
+    uint64_t layer = 0;
+    int step = 1;
+    if (step_node && !config_is(r->j, step_node, "1")) config_int_or(r, "decoder_sparse_step", 1, 1 << 12, 1, &step);
+    if (list && r->j->nodes[list].type != JSON_ARRAY) config_must_be(r, list, "mlp_only_layers", "null");
+    const uint32_t end = list && !r->code ? r->j->nodes[list].next : 0;
+    if (r->code || (step == 1 && end <= list + 1)) return;
+    config_int(r, "intermediate_size", 1, 1 << 20, &dense.of.mlp.size);
+    dense.of.mlp.hidden = c->hidden;
+    dense.of.mlp.eps = c->eps;
+    for (int i = 0; i < c->layers; i++)
+        if ((i + 1) % step) c->layer[i].ffn = dense;
+    for (uint32_t node = list + 1; node < end && !r->code; node = r->j->nodes[node].next)
+        if (!json_u64(r->j, node, &layer))
+            r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: mlp_only_layers must list layers by number", r->dir);
+        else if (layer < (uint64_t)c->layers) c->layer[layer].ffn = dense;
 }
 
 static void qwen3_moe_read(config_reader *r, config *c) {
-    moe_shape *e = &c->shapes.moe;
+    config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MOE);
+    moe_shape *e = &l.ffn.of.moe;
     common_limits(r, c, 32768, 1e-6f);
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     common_moe_check(r, e);
-    common_moe_flags(r, c);
-    e->of_all = !config_flag(r, json_get(r->j, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
-    plain_read(r, c, 1, 1e4f);
+    e->of_all = !config_flag(r, config_get(r, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
+    plain_read(r, c, &l, 1, 1e4f);
+    qwen3_moe_dense_layers(r, c);
 }
 
 /* The attention of layer `index`, and both norms; where: what all names of the layer begin with. */
 static void plain_bind_layer(binder *b, int index, layer *l, const float **ffn_norm, char *where, size_t size) {
     attention_weights *a = &l->mixer.w.attention;
     snprintf(where, size, "%slayers.%d.", b->prefix, index);
-    l->mixer.kind = LAYER_ATTENTION;
-    a->shape = b->m->c.shapes.attention;
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_vector(b, where, "input_layernorm.weight", &a->input_norm, a->shape.hidden);
     bind_vector(b, where, "post_attention_layernorm.weight", ffn_norm, a->shape.hidden);
@@ -46,12 +74,19 @@ static void plain_bind_layer(binder *b, int index, layer *l, const float **ffn_n
     bind_unneeded(b, where, "self_attn.rotary_emb.inv_freq");      /* of old checkpoints: config.json says the same */
 }
 
+static void plain_bind_dense_layer(binder *b, int index, layer *l) {
+    char where[128];
+    plain_bind_layer(b, index, l, &l->ffn.w.mlp.norm, where, sizeof where);
+    common_bind_mlp(b, where, &l->ffn.w.mlp);
+}
+
 static void qwen3_moe_bind_layer(binder *b, int index, layer *l) {
     moe_weights *e = &l->ffn.w.moe;
     char where[128];
-    l->ffn.kind = LAYER_MOE;
-    e->shape = b->m->c.shapes.moe;
-    common_layer_experts(b->m, index, e);
+    if (l->ffn.kind == LAYER_MLP) {
+        plain_bind_dense_layer(b, index, l);
+        return;
+    }
     plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "mlp.gate.weight", &e->router, e->shape.experts, e->shape.hidden);
@@ -61,7 +96,6 @@ static void qwen3_moe_bind_layer(binder *b, int index, layer *l) {
 
 static void qwen3_moe_bind(binder *b) {
     mote_model *m = b->m;
-    common_allocate_experts(b, m->c.shapes.moe.experts, 0);
     common_bind_ends(b, bind_vector);
     for (int i = 0; i < m->c.layers && !b->code; i++) qwen3_moe_bind_layer(b, i, &m->layers[i]);
 }

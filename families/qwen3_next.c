@@ -12,18 +12,21 @@ static void qwen3_next_read(config_reader *r, config *c) {
 }
 
 static void qwen3_next_bind_in_proj(binder *b, const char *where, deltanet_weights *w) {
+    static const char qkvz_name[] = "linear_attn.in_proj_qkvz.weight", ba_name[] = "linear_attn.in_proj_ba.weight";
     const deltanet_shape *s = &w->shape;
     const int heads = s->value_heads / s->key_heads, key = s->key_dim, values = heads * s->value_dim, group = 2 * key + 2 * values;
-    matrix *const qkvz[] = {&w->in_proj_qkv, &w->in_proj_z}, *const ba[] = {&w->in_proj_b, &w->in_proj_a};
-    row_runs qkvz_runs[] = {{s->key_heads, group, {0, key, 2 * key}, {key, key, values}, 0},
-                            {s->key_heads, group, {2 * key + values, 0, 0}, {values, 0, 0}, 0}};
-    row_runs ba_runs[] = {{s->key_heads, 2 * heads, {0, 0, 0}, {heads, 0, 0}, 0},
-                          {s->key_heads, 2 * heads, {heads, 0, 0}, {heads, 0, 0}, 0}};
-    bind_fused(b, where, "linear_attn.in_proj_qkvz.weight", qkvz, qkvz_runs, 2, s->hidden, 0);
-    bind_fused(b, where, "linear_attn.in_proj_ba.weight", ba, ba_runs, 2, s->hidden, 1);
+    const row_runs qkv = {.groups = s->key_heads, .group_rows = group, .at = {0, key, 2 * key}, .rows = {key, key, values}, .first = 0};
+    tensor_slice qkvz = slice_all(s->key_heads * group, s->hidden), ba = slice_all(s->key_heads * 2 * heads, s->hidden);
+    qkvz.runs = qkv;
+    bind_slice(b, where, qkvz_name, &qkvz, 0, &w->in_proj_qkv);
+    qkvz.runs = rows_of(&qkvz, s->key_heads, 2 * key + values, values);
+    bind_slice(b, where, qkvz_name, &qkvz, 0, &w->in_proj_z);
+    ba.runs = rows_of(&ba, s->key_heads, 0, heads);
+    bind_slice(b, where, ba_name, &ba, 1, &w->in_proj_b);
+    ba.runs = rows_of(&ba, s->key_heads, heads, heads);
+    bind_slice(b, where, ba_name, &ba, 1, &w->in_proj_a);
 }
 
 static void qwen3_next_bind(binder *b) {
-    common_allocate_experts(b, b->m->c.shapes.moe.experts, 1);
     qwen_bind(b, qwen3_next_bind_in_proj);
 }

@@ -7,25 +7,13 @@
      YaRN     f where n > beta_fast, f / factor where n < beta_slow, between them a mean whose weights are linear in i. And cos
               and sin are multiplied by attention_factor, or 0.1 ln(factor) + 1 */
 
-/* Objects within, of layers of one type, would have to be read, and a factor is of no use without a type. */
-static void rope_check_members(config_reader *r, uint32_t object, int typed) {
-    const json *j = r->j;
-    for (uint32_t k = object + 1; !r->code && k < j->nodes[object].next; k = j->nodes[k + 1].next) {
-        const int named = j->nodes[k + 1].type != JSON_NULL && !typed && json_equals(j, k, "factor");
-        if (j->nodes[k + 1].type != JSON_OBJECT && !named) continue;
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, named ? "%s/config.json: %s%.*s without rope_type: mote supports default, llama3 or yarn"
-                       : "%s/config.json: %s%.*s is an object, mote supports one rope of all layers only", r->dir, r->within,
-                       (int)(j->nodes[k].size < 60 ? j->nodes[k].size : 60), j->text + j->nodes[k].start);
-    }
-}
-
 /* Keys of an object that says how positions turn: rope_parameters, or rope_scaling, as it was called before. With text alone
    mrope is no scaling. Of both names of a type rope_type counts. 0: there is none, or nothing in it. */
 static uint32_t rope_object(config_reader *r, const char *key, const char *within, enum rope_kind *kind) {
     static const struct { const char *name; enum rope_kind kind; } kinds[] = {
         {"default", ROPE_PLAIN}, {"mrope", ROPE_PLAIN}, {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}};
     static const char *const names[] = {"type", "rope_type"};
-    uint32_t object = json_get(r->j, r->text, key);
+    uint32_t object = config_get(r, r->text, key);
     int typed = 0;
     *kind = ROPE_PLAIN;
     if (!object || r->j->nodes[object].type != JSON_OBJECT) {
@@ -33,22 +21,26 @@ static uint32_t rope_object(config_reader *r, const char *key, const char *withi
         return 0;
     }
     if (!r->j->nodes[object].size) return 0;
+    config_few_keys(r, object);
     r->within = within;
     for (int i = 0; i < 2; i++) {
-        uint32_t type = json_get(r->j, object, names[i]);
+        uint32_t type = config_get(r, object, names[i]);
         int known = 0;
         for (size_t k = 0; type && k < sizeof kinds / sizeof *kinds; k++)
             if (config_is(r->j, type, kinds[k].name)) *kind = kinds[k].kind, known = typed = 1;
         if (!known) config_only(r, object, names[i], "default, llama3 or yarn");
     }
-    rope_check_members(r, object, typed);
+    const uint32_t factor = typed ? 0 : config_get(r, object, "factor");
+    if (factor && !r->code && r->j->nodes[factor].type != JSON_NULL)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %sfactor without rope_type: mote supports default, llama3 or yarn",
+                       r->dir, within);
     r->within = NULL;
     return object;
 }
 
 /* A number of a scaled rope; where it is absent, or null, `fallback`, and if that is 0 it must be there. */
 static void rope_float(config_reader *r, uint32_t object, const char *key, double low, double high, float fallback, float *out) {
-    uint32_t node = json_get(r->j, object, key);
+    uint32_t node = config_get(r, object, key);
     *out = fallback;
     if (node && r->j->nodes[node].type != JSON_NULL) config_float(r, object, key, low, high, fallback, out);
     else if (!r->code && fallback == 0)
@@ -59,7 +51,7 @@ static void rope_float(config_reader *r, uint32_t object, const char *key, doubl
 static float yarn_factor(config_reader *r, uint32_t object, float factor) {
     const float grown = factor > 1 ? 0.1f * logf(factor) : 0;
     float one = 1, all = 1, given;
-    if (json_get(r->j, object, "mscale") && json_get(r->j, object, "mscale_all_dim")) {
+    if (config_get(r, object, "mscale") && config_get(r, object, "mscale_all_dim")) {
         config_float(r, object, "mscale", 0, 1e3, 1, &one);
         config_float(r, object, "mscale_all_dim", 0, 1e3, 1, &all);
     } else {
@@ -75,7 +67,7 @@ static float yarn_factor(config_reader *r, uint32_t object, float factor) {
 static void rope_original(config_reader *r, uint32_t object, float *original) {
     static const char key[] = "original_max_position_embeddings";
     const char *within = r->within;
-    const uint32_t outer = json_get(r->j, r->text, key);
+    const uint32_t outer = config_get(r, r->text, key);
     float beside = 0;
     r->within = "";
     if (outer && r->j->nodes[outer].type != JSON_NULL) rope_float(r, r->text, key, 1, 1 << 24, 0, &beside);
@@ -87,9 +79,9 @@ static void rope_original(config_reader *r, uint32_t object, float *original) {
 }
 
 /* What scaling needs. YaRN's factor is also what the context grows by. */
-static void rope_scaled(config_reader *r, uint32_t object, config *c) {
-    rope_config *to = &c->rope;
-    const uint32_t truncate = json_get(r->j, object, "truncate");
+static void rope_scaled(config_reader *r, uint32_t object, config *c, config_layer *l) {
+    rope_shape *to = &l->rope;
+    const uint32_t truncate = config_get(r, object, "truncate");
     const int yarn = to->kind == ROPE_YARN;
     rope_float(r, object, "factor", 1, 1e4, 0, &to->factor);
     rope_original(r, object, &to->original);
@@ -101,44 +93,44 @@ static void rope_scaled(config_reader *r, uint32_t object, config *c) {
                        yarn ? "beta_slow" : "low_freq_factor", yarn ? "beta_fast" : "high_freq_factor");
     if (r->code || !yarn) return;
     to->whole = config_flag(r, truncate, "truncate", 1);
-    c->shapes.attention.rope_scale = yarn_factor(r, object, to->factor);
+    l->mixer.of.attention.rope_scale = yarn_factor(r, object, to->factor);
     if (to->original * to->factor > (float)c->context_max) c->context_max = (int)fminf(to->original * to->factor, 1 << 24);
 }
 
 /* Of one object, or of none (0): the rope, and the share of head_dim that is rotated. What is absent there counts as it stands beside
    the object, as in transformers. */
-static void rope_read(config_reader *r, config *c, uint32_t object, const char *within, float *part, float theta) {
-    c->shapes.attention.rope_scale = 1;
+static void rope_read(config_reader *r, config *c, config_layer *l, uint32_t object, const char *within, float *part, float theta) {
+    l->mixer.of.attention.rope_scale = 1;
     r->within = within;
-    if (c->rope.kind != ROPE_PLAIN) rope_scaled(r, object, c);
+    if (l->rope.kind != ROPE_PLAIN) rope_scaled(r, object, c, l);
     r->within = NULL;
     config_float(r, r->text, "partial_rotary_factor", 0, 1, *part, part);
-    config_float(r, r->text, "rope_theta", 1, 1e12, theta, &c->rope.theta);
+    config_float(r, r->text, "rope_theta", 1, 1e12, theta, &l->rope.theta);
     r->within = within;
     if (object) config_float(r, object, "partial_rotary_factor", 0, 1, *part, part);
-    if (object) config_float(r, object, "rope_theta", 1, 1e12, c->rope.theta, &c->rope.theta);
+    if (object) config_float(r, object, "rope_theta", 1, 1e12, l->rope.theta, &l->rope.theta);
     r->within = NULL;
 }
 
-/* part: the share of head_dim that is rotated, where config.json does not say; theta: the base, likewise. Two objects must say the
-   same; a base, or that share, one of them alone may say. */
-static void common_rope(config_reader *r, config *c, float part, float theta) {
+/* The rope of an attention layer. part: the share of head_dim that is rotated, where config.json does not say; theta: the base,
+   likewise. Two objects must say the same; a base, or that share, one of them alone may say. */
+static void common_rope(config_reader *r, config *c, config_layer *l, float part, float theta) {
     static const char *const within[] = {"rope_parameters.", "rope_scaling."};
     enum rope_kind kind, older;
-    attention_shape *a = &c->shapes.attention;
+    attention_shape *a = &l->mixer.of.attention;
     const uint32_t parameters = rope_object(r, "rope_parameters", within[0], &kind);
     const uint32_t scaling = rope_object(r, "rope_scaling", within[1], &older);
     float other_part;
     if (!r->code && parameters && scaling && kind != older)
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling are of different types", r->dir);
-    c->rope.kind = parameters ? kind : older;
+    l->rope.kind = parameters ? kind : older;
     config_only(r, r->text, "rope_type", "default");
-    rope_read(r, c, parameters ? parameters : scaling, within[!parameters], &part, theta);
-    const rope_config rope = c->rope;
-    const float scale = a->rope_scale;
+    rope_read(r, c, l, parameters ? parameters : scaling, within[!parameters], &part, theta);
+    const config_layer first = *l;
     other_part = part;
-    if (parameters && scaling) rope_read(r, c, scaling, within[1], &other_part, rope.theta);
-    if (!r->code && parameters && scaling && (memcmp(&rope, &c->rope, sizeof rope) || scale != a->rope_scale || part != other_part))
+    if (parameters && scaling) rope_read(r, c, l, scaling, within[1], &other_part, l->rope.theta);
+    const int same = !memcmp(&first.rope, &l->rope, sizeof l->rope) && first.mixer.of.attention.rope_scale == a->rope_scale;
+    if (!r->code && (!same || part != other_part))
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling say different things", r->dir);
     if (r->code) return;
     a->rotary_dim = (int)((float)a->head_dim * part);
@@ -147,13 +139,18 @@ static void common_rope(config_reader *r, config *c, float part, float theta) {
                        r->dir, a->rotary_dim);
 }
 
+/* How many dimensions of a head are rotated; 0: none, or it is no attention. */
+static int rope_dim(const config_layer *l) {
+    return l->mixer.kind == LAYER_ATTENTION ? l->mixer.of.attention.rotary_dim : 0;
+}
+
 /* The i of d rotated dimensions that turns so many times within the original context. */
-static double yarn_place(const rope_config *p, int d, double turns) {
+static double yarn_place(const rope_shape *p, int d, double turns) {
     return d * log((double)p->original / (turns * 2 * M_PI)) / (2 * log((double)p->theta));
 }
 
 /* How much of frequency i stays as it is: 1 all, 0 nothing. */
-static double rope_kept(const rope_config *p, int d, int i, double frequency) {
+static double rope_kept(const rope_shape *p, int d, int i, double frequency) {
     double first, last, kept;
     if (p->kind == ROPE_LLAMA3) {
         kept = ((double)p->original * frequency / (2 * M_PI) - (double)p->slow) / ((double)p->fast - (double)p->slow);
@@ -169,7 +166,7 @@ static double rope_kept(const rope_config *p, int d, int i, double frequency) {
 }
 
 /* The frequencies of d rotated dimensions. They are single precision, as models were trained with. */
-static void rope_frequencies(const rope_config *p, int d, float *to) {
+static void rope_frequencies(const rope_shape *p, int d, float *to) {
     for (int i = 0; i < d / 2; i++) {
         to[i] = 1.0f / powf(p->theta, (float)(2 * i) / (float)d);
         if (p->kind == ROPE_PLAIN) continue;
@@ -178,10 +175,18 @@ static void rope_frequencies(const rope_config *p, int d, float *to) {
     }
 }
 
-/* Makes the frequencies of the model's attention layers. */
+/* Makes the frequencies of each attention layer. */
 static void bind_frequencies(binder *b) {
-    const int d = b->m->c.shapes.attention.rotary_dim;
-    b->m->frequencies = (float *)malloc(((size_t)d / 2 + 1) * sizeof(float));
-    if (b->m->frequencies) rope_frequencies(&b->m->c.rope, d, b->m->frequencies);
-    else b->code = fail_memory(b->err);
+    mote_model *m = b->m;
+    size_t all = 0;
+    for (int i = 0; i <= m->c.layers; i++) all += (size_t)rope_dim(&m->c.layer[i]) / 2;
+    float *to = m->frequencies = (float *)malloc((all + 1) * sizeof *to);
+    if (!to) b->code = fail_memory(b->err);
+    for (int i = 0; i <= m->c.layers && to; i++) {
+        const config_layer *l = &m->c.layer[i];
+        if (!rope_dim(l)) continue;
+        model_layer(m, i)->mixer.w.attention.frequencies = to;
+        rope_frequencies(&l->rope, rope_dim(l), to);
+        to += rope_dim(l) / 2;
+    }
 }

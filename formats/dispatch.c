@@ -30,20 +30,33 @@ static int format_has_groups(enum format f) {
     return has;
 }
 
-/* The shape "n k/8|..." of a part of a matrix; returns its dimensions. *rest: the next that is as good, or NULL. */
-static int part_shape(const char *form, const matrix *w, uint64_t shape[2], const char **rest) {
+/* One dimension of a part's shape, see matrix_part; *form: what follows it. */
+static uint64_t part_size(const char **form, const matrix *w) {
+    const char of = **form;
+    uint64_t size = of == 'n' || of == 'h' ? (uint64_t)w->rows : (uint64_t)w->cols;
+    uint64_t per = of == 'h' ? (uint64_t)w->block_rows : of == 'g' ? (uint64_t)w->block_cols : 1;
+    if (of >= '0' && of <= '9') size = strtoul(*form, (char **)form, 10);
+    else ++*form;
+    if (**form == '/') per = strtoul(*form + 1, (char **)form, 10);
+    return (size + per - 1) / per;
+}
+
+/* The first shape that a part's text says; returns its dimensions. *rest: the text of the next that is as good, or NULL. */
+static int part_shape(const char *form, const matrix *w, uint64_t shape[PART_DIMS], const char **rest) {
     int dims = 0;
-    while (*form && *form != '|' && dims < 2) {
-        const char of = *form++;
-        uint64_t size = of == 'n' ? (uint64_t)w->rows : of == 'k' ? (uint64_t)w->cols : (uint64_t)(of - '0'), per = 1;
-        if (of == 'h') size = (uint64_t)w->rows, per = (uint64_t)w->block_rows;
-        if (of == 'g') size = (uint64_t)w->cols, per = (uint64_t)w->block_cols;
-        if (*form == '/') per = strtoul(form + 1, (char **)&form, 10);
-        shape[dims++] = (size + per - 1) / per;
+    while (*form && *form != '|' && dims < PART_DIMS) {
+        shape[dims++] = part_size(&form, w);
         while (*form == ' ') form++;
     }
     *rest = *form == '|' ? form + 1 : NULL;
     return dims;
+}
+
+/* Which dimension of the first shape is the groups across; -1: none. */
+static int part_groups(const char *form) {
+    int dim = 0;
+    for (; *form && *form != '|' && *form != 'g'; form++) dim += *form == ' ';
+    return *form == 'g' ? dim : -1;
 }
 
 /* Whether it has scales for blocks whose sides config.json says. */

@@ -51,7 +51,7 @@ enum format { FORMATS(FORMAT_ENUMERATOR) FORMAT_COUNT };
 enum encoding { TENSOR_ENCODINGS(ENCODING_ENUMERATOR) ENCODING_COUNT };
 #undef ENCODING_ENUMERATOR
 
-enum { CODES, SCALES, FACTOR, MAX_COMPONENTS = 4, MAX_PARTS = 5 };
+enum { CODES, SCALES, FACTOR, MAX_COMPONENTS = 4, MAX_PARTS = 5, PART_DIMS = 3 };
 
 /* How the CPU multiplies with a matrix (cpu/matrix.c). What is where kernels see in the components. */
 enum cpu_kernel {
@@ -95,8 +95,11 @@ typedef struct weight_row { const char *component[MAX_COMPONENTS]; } weight_row;
 typedef struct matrix_part {
     const char *suffix;          /* its name after the module's: ".weight" */
     const char *stored;          /* its type in the file; NULL: F32, F16 or BF16 */
-    const char *shape;           /* "n k/8": the matrix's rows, and an eighth of its columns. h, g: its blocks down and
-                                    across. After "|" another that is as good */
+
+    /* Its dimensions, by a space between each, at most PART_DIMS: "n k/32 16". One is n or k, rows or columns of the matrix, h or g,
+       its blocks down or across, or a number; "/8": an eighth of these, rounded up. "": a single number, without dimensions. After "|"
+       another shape that is as good: "n 1|n". A stack has one dimension more before these (bind_slice), which is not said here. */
+    const char *shape;
     int optional;
 } matrix_part;
 

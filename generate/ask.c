@@ -124,14 +124,14 @@ static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer
     size_t first = answer ? answer : n;
     int code = before ? checkpoint_fill(s, before, err) : MOTE_OK;
     s->read_after = n - first;
-    if (!code) code = feed(s, ids, first, NULL, NULL, NULL, err);
+    if (!code) code = feed(s, ids, first, NULL, err);
     if (code && before && before->count >= 0) (void)session_rewind(s, before, NULL);
     if (code || !answer) return code;
     code = checkpoint_fill(s, s->before_answer, err);
     s->o.callbacks.cancel = NULL;
     s->read_before += first;
     s->read_after = 0;
-    if (!code) code = feed(s, ids + first, n - first, NULL, NULL, NULL, err);
+    if (!code) code = feed(s, ids + first, n - first, NULL, err);
     s->o.callbacks.cancel = cancel;
     return code;
 }

@@ -75,7 +75,7 @@ static void call_raw_texts(schema *s, raw_texts *raw, int32_t node) {
             const char *at = s->text.data + l.text + 1, *end = s->text.data + l.text + l.size - 1;
             while (at < end) utf8_put(&text, next_character(&at, end));
             buf_add(&text, "", 1);
-            if (!text.failed && strstr(text.data, "</parameter>")) schema_refuse(s, "a text that holds </parameter>, in a call between tags,");
+            if (!text.failed && strstr(text.data, "</parameter>")) schema_refuse_text(s, "a text that holds </parameter>, in a call between tags,", text.data, strlen(text.data));
             else if (!text.failed && strlen(text.data) + 1 == text.size) literal_add(s, text.data, text.size - 1);
             if (text.failed) s->code = fail_memory(s->err);
             buf_free(&text);
@@ -96,7 +96,7 @@ static int call_parameters(call_grammar *c, schema *s, int32_t node) {
         const schema_kind kind = *kind_at(s, k);
         for (int i = 0; kind.kind == KIND_OBJECT && i < kind.count && !s->code; i++) {
             const schema_name n = *name_at(s, kind.first + i);
-            if (!is_tag_name(s->text.data + n.text, n.size)) return schema_refuse(s, "a parameter of such a name");
+            if (!is_tag_name(s->text.data + n.text, n.size)) return schema_refuse_text(s, "a parameter of such a name", s->text.data + n.text, n.size);
             if (!c->raw[n.node].count) call_raw_texts(s, &c->raw[n.node], n.node);
         }
         if (kind.kind == KIND_OBJECT && kind.more >= 0 && !c->raw[kind.more].count) call_raw_texts(s, &c->raw[kind.more], kind.more);
@@ -112,8 +112,9 @@ static void call_begins(const call_grammar *c, schema *s, const json *tools, uin
     put_json_text(&s->text, tools, name);
     const char *text = s->text.data + begin;
     const size_t size = schema_failed(s) ? 0 : s->text.size - begin;
-    if (size && c->form == FORM_NAMED && memchr(text, '[', size)) schema_refuse(s, "a tool of such a name");
-    if ((c->form == FORM_TAGS || c->form == FORM_NAMED) && !schema_failed(s) && !is_tag_name(text, size)) schema_refuse(s, "a tool of such a name");
+    if (size && c->form == FORM_NAMED && memchr(text, '[', size)) schema_refuse_text(s, "a tool of such a name", text, size);
+    if ((c->form == FORM_TAGS || c->form == FORM_NAMED) && !schema_failed(s) && !is_tag_name(text, size))
+        schema_refuse_text(s, "a tool of such a name", text, size);
     buf_text(&s->text, call_forms[c->form].arguments);
     f->begins.text = (uint32_t)from;
     f->begins.size = (uint32_t)(s->text.size - from);
@@ -140,7 +141,7 @@ static int call_function_add(call_grammar *c, schema *s, const json *tools, uint
         const schema_kind *k = kind_at(s, node_at(s, f->node)->first + i);
         objects |= k->kind == KIND_OBJECT && k->height < VALUE_DEPTH;
     }
-    if (!objects && !s->code) schema_refuse(s, "parameters that are no object");
+    if (!objects && !s->code) schema_refuse(s, parameters ? parameters : NO_PLACE, "parameters that are no object");
     c->count++;
     return s->code;
 }

@@ -12,9 +12,10 @@ enum { CASE_SETS = 48, CASES = 256, EXCLUDES_DEPTH = 3 };
 /* How a value begins. */
 enum { IS_OBJECT = 1, IS_ARRAY = 2, IS_STRING = 4, IS_NUMBER = 8, IS_BOOLEAN = 16, IS_NULL = 32, IS_ANY = 63 };
 
-/* Members of a set: JSON nodes of schemas, of values that stand for themselves, of lists of alternatives. */
+/* Members of a set: JSON nodes of schemas, of values that stand for themselves, of lists of alternatives, of names. */
 enum { MEMBER_NODE = 0x3fffffff, MEMBER_VALUE = 0x40000000 };
 #define MEMBER_CHOICE 0x80000000u
+#define MEMBER_TAG 0xc0000000u         /* a name, which objects must have: see choice_tag */
 
 typedef struct schema_case {
     uint32_t member[CASE_SETS];
@@ -51,7 +52,7 @@ static int schema_keywords(schema *s, uint32_t schema_node) {
         size_t i = 0, n = sizeof known / sizeof known[0];
         while (i < n && !json_equals(j, k, known[i])) i++;
         if (i < n || keyword_is_idle(s, k)) continue;
-        return schema_refuse(s, "%.*s", shown(j->text + j->nodes[k].start, j->nodes[k].size), j->text + j->nodes[k].start);
+        return schema_refuse(s, k + 1, "%.*s", shown(j->text + j->nodes[k].start, j->nodes[k].size), j->text + j->nodes[k].start);
     }
     return 1;
 }
@@ -108,7 +109,7 @@ static uint32_t schema_reference(schema *s, uint32_t reference) {
     }
     found = found && at == end;
     if (path.failed | part.failed) s->code = s->code ? s->code : fail_memory(s->err);
-    else if (!found) schema_refuse(s, "a $ref that leads nowhere (%.*s)", shown(text, size), text);
+    else if (!found) schema_refuse(s, reference, "a $ref that leads nowhere");
     buf_free(&path);
     buf_free(&part);
     return found ? node : s->root;
@@ -122,24 +123,118 @@ static int case_add(schema *s, schema_case *c, uint32_t member, int from) {
     for (int i = 0; i < c->count; i++) {
         if (c->member[i] != member) continue;
         for (int k = from; k >= 0; k = c->from[k])
-            if (k == i) return schema_refuse(s, "a schema that is defined by itself");
+            if (k == i) return schema_refuse(s, member & MEMBER_NODE, "a schema that is defined by itself");
         return 1;
     }
-    if (c->count == CASE_SETS) return schema_refuse(s, "a value of so many schemas");
+    if (c->count == CASE_SETS) return schema_refuse(s, member & MEMBER_NODE, "a value of so many schemas");
     c->member[c->count] = member;
     c->from[c->count++] = (int16_t)from;
     return 1;
 }
 
 static int case_is_list(schema *s, uint32_t list, const char *name) {
-    return (node_is(s->j, list, JSON_ARRAY) && s->j->nodes[list].size) || schema_refuse(s, "an empty %s", name);
+    if (!node_is(s->j, list, JSON_ARRAY)) return schema_refuse(s, list, "%s that is no list", name);
+    return s->j->nodes[list].size || schema_refuse(s, list, "an empty %s", name);
+}
+
+/* ---- What tells alternatives apart ---------------------------------------------------------------------------------------- */
+
+/* The schema that a chain of $ref ends with; another one of them where it is long, or leads nowhere. */
+static uint32_t schema_behind(schema *s, uint32_t node) {
+    enum { CHAIN = 16 };
+    uint32_t reference;
+    for (int i = 0; i < CHAIN && !s->code && (reference = json_get(s->j, node, "$ref")) != 0; i++) node = schema_reference(s, reference);
+    return node;
+}
+
+/* The values that a schema lists in const or enum: the first one's node, and how many; 0: it lists none. */
+static uint32_t listed_values(const json *j, uint32_t schema_node, uint32_t *count) {
+    uint32_t only = json_get(j, schema_node, "const"), some = json_get(j, schema_node, "enum");
+    *count = only ? 1 : node_is(j, some, JSON_ARRAY) ? j->nodes[some].size : 0;
+    return only ? only : *count ? some + 1 : 0;
+}
+
+static int requires_name(const json *j, uint32_t schema_node, uint32_t key) {
+    uint32_t list = json_get(j, schema_node, "required");
+    for (uint32_t k = list + 1; node_is(j, list, JSON_ARRAY) && k < next_node(j, list); k = next_node(j, k))
+        if (node_is(j, k, JSON_STRING) && same_string(j, k, key)) return 1;
+    return 0;
+}
+
+static int share_a_value(schema *s, uint32_t a, uint32_t b) {
+    uint32_t n, m, first = listed_values(s->j, a, &n), second = listed_values(s->j, b, &m);
+    for (uint32_t i = 0, k = first; i < n && !s->code; i++, k = next_node(s->j, k))
+        for (uint32_t h = 0, l = second; h < m; h++, l = next_node(s->j, l))
+            if (value_same(s, k, l)) return 1;
+    return 0;
+}
+
+/* Whether each alternative lists the values of this property, others than the rest do, and either requires it or has a default for
+   it. *optional: one does not require it. */
+static int tells_apart(schema *s, uint32_t list, uint32_t key, int *optional) {
+    const json *j = s->j;
+    uint32_t own[SCHEMA_KINDS], count;
+    int n = 0;
+    *optional = 0;
+    for (uint32_t k = list + 1; k < next_node(j, list); k = next_node(j, k)) {
+        uint32_t node = schema_behind(s, k), properties = json_get(j, node, "properties");
+        if (!schema_work(s, properties ? j->nodes[properties].size / 16 + 1 : 1) || n == SCHEMA_KINDS) return 0;
+        uint32_t value = value_under(j, properties, key), values = value ? schema_behind(s, value) : 0;
+        if (!values || !listed_values(j, values, &count)) return 0;
+        if (!requires_name(j, node, key)) *optional = 1;
+        if (*optional && !requires_name(j, node, key) && !json_get(j, value, "default")) return 0;
+        for (int i = 0; i < n; i++)
+            if (share_a_value(s, own[i], values)) return 0;
+        own[n++] = values;
+    }
+    return n > 1 && !s->code;
+}
+
+/* Whether the alternatives that are objects with properties know this name; of those that say no more than that they are objects
+   nobody knows. */
+static int know_name(schema *s, uint32_t list, uint32_t key) {
+    const json *j = s->j;
+    for (uint32_t k = list + 1; k < next_node(j, list) && !s->code; k = next_node(j, k)) {
+        uint32_t node = schema_behind(s, k), properties = json_get(j, node, "properties"), type = json_get(j, node, "type");
+        if (!schema_work(s, properties ? j->nodes[properties].size / 16 + 1 : 1)) return 0;
+        if (value_under(j, properties, key) || json_get(j, node, "allOf") || json_get(j, node, "anyOf") || json_get(j, node, "oneOf")) continue;
+        if (properties || !type || json_equals(j, type, "object")) return 0;
+    }
+    return !s->code;
+}
+
+/* Libraries that give the property by which alternatives are told apart a default leave it out of `required`; reading, they ask for
+   it all the same. So do alternatives here: for the property that the discriminator names, and else that of oneOf for which
+   tells_apart. Returns the node of its name; 0: none has to be asked for. */
+static uint32_t choice_tag(schema *s, uint32_t schema_node, uint32_t list, int is_one) {
+    const json *j = s->j;
+    uint32_t discriminator = json_get(j, schema_node, "discriminator"), tag = 0;
+    uint32_t named = discriminator ? json_get(j, discriminator, "propertyName") : 0;
+    int optional;
+    if (node_is(j, named, JSON_STRING)) return know_name(s, list, named) ? named : 0;
+    uint32_t properties = is_one ? json_get(j, schema_behind(s, list + 1), "properties") : 0;
+    for (uint32_t k = properties + 1; node_is(j, properties, JSON_OBJECT) && k < next_node(j, properties) && !s->code; k = next_node(j, k + 1)) {
+        if (!tells_apart(s, list, k, &optional)) continue;
+        if (!optional) return 0;
+        if (!tag) tag = k;
+    }
+    return tag;
+}
+
+/* Adds a list of alternatives, and the name by which they are told apart. first: the list has not been looked at before. */
+static void case_choice(schema *s, schema_case *c, uint32_t list, int is_one, int first, int from) {
+    if (!case_is_list(s, list, is_one ? "oneOf" : "anyOf")) return;
+    uint32_t pair[2] = {list, choice_tag(s, c->member[from], list, is_one)};
+    (void)case_add(s, c, list | MEMBER_CHOICE, from);
+    if (pair[1]) (void)case_add(s, c, pair[1] | MEMBER_TAG, from);
+    if (is_one && first) buf_add(&s->exclusive, pair, sizeof pair);
 }
 
 /* Adds what the member names. */
 static int case_member(schema *s, schema_case *c, int from) {
     const json *j = s->j;
     uint32_t node = c->member[from];
-    if (j->nodes[node].type != JSON_OBJECT) return schema_refuse(s, "a schema that is no object");
+    if (j->nodes[node].type != JSON_OBJECT) return schema_refuse(s, node, "a schema that is no object");
     int first = !s->checked[node];
     s->checked[node] = 1;
     if (!schema_work(s, j->nodes[node].size / 16 + 1) || (first && !schema_keywords(s, node))) return 0;
@@ -148,9 +243,8 @@ static int case_member(schema *s, schema_case *c, int from) {
     if (reference) (void)case_add(s, c, schema_reference(s, reference), from);
     if (all && !case_is_list(s, all, "allOf")) return 0;
     for (uint32_t k = all + 1; all && !s->code && k < next_node(j, all); k = next_node(j, k)) (void)case_add(s, c, k, from);
-    if (any && case_is_list(s, any, "anyOf")) (void)case_add(s, c, any | MEMBER_CHOICE, from);
-    if (one && case_is_list(s, one, "oneOf")) (void)case_add(s, c, one | MEMBER_CHOICE, from);
-    if (one && first) buf_add(&s->exclusive, &one, sizeof one);
+    if (any) case_choice(s, c, any, 0, first, from);
+    if (one) case_choice(s, c, one, 1, first, from);
     return !s->code;
 }
 
@@ -165,10 +259,10 @@ static void schema_cases(schema *s, const uint32_t *set, int n, buf *out) {
         uint32_t choice = 0;
         while (c.at < c.count && !choice && !c.fails && !s->code) {
             uint32_t member = c.member[c.at++];
-            if (member & MEMBER_CHOICE) choice = member & MEMBER_NODE;
+            if ((member & MEMBER_TAG) == MEMBER_CHOICE) choice = member & MEMBER_NODE;
             else if (!(member & MEMBER_VALUE)) (void)case_member(s, &c, c.at - 1);
         }
-        if (open.size / sizeof c + out->size / sizeof c >= CASES) schema_refuse(s, "an anyOf of so many combinations");
+        if (open.size / sizeof c + out->size / sizeof c >= CASES) schema_refuse(s, choice ? choice : NO_PLACE, "an anyOf of so many combinations");
         for (uint32_t k = choice + 1; choice && !s->code && k < next_node(s->j, choice); k = next_node(s->j, k)) {
             schema_case one = c;
             (void)case_add(s, &one, k, c.at - 1);
@@ -194,7 +288,7 @@ static unsigned schema_type(schema *s, uint32_t name, int *whole) {
             if (type_names[i].types == IS_NUMBER) *whole &= i == 4;
             return type_names[i].types;
         }
-    return (unsigned)schema_refuse(s, "a type that JSON does not have");
+    return (unsigned)schema_refuse(s, name, "a type that JSON does not have");
 }
 
 /* The types of one schema; *whole: of numbers only whole ones. */
@@ -205,7 +299,7 @@ static unsigned types_of(schema *s, uint32_t schema_node, int *whole) {
     *whole = type != 0;
     if (!type) return IS_ANY;
     if (!node_is(j, type, JSON_ARRAY)) types = schema_type(s, type, whole);
-    else if (!j->nodes[type].size) schema_refuse(s, "an empty list of types");
+    else if (!j->nodes[type].size) schema_refuse(s, type, "an empty list of types");
     for (uint32_t k = type + 1; node_is(j, type, JSON_ARRAY) && k < next_node(j, type); k = next_node(j, k))
         types |= schema_type(s, k, whole);
     return node_is(j, json_get(j, schema_node, "nullable"), JSON_TRUE) ? types | IS_NULL : types;
@@ -229,15 +323,15 @@ static int range_read(schema *s, uint32_t schema_node, number_range *r) {
         decimal d;
         if (!node) continue;
         if (i >= 2 && i < 4 && (node_is(j, node, JSON_TRUE) || node_is(j, node, JSON_FALSE))) continue;   /* draft 4: below */
-        if (!read_decimal(j, node, &d)) return schema_refuse(s, "%s of such a number", keys[i]);
+        if (!read_decimal(j, node, &d)) return schema_refuse(s, node, "%s of such a number", keys[i]);
         int exclusive = i >= 2 || (i < 2 && node_is(j, json_get(j, schema_node, keys[i + 2]), JSON_TRUE));
         if (i < 4) range_bound(r, d, i % 2 == 0, exclusive);
-        else if (d.part || !d.whole || d.negative || d.whole > DECIMAL_PART) return schema_refuse(s, "multipleOf of no whole number");
+        else if (d.part || !d.whole || d.negative || d.whole > DECIMAL_PART) return schema_refuse(s, node, "multipleOf of no whole number");
         else {
             uint64_t a = r->multiple ? r->multiple : 1, b = d.whole;
             while (b) { uint64_t rest = a % b; a = b; b = rest; }
             uint64_t times = d.whole / a, old = r->multiple ? r->multiple : 1;
-            if (old > DECIMAL_MAX / times) return schema_refuse(s, "multipleOf of so large a number");
+            if (old > DECIMAL_MAX / times) return schema_refuse(s, node, "multipleOf of so large a number");
             r->multiple = old * times;
         }
     }
@@ -273,23 +367,25 @@ static uint32_t case_size(schema *s, const schema_case *c, const char *key, int 
 /* The automaton of all patterns of a set together; -1: none fits, or it is refused. */
 static int32_t schema_automaton(schema *s, const uint32_t *set, int n, uint32_t least, uint32_t most) {
     pattern p;
+    uint32_t last = NO_PLACE;
     int ok = pattern_open(&p);
     int32_t all = ok ? re_times(&p, p.any, (int32_t)(least < INT32_MAX ? least : INT32_MAX), most < INT32_MAX ? (int32_t)most : -1) : 0;
-    for (int i = 0; i < n && ok; i++) {
+    for (int i = 0; i < n && ok && !p.problem; i++) {
         uint32_t node = set[i] & ~(uint32_t)MEMBER_NODE ? 0 : json_get(s->j, set[i], "pattern");
         buf text;
         memset(&text, 0, sizeof text);
         if (!node) continue;
+        last = node;
         size_t size = json_string(s->j, node, NULL, 0);
         char *at = (char *)buf_add(&text, NULL, size + 1);
         if (at) json_string(s->j, node, at, size);
         ok = at != NULL;
-        if (ok && s->j->nodes[node].type != JSON_STRING) schema_refuse(s, "a pattern that is no string");
+        if (ok && s->j->nodes[node].type != JSON_STRING) schema_refuse(s, node, "a pattern that is no string");
         if (ok) all = re_join(&p, RE_AND, all, re_parse(&p, at, size));
         buf_free(&text);
     }
     automaton *a = ok && !p.problem && !s->code ? automaton_of(&p, all, &s->states) : NULL;
-    if (p.problem) schema_refuse(s, "%s", p.problem);
+    if (p.problem) schema_refuse(s, last, "%s", p.problem);
     else if (!a && !s->code) s->code = fail_memory(s->err);
     pattern_close(&p);
     if (a && automaton_has_strings(a)) {
@@ -310,7 +406,7 @@ static int name_add(schema *s, buf *names, uint32_t key, int required) {
     if (!schema_work(s, (uint32_t)n / 16 + 1)) return 0;
     for (int i = 0; i < n; i++)
         if (same_string(s->j, list[i].key, key)) return list[i].required |= required, 1;
-    if (n == SCHEMA_NAMES) return schema_refuse(s, "an object of more than 256 properties");
+    if (n == SCHEMA_NAMES) return schema_refuse(s, key, "an object of more than 256 properties");
     return buf_add(names, &one, sizeof one) || (s->code = fail_memory(s->err), 0);
 }
 
@@ -318,14 +414,16 @@ static int name_add(schema *s, buf *names, uint32_t key, int required) {
 static int case_names(schema *s, const schema_case *c, buf *names) {
     const json *j = s->j;
     for (int i = 0; i < c->count && !s->code; i++) {
+        if ((c->member[i] & MEMBER_TAG) == MEMBER_TAG) (void)name_add(s, names, c->member[i] & MEMBER_NODE, 1);
         if (c->member[i] & ~(uint32_t)MEMBER_NODE) continue;
         uint32_t properties = json_get(j, c->member[i], "properties"), required = json_get(j, c->member[i], "required");
         if ((properties && j->nodes[properties].type != JSON_OBJECT) || (required && j->nodes[required].type != JSON_ARRAY))
-            return schema_refuse(s, "properties that are no object, or required that is no list");
+            return schema_refuse(s, node_is(j, properties, JSON_OBJECT) || !properties ? required : properties,
+                                 "properties that are no object, or required that is no list");
         for (uint32_t k = properties + 1; properties && !s->code && k < next_node(j, properties); k = next_node(j, k + 1))
             (void)name_add(s, names, k, 0);
         for (uint32_t k = required + 1; required && !s->code && k < next_node(j, required); k = next_node(j, k)) {
-            if (j->nodes[k].type != JSON_STRING) return schema_refuse(s, "required that names no text");
+            if (j->nodes[k].type != JSON_STRING) return schema_refuse(s, k, "required that names no text");
             (void)name_add(s, names, k, 1);
         }
     }
@@ -372,7 +470,7 @@ static int32_t schema_node_of(schema *s, uint32_t *set, int n) {
             !memcmp(set_at(s, node->set), set, (size_t)unique * sizeof *set))
             return i;
     }
-    if (count == SCHEMA_NODES) return schema_refuse(s, "a schema of more than 4096 parts") - 1;
+    if (count == SCHEMA_NODES) return schema_refuse(s, NO_PLACE, "a schema of more than 4096 parts") - 1;
     schema_node node = {0, 0, (uint32_t)schema_count(&s->sets, sizeof *set), (uint32_t)unique, hash, NO_HEIGHT};
     if (unique) buf_add(&s->sets, set, (size_t)unique * sizeof *set);
     buf_add(&s->nodes, &node, sizeof node);
@@ -428,13 +526,16 @@ static int set_is_empty(schema *s, const uint32_t *set, int n, int depth) {
     return empty;
 }
 
-/* oneOf is as anyOf where no value fits two alternatives. */
-static int schema_exclusive(schema *s, uint32_t list) {
-    for (uint32_t k = list + 1; k < next_node(s->j, list); k = next_node(s->j, k))
-        for (uint32_t l = list + 1; l < k; l = next_node(s->j, l)) {
-            uint32_t pair[2] = {l, k};
-            int empty = set_is_empty(s, pair, 2, EXCLUDES_DEPTH);
-            if (s->code || !empty) return schema_refuse(s, "oneOf whose alternatives do not exclude each other");
+/* oneOf is as anyOf where no value fits two alternatives. tag: a name that all must have; 0: none. */
+static int schema_exclusive(schema *s, uint32_t list, uint32_t tag) {
+    int i = 0;
+    for (uint32_t k = list + 1; k < next_node(s->j, list); k = next_node(s->j, k), i++) {
+        int h = 0;
+        for (uint32_t l = list + 1; l < k; l = next_node(s->j, l), h++) {
+            uint32_t set[3] = {l, k, tag | MEMBER_TAG};
+            int empty = set_is_empty(s, set, tag ? 3 : 2, EXCLUDES_DEPTH);
+            if (s->code || !empty) return schema_refuse(s, list, "oneOf whose alternatives %d and %d do not exclude each other", h, i);
         }
+    }
     return 1;
 }

@@ -96,11 +96,11 @@ static int restore_read(const restore_plan *p, mote_session *s, mote_error *err)
     const int32_t *ids = restore_begin(p);
     size_t first = p->answer ? p->asked : p->have;
     s->read_after = p->count - first;
-    int code = feed(s, ids + p->have, first - p->have, NULL, NULL, NULL, err);
+    int code = feed(s, ids + p->have, first - p->have, NULL, err);
     if (!code && p->answer) code = checkpoint_fill(s, p->answer, err);
     s->read_before = first - p->have;
     s->read_after = 0;
-    if (!code) code = feed(s, ids + first, p->count - first, NULL, NULL, NULL, err);
+    if (!code) code = feed(s, ids + first, p->count - first, NULL, err);
     s->read_before = 0;
     return code;
 }

@@ -33,7 +33,7 @@ typedef struct schema_node {
 typedef struct schema {
     buf nodes, kinds, names, items, literals, ranges, automata, text;  /* items: nodes; automata: pointers */
     buf sets;                    /* uint32_t: see compile.c */
-    buf exclusive;               /* uint32_t: lists of oneOf, whose alternatives must exclude each other */
+    buf exclusive;               /* uint32_t[2]: lists of oneOf, whose alternatives must exclude each other, and what tells them apart */
     const json *j;               /* while it is compiled */
     mote_error *err;
     char label[80];              /* what is said to be the trouble: "schema", "tools: the parameters of f" */
@@ -58,28 +58,91 @@ static int schema_count(const buf *list, size_t size) {
     return (int)(list->size / size);
 }
 
+enum { SHOWN_MOST = 60 };        /* bytes of a value or a name in a message */
+#define NO_PLACE UINT32_MAX
+
 /* So many of a text's n bytes are shown in a message: whole characters. */
 static int shown(const char *text, size_t n) {
-    size_t most = 60;
+    size_t most = SHOWN_MOST;
     if (n <= most) return (int)n;
     while (most && ((unsigned char)text[most] & 0xc0) == 0x80) most--;
     return (int)most;
 }
 
-/* Returns 0. The first refusal counts. */
-__attribute__((format(printf, 2, 3))) static int schema_refuse(schema *s, const char *format, ...) {
-    char what[256];
+/* A JSON pointer to a node of the schema, as in $ref: #/properties/a. Long ones begin with ... */
+static void schema_place(const schema *s, uint32_t node, char *out, size_t capacity) {
+    const json *j = s->j;
+    size_t n = (size_t)snprintf(out, capacity, "#"), half = capacity / 2;
+    for (uint32_t at = s->root, index; at != node && j->nodes[at].type >= JSON_ARRAY;) {
+        const int object = j->nodes[at].type == JSON_OBJECT;
+        uint32_t k = at + 1, key = at + 1;
+        for (index = 0; k < j->nodes[at].next; k = j->nodes[k].next, index++) {
+            key = k;
+            if (object) k++;
+            if (node < j->nodes[k].next) break;
+        }
+        if (k >= j->nodes[at].next) break;
+        if (n > half) n = (size_t)snprintf(out, capacity, "...");
+        if (object) n += (size_t)snprintf(out + n, capacity - n, "/%.*s", shown(j->text + j->nodes[key].start, j->nodes[key].size), j->text + j->nodes[key].start);
+        else n += (size_t)snprintf(out + n, capacity - n, "/%u", index);
+        if (key == node) break;
+        at = k;
+    }
+}
+
+/* The beginning of a value as JSON, a little more than is shown. */
+static void put_beginning(buf *out, const json *j, uint32_t node) {
+    const json_node *v = j->nodes + node;
+    const int object = v->type == JSON_OBJECT;
+    if (v->type == JSON_STRING) buf_text(out, "\"");
+    if (v->type < JSON_ARRAY) buf_add(out, j->text + v->start, v->size < SHOWN_MOST + 4 ? v->size : (size_t)SHOWN_MOST + 4);
+    if (v->type == JSON_STRING) buf_text(out, "\"");
+    if (v->type < JSON_ARRAY) return;
+    buf_text(out, object ? "{" : "[");
+    for (uint32_t k = node + 1; k < v->next && out->size <= SHOWN_MOST; k = j->nodes[k].next) {
+        if (k > node + 1) buf_text(out, ", ");
+        if (object) {
+            put_beginning(out, j, k++);
+            buf_text(out, ": ");
+        }
+        put_beginning(out, j, k);
+    }
+    buf_text(out, object ? "}" : "]");
+}
+
+/* Returns 0. The first refusal counts. node: the value that is complained of; NO_PLACE: the whole schema. */
+__attribute__((format(printf, 3, 4))) static int schema_refuse(schema *s, uint32_t node, const char *format, ...) {
+    char what[160], place[160];
+    buf value = {NULL, 0, 0, 0};
     va_list args;
     if (s->code) return 0;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    s->code = fail(s->err, MOTE_EINVAL, "%s: %s is not supported", s->label[0] ? s->label : "schema", what);
+    const char *label = s->label[0] ? s->label : "schema";
+    if (node != NO_PLACE) {
+        schema_place(s, node, place, sizeof place);
+        put_beginning(&value, s->j, node);
+    }
+    const int most = value.failed ? 0 : shown(value.data, value.size);
+    if (most) s->code = fail(s->err, MOTE_EINVAL, "%s: %s is not supported: %s is %.*s%s", label, what, place, most, value.data,
+                             (size_t)most < value.size ? "..." : "");
+    else s->code = fail(s->err, MOTE_EINVAL, "%s: %s is not supported", label, what);
+    buf_free(&value);
+    return 0;
+}
+
+/* The same of a text that stands in no place of its own. */
+static int schema_refuse_text(schema *s, const char *what, const char *text, size_t n) {
+    const int most = shown(text, n);
+    if (s->code) return 0;
+    s->code = fail(s->err, MOTE_EINVAL, "%s: %s is not supported: \"%.*s\"%s", s->label[0] ? s->label : "schema", what, most, text,
+                   (size_t)most < n ? "..." : "");
     return 0;
 }
 
 static int schema_failed(schema *s) {
-    if (s->text.size > SCHEMA_CHARACTERS) schema_refuse(s, "so large a schema");
+    if (s->text.size > SCHEMA_CHARACTERS) schema_refuse(s, NO_PLACE, "so large a schema");
     if (s->nodes.failed | s->kinds.failed | s->names.failed | s->items.failed | s->literals.failed | s->ranges.failed |
         s->automata.failed | s->text.failed | s->sets.failed | s->exclusive.failed)
         s->code = s->code ? s->code : fail_memory(s->err);
@@ -89,7 +152,7 @@ static int schema_failed(schema *s) {
 /* Takes n off the work that is left: 0 when it is done. */
 static int schema_work(schema *s, uint32_t n) {
     if (s->work >= 0 && (s->work -= n < SCHEMA_WORK ? (int)n : (int)SCHEMA_WORK) >= 0) return 1;
-    return schema_refuse(s, "so large a schema");
+    return schema_refuse(s, NO_PLACE, "so large a schema");
 }
 
 enum { SCHEMA_LISTS = 11 };
@@ -192,7 +255,7 @@ static uint32_t schema_size(schema *s, uint32_t schema_node, const char *key, ui
     uint32_t node = json_get(s->j, schema_node, key);
     decimal d;
     if (!node) return absent;
-    if (!read_decimal(s->j, node, &d) || d.negative || d.part) return (uint32_t)schema_refuse(s, "%s of no whole number", key);
+    if (!read_decimal(s->j, node, &d) || d.negative || d.part) return (uint32_t)schema_refuse(s, node, "%s of no whole number", key);
     return d.whole < UINT32_MAX ? (uint32_t)d.whole : (uint32_t)UINT32_MAX;
 }
 

@@ -32,7 +32,7 @@ static schema_kind *kind_add(schema *s, int kind) {
 /* The end of the schema's texts, from `from` on, is a literal. */
 static void literal_mark(schema *s, size_t from) {
     schema_literal one = {(uint32_t)from, (uint32_t)(s->text.size - from)};
-    if (schema_count(&s->literals, sizeof one) == SCHEMA_LITERALS) schema_refuse(s, "an enum of so many values");
+    if (schema_count(&s->literals, sizeof one) == SCHEMA_LITERALS) schema_refuse(s, NO_PLACE, "an enum of so many values");
     buf_add(&s->literals, &one, sizeof one);
 }
 
@@ -110,7 +110,7 @@ static void literal_compound(schema *s, uint32_t value) {
     const json *j = s->j;
     int object = j->nodes[value].type == JSON_OBJECT;
     int names = schema_count(&s->names, sizeof(schema_name)), items = schema_count(&s->items, sizeof(int32_t));
-    if (j->nodes[value].size > SCHEMA_NAMES) schema_refuse(s, "so large a value in an enum");
+    if (j->nodes[value].size > SCHEMA_NAMES) schema_refuse(s, value, "so large a value in an enum");
     for (uint32_t k = value + 1; k < next_node(j, value) && !schema_failed(s); k = next_node(j, object ? k + 1 : k)) {
         uint32_t set[1] = {(object ? k + 1 : k) | MEMBER_VALUE};
         if (object && value_under(j, value, k) != k + 1) continue;      /* given twice: the last one counts */
@@ -153,11 +153,11 @@ static void array_kind(schema *s, const schema_case *c) {
     for (int i = 0; i < c->count; i++) {
         if (c->member[i] & ~(uint32_t)MEMBER_NODE) continue;
         uint32_t list = json_get(j, c->member[i], "prefixItems"), old = json_get(j, c->member[i], "items");
-        if (list && j->nodes[list].type != JSON_ARRAY) schema_refuse(s, "prefixItems that are no list");
+        if (list && j->nodes[list].type != JSON_ARRAY) schema_refuse(s, list, "prefixItems that are no list");
         if (node_is(j, old, JSON_ARRAY)) list = old;
         if (list && j->nodes[list].size > count) count = j->nodes[list].size;
     }
-    if (count > SCHEMA_NAMES) schema_refuse(s, "prefixItems of more than 256 items");
+    if (count > SCHEMA_NAMES) schema_refuse(s, NO_PLACE, "prefixItems of more than 256 items");
     int first = schema_count(&s->items, sizeof(int32_t));
     for (uint32_t i = 0; i < count && !schema_failed(s); i++) {
         int32_t node = schema_node_of(s, set, case_item(s, c, i, set));
@@ -261,13 +261,13 @@ static void node_kinds(schema *s, int32_t node) {
     if (schema_failed(s)) return;
     node_at(s, node)->first = first;
     node_at(s, node)->count = schema_count(&s->kinds, sizeof(schema_kind)) - first;
-    if (node_at(s, node)->count > SCHEMA_KINDS) schema_refuse(s, "an anyOf of more than 64 alternatives");
+    if (node_at(s, node)->count > SCHEMA_KINDS) schema_refuse(s, NO_PLACE, "an anyOf of more than 64 alternatives");
 }
 
 /* Compiles the schema that is a node of `j`, whose "#" it is. Returns its node; -1: *err says why not. */
 static int32_t schema_add(schema *s, const json *j, uint32_t root, mote_error *err) {
     uint32_t set[1] = {root};
-    int done = schema_count(&s->nodes, sizeof(schema_node)), checked = schema_count(&s->exclusive, sizeof(uint32_t));
+    int done = schema_count(&s->nodes, sizeof(schema_node)), checked = schema_count(&s->exclusive, 2 * sizeof(uint32_t));
     free(s->checked);
     s->j = j;
     s->err = err;
@@ -278,11 +278,13 @@ static int32_t schema_add(schema *s, const json *j, uint32_t root, mote_error *e
     int32_t node = s->code ? -1 : schema_node_of(s, set, 1);
     for (; done < schema_count(&s->nodes, sizeof(schema_node)) && !schema_failed(s); done++) {
         node_kinds(s, done);
-        for (; checked < schema_count(&s->exclusive, sizeof(uint32_t)) && !schema_failed(s); checked++)
-            (void)schema_exclusive(s, ((const uint32_t *)(const void *)s->exclusive.data)[checked]);
+        for (; checked < schema_count(&s->exclusive, 2 * sizeof(uint32_t)) && !schema_failed(s); checked++) {
+            const uint32_t *pair = (const uint32_t *)(const void *)s->exclusive.data + 2 * checked;
+            (void)schema_exclusive(s, pair[0], pair[1]);
+        }
     }
     if (!schema_failed(s)) schema_heights(s);
-    if (!s->code && node_at(s, node)->height >= VALUE_DEPTH) schema_refuse(s, "a schema that no value fits");
+    if (!s->code && node_at(s, node)->height >= VALUE_DEPTH) schema_refuse(s, root, "a schema that no value fits");
     return s->code ? -1 : node;
 }
 

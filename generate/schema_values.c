@@ -116,7 +116,7 @@ static uint32_t schema_reference(schema *s, uint32_t reference);
 /* Whether a value of the schema's text fits a schema, by all its keywords. */
 static int value_fits(schema *s, uint32_t value, uint32_t schema_node, int depth) {
     const json *j = s->j;
-    if (depth > VALUE_DEPTH) return schema_refuse(s, "a schema nested so deep");
+    if (depth > VALUE_DEPTH) return schema_refuse(s, schema_node, "a schema nested so deep");
     if (!schema_work(s, 1)) return 0;
     if (j->nodes[schema_node].type != JSON_OBJECT) return j->nodes[schema_node].type != JSON_FALSE;
     uint32_t reference = json_get(j, schema_node, "$ref"), all = json_get(j, schema_node, "allOf");

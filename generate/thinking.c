@@ -74,7 +74,7 @@ static int drop_thinking(mote_session *s, const int32_t *ids, size_t n, mote_err
     int (*cancel)(void *user) = s->o.callbacks.cancel;
     int code = session_rewind(s, s->before_answer, err);
     s->o.callbacks.cancel = NULL;
-    if (!code) code = feed(s, ids, n, NULL, NULL, NULL, err);
+    if (!code) code = feed(s, ids, n, NULL, err);
     s->o.callbacks.cancel = cancel;
     return code;
 }

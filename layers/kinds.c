@@ -3,14 +3,14 @@
    A decoder layer is two sublayers, each of which adds to the residual x: a mixer, which looks at other tokens and so has a
    state, and an FFN, which does not. A kind is one line here and its files in layers/, which define, for a kind `name`:
 
-     name_shape, name_weights   its sizes; a layer: its own shape, and its tensors
-     name_widen                 makes a shape large enough for another layer's: of the largest, scratch is laid out
+     NAME_FIELDS                its numbers, as layers/shape.c has them; SHAPE makes name_shape of them
+     name_weights               a layer: its shape, first of all, and its tensors
+     name_features              what a layer asks of an executor that its shape does not say
      name_unfit                 the reason why the kernels do not take a shape, NULL: they take it
      name_job                   the arguments and the scratch of a call, laid out once for all layers of the kind
      name_layout_scratch        lays the scratch out
      name_bytes                 the bytes that a stage reads in a decode step
      name_operations            the floating-point operations of a stage
-     name_sizes                 its shape as named numbers
    an FFN also
      name_forward               token rows through one layer, on the CPU
    a mixer also
@@ -69,6 +69,7 @@ typedef struct layer_shapes {
     LAYER_KINDS(X)
     unsigned kinds;              /* bit set of those that there are */
 } layer_shapes;
+typedef union any_shape { LAYER_KINDS(X) } any_shape;
 #undef X
 #define X(NAME, name) name##_weights name;
 typedef union layer_weights { LAYER_KINDS(X) } layer_weights;
@@ -84,14 +85,60 @@ typedef struct sublayer { enum layer_kind kind; layer_weights w; } sublayer;
 
 typedef struct layer { sublayer mixer, ffn; } layer;
 
-/* Adds a sublayer's shape to the largest of its kind. */
-static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
-    largest->kinds |= 1u << l->kind;
-    switch (l->kind) {
-#define X(NAME, name) case LAYER_##NAME: name##_widen(&largest->name, &l->w.name.shape); break;
+/* What config.json says of a sublayer. */
+typedef struct sublayer_shape { enum layer_kind kind; any_shape of; } sublayer_shape;
+
+/* The rows of each kind's fields. */
+static const struct { const shape_field *row; int count; } layer_fields[LAYER_KIND_COUNT] = {
+#define X(NAME, name) {name##_fields, NAME##_FIELD_COUNT},
+    LAYER_KINDS(X)
+#undef X
+};
+
+#define X(NAME, name) static_assert(offsetof(name##_weights, shape) == 0, "weights begin with their shape");
+LAYER_KINDS(X)
+#undef X
+
+#define X(NAME, name) char name[NAME##_FIELD_COUNT];
+typedef union shape_sizes { LAYER_KINDS(X) } shape_sizes;
+#undef X
+enum { LAYER_SIZES = sizeof(shape_sizes) };    /* most fields of a shape */
+
+/* A kind's shape among the largest of all kinds. */
+static void *largest_of(layer_shapes *largest, enum layer_kind kind) {
+    switch (kind) {
+#define X(NAME, name) case LAYER_##NAME: return &largest->name;
+        LAYER_KINDS(X)
+#undef X
+        default: return NULL;
+    }
+}
+
+/* Gives a sublayer without tensors its kind and shape. */
+static void sublayer_begin(sublayer *l, const sublayer_shape *s) {
+    l->kind = s->kind;
+    switch (s->kind) {
+#define X(NAME, name) case LAYER_##NAME: l->w.name.shape = s->of.name; break;
         LAYER_KINDS(X)
 #undef X
         default: break;
+    }
+}
+
+/* Adds a sublayer's shape to the largest of its kind. A layer's weights begin with its shape. */
+static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
+    largest->kinds |= 1u << l->kind;
+    shape_widen(largest_of(largest, l->kind), &l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
+}
+
+/* What a sublayer asks of an executor. */
+static feature_set sublayer_features(const sublayer *l) {
+    const feature_set all = shape_features(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: return all | name##_features(&l->w.name);
+        LAYER_KINDS(X)
+#undef X
+        default: return all;
     }
 }
 
@@ -185,15 +232,5 @@ static inline double sublayer_operations(const sublayer *l, enum stage stage, do
         LAYER_KINDS(X)
 #undef X
         default: return 0;
-    }
-}
-
-/* Writes the sizes of a kind's shape, at most LAYER_SIZES; returns the end. */
-static named_size *layer_sizes(enum layer_kind kind, const layer_shapes *s, named_size *to) {
-    switch (kind) {
-#define X(NAME, name) case LAYER_##NAME: return name##_sizes(&s->name, to);
-        LAYER_KINDS(X)
-#undef X
-        default: return to;
     }
 }

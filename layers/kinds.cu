@@ -47,6 +47,7 @@ static cudaError_t layer_shorten_log(cudaStream_t stream, const layer *l, const 
 static int layer_can_prefill(const layer *l, dtype kv) {
     for (int i = 0; i < 2; i++) {
         const sublayer *of = i ? &l->ffn : &l->mixer;
+        if (sublayer_features(of) & ~executor_features[EXECUTOR_PREFILL]) return 0;
         switch (of->kind) {
 #define X(NAME, name) case LAYER_##NAME: if (!name##_can_prefill(&of->w.name, kv)) return 0; break;
             LAYER_KINDS(X)

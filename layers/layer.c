@@ -46,7 +46,7 @@ typedef struct state_piece {
     int rows;                    /* there is one for each token: ROLLBACK_TRUNCATE */
 } state_piece;
 
-enum { STATE_PIECES = 2, LOG_PIECES = 4, LAYER_SIZES = 4 };  /* most pieces of a state, and of a log, most sizes of a shape */
+enum { STATE_PIECES = 2, LOG_PIECES = 4 };     /* most pieces of a state, and of a log */
 
 /* The memory traffic of a decode step depends on: */
 typedef struct traffic {
@@ -70,14 +70,4 @@ static int max_int(int a, int b) {
 
 static int min_int(int a, int b) {
     return a < b ? a : b;
-}
-
-/* A number of a shape. */
-typedef struct named_size { const char *name; int value; } named_size;
-
-/* Names a number of a shape; returns the place for the next one. */
-static named_size *size_is(named_size *to, const char *name, int value) {
-    to->name = name;
-    to->value = value;
-    return to + 1;
 }

@@ -24,10 +24,21 @@ static void model_module_dtypes(mote_model *m, const binder *b) {
     }
 }
 
+/* Writes the numbers of a kind's largest shape that are told; returns how many. */
+static int model_sizes(mote_model *m, enum layer_kind kind, mote_size *to) {
+    const shape_field *row = layer_fields[kind].row;
+    int n = 0;
+    for (int i = 0; i < layer_fields[kind].count; i++) {
+        if (!*row[i].report) continue;
+        to[n].name = row[i].report;
+        to[n++].value = (int)shape_value(largest_of(&m->largest, kind), row, i);
+    }
+    return n;
+}
+
 /* The kinds of layers that there are, and the stages that they bring. */
 static void model_kinds(mote_model *m) {
     mote_info *o = &m->info;
-    named_size size[LAYER_SIZES];
     o->kinds = m->kinds;
     o->stages = m->stages;
     o->kind_count = o->stage_count = 0;
@@ -39,8 +50,7 @@ static void model_kinds(mote_model *m) {
         if (!of->count) continue;
         of->name = layer_kind_names[k];
         of->sizes = m->sizes[k];
-        of->size_count = (int)(layer_sizes((enum layer_kind)k, &m->largest, size) - size);
-        for (int i = 0; i < of->size_count; i++) m->sizes[k][i].name = size[i].name, m->sizes[k][i].value = size[i].value;
+        of->size_count = model_sizes(m, (enum layer_kind)k, m->sizes[k]);
         o->kind_count++;
     }
     for (int i = 0; i < STAGE_COUNT; i++) {

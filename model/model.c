@@ -53,7 +53,7 @@ struct mote_model {
     layer *layers;
     layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
     matrix *experts;                           /* the gate, up and down matrices of all layers */
-    float *frequencies;                        /* of the attention layers, in the host's memory */
+    float *frequencies;                        /* of all attention layers, in the host's memory */
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
     layer mtp;
@@ -63,5 +63,11 @@ struct mote_model {
     int quantize;                              /* as asked for: MOTE_QUANTIZE_... */
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
     size_t draft_at;                           /* where in the arena its copy is */
+    mote_error no_pooling;                     /* why the checkpoint's own pooling cannot be had; code MOTE_OK: it can, or there is none */
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
+
+/* Layer i, or, of number c.layers, the MTP layer. */
+static layer *model_layer(mote_model *m, int i) {
+    return i < m->c.layers ? &m->layers[i] : &m->mtp;
+}

@@ -14,7 +14,7 @@ static mote_model *model_new(const char *name, int idle, const mote_callbacks *c
     m->holders = 1;
     m->draft_rows = DRAFT_ROWS;
     m->info.device = m->device;
-    m->info.begin_token = -1;
+    m->info.begin_token = m->info.end_token = -1;
     if (!device_choose(m, name, idle, callbacks, err)) return m;
     free(m);
     return NULL;
@@ -24,12 +24,33 @@ const char *mote_version(void) {
     return MOTE_VERSION;
 }
 
-/* Binds all tensors of the model that m->c describes: to files, or, with a quantization mix, to none. */
-static int model_bind_to(mote_model *m, checkpoint *files, const quantization_mix *mix, binder *b,
-                         const mote_callbacks *callbacks, mote_error *err) {
+/* Fills in the table of files that are not there with what a published checkpoint of m has, stored as a quantization mix says: binds
+   a model like it, which is thrown away. */
+static int model_publish(const mote_model *m, checkpoint *files, const quantization_mix *mix, mote_error *err) {
+    mote_model like = *m;
+    binder b;
+    mote_callbacks none;
+    memset(&b, 0, sizeof b);
+    memset(&none, 0, sizeof none);
+    files->shards = (shard *)calloc(1, sizeof *files->shards);
+    if (!files->shards) return fail_memory(err);
+    files->shard_count = 1;
+    files->shards[0].fd = -1;
+    snprintf(files->shards[0].path, sizeof files->shards[0].path, "%s", files->dir);
+    b.files = files;
+    b.m = &like;
+    b.publishes = mix;
+    b.err = err;
+    bind_model(&b, &none);
+    buf_free(&b.items);
+    weights_free(&like);
+    return b.code;
+}
+
+/* Binds all tensors of the model that m->c describes. */
+static int model_bind_to(mote_model *m, checkpoint *files, binder *b, const mote_callbacks *callbacks, mote_error *err) {
     b->files = files;
     b->m = m;
-    b->mix = mix;
     b->err = err;
     bind_model(b, callbacks);
     if (b->code) return b->code;
@@ -48,12 +69,13 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     quantization_check check;
     int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
     files->dir = dir;
-    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_mix(dir, m->quantize, &mix, err);
-    if (!code && !there) code = model_bind_to(m, files, mix, b, callbacks, err);
+    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_mix(dir, &mix, err);
+    if (!code && !there) code = model_publish(m, files, mix, err);
+    if (!code && !there) code = model_bind_to(m, files, b, callbacks, err);
     else if (!code) {
         quantization_check_read(&check, dir);
         b->check = &check;
-        code = model_bind_to(m, files, NULL, b, callbacks, err);
+        code = model_bind_to(m, files, b, callbacks, err);
         if (!code) quantization_check_notice(&check, dir, callbacks);
         quantization_check_free(&check);
     }
@@ -81,7 +103,7 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
     int code = template_read(dir, &template_text, err);
     if (!code && (file_exists(dir, "tokenizer.json") || (need_one && !template_text.size)))
         code = tokenizer_open(&m->text, dir, err);
-    if (m->text) m->info.begin_token = m->text->begin;
+    if (m->text) m->info.begin_token = m->text->begin, m->info.end_token = m->text->end;
     for (int32_t id = 0; m->text && id < tokenizer_vocab(m->text); id++) {
         size_t n;
         if (tokenizer_token(m->text, id, &n)) m->longest_token = max_size(m->longest_token, n);
@@ -117,6 +139,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     m->quantize = o.quantize;
     code = generation_read(m, dir, &o.callbacks, error);
+    if (!code) pooling_read(m, dir);
     if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, &o.callbacks, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
         code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, &o.callbacks, error) : MOTE_OK;
@@ -145,11 +168,8 @@ void mote_close(mote_model *model) {
     if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
     tokenizer_free(model->text);
     vocabulary_free(model->words);
-    free(model->c.mixers);
-    free(model->layers);
-    free(model->experts);
-    free(model->kv_scales);
-    free(model->frequencies);
+    config_free(&model->c);
+    weights_free(model);
     buf_free(&model->eos);
     model->memory->release(model);
     free(model);

@@ -35,60 +35,126 @@ static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
     return 1;
 }
 
-/* The requirements of the kernels. */
-static int check_gpu(const binder *b) {
+/* "layer 3: ", of a message. Layer -1: what is of no layer. */
+static const char *layer_text(const mote_model *m, int layer, char *to, size_t size) {
+    if (layer < 0) *to = 0;
+    else if (layer == m->c.layers) snprintf(to, size, "MTP layer: ");
+    else snprintf(to, size, "layer %d: ", layer);
+    return to;
+}
+
+/* Refuses what an executor does not do; on: what each executor does. The device of another that does is told. */
+static int refuse_features(const mote_model *m, const char *dir, int layer, feature_set asked, enum executor_kind executor,
+                           const feature_set *on, mote_error *err) {
+    static const char *const devices[EXECUTOR_KINDS] = {"the CPU", "a GPU", "a GPU"};
+    const enum executor_kind other = executor == EXECUTOR_CPU ? EXECUTOR_STEP : EXECUTOR_CPU;
+    char where[32];
+    for (int f = FEATURE_NONE + 1; f < FEATURE_COUNT; f++) {
+        const feature_set bit = feature_bit((enum feature)f);
+        if (!(asked & bit & ~on[executor])) continue;
+        layer_text(m, layer, where, sizeof where);
+        if (on[other] & bit)
+            return fail(err, MOTE_EUNSUPPORTED, "%s: %s%s are not supported on %s, use %s", dir, where, feature_names[f], devices[executor],
+                        devices[other]);
+        return fail(err, MOTE_EUNSUPPORTED, "%s: %s%s are not supported", dir, where, feature_names[f]);
+    }
+    return MOTE_OK;
+}
+
+/* Refuses by name a model that asks for what an executor does not do. */
+static int check_features(const mote_model *m, const char *dir, enum executor_kind executor, const feature_set *on, mote_error *err) {
+    int code = refuse_features(m, dir, -1, shape_features(&m->c, config_fields, CONFIG_FIELD_COUNT), executor, on, err);
+    for (int i = 0; i < m->c.layers + m->has_mtp && !code; i++) {
+        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        feature_set asked = sublayer_features(&l->mixer) | sublayer_features(&l->ffn);
+        if (l->mixer.kind == LAYER_ATTENTION) asked |= shape_features(&m->c.layer[i].rope, rope_fields, ROPE_FIELD_COUNT);
+        code = refuse_features(m, dir, i, asked, executor, on, err);
+    }
+    return code;
+}
+
+/* The sizes and formats that the kernels take. */
+static int check_sizes(const binder *b) {
     const mote_model *m = b->m;
     const config *c = &m->c;
     const unsigned *in = b->formats;
     unsigned multiplied = in[MODULE_DELTANET] | in[MODULE_ATTENTION] | in[MODULE_EXPERTS] | in[MODULE_SHARED] | in[MODULE_MLP] |
                           in[MODULE_MTP];
     const char *wrong = NULL;
-    if (!m->memory->packs) return MOTE_OK;
+    char where[32] = "";
     for (int i = 0; i < c->layers + m->has_mtp && !wrong; i++) {
         const layer *l = i < c->layers ? &m->layers[i] : &m->mtp;
         wrong = sublayer_unfit(&l->mixer);
         if (!wrong) wrong = sublayer_unfit(&l->ffn);
+        if (wrong) layer_text(m, i, where, sizeof where);
     }
-    for (int f = 0; f < FORMAT_COUNT; f++)
-        if (multiplied >> f & 1 && formats[f]->unfit && formats[f]->unfit(c->fp8_rows, c->fp8_cols))
-            wrong = formats[f]->unfit(c->fp8_rows, c->fp8_cols);
-    return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s are not supported on a GPU, use the CPU", b->files->dir, wrong)
+    for (int f = 0; f < FORMAT_COUNT && !wrong; f++)
+        if (multiplied >> f & 1 && formats[f]->unfit) wrong = formats[f]->unfit(c->fp8_rows, c->fp8_cols);
+    return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s%s are not supported on a GPU, use the CPU", b->files->dir, where, wrong)
                  : MOTE_OK;
 }
 
-/* Before loading, when all addresses are NULL, this compares the types; after it, the addresses, too. */
+/* Refuses what the model's device cannot run. */
+static int check_device(const binder *b) {
+    const int packs = b->m->memory->packs;
+    const int code = check_features(b->m, b->files->dir, packs ? EXECUTOR_STEP : EXECUTOR_CPU, executor_features, b->err);
+    return code || !packs ? code : check_sizes(b);
+}
+
+/* Once experts have addresses. */
 static int check_experts(const binder *b) {
     const mote_model *m = b->m;
     size_t stride;
-    for (int i = 0; i <= m->c.layers && m->memory->packs; i++) {
-        if (i == m->c.layers && !m->has_mtp) continue;
+    for (int i = 0; i < m->c.layers + m->has_mtp && m->memory->packs; i++) {
         const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
         if (l->ffn.kind == LAYER_MOE && !experts_stride(&l->ffn.w.moe, l->ffn.w.moe.shape.experts, &stride))
-            return fail(b->err, MOTE_EUNSUPPORTED,
-                        "%s: layer %d: experts of different dtypes are not supported on a GPU, use the CPU",
-                        b->files->dir, i);
-        if (l->ffn.kind == LAYER_MLP && !mlp_pairs(&l->ffn.w.mlp))
-            return fail(b->err, MOTE_EUNSUPPORTED,
-                        "%s: layer %d: a gate_proj and an up_proj of different dtypes are not supported on a GPU, use the CPU",
-                        b->files->dir, i);
+            return refuse_features(m, b->files->dir, i, feature_bit(FEATURE_UNLIKE_EXPERTS), EXECUTOR_STEP, executor_features, b->err);
     }
     return MOTE_OK;
+}
+
+/* What bind_model and loading allocate. */
+static void weights_free(mote_model *m) {
+    free(m->layers);
+    free(m->experts);
+    free(m->kv_scales);
+    free(m->frequencies);
+}
+
+/* The layers as config.json has them, without tensors, each expert's matrices at their place. */
+static void begin_layers(binder *b) {
+    mote_model *m = b->m;
+    size_t experts = 0;
+    m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
+    for (int i = 0; i <= m->c.layers && m->layers; i++) {
+        sublayer_begin(&model_layer(m, i)->mixer, &m->c.layer[i].mixer);
+        sublayer_begin(&model_layer(m, i)->ffn, &m->c.layer[i].ffn);
+        if (m->c.layer[i].ffn.kind == LAYER_MOE) experts += (size_t)m->c.layer[i].ffn.of.moe.experts + 1;
+    }
+    matrix *at = m->experts = m->layers ? (matrix *)calloc(3 * experts + 1, sizeof *m->experts) : NULL;
+    if (!at) b->code = fail_memory(b->err);
+    for (int i = 0; i <= m->c.layers && at; i++) {
+        moe_weights *w = &model_layer(m, i)->ffn.w.moe;
+        if (m->c.layer[i].ffn.kind != LAYER_MOE) continue;
+        w->gate_proj = at;
+        w->up_proj = w->gate_proj + w->shape.experts + 1;
+        w->down_proj = w->up_proj + w->shape.experts + 1;
+        at = w->down_proj + w->shape.experts + 1;
+    }
 }
 
 /* Everything the model's family has. On success all tensors have a place in the arena. */
 static void bind_model(binder *b, const mote_callbacks *callbacks) {
     mote_model *m = b->m;
-    m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
-    if (!m->layers) b->code = fail_memory(b->err);
-    else family_bind(b, callbacks);
+    begin_layers(b);
+    if (!b->code) family_bind(b, callbacks);
     for (int i = 0; i < m->c.layers + m->has_mtp && !b->code; i++) {
         const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
         sublayer_widen(&m->largest, &l->mixer);
         sublayer_widen(&m->largest, &l->ffn);
     }
     if (m->has_mtp) bind_draft_head(b);
-    if (!b->code) b->code = check_gpu(b);
-    if (!b->code) b->code = check_experts(b);
+    if (!b->code) b->code = check_device(b);
 }
 
 /* Gives all weights their addresses in the arena. */

@@ -33,6 +33,21 @@ static void putf(buf *out, const char *format, ...) {
     va_end(arguments);
 }
 
+/* A time of day, as RFC 3339 has it. */
+static void put_time_of(buf *out, time_t seconds, long nanoseconds) {
+    struct tm parts;
+    char text[32];
+    gmtime_r(&seconds, &parts);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
+    putf(out, "%s.%03ldZ", text, nanoseconds / 1000000);
+}
+
+static void put_time(buf *out) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    put_time_of(out, now.tv_sec, now.tv_nsec);
+}
+
 /* Text inside a JSON string. Well-formed UTF-8 stays as it is, the rest becomes U+FFFD. */
 static void put_escaped(buf *out, const char *text, size_t n) {
     size_t plain = 0;

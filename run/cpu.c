@@ -165,6 +165,12 @@ static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequenc
     cpu_head(r, &m->lm_head, head);
 }
 
+/* The rows of x that are wanted as they are. */
+static void cpu_residual(const mote_runner *r, const block *b, const token_sequence *at) {
+    const size_t hidden = (size_t)r->m->c.hidden, rows = (size_t)b->residual_rows;
+    if (rows) memcpy(b->residual, r->s.x + ((size_t)(at->first + b->T) - rows) * hidden, rows * hidden * sizeof(float));
+}
+
 /* The logits that are wanted of final rows. */
 static void run_head(mote_runner *r, pass_request *const *of, const token_sequence *at, int n) {
     const size_t hidden = (size_t)r->m->c.hidden, vocab = (size_t)r->m->c.vocab;
@@ -206,6 +212,7 @@ static void cpu_forward_all(mote_runner *r, pass_request *const *of, int n) {
         rows += b->T;
     }
     for (int i = 0; i < m->c.layers; i++) run_layer(r, &m->layers[i], i, at, n, 0);
+    for (int i = 0; i < n; i++) cpu_residual(r, of[i]->b, &at[i]);
     rms_norm(w->hidden, w->x, m->norm, rows, m->c.hidden, m->c.eps);
     run_head(r, of, at, n);
     run_mtp(r, of, at, n);

@@ -315,9 +315,9 @@ static int gpu_pass_alike(pass_request *const *of, int n, mote_error *err) {
     return cycles ? gpu_pass_cycles(sorted, n, begin, err) : gpu_pass_steps(sorted, n, begin, err);
 }
 
-/* A block whose MTP logits are wanted, or of more rows than a step takes, is computed alone. */
+/* A block whose MTP logits or residual are wanted, or of more rows than a step takes, is computed alone. */
 static int gpu_passes_alone(const pass_request *q) {
-    return q->kind != REQUEST_DRAFT && (q->b->T > STEP_ROWS || (q->kind == REQUEST_FORWARD && q->b->mtp_logits));
+    return q->kind != REQUEST_DRAFT && (q->b->T > STEP_ROWS || (q->kind == REQUEST_FORWARD && (q->b->mtp_logits || q->b->residual_rows)));
 }
 
 static void gpu_pass(mote_runner *r, pass_request *const *of, int n) {

@@ -213,13 +213,14 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     if (b->logits) prefill_logits(s, &r, m->norm, b->T, b->logits);
     if (watch->logits && (code = prefill_watched(s, &r, b->T, watch, err))) return code;
     if ((code = gpu_enter(s, err))) return code;            /* another slot may be resident meanwhile */
+    gpu_read_residual(s, b, r.x);
     const float *last = r.x + (size_t)(b->T - 1) * hidden;  /* last_hidden is still wanted as it was */
     prefill_last_row<<<1, GPU_THREADS, 0, g->stream>>>(last, m->norm, m->c.hidden, m->c.eps, g->x, s->hidden);
     if (s->has_mtp) prefill_mtp(s, &r, b->mtp_logits);
     prefill_copy(g, s->last_hidden, s->hidden, hidden);
     gpu_check(&g->q, cudaGetLastError(), "prefill");
     gpu_launched(s, 1, GPU_NO_LOGITS);
-    return b->logits || b->mtp_logits ? gpu_finish(s, err) : gpu_failed(&g->q, err);
+    return b->logits || b->mtp_logits || b->residual_rows ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }
 
 /* Prefill chunks end at multiples of PREFILL_ALIGNMENT. */

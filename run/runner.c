@@ -65,6 +65,8 @@ typedef struct block {
     int last;                    /* the logits after the last row are wanted later on */
     float *logits;               /* to be filled with [T][vocab]; NULL: only the last row's, into the slot */
     float *mtp_logits;           /* to be filled with those of all rows but the one at position 0; NULL: not wanted */
+    float *residual;             /* [residual_rows][hidden] in host memory, to be filled with x after the last layer, of the last so many */
+    int residual_rows;           /* rows; 0: not wanted */
 } block;
 
 enum request_kind { REQUEST_FORWARD, REQUEST_DRAFT, REQUEST_STEP, REQUEST_CYCLE, REQUEST_LEAD };
@@ -124,7 +126,7 @@ typedef struct executor {
     int (*draft)(slot *s, const block *b, int k, int32_t *drafts, float *sure, mote_error *err);   /* after b->ids[0], not computed yet;
                                                                NULL: by pass() */
     int (*logits)(slot *s, mote_error *err);                /* brings them here */
-    int (*copy)(slot *s, void *to, const void *from, size_t n, mote_error *err);       /* to or from the slot's memory */
+    int (*copy)(slot *s, void *to, const void *from, size_t n, mote_error *err);       /* to or from the slot's memory; from the model's */
     int (*clear)(slot *s, mote_error *err);                 /* the recurrent state */
     int (*finish)(slot *s, mote_error *err);                /* waits for all that was asked for */
     int (*prepare)(slot *s, mote_error *err);               /* before an answer: what would cost time in its middle */

@@ -327,7 +327,16 @@ static void gpu_set_step(slot *s, const block *b, int replay) {
 
 static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
 
-/* Waits for the GPU only if it copies logits to the host. */
+/* Copies the rows of x that are wanted to the host; x: [T][hidden] of the block. */
+static void gpu_read_residual(slot *s, const block *b, const float *x) {
+    struct gpu_runner *g = s->runner->gpu;
+    const size_t hidden = (size_t)s->m->c.hidden, rows = (size_t)b->residual_rows;
+    if (!rows) return;
+    gpu_check(&g->q, cudaMemcpyAsync(b->residual, x + ((size_t)b->T - rows) * hidden, rows * hidden * sizeof(float), cudaMemcpyDeviceToHost,
+                                     g->stream), "reading the residual");
+}
+
+/* Waits for the GPU only if it copies logits or rows to the host. */
 static int gpu_forward(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     const size_t vocab = (size_t)s->m->c.vocab, T = (size_t)b->T, skip = b->position == 0;
@@ -344,7 +353,8 @@ static int gpu_forward(slot *s, const block *b, mote_error *err) {
     if (b->mtp_logits && T > skip)
         gpu_check(&g->q, cudaMemcpyAsync(b->mtp_logits, g->mtp_logits + skip * vocab, (T - skip) * vocab * sizeof(float),
                                          cudaMemcpyDeviceToHost, g->stream), "reading the MTP logits");
-    return b->logits || b->mtp_logits ? gpu_finish(s, err) : gpu_failed(&g->q, err);
+    gpu_read_residual(s, b, g->x);
+    return b->logits || b->mtp_logits || b->residual_rows ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }
 
 /* Tokens that the GPU has prepared for the next pass wait in the slot meanwhile. */

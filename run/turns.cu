@@ -87,6 +87,7 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     if (b->logits)
         gpu_check(&g->q, cudaMemcpyAsync(b->logits, g->logits, (size_t)b->T * vocab * sizeof(float), cudaMemcpyDeviceToHost, g->stream),
                   "reading the logits");
+    gpu_read_residual(s, b, g->x);
     if (before)
         gpu_end_turns<<<1, GPU_THREADS, 0, g->stream>>>(g->x, m->norm, m->c.hidden, m->c.eps, before, b->T - before,
                                                         s->has_mtp ? s->last_hidden : NULL);
@@ -94,5 +95,5 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     if (kind != GPU_NO_LOGITS) g->logits_pass++;
     gpu_launched(s, b->T - before, GPU_NO_LOGITS);
     s->logits_in_block = b->logits && b->logits == s->block_logits;
-    return b->logits ? gpu_finish(s, err) : gpu_failed(&g->q, err);
+    return b->logits || b->residual_rows ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }

@@ -17,7 +17,8 @@ typedef struct answer {
     mote_sampling sampling;                /* its bias in `bias` */
     buf bias;
     buf stops, stop_texts;                 /* char *[], which point into the texts */
-    int max_tokens, min_tokens, ignores_end, is_raw;
+    int max_tokens;                        /* -1: no limit; 0: the prompt alone is read */
+    int min_tokens, ignores_end, is_raw;
     int thinking_budget;                   /* tokens; 0: no limit */
     int gives_ids, gives_timings;          /* events carry the token's id; how long it took so far */
     int gives_progress;                    /* of the prompt, as it is read */
@@ -28,10 +29,12 @@ typedef struct answer {
     int tool_choice, one_call;             /* as in mote_generation */
     char *tool;                            /* the one to call; NULL: any. Owned */
     int echo;                              /* the prompt's tokens are to be scored: see scores */
+    const mote_embedding *embeds;          /* the prompt's embedding is all that is wanted, as this says; NULL: it is not */
+    float *embedding;                      /* [dimensions] it */
     void (*event)(struct answer *a);       /* a token's part of the answer is complete: in piece, token, calls */
     void (*scored)(struct answer *a, size_t at, size_t n);     /* n tokens of the prompt have been read, with their scores */
     void (*progress)(struct answer *a, int what);              /* PROGRESS_...; NULL: nobody asks */
-    void (*too_long)(failure *f, size_t tokens, size_t most);          /* says so of a prompt */
+    void (*too_long)(failure *f, size_t tokens, int answer, int context);      /* says so of a prompt, with the least tokens of its answer */
     void *user;
 
     buf piece[2];                          /* by channel: text that came since the last event */
@@ -290,6 +293,14 @@ static int answer_score(answer *a, server_slot *t, mote_error *error) {
     return code;
 }
 
+/* Reads the whole prompt for its embedding; nobody will go on from it. */
+static int answer_embed(answer *a, server_slot *t, mote_error *error) {
+    t->asked = 0;
+    int code = mote_embed(t->session, a->prompt, a->prompt_count, a->embeds, a->embedding, error);
+    note_speed(a->server);
+    return code;
+}
+
 static int answer_generate(answer *a, server_slot *t, mote_error *error) {
     mote_generation g = {.size = sizeof g};
     mote_result r = {0};
@@ -317,13 +328,13 @@ static int answer_generate(answer *a, server_slot *t, mote_error *error) {
     g.top_logprobs = a->top >= 0 ? a->top : 0;
     g.user = a;
     do {
-        g.max_tokens = most ? most - a->result.generated_tokens : 0;
+        g.max_tokens = most > 0 ? most - a->result.generated_tokens : 0;
         code = mote_generate(t->session, &g, &r, error);
         if (r.stop >= 0) a->result.stop = r.stop;
         a->result.stop_text = r.stop_text;
         a->result.thinking_tokens += r.thinking_tokens;
         a->result.generate_seconds += r.generate_seconds;
-    } while (!code && a->ignores_end && r.stop == MOTE_STOP_EOS && (!most || a->result.generated_tokens < most));
+    } while (!code && a->ignores_end && r.stop == MOTE_STOP_EOS && (most < 0 || a->result.generated_tokens < most));
     answer_event(a);
     return code || !a->failed ? code : fail_memory(error);
 }
@@ -343,6 +354,7 @@ static void answer_tally(const answer *a) {
     used->read += a->read - a->cached;
     used->cached += a->cached;
     used->written += (size_t)a->result.generated_tokens;
+    used->read_seconds += a->result.prompt_seconds;
     used->write_seconds += a->result.generate_seconds;
 }
 
@@ -355,7 +367,7 @@ static int has_free_slot(const server *s) {
 }
 
 /* Waits in order for a session; NULL: the request is refused, or its client has gone. */
-static server_slot *server_slot_take(answer *a, swapped **e, failure *f) {
+static server_slot *server_slot_take(answer *a, const wanted *w, swapped **e, failure *f) {
     server *s = a->server;
     waiter me = {NULL}, **place = &s->waiting;
     server_slot *t = NULL;
@@ -371,7 +383,7 @@ static server_slot *server_slot_take(answer *a, swapped **e, failure *f) {
     s->waiting_count++;
     answer_progress(a, PROGRESS_ACCEPTED);
     while (!serve_stops && !connection_gone(a->client)) {
-        if (s->waiting == &me && (t = server_slot_choose(s, a->prompt, a->forgets ? 0 : a->prompt_count, e)) != NULL) break;
+        if (s->waiting == &me && (t = server_slot_choose(s, w, e)) != NULL) break;
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 100000000;
@@ -434,11 +446,12 @@ static void server_slot_release(server_slot *t, answer *a, int code) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* generates: at least one token. */
-static int answer_fits(answer *a, int generates, failure *f) {
-    size_t most = (size_t)(a->server->context - generates), top = a->top > 0 ? (size_t)a->top : 0;
-    if (a->prompt_count > most) {
-        a->too_long(f, a->prompt_count, most);
+/* An answer needs place for one token at least. */
+static int answer_fits(answer *a, failure *f) {
+    const size_t top = a->top > 0 ? (size_t)a->top : 0;
+    const int generates = a->max_tokens != 0;
+    if (a->prompt_count + (size_t)generates > (size_t)a->server->context) {
+        a->too_long(f, a->prompt_count, generates, a->server->context);
         f->code = "context_length_exceeded";
         return 0;
     }
@@ -451,23 +464,30 @@ static int answer_fits(answer *a, int generates, failure *f) {
     return 1;
 }
 
-/* generates: 0: the prompt alone is wanted. Returns 0, also when the client has gone; else f says what is wrong. */
-static int answer_run(answer *a, int generates, failure *f) {
+/* Returns 0, also when the client has gone; else f says what is wrong. */
+static int answer_run(answer *a, failure *f) {
     swapped *e = NULL;
     mote_error error = {0, ""};
-    if (!answer_fits(a, generates, f)) return 1;
-    server_slot *t = server_slot_take(a, &e, f);
-    if (!t) return f->status != 0;
+    if (!answer_fits(a, f)) return 1;
+    wanted w = {a->prompt, a->forgets ? 0 : a->prompt_count, (size_t)(a->server->context - (a->max_tokens != 0)), a->is_raw};
+    const double asked = clock_seconds();
+    server_slot *t = server_slot_take(a, &w, &e, f);
     a->began = clock_seconds();
+    a->client->used.queue_seconds += a->began - asked;
+    if (!t) return f->status != 0;
     t->answer = a;
     a->slot = t;
-    a->cached = a->read = server_slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
+    a->cached = a->read = server_slot_prepare(t, e, &w, &error);
+    a->prompt = w.ids;
+    if (!a->forgets) a->prompt_count = w.count;
+    t->of_chats = !a->is_raw;
     a->state = ANSWER_READS;
     answer_progress(a, PROGRESS_READING);
-    int code = a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
+    int code = a->embeds ? answer_embed(a, t, &error) : a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
     a->result.prompt_seconds = clock_seconds() - a->began;
     if (!code && a->scored && !a->echo) a->scored(a, 0, a->prompt_count);
-    if (!code && generates) code = answer_generate(a, t, &error);
+    if (a->max_tokens == 0) a->result.stop = MOTE_STOP_LENGTH;
+    else if (!code) code = answer_generate(a, t, &error);
     if (!code) a->read = a->prompt_count;
     answer_tally(a);
     server_slot_release(t, a, code);

@@ -95,10 +95,9 @@ static void ask_stop(answer *a, const fields *q, const char *name) {
     }
 }
 
-/* Of all APIs. stop: what theirs is called. */
-static void ask_common(request *x, int api, const char *stop) {
+/* Of all APIs. q: what holds the fields; api: those that it may have; stop: what theirs is called. */
+static void ask_common_in(request *x, const fields *q, int api, const char *stop) {
     answer *a = x->a;
-    const fields *q = &x->q;
     int caches = 1;
     check_fields(q, api, &x->noted);
     ask_sampling(a, q);
@@ -113,11 +112,13 @@ static void ask_common(request *x, int api, const char *stop) {
     a->top = -1;
 }
 
+static void ask_common(request *x, int api, const char *stop) {
+    ask_common_in(x, &x->q, api, stop);
+}
+
 /* llama.cpp's name for the most tokens of an answer, where -1 is no limit. */
 static void ask_predict(answer *a, const fields *q) {
-    int most = 0;
-    field_whole(q, "n_predict", -1, INT_MAX, &most);
-    if (most > 0) a->max_tokens = most;
+    field_whole(q, "n_predict", -1, INT_MAX, &a->max_tokens);
 }
 
 /* Of OpenAI's two: n and best_of, and what is told besides. */
@@ -202,6 +203,22 @@ static void ask_check(request *x, const mote_generation *g, const char *where) {
     else refuse_error(x->q.f, &error);
 }
 
+/* An answer that is JSON by a schema; 0: any object. where: the field that asks for it. */
+static void ask_schema(request *x, uint32_t schema, const char *where) {
+    const fields *q = &x->q;
+    buf text = {NULL, 0, 0, 0};
+    if (q->f->status) return;
+    if (schema) put_node(&text, q->j, schema);
+    else buf_text(&text, "{\"type\": \"object\"}");
+    buf_add(&text, "", 1);
+    if (text.failed) refuse(q->f, 503, NULL, "out of memory");
+    x->a->schema = text.data;
+    if (x->a->ignores_end) refuse(q->f, 400, "ignore_eos", "ignore_eos cannot go with a schema, which says where the answer ends");
+    mote_generation g = {.size = sizeof g};
+    g.schema = x->a->schema;
+    ask_check(x, &g, where);
+}
+
 /* The schema that response_format or its like asks for. format: {"type": ..., ...}; 0: nothing. */
 static void ask_format(request *x, uint32_t format, const char *where) {
     const fields *q = &x->q;
@@ -217,15 +234,5 @@ static void ask_format(request *x, uint32_t format, const char *where) {
     } else {
         refuse(q->f, 400, where, "%s must be of type text, json_object or json_schema", where);
     }
-    buf text = {NULL, 0, 0, 0};
-    if (q->f->status) return;
-    if (schema) put_node(&text, q->j, schema);
-    else buf_text(&text, "{\"type\": \"object\"}");
-    buf_add(&text, "", 1);
-    if (text.failed) refuse(q->f, 503, NULL, "out of memory");
-    x->a->schema = text.data;
-    if (x->a->ignores_end) refuse(q->f, 400, "ignore_eos", "ignore_eos cannot go with a schema, which says where the answer ends");
-    mote_generation g = {.size = sizeof g};
-    g.schema = x->a->schema;
-    ask_check(x, &g, where);
+    ask_schema(x, schema, where);
 }

@@ -7,6 +7,7 @@ static void chat_assistant_message(request *x, uint32_t message, const char *whe
     uint32_t calls = field_of(&m, "tool_calls", JSON_ARRAY), given = field(&m, "reasoning_content");
     buf text = {NULL, 0, 0, 0}, thought = {NULL, 0, 0, 0}, list = {NULL, 0, 0, 0};
     if (!given) given = field(&m, "reasoning");
+    if (!given) given = field(&m, "thinking");             /* Ollama's */
     if (field(&m, "function_call")) refuse(x->q.f, 400, where, "%s: function_call is not supported, tool_calls is", where);
     put_content(x, &text, field(&m, "content"), CONTENT_SAID, where);
     if (given && node_type(&m, given) == JSON_STRING) put_inside(&thought, x->q.j, given);
@@ -82,8 +83,8 @@ static void chat_request(reply *r) {
     ask_common(x, API_CHAT, "stop");
     ask_openai(a, q);
     ask_predict(a, q);
-    field_whole(q, "max_tokens", 1, INT_MAX, &a->max_tokens);
-    field_whole(q, "max_completion_tokens", 1, INT_MAX, &a->max_tokens);
+    field_whole(q, "max_tokens", 0, INT_MAX, &a->max_tokens);
+    field_whole(q, "max_completion_tokens", 0, INT_MAX, &a->max_tokens);
     field_flag(q, "logprobs", &logprobs);
     field_whole(q, "top_logprobs", 0, TOP_MOST, &top);
     if (logprobs) a->top = top;

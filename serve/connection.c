@@ -11,8 +11,15 @@ enum { OUT_MOST = 1 << 20 };
 
 typedef struct tally {                     /* of the answers to one request, for the log */
     size_t read, cached, written;          /* tokens */
-    double write_seconds;
+    double queue_seconds, read_seconds, write_seconds;
 } tally;
+
+typedef struct failure {                   /* why a request is refused; status 0: it is not */
+    int status;
+    const char *code;                      /* a word for programs; NULL: none */
+    char param[64];                        /* the field; "": none */
+    char message[600];
+} failure;
 
 typedef struct connection {
     int fd;
@@ -21,9 +28,12 @@ typedef struct connection {
     int streams;                           /* an answer in pieces is under way */
     int has_head, has_left;                /* of the answer: its head is written; a part of it has been sent */
     int status;                            /* that of its head; 0: none so far */
+    char id[40];                           /* of the request at hand, for the head and the log; "": none */
     tally used;
+    failure told;                          /* what the client was told of what went wrong */
     double stop_by;                        /* when the server stops: the time that is left for the request; 0: it does not */
     const char *more_head;                 /* header lines of every answer; "": none */
+    const char *allow;                     /* the methods of a path that does not take this one; NULL: it does */
     budget *budget;                        /* of all connections */
     size_t taken;                          /* of it, for the request at hand */
     http_reader in;
@@ -110,8 +120,10 @@ static void connection_head(connection *c, int status, const char *type) {
     c->status = status;
     connection_format(c, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
                       status, status_text(status), type);
+    if (c->id[0]) connection_format(c, "X-Request-Id: %s\r\n", c->id);
     connection_put(c, c->more_head, strlen(c->more_head));
     if (status == 503) connection_format(c, "Retry-After: 1\r\n");
+    if (status == 405 && c->allow) connection_format(c, "Allow: %s\r\n", c->allow);
     if (status == 401) connection_format(c, "WWW-Authenticate: Bearer\r\n");
     if (c->in.request.closes || serve_stops) connection_format(c, "Connection: close\r\n");
     else if (!c->in.request.version) connection_format(c, "Connection: keep-alive\r\n");
@@ -231,7 +243,9 @@ static void connection_again(connection *c) {
     http_again(&c->in);
     connection_release(c);
     c->has_head = c->has_left = c->status = 0;
-    c->used = (tally){0, 0, 0, 0};
+    memset(&c->used, 0, sizeof c->used);
+    c->told.status = 0;
+    c->told.param[0] = c->told.message[0] = 0;
 }
 
 /* 1: an address of this machine that others cannot reach. An IPv4 address may come as one of IPv6. */

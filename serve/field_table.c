@@ -2,6 +2,8 @@
    the same ones, which a test compares. It knows names, and nothing of JSON or of what the fields are for. */
 
 enum { API_CHAT = 1, API_COMPLETIONS = 2, API_MESSAGES = 4, API_RESPONSES = 8 };
+enum { API_OLLAMA_CHAT = 16, API_OLLAMA_GENERATE = 32, API_OLLAMA = 48, API_OLLAMA_OPTIONS = 64 };     /* not in API_ALL */
+enum { API_EMBEDDINGS = 128, API_RERANK = 256, API_TEXTS = API_EMBEDDINGS | API_RERANK };              /* nor these, which generate nothing */
 enum { API_CHATS = API_CHAT | API_MESSAGES | API_RESPONSES, API_OPENAI = API_CHAT | API_COMPLETIONS, API_ALL = 15 };
 
 enum {
@@ -15,7 +17,7 @@ enum {
 typedef struct field_rule {
     const char *name;
     int apis, rule;
-    const char *nothing;                   /* FIELD_REFUSED: further values that ask for nothing, with | between them */
+    const char *nothing;                   /* FIELD_REFUSED, FIELD_NOTED: further values that ask for nothing, with | between them */
 } field_rule;
 
 static const field_rule field_table[] = {
@@ -152,7 +154,7 @@ static const field_rule field_table[] = {
     {"function_call", API_CHAT, FIELD_REFUSED, "none"},
     {"audio", API_CHAT, FIELD_REFUSED, NULL},
     {"modalities", API_CHAT, FIELD_REFUSED, "text"},
-    {"verbosity", API_CHAT, FIELD_REFUSED, "medium"},
+    {"verbosity", API_CHAT, FIELD_NOTED, "medium"},
     {"web_search_options", API_CHAT, FIELD_REFUSED, NULL},
     {"prediction", API_CHAT, FIELD_PASSED, NULL},
     {"echo", API_CHAT, FIELD_REFUSED, NULL},
@@ -191,5 +193,85 @@ static const field_rule field_table[] = {
     {"max_tool_calls", API_RESPONSES, FIELD_PASSED, NULL},
     {"truncation", API_RESPONSES, FIELD_PASSED, NULL},
     {"client_metadata", API_RESPONSES, FIELD_PASSED, NULL},
+
+    /* Embeddings */
+    {"input", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"encoding_format", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"dimensions", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"pooling", API_EMBEDDINGS, FIELD_HONOURED, NULL},
+    {"model", API_TEXTS, FIELD_PASSED, NULL},
+    {"user", API_TEXTS, FIELD_PASSED, NULL},
+    {"metadata", API_TEXTS, FIELD_PASSED, NULL},
+    {"priority", API_TEXTS, FIELD_PASSED, NULL},
+    {"request_id", API_TEXTS, FIELD_PASSED, NULL},
+    {"add_special_tokens", API_EMBEDDINGS, FIELD_REFUSED, "true"},
+    {"normalize", API_EMBEDDINGS, FIELD_REFUSED, "true"},
+    {"truncate_prompt_tokens", API_TEXTS, FIELD_REFUSED, NULL},
+
+    /* Rerankers */
+    {"query", API_RERANK, FIELD_HONOURED, NULL},
+    {"documents", API_RERANK, FIELD_HONOURED, NULL},
+    {"top_n", API_RERANK, FIELD_HONOURED, NULL},
+    {"return_documents", API_RERANK, FIELD_HONOURED, NULL},
+    {"instruction", API_RERANK, FIELD_HONOURED, NULL},
+    {"rank_fields", API_RERANK, FIELD_REFUSED, NULL},
+    {"max_tokens_per_doc", API_RERANK, FIELD_REFUSED, NULL},
+    {"max_chunks_per_doc", API_RERANK, FIELD_REFUSED, NULL},
+
+    /* Ollama's */
+    {"messages", API_OLLAMA_CHAT, FIELD_HONOURED, NULL},
+    {"tools", API_OLLAMA_CHAT, FIELD_HONOURED, NULL},
+    {"prompt", API_OLLAMA_GENERATE, FIELD_HONOURED, NULL},
+    {"system", API_OLLAMA_GENERATE, FIELD_HONOURED, NULL},
+    {"raw", API_OLLAMA_GENERATE, FIELD_HONOURED, NULL},
+    {"think", API_OLLAMA, FIELD_HONOURED, NULL},
+    {"format", API_OLLAMA, FIELD_HONOURED, NULL},
+    {"options", API_OLLAMA, FIELD_HONOURED, NULL},
+    {"stream", API_OLLAMA, FIELD_HONOURED, NULL},
+    {"model", API_OLLAMA, FIELD_PASSED, NULL},
+    {"keep_alive", API_OLLAMA, FIELD_PASSED, NULL},
+    {"truncate", API_OLLAMA, FIELD_PASSED, NULL},
+    {"shift", API_OLLAMA, FIELD_PASSED, NULL},
+    {"suffix", API_OLLAMA_GENERATE, FIELD_REFUSED, NULL},
+    {"images", API_OLLAMA_GENERATE, FIELD_REFUSED, NULL},
+    {"template", API_OLLAMA_GENERATE, FIELD_REFUSED, NULL},
+    {"context", API_OLLAMA_GENERATE, FIELD_REFUSED, NULL},
+    {"logprobs", API_OLLAMA, FIELD_REFUSED, NULL},
+    {"top_logprobs", API_OLLAMA, FIELD_REFUSED, NULL},
+
+    /* Ollama's options */
+    {"temperature", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"top_p", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"top_k", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"min_p", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"repeat_penalty", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"repetition_penalty", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"repeat_last_n", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"presence_penalty", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"frequency_penalty", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"logit_bias", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"seed", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"stop", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"num_predict", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"min_tokens", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"ignore_eos", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"cache_prompt", API_OLLAMA_OPTIONS, FIELD_HONOURED, NULL},
+    {"num_ctx", API_OLLAMA_OPTIONS, FIELD_NOTED, NULL},
+    {"num_keep", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"num_batch", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"num_gpu", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"main_gpu", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"num_thread", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"numa", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"low_vram", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"vocab_only", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"use_mmap", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"use_mlock", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"penalize_newline", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"mirostat_tau", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"mirostat_eta", API_OLLAMA_OPTIONS, FIELD_PASSED, NULL},
+    {"mirostat", API_OLLAMA_OPTIONS, FIELD_REFUSED, NULL},
+    {"typical_p", API_OLLAMA_OPTIONS, FIELD_REFUSED, "1"},
+    {"tfs_z", API_OLLAMA_OPTIONS, FIELD_REFUSED, "1"},
 };
 enum { FIELD_COUNT = sizeof field_table / sizeof field_table[0] };

@@ -1,13 +1,6 @@
 /* serve/fields.c: what a request's JSON holds, field by field, and what is said when it is not what was expected. It knows
    JSON and the table of fields, and nothing of what they are for. A field that is null counts as not given. */
 
-typedef struct failure {                   /* why a request is refused; status 0: it is not */
-    int status;
-    const char *code;                      /* a word for programs; NULL: none */
-    char param[64];                        /* the field; "": none */
-    char message[600];
-} failure;
-
 /* The first failure counts. Returns 1. What is quoted of a request may be cut in the middle of a character: what is said is
    whole characters nevertheless, and one line. */
 __attribute__((format(printf, 4, 5)))
@@ -146,7 +139,8 @@ static void check_fields(const fields *q, int api, buf *noted) {
     for (uint32_t k = q->object + 1; k < node_next(q, q->object) && !q->f->status; k = node_next(q, k + 1)) {
         const field_rule *r = find_rule(q->j, k, api);
         if (node_type(q, k + 1) == JSON_NULL) continue;
-        if (!r || r->rule == FIELD_NOTED) note(noted, q->j->text + q->j->nodes[k].start, q->j->nodes[k].size);
+        const int is_told = !r || (r->rule == FIELD_NOTED && (!r->nothing || field_asks(q, k + 1, r->nothing)));
+        if (is_told) note(noted, q->j->text + q->j->nodes[k].start, q->j->nodes[k].size);
         else if (r->rule == FIELD_REFUSED && field_asks(q, k + 1, r->nothing))
             refuse(q->f, 400, r->name, "%s is not supported", r->name);
     }

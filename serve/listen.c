@@ -76,18 +76,21 @@ static void listener_init(listener *l, void (*serve)(void *user, int fd), void *
     pthread_cond_init(&l->ended, NULL);
 }
 
-/* Takes connections until a signal comes, then waits for them to end, when `stopping` has been told. Signals reach this thread
-   alone. */
-static void listener_run(listener *l, void (*stopping)(void *user)) {
+/* Takes connections until a signal comes, then waits for them to end, when `stopping` has been told. `awake` is told after each
+   wait, which lasts a second at most. Signals reach this thread alone. */
+static void listener_run(listener *l, void (*awake)(void *user), void (*stopping)(void *user)) {
     sigset_t signals, before;
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals, &before);         /* connections' threads inherit it */
     while (!serve_stops) {
         struct pollfd p = {l->fd, POLLIN, 0};
         struct timespec most = {1, 0};
-        if (ppoll(&p, 1, &most, &before) <= 0) continue;
+        const int came = ppoll(&p, 1, &most, &before);
+        awake(l->user);
+        if (came <= 0) continue;
         int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) serve_arrival(l, fd);
         else if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) poll(NULL, 0, 100);  /* no descriptor, no memory */

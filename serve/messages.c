@@ -184,14 +184,14 @@ static void messages_prompt(request *x) {
     ask_render(x);
 }
 
-static void messages_too_long(failure *f, size_t tokens, size_t most) {
-    refuse(f, 400, NULL, "prompt is too long: %zu tokens > %zu maximum", tokens, most);
+static void messages_too_long(failure *f, size_t tokens, int answer, int context) {
+    refuse(f, 400, NULL, "prompt is too long: %zu tokens > %d maximum, with %d for the answer", tokens + (size_t)answer, context, answer);
 }
 
 static void messages_request(reply *r) {
     const fields *q = &r->request.q;
     ask_common(&r->request, API_MESSAGES, "stop_sequences");
-    field_whole(q, "max_tokens", 1, INT_MAX, &r->a.max_tokens);
+    field_whole(q, "max_tokens", 0, INT_MAX, &r->a.max_tokens);
     if (!field(q, "max_tokens")) refuse(q->f, 400, "max_tokens", "max_tokens is missing");
     field_flag(q, "stream", &r->streams);
     r->a.too_long = messages_too_long;

@@ -234,21 +234,30 @@ static void ask_continued(request *x, const char *where) {
 
 /* ---- The prompt ----------------------------------------------------------------------------------------------------- */
 
-/* Of a text that is a prompt of its own: it begins as the model's texts do. */
-static int32_t *token_list(const mote_model *model, const char *text, size_t size, size_t *count, mote_error *error) {
+/* The token that a text is as a whole; -1: it is none. */
+static int32_t token_of(const mote_model *model, const char *text) {
+    int32_t id;
+    size_t n = 0;
+    return !mote_tokenize(model, text, strlen(text), 1, &id, 1, &n, NULL) && n == 1 ? id : -1;
+}
+
+/* Of a text that is a prompt of its own: it begins as the model's texts do. special: as in mote_tokenize; end: the token at its end, -1:
+   none. */
+static int32_t *token_list(const mote_model *model, const char *text, size_t size, int special, int32_t end, size_t *count, mote_error *error) {
     const int32_t begin = mote_model_info(model)->begin_token;
     const size_t first = begin >= 0;                        /* places for it */
     int32_t *ids = NULL;
     *count = 0;
     for (size_t need = size / 2 + 64;; need = *count) {
-        int32_t *more = (int32_t *)realloc(ids, (first + need) * sizeof *ids);
+        int32_t *more = (int32_t *)realloc(ids, (first + need + 1) * sizeof *ids);
         if (more) ids = more;
         else error->code = MOTE_ENOMEM;
-        if (more && !mote_tokenize(model, text, size, 1, ids + first, need, count, error)) {
-            const size_t given = first && *count && ids[first] == begin;
+        if (more && !mote_tokenize(model, text, size, special, ids + first, need, count, error)) {
+            const size_t given = special && first && *count && ids[first] == begin;
             if (first) ids[0] = begin;
             memmove(ids + first, ids + first + given, (*count - given) * sizeof *ids);
             *count += first - given;
+            if (end >= 0) ids[(*count)++] = end;
             return ids;
         }
         if (!more || error->code != MOTE_EINVAL || *count <= need) break;

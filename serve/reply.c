@@ -12,6 +12,7 @@ typedef struct reply {
     buf head;                              /* and what is told beside it */
     char id[40];
     long created;
+    const char *stream_type;               /* NULL: events */
     int streams, usage;                    /* in events; with a last one of the tokens used */
     int begun, opened;                     /* the head of a stream is out; so is its first event */
     int streams_overflow;                  /* a prompt that is too long is an event, too */
@@ -47,9 +48,9 @@ static void reply_name(char *to, size_t capacity, const char *prefix) {
     snprintf(to, capacity, "%s%08lx%08llx", prefix, (unsigned long)time(NULL), (unsigned long long)n);
 }
 
-static void openai_too_long(failure *f, size_t tokens, size_t most) {
-    refuse(f, 400, NULL, "This model's maximum context length is %zu tokens. However, your request has %zu tokens. Please reduce the "
-                         "length of the prompt.", most, tokens);
+static void openai_too_long(failure *f, size_t tokens, int answer, int context) {
+    refuse(f, 400, NULL, "This model's maximum context length is %d tokens. However, your request has %zu tokens, and its answer at least %d. "
+                         "Please reduce the length of the prompt.", context, tokens, answer);
 }
 
 static void reply_open(reply *r, server *s, connection *c, const json *j, const char *prefix) {
@@ -61,6 +62,7 @@ static void reply_open(reply *r, server *s, connection *c, const json *j, const 
     r->a.client = c;
     r->a.user = r;
     r->a.top = -1;
+    r->a.max_tokens = -1;
     r->a.too_long = openai_too_long;
     r->request.a = &r->a;
     r->request.q.j = j;
@@ -68,6 +70,7 @@ static void reply_open(reply *r, server *s, connection *c, const json *j, const 
     r->request.adds_prompt = 1;
     r->held = c->taken;
     reply_name(r->id, sizeof r->id, prefix);
+    if (*prefix) snprintf(c->id, sizeof c->id, "%s", r->id);
 }
 
 /* Tells in the head which fields of the request were passed over. */
@@ -86,7 +89,7 @@ static void reply_begin(reply *r) {
     if (r->begun) return;
     r->begun = 1;
     reply_note(r);
-    connection_begin(r->c, "text/event-stream");
+    connection_begin(r->c, r->stream_type ? r->stream_type : "text/event-stream");
     connection_flush(r->c, 0);
 }
 
@@ -174,10 +177,18 @@ static void put_anthropic_failure(buf *out, const failure *f) {
     buf_text(out, "}}");
 }
 
+static void put_ollama_failure(buf *out, const failure *f) {
+    buf_text(out, "{\"error\": ");
+    put_text(out, f->message);
+    buf_text(out, "}");
+}
+
 /* In the words of the API whose path it is. */
 static void reply_failure(connection *c, const failure *f) {
     buf out = {NULL, 0, 0, 0};
+    c->told = *f;
     if (!strncmp(c->in.request.path, "/v1/messages", 12)) put_anthropic_failure(&out, f);
+    else if (!strncmp(c->in.request.path, "/api/", 5)) put_ollama_failure(&out, f);
     else put_failure(&out, f);
     connection_reply(c, f->status, "application/json", out.data, out.failed ? 0 : out.size);
     buf_free(&out);
@@ -190,13 +201,14 @@ static void reply_failed(reply *r, void (*tell)(reply *)) {
         return;
     }
     r->event.size = 0;
+    r->c->told = r->f;
     tell(r);
     connection_end(r->c);
 }
 
 /* Generates, passing the answer on; `last` ends it. */
 static void reply_run(reply *r, void (*last)(reply *), void (*tell)(reply *)) {
-    if (!r->f.status && !answer_run(&r->a, 1, &r->f) && !r->f.status && !r->c->gone) last(r);
+    if (!r->f.status && !answer_run(&r->a, &r->f) && !r->f.status && !r->c->gone) last(r);
     if (r->f.status && r->streams_overflow && r->f.code && !strcmp(r->f.code, "context_length_exceeded")) reply_begin(r);
     if (r->f.status) reply_failed(r, tell);
     reply_free(r);

@@ -153,14 +153,14 @@ static void responses_request(reply *r) {
     const fields *q = &x->q;
     x->list = "input";
     ask_common(x, API_RESPONSES, "stop");
-    field_whole(q, "max_output_tokens", 1, INT_MAX, &r->a.max_tokens);
+    field_whole(q, "max_output_tokens", 0, INT_MAX, &r->a.max_tokens);
     field_flag(q, "stream", &r->streams);
     fields reasoning = {q->j, field_of(q, "reasoning", JSON_OBJECT), q->f}, text = {q->j, field_of(q, "text", JSON_OBJECT), q->f};
     ask_thinking(x);
     if (reasoning.object) ask_effort(x, &reasoning, "effort");
     if (text.object) ask_format(x, field_of(&text, "format", JSON_OBJECT), "text.format");
     uint32_t verbosity = text.object ? field(&text, "verbosity") : 0;
-    if (verbosity && field_asks(q, verbosity, "medium")) refuse(q->f, 400, "text.verbosity", "text.verbosity is not supported");
+    if (verbosity && field_asks(q, verbosity, "medium")) note(&x->noted, "text.verbosity", strlen("text.verbosity"));
     responses_include(x);
     responses_input(x);
     openai_tools(x, responses_tool);

@@ -1,46 +1,9 @@
-/* serve/serve.c: the command serve: which path goes where, one request, starting, and the end.
+/* serve/serve.c: the command serve: one request, starting, and the end.
 
-   The first Ctrl-C stops taking requests and lets answers finish, a second one ends the program the hard way. */
+   The first Ctrl-C or SIGTERM stops taking requests and lets answers finish, a second one ends the program the hard way. SIGHUP
+   reads the key file again; where there is none, it is a SIGTERM. */
 
-enum { SLOTS_MOST = 64, WAITING_DEFAULT = 64 };
-
-/* ---- Paths -------------------------------------------------------------------------------------------------------- */
-
-/* The page loads nothing from elsewhere, and nothing may frame it. */
-static void serve_page(server *s, connection *c, const json *j) {
-    static const char page[] =
-#include "page.inc"                        /* made of serve/page/ by the Makefile */
-        ;
-    const char *more_head = c->more_head;
-    (void)s;
-    (void)j;
-    c->more_head = "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-                   "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n";
-    connection_reply(c, 200, "text/html; charset=utf-8", page, sizeof page - 1);
-    c->more_head = more_head;
-}
-
-typedef struct route {
-    const char *method, *path;             /* one that ends with / goes on */
-    int is_open;                           /* asks for no key */
-    void (*function)(server *s, connection *c, const json *j);
-} route;
-
-static const route route_table[] = {
-    {"GET", "/", 1, serve_page},
-    {"GET", "/health", 1, serve_health},
-    {"GET", "/v1/models", 0, serve_models},
-    {"GET", models_path, 0, serve_model_named},
-    {"POST", "/v1/chat/completions", 0, serve_chat},
-    {"POST", "/v1/completions", 0, serve_completions},
-    {"POST", "/v1/messages", 0, serve_messages},
-    {"POST", "/v1/messages/count_tokens", 0, serve_count_tokens},
-    {"POST", "/v1/responses", 0, serve_responses},
-    {"GET", "/metrics", 0, serve_metrics},
-    {"POST", "/tokenize", 0, serve_tokenize},
-    {"POST", "/detokenize", 0, serve_detokenize},
-};
-enum { ROUTE_COUNT = sizeof route_table / sizeof route_table[0] };
+enum { WAITING_DEFAULT = 64 };
 
 /* ---- One request -------------------------------------------------------------------------------------------------- */
 
@@ -52,35 +15,17 @@ static void serve_preflight(connection *c) {
     connection_flush(c, 1);
 }
 
-static int route_is_of(const route *r, const char *path) {
-    size_t n = strlen(r->path);
-    return n > 1 && r->path[n - 1] == '/' ? !strncmp(path, r->path, n) : !strcmp(path, r->path);
-}
-
-static const route *find_route(const http_request *q, failure *f) {
-    int is_known = 0;
-    for (int i = 0; i < ROUTE_COUNT; i++) {
-        const route *r = &route_table[i];
-        if (!route_is_of(r, q->path)) continue;
-        if (!strcmp(q->method, r->method) || (!strcmp(q->method, "HEAD") && !strcmp(r->method, "GET"))) return r;
-        is_known = 1;
-    }
-    if (is_known) refuse(f, 405, NULL, "%s does not take %s", q->path, q->method);
-    else refuse(f, 404, NULL, "there is no %s here", q->path);
-    return NULL;
-}
-
 /* A body is read where it means something alone, and there a key is asked for. */
 static int takes_body(const route *r) {
     return r && !strcmp(r->method, "POST");
 }
 
 /* Judges a request by its head. NULL: f says why it is refused, or it is a preflight. */
-static const route *judge_head(const server *s, const connection *c, failure *f) {
+static const route *judge_head(server *s, connection *c, failure *f) {
     failure missing = {0};
-    const route *r = find_route(&c->in.request, &missing);
-    check_access(&s->access, c, r && r->is_open, f);
-    if (!f->status && !r && !is_preflight(&s->access, &c->in.request)) *f = missing;
+    const route *r = find_route(&c->in.request, &c->allow, &missing);
+    check_access(s->access, c, r && r->is_open, f);
+    if (!f->status && !r && !is_preflight(s->access, &c->in.request)) *f = missing;
     return f->status ? NULL : r;
 }
 
@@ -104,18 +49,6 @@ static void read_request(connection *c, json *j, failure *f) {
     else read_body(&c->in.request.body, j, f);
 }
 
-/* A line for a request: what was asked, how it ended, tokens, and the seconds since its head was there. */
-static void log_request(const connection *c, double seconds) {
-    const http_request *q = &c->in.request;
-    const tally *used = &c->used;
-    char tokens[160] = "";
-    if (used->read + used->cached)
-        snprintf(tokens, sizeof tokens, ": read %zu tokens, cached %zu, wrote %zu, %.1f tok/s", used->read, used->cached,
-                 used->written, used->write_seconds > 0 ? (double)used->written / used->write_seconds : 0);
-    show_format(stderr, "mote: %s %s %d%s, %.2f s%s\n", *q->method ? q->method : "-", *q->path ? q->path : "-", c->status, tokens,
-                seconds, c->gone ? ": client gone" : "");
-}
-
 static void serve_request(server *s, connection *c, const route *r, failure *f) {
     json j;
     memset(&j, 0, sizeof j);
@@ -136,6 +69,7 @@ static void serve_requests(server *s, connection *c) {
         const route *r = NULL;
         int code = connection_next(c);
         double began = clock_seconds();
+        reply_name(c->id, sizeof c->id, "req-");
         if (code == HTTP_HEAD_DONE) {
             r = judge_head(s, c, &f);
             if (!f.status && takes_body(r)) code = connection_body(c);
@@ -144,7 +78,7 @@ static void serve_requests(server *s, connection *c) {
         if (code > HTTP_HEAD_DONE) refuse(&f, code, NULL, "%s", c->in.problem);
         if (c->in.stage != HTTP_COMPLETE) c->in.request.closes = 1;    /* a body that nobody will read */
         serve_request(s, c, r, &f);
-        if (s->verbose) log_request(c, clock_seconds() - began);
+        log_request(s->log, c, clock_seconds() - began);
         if (c->gone || c->in.request.closes || serve_stops) return;
         connection_again(c);
     }
@@ -153,7 +87,7 @@ static void serve_requests(server *s, connection *c) {
 static void serve_connection(void *user, int fd) {
     server *s = (server *)user;
     connection c;
-    connection_open(&c, fd, &s->budget, s->access.allows_origins ? "Access-Control-Allow-Origin: *\r\n" : "");
+    connection_open(&c, fd, &s->budget, s->access->allows_origins ? "Access-Control-Allow-Origin: *\r\n" : "");
     serve_requests(s, &c);
     connection_close(&c);
 }
@@ -170,31 +104,43 @@ static void tell_stop(void *user) {
                 answers == 1 ? " is" : "s are");
 }
 
+/* Whichever of Ctrl-C and SIGTERM comes next ends the program. A closed terminal may send SIGHUP more than once. */
 static void on_stop(int number) {
     serve_stops = 1;
-    interrupted = number == SIGINT;
-    signal(SIGINT, SIG_DFL);               /* whichever comes next ends the program */
+    if (number == SIGINT) interrupted = 1;
+    signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
 }
 
-/* The first signal stops the server, a second one the program. */
-static void catch_stop(void) {
+static void catch_signal(int number, void (*handler)(int number)) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
-    action.sa_handler = on_stop;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    action.sa_handler = handler;
+    sigaction(number, &action, NULL);
+}
+
+static _Atomic int serve_rereads;          /* set by SIGHUP: read the key file again */
+
+static void on_hangup(int number) {
+    (void)number;
+    serve_rereads = 1;
+}
+
+static void reread_keys(void *user) {
+    if (atomic_exchange(&serve_rereads, 0)) access_reread(((server *)user)->access);
+}
+
+/* The first signal stops the server, a second one the program. SIGHUP does so where there is no key file, unless the program was
+   started by nohup. */
+static void catch_stop(const access_rules *a) {
+    struct sigaction hangup;
+    catch_signal(SIGINT, on_stop);
+    catch_signal(SIGTERM, on_stop);
+    if (!a->key_file && !sigaction(SIGHUP, NULL, &hangup) && hangup.sa_handler != SIG_IGN) catch_signal(SIGHUP, on_stop);
     signal(SIGPIPE, SIG_IGN);              /* whoever reads what is said here may end before */
 }
 
 /* ---- Starting ----------------------------------------------------------------------------------------------------- */
-
-/* The token that a text is as a whole; -1: it is none. */
-static int32_t token_of(const mote_model *model, const char *text) {
-    int32_t id;
-    size_t n = 0;
-    return !mote_tokenize(model, text, strlen(text), 1, &id, 1, &n, NULL) && n == 1 ? id : -1;
-}
 
 /* The model's name for clients: --name, else what -m says, or the last part of its path. */
 static void name_model(server *s, const options *o, const char *asked) {
@@ -300,12 +246,13 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     memset(s, 0, sizeof *s);
     s->model = model;
     s->budget.most = (size_t)((o->request_memory >= 0 ? o->request_memory : 2) * 1e9);
-    s->verbose = o->verbose;
+    s->log = o->log_json ? LOG_JSON : o->verbose ? LOG_TEXT : LOG_NOTHING;
     s->reads_alike = !on_gpu(mote_model_info(model));
     s->turn_begins = token_of(model, marks->turn);
     s->tool_responds = token_of(model, marks->result);
     s->user = token_of(model, "user");
-    s->has_efforts = marks->family & CHAT_EFFORT;
+    s->has_efforts = (marks->family & CHAT_EFFORT) != 0;
+    find_capabilities(s);
     s->slot_count = sessions;
     s->slots = (server_slot *)calloc(SLOTS_MOST, sizeof *s->slots);
     s->waiting_most = o->queue >= 0 ? o->queue : WAITING_DEFAULT;
@@ -326,21 +273,21 @@ static void server_close(server *s) {
 static int serve_clients(server *s, const char *host, int port) {
     int others = 0, code = listener_open(&s->listener, host, &port, &others);
     if (code) return code;
-    catch_stop();                          /* before anyone learns that it is there */
-    if (others && !s->access.key)
+    catch_stop(s->access);                          /* before anyone learns that it is there */
+    if (others && !s->access->asks_key)
         on_log(NULL, "other machines can reach it, and no key is asked for: see --api-key-file and --allow-host");
     show_format(stderr, "mote: a context of %d tokens, %d answer%s at a time, %.1f GB for what was read before\n",
                 s->context, s->slot_count, s->slot_count == 1 ? "" : "s", 1e-9 * (double)s->cache_most);
     show_format(stderr, "mote: %s on ", s->name);
     fprintf(stderr, strchr(host, ':') ? "http://[%s]:%d\n" : "http://%s:%d\n", host, port);
-    listener_run(&s->listener, tell_stop);
+    listener_run(&s->listener, reread_keys, tell_stop);
     return s->device_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
 }
 
-static int serve_model(const mote_model *model, const char *asked, const options *o, const session_plan *plan, const access_rules *rules) {
+static int serve_model(const mote_model *model, const char *asked, const options *o, const session_plan *plan, access_rules *rules) {
     server s;
     server_open(&s, model, o, plan->sessions);
-    s.access = *rules;
+    s.access = rules;
     name_model(&s, o, asked);
     int code = s.slots ? open_sessions(&s, o, plan->unused) : complain(EXIT_FAILURE, "out of memory");
     if (!code) code = serve_clients(&s, o->host ? o->host : "127.0.0.1", o->port >= 0 ? o->port : 8080);
@@ -356,13 +303,14 @@ static int command_serve(options *o) {
     int code = o->name && !*o->name ? complain(EXIT_USAGE, "serve: --name is empty") : 0;
     if (code) return code;
     code = access_open(&rules, o);
+    if (!code && rules.key_file) catch_signal(SIGHUP, on_hangup);      /* it may come while the model is read */
     if (!code) code = find_model(o, MOTE_EVERYTHING);
     if (!code) plan_context(o);
     if (!code) code = plan_sessions(o, &plan);
     catch_interrupt(1);
     if (!code) code = open_model(o, MOTE_EVERYTHING, &model);
     if (!code && !mote_model_info(model)->chat_template)
-        on_log(NULL, "no chat template that mote knows: only /v1/completions will answer");
+        on_log(NULL, "no chat template that mote knows: only /v1/completions and /v1/embeddings will answer");
     if (!code) code = serve_model(model, asked, o, &plan, &rules);
     mote_close(model);
     access_close(&rules);

@@ -19,7 +19,7 @@ static void completion_prompt(answer *a, const json *j, uint32_t prompt, const c
         size_t n = json_string(j, prompt, NULL, 0);
         char *text = (char *)malloc(n + 1);
         if (text) json_string(j, prompt, text, n);
-        a->prompt = text ? token_list(a->server->model, text, n, &a->prompt_count, &error) : NULL;
+        a->prompt = text ? token_list(a->server->model, text, n, 1, -1, &a->prompt_count, &error) : NULL;
         free(text);
         if (!a->prompt && !refuse_error(f, &error)) refuse(f, 503, NULL, "out of memory");
     } else {
@@ -34,6 +34,7 @@ static void completion_prompt(answer *a, const json *j, uint32_t prompt, const c
 typedef struct completion {
     reply r;
     int index, echo;                       /* of the prompt among several; it comes before the answer */
+    int is_native, is_alone;               /* answers also hold llama.cpp's own fields; there is one prompt */
     size_t offset;                         /* bytes of the text so far */
     utf8_stream cut;                       /* a character of the echo that is not whole */
     buf tokens, values, tops, offsets;     /* of logprobs: the insides of its lists */
@@ -42,17 +43,16 @@ typedef struct completion {
     size_t cached;
 } completion;
 
-static void completion_ask(completion *p, int *most) {
+static void completion_ask(completion *p) {
     request *x = &p->r.request;
     const fields *q = &x->q;
     answer *a = &p->r.a;
     int top = -1;
     ask_common(x, API_COMPLETIONS, "stop");
     ask_openai(a, q);
-    a->max_tokens = *most;
+    a->max_tokens = p->is_native ? -1 : 16;
     ask_predict(a, q);
     field_whole(q, "max_tokens", 0, INT_MAX, &a->max_tokens);
-    *most = a->max_tokens;
     a->is_raw = 1;
     field_whole(q, "logprobs", 0, TOP_MOST, &top);
     a->top = top;
@@ -136,12 +136,29 @@ static void put_choice(completion *p, buf *out, const buf *text, int finishes) {
     buf_text(out, "}");
 }
 
+/* What llama.cpp's server calls it, beside OpenAI's. */
+static void put_native(completion *p, buf *out, const buf *text, int finishes) {
+    const answer *a = &p->r.a;
+    buf_text(out, ", \"content\": ");
+    put_quoted(out, text->data, text->size);
+    putf(out, ", \"index\": %d, \"stop\": %s, \"tokens_predicted\": %d, \"tokens_evaluated\": %zu, \"tokens_cached\": %zu",
+         p->r.streams ? p->index : 0, finishes ? "true" : "false", a->result.generated_tokens, a->prompt_count, a->cached);
+    if (p->r.streams && a->has_token) putf(out, ", \"tokens\": [%" PRId32 "]", a->token);
+    else buf_text(out, ", \"tokens\": []");
+    if (!finishes) return;
+    const char *stop = answer_stop_text(a);
+    putf(out, ", \"stop_type\": \"%s\", \"truncated\": %s, \"stopping_word\": ", answer_is_cut(a) ? "limit" : stop ? "word" : "eos",
+         a->result.stop == MOTE_STOP_CONTEXT ? "true" : "false");
+    put_text(out, stop ? stop : "");
+}
+
 static void completion_chunk(completion *p, const buf *text, int finishes) {
     buf *out = &p->r.event;
     buf_text(out, "data: ");
     completion_begin(p, out);
     put_choice(p, out, text, finishes);
     buf_text(out, "]");
+    if (p->is_native) put_native(p, out, text, finishes);
     if (p->r.a.gives_timings || finishes) put_timings(out, &p->r.a, finishes);
     buf_text(out, "}\n\n");
     reply_event(&p->r);
@@ -203,14 +220,13 @@ static void answer_again(answer *a) {
 }
 
 /* One of the prompts, up to its choice. */
-static void completion_run(completion *p, uint32_t prompt, int most) {
+static void completion_run(completion *p, uint32_t prompt) {
     answer *a = &p->r.a;
     answer_again(a);
     p->r.text.size = 0;
     p->offset = 0;
-    a->result.stop = MOTE_STOP_LENGTH;     /* where nothing is generated */
     completion_prompt(a, p->r.request.q.j, prompt, "prompt", &p->r.f);
-    if (p->r.f.status || answer_run(a, most > 0, &p->r.f) || p->r.f.status || p->r.c->gone) return;
+    if (p->r.f.status || answer_run(a, &p->r.f) || p->r.f.status || p->r.c->gone) return;
     buf nothing = {NULL, 0, 0, 0};
     if (p->r.streams) completion_chunk(p, &nothing, 1);
     else {
@@ -234,6 +250,7 @@ static void completion_whole(completion *p) {
     buf_add(out, p->choices.data, p->choices.size);
     buf_text(out, "], ");
     put_completion_usage(out, p);
+    if (p->is_native && p->is_alone) put_native(p, out, &p->r.text, 1);
     put_timings(out, &p->r.a, 1);
     buf_text(out, "}");
     reply_whole(&p->r, p->choices.failed);
@@ -249,8 +266,10 @@ static void completion_stream_last(completion *p) {
         buf_text(out, "}\n\n");
         reply_event(&p->r);
     }
-    buf_text(out, "data: [DONE]\n\n");
-    reply_event(&p->r);
+    if (!p->is_native) {                   /* llama.cpp's clients read each event as JSON */
+        buf_text(out, "data: [DONE]\n\n");
+        reply_event(&p->r);
+    }
     connection_end(p->r.c);
 }
 
@@ -260,24 +279,25 @@ static int holds_prompts(const json *j, uint32_t prompt) {
     return j->nodes[prompt + 1].type == JSON_STRING || j->nodes[prompt + 1].type == JSON_ARRAY;
 }
 
-static void serve_completions(server *s, connection *c, const json *j) {
+static void serve_completions_as(server *s, connection *c, const json *j, int is_native) {
     enum { PROMPTS_MOST = 256 };
     completion p;
-    int most = 16;
     memset(&p, 0, sizeof p);
+    p.is_native = is_native;
     reply_open(&p.r, s, c, j, "cmpl-");
     p.r.a.event = completion_event;
     p.r.a.scored = completion_echo;
     p.r.a.user = &p;
-    completion_ask(&p, &most);
+    completion_ask(&p);
     if (p.r.streams) p.r.a.progress = completion_progress;
     uint32_t prompt = field(&p.r.request.q, "prompt");
     if (!prompt) refuse(&p.r.f, 400, "prompt", "prompt is missing");
     int several = prompt && holds_prompts(j, prompt);
+    p.is_alone = !several || j->nodes[prompt].size == 1;
     if (several && j->nodes[prompt].size > PROMPTS_MOST) refuse(&p.r.f, 400, "prompt", "more than %d prompts", PROMPTS_MOST);
     for (uint32_t k = several ? prompt + 1 : prompt; !p.r.f.status && !c->gone; k = j->nodes[k].next, p.index++) {
         if (several ? k >= j->nodes[prompt].next : p.index > 0) break;
-        completion_run(&p, k, most);
+        completion_run(&p, k);
     }
     if (!p.r.f.status && !c->gone && p.r.streams) completion_stream_last(&p);
     else if (!p.r.f.status && !c->gone) completion_whole(&p);
@@ -288,6 +308,14 @@ static void serve_completions(server *s, connection *c, const json *j) {
     buf_free(&p.tops);
     buf_free(&p.offsets);
     reply_free(&p.r);
+}
+
+static void serve_completions(server *s, connection *c, const json *j) {
+    serve_completions_as(s, c, j, 0);
+}
+
+static void serve_native_completions(server *s, connection *c, const json *j) {
+    serve_completions_as(s, c, j, 1);
 }
 
 /* {"prompt": text} or {"content": text} or {"messages": [...]} -> {"tokens": [...], "count": n, "max_model_len": n} */

@@ -2,11 +2,11 @@
 
 static void forget_answer(mote_session *s);
 
-/* n tokens fit after the timeline, and are tokens. */
-static int check_ids(const mote_session *s, const int32_t *ids, size_t n, mote_error *err) {
-    size_t left = s->count < s->o.context ? (size_t)(s->o.context - s->count) : 0;
+/* n tokens fit after `before` others, and are tokens. */
+static int check_ids(const mote_session *s, int before, const int32_t *ids, size_t n, mote_error *err) {
+    size_t left = before < s->o.context ? (size_t)(s->o.context - before) : 0;
     if (n > left)
-        return fail(err, MOTE_ECONTEXT, "%zu tokens do not fit: the session holds %d of %d", n, s->count, s->o.context);
+        return fail(err, MOTE_ECONTEXT, "%zu tokens do not fit: the session holds %d of %d", n, before, s->o.context);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= s->m->c.vocab)
             return fail(err, MOTE_EINVAL, "token %zu: id %d is not in the vocabulary of %d", i, ids[i], s->m->c.vocab);
@@ -25,12 +25,19 @@ static void report_prompt(const mote_session *s, double done, size_t count, doub
     report(c, what, all / (double)count);
 }
 
-/* A call that reads tokens, as far as it has come. */
+/* What a call that reads tokens gives besides; NULL: not wanted. */
+typedef struct feed_results {
+    float *logits, *mtp_logits;  /* of every token */
+    prompt_scores *scores;
+    pooling *embedding;
+} feed_results;
+
+/* Such a call, as far as it has come. */
 typedef struct feeding {
     mote_session *s;
     size_t done, count;          /* tokens */
     double start;                /* seconds */
-    prompt_scores *scores;       /* NULL: not wanted */
+    feed_results to;             /* its logits: where those of the next block go */
 } feeding;
 
 static int feed_layer(void *user, double rows) {
@@ -41,52 +48,64 @@ static int feed_layer(void *user, double rows) {
 
 static void feed_scores(void *user, const float *rows, int first, int n) {
     const feeding *f = (const feeding *)user;
-    score_rows(f->scores, rows, f->s->m->c.vocab, f->done + (size_t)first, n);
+    score_rows(f->to.scores, rows, f->s->m->c.vocab, f->done + (size_t)first, n);
 }
 
-/* The next block of a call that is read as a prompt. */
-static int feed_prompt(feeding *f, const int32_t *ids, float *logits, float *mtp_logits, int *T, mote_error *err) {
+/* The next block of a call, of at most `most` rows. */
+static block feed_next(const feeding *f, const int32_t *ids, size_t most) {
+    const size_t left = f->count - f->done;
+    block b = timeline_block(f->s, ids, (int)(left < most ? left : most));
+    b.logits = f->to.logits;
+    b.mtp_logits = f->to.mtp_logits;
+    if (f->to.embedding) pooling_ask(f->to.embedding, &b);
+    b.last = (size_t)b.T == left;
+    return b;
+}
+
+/* Reads the next block of a call that is read as a prompt. */
+static int feed_prompt(const feeding *f, const int32_t *ids, block *b, mote_error *err) {
     mote_session *s = f->s;
-    block_watch watch = {f, feed_layer, f->scores ? feed_scores : NULL, f->scores ? f->scores->rows : NULL, SCORED_ROWS};
-    *T = s->at.runner->on->prompt_rows(&s->at, s->count, f->count - f->done);
-    int code = timeline_prompt(s, ids, *T, logits, mtp_logits, &watch, err);
+    prompt_scores *scores = f->to.scores;
+    block_watch watch = {(void *)f, feed_layer, scores ? feed_scores : NULL, scores ? scores->rows : NULL, SCORED_ROWS};
+    *b = feed_next(f, ids, (size_t)s->at.runner->on->prompt_rows(&s->at, s->count, f->count - f->done));
+    int code = timeline_prompt(s, b, &watch, err);
     if (code == MOTE_ECANCELLED) return fail(err, code, "cancelled after %zu of %zu tokens", f->done, f->count);
     return code;
 }
 
-/* The next block of any other. */
-static int feed_block(feeding *f, const int32_t *ids, float *logits, float *mtp_logits, int *T, mote_error *err) {
+/* Reads the next block of any other. */
+static int feed_block(const feeding *f, const int32_t *ids, block *b, mote_error *err) {
     mote_session *s = f->s;
-    const size_t left = f->count - f->done, most = (size_t)(mtp_logits ? s->at.runner->mtp_rows : session_rows(s));
-    const int before = s->count;
+    prompt_scores *scores = f->to.scores;
+    const int most = f->to.mtp_logits ? s->at.runner->mtp_rows : session_rows(s), before = s->count;
     if (cancelled(&s->o.callbacks)) return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", f->done, f->count);
-    *T = (int)(left < most ? left : most);
-    if (f->scores && *T > SCORED_ROWS) *T = SCORED_ROWS;
-    float *rows = f->scores ? f->scores->rows : logits;
-    int code = timeline_forward(s, ids, *T, (size_t)*T == left, rows, mtp_logits, err);
+    *b = feed_next(f, ids, (size_t)(scores ? min_int(most, SCORED_ROWS) : most));
+    if (scores) b->logits = scores->rows;
+    int code = timeline_compute(s, b, err);
     if (code) return code;
-    if (f->scores) feed_scores(f, rows, 0, *T);
-    timeline_keep(s, before + *T - s->block_at);
+    if (scores) feed_scores((void *)f, scores->rows, 0, b->T);
+    timeline_keep(s, before + b->T - s->block_at);
     s->generated_from = s->count;
     return MOTE_OK;
 }
 
-/* The implementation of mote_feed_logits and mote_feed_logprobs; scores: NULL, or in place of logits. Only the callbacks and a GPU
-   can make it fail once the ids are checked. */
-static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, prompt_scores *scores,
-                mote_error *err) {
+/* Reads tokens into the timeline. wanted: NULL: nothing besides. Only the callbacks and a GPU can make it fail once the ids are
+   checked. */
+static int feed(mote_session *s, const int32_t *ids, size_t count, const feed_results *wanted, mote_error *err) {
+    static const feed_results nothing = {NULL, NULL, NULL, NULL};
     const size_t vocab = (size_t)s->m->c.vocab;
     const int from = s->at.runner->prompt_from;
-    feeding f = {s, 0, count, seconds(), scores};
-    int code = check_ids(s, ids, count, err), T = 0;
+    feeding f = {s, 0, count, seconds(), wanted ? *wanted : nothing};
+    int code = check_ids(s, s->count, ids, count, err);
     while (!code && f.done < count) {
         const int first = s->count;
-        float *rows = logits ? logits + f.done * vocab : NULL;
-        if (from && count >= (size_t)from) code = feed_prompt(&f, ids + f.done, rows, mtp_logits, &T, err);
-        else code = feed_block(&f, ids + f.done, rows, mtp_logits, &T, err);
+        block b;
+        code = from && count >= (size_t)from ? feed_prompt(&f, ids + f.done, &b, err) : feed_block(&f, ids + f.done, &b, err);
         if (code) return code;
-        f.done += (size_t)T;
-        if (mtp_logits) mtp_logits += (size_t)(T - (first == 0)) * vocab;
+        f.done += (size_t)b.T;
+        if (f.to.logits) f.to.logits += (size_t)b.T * vocab;
+        if (f.to.mtp_logits) f.to.mtp_logits += (size_t)(b.T - (first == 0)) * vocab;
+        if (f.to.embedding) pooling_rows(f.to.embedding, b.residual_rows);
         report_prompt(s, (double)f.done, count, f.start);
     }
     return code ? code : slot_finish(&s->at, err);
@@ -102,7 +121,8 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
     if (!code) code = session_begin(s, "mote_feed", error);
     if (code) return code;
     const int before = s->count;
-    code = feed(s, ids, count, logits, mtp_logits, NULL, error);
+    const feed_results wanted = {logits, mtp_logits, NULL, NULL};
+    code = feed(s, ids, count, &wanted, error);
     if (s->count > before) forget_answer(s);
     session_leave(s);
     return code;
@@ -116,7 +136,7 @@ int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, 
                              "mote_feed_logprobs: needs a session, tokens, and room for the results", error);
     if (!code && (top < 0 || top > s->m->c.vocab))
         code = fail(error, MOTE_EINVAL, "%d alternatives asked for, expected 0 to %d", top, s->m->c.vocab);
-    if (!code) code = check_ids(s, ids, count, error);
+    if (!code) code = check_ids(s, s->count, ids, count, error);
     if (code || !count) return code;
     code = session_begin(s, "mote_feed_logprobs", error);
     if (code) return code;
@@ -126,9 +146,32 @@ int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, 
     scores.alternatives = alternatives;
     if (!code) code = session_logits(s, error);
     if (!code) score_token(&scores, s->count ? s->at.logits : NULL, s->m->c.vocab, 0);
-    if (!code) code = feed(s, ids, count, NULL, NULL, &scores, error);
+    const feed_results wanted = {NULL, NULL, &scores, NULL};
+    if (!code) code = feed(s, ids, count, &wanted, error);
     if (s->count > before) forget_answer(s);
     scores_close(&scores);
+    session_leave(s);
+    return code;
+}
+
+int mote_embed(mote_session *session, const int32_t *ids, size_t count, const mote_embedding *options, float *embedding,
+               mote_error *error) {
+    mote_session *s = session;
+    mote_embedding o;
+    pooling rows;
+    int code = session_enter(s, ids && count && embedding, "mote_embed: needs a session, tokens, and room for the embedding", error);
+    if (!code) code = take_options(&o, sizeof o, EMBEDDING_0_3, options, "mote_embedding", error);
+    if (!code) code = pooling_check(s->m, &o, error);
+    if (!code) code = check_ids(s, 0, ids, count, error);
+    if (!code) code = session_begin(s, "mote_embed", error);
+    if (code) return code;
+    const feed_results wanted = {NULL, NULL, NULL, &rows};
+    code = pooling_open(&rows, s, &o, count, error);
+    if (!code) code = timeline_reset(s, error);
+    if (!code) forget_answer(s);
+    if (!code) code = feed(s, ids, count, &wanted, error);
+    if (!code) code = pooling_result(&rows, embedding, error);
+    pooling_close(&rows);
     session_leave(s);
     return code;
 }

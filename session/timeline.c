@@ -59,20 +59,25 @@ static block timeline_block(const mote_session *s, const int32_t *ids, int T) {
     return b;
 }
 
-/* Computes T <= session_rows rows after the timeline. logits: [T][vocab], or NULL for only those after the last row, and these need
-   be there only if it is the `last` block of several. The rows are not part of the timeline until timeline_keep. */
+/* Computes a block of at most session_rows rows, which begins where the timeline ends. The rows are not part of it until timeline_keep. */
+static int timeline_compute(mote_session *s, const block *b, mote_error *err) {
+    int code = runner_refuses(s->at.runner, err);
+    if (code) return code;
+    code = slot_forward(&s->at, b, err);
+    memcpy(s->tokens + s->count, b->ids, (size_t)b->T * sizeof *b->ids);
+    timeline_computed(s, b->T);
+    return code;
+}
+
+/* The same of T tokens. logits: [T][vocab], or NULL for only those after the last row, and these need be there only if it is the `last`
+   block of several. */
 static int timeline_forward(mote_session *s, const int32_t *ids, int T, int last, float *logits, float *mtp_logits,
                             mote_error *err) {
     block b = timeline_block(s, ids, T);
-    int code = runner_refuses(s->at.runner, err);
-    if (code) return code;
     b.last = last;
     b.logits = logits;
     b.mtp_logits = mtp_logits;
-    code = slot_forward(&s->at, &b, err);
-    memcpy(s->tokens + s->count, ids, (size_t)T * sizeof *ids);
-    timeline_computed(s, T);
-    return code;
+    return timeline_compute(s, &b, err);
 }
 
 /* Brings the states up to the end of the timeline: its last token is computed once more after it, and dropped. What the device has
@@ -92,20 +97,17 @@ static int timeline_commit_state(mote_session *s, mote_error *err) {
     return code;
 }
 
-/* Computes T rows after the timeline as a part of a prompt, and makes them part of it. */
-static int timeline_prompt(mote_session *s, const int32_t *ids, int T, float *logits, float *mtp_logits, const block_watch *watch,
-                           mote_error *err) {
+/* Computes a block as a part of a prompt, and makes it part of the timeline, where that ends. */
+static int timeline_prompt(mote_session *s, block *b, const block_watch *watch, mote_error *err) {
     int code = s->accepted ? timeline_commit_state(s, err) : MOTE_OK;
     if (code) return code;
-    block b = timeline_block(s, ids, T);
-    b.logits = logits;
-    b.mtp_logits = mtp_logits;
+    b->replay = 0;                                          /* nothing is left to repeat */
     s->valid = s->count;                                    /* KV rows after the end are overwritten */
-    code = slot_prompt(&s->at, &b, watch, err);
+    code = slot_prompt(&s->at, b, watch, err);
     if (code) return code;
-    memcpy(s->tokens + s->count, ids, (size_t)T * sizeof *ids);
-    timeline_computed(s, T);
-    s->count += T;
+    memcpy(s->tokens + s->count, b->ids, (size_t)b->T * sizeof *b->ids);
+    timeline_computed(s, b->T);
+    s->count += b->T;
     s->valid = s->block_at = s->generated_from = s->count;
     s->pending = 0;
     return MOTE_OK;

@@ -6,11 +6,13 @@
 #include "test.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-// A whole file; free() it. NULL when it cannot be read. A zero follows the bytes.
+// A whole file; free() it. NULL when it cannot be read, or is a folder. A zero follows the bytes.
 static inline char *file_bytes(const char *path, size_t *size) {
-    FILE *file = fopen(path, "rb");
+    struct stat info;
+    FILE *file = stat(path, &info) || S_ISDIR(info.st_mode) ? NULL : fopen(path, "rb");
     *size = 0;
     if (!file) return NULL;
     long n = fseek(file, 0, SEEK_END) ? 0 : ftell(file);

@@ -5,7 +5,8 @@
    bytes). Then the neighbours whose merge has the lowest rank are joined, again and again.
    tokenizer.json writes bytes as letters of a 256-letter alphabet; here tokens are plain bytes from the start. Ids come
    from the vocabulary alone: ranks and ids are not in the same order in every model. Added tokens are found in the text
-   before anything else, those marked "normalized" after normalisation.
+   before anything else, those marked "normalized" between these and after normalisation, their own texts normalised too: where that
+   puts a space in front, such a token is found only behind a space or at a piece's beginning, which it then includes.
 
    Text from outside (a user's, a tool's) never becomes an added token. Those steer the model: "</tool_response>" in a
    tool's answer must stay text. The caller says which ranges of a text are from outside, and an added token is found
@@ -62,8 +63,9 @@ typedef struct tokenizer {
     int use_nfc, ignore_merges;
     int characters;       /* SentencePiece's BPE */
     space_first space;
+    int late_spaces;      /* these spaces come after all added tokens are found: Metaspace; else with normalisation */
     int strip_space;      /* the first space of a text that is decoded is not its own */
-    int32_t begin;        /* token that comes before a text, which the caller puts there; -1: none */
+    int32_t begin, end;   /* tokens that come before and after a text, which the caller puts there; -1: none */
 } tokenizer;
 
 static void tokenizer_free(tokenizer *t) {
@@ -145,11 +147,7 @@ static const added_token *match_added(const added_set *s, const char *p, const c
 
 /* 1: a control token. */
 static int tokenizer_is_added(const tokenizer *t, int32_t id) {
-    size_t n;
-    const char *text = tokenizer_token(t, id, &n);
-    if (!text) return 0;
-    const added_token *raw = match_added(&t->raw, text, text + n), *normalized = match_added(&t->normalized, text, text + n);
-    return (raw && raw->id == (uint32_t)id) || (normalized && normalized->id == (uint32_t)id);
+    return id >= 0 && (uint32_t)id < t->vocab && (t->tokens[id].flags & TOKEN_ADDED) != 0;
 }
 
 /* The id of a token by its whole text, added tokens first; -1 when there is none. */
@@ -159,6 +157,10 @@ static int32_t tokenizer_find(const tokenizer *t, const char *text) {
     const added_token *normalized = match_added(&t->normalized, text, text + n);
     if (raw && raw->size == n) return (int32_t)raw->id;
     if (normalized && normalized->size == n) return (int32_t)normalized->id;
+    for (uint32_t i = 0; i < t->normalized.count; i++) {   /* what is looked for may be another text than the token's own */
+        const token *own = t->tokens + t->normalized.list[i].id;
+        if (own->size == n && !memcmp(t->bytes.data + own->start, text, n)) return (int32_t)t->normalized.list[i].id;
+    }
     uint32_t id = *index_slot(t, text, n);
     return id == NO_ID ? -1 : (int32_t)id;
 }
@@ -168,13 +170,19 @@ typedef struct text_range {
     size_t begin, end;
 } text_range;
 
+/* A part of a text, and the ranges of that text, in bytes from `base`, that overlap it and are from outside. */
+typedef struct text_piece {
+    const char *p, *end, *base;
+    const text_range *outside;
+    size_t count;
+} text_piece;
+
 /* One call of tokenizer_encode. */
 typedef struct encoder {
     const tokenizer *t;
     const char *start;     /* of the text */
     buf *ids;
-    int trusted;           /* nothing of the piece at hand is from outside */
-    buf text, nodes, heap; /* scratch: normalised text; what long words need */
+    buf text, ranges, nodes, heap; /* scratch: normalised text, what of it is from outside; what long words need */
 } encoder;
 
 /* Writes the first tokens of a word of n bytes, returns how many: at most n. A byte without a token is left out. */
@@ -284,13 +292,13 @@ static size_t bpe_long(encoder *e, int32_t *ids, uint32_t n) {
     return count;
 }
 
-static void encode_words(encoder *e, const char *p, size_t n) {
+static void encode_words(encoder *e, const text_piece *piece) {
     word_iterator w;
     const char *word;
     size_t size;
     w.kind = e->t->kind;
-    w.p = w.outer = w.inner = p;
-    w.end = p + n;
+    w.p = w.outer = w.inner = piece->p;
+    w.end = piece->end;
     while ((word = next_word(&w, &size)) != NULL) {
         uint32_t whole = e->t->ignore_merges ? *index_slot(e->t, word, size) : NO_ID;
         if (whole != NO_ID && (e->t->tokens[whole].flags & TOKEN_ADDED)) whole = NO_ID;
@@ -307,63 +315,94 @@ static void encode_words(encoder *e, const char *p, size_t n) {
 /* Gives the id of each added token in the text, and each piece between two of them to `between`. The search goes
    through the ranges that are not from outside, one by one: where such a range cuts the longest match, a shorter
    added token that lies within it is found. */
-static void encode_added(encoder *e, const added_set *s, const char *text, size_t n, const text_range *outside,
-                         size_t count, void (*between)(encoder *, const char *, size_t)) {
-    const char *done = text, *p = text;
-    int trusted = 1; /* from done to p */
-    for (size_t i = 0; i <= count; i++) {
-        const char *limit = text + (i < count ? outside[i].begin : n);
+static void encode_added(encoder *e, const added_set *s, const text_piece *text, void (*between)(encoder *, const text_piece *)) {
+    text_piece part = *text;               /* from the last token to p */
+    const char *p = text->p;
+    part.count = 0;
+    for (size_t i = 0; i <= text->count; i++) {
+        const char *limit = i < text->count ? text->base + text->outside[i].begin : text->end;
+        if (limit > text->end) limit = text->end;
         while (p < limit) {
             const added_token *found = s->first[(unsigned char)*p] ? match_added(s, p, limit) : NULL;
             if (!found) {
                 p++;
                 continue;
             }
-            e->trusted = trusted;
-            between(e, done, (size_t)(p - done));
+            part.end = p;
+            between(e, &part);
             buf_add(e->ids, &found->id, sizeof found->id);
-            done = p += found->size;
-            trusted = 1;
+            part.p = p += found->size;
+            if (i) part.outside = text->outside + i;       /* those up to there lie before it */
+            part.count = 0;
         }
-        if (i == count) break;
-        p = text + outside[i].end;
-        trusted = 0;
+        if (i == text->count) break;
+        p = text->base + text->outside[i].end;
+        part.count++;
     }
-    e->trusted = trusted;
-    between(e, done, (size_t)(text + n - done));
+    part.end = text->end;
+    between(e, &part);
+}
+
+/* Notes that bytes of the normalised text, from `from` to its end, are from outside. */
+static void put_range(encoder *e, size_t from) {
+    text_range one = {from, e->text.size}, *list = (text_range *)(void *)e->ranges.data;
+    const size_t n = e->ranges.size / sizeof one;
+    if (from == e->text.size) return;
+    if (n && list[n - 1].end == from) list[n - 1].end = one.end;
+    else buf_add(&e->ranges, &one, sizeof one);
+}
+
+/* Appends the next character of a text, a space where it is U+2581. */
+static void put_unmarked(buf *out, const char **p, const char *end) {
+    const uint32_t character = utf8_next(p, end);
+    utf8_put(out, character == 0x2581 ? ' ' : character);
 }
 
 /* SentencePiece's normalisation of a piece: U+2581 is a space, and one may come first. */
-static void put_spaces(encoder *e, const char *p, size_t n) {
-    static const char mark[] = SPACE_MARK;
-    const char *end = p + n;
-    const int has_one = n && (*p == ' ' || (n >= 3 && !memcmp(p, mark, 3)));
+static void put_spaces(encoder *e, const text_piece *piece) {
+    const char *p = piece->p, *end = piece->end;
+    const int has_one = p < end && (*p == ' ' || (end - p >= 3 && !memcmp(p, SPACE_MARK, 3)));
     const int missing = !has_one && (e->t->space == SPACE_MISSING || (e->t->space == SPACE_AT_START && p == e->start));
-    if (n && (missing || e->t->space == SPACE_ALWAYS)) buf_add(&e->text, " ", 1);
-    for (const char *q; p < end; p = q) {
-        for (q = p; q < end && !(end - q >= 3 && !memcmp(q, mark, 3)); q++) {}
-        utf8_clean(p, (size_t)(q - p), &e->text);
-        if (q < end) buf_add(&e->text, " ", 1), q += 3;
+    if (p < end && (missing || e->t->space == SPACE_ALWAYS)) buf_add(&e->text, " ", 1);
+    for (size_t i = 0; p < end;) {
+        const size_t at = (size_t)(p - piece->base), from = e->text.size;
+        put_unmarked(&e->text, &p, end);
+        while (i < piece->count && piece->outside[i].end <= at) i++;
+        if (i < piece->count && piece->outside[i].begin < (size_t)(p - piece->base)) put_range(e, from);
     }
 }
 
-/* One piece of text. Normalisation moves its bytes, so the tokens to be found after it are found only where the whole
-   piece is trusted. */
-static void encode_text(encoder *e, const char *p, size_t n) {
+/* A piece between two added tokens, whose spaces come after these. */
+static void encode_late(encoder *e, const text_piece *piece) {
+    text_piece whole = *piece;
     e->text.size = 0;
-    if (e->t->characters) {
-        put_spaces(e, p, n);
-    } else if (e->t->use_nfc) {
-        nfc(p, n, &e->text);
-    } else {
-        utf8_clean(p, n, &e->text);
+    whole.count = 0;                       /* what is from outside no longer counts */
+    put_spaces(e, &whole);
+    whole.p = e->text.data;
+    whole.end = whole.p + e->text.size;
+    if (!e->text.failed && e->text.size) encode_words(e, &whole);
+}
+
+/* One piece of text. NFC moves its bytes, so that the tokens to be found after it are found only where the whole piece is
+   trusted. */
+static void encode_text(encoder *e, const text_piece *piece) {
+    const tokenizer *t = e->t;
+    text_piece normal = {NULL, NULL, NULL, NULL, 0};
+    e->text.size = e->ranges.size = 0;
+    if (t->late_spaces) {
+        encode_added(e, &t->normalized, piece, encode_late);
+        return;
     }
-    if (e->text.failed || !e->text.size) return;
-    if (e->trusted) {
-        encode_added(e, &e->t->normalized, e->text.data, e->text.size, NULL, 0, encode_words);
-    } else {
-        encode_words(e, e->text.data, e->text.size);
-    }
+    if (t->characters) put_spaces(e, piece);
+    else if (t->use_nfc) nfc(piece->p, (size_t)(piece->end - piece->p), &e->text);
+    else utf8_clean(piece->p, (size_t)(piece->end - piece->p), &e->text);
+    if (e->text.failed || e->ranges.failed || !e->text.size) return;
+    normal.p = normal.base = e->text.data;
+    normal.end = normal.p + e->text.size;
+    normal.outside = (const text_range *)(const void *)e->ranges.data;
+    normal.count = e->ranges.size / sizeof(text_range);
+    if (t->characters || !piece->count) encode_added(e, &t->normalized, &normal, encode_words);
+    else encode_words(e, &normal);
 }
 
 /* Appends the ids (int32_t) of text. outside: `count` ranges of it, none empty, ascending and disjoint; an added token
@@ -377,9 +416,11 @@ static int tokenizer_encode(const tokenizer *t, const char *text, size_t len, co
     e.ids = ids;
     if (!len) return MOTE_OK;
     if (len > (size_t)INT32_MAX / 4) return fail(err, MOTE_EINVAL, "text of %zu bytes is too long to tokenize", len);
-    encode_added(&e, &t->raw, text, len, outside, count, encode_text);
-    int failed = ids->failed | e.text.failed | e.nodes.failed | e.heap.failed;
+    const text_piece all = {text, text + len, text, outside, count};
+    encode_added(&e, &t->raw, &all, encode_text);
+    int failed = ids->failed | e.text.failed | e.ranges.failed | e.nodes.failed | e.heap.failed;
     buf_free(&e.text);
+    buf_free(&e.ranges);
     buf_free(&e.nodes);
     buf_free(&e.heap);
     return failed ? fail_memory(err) : MOTE_OK;

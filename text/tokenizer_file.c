@@ -231,13 +231,16 @@ static int load_added_token(loader *l, uint32_t object, uint32_t content) {
     }
     l->left.size = 0;
     if (!load_string(j, content, &l->left)) return fail_memory(l->err);
-    const int normalized = is_flag(j, object, "normalized", JSON_TRUE) && !t->characters; /* the space in front is no part of it */
+    const int normalized = is_flag(j, object, "normalized", JSON_TRUE);
     added_set *set = normalized ? &t->normalized : &t->raw;
     added_token *added = set->list + set->count++;
     added->start = (uint32_t)t->bytes.size;
     added->id = id;
     if (normalized && t->use_nfc) {
         nfc(l->left.data, l->left.size, &t->bytes);
+    } else if (normalized && t->characters && !t->late_spaces) {
+        if (t->space == SPACE_ALWAYS) buf_add(&t->bytes, " ", 1);
+        for (const char *p = l->left.data, *end = p + l->left.size; p < end;) put_unmarked(&t->bytes, &p, end);
     } else {
         buf_add(&t->bytes, l->left.data, l->left.size);
     }
@@ -317,8 +320,10 @@ static int load_tokenizer(loader *l) {
     if (!code) code = load_vocab(l, vocab);
     if (!code) code = load_added(l, added); /* before the merges, which must not make these */
     if (!code) code = load_merges(l, merges);
-    if (!code && t->begin >= 0 && ((uint32_t)t->begin >= t->vocab || !t->tokens[t->begin].flags))
-        code = fail(l->err, MOTE_EFORMAT, "%s: post_processor: no token has id %d", l->path, t->begin);
+    const int32_t around[] = {t->begin, t->end};
+    for (int i = 0; i < 2 && !code; i++)
+        if (around[i] >= 0 && ((uint32_t)around[i] >= t->vocab || !t->tokens[around[i]].flags))
+            code = fail(l->err, MOTE_EFORMAT, "%s: post_processor: no token has id %d", l->path, around[i]);
     return code;
 }
 

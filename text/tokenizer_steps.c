@@ -180,35 +180,47 @@ static int load_pre_tokenizer(loader *l, uint32_t node) {
                 QUOTE(l, load_split(j, steps[splits - 1])));
 }
 
-/* A TemplateProcessing: the token that it puts before a text. What it puts elsewhere is the caller's business. */
-static int load_template(loader *l, uint32_t node) {
+/* The id of a token that a TemplateProcessing names. */
+static int load_template_token(loader *l, uint32_t token, uint32_t known, int32_t *id) {
     const json *j = &l->j;
-    const uint32_t single = json_get(j, node, "single"), known = json_get(j, node, "special_tokens");
-    const uint32_t first = single && j->nodes[single].type == JSON_ARRAY && j->nodes[single].size ? single + 1 : 0;
-    const uint32_t token = first ? json_get(j, first, "SpecialToken") : 0, name = token ? json_get(j, token, "id") : 0;
-    uint64_t number;
-    if (!single || j->nodes[single].type != JSON_ARRAY)
-        return fail(l->err, MOTE_EFORMAT, "%s: post_processor: expected \"single\" to be an array", l->path);
-    if (!token) return MOTE_OK;
-    if (j->nodes[first].next < j->nodes[single].next && json_get(j, j->nodes[first].next, "SpecialToken"))
-        return fail(l->err, MOTE_EUNSUPPORTED, "%s: post_processor: more than one token before a text is not supported", l->path);
+    const uint32_t name = json_get(j, token, "id");
     const int is_listed = name && known && j->nodes[known].type == JSON_OBJECT;
+    uint64_t number;
     for (uint32_t k = known + 1; is_listed && k < j->nodes[known].next; k = j->nodes[k + 1].next) {
         const json_node *a = j->nodes + k, *b = j->nodes + name;
         const uint32_t ids = a->size == b->size && !memcmp(j->text + a->start, j->text + b->start, a->size) ? json_get(j, k + 1, "ids") : 0;
         if (!ids || j->nodes[ids].type != JSON_ARRAY || j->nodes[ids].size != 1) continue;
         if (!json_u64(j, ids + 1, &number) || number >= TOKEN_ID_LIMIT) continue;
-        l->t->begin = (int32_t)number;
+        *id = (int32_t)number;
         return MOTE_OK;
     }
-    return fail(l->err, MOTE_EFORMAT, "%s: post_processor: expected the token before a text to be in special_tokens, with one id", l->path);
+    return fail(l->err, MOTE_EFORMAT, "%s: post_processor: expected the tokens around a text to be in special_tokens, with one id each",
+                l->path);
+}
+
+/* A TemplateProcessing: the tokens that it puts before and after a text. */
+static int load_template(loader *l, uint32_t node) {
+    const json *j = &l->j;
+    const uint32_t single = json_get(j, node, "single"), known = json_get(j, node, "special_tokens");
+    int32_t *to = &l->t->begin;
+    int code = MOTE_OK;
+    if (!single || j->nodes[single].type != JSON_ARRAY)
+        return fail(l->err, MOTE_EFORMAT, "%s: post_processor: expected \"single\" to be an array", l->path);
+    for (uint32_t k = single + 1; !code && k < j->nodes[single].next; k = j->nodes[k].next) {
+        const uint32_t token = json_get(j, k, "SpecialToken");
+        if (!token) to = &l->t->end;                        /* it is the text */
+        else if (*to < 0) code = load_template_token(l, token, known, to);
+        else code = fail(l->err, MOTE_EUNSUPPORTED, "%s: post_processor: more than one token %s a text is not supported", l->path,
+                         to == &l->t->begin ? "before" : "after");
+    }
+    return code;
 }
 
 static int load_post_processor(loader *l, uint32_t node) {
     uint32_t list[8];
     const int count = is_null(&l->j, node) ? 0 : load_sequence(&l->j, node, "processors", list, 8);
     int code = count < 0 ? refuse_type(l, "post_processor", node) : MOTE_OK;
-    l->t->begin = -1;
+    l->t->begin = l->t->end = -1;
     for (int i = 0; i < count && !code; i++) {
         if (is_type(&l->j, list[i], "TemplateProcessing")) code = load_template(l, list[i]);
         else if (!is_type(&l->j, list[i], "ByteLevel")) code = refuse_type(l, "post_processor", list[i]);
@@ -234,5 +246,6 @@ static int load_steps(loader *l, uint32_t model) {
     l->t->kind = SPLIT_NONE;
     code = load_space_normalizer(l, normalizer, metaspace);
     if (!code && metaspace) code = load_metaspace(l, pre);
+    l->t->late_spaces = metaspace;
     return code ? code : load_space_decoder(l, decoder);
 }

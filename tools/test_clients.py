@@ -119,6 +119,16 @@ def messages(url):
             "prompt is too long")
 
 
+def embeddings(url):
+    c = openai.OpenAI(base_url=url + "/v1", api_key="any")
+    r = c.embeddings.create(model="demo", input=["FP8", "A router chooses experts."])          # the client asks for base64
+    assert [d.index for d in r.data] == [0, 1] and all(abs(sum(x * x for x in d.embedding) - 1) < 1e-5 for d in r.data), r
+    one = c.embeddings.create(model="demo", input="FP8", encoding_format="float", dimensions=8, extra_body={"pooling": "last"})
+    length = sum(x * x for x in r.data[0].embedding[:8]) ** 0.5
+    assert all(abs(a / length - b) < 1e-6 for a, b in zip(r.data[0].embedding, one.data[0].embedding)) and len(one.data[0].embedding) == 8, one
+    refused(lambda: c.embeddings.create(model="demo", input=[]), openai.BadRequestError, "is empty")
+
+
 def run(command, folder):
     environment = dict(os.environ, HOME=folder, HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
     r = subprocess.run([os.path.join(os.path.dirname(sys.executable), command[0])] + command[1:], env=environment, capture_output=True, text=True)
@@ -159,7 +169,7 @@ def main():
     process, url = serve(sys.argv[1])
     try:
         with tempfile.TemporaryDirectory() as folder:
-            for name, test in (("chat completions", lambda: chat(url)), ("responses", lambda: responses(url)), ("messages", lambda: messages(url)),
+            for name, test in (("chat completions", lambda: chat(url)), ("responses", lambda: responses(url)), ("messages", lambda: messages(url)), ("embeddings", lambda: embeddings(url)),
                                ("lm-eval", lambda: lm_eval(url, folder)), ("llama-benchy", lambda: benchy(url, folder))):
                 test()
                 print(f"{name}: passed", flush=True)

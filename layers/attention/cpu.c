@@ -6,12 +6,19 @@
    holds k after norm and rotation, and v as projected, both rounded to its type when they are appended: a row of the present
    block is used as rounded, too. */
 
-typedef struct attention_shape {
-    int hidden, heads, kv_heads, head_dim, rotary_dim;
-    float eps, rope_scale;       /* rope_scale: a factor of cos and sin; mostly 1 */
-    int gated;                   /* 1: q_proj yields [q | gate] for every head, else q alone */
-    int normed;                  /* 1: queries and keys are normalised */
-} attention_shape;
+/* rope_scale: a factor of cos and sin; mostly 1. gated: q_proj yields [q | gate] for every head, else q alone. normed: queries and keys
+   are normalised. */
+#define ATTENTION_FIELDS(X)                                                                                                          \
+    X(int,   hidden,     MAX,  NONE,             "")                                                                                 \
+    X(int,   heads,      MAX,  NONE,             "heads")                                                                            \
+    X(int,   kv_heads,   MAX,  NONE,             "kv_heads")                                                                         \
+    X(int,   head_dim,   MAX,  NONE,             "head_dim")                                                                         \
+    X(int,   rotary_dim, MAX,  ZERO(NO_ROPE),    "rotary_dim")                                                                       \
+    X(float, eps,        NONE, NONE,             "")                                                                                 \
+    X(float, rope_scale, NONE, NONE,             "")                                                                                 \
+    X(int,   gated,      MAX,  SET(OUTPUT_GATE), "")                                                                                 \
+    X(int,   normed,     MAX,  SET(QK_NORM),     "")
+SHAPE(ATTENTION, attention)
 
 /* Numbers of a head in a row of q_proj's results. */
 BOTH int attention_q_size(const attention_shape *s) {
@@ -222,16 +229,9 @@ static void stage_out(pool *p, attention_job *job, float *x) {
 
 enum { attention_rollback = ROLLBACK_TRUNCATE };
 
-static void attention_widen(attention_shape *most, const attention_shape *s) {
-    most->hidden = max_int(most->hidden, s->hidden);
-    most->heads = max_int(most->heads, s->heads);
-    most->kv_heads = max_int(most->kv_heads, s->kv_heads);
-    most->head_dim = max_int(most->head_dim, s->head_dim);
-    most->rotary_dim = max_int(most->rotary_dim, s->rotary_dim);
-    most->gated = max_int(most->gated, s->gated);
-    most->eps = s->eps;
-    most->normed = max_int(most->normed, s->normed);
-    most->rope_scale = s->rope_scale;
+static inline feature_set attention_features(const attention_weights *w) {
+    (void)w;
+    return 0;
 }
 
 static const char *attention_unfit(const attention_shape *s) {
@@ -318,11 +318,4 @@ static inline double attention_operations(const attention_weights *w, enum stage
         return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj));
     if (stage == STAGE_ATTEND) return 4.0 * s->heads * s->head_dim * rows * (position + (rows + 1) / 2);
     return stage == STAGE_O_PROJ ? rows * matrix_operations(&w->o_proj) : 0;
-}
-
-static named_size *attention_sizes(const attention_shape *s, named_size *to) {
-    to = size_is(to, "heads", s->heads);
-    to = size_is(to, "kv_heads", s->kv_heads);
-    to = size_is(to, "head_dim", s->head_dim);
-    return size_is(to, "rotary_dim", s->rotary_dim);
 }

@@ -18,10 +18,16 @@
 
 enum { MAX_KEY_DIM = 512 };      /* of a DeltaNet head: a row of S fits a small array */
 
-typedef struct deltanet_shape {
-    int hidden, key_heads, value_heads, key_dim, value_dim, taps;   /* taps of conv1d */
-    float eps;
-} deltanet_shape;
+/* taps: of conv1d. */
+#define DELTANET_FIELDS(X)                                                                                                           \
+    X(int,   hidden,      MAX,  NONE, "")                                                                                            \
+    X(int,   key_heads,   MAX,  NONE, "key_heads")                                                                                   \
+    X(int,   value_heads, MAX,  NONE, "value_heads")                                                                                 \
+    X(int,   key_dim,     MAX,  NONE, "key_head_dim")                                                                                \
+    X(int,   value_dim,   MAX,  NONE, "value_head_dim")                                                                              \
+    X(int,   taps,        MAX,  NONE, "")                                                                                            \
+    X(float, eps,         NONE, NONE, "")
+SHAPE(DELTANET, deltanet)
 
 typedef struct deltanet_weights {
     deltanet_shape shape;
@@ -303,14 +309,9 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 
 enum { deltanet_rollback = ROLLBACK_REPLAY };
 
-static void deltanet_widen(deltanet_shape *most, const deltanet_shape *s) {
-    most->hidden = max_int(most->hidden, s->hidden);
-    most->key_heads = max_int(most->key_heads, s->key_heads);
-    most->value_heads = max_int(most->value_heads, s->value_heads);
-    most->key_dim = max_int(most->key_dim, s->key_dim);
-    most->value_dim = max_int(most->value_dim, s->value_dim);
-    most->taps = max_int(most->taps, s->taps);
-    most->eps = s->eps;
+static inline feature_set deltanet_features(const deltanet_weights *w) {
+    (void)w;
+    return 0;
 }
 
 static const char *deltanet_unfit(const deltanet_shape *s) {
@@ -411,11 +412,4 @@ static inline double deltanet_operations(const deltanet_weights *w, enum stage s
                        matrix_operations(&w->in_proj_b) + matrix_operations(&w->in_proj_a));
     if (stage == STAGE_DELTA) return 6.0 * rows * s->value_heads * s->value_dim * s->key_dim;
     return stage == STAGE_OUT_PROJ ? rows * matrix_operations(&w->out_proj) : 0;
-}
-
-static named_size *deltanet_sizes(const deltanet_shape *s, named_size *to) {
-    to = size_is(to, "key_heads", s->key_heads);
-    to = size_is(to, "key_head_dim", s->key_dim);
-    to = size_is(to, "value_heads", s->value_heads);
-    return size_is(to, "value_head_dim", s->value_dim);
 }

@@ -2,10 +2,11 @@
 
    Every row goes through one SwiGLU: x += down_proj (SiLU(gate_proj u) * up_proj u), u = norm(x). */
 
-typedef struct mlp_shape {
-    int hidden, size;
-    float eps;
-} mlp_shape;
+#define MLP_FIELDS(X)                                                                                                                \
+    X(int,   hidden, MAX,  NONE, "")                                                                                                 \
+    X(int,   size,   MAX,  NONE, "intermediate_size")                                                                                \
+    X(float, eps,    NONE, NONE, "")
+SHAPE(MLP, mlp)
 
 typedef struct mlp_weights {
     mlp_shape shape;
@@ -67,12 +68,6 @@ static void stage_down(pool *p, mlp_job *job) {
 
 /* The implementation of layers/kinds.c. */
 
-static void mlp_widen(mlp_shape *most, const mlp_shape *s) {
-    most->hidden = max_int(most->hidden, s->hidden);
-    most->size = max_int(most->size, s->size);
-    most->eps = s->eps;
-}
-
 static const char *mlp_unfit(const mlp_shape *s) {
     return s->hidden % 4 || s->size % 4 ? "hidden and FFN sizes that are no multiples of 4" : NULL;
 }
@@ -81,6 +76,10 @@ static const char *mlp_unfit(const mlp_shape *s) {
 static inline int mlp_pairs(const mlp_weights *w) {
     const matrix *a = &w->gate_proj, *b = &w->up_proj;
     return a->format == b->format && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
+}
+
+static inline feature_set mlp_features(const mlp_weights *w) {
+    return mlp_pairs(w) ? 0 : feature_bit(FEATURE_UNLIKE_GATE_UP);
 }
 
 static void mlp_layout_scratch(layout *l, const mlp_shape *s, const capacity *r, mlp_job *to) {
@@ -109,8 +108,4 @@ static inline double mlp_operations(const mlp_weights *w, enum stage stage, doub
     (void)position;
     if (stage == STAGE_GATE_UP) return rows * (matrix_operations(&w->gate_proj) + matrix_operations(&w->up_proj));
     return stage == STAGE_MLP_DOWN ? rows * matrix_operations(&w->down_proj) : 0;
-}
-
-static named_size *mlp_sizes(const mlp_shape *s, named_size *to) {
-    return size_is(to, "intermediate_size", s->size);
 }

@@ -5,11 +5,16 @@
    is listed by expert: a weight row is read once and used for all token rows that chose it. The shared expert is one more
    entry of that list, and comes last. A token's sum runs over its experts in ascending order, whatever the others chose. */
 
-typedef struct moe_shape {
-    int hidden, experts, top_k, expert_size, shared_size;   /* shared_size 0: there is no shared expert */
-    float eps;
-    int of_all;                  /* 1: weights are shares of the softmax over all experts, not over the chosen ones */
-} moe_shape;
+/* shared_size 0: there is no shared expert. of_all: weights are shares of the softmax over all experts, not over the chosen ones. */
+#define MOE_FIELDS(X)                                                                                                                \
+    X(int,   hidden,      MAX,  NONE,                "")                                                                             \
+    X(int,   experts,     MAX,  NONE,                "experts")                                                                      \
+    X(int,   top_k,       MAX,  NONE,                "experts_per_token")                                                            \
+    X(int,   expert_size, MAX,  NONE,                "expert_size")                                                                  \
+    X(int,   shared_size, MAX,  SET(SHARED_EXPERT),  "shared_expert_size")                                                           \
+    X(float, eps,         NONE, NONE,                "")                                                                             \
+    X(int,   of_all,      NONE, SET(WEIGHTS_OF_ALL), "")
+SHAPE(MOE, moe)
 
 typedef struct moe_weights {
     moe_shape shape;
@@ -236,13 +241,17 @@ static size_t moe_limb_floats(const moe_shape *s) {
     return max_size((size_t)col_block_count(s->hidden), h) * (sizeof(token_limbs) / sizeof(float));
 }
 
-static void moe_widen(moe_shape *most, const moe_shape *s) {
-    most->hidden = max_int(most->hidden, s->hidden);
-    most->experts = max_int(most->experts, s->experts);
-    most->top_k = max_int(most->top_k, s->top_k);
-    most->expert_size = max_int(most->expert_size, s->expert_size);
-    most->shared_size = max_int(most->shared_size, s->shared_size);
-    most->eps = s->eps;
+/* Whether the matrices of all routed experts are stored as the first one's. */
+static int moe_alike(const moe_weights *w) {
+    const matrix *const all[3] = {w->gate_proj, w->up_proj, w->down_proj};
+    int alike = 1;
+    for (int i = 0; i < 3; i++)
+        for (int e = 1; e < w->shape.experts; e++) alike &= all[i][e].format == all[i][0].format;
+    return alike;
+}
+
+static inline feature_set moe_features(const moe_weights *w) {
+    return moe_alike(w) ? 0 : feature_bit(FEATURE_UNLIKE_EXPERTS);
 }
 
 static const char *moe_unfit(const moe_shape *s) {
@@ -299,11 +308,4 @@ static inline double moe_operations(const moe_weights *w, enum stage stage, doub
     if (stage == STAGE_ROUTER) return rows * (matrix_operations(&w->router) + shared_up);
     if (stage == STAGE_UP) return rows * s->top_k * 2 * matrix_operations(&gate[0]);
     return stage == STAGE_DOWN ? rows * (s->top_k * matrix_operations(&down[0]) + shared_down) : 0;
-}
-
-static named_size *moe_sizes(const moe_shape *s, named_size *to) {
-    to = size_is(to, "experts", s->experts);
-    to = size_is(to, "experts_per_token", s->top_k);
-    to = size_is(to, "expert_size", s->expert_size);
-    return size_is(to, "shared_expert_size", s->shared_size);
 }

@@ -76,7 +76,7 @@ static void test_synthetic(const char *name) {
     EXPECT(MOTE_OK, mote_open_synthetic(name, &o, &again, &failure));
     if (m && again) {
         moe_weights *w = &m->layers[1].ffn.w.moe;
-        int E = m->c.shapes.moe.experts;
+        int E = w->shape.experts;
         CHECK(m->arena_size == again->arena_size && !memcmp(m->arena, again->arena, m->arena_size), "%s: differs", name);
         CHECK(experts_stride(w, E, &stride) && stride, "%s: no stride", name);
         const char *first = (const char *)w->down_proj[0].component[CODES], *last = (const char *)w->down_proj[E - 1].component[CODES];

@@ -6,6 +6,26 @@
 #include "folders.h"
 
 
+// The shapes of a model whose layers, and the MTP layer, are alike where they are of a kind; those of kinds that it has none of are zero.
+static layer_shapes shapes_of(const config *c) {
+    layer_shapes all;
+    memset(&all, 0, sizeof all);
+    for (int i = 0; i < 2 * (c->layers + 1); i++) {
+        const sublayer_shape *s = i % 2 ? &c->layer[i / 2].ffn : &c->layer[i / 2].mixer;
+        memcpy(largest_of(&all, s->kind), &s->of, 4 * (size_t)layer_fields[s->kind].count);
+    }
+    return all;
+}
+
+// The rope of the last layer with attention.
+static rope_shape rope_of(const config *c) {
+    rope_shape rope;
+    memset(&rope, 0, sizeof rope);
+    for (int i = 0; i <= c->layers; i++)
+        if (c->layer[i].mixer.kind == LAYER_ATTENTION) rope = c->layer[i].rope;
+    return rope;
+}
+
 // Sets "field": value in config.json, whatever the value was.
 static int config_set(const char *field, const char *value) {
     char key[80], old[4096];
@@ -60,8 +80,8 @@ static void test_config(void) {
     static const char type[] = "'model_type': 'qwen3_5_moe_text'", rope[] = "'rope_type': 'default'",
                       last[] = "'dtype': 'float32'";
     const wrong_folder cases[] = {
-        {"unknown model", TIED, REPLACE, CONFIG, type, "'model_type': 'gpt_oss'", "", NOT, SAME,
-         {"model_type \"gpt_oss\" is not known, mote runs qwen3_5_moe, ", ", qwen3_next, llama, mistral and mixtral"}},
+        {"unknown model", TIED, REPLACE, CONFIG, type, "'model_type': 'no_such_model'", "", NOT, SAME,
+         {"model_type \"no_such_model\" is not known, mote runs qwen3_5_moe, ", ", qwen3_next, llama, mistral and mixtral"}},
         {"a number for a model", TIED, REPLACE, CONFIG, type, "'model_type': 35", "", NOT, SAME, {"model_type"}},
         {"a list of models", TIED, REPLACE, CONFIG, type, "'model_type': [1,2,3]", "", NOT, SAME, {"model_type"}},
         {"no model_type", TIED, REPLACE, CONFIG, type, "'type': 1", "", BAD, SAME, {"model_type", "missing"}},
@@ -223,9 +243,9 @@ static void test_config_forms(void) {
         if (cases[i].code) continue;
         CHECK(!config_read(&got, temp_dir, &err), "%s", err.message);
         CHECK(config_fingerprint(&got) == config_fingerprint(&want), "%s: another model", cases[i].to);
-        free(got.mixers);
+        config_free(&got);
     }
-    free(want.mixers);
+    config_free(&want);
 }
 
 // ---- Rotation -----------------------------------------------------------------------------------------------------------
@@ -264,27 +284,37 @@ static void test_rope(void) {
         temp_empty();
         temp_text(CONFIG, quoted(text, json));
         if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", cases[i].text, err.message)) continue;
-        const attention_shape *a = &c.shapes.attention;
+        const layer_shapes shapes = shapes_of(&c);
+        const rope_shape rope = rope_of(&c);
+        const attention_shape *a = &shapes.attention;
         CHECK(a->head_dim == cases[i].d && a->rotary_dim == cases[i].d && c.context_max == cases[i].context &&
               fabs((double)a->rope_scale - cases[i].scale) < 2e-7, "%s: %d positions, factor %g", cases[i].text, c.context_max,
               (double)a->rope_scale);
-        rope_frequencies(&c.rope, a->rotary_dim, frequencies);
+        rope_frequencies(&rope, a->rotary_dim, frequencies);
         for (int k = 0; k < 6 && cases[i].want[k].i; k++)
             CHECK(fabs((double)frequencies[cases[i].want[k].i] / cases[i].want[k].frequency - 1) < 2e-7, "%s: frequency %d is %g, not %g",
                   cases[i].text, cases[i].want[k].i, (double)frequencies[cases[i].want[k].i], cases[i].want[k].frequency);
-        free(c.mixers);
+        config_free(&c);
     }
 }
 
-#define SIZES "\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8," \
-              "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8,\"num_experts\":2," \
-              "\"num_local_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"shared_expert_intermediate_size\":8," \
-              "\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8"
+// The sizes of small models of any family: those that it has, a key of which it has not would be refused.
+static const char *sizes_of(const char *type) {
+    static char text[QUOTED];
+    const int mixtral = !strcmp(type, "mixtral"), experts = mixtral || strstr(type, "moe") || strstr(type, "next");
+    const int hybrid = strstr(type, "next") || strstr(type, "3_5"), shared = hybrid && experts;
+    snprintf(text, sizeof text, "\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":8,\"num_attention_heads\":4,"
+             "\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":8%s%s%s%s%s",
+             experts ? mixtral ? ",\"num_local_experts\":2" : ",\"num_experts\":2" : "", experts ? ",\"num_experts_per_tok\":1" : "",
+             experts && !mixtral ? ",\"moe_intermediate_size\":8" : "", shared ? ",\"shared_expert_intermediate_size\":8" : "",
+             hybrid ? ",\"linear_num_key_heads\":1,\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8" : "");
+    return text;
+}
 
 // A model of these sizes, of any family, with more keys of config.json.
 static int read_model(const char *type, const char *keys, config *c, mote_error *err) {
-    char text[QUOTED];
-    snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s," SIZES "}", type, keys);
+    char text[2 * QUOTED];
+    snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s%s%s}", type, keys, *keys ? "," : "", sizes_of(type));
     temp_empty();
     temp_text(CONFIG, text);
     return config_read(c, temp_dir, err);
@@ -293,20 +323,16 @@ static int read_model(const char *type, const char *keys, config *c, mote_error 
 // A window makes the context no longer than it is, also where a rope makes it longer; without the key a Mistral has one of 4,096 tokens.
 static void test_windows(void) {
     static const struct { const char *type, *window; int context; } cases[] = {
-        {"mistral", "\"sliding_window\":null,", 131072}, {"mistral", "", 4096}, {"mistral", "\"sliding_window\":512,", 512},
-        {"mistral", "\"sliding_window\":1048576,", 131072}, {"mixtral", "", 131072}, {"mixtral", "\"sliding_window\":4096,", 4096},
-        {"mistral", "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":65536},", 4096},
-        {"llama", "\"sliding_window\":512,", 2048}};
+        {"mistral", "\"sliding_window\":null", 131072}, {"mistral", "", 4096}, {"mistral", "\"sliding_window\":512", 512},
+        {"mistral", "\"sliding_window\":1048576", 131072}, {"mixtral", "", 131072}, {"mixtral", "\"sliding_window\":4096", 4096},
+        {"mistral", "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":65536}", 4096},
+        {"llama", "\"sliding_window\":512", 2048}};
     for (size_t i = 0; i < COUNT(cases); i++) {
-        char text[QUOTED];
         config c;
         mote_error err = {0};
-        snprintf(text, sizeof text, "{\"model_type\":\"%s\",%s" SIZES "}", cases[i].type, cases[i].window);
-        temp_empty();
-        temp_text(CONFIG, text);
-        if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
-        CHECK(c.context_max == cases[i].context, "%s: a context of %d, expected %d", text, c.context_max, cases[i].context);
-        free(c.mixers);
+        if (!CHECK(!read_model(cases[i].type, cases[i].window, &c, &err), "%s: %s", cases[i].window, err.message)) continue;
+        CHECK(c.context_max == cases[i].context, "%s, %s: a context of %d, expected %d", cases[i].type, cases[i].window, c.context_max, cases[i].context);
+        config_free(&c);
     }
 }
 
@@ -320,13 +346,15 @@ static void test_defaults(void) {
         config c;
         mote_error err = {0};
         if (!CHECK(!read_model(cases[i].type, "\"bos_token_id\":1", &c, &err), "%s: %s", cases[i].type, err.message)) continue;
-        CHECK(c.rope.theta == cases[i].theta && c.shapes.attention.rotary_dim == (int)(16 * cases[i].part), "%s: base %g, %d of 16 dimensions rotate",
-              cases[i].type, (double)c.rope.theta, c.shapes.attention.rotary_dim);
-        CHECK(c.eps == cases[i].eps && c.shapes.attention.eps == cases[i].eps && c.context_max == cases[i].context && !c.tied, "%s: eps %g, context %d, tied %d",
+        const layer_shapes shapes = shapes_of(&c);
+        const rope_shape rope = rope_of(&c);
+        CHECK(rope.theta == cases[i].theta && shapes.attention.rotary_dim == (int)(16 * cases[i].part), "%s: base %g, %d of 16 dimensions rotate",
+              cases[i].type, (double)rope.theta, shapes.attention.rotary_dim);
+        CHECK(c.eps == cases[i].eps && shapes.attention.eps == cases[i].eps && c.context_max == cases[i].context && !c.tied, "%s: eps %g, context %d, tied %d",
               cases[i].type, (double)c.eps, c.context_max, c.tied);
-        CHECK(c.shapes.moe.of_all == cases[i].raw_weights && c.shapes.deltanet.taps == cases[i].taps, "%s: raw weights %d, %d taps", cases[i].type,
-              c.shapes.moe.of_all, c.shapes.deltanet.taps);
-        free(c.mixers);
+        CHECK(shapes.moe.of_all == cases[i].raw_weights && shapes.deltanet.taps == cases[i].taps, "%s: raw weights %d, %d taps", cases[i].type,
+              shapes.moe.of_all, shapes.deltanet.taps);
+        config_free(&c);
     }
 }
 
@@ -334,15 +362,16 @@ static void test_defaults(void) {
 static void test_either_ties(void) {
     static const char *const values[] = {"", "\"tie_word_embeddings\":false,", "\"tie_word_embeddings\":true,"};
     for (int i = 0; i < 9; i++) {
-        char text[QUOTED];
+        char text[2 * QUOTED];
         config c;
         mote_error err = {0};
-        snprintf(text, sizeof text, "{\"model_type\":\"qwen3_5\",%s\"text_config\":{%s\"model_type\":\"qwen3_5_text\"," SIZES "}}", values[i / 3], values[i % 3]);
+        snprintf(text, sizeof text, "{\"model_type\":\"qwen3_5\",%s\"text_config\":{%s\"model_type\":\"qwen3_5_text\",%s}}", values[i / 3],
+                 values[i % 3], sizes_of("qwen3_5"));
         temp_empty();
         temp_text(CONFIG, text);
         if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", text, err.message)) continue;
         CHECK(c.tied == (i / 3 == 2 || i % 3 == 2), "top %s text %s: tied %d", values[i / 3], values[i % 3], c.tied);
-        free(c.mixers);
+        config_free(&c);
     }
 }
 
@@ -364,8 +393,7 @@ static void test_neutral(void) {
         {"attention_chunk_size", "null", "8192"}, {"is_causal", "true", "false"}, {"use_bidirectional_attention", "false", "true"},
         {"parallel_residual", "false", "true"}, {"use_parallel_residual", "false", "true"}, {"parallel_attn", "false", "true"},
         {"per_layer_config", "null", "[1, 2]"}, {"moe_layer_freq", "1", "2"}, {"first_k_dense_replace", "0", "3"},
-        {"interleave_moe_layer_step", "1", "2"}, {"moe_layer_start_index", "0", "1"}, {"router_logit_softcapping", "null", "30.0"},
-        {"mlp_layer_types", "null", "7"}};
+        {"interleave_moe_layer_step", "1", "2"}, {"moe_layer_start_index", "0", "1"}, {"router_logit_softcapping", "null", "30.0"}};
     static const char *const models[] = {
         "llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe"};
     for (size_t i = 0; i < COUNT(keys) * COUNT(models) * 2; i++) {
@@ -380,7 +408,7 @@ static void test_neutral(void) {
                  *value == '[' ? "a list" : value + (*value == '"'));
         CHECK(code == (i % 2 ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, says_what)), "%s, %s %s: code %d: %s", model,
               key, value, code, err.message);
-        if (!code) free(c.mixers);
+        if (!code) config_free(&c);
     }
 }
 
@@ -400,14 +428,16 @@ static void test_neutral_by_family(void) {
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_layer_types':['sparse']", NULL},
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_layer_types':['dense']", "mlp_layer_types[0] is not sparse"},
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':[]", NULL},
-        {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':[0]", "mlp_only_layers"},
+        {"mixtral qwen3_next qwen3_5_moe", "'mlp_only_layers':[0]", "mlp_only_layers is a list"},
+        {"mixtral qwen3_next qwen3_5_moe", "'decoder_sparse_step':2", "decoder_sparse_step is 2, mote supports 1 only"},
+        {"qwen3_moe", "'mlp_only_layers':[0],'decoder_sparse_step':2", NULL},
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':null", NULL},
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':3", "mlp_only_layers is 3"},
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':{'0':1}", "mlp_only_layers is"},
         {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['full_attention']", NULL},
         {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['linear_attention']", "layer_types[0] is not full_attention"},
-        {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':'sliding_attention'", "layer_types is sliding_attention"},
-        {"qwen3_next qwen3_5 qwen3_5_moe", "'layer_types':['conv']", "layer_types[0] is neither"}};
+        {"llama mistral mixtral qwen3 qwen3_moe qwen3_next qwen3_5 qwen3_5_moe", "'layer_types':null,'mlp_layer_types':null", NULL},
+        {"qwen3_next qwen3_5 qwen3_5_moe", "'layer_types':['conv']", "layer_types[0] is not linear_attention or full_attention"}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         char keys[QUOTED], model[32];
         for (const char *at = cases[i].models; *at; at += strcspn(at, " "), at += *at == ' ') {
@@ -417,9 +447,108 @@ static void test_neutral_by_family(void) {
             const int code = read_model(model, quoted(cases[i].keys, keys), &c, &err);
             CHECK(code == (cases[i].refused ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, cases[i].refused)), "%s, %s: code %d: %s",
                   model, cases[i].keys, code, err.message);
-            if (!code) free(c.mixers);
+            if (!code) config_free(&c);
         }
     }
+}
+
+// Keys that nobody reads: what may say something is refused by name, wherever it stands; what says nothing is not, nor what is known to be of
+// no effect.
+static void test_unread(void) {
+    static const struct { const char *keys, *refused; } cases[] = {
+        {"'new_scale':0.5", "config.json: new_scale is 0.5, a key that is not known to mote"},
+        {"'new_scale':1", "new_scale is 1, a key that is not known to mote"},
+        {"'new_flag':true", "new_flag is true, a key"},
+        {"'new_kind':'conv'", "new_kind is conv, a key"},
+        {"'new_list':[1]", "new_list is a list, a key"},
+        {"'new_object':{'a':null}", "new_object is an object, a key"},
+        {"'new\\u005fscale':2", "new_scale is 2, a key"},
+        {"'new_scale':null,'new_flag':false,'new_number':0,'new_text':'','new_list':[],'new_object':{},'more':0.0", NULL},
+        {"'linear_scale':-1", "linear_scale is -1, a key"},
+        {"'rope_parameters':{'rope_type':'default','rope_theta':1e4,'new_factor':2}", "rope_parameters.new_factor is 2, a key that is not known"},
+        {"'rope_scaling':{'type':'yarn','factor':2,'original_max_position_embeddings':64,'attn_factor':0.5}", "rope_scaling.attn_factor is 0.5, mote supports 1 only"},
+        {"'rope_scaling':{'type':'yarn','factor':2,'original_max_position_embeddings':64,'attn_factor':1,'finetuned':true,'low_freq_factor':1}", NULL},
+        {"'rope_scaling':{'type':'default','mrope_section':[1,1],'mrope_interleaved':true}", NULL},
+        {"'bos_token_id':1,'image_token_id':7,'unsloth_fixed':true,'unsloth_version':'2026.3.3','transformers.js_config':{'dtype':'q4'}", NULL},
+        {"'attention_dropout':0.1,'resid_pdrop':0.1,'initializer_range':0.04,'use_cache':true,'torch_dtype':'bfloat16','dtype':'float32'", NULL},
+        {"'_name_or_path':'a/b','_attn_implementation_autoset':true,'architectures':['X'],'id2label':{'0':'A'},'pretraining_tp':2", NULL},
+        {"'max_window_layers':28,'router_aux_loss_coef':0.001,'repetition_penalty':1.1,'quantization':{'bits':4,'group_size':64}", NULL},
+        {"'activation':'swiglu'", NULL},
+        {"'activation':'relu2'", "activation is relu2, mote supports swiglu only"},
+        {"'hidden_act':0", "hidden_act is 0, mote supports silu only"}};
+    static const char *const models[] = {"llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe"};
+    for (size_t i = 0; i < COUNT(cases) * COUNT(models); i++) {
+        char keys[QUOTED];
+        config c;
+        mote_error err = {0};
+        const char *refused = cases[i / COUNT(models)].refused;
+        const int code = read_model(models[i % COUNT(models)], quoted(cases[i / COUNT(models)].keys, keys), &c, &err);
+        CHECK(code == (refused ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, refused)), "%s, %s: code %d: %s",
+              models[i % COUNT(models)], cases[i / COUNT(models)].keys, code, err.message);
+        if (!code) config_free(&c);
+    }
+}
+
+// Beside a text_config, what is in there counts: what the top says again of it, others than mote's text model take. Anything else is looked at.
+static void test_unread_beside(void) {
+    static const struct { const char *top, *text, *refused; } cases[] = {
+        {"\"hidden_size\":99,\"num_experts\":0,\"rope_theta\":123,", "\"rope_theta\":10000.0,", NULL},
+        {"\"rope_theta\":123,", "", "rope_theta is 123, a key that is not known to mote"},
+        {"\"vision_config\":{\"depth\":2},\"image_token_id\":5,\"language_model_only\":true,", "", NULL},
+        {"\"new_scale\":2,", "", "new_scale is 2"},
+        {"", "\"new_scale\":2,", "new_scale is 2"},
+        {"\"final_logit_softcapping\":30,", "", "final_logit_softcapping is 30"},
+        {"", "\"rope_parameters\":{\"rope_theta\":1e4,\"new\":1},", "rope_parameters.new is 1"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[2 * QUOTED];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{%s\"model_type\":\"qwen3_5\",\"text_config\":{%s\"model_type\":\"qwen3_5_text\",%s}}", cases[i].top, cases[i].text,
+                 sizes_of("qwen3_5"));
+        temp_empty();
+        temp_text(CONFIG, text);
+        const int code = config_read(&c, temp_dir, &err);
+        CHECK(code == (cases[i].refused ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, cases[i].refused)), "%s: code %d: %s", text, code,
+              err.message);
+        if (!code) config_free(&c);
+    }
+}
+
+// The number of experts under the name that newer transformers give it; and of both names one number.
+static void test_expert_names(void) {
+    static const struct { const char *type, *keys; int code; const char *needle; } cases[] = {
+        {"qwen3_moe", "'num_local_experts':2", OK, NULL}, {"qwen3_moe", "'num_local_experts':3", BAD, "num_local_experts is 3, but num_experts is 2"},
+        {"qwen3_moe", "'num_experts':null,'num_local_experts':2,'num_experts':null", OK, NULL},
+        {"mixtral", "'num_experts':2", OK, NULL}, {"mixtral", "'num_experts':4", BAD, "num_experts is 4, but num_local_experts is 2"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char keys[QUOTED];
+        config c;
+        mote_error err = {0};
+        const int code = read_model(cases[i].type, quoted(cases[i].keys, keys), &c, &err);
+        CHECK(code == cases[i].code && (!code || strstr(err.message, cases[i].needle)), "%s, %s: code %d: %s", cases[i].type, cases[i].keys, code,
+              err.message);
+        if (code) continue;
+        CHECK(shapes_of(&c).moe.experts == 2, "%s: %d experts", cases[i].keys, shapes_of(&c).moe.experts);
+        config_free(&c);
+    }
+}
+
+// A config.json of a million keys is refused at once.
+static void test_many_keys(void) {
+    const size_t size = 16u << 20;
+    char *text = (char *)malloc(size);
+    size_t n = 0;
+    config c;
+    mote_error err = {0};
+    if (!text) return;
+    n = (size_t)snprintf(text, size, "{\"model_type\":\"llama\",%s,\"num_hidden_layers\":4096", sizes_of("llama"));
+    for (int i = 0; n < size - 64; i++) n += (size_t)snprintf(text + n, size - n, ",\"a%d\":null", i);
+    n += (size_t)snprintf(text + n, size - n, "}");
+    temp_empty();
+    temp_write(CONFIG, text, n);
+    free(text);
+    const int code = config_read(&c, temp_dir, &err);
+    CHECK(code == MOTE_EFORMAT && strstr(err.message, "expected at most 1024"), "code %d: %s", code, err.message);
 }
 
 // Llama's first model says nothing of heads of keys and values: as many as of queries.
@@ -441,8 +570,9 @@ static void test_kv_heads(void) {
         CHECK(code == cases[i].code && strstr(code ? err.message : "num_key_value_heads", "num_key_value_heads"), "%s: code %d: %s",
               cases[i].keys, code, err.message);
         if (code) continue;
-        CHECK(c.shapes.attention.kv_heads == cases[i].kv_heads, "%s: %d heads of keys", cases[i].keys, c.shapes.attention.kv_heads);
-        free(c.mixers);
+        const layer_shapes shapes = shapes_of(&c);
+        CHECK(shapes.attention.kv_heads == cases[i].kv_heads, "%s: %d heads of keys", cases[i].keys, shapes.attention.kv_heads);
+        config_free(&c);
     }
 }
 
@@ -458,6 +588,8 @@ static void test_plain_refused(void) {
         {"'model_type':'llama','hidden_size':32,'attention_multiplier':'x'", BAD, {"attention_multiplier must be a number"}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['full_attention']", OK, {NULL}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['sliding_attention']", NOT, {"layer_types[0] is not full_attention"}},
+        {"'model_type':'llama','hidden_size':32,'layer_types':'sliding_attention'", BAD, {"layer_types must list num_hidden_layers = 1 layers"}},
+        {"'model_type':'llama','hidden_size':32,'mlp_layer_types':7", BAD, {"mlp_layer_types must list num_hidden_layers = 1 layers"}},
         {"'model_type':'llama','hidden_size':32,'layer_types':[]", BAD, {"layer_types lists 0 layers, num_hidden_layers is 1"}},
         {"'model_type':'llama','hidden_size':32,'layer_types':['full_attention','full_attention']", BAD, {"layer_types lists 2 layers"}},
         {"'model_type':'llama','hidden_size':32,'max_position_embeddings':null,'rope_theta':null,'rope_parameters':{'rope_type':'default',"
@@ -495,7 +627,7 @@ static void test_plain_refused(void) {
         temp_text(CONFIG, quoted(text, json));
         const int code = config_read(&c, temp_dir, &err);
         CHECK(code == cases[i].code && says(code ? err.message : "", cases[i].needles), "%s: code %d: %s", cases[i].text, code, err.message);
-        if (!code) free(c.mixers);
+        if (!code) config_free(&c);
     }
 }
 
@@ -521,14 +653,15 @@ static void test_published_dense(const char *dir) {
         config c;
         mote_error err = {0};
         if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
-        const attention_shape *a = &c.shapes.attention;
-        const deltanet_shape *d = &c.shapes.deltanet;
+        const layer_shapes shapes = shapes_of(&c);
+        const attention_shape *a = &shapes.attention;
+        const deltanet_shape *d = &shapes.deltanet;
         CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads &&
               a->kv_heads == known[i].kv_heads && a->head_dim == known[i].head_dim && a->rotary_dim == known[i].rotary_dim &&
-              c.shapes.mlp.size == known[i].size && c.tied == known[i].tied && d->value_heads == known[i].value_heads &&
-              a->gated == (d->value_heads > 0) && !c.shapes.moe.experts && c.mtp_layers == (d->value_heads > 0),
+              shapes.mlp.size == known[i].size && c.tied == known[i].tied && d->value_heads == known[i].value_heads &&
+              a->gated == (d->value_heads > 0) && !shapes.moe.experts && c.mtp_layers == (d->value_heads > 0),
               "%s: sizes", known[i].name);
-        free(c.mixers);
+        config_free(&c);
     }
 }
 
@@ -547,17 +680,19 @@ static void test_published_plain(const char *dir) {
         config c;
         mote_error err = {0};
         if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
-        const attention_shape *a = &c.shapes.attention;
-        const int next = c.shapes.deltanet.value_heads > 0, size = known[i].experts ? c.shapes.moe.expert_size : c.shapes.mlp.size;
+        const layer_shapes shapes = shapes_of(&c);
+        const rope_shape rope = rope_of(&c);
+        const attention_shape *a = &shapes.attention;
+        const int next = shapes.deltanet.value_heads > 0, size = known[i].experts ? shapes.moe.expert_size : shapes.mlp.size;
         CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads &&
-              a->kv_heads == known[i].kv_heads && a->head_dim == known[i].head_dim && a->rotary_dim == known[i].rotary_dim && c.shapes.moe.experts == known[i].experts &&
-              c.shapes.moe.top_k == known[i].top_k && size == known[i].size && c.rope.theta == known[i].theta && a->rope_scale == 1,
+              a->kv_heads == known[i].kv_heads && a->head_dim == known[i].head_dim && a->rotary_dim == known[i].rotary_dim && shapes.moe.experts == known[i].experts &&
+              shapes.moe.top_k == known[i].top_k && size == known[i].size && rope.theta == known[i].theta && a->rope_scale == 1,
               "%s: sizes", known[i].name);
         CHECK(a->normed == next && a->gated == next && c.mtp_layers == next && next == (known[i].head_dim == 256) &&
-              c.shapes.moe.shared_size == (next ? 512 : 0), "%s: parts", known[i].name);
+              shapes.moe.shared_size == (next ? 512 : 0), "%s: parts", known[i].name);
         for (int l = 0; l < c.layers; l++)
-            CHECK(c.mixers[l] == (next && l % 4 != 3 ? LAYER_DELTANET : LAYER_ATTENTION), "%s: layer %d", known[i].name, l);
-        free(c.mixers);
+            CHECK(c.layer[l].mixer.kind == (next && l % 4 != 3 ? LAYER_DELTANET : LAYER_ATTENTION), "%s: layer %d", known[i].name, l);
+        config_free(&c);
     }
 }
 
@@ -595,18 +730,20 @@ static void test_published_configs(void) {
         config c;
         mote_error err = {0};
         if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
-        const deltanet_shape *d = &c.shapes.deltanet;
-        const attention_shape *a = &c.shapes.attention;
-        const moe_shape *e = &c.shapes.moe;
+        const layer_shapes shapes = shapes_of(&c);
+        const rope_shape rope = rope_of(&c);
+        const deltanet_shape *d = &shapes.deltanet;
+        const attention_shape *a = &shapes.attention;
+        const moe_shape *e = &shapes.moe;
         CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads && a->kv_heads == 2 &&
               d->value_heads == known[i].value_heads && d->key_heads == 16 && d->key_dim == 128 && d->value_dim == 128 &&
               e->experts == known[i].experts && e->top_k == known[i].top_k && e->expert_size == known[i].expert_size &&
               e->shared_size == known[i].expert_size && c.vocab == 248320 && a->head_dim == 256 && a->rotary_dim == 64 &&
-              c.mtp_layers == 1 && c.rope.theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
+              c.mtp_layers == 1 && rope.theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
               c.eos == 248044 && !c.tied,
               "%s: sizes", known[i].name);
-        for (int l = 0; l < c.layers; l++) CHECK(c.mixers[l] == (l % 4 == 3 ? LAYER_ATTENTION : LAYER_DELTANET), "%s: layer %d", known[i].name, l);
-        free(c.mixers);
+        for (int l = 0; l < c.layers; l++) CHECK(c.layer[l].mixer.kind == (l % 4 == 3 ? LAYER_ATTENTION : LAYER_DELTANET), "%s: layer %d", known[i].name, l);
+        config_free(&c);
     }
     test_published_dense(dir);
     test_published_plain(dir);
@@ -622,7 +759,7 @@ static void test_published_configs(void) {
             if (!strcmp(e->d_name, accepted[k])) i = COUNT(known) + 1;
         if (i > COUNT(known)) {
             CHECK(!code, "%s: %s", e->d_name, err.message);
-            if (!code) free(c.mixers);
+            if (!code) config_free(&c);
             opened++;
             continue;
         }
@@ -647,6 +784,10 @@ int main(int argc, char **argv) {
     test_either_ties();
     test_neutral();
     test_neutral_by_family();
+    test_unread();
+    test_unread_beside();
+    test_expert_names();
+    test_many_keys();
     test_kv_heads();
     test_plain_refused();
     test_published_configs();

@@ -50,6 +50,8 @@ static void test_synthetic(void) {
     CHECK(code == 0 && strstr(out.data, "\nmemory for a session of 100 tokens\n") && strstr(out.data, "free on this machine") &&
               strstr(out.data, "longest context            32768 tokens") && !strstr(out.data, "does not fit"),
           "info --synthetic tiny: %d %s %s", code, out.data, err.data);
+    shell("mote info --device cpu -m tests/fixtures/embedding/qwen3-embedding");
+    CHECK(code == 0 && strstr(out.data, "\nembeddings      the row of a text's last token\n"), "%s", out.data);
     shell("mote info --device cpu -m tests/fixtures/bf16-as-3.5 --quantize fp8");
     CHECK(code == 0 && strstr(out.data, "not the checkpoint's own") && strstr(out.data, "BF16 as FP8 128x128"),
           "info --quantize: %d %s %s", code, out.data, err.data);

@@ -86,6 +86,14 @@ static void test_manual(void) {
     CHECK(options > 80, "%d options", options);
 }
 
+// The help of --context tells the context that a chat has.
+static void test_context_told(void) {
+    shell("mote help chat");
+    CHECK(strstr(out.data, "(default: the model's, at most 8192;"), "%s", out.data);
+    shell_text("/context\n", "mote chat -m models/demo");
+    CHECK(strstr(err.data, "of 4096 tokens used"), "of a model with 4096: %s", err.data);
+}
+
 static void test_mistakes(void) {
     check_refused("mote rnu", 2, "did you mean run?");
     check_refused("mote xyzzy", 2, "unknown command 'xyzzy'");
@@ -519,17 +527,18 @@ static void test_readme(void) {
 
 // The text is the same however many tokens are drafted, and from whichever part of the vocabulary.
 static void test_speculation(void) {
-    static const char *const ways[] = {"3 --draft-rows 100", "2 --verify-spec"};
+    static const char *const ways[] = {"3 --draft-rows 100", "2 --verify-spec", "auto", "1", "2", "7"};
+    const int count = test_brief ? 2 : (int)(sizeof ways / sizeof ways[0]), tokens = test_brief ? 12 : 60;
     static const char *const texts[] = {"--greedy", "--temp 1 --seed 7"};
     static text plain;
     char line[256];
     for (size_t i = 0; i < 2; i++) {
-        snprintf(line, sizeof line, "mote run -p 'Tell me a story.' --think off -n 12 %s --mtp 0", texts[i]);
+        snprintf(line, sizeof line, "mote run -p 'Tell me a story.' --think off -n %d %s --mtp 0", tokens, texts[i]);
         shell(line);
         CHECK(code == 0 && out.size > 20 && err.size == 0, "%s: %d %s", line, code, err.data);
         plain = out;
-        for (size_t k = 0; k < sizeof ways / sizeof ways[0]; k++) {
-            snprintf(line, sizeof line, "mote run -p 'Tell me a story.' --think off -n 12 %s --mtp %s", texts[i], ways[k]);
+        for (int k = 0; k < count; k++) {
+            snprintf(line, sizeof line, "mote run -p 'Tell me a story.' --think off -n %d %s --mtp %s", tokens, texts[i], ways[k]);
             shell(line);
             CHECK(code == 0 && strcmp(out.data, plain.data) == 0 && err.size == 0, "%s: %d '%s', not '%s' %s", line,
                   code, out.data, plain.data, err.data);
@@ -612,6 +621,7 @@ int main(int argc, char **argv) {
     if (!temp_open()) return test_main_end();
     test_help();
     test_manual();
+    test_context_told();
     test_mistakes();
     test_failures();
     test_paths();

@@ -18,9 +18,11 @@ static void tell(const char *model, const char *what, int number, const void *by
     printf("%s %s %s %d %016llx\n", model, test_device, what, number, (unsigned long long)hash_of(bytes, size));
 }
 
+// A saved session without the model's fingerprint, bytes 8 to 15, which may be another when the session is not.
 static void tell_session(const char *model, const char *what, int number, const mote_session *s) {
     size_t size;
     char *bytes = session_bytes(s, &size);
+    memset(bytes + 8, 0, 8);
     tell(model, what, number, bytes, size);
     free(bytes);
 }

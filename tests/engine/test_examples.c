@@ -42,12 +42,16 @@ int main(int argc, char **argv) {
     static const char *const two[] = {"Ann: What is FP8?\n", "Bob: What is a router?\n", "8 bits", "expert", NULL};
     static const char *const experts[] = {"{", "\"answer\":", "\"sure\":", "\"experts\":", "\"words\":", "}\n", NULL};
     static const char *const said[] = {"\"said\"", "\"Gr\xc3\xbc\xc3\x9f" "e\"", NULL};
+    static const char *const found[] = {"Nearest:\n", "E4M3 has four bits", "8 bits", NULL};
+    static const char *const ranked[] = {"Nearest:\n", "Reranked:\n  0.", "The capital of China is Beijing.", NULL};
     test_main_begin("test_examples", argc, argv);
     check_says("embed", embed);
     check_says("two_conversations", two);
     check_says("tools", tools);
     check_says("json", experts);
     check_says("json models/demo Hello '{\"const\": {\"said\": [\"hello\", \"Gr\\u00fc\\u00dfe\"]}}'", said);
+    check_says("search", found);
+    check_says("search 'What is the capital of China?' - tests/fixtures/embedding/qwen3-embedding tests/fixtures/embedding/qwen3-reranker", ranked);
     check_batch();
     return test_main_end();
 }

@@ -29,6 +29,7 @@ static void test_structs(void) {
     ZERO(mote_bias)
     ZERO(mote_logprob)
     ZERO(mote_generation)
+    ZERO(mote_embedding)
     ZERO(mote_result)
     ZERO(mote_speculation)
     ZERO(mote_measurement)

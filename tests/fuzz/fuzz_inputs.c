@@ -1,5 +1,5 @@
 // Fuzz target for everything that reads what others wrote: JSON, safetensors headers, config.json, the index,
-// tokenizer.json, generation_config.json, chat templates and requests, texts, answers, saved sessions.
+// tokenizer.json, generation_config.json, modules.json, chat templates and requests, texts, answers, saved sessions.
 //
 // With clang -fsanitize=fuzzer this is a libFuzzer target. Without it, -DFUZZ_MAIN gives a program with a random
 // generator of its own: `fuzz_inputs [SECONDS [SEED]]`, or `fuzz_inputs FILE` to run one input again. Run it from the
@@ -14,6 +14,8 @@
 #define FIXTURE "tests/fixtures/f32-tied"
 #define SHARDS "tests/fixtures/bf16-as-3.5"
 #define DEMO "models/demo"
+#define EMBEDDING "tests/fixtures/embedding/qwen3-embedding"
+#define POOLING "1_Pooling/config.json"
 
 typedef struct fuzz_input { const uint8_t *p, *end; } fuzz_input;
 
@@ -57,7 +59,7 @@ static void edit(fuzz_input *in, const buf *seed, buf *out) {
 // ---- Files, models and sessions the targets start from --------------------------------------------------------------
 
 enum { SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER, SEED_DEMO_TOKENIZER, SEED_GENERATION, SEED_TEMPLATE,
-       SEED_TOKENIZER_CONFIG, SEED_REQUEST, SEED_TEXT, SEED_ANSWER, SEED_SAVED, SEED_SPACES, SEEDS };
+       SEED_TOKENIZER_CONFIG, SEED_REQUEST, SEED_TEXT, SEED_ANSWER, SEED_SAVED, SEED_SPACES, SEED_MODULES, SEED_POOLING, SEEDS };
 
 static buf seeds[SEEDS], weights;
 
@@ -85,8 +87,9 @@ static void remove_temp(void) {
     static const char *const names[] = {
         "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json", "generation_config.json",
         "chat_template.jinja", "tokenizer_config.json", "model-00001-of-00002.safetensors",
-        "model-00002-of-00002.safetensors"};
+        "model-00002-of-00002.safetensors", "modules.json", POOLING};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unlink(in_temp(names[i]));
+    rmdir(in_temp("1_Pooling"));
 }
 
 static void clean_up(void) {
@@ -133,7 +136,7 @@ static void seed_tokenizer(buf *out) {
 static void seed_spaces(buf *out) {
     char text[64];
     seed_json(out, "{'normalizer':null,'pre_tokenizer':{'type':'Metaspace','replacement':'\xE2\x96\x81','prepend_scheme':'first','split':false},"
-              "'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'<a>'}},{'Sequence':{'id':'A'}}],"
+              "'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'<a>'}},{'Sequence':{'id':'A'}},{'SpecialToken':{'id':'<a>'}}],"
               "'special_tokens':{'<a>':{'id':'<a>','ids':[1],'tokens':['<a>']}}},'decoder':{'type':'Sequence','decoders':[{'type':"
               "'Replace','pattern':{'String':'\xE2\x96\x81'},'content':' '},{'type':'ByteFallback'},{'type':'Fuse'},{'type':'Strip',"
               "'content':' ','start':1,'stop':0}]},'added_tokens':[{'id':1,'content':'<a>','special':true}],'model':{'type':'BPE',"
@@ -186,6 +189,8 @@ static void start(void) {
     load_seed(SEED_GENERATION, DEMO, "generation_config.json");
     load_seed(SEED_TEMPLATE, DEMO, "chat_template.jinja");
     load_seed(SEED_TOKENIZER_CONFIG, DEMO, "tokenizer_config.json");
+    load_seed(SEED_MODULES, EMBEDDING, "modules.json");
+    load_seed(SEED_POOLING, EMBEDDING, POOLING);
     seed_tokenizer(&seeds[SEED_TOKENIZER]);
     seed_spaces(&seeds[SEED_SPACES]);
     seed_json(&seeds[SEED_REQUEST],
@@ -506,6 +511,23 @@ static void fuzz_text_files(const buf *text, const char *name) {
     mote_close(m);
 }
 
+// How texts are to be embedded: never what is not one of the ways.
+static void fuzz_modules(const buf *modules, const buf *pooling) {
+    mote_options o;
+    mote_error err;
+    mote_model *m;
+    memset(&o, 0, sizeof o);
+    o.parts = MOTE_TEXT_ONLY;
+    must(!mkdir(in_temp("1_Pooling"), 0700), "cannot make a temporary folder");
+    write_temp(POOLING, pooling);
+    write_temp("modules.json", modules);
+    write_temp("chat_template.jinja", &seeds[SEED_TEMPLATE]);
+    must(!mote_open(temp_dir, &o, &m, &err), "modules.json keeps a model from being opened");
+    check_error(m->no_pooling.code, &m->no_pooling);
+    must(!m->no_pooling.code == (m->info.pooling == MOTE_POOLING_LAST || m->info.pooling == MOTE_POOLING_MEAN), "pooling");
+    mote_close(m);
+}
+
 // A quantised checkpoint with its header or its config.json edited, or some bytes of its tensors.
 static void fuzz_quantised(unsigned which, unsigned part, fuzz_input *in) {
     buf edited = {NULL, 0, 0, 0};
@@ -526,7 +548,7 @@ static void fuzz_quantised(unsigned which, unsigned part, fuzz_input *in) {
 static void run_target(unsigned target, fuzz_input *in) {
     static const int seed_of[] = {SEED_REQUEST, SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER,
                                   SEED_DEMO_TOKENIZER, SEED_TEXT, SEED_REQUEST, SEED_ANSWER, SEED_SAVED,
-                                  SEED_GENERATION, SEED_TEMPLATE, SEED_TOKENIZER_CONFIG, SEED_SPACES};
+                                  SEED_GENERATION, SEED_TEMPLATE, SEED_TOKENIZER_CONFIG, SEED_SPACES, SEED_MODULES, SEED_POOLING};
     buf text = {NULL, 0, 0, 0};
     unsigned option = target == 1 || (target >= 6 && target <= 8) ? next_bytes(in, 1) : 0, step = option % 7 + 1;
     edit(in, &seeds[seed_of[target]], &text);
@@ -542,6 +564,8 @@ static void run_target(unsigned target, fuzz_input *in) {
     if (target == 10) fuzz_text_files(&text, "generation_config.json");
     if (target == 11) fuzz_text_files(&text, "chat_template.jinja");
     if (target == 12) fuzz_text_files(&text, "tokenizer_config.json");
+    if (target == 14) fuzz_modules(&text, &seeds[SEED_POOLING]);
+    if (target == 15) fuzz_modules(&seeds[SEED_MODULES], &text);
     buf_free(&text);
     remove_temp();
 }
@@ -551,7 +575,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_input in = {data, data + size};
     if (!*temp_dir) start();
-    enum { TARGETS = 14 };
+    enum { TARGETS = 16 };
     unsigned target = next_bytes(&in, 1) % (TARGETS + 3 * QUANTISED);
     if (target < TARGETS) run_target(target, &in);
     else fuzz_quantised((target - TARGETS) % QUANTISED, (target - TARGETS) / QUANTISED, &in);

@@ -447,6 +447,69 @@ static void test_refused(void) {
     close_schema(&x);
 }
 
+// A refusal says where in the schema it is of what, and quotes that, its beginning where it is long.
+static void test_quoted(void) {
+    static const struct { const char *schema, *ends; } cases[] = {
+        {"{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\", \"minLength\": -1}}}", "minLength of no whole number is not supported: #/properties/a/minLength is -1"},
+        {"{\"$defs\": {\"x\": {\"not\": {\"type\": \"null\"}}}, \"$ref\": \"#/$defs/x\"}", "not is not supported: #/$defs/x/not is {\"type\": \"null\"}"},
+        {"{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"file\"}]}", "a type that JSON does not have is not supported: #/anyOf/1/type is \"file\""},
+        {"{\"type\": [\"string\", \"int\"]}", "#/type/1 is \"int\""},
+        {"{\"maximum\": \"9\"}", "maximum of such a number is not supported: #/maximum is \"9\""},
+        {"{\"multipleOf\": 0.01}", "#/multipleOf is 0.01"},
+        {"{\"enum\": \"a\"}", "enum that is no list is not supported: #/enum is \"a\""},
+        {"{\"enum\": []}", "an empty enum is not supported: #/enum is []"},
+        {"{\"anyOf\": {}}", "anyOf that is no list is not supported: #/anyOf is {}"},
+        {"{\"properties\": [1,2]}", "#/properties is [1, 2]"},
+        {"{\"required\": [\"a\", 7]}", "required that names no text is not supported: #/required/1 is 7"},
+        {"{\"items\": 3, \"type\": \"array\"}", "a schema that is no object is not supported: #/items is 3"},
+        {"7", "a schema that is no object is not supported: # is 7"},
+        {"{\"$ref\": \"#/$defs/b\"}", "a $ref that leads nowhere is not supported: #/$ref is \"#/$defs/b\""},
+        {"{\"properties\": {\"p\": {\"pattern\": \"(?<=a)b\"}}}", "#/properties/p/pattern is \"(?<=a)b\""},
+        {"{\"allOf\": [{\"pattern\": \"a**\"}, {\"pattern\": \"b\"}]}", "#/allOf/0/pattern is \"a**\""},
+        {"{\"oneOf\": [{\"type\": \"null\"}, {\"type\": \"number\"}, {\"type\": \"integer\"}]}",
+         "oneOf whose alternatives 1 and 2 do not exclude each other is not supported: #/oneOf is [{\"type\": \"null\"}, {\"type\": \"number\"}, {\"type\": \"integer\"}]"},
+        {"{\"const\": 1, \"type\": \"string\"}", "a schema that no value fits is not supported: # is {\"const\": 1, \"type\": \"string\"}"},
+        {"{\"if\": \"0123456789012345678901234567890123456789012345678901234567890123456789\"}",
+         "#/if is \"01234567890123456789012345678901234567890123456789012345678..."},
+        {"{\"if\": [\"\\n\", {\"\\u00e4\": null}, true]}", "#/if is [\"\\n\", {\"\\u00e4\": null}, true]"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        followed x;
+        mote_error error;
+        int code = open_schema(&x, cases[i].schema, &error);
+        size_t n = strlen(error.message), m = strlen(cases[i].ends);
+        CHECK(code == MOTE_EINVAL && n > m && !strcmp(error.message + n - m, cases[i].ends), "%s: %s", cases[i].schema, error.message);
+        close_schema(&x);
+    }
+}
+
+// What a discriminator asks for: only what alternatives know, and nothing that they require or tell apart otherwise.
+static void test_discriminators(void) {
+#define KIND(v, more) "{\"type\": \"object\", \"properties\": {\"k\": {\"const\": " v more "}, \"n\": {\"type\": \"integer\"}}}"
+    static const char one[] = "{\"oneOf\": [" KIND("1", "") ", " KIND("2", "") "], \"discriminator\": {\"propertyName\": \"k\"}}";
+    static const char any[] = "{\"anyOf\": [" KIND("1", "") ", " KIND("2", "") ", {\"type\": \"null\"}], \"discriminator\": {\"propertyName\": \"k\"}}";
+    static const char free_any[] = "{\"anyOf\": [" KIND("1", "") ", " KIND("2", "") "]}";
+    static const char other[] = "{\"anyOf\": [{\"type\": \"object\"}, {\"type\": \"null\"}], \"discriminator\": {\"propertyName\": \"k\"}}";
+    static const char tuple[] = "{\"oneOf\": [{\"properties\": {\"v\": {\"const\": 1}, \"a\": {\"type\": \"string\"}}, \"required\": [\"a\"], \"type\": \"object\"}, "
+                                "{\"properties\": {\"v\": {\"const\": 2}, \"a\": {\"type\": \"null\"}}, \"required\": [\"a\"], \"type\": \"object\"}]}";
+    static const struct { const char *schema, *text; int ok; } cases[] = {
+        {one, "{\"k\": 2, \"n\": 3}", 1}, {one, "{\"n\": 3}", 0}, {one, "{}", 0}, {one, "{\"k\": 3}", 0}, {any, "null", 1}, {any, "{\"k\": 1}", 1}, {any, "{}", 0},
+        {free_any, "{}", 1}, {other, "{\"a\": 1}", 1}, {tuple, "{\"a\": null}", 1}, {tuple, "{\"a\": null, \"v\": 1}", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        CHECK(takes(cases[i].schema, cases[i].text) == cases[i].ok, "'%s' by %s", cases[i].text, cases[i].schema);
+    static const char *const refused[] = {"{\"oneOf\": [" KIND("1", "") ", " KIND("2", "") "]}",         // neither default nor discriminator
+        "{\"oneOf\": [" KIND("1", ", \"default\": 1") ", " KIND("1", ", \"default\": 1") "]}",
+        "{\"oneOf\": [" KIND("1", "") ", " KIND("1", "") "], \"discriminator\": {\"propertyName\": \"k\"}}",
+        "{\"oneOf\": [" KIND("1", "") ", " KIND("2", "") "], \"discriminator\": {\"propertyName\": \"m\"}}",
+        "{\"oneOf\": [" KIND("1", "") ", " KIND("2", "") "], \"discriminator\": 7, \"title\": \"x\"}"};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        followed x;
+        mote_error error;
+        CHECK(open_schema(&x, refused[i], &error) == MOTE_EINVAL && strstr(error.message, "do not exclude"), "%s: %s", refused[i], error.message);
+        close_schema(&x);
+    }
+#undef KIND
+}
+
 // Draft 4's exclusiveMinimum and OpenAPI's nullable, which jsonschema does not read.
 static void test_older(void) {
     static const struct { const char *schema, *text; int ok; } cases[] = {
@@ -555,6 +618,8 @@ int main(int argc, char **argv) {
     test_fixture_texts();
     test_annotations();
     test_refused();
+    test_quoted();
+    test_discriminators();
     test_older();
     test_mask();
     test_walks();

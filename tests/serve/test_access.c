@@ -89,7 +89,8 @@ static void test_no_key(void) {
     check_no_server("", "--api-key \"$(head -c 40000 /dev/zero | tr '\\0' k)\"", "longer than");
     check_no_server("", "--allow-host 'a b:c'", "--allow-host");
     static const struct { const char *text; size_t size; const char *holds; } files[] = {
-        {"", 0, "is empty"}, {"\n", 1, "is empty"}, {"\r\n", 2, "is empty"}, {"a\0b\n", 4, "zero byte"}, {"a\nb\n", 4, "control"}};
+        {"", 0, "is empty"}, {"\n", 1, "is empty"}, {"\r\n", 2, "is empty"}, {"a\0b\n", 4, "zero byte"}, {"a\tb\n", 4, "control"},
+        {"a\n\r\n\n b\n", 8, "line 4, begins or ends with a blank"}, {"\n\r\n\n", 4, "is empty"}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         temp_write("key", files[i].text, files[i].size);
         snprintf(arguments, sizeof arguments, "--api-key-file %s", temp_path("key"));
@@ -152,6 +153,101 @@ static void test_key_order(void) {
         free(said);
         stop(s);
     }
+}
+
+// ---- SIGHUP -----------------------------------------------------------------------------------------------------------
+
+static void wait_said(const char *text, int times) {
+    double until = now() + 20;
+    char *said = log_text();
+    while (count_of_text(said, text) < times && now() < until) {
+        usleep(10000);
+        free(said);
+        said = log_text();
+    }
+    CHECK(count_of_text(said, text) == times, "'%s' not said %d times: %s", text, times, said);
+    free(said);
+}
+
+// Keys are read again, several of them; a file that cannot be read, or holds none, changes nothing.
+static void test_reread(void) {
+    char arguments[600], path[512];
+    snprintf(path, sizeof path, "%s", temp_path("key"));
+    temp_write("key", "one\n", 4);
+    chmod(path, 0600);
+    snprintf(arguments, sizeof arguments, "--api-key-file %s --context 1024 --parallel 1", path);
+    server s = serve_logged("MOTE_API_KEY=other", arguments);
+    check_key(s, "X-Api-Key: ", "one", 200);
+    temp_write("key", "two\r\n\n\nthree", 12);
+    check_key(s, "X-Api-Key: ", "two", 401);
+    kill(s.pid, SIGHUP);
+    wait_said("read again, 2 keys", 1);
+    check_key(s, "X-Api-Key: ", "one", 401);
+    check_key(s, "X-Api-Key: ", "two", 200);
+    check_key(s, "Authorization: Bearer ", "three", 200);
+    check_key(s, "X-Api-Key: ", "two\r\nX-Api-Key: none", 200);
+    check_key(s, "X-Api-Key: ", "", 401);
+    static const char *const bad[] = {"", "\n\n", "four\n five\n", "four\tfive\n"};
+    for (int i = 0; i < 4; i++) {
+        temp_write("key", bad[i], strlen(bad[i]));
+        kill(s.pid, SIGHUP);
+        wait_said("what it held before stays, 2 keys", i + 1);
+        check_key(s, "X-Api-Key: ", "two", 200);
+        check_key(s, "X-Api-Key: ", "four", 401);
+    }
+    unlink(path);
+    kill(s.pid, SIGHUP);
+    wait_said("what it held before stays, 2 keys", 5);
+    CHECK(!mkfifo(path, 0600), "mkfifo: %s", strerror(errno));         // nobody will ever write to it
+    kill(s.pid, SIGHUP);
+    wait_said("what it held before stays, 2 keys", 6);
+    check_key(s, "X-Api-Key: ", "two", 200);
+    char *said = log_text();
+    CHECK(strstr(said, "No such file") && !strstr(said, "three"), "why, and no key: %s", said);
+    free(said);
+    unlink(path);
+    stop(s);
+}
+
+// Keys that stay are good at any time while others come and go.
+static void test_reread_races(void) {
+    char arguments[600];
+    temp_write("key", "stays\ngoes\n", 11);
+    snprintf(arguments, sizeof arguments, "--api-key-file %s --context 1024 --parallel 1", temp_path("key"));
+    server s = serve_logged("", arguments);
+    pid_t storm = fork();
+    if (storm == 0) {
+        for (;;) kill(s.pid, SIGHUP), usleep(1000);
+    }
+    for (int i = 0; i < 60; i++) {
+        check_key(s, "X-Api-Key: ", "stays", 200);
+        check_key(s, "X-Api-Key: ", "wrong", 401);
+    }
+    kill(storm, SIGKILL);
+    waitpid(storm, NULL, 0);
+    stop(s);
+}
+
+// Without a key file SIGHUP, however often it comes, lets answers finish; after nohup it does nothing.
+static void test_hangup(void) {
+    server s = serve_logged("", "--api-key k --parallel 1");
+    static const char asks[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: k\r\nContent-Length: 57\r\n\r\n"
+                               "{\"prompt\": \"Once\", \"max_tokens\": 300, \"ignore_eos\": true}";
+    int fd = dial(s);
+    tell(fd, asks, sizeof asks - 1);
+    usleep(300000);
+    for (int i = 0; i < 3; i++) kill(s.pid, SIGHUP), usleep(20000);
+    heard h = hear(fd);
+    CHECK(h.status == 200 && number(&h, "completion_tokens") == 300, "an answer at SIGHUP: %d %s", h.status, h.data);
+    forget(&h);
+    close(fd);
+    int code = end_of(s);
+    CHECK(code == 0, "ended with %d", code);
+    s = serve_logged("trap '' HUP;", "--context 1024 --parallel 1");
+    kill(s.pid, SIGHUP);
+    usleep(100000);
+    check_raw(s, MODELS "\r\n", 200, "\"id\"");
+    stop(s);
 }
 
 // ---- Names in Host ----------------------------------------------------------------------------------------------------
@@ -581,6 +677,9 @@ int main(int argc, char **argv) {
     test_no_key();
     test_long_key();
     test_key_order();
+    test_reread();
+    test_reread_races();
+    test_hangup();
     test_hosts();
     test_pages();
     test_at_head();

@@ -78,9 +78,13 @@ static void tell_stop(void *user) {
     told++;
 }
 
+static void awake(void *user) {
+    (void)user;
+}
+
 static void *run_door(void *user) {
     (void)user;
-    listener_run(&door, tell_stop);
+    listener_run(&door, awake, tell_stop);
     return NULL;
 }
 

@@ -18,7 +18,8 @@
 #include "../../program/write.c"
 
 typedef struct server { mote_runner *runner; } server;
-typedef struct connection { int status; char body[256]; } connection;
+typedef struct failure { int status; char message[600]; } failure;
+typedef struct connection { int status; char body[256]; failure told; } connection;
 
 static mote_seen seen;                     // of the only runner
 
@@ -39,11 +40,12 @@ static void connection_reply(connection *c, int status, const char *type, const 
 
 static void check(int busy, double since, int status, const char *body) {
     server s = {NULL};
-    connection c = {0, ""};
+    connection c = {0, "", {0, ""}};
     seen.busy = busy;
     seen.since = since;
     serve_health(&s, &c, NULL);
     CHECK(c.status == status && !strcmp(c.body, body), "busy %d, since %g: %d %s", busy, since, c.status, c.body);
+    CHECK(c.told.status == (status == 503 ? 503 : 0) && !c.told.message[0] == (status == 200), "what the log tells: %d '%s'", c.told.status, c.told.message);
 }
 
 int main(int argc, char **argv) {

@@ -15,7 +15,9 @@ static const api apis[] = {
     {API_CHAT, "/v1/chat/completions", "### Chat completions", "{\"messages\": [" GO "], \"max_tokens\": 1"},
     {API_COMPLETIONS, "/v1/completions", "### Completions", "{\"prompt\": \"go\", \"max_tokens\": 1"},
     {API_MESSAGES, "/v1/messages", "### Messages", "{\"messages\": [" GO "], \"max_tokens\": 1"},
-    {API_RESPONSES, "/v1/responses", "### Responses", "{\"input\": \"go\", \"max_output_tokens\": 1"}};
+    {API_RESPONSES, "/v1/responses", "### Responses", "{\"input\": \"go\", \"max_output_tokens\": 1"},
+    {API_EMBEDDINGS, "/v1/embeddings", "### Embeddings", "{\"input\": [4096]"},                       /* the first token of the script */
+    {API_RERANK, "/v1/rerank", "### Reranking", "{\"query\": \"q\", \"documents\": [\"go\"]"}};
 enum { APIS = sizeof apis / sizeof apis[0] };
 
 // ---- The table and the document --------------------------------------------------------------------------------------
@@ -67,10 +69,12 @@ static void test_document(void) {
 
 // ---- The table and the server ----------------------------------------------------------------------------------------
 
+static server reranker;                    // of a model that can
+
 static heard ask(server s, const api *a, const char *field, const char *value) {
     char body[1024];
     snprintf(body, sizeof body, "%s, \"%s\": %s}", a->body, field, value);
-    return post(s, a->path, body);
+    return post(a->bit == API_RERANK ? reranker : s, a->path, body);
 }
 
 static void check_refuses(server s, const api *a, const char *field, const char *value) {
@@ -234,7 +238,10 @@ static void test_thinking(server s) {
     check_refuses(s, &apis[2], "effort", "1, \"output_config\": {\"effort\": \"much\"}");
     check_refuses(s, &apis[2], "effort", "1, \"output_config\": {\"effort\": \"much\"}, \"thinking\": {\"type\": \"disabled\"}");
     check_refuses(s, &apis[3], "effort", "1, \"reasoning\": {\"effort\": \"much\"}");
-    check_refuses(s, &apis[3], "verbosity", "1, \"text\": {\"verbosity\": \"low\"}");
+    check_takes(s, &apis[3], "text.verbosity", "1, \"text\": {\"verbosity\": \"low\"}", 1);
+    check_takes(s, &apis[3], "text", "{\"verbosity\": \"medium\"}", 0);
+    check_takes(s, &apis[0], "verbosity", "\"low\"", 1);
+    check_takes(s, &apis[0], "verbosity", "\"medium\"", 0);
     check_refuses(s, &apis[3], "include", "[\"message.output_text.logprobs\"]");
     check_takes(s, &apis[3], "include", "[\"reasoning.encrypted_content\"]", 0);
 }
@@ -348,11 +355,50 @@ static void test_utf8(server s) {
     }
 }
 
+// No token at most: the prompt is read, and the next request finds it there.
+static void test_no_tokens(server s) {
+    static const struct { const char *path, *prompt, *most, *used, *holds[2]; } cases[] = {
+        {"/v1/chat/completions", "\"messages\": [{\"role\": \"user\", \"content\": \"Count the 1 of it\"}]", "max_tokens", "completion_tokens",
+         {"\"content\": \"\"}, \"finish_reason\": \"length\"", "\"delta\": {}, \"finish_reason\": \"length\""}},
+        {"/v1/chat/completions", "\"messages\": [{\"role\": \"user\", \"content\": \"Count the 2 of it\"}]", "max_completion_tokens", "completion_tokens",
+         {"\"content\": \"\"}, \"finish_reason\": \"length\"", "\"delta\": {}, \"finish_reason\": \"length\""}},
+        {"/v1/chat/completions", "\"messages\": [{\"role\": \"user\", \"content\": \"Count the 3 of it\"}], \"logprobs\": true", "n_predict", "completion_tokens",
+         {"\"logprobs\": {\"content\": []}, \"finish_reason\": \"length\"", "\"delta\": {}, \"finish_reason\": \"length\""}},
+        {"/v1/completions", "\"prompt\": \"Count the 4 of it, word by word\"", "max_tokens", "completion_tokens",
+         {"\"text\": \"\", \"logprobs\": null, \"finish_reason\": \"length\"", "\"text\": \"\", \"logprobs\": null, \"finish_reason\": \"length\""}},
+        {"/v1/messages", "\"messages\": [{\"role\": \"user\", \"content\": \"Count the 5 of it\"}]", "max_tokens", "output_tokens",
+         {"\"content\": [], \"stop_reason\": \"max_tokens\"", "\"stop_reason\": \"max_tokens\""}},
+        {"/v1/responses", "\"input\": \"Count the 6 of it\"", "max_output_tokens", "output_tokens", {"\"reason\": \"max_output_tokens\"", "event: response.incomplete"}}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (long streams = 0, read_before = 0; streams < 2; streams++) {
+            char body[512];
+            snprintf(body, sizeof body, "{%s, \"%s\": 0, \"stream\": %s, \"stream_options\": {\"include_usage\": true}}", cases[i].prompt, cases[i].most, streams ? "true" : "false");
+            long before = metric(s, "prompt_tokens_total"), made = metric(s, "generated_tokens_total");
+            heard h = post(s, cases[i].path, body);
+            CHECK(h.status == 200 && strstr(h.body, cases[i].holds[streams]), "%s: %d %s", body, h.status, h.body);
+            char used[64];
+            snprintf(used, sizeof used, "\"%s\": 0", cases[i].used);
+            CHECK(strstr(h.body, used), "%s: no %s: %s", body, used, h.body);
+            forget(&h);
+            CHECK(metric(s, "generated_tokens_total") == made, "%s: tokens were generated", body);
+            long read = metric(s, "prompt_tokens_total") - before;
+            const int is_raw = strstr(cases[i].path, "/v1/completions") != NULL;       /* the same text is read again */
+            CHECK(streams && !is_raw ? read < read_before : read > 0, "%s: %ld tokens were read, %ld before", body, read, read_before);
+            read_before = read;
+        }
+    heard h = post(s, "/v1/completions", "{\"prompt\": \"Once\", \"n_predict\": -1, \"ignore_eos\": true, \"stop\": \"e\"}");
+    CHECK(h.status == 200, "no limit: %d %s", h.status, h.body);
+    forget(&h);
+}
+
 // ---- Models; the prompt as a part of the answer ----------------------------------------------------------------------
 
 static void test_models(server s) {
     static const struct { const char *path, *holds; int status; } cases[] = {
-        {"/v1/models", "\"data\": [{\"id\": \"", 200}, {"/v1/models/org/mo.te", "{\"id\": \"org/mo.te\", \"object\": \"model\"", 200},
+        {"/v1/models", "\"data\": [{\"id\": \"", 200},
+        {"/v1/models", "\"max_model_len\": 4096, \"parallel\": 1, \"capabilities\": {\"chat\": true, \"enable_thinking\": true, "
+                       "\"reasoning_effort\": false, \"tools\": true}}]}", 200},
+        {"/v1/models/org/mo.te", "{\"id\": \"org/mo.te\", \"object\": \"model\"", 200},
         {"/v1/models/org%2Fm%6f%2ete", "{\"id\": \"org/mo.te\"", 200}, {"/v1/models/mote", "model_not_found", 404}, {"/v1/models/", "model_not_found", 404},
         {"/v1/models/org%2", "model_not_found", 404}, {"/v1/models/org/mo.tes", "model_not_found", 404}, {"/v1/modelsx", "there is no", 404}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -385,10 +431,20 @@ static void test_echo(server s) {
 
 // ---- What the server says ---------------------------------------------------------------------------------------------
 
-// The next line it says must begin and end with these; returns what stands between them.
+// The next line it says must begin and end with these; returns what stands between them. "mote: " before a method: a time and an id
+// come between.
 static const char *check_said(FILE *said, const char *begin, const char *end) {
-    static char line[512];
+    static char line[2048];
     size_t n = fgets(line, sizeof line, said) ? strlen(line) : 0, m = strlen(begin), k = strlen(end);
+    int year, month, day, hour, minute, head = 0;
+    double second;
+    char id[64];
+    if (!strncmp(begin, "mote: GET ", 10) || !strncmp(begin, "mote: POST ", 11)) {
+        int found = sscanf(line, "mote: %4d-%2d-%2dT%2d:%2d:%6lfZ %60s%n", &year, &month, &day, &hour, &minute, &second, id, &head);
+        if (!CHECK(found == 7 && year > 2023 && strchr(id, '-'), "no time and id: %s", line)) return "";
+        memmove(line + 5, line + head, n - (size_t)head + 1);
+        n -= (size_t)head - 5;
+    }
     if (!CHECK(n >= m + k && !strncmp(line, begin, m) && !strcmp(line + n - k, end), "said '%.*s', not '%s...%s'", (int)n, line, begin, end)) return "";
     line[n - k] = 0;
     return line + m;
@@ -405,16 +461,20 @@ static void test_log(void) {
     h = post(s, "/v1/completions", "{\"prompt\": [[1, 2, 3], [5, 6]], \"max_tokens\": 2, \"ignore_eos\": true}");
     forget(&h);
     const char *rest = check_said(said, "mote: POST /v1/completions 200: read 5 tokens, cached 0, wrote 4, ", " s\n");
-    CHECK(atof(rest) > 0 && strstr(rest, " tok/s, "), "speed and time: %s", rest);
+    CHECK(atof(rest) > 0 && strstr(rest, " tok/s, waited 0.00 s, reading 0.") && strstr(rest, " s, writing 0."), "speed and times: %s", rest);
     h = post(s, "/v1/completions", "{\"prompt\": [1, 2, 3, 4], \"max_tokens\": 2}");
     forget(&h);
     check_said(said, "mote: POST /v1/completions 200: read ", " s\n");
     h = post(s, "/v1/completions", "{");
     forget(&h);
-    check_said(said, "mote: POST /v1/completions 400, 0.", " s\n");
+    rest = check_said(said, "mote: POST /v1/completions 400: ", " s\n");
+    CHECK(strstr(rest, "the body"), "why: %s", rest);
+    h = post(s, "/v1/completions", "{\"prompt\": \"x\", \"temperature\": -3}");
+    forget(&h);
+    check_said(said, "mote: POST /v1/completions 400 (temperature): temperature must be a number from 0 to 100, 0.", " s\n");
     h = get(s, "/nosuch");
     forget(&h);
-    check_said(said, "mote: GET /nosuch 404, 0.", " s\n");
+    check_said(said, "mote: GET /nosuch 404: there is no /nosuch here: there are /, /health, ", " s\n");
     int fd = dial(s);
     post_on(fd, "/v1/completions", "{\"prompt\": [1, 2, 3], \"max_tokens\": 400, \"ignore_eos\": true}");
     while (metric(s, "sessions_busy") < 1) {
@@ -433,6 +493,57 @@ static void test_log(void) {
     close(fd);
 }
 
+// The number of a line's member; -1: there is none.
+static double logged(const char *line, const char *key) {
+    char name[64];
+    snprintf(name, sizeof name, "\"%s\": ", key);
+    const char *at = strstr(line, name);
+    return at ? atof(at + strlen(name)) : -1;
+}
+
+// The same as JSON; the id is that of the answer, and of its head. A request that waits for another: that time is told apart.
+static void test_log_json(void) {
+    FILE *said;
+    char line[2048] = "", id[128];
+    server s = serve_heard("--log-json --context 4096 --parallel 1", &said);
+    heard h = post(s, "/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"secret\"}], \"max_tokens\": 2}");
+    char *at = strstr(h.body, "\"id\": \"chatcmpl-"), *head = strstr(h.data, "\r\nX-Request-Id: chatcmpl-");
+    snprintf(id, sizeof id, "%.31s", at ? at : "no id");
+    CHECK(fgets(line, sizeof line, said) && !memcmp(line, "{\"time\": \"20", 12) && strstr(line, id), "'%s' is not in: %s", id, line);
+    CHECK(head && at && !strncmp(head + 16, at + 7, 25), "the id of the head: %s", h.data);
+    CHECK(logged(line, "status") == 200 && logged(line, "written_tokens") == 2 && strstr(line, "\"reason\": null"), "%s", line);
+    CHECK(!strstr(line, "secret"), "a text of a message: %s", line);
+    forget(&h);
+    h = post(s, "/v1/completions", "{\"prompt\": \"x\", \"top_p\": \"\\u001b[2J\", \"n\": 2}");
+    forget(&h);
+    CHECK(fgets(line, sizeof line, said) && logged(line, "status") == 400 && strstr(line, "\"field\": \"top_p\", \"reason\": \"top_p must be"), "%s", line);
+    h = post(s, "/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"\\u001b\\u009b\\u202e\\u007f\\n\\\"\"}]}]}");
+    forget(&h);
+    CHECK(fgets(line, sizeof line, said) && strstr(line, "of type \\\" \\u009b\\u202e\\u007f \\\""), "controls: %s", line);
+    for (const char *p = line; *p; p++) CHECK((unsigned char)*p >= 0x20 || (*p == '\n' && !p[1]), "a control character: %s", line);
+    int one = dial(s);
+    post_on(one, "/v1/completions", "{\"prompt\": \"Once\", \"max_tokens\": 300, \"ignore_eos\": true, \"stream\": true}");
+    char head_of_it;
+    CHECK(recv(one, &head_of_it, 1, MSG_PEEK) == 1, "no stream");      // it has its place in the queue
+    h = post(s, "/v1/completions", "{\"prompt\": \"Once\", \"max_tokens\": 1}");
+    forget(&h);
+    char other[2048] = "";
+    CHECK(fgets(other, sizeof other, said) && fgets(line, sizeof line, said), "two lines");
+    if (logged(line, "written_tokens") == 300) {           // which of them is written first is chance
+        char third[sizeof line];
+        memcpy(third, line, sizeof line);
+        memcpy(line, other, sizeof line);
+        memcpy(other, third, sizeof line);
+    }
+    CHECK(logged(other, "written_tokens") == 300 && logged(other, "queue_seconds") < 0.05 && logged(line, "written_tokens") == 1, "%s%s", other, line);
+    double took = logged(other, "write_seconds");
+    double waited = logged(line, "queue_seconds"), all = logged(line, "seconds");
+    CHECK(waited > took / 4 && all >= waited && logged(line, "write_seconds") < took, "waited %g of %g s, beside %g s: %s", waited, all, took, line);
+    close(one);
+    stop(s);
+    fclose(said);
+}
+
 int main(int argc, char **argv) {
     static const char *const scripts[] = {"</think>\n\nHello."}, *const folders[] = {"hub", "models--org--mo.te", "snapshots", "1"};
     char folder[512], arguments[600];
@@ -449,6 +560,7 @@ int main(int argc, char **argv) {
     setenv("HF_HOME", temp_dir, 1);
     snprintf(arguments, sizeof arguments, "-m org/mo.te --device cpu --context 4096 --parallel 1");
     server parrot = serve(arguments), s = serve("--context 4096 --parallel 2");
+    reranker = serve("-m tests/fixtures/embedding/qwen3-reranker --device cpu --context 512 --parallel 1");
     test_rules(parrot);
     test_ends(parrot);
     test_unknown(parrot);
@@ -460,9 +572,12 @@ int main(int argc, char **argv) {
     test_models(parrot);
     test_seeds(s);
     test_echo(s);
+    test_no_tokens(s);
     stop(parrot);
+    stop(reranker);
     stop(s);
     test_log();
+    test_log_json();
     temp_close();
     return test_main_end();
 }

@@ -169,6 +169,14 @@ static int run_logprobs(trial *t, mote_error *err) {
     return code;
 }
 
+static int run_embed(trial *t, mote_error *err) {
+    const int32_t ids[] = {5, 6, 7};
+    float embedding[256];                                   // the demo's hidden_size
+    int code = mote_embed(t->s, ids, 3, &(mote_embedding){.pooling = MOTE_POOLING_MEAN}, embedding, err);
+    t->got.count = t->got.size = !code && embedding[0] != 0;
+    return code;
+}
+
 static int run_ask_count(trial *t, mote_error *err) {
     size_t read = 0, total = 0;
     int code = mote_ask_count(t->s, "And?", NULL, &read, &total, err);
@@ -311,6 +319,7 @@ static void test_memory(const mote_model *demo) {
         {"drop thinking", NULL, run_drop, whole_answer, 0},
         {"restore", NULL, run_restore, whole_answer, 0},
         {"log-probabilities", NULL, run_logprobs, whole_answer, 0},
+        {"embedding", NULL, run_embed, whole_answer, 0},
         {"count", NULL, run_ask_count, whole_answer, 0},
         {"clone", NULL, run_clone, whole_clone, 0},
         {"checkpoint", NULL, run_checkpoint, whole_checkpoint, 0},

@@ -73,6 +73,10 @@ static void test_null_sessions(const mote_model *demo) {
     EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, &id, 1, 0, NULL, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, &id, 1, 1, &told, NULL, &failure));
     EXPECT(MOTE_OK, mote_feed_logprobs(s, NULL, 0, 0, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_embed(NULL, &id, 1, NULL, &logprob, &failure));
+    EXPECT(MOTE_EINVAL, mote_embed(s, NULL, 1, NULL, &logprob, &failure));
+    EXPECT(MOTE_EINVAL, mote_embed(s, &id, 1, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_embed(s, &id, 0, NULL, &logprob, &failure));
     EXPECT(MOTE_EINVAL, mote_drop_thinking(NULL, NULL, &failure));
     EXPECT(MOTE_OK, mote_drop_thinking(s, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_ask_count(NULL, "a", NULL, NULL, NULL, &failure));

@@ -212,7 +212,7 @@ typedef struct damage { const char *what; int layer; float *at; } damage;
 static damage damage_of(const mote_session *s, int i) {
     const config *c = &s->m->c;
     int delta = layer_of(s->m, LAYER_DELTANET), attention = layer_of(s->m, LAYER_ATTENTION);
-    size_t row = (size_t)(c->shapes.attention.kv_heads * c->shapes.attention.head_dim), last = (size_t)(s->count - 1) * row;
+    size_t row = (size_t)(s->m->largest.attention.kv_heads * s->m->largest.attention.head_dim), last = (size_t)(s->count - 1) * row;
     size_t mtp = (size_t)(s->block_at - 1) * row;
     const damage all[] = {{"logits", -1, s->at.logits + 5},
                           {"final row", -1, session_final_row(s) + 1},

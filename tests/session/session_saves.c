@@ -10,7 +10,7 @@ static mote_session *kv_session(const fixture *f, int chunk, int kv) {
 static void test_kv_conversion(const fixture *f, int from, int to) {
     mote_session *s = kv_session(f, 0, from), *t = kv_session(f, 5, to);
     mote_session *back = kv_session(f, 0, from);
-    size_t size, other, wide = (size_t)(f->m->c.shapes.attention.kv_heads * f->m->c.shapes.attention.head_dim), n = 13 * wide;
+    size_t size, other, wide = (size_t)(f->m->largest.attention.kv_heads * f->m->largest.attention.head_dim), n = 13 * wide;
     float *want = (float *)allocate(n * 4), *got = (float *)allocate(n * 4), *twice = (float *)allocate(n * 4);
     advance(s, f, 13);
     advance(t, f, 6);

@@ -274,10 +274,12 @@ int main(int argc, char **argv) {
     test_words();
     test_small_tokenizer();
     test_added_words();
+    test_template();
     test_refusals();
     test_rare_bytes();
     test_first_space();
     test_small_spaces();
+    test_normalized_goldens();
     test_space_refusals();
     test_demo();
     test_tokenizer("qwen3", "tokenizer.json", test_brief ? 100000 : 1000000);

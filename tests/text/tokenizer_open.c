@@ -87,40 +87,78 @@ static int same_ids(const buf *a, const buf *b) {
     return a->size == b->size && (!a->size || !memcmp(a->data, b->data, a->size));
 }
 
-// The longest added token at text + at, none of whose bytes is marked: by comparing with all of them.
-static const added_token *find_added(const tokenizer *t, const buf *text, const char *marks, size_t at) {
+// The longest added token of a set at text + at, none of whose bytes is marked: by comparing with all of them.
+static const added_token *find_added(const added_set *set, const buf *text, const char *marks, size_t at) {
     const added_token *found = NULL;
-    for (uint32_t i = 0; i < t->raw.count; i++) {
-        const added_token *a = t->raw.list + i;
+    for (uint32_t i = 0; i < set->count; i++) {
+        const added_token *a = set->list + i;
         if (a->size > text->size - at || memcmp(text->data + at, a->text, a->size)) continue;
         if (!memchr(marks + at, 1, a->size) && (!found || a->size > found->size)) found = a;
     }
     return found;
 }
 
-// What tokenizer_encode must give, said another way: marks has a 1 for each byte from outside.
-static void encode_by_marks(const tokenizer *t, const buf *text, const char *marks, buf *ids) {
+typedef void between_marks(const tokenizer *t, const buf *text, const char *marks, buf *ids);
+
+static void split_by_marks(const tokenizer *t, const added_set *set, const buf *text, const char *marks, buf *ids, between_marks *between) {
     size_t done = 0;
     for (size_t at = 0; at <= text->size;) {
-        const added_token *found = at < text->size ? find_added(t, text, marks, at) : NULL;
+        const added_token *found = at < text->size ? find_added(set, text, marks, at) : NULL;
         if (!found && at++ < text->size) continue;
-        size_t end = found ? at : text->size;
-        encode(t, text->data + done, end - done, !memchr(marks + done, 1, end - done), ids);
+        buf piece = {text->data + done, (found ? at : text->size) - done, 0, 0};
+        if (piece.size) between(t, &piece, marks + done, ids);
         if (!found) break;
         buf_add(ids, &found->id, sizeof found->id);
         done = at += found->size;
     }
 }
 
+static void piece_by_marks(const tokenizer *t, const buf *text, const char *marks, buf *ids) {
+    encode(t, text->data, text->size, t->characters ? 0 : !memchr(marks, 1, text->size), ids);
+}
+
+static void words_by_marks(const tokenizer *t, const buf *text, const char *marks, buf *ids) {
+    encoder e = {.t = t, .ids = ids};
+    text_piece all = {text->data, text->data + text->size, text->data, NULL, 0};
+    (void)marks;
+    encode_words(&e, &all);
+    buf_free(&e.nodes);
+    buf_free(&e.heap);
+}
+
+// A piece between two tokens of the raw set: SentencePiece's spaces, then the normalised set, or the reverse.
+static void normal_by_marks(const tokenizer *t, const buf *text, const char *marks, buf *ids) {
+    buf normal = EMPTY, normal_marks = EMPTY;
+    if (!t->characters) piece_by_marks(t, text, marks, ids);
+    else if (t->late_spaces) split_by_marks(t, &t->normalized, text, marks, ids, piece_by_marks);
+    if (!t->characters || t->late_spaces) return;
+    if (t->space == SPACE_ALWAYS) buf_add(&normal, " ", 1), buf_add(&normal_marks, "", 1);
+    for (const char *p = text->data, *end = p + text->size, *from; p < end;) {
+        from = p;
+        uint32_t c = utf8_next(&p, end);
+        utf8_put(&normal, c == 0x2581 ? ' ' : c);
+        while (normal_marks.size < normal.size) buf_add(&normal_marks, memchr(marks + (from - text->data), 1, (size_t)(p - from)) ? "\1" : "", 1);
+    }
+    split_by_marks(t, &t->normalized, &normal, normal_marks.data, ids, words_by_marks);
+    buf_free(&normal);
+    buf_free(&normal_marks);
+}
+
+// What tokenizer_encode must give, said another way: marks has a 1 for each byte from outside.
+static void encode_by_marks(const tokenizer *t, const buf *text, const char *marks, buf *ids) {
+    split_by_marks(t, &t->raw, text, marks, ids, normal_by_marks);
+}
+
 // Random texts of added tokens, their beginnings and ends, and words, of which random ranges are from outside.
 static void test_ranges(const tokenizer *t, const char *name, int rounds) {
     static const char *const words[] = {"a",  "ab ", "It is 21.\n", "\n\n", "e\u0301", "\u0301", "e\u0301\u0301",
-                                        "<", "|>",  "\xE2",        "2"};
+                                        "<", "|>",  "\xE2",        "2", "\u2581"};
     int cut = 0;
     for (int round = 0; round < rounds; round++) {
         buf text = EMPTY, ids = EMPTY, want = EMPTY, all = EMPTY, ranges = EMPTY;
         for (int i = random_int(1, 6); i > 0; i--) {
-            const added_token *a = t->raw.list + random_int(0, (int)t->raw.count - 1);
+            const added_set *set = t->normalized.count && random_int(0, 1) ? &t->normalized : &t->raw;
+            const added_token *a = set->list + random_int(0, (int)set->count - 1);
             uint32_t from = random_int(0, 2) ? 0 : (uint32_t)random_int(0, (int)a->size - 1);
             uint32_t size = random_int(0, 2) ? a->size - from : (uint32_t)random_int(0, (int)(a->size - from));
             if (random_int(0, 1)) buf_add(&text, a->text + from, size);
@@ -178,7 +216,7 @@ static void test_added(const tokenizer *t, const char *name) {
             int part = holds_added(t, a, 1, 2) || holds_added(t, a, a->size, a->size + 1u);
             int beside = holds_added(t, a, 0, 1) && holds_added(t, a, a->size + 1u, a->size + 2u);
             CHECK(!all && !part, "%s: <%s>: text from outside became %u", name, a->text, a->id);
-            CHECK(beside == !normalized, "%s: <%s>: beside text from outside", name, a->text);
+            CHECK(beside == (!normalized || t->characters), "%s: <%s>: beside text from outside", name, a->text);
             CHECK(holds_added(t, a, 0, 0), "%s: <%s>: not found in trusted text", name, a->text);
         }
     }
@@ -271,6 +309,10 @@ static const refusal refusals[] = {
     {DECODER, TEMPLATE("[" FIRST "]", "{\"<s>\":{\"ids\":[]}}"), FORMAT, "to be in special_tokens"},
     {DECODER, TEMPLATE("[" FIRST "]", "{\"<s>\":{\"ids\":[-1]}}"), FORMAT, "to be in special_tokens"},
     {DECODER, TEMPLATE("[" FIRST "," FIRST "]", "{\"<s>\":{\"ids\":[1]}}"), UNSUPPORTED, "more than one token before"},
+    {DECODER, TEMPLATE("[{\"Sequence\":{\"id\":\"A\"}}," FIRST "]", "{}"), FORMAT, "to be in special_tokens"},
+    {DECODER, TEMPLATE("[{\"Sequence\":{\"id\":\"A\"}}," FIRST "]", "{\"<s>\":{\"ids\":[1,2]}}"), FORMAT, "to be in special_tokens"},
+    {DECODER, TEMPLATE("[{\"Sequence\":{\"id\":\"A\"}}," FIRST "]", "{\"<s>\":{\"ids\":[99999]}}"), FORMAT, "no token has id 99999"},
+    {DECODER, TEMPLATE("[{\"Sequence\":{\"id\":\"A\"}}," FIRST "," FIRST "]", "{\"<s>\":{\"ids\":[1]}}"), UNSUPPORTED, "more than one token after"},
     {NORMALIZER, "{\"type\":\"NFKC\"}", UNSUPPORTED, "normalizer \"NFKC\""},
     {NORMALIZER, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}", UNSUPPORTED,
      "\"Lowercase\""},
@@ -342,6 +384,26 @@ static void check_refusal(int code, int want, const tokenizer *t, const mote_err
     int one_line = !strchr(err->message, '\n') && strstr(err->message, "tokenizer.json");
     CHECK(code == want && err->code == code && !t && one_line && strstr(err->message, part),
           "code %d, not %d: <%s>, not <%s>", code, want, code ? err->message : "opened", part);
+}
+
+// The tokens around a text, which are the caller's to put there.
+static void test_template(void) {
+    static const struct { const char *single; int32_t begin, end; } around[] = {
+        {"[{\"Sequence\":{\"id\":\"A\"}}]", -1, -1},
+        {"[" FIRST ",{\"Sequence\":{\"id\":\"A\"}}]", 7, -1},
+        {"[{\"Sequence\":{\"id\":\"A\"}}," FIRST "]", -1, 7},
+        {"[" FIRST ",{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"<e>\",\"type_id\":0}}]", 7, 8}};
+    for (size_t i = 0; i < COUNT(around); i++) {
+        char text[512];
+        tokenizer *t;
+        mote_error err;
+        snprintf(text, sizeof text, TEMPLATE("%s", "{\"<s>\":{\"ids\":[7]},\"<e>\":{\"ids\":[8]}}"), around[i].single);
+        if (!CHECK(!open_parts(&t, DECODER, text, -1, &err), "%s", err.message)) continue;
+        CHECK(t->begin == around[i].begin && t->end == around[i].end, "template %zu: %d and %d around a text", i, t->begin, t->end);
+        const int32_t ids[] = {'b', 'a'};
+        CHECK(ids_are(t, "ba", 1, ids, 2), "template %zu: a text's own tokens", i);
+        tokenizer_free(t);
+    }
 }
 
 static void test_refusals(void) {

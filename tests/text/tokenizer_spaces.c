@@ -68,7 +68,7 @@ static void test_small_spaces(void) {
     static const space_file file = {SPACES_ALWAYS, "null", STRIP("1"), -1, NULL};
     static const int32_t bytes[] = {S_SPACE, S_E, 3 + 0xE4, 3 + 0xB8, 3 + 0xAD, 3 + '\n', S_B};
     static const int32_t marks[] = {S_SPACE, S_SPACE_AB, S_SPACE_A, S_SPACE_A}, control[] = {S_SPACE, 3 + '<', 3 + 's', 3 + '>'};
-    static const int32_t two = S_TWO, begin[] = {1, S_SPACE_A}, wrong[] = {S_SPACE, 3 + 0xEF, 3 + 0xBF, 3 + 0xBD, S_A};
+    static const int32_t two = S_TWO, begin[] = {1, S_A}, wrong[] = {S_SPACE, 3 + 0xEF, 3 + 0xBF, 3 + 0xBD, S_A};
     tokenizer *t;
     mote_error err;
     size_t n;
@@ -86,6 +86,54 @@ static void test_small_spaces(void) {
     test_added(t, "spaces");
     test_ranges(t, "spaces", test_brief ? 500 : 20000);
     tokenizer_free(t);
+    static const space_file late = {"null", METASPACE("always"), STRIP("1"), -1, NULL};
+    if (!CHECK(!open_spaces(&t, &late, &err), "%s", err.message)) return;
+    test_added(t, "Metaspace");
+    test_ranges(t, "Metaspace", test_brief ? 500 : 20000);
+    tokenizer_free(t);
+}
+
+// tests/fixtures/spaces.jsonl: tokenizers whose added tokens are normalised, each followed by texts and the ids that the tokenizers
+// library makes of them.
+static void test_normalized_goldens(void) {
+    static char line[1 << 16];
+    FILE *in = fopen("tests/fixtures/spaces.jsonl", "r");
+    tokenizer *t = NULL;
+    mote_error err;
+    int files = 0, texts = 0;
+    if (!CHECK(in != NULL, "tests/fixtures/spaces.jsonl")) return;
+    while (fgets(line, sizeof line, in)) {
+        json j;
+        if (!strncmp(line, "{\"version\"", 10)) {
+            tokenizer_free(t);
+            t = NULL;
+            write_temp(line, strlen(line));
+            if (!CHECK(!tokenizer_open(&t, temp_dir, &err), "file %d: %s", files, err.message)) break;
+            CHECK(tokenizer_is_added(t, 300) && tokenizer_find(t, "<t>") == 300, "file %d: find", files);
+            files++;
+            continue;
+        }
+        if (!CHECK(t && !json_parse(&j, line, strlen(line), "golden", &err), "no golden: %s", line)) break;
+        buf text = EMPTY, want = EMPTY, ids = EMPTY;
+        size_t size = json_string(&j, json_get(&j, 0, "text"), NULL, 0);
+        json_string(&j, json_get(&j, 0, "text"), (char *)buf_add(&text, NULL, size), size);
+        for (uint32_t k = json_get(&j, 0, "ids") + 1; k < j.nodes[json_get(&j, 0, "ids")].next; k = j.nodes[k].next) {
+            double id = 0;
+            json_double(&j, k, &id);
+            int32_t one = (int32_t)id;
+            buf_add(&want, &one, sizeof one);
+        }
+        int code = tokenizer_encode(t, text.data, text.size, NULL, 0, &ids, &err);
+        CHECK(!code && same_ids(&ids, &want), "file %d: %.*s", files - 1, (int)text.size, text.data);
+        texts++;
+        buf_free(&text);
+        buf_free(&want);
+        buf_free(&ids);
+        json_free(&j);
+    }
+    tokenizer_free(t);
+    fclose(in);
+    CHECK(files == 6 && texts > 300, "%d files, %d texts", files, texts);
 }
 
 static void test_space_refusals(void) {

@@ -1,0 +1,111 @@
+/* layers/shape.c: shapes as tables of fields, and the features that fields ask of who computes. Knows no kind of layer.
+
+   A shape is the numbers of a layer, or of another part of a model. Its fields are one table, NAME_FIELDS(X), with a row for each:
+
+     X(type, name, widen, feature, report)
+       type      int or float
+       widen     how the shape that scratch is laid out for, the largest of all layers, has it: MAX, or NONE: scratch does not depend on it
+       feature   what a field asks of an executor: SET(feature) if it is not 0, ZERO(feature) if it is; NONE: a number that every one takes
+       report    its name in mote_info; "": it is not told
+
+   SHAPE makes of that the struct and its rows. What goes through all fields reads the rows: widening, features, the fingerprint of saved
+   sessions, mote_info. So whoever adds a field adds it here alone, and to what computes with it. */
+
+/* What a layer may ask for, and which executors do it: run/cpu.c; run/step.cu; run/prefill.cu, without which prompts are decoded. A layer
+   that asks for what its device has not is refused by these words. Of what no field can say, a kind's name_features tells. */
+#define FEATURES(X)                                                                                                                  \
+    /* name            CPU step prefill  "layer 3: ... are not supported on a GPU" */                                                 \
+    X(OUTPUT_GATE,      1,  1,  1,       "output gates of attention")                                                                \
+    X(QK_NORM,          1,  1,  1,       "norms of queries and keys")                                                                \
+    X(NO_ROPE,          1,  1,  1,       "queries and keys that are not rotated")                                                    \
+    X(SHARED_EXPERT,    1,  1,  1,       "shared experts")                                                                           \
+    X(WEIGHTS_OF_ALL,   1,  1,  1,       "router weights that are shares of all experts")                                            \
+    X(UNLIKE_EXPERTS,   1,  0,  0,       "experts of different dtypes")                                                              \
+    X(UNLIKE_GATE_UP,   1,  0,  0,       "a gate_proj and an up_proj of different dtypes")
+
+enum feature {
+    FEATURE_NONE,
+#define X(NAME, cpu, step, prefill, text) FEATURE_##NAME,
+    FEATURES(X)
+#undef X
+    FEATURE_COUNT
+};
+
+static const char *const feature_names[FEATURE_COUNT] = {
+    "",
+#define X(NAME, cpu, step, prefill, text) text,
+    FEATURES(X)
+#undef X
+};
+
+typedef uint64_t feature_set;                  /* bit f: enum feature */
+static_assert((int)FEATURE_COUNT <= 64, "a feature_set has 64 bits");
+
+static feature_set feature_bit(enum feature f) {
+    return f == FEATURE_NONE ? 0 : (feature_set)1 << f;
+}
+
+enum executor_kind { EXECUTOR_CPU, EXECUTOR_STEP, EXECUTOR_PREFILL, EXECUTOR_KINDS };
+
+/* What each executor does. */
+static const feature_set executor_features[EXECUTOR_KINDS] = {
+#define X(NAME, cpu, step, prefill, text) | (feature_set)cpu << FEATURE_##NAME
+    0 FEATURES(X),
+#undef X
+#define X(NAME, cpu, step, prefill, text) | (feature_set)step << FEATURE_##NAME
+    0 FEATURES(X),
+#undef X
+#define X(NAME, cpu, step, prefill, text) | (feature_set)prefill << FEATURE_##NAME
+    0 FEATURES(X),
+#undef X
+};
+
+enum widening { WIDEN_NONE, WIDEN_MAX };
+
+/* A field of a shape. All are of four bytes, field i at byte 4 i. */
+typedef struct shape_field {
+    const char *name, *report;
+    int is_float;
+    enum widening widen;
+    enum feature feature;
+    int set;                                   /* it asks for the feature if it is: 1 not 0, 0 0 */
+} shape_field;
+
+#define FIELD_NONE FEATURE_NONE, 0
+#define FIELD_SET(feature) FEATURE_##feature, 1
+#define FIELD_ZERO(feature) FEATURE_##feature, 0
+#define FIELD_MEMBER(type, name, widen, feature, report) type name;
+#define FIELD_ROW(type, name, widen, feature, report) {#name, report, (type)0.5f != 0, WIDEN_##widen, FIELD_##feature},
+
+/* Struct name_shape, and its rows, name_fields. */
+#define SHAPE(NAME, name)                                                                                                            \
+    typedef struct name##_shape { NAME##_FIELDS(FIELD_MEMBER) } name##_shape;                                                        \
+    FIELDS(NAME, name, sizeof(name##_shape))
+#define FIELDS(NAME, name, size)                                                                                                     \
+    static const shape_field name##_fields[] = {NAME##_FIELDS(FIELD_ROW)};                                                           \
+    enum { NAME##_FIELD_COUNT = sizeof name##_fields / sizeof *name##_fields };                                                      \
+    static_assert((size) == 4 * NAME##_FIELD_COUNT, "fields of four bytes");
+
+/* Field i. */
+static double shape_value(const void *shape, const shape_field *fields, int i) {
+    int32_t whole;
+    float real;
+    memcpy(&whole, (const char *)shape + 4 * i, sizeof whole);
+    memcpy(&real, (const char *)shape + 4 * i, sizeof real);
+    return fields[i].is_float ? (double)real : whole;
+}
+
+/* Makes a shape of that kind large enough for another one. */
+static void shape_widen(void *largest, const void *shape, const shape_field *fields, int count) {
+    for (int i = 0; i < count; i++)
+        if (fields[i].widen == WIDEN_MAX && shape_value(shape, fields, i) > shape_value(largest, fields, i))
+            memcpy((char *)largest + 4 * i, (const char *)shape + 4 * i, 4);
+}
+
+/* What the fields of a shape ask for. */
+static feature_set shape_features(const void *shape, const shape_field *fields, int count) {
+    feature_set all = 0;
+    for (int i = 0; i < count; i++)
+        if ((shape_value(shape, fields, i) != 0) == fields[i].set) all |= feature_bit(fields[i].feature);
+    return all;
+}

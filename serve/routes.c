@@ -1,0 +1,87 @@
+/* serve/routes.c: which path goes where. A new path is a line of the table; its function stands in a file of its own. */
+
+/* The page loads nothing from elsewhere, and nothing may frame it. */
+static void serve_page(server *s, connection *c, const json *j) {
+    static const char page[] =
+#include "page.inc"                        /* made of serve/page/ by the Makefile */
+        ;
+    const char *more_head = c->more_head;
+    (void)s;
+    (void)j;
+    c->more_head = "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                   "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n";
+    connection_reply(c, 200, "text/html; charset=utf-8", page, sizeof page - 1);
+    c->more_head = more_head;
+}
+
+typedef struct route {
+    const char *method, *path;             /* one that ends with / goes on */
+    int is_open;                           /* asks for no key */
+    void (*function)(server *s, connection *c, const json *j);
+} route;
+
+static const route route_table[] = {
+    {"GET", "/", 1, serve_page},
+    {"GET", "/health", 1, serve_health},
+    {"GET", "/metrics", 0, serve_metrics},
+    {"GET", "/v1/models", 0, serve_models},
+    {"GET", models_path, 0, serve_model_named},
+    {"POST", "/v1/chat/completions", 0, serve_chat},
+    {"POST", "/v1/completions", 0, serve_completions},
+    {"POST", "/v1/messages", 0, serve_messages},
+    {"POST", "/v1/messages/count_tokens", 0, serve_count_tokens},
+    {"POST", "/v1/responses", 0, serve_responses},
+    {"POST", "/v1/embeddings", 0, serve_embeddings},
+    {"POST", "/v1/rerank", 0, serve_rerank},
+    {"POST", "/v2/rerank", 0, serve_rerank},
+    {"POST", "/tokenize", 0, serve_tokenize},
+    {"POST", "/detokenize", 0, serve_detokenize},
+
+    /* As llama.cpp's server has them */
+    {"GET", "/models", 0, serve_models},
+    {"GET", "/props", 0, serve_props},
+    {"GET", "/slots", 0, serve_slots},
+    {"POST", "/chat/completions", 0, serve_chat},
+    {"POST", "/completion", 0, serve_native_completions},
+    {"POST", "/completions", 0, serve_native_completions},
+
+    /* As Ollama has them */
+    {"GET", "/api/version", 0, serve_ollama_version},
+    {"GET", "/api/tags", 0, serve_ollama_tags},
+    {"GET", "/api/ps", 0, serve_ollama_tags},
+    {"POST", "/api/chat", 0, serve_ollama_chat},
+    {"POST", "/api/generate", 0, serve_ollama_generate},
+};
+enum { ROUTE_COUNT = sizeof route_table / sizeof route_table[0] };
+
+static int route_is_of(const route *r, const char *path) {
+    size_t n = strlen(r->path);
+    return n > 1 && r->path[n - 1] == '/' ? !strncmp(path, r->path, n) : !strcmp(path, r->path);
+}
+
+/* All paths, for who has found none. */
+static void list_routes(char *out, size_t capacity) {
+    size_t n = 0;
+    out[0] = 0;
+    for (int i = 0; i < ROUTE_COUNT && n < capacity; i++)
+        n += (size_t)snprintf(out + n, capacity - n, "%s%s", i ? ", " : "", route_table[i].path);
+}
+
+/* The route of a request; NULL, and refused: there is none. *allow: the methods that its path takes. */
+static const route *find_route(const http_request *q, const char **allow, failure *f) {
+    char known[512];
+    *allow = NULL;
+    for (int i = 0; i < ROUTE_COUNT; i++) {
+        const route *r = &route_table[i];
+        if (!route_is_of(r, q->path)) continue;
+        if (!strcmp(q->method, r->method) || (!strcmp(q->method, "HEAD") && !strcmp(r->method, "GET"))) return r;
+        *allow = strcmp(r->method, "GET") ? r->method : "GET, HEAD";
+    }
+    if (*allow) {
+        refuse(f, 405, NULL, "%.100s does not take %s: it takes %s", q->path, q->method, *allow);
+    } else {
+        list_routes(known, sizeof known);
+        refuse(f, 404, NULL, "there is no %.60s here: there are %s", q->path, known);
+    }
+    return NULL;
+}

@@ -1,0 +1,177 @@
+// Tests of shapes: that each field of each table is in the fingerprint, in what the largest shape is widened to, and in the features that
+// are asked for; and that what an executor does not do is refused by name.
+// Usage: test_shapes, from the top of the repository.
+
+#include "inside.h"
+#include "api.h"
+#include "field_tables.h"
+
+// A model of three layers that has each kind of layer; the caller's to config_free.
+static config model_of_all_kinds(void) {
+    config c;
+    memset(&c, 0, sizeof c);
+    c.family = &model_families[0];
+    c.layers = 3;
+    c.layer = (config_layer *)allocate(4 * sizeof *c.layer);
+    memset(c.layer, 0, 4 * sizeof *c.layer);
+    c.layer[0] = config_layer_of(LAYER_DELTANET, LAYER_MOE);
+    c.layer[1] = c.layer[3] = config_layer_of(LAYER_ATTENTION, LAYER_MLP);
+    c.layer[2] = config_layer_of(LAYER_ATTENTION, LAYER_MOE);
+    return c;
+}
+
+// Sets field i of a shape to a value that it had not.
+static void change_field(void *shape, const shape_field *row, int i) {
+    const int32_t whole = (int32_t)shape_value(shape, row, i) + 1;
+    const float real = (float)shape_value(shape, row, i) + 0.5f;
+    memcpy((char *)shape + 4 * i, row[i].is_float ? (const void *)&real : (const void *)&whole, 4);
+}
+
+// Each field of a model, in each layer, is in its fingerprint; so are the kinds of layers, their order and the family.
+static void shapes_fingerprint(void) {
+    config c = model_of_all_kinds();
+    const uint64_t before = config_fingerprint(&c);
+    for (int i = 0; i < CONFIG_FIELD_COUNT; i++) {
+        config other = c;
+        if (!strcmp(config_fields[i].name, "layers")) continue;       // a change of it reads other layers
+        change_field(&other, config_fields, i);
+        CHECK(config_fingerprint(&other) != before, "config.%s", config_fields[i].name);
+    }
+    for (int l = 0; l < 3 * (c.layers + 1); l++) {
+        config_layer *of = &c.layer[l / 3], kept = *of;
+        sublayer_shape *s = l % 3 ? &of->ffn : &of->mixer;
+        const shape_field *row = l % 3 == 2 ? rope_fields : layer_fields[s->kind].row;
+        const int count = l % 3 == 2 ? ROPE_FIELD_COUNT : layer_fields[s->kind].count;
+        for (int i = 0; i < count; i++) {
+            change_field(l % 3 == 2 ? (void *)&of->rope : (void *)&s->of, row, i);
+            CHECK(config_fingerprint(&c) != before, "layer %d: %s.%s", l / 3, l % 3 == 2 ? "rope" : layer_kind_names[s->kind], row[i].name);
+            *of = kept;
+        }
+    }
+    CHECK(config_fingerprint(&c) == before, "a model is its own");
+    c.layer[0].mixer.kind = LAYER_ATTENTION;
+    CHECK(config_fingerprint(&c) != before, "another mixer");
+    c.layer[0].mixer.kind = LAYER_DELTANET;
+    c.family = &model_families[1];
+    CHECK(config_fingerprint(&c) != before, "another family");
+    config_free(&c);
+}
+
+// A field that is widened is the largest of all layers; others stay as they are. Whatever may be told is at most LAYER_SIZES numbers.
+static void shapes_widening(void) {
+    for (int k = 0; k < LAYER_KIND_COUNT; k++) {
+        const shape_field *row = layer_fields[k].row;
+        any_shape one, two, most;
+        memset(&one, 0, sizeof one);
+        memset(&two, 0, sizeof two);
+        memset(&most, 0, sizeof most);
+        for (int i = 0; i < layer_fields[k].count; i++) {
+            change_field(i % 2 ? &one : &two, row, i);
+            change_field(&two, row, i);
+        }
+        shape_widen(&most, &two, row, layer_fields[k].count);
+        shape_widen(&most, &one, row, layer_fields[k].count);
+        for (int i = 0; i < layer_fields[k].count; i++) {
+            const double a = shape_value(&one, row, i), b = shape_value(&two, row, i);
+            CHECK(shape_value(&most, row, i) == (row[i].widen == WIDEN_NONE ? 0 : a > b ? a : b), "%s.%s", layer_kind_names[k], row[i].name);
+        }
+        CHECK(layer_fields[k].count <= LAYER_SIZES, "%s: %d fields", layer_kind_names[k], layer_fields[k].count);
+    }
+}
+
+// A field that asks for a feature asks for it when it is, or is not, 0, and for that one alone.
+static void shapes_features(void) {
+    for (size_t t = 0; t < COUNT(field_tables); t++) {
+        int32_t shape[64];
+        CHECK(field_tables[t].count <= (int)COUNT(shape), "%s: %d fields", field_tables[t].name, field_tables[t].count);
+        memset(shape, 0, sizeof shape);
+        const feature_set none = shape_features(shape, field_tables[t].row, field_tables[t].count);
+        for (int i = 0; i < field_tables[t].count; i++) {
+            const shape_field *f = &field_tables[t].row[i];
+            change_field(shape, field_tables[t].row, i);
+            const feature_set with = shape_features(shape, field_tables[t].row, field_tables[t].count);
+            CHECK(with == (f->set ? none | feature_bit(f->feature) : none & ~feature_bit(f->feature)) &&
+                  (f->feature == FEATURE_NONE || with != none), "%s.%s asks for %llx", field_tables[t].name, f->name,
+                  (unsigned long long)(with ^ none));
+            memset(shape, 0, sizeof shape);
+        }
+    }
+    for (int f = FEATURE_NONE + 1; f < FEATURE_COUNT; f++) CHECK(feature_names[f] && *feature_names[f], "feature %d has no name", f);
+}
+
+// Takes each feature that a model asks for from each executor in turn: the model is refused by that name, with the layer, the device,
+// and the one that still could.
+static void shapes_refused(const char *name) {
+    static const char *const devices[EXECUTOR_KINDS] = {"the CPU", "a GPU", "a GPU"};
+    mote_options o;
+    mote_model *m = NULL;
+    int refused = 0;
+    memset(&o, 0, sizeof o);
+    o.device = "cpu";
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &o, &m, &failure));
+    if (!m) return;
+    for (int e = 0; e < EXECUTOR_KINDS; e++) {
+        EXPECT(MOTE_OK, check_features(m, "DIR", (enum executor_kind)e, executor_features, &failure));
+        for (int f = FEATURE_NONE + 1; f < FEATURE_COUNT; f++) {
+            feature_set on[EXECUTOR_KINDS], asked = 0;
+            char want[200], hint[40];
+            int first = -1;
+            for (int i = m->c.layers; i >= 0; i--) {
+                const layer *l = model_layer(m, i);
+                const feature_set of = i < m->c.layers + m->has_mtp ? sublayer_features(&l->mixer) | sublayer_features(&l->ffn) : 0;
+                if (of & feature_bit((enum feature)f)) first = i;
+                asked |= of;
+            }
+            for (int nobody = 0; nobody < 2; nobody++) {
+                memcpy(on, executor_features, sizeof on);
+                for (int k = 0; k < EXECUTOR_KINDS; k++)
+                    if (nobody || k == e) on[k] &= ~feature_bit((enum feature)f);
+                const int code = check_features(m, "DIR", (enum executor_kind)e, on, &failure);
+                snprintf(hint, sizeof hint, " on %s, use %s", devices[e], devices[e == EXECUTOR_CPU ? EXECUTOR_STEP : EXECUTOR_CPU]);
+                snprintf(want, sizeof want, "DIR: layer %d: %s are not supported%s", first, feature_names[f], nobody ? "" : hint);
+                CHECK(first < 0 ? !code : code == MOTE_EUNSUPPORTED && !strcmp(failure.message, want), "%s, executor %d: code %d: %s, expected %s", name, e,
+                      code, failure.message, want);
+                refused += code != MOTE_OK;
+            }
+        }
+    }
+    CHECK(refused > 0, "%s asks for nothing", name);
+    mote_close(m);
+}
+
+// What no field says: experts of two formats, and a pair of matrices that are stored in two ways. A CPU runs them, a GPU does not.
+static void shapes_unlike(void) {
+    mote_options o;
+    mote_model *m = NULL;
+    memset(&o, 0, sizeof o);
+    o.device = "cpu";
+    EXPECT(MOTE_OK, mote_open_synthetic("tiny", &o, &m, &failure));
+    if (m) {
+        m->layers[2].ffn.w.moe.up_proj[1].format = FORMAT_F16;
+        EXPECT(MOTE_OK, check_features(m, "DIR", EXECUTOR_CPU, executor_features, &failure));
+        EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, executor_features, &failure));
+        CHECK(!strcmp(failure.message, "DIR: layer 2: experts of different dtypes are not supported on a GPU, use the CPU"), "%s", failure.message);
+    }
+    mote_close(m);
+    m = NULL;
+    EXPECT(MOTE_OK, mote_open_synthetic("tiny-dense", &o, &m, &failure));
+    if (m) {
+        m->mtp.ffn.w.mlp.up_proj.format = FORMAT_F16;
+        EXPECT(MOTE_OK, check_features(m, "DIR", EXECUTOR_CPU, executor_features, &failure));
+        EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, executor_features, &failure));
+        CHECK(!strcmp(failure.message, "DIR: MTP layer: a gate_proj and an up_proj of different dtypes are not supported on a GPU, use the CPU"), "%s",
+              failure.message);
+    }
+    mote_close(m);
+}
+
+int main(int argc, char **argv) {
+    test_main_begin("test_shapes", argc, argv);
+    shapes_fingerprint();
+    shapes_widening();
+    shapes_features();
+    shapes_refused("tiny");
+    shapes_refused("tiny-dense");
+    shapes_unlike();
+    return test_main_end();
+}
