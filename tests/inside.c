@@ -38,6 +38,10 @@
 #include "model/test_definition.c"
 
 #undef main
+#define main fields_main
+#include "model/test_fields.c"
+
+#undef main
 #define main trace_main
 #include "model/test_trace.c"
 
@@ -55,7 +59,7 @@ int main(int argc, char **argv) {
         {"test_chat", chat_main},       {"test_render", render_main},         {"test_checkpoint", checkpoint_main},
         {"test_config", config_main},   {"test_session", session_main},       {"test_constraint", constraint_main},
         {"test_passes", passes_main},   {"test_definition", definition_main},
-        {"test_trace", trace_main},     {"test_shapes", shapes_main},
+        {"test_fields", fields_main},   {"test_trace", trace_main},           {"test_shapes", shapes_main},
         {"test_dense_layers", dense_layers_main}};
     const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
     for (size_t i = 0; i < COUNT(tests); i++)

@@ -1,12 +1,32 @@
 #!/bin/sh
-# Prints the SHA-256 of the library's own sources, as they are included into engine.cu, without comments and white space: what
-# a comment or a line break changes does not change it. Needs perl, which Debian and Ubuntu always have.
-# Usage: tools/source_hash.sh, from the top of the repository
+# Prints the SHA-256 of the sources that a part of the GPU's tests covers (tools/test_gpu.sh), without comments and white space: what a
+# comment or a line break changes does not change it. The parts:
+#   tests        the whole library, and the tests that need a GPU
+#   sanitizers   what the kernels are made of and who launches them, and the program that runs them
+#   oracles      the same, and how models are read; how oracles are made and compared
+# Needs perl, which Debian and Ubuntu always have.
+# Usage: tools/source_hash.sh PART, from the top of the repository
 set -eu
 
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-tools/amalgamate.sh "$folder"
-cat "$folder/engine.h" "$folder/engine.cu" |
-    perl -0777 -pe 's{("(?:\\.|[^"\\])*"|\x27(?:\\.|[^\x27\\])*\x27)|/\*.*?\*/|//[^\n]*|\s+}{defined $1 ? $1 : ""}gse' |
-    sha256sum | cut -d ' ' -f 1
+# sources FOLDER...: their C and CUDA, in the order of their names.
+sources() {
+    find "$@" -name '*.c' -o -name '*.cu' | LC_ALL=C sort
+}
+
+compute='cpu cuda formats layers run'
+case ${1:-} in
+    tests)      files="engine.h engine.cu kernels.cu tokenizer.c
+                       $(sources $compute checkpoint diagnose families generate model session text)
+                       tests/cuda/gpu_batch.c tests/cuda/gpu_batch_moe.c tests/cuda/gpu_prefill.c" ;;
+    sanitizers) files="kernels.cu $(sources $compute) tests/cuda/gpu_production.c" ;;
+    oracles)    files="kernels.cu $(sources $compute checkpoint families model)
+                       tests/cuda/gpu_accuracy.c tools/make_fixtures.py tools/make_oracle.py tools/quant_layouts.py" ;;
+    *)          echo "source_hash.sh: tests, sanitizers or oracles?" >&2; exit 2 ;;
+esac
+
+for file in $files; do
+    case $file in
+        *.py) cat "$file" ;;
+        *) perl -0777 -pe 's{("(?:\\.|[^"\\])*"|\x27(?:\\.|[^\x27\\])*\x27)|/\*.*?\*/|//[^\n]*|\s+}{defined $1 ? $1 : ""}gse' "$file" ;;
+    esac
+done | sha256sum | cut -d ' ' -f 1

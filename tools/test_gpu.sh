@@ -1,21 +1,30 @@
 #!/usr/bin/env bash
-# Runs all tests that need a GPU (`make test-gpu` calls it from the top of the repository), and writes tests/gpu.stamp
-# when nothing failed: which sources were tested, on what, and what passed. Called again, it goes on: what has passed with these
-# binaries on this machine is not run again.
-# Usage: tools/test_gpu.sh PROGRAM BUILD
-#   NVCC           the compiler that built it; GPU_TARGETS: what for, for the stamp
+# Runs the tests that need a GPU (`make test-gpu` calls it from the top of the repository), in parts:
+#   tests        the API's tests on the GPU, stages and kernels beside the CPU's code
+#   sanitizers   compute-sanitizer over the bundled model, a fixture and production's kernels
+#   oracles      checkpoints of the real layer sizes beside transformers and a float64 oracle
+# A part of which nothing failed writes its stamp, tests/gpu-PART.stamp: which sources were tested, on what, and what passed. Called again, it
+# goes on: what has passed with this program and these tests on this machine is not run again.
+# Usage: tools/test_gpu.sh PROGRAM BUILD PART...
+#   NVCC           the compiler that built it; GPU_TARGETS: what for, for the stamps
 #   GPU_FIXTURES   folders with more checkpoints and their reference results
 #   GPU_REAL       0: without checkpoints of the real layer sizes, which are made with torch in BUILD/real (12 GB)
 #   GPU_SANITIZER  0: without compute-sanitizer
-#   GPU_JOBS       sanitizers that run beside the tests (a third of the cores, at most 5)
+#   GPU_JOBS       sanitizers at a time (a third of the cores, at most 5 for each GPU)
 set -uo pipefail
 
 mote=$1 build=$2
+shift 2
+parts=" $* "
+passed=0 failed=0 skipped=0 results=
 logs=$build/gpu
 mkdir -p "$logs"
-passed=0 failed=0 skipped=0 results=
-before=$logs/passed-$(cat "$mote" "$build"/test_* "$build"/gpu_* "$0" 2>/dev/null | sha256sum | cut -c 1-16)
+before=$logs/passed-$({ cat "$mote" "$0"; find tests -name '*.[ch]' | LC_ALL=C sort | xargs cat; } | sha256sum | cut -c 1-16)
 touch "$before"
+
+has() {
+    [[ $parts == *" $1 "* ]]
+}
 
 note() {
     echo "$1"
@@ -79,19 +88,25 @@ check() {
     result "$1"
 }
 
-# The same beside others, as soon as fewer than `most` run; ended: what became of them.
-most=${GPU_JOBS:-$(($(nproc) > 15 ? 5 : $(nproc) / 3))}
-: >"$logs/beside"
+# The GPUs that are here, for the sanitizers by turns.
+IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | paste -sd ,)}"
+[ ${#gpus[@]} -gt 0 ] || gpus=(0)
+
+# The same beside others, as soon as fewer than `most` run, on the next GPU; ended: what became of them.
+most=$(($(nproc) / 3 < 5 * ${#gpus[@]} ? $(nproc) / 3 : 5 * ${#gpus[@]}))
+most=${GPU_JOBS:-$((most > 0 ? most : 1))}
+turn=0
 beside() {
+    local gpu=${gpus[turn % ${#gpus[@]}]}
     echo "$1" >>"$logs/beside"
     had "$1" >/dev/null && return                           # told by `ended`
-    while [ "$(jobs -rp | wc -l)" -ge $((most > 0 ? most : 1)) ]; do sleep 0.2; done
-    run "$@" &
+    while [ "$(jobs -rp | wc -l)" -ge "$most" ]; do sleep 0.2; done
+    turn=$((turn + 1))
+    CUDA_VISIBLE_DEVICES=$gpu run "$@" &
 }
 
 ended() {
     local name
-    wait
     while read -r name; do result "$name"; done <"$logs/beside"
 }
 
@@ -102,32 +117,14 @@ skip() {
     note "$1: skipped: $2"
 }
 
+# ---- Sanitizers -------------------------------------------------------------------------------------------------------
+
 # For each tool of compute-sanitizer. racecheck looks at shared memory, initcheck at device memory.
 sanitize() {
     local tool=$1
     shift
     timeout 900 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 "$@"
 }
-
-# Checkpoints of the real layer sizes take a minute of other processors than the tests do.
-without_real=
-if [ "${GPU_REAL:-1}" = 0 ]; then
-    without_real="GPU_REAL=0"
-elif ! python3 -c 'import torch, transformers, safetensors' 2>/dev/null; then
-    without_real="no python3 with torch, transformers and safetensors"
-elif ! grep -q '^making real layer sizes: passed' "$before"; then
-    python3 tools/make_fixtures.py "$build/real" --real-sizes >"$logs/real.log" 2>&1 &
-    making=$!
-fi
-
-made() {
-    local code=0
-    wait "$making" || code=$?
-    cat "$logs/real.log"
-    return $code
-}
-
-check "kernels" tools/check_kernels.sh "$NVCC" "$build/kernels.txt"
 
 # The kernels that production runs, of real layer sizes. Those that make the weights are not looked at: billions of them.
 making_weights=kernel_substring=gpu_fill,kernel_substring=gpu_pack_kernel,kernel_substring=gpu_quantise
@@ -137,7 +134,7 @@ production() {
     beside "$tool $*" sanitize "$tool" --kernel-name-exclude $making_weights "$build/gpu_production" "$@"
 }
 
-# Beside the tests, the longest first.
+# The longest first.
 sanitizers() {
     # racecheck without experts_up: held to that kernel alone (--kernel-name) it ends with "Internal Sanitizer Error: failed to
     # handle a hardware exception", where memcheck and synccheck find nothing. initcheck of decode takes more than a minute.
@@ -169,44 +166,100 @@ sanitizers() {
     wait
 }
 
-if [ "${GPU_SANITIZER:-1}" = 0 ]; then
-    for tool in memcheck racecheck initcheck synccheck; do skip "$tool" "GPU_SANITIZER=0"; done
-elif ! command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck initcheck synccheck; do skip "$tool" "no compute-sanitizer"; done
-else
-    sanitizers &
+without_sanitizers=
+if [ "${GPU_SANITIZER:-1}" = 0 ]; then without_sanitizers="GPU_SANITIZER=0"
+elif ! command -v compute-sanitizer >/dev/null; then without_sanitizers="no compute-sanitizer"
 fi
 
-# The tests of the API, on the GPU.
-check "mote selftest" "$mote" selftest
-check "test_engine" "$build/test_engine" --device cuda
-more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
-[ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
-for test in test_speculation test_misuse test_runner test_batch test_api; do check $test "$build/$test" --device cuda; done
-check "gpu_batch" "$build/gpu_batch"
-check "gpu_batch_moe" "$build/gpu_batch_moe"
-check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
-check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel
+# They run beside the other parts from the beginning.
+part_sanitizers() {
+    local tool
+    if [ -n "$without_sanitizers" ]; then
+        for tool in memcheck racecheck initcheck synccheck; do skip "$tool" "$without_sanitizers"; done
+        return
+    fi
+    wait "$sanitizing"
+    ended
+}
 
-if [ -n "$without_real" ]; then
-    skip "real layer sizes" "$without_real"
-else
+# ---- Tests of the API, on the GPU -------------------------------------------------------------------------------------
+
+part_tests() {
+    local more dir test
+    check "kernels" tools/check_kernels.sh "$NVCC" "$build/kernels.txt"
+    check "mote selftest" "$mote" selftest
+    check "test_engine" "$build/test_engine" --device cuda
+    more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
+    [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
+    for test in test_speculation test_misuse test_runner test_batch test_api; do check $test "$build/$test" --device cuda; done
+    check "gpu_batch" "$build/gpu_batch"
+    check "gpu_batch_moe" "$build/gpu_batch_moe"
+    check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
+    check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel
+}
+
+# ---- Real layer sizes, and oracles ------------------------------------------------------------------------------------
+
+# Checkpoints of the real layer sizes take a minute of other processors than the tests do: they are made from the beginning.
+without_real=
+if [ "${GPU_REAL:-1}" = 0 ]; then without_real="GPU_REAL=0"
+elif ! python3 -c 'import torch, transformers, safetensors' 2>/dev/null; then without_real="no python3 with torch, transformers and safetensors"
+fi
+
+made() {
+    local code=0
+    wait "$making" || code=$?
+    cat "$logs/real.log"
+    return $code
+}
+
+part_oracles() {
+    if [ -n "$without_real" ]; then
+        skip "real layer sizes" "$without_real"
+        return
+    fi
     check "making real layer sizes" made
     grep '^{' "$logs/making-real-layer-sizes.log"
     check "test_engine real layer sizes" "$build/test_engine" --device cuda "" "$build"/real/*/
     check "making oracles" python3 tools/make_oracle.py "$build"/real/*/
     check "gpu_accuracy" "$build/gpu_accuracy" "$build"/real/*/
-fi
-ended
+}
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ] || exit 1
-{
-    echo "sha256 $(tools/source_hash.sh)"
-    echo "targets $GPU_TARGETS"
-    echo "device $(sed -n 's/^test_engine: device //p' "$logs/test_engine.log")"
-    echo "date $(date -u +%Y-%m-%d)"
-    echo "$passed passed, $failed failed, $skipped skipped"
-    printf %s "$results"
-} >tests/gpu.stamp
-cat tests/gpu.stamp
+# ---- All of it --------------------------------------------------------------------------------------------------------
+
+if has oracles && [ -z "$without_real" ] && ! grep -q '^making real layer sizes: passed' "$before"; then
+    python3 tools/make_fixtures.py "$build/real" --real-sizes >"$logs/real.log" 2>&1 &
+    making=$!
+fi
+if has sanitizers && [ -z "$without_sanitizers" ]; then
+    : >"$logs/beside"
+    sanitizers &
+    sanitizing=$!
+fi
+
+# A part, and its stamp when nothing failed.
+sum=(0 0 0)
+part() {
+    has "$1" || return 0
+    passed=0 failed=0 skipped=0 results=
+    "part_$1"
+    sum=($((sum[0] + passed)) $((sum[1] + failed)) $((sum[2] + skipped)))
+    echo "$1: $passed passed, $failed failed, $skipped skipped, after $SECONDS s"
+    [ $failed -eq 0 ] || rm -f "tests/gpu-$1.stamp"
+    [ $failed -eq 0 ] && [ $passed -gt 0 ] || return 0
+    {
+        echo "sha256 $(tools/source_hash.sh "$1")"
+        echo "targets $GPU_TARGETS"
+        echo "device $(sed -n 's/^test_engine: device //p' "$logs"/*test_engine*.log | tail -n 1)"
+        echo "date $(date -u +%Y-%m-%d)"
+        echo "$passed passed, $failed failed, $skipped skipped"
+        printf %s "$results"
+    } >"tests/gpu-$1.stamp"
+    cat "tests/gpu-$1.stamp"
+}
+
+part tests
+part oracles
+part sanitizers
+echo "${sum[0]} passed, ${sum[1]} failed, ${sum[2]} skipped"
+[ "${sum[1]}" -eq 0 ] && [ "${sum[0]}" -gt 0 ]

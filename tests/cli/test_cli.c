@@ -519,17 +519,18 @@ static void test_readme(void) {
 
 // The text is the same however many tokens are drafted, and from whichever part of the vocabulary.
 static void test_speculation(void) {
-    static const char *const ways[] = {"3 --draft-rows 100", "2 --verify-spec"};
+    static const char *const ways[] = {"3 --draft-rows 100", "2 --verify-spec", "auto", "1", "2", "7"};
+    const int count = test_brief ? 2 : (int)(sizeof ways / sizeof ways[0]), tokens = test_brief ? 12 : 60;
     static const char *const texts[] = {"--greedy", "--temp 1 --seed 7"};
     static text plain;
     char line[256];
     for (size_t i = 0; i < 2; i++) {
-        snprintf(line, sizeof line, "mote run -p 'Tell me a story.' --think off -n 12 %s --mtp 0", texts[i]);
+        snprintf(line, sizeof line, "mote run -p 'Tell me a story.' --think off -n %d %s --mtp 0", tokens, texts[i]);
         shell(line);
         CHECK(code == 0 && out.size > 20 && err.size == 0, "%s: %d %s", line, code, err.data);
         plain = out;
-        for (size_t k = 0; k < sizeof ways / sizeof ways[0]; k++) {
-            snprintf(line, sizeof line, "mote run -p 'Tell me a story.' --think off -n 12 %s --mtp %s", texts[i], ways[k]);
+        for (int k = 0; k < count; k++) {
+            snprintf(line, sizeof line, "mote run -p 'Tell me a story.' --think off -n %d %s --mtp %s", tokens, texts[i], ways[k]);
             shell(line);
             CHECK(code == 0 && strcmp(out.data, plain.data) == 0 && err.size == 0, "%s: %d '%s', not '%s' %s", line,
                   code, out.data, plain.data, err.data);

@@ -128,23 +128,19 @@ static void test_models(void) {
     CHECK(code == 0 && strstr(out.data, "  0 #"), "a fixture: %d %s", code, err.data);
     CHECK(strstr(traced(), "\"text\":\"\""), "tokens without texts");
     static const struct { const char *name, *block, *kind; int mtp; } families[] = {
-        {"dev-llama3", "\nlayer 0, attention + mlp\n", "\"kind\":\"mlp\"", 0}, {"dev-qwen35-27b", "\nlayer 0, deltanet + mlp\n", "\"S\":{", 1},
-        {"dev-mixtral", "\nlayer 0, attention + moe\n", "\"router\":[[", 0}, {"dev-qwen3moe", "\nlayer 0, attention + moe\n", "\"router\":[[", 0}};
+        {"llama", "\nlayer 0, attention + mlp\n", "\"kind\":\"mlp\"", 0}, {"qwen3.5-dense", "\nlayer 0, deltanet + mlp\n", "\"S\":{", 1},
+        {"mixtral", "\nlayer 0, attention + moe\n", "\"router\":[[", 0}, {"qwen3-moe", "\nlayer 0, attention + moe\n", "\"router\":[[", 0}};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        if (!test_data_dir()) {
-            test_skip(families[i].name);
-            continue;
-        }
-        snprintf(command, sizeof command, "head -c 60 %s/family-data/%s/tokens.i32 >@/ids; mote trace", test_data_dir(), families[i].name);
+        snprintf(command, sizeof command, "head -c 60 tests/fixtures/families/%s/tokens.i32 >@/ids; mote trace", families[i].name);
         shell(command);
-        snprintf(command, sizeof command, "mote trace -m %s/family-data/%s --tokens @/ids --html @/page.html", test_data_dir(), families[i].name);
+        snprintf(command, sizeof command, "mote trace -m tests/fixtures/families/%s --tokens @/ids --html @/page.html", families[i].name);
         shell(command);
         CHECK(code == 0 && strstr(out.data, families[i].block) && widest(out.data) <= 100, "%s: %d %s %.2000s", command, code, err.data, out.data);
         const char *json = traced();
         const int drafts = strstr(out.data, "\nwhat the MTP layer drafts") != NULL, none = strstr(out.data, "\nthere is no MTP layer") != NULL;
         CHECK(drafts == families[i].mtp && none == !drafts && (strstr(json, "\"drafts\":[]") == NULL) == drafts, "%s: %.300s", families[i].name, json);
         CHECK(strstr(json, families[i].kind) && !strstr(json, "null"), "%s: %.300s", families[i].name, json);
-        CHECK(strcmp(families[i].name, "dev-mixtral") || !strstr(json, "\"shared\""), "a shared expert that is none");
+        CHECK(strcmp(families[i].name, "mixtral") || !strstr(json, "\"shared\""), "a shared expert that is none");
     }
 }
 

@@ -17,6 +17,7 @@
 // try themselves. --brief on a GPU is for compute-sanitizer: few tokens, and the main tests.
 
 #include "api.h"
+#include "families.h"
 #include "files.h"
 
 #include <fcntl.h>
@@ -319,15 +320,13 @@ static int test_next(fixture *f, const char *dir, int all) {
 }
 
 int main(int argc, char **argv) {
-    enum { MOST = 48 };
+    enum { MOST = 96 };
     static const char *const names[] = {"bf16-as-3.5",    "bf16-as-3.6", "f16-all-delta",      "f32-tied",
                                         "fp8-f32-scales", "fp8-ragged",  "mixed-all-attention",
                                         "nvfp4-fp8-tensor", "ct-nvfp4-fp8-int4", "gptq-awq-int4"};
     static const char *const more[] = {"dev-flat-bf16", "dev-nested-fp8"};
     static const char *const quantised[] = {"modelopt-mixed", "modelopt-experts", "ct-mixed", "ct-fp8-dynamic", "gptq-int4",
                                             "gptq-actorder", "autoround", "awq", "ct-int4"};
-    static const char *const families[] = {"qwen35-27b", "qwen35-27b-fp8", "qwen35-tied", "qwen3", "qwen3moe", "qwen3moe-nonorm",
-                                           "qwen3next", "llama3", "llama-tied", "mistral", "mixtral"};
     static char dirs[MOST][512];
     static fixture f[MOST];
     int first = test_main_begin("test_engine", argc, argv), count = 0;
@@ -350,11 +349,8 @@ int main(int argc, char **argv) {
             snprintf(dirs[n], sizeof *dirs, "%s/data-quant/dev-q-%s", test_data_dir(), quantised[i]);
             count += test_next(&f[count], dirs[n], 0);
         }
-        for (size_t i = 0; i < sizeof families / sizeof *families && has_folder("family-data"); i++, n++) {
-            snprintf(dirs[n], sizeof *dirs, "%s/family-data/dev-%s", test_data_dir(), families[i]);
-            count += test_next(&f[count], dirs[n], 0);
-        }
-        if (!has_folder("family-data")) test_skip("no data folder: reference checkpoints of other families");
+        const family_folders *families = families_here();
+        for (int i = 0; i < families->count && CHECK(count < MOST, "too many checkpoints"); i++) count += test_next(&f[count], families->dir[i], 0);
         if (!has_folder("fixtures")) test_skip("no data folder: its reference checkpoints");
         if (!has_folder("data-quant")) test_skip("no data folder: its quantised reference checkpoints");
         test_fixtures(f, count);

@@ -109,18 +109,19 @@ static int see_logits(void *user, float *logits, int n) {
 }
 
 static void test_schema(void) {
-    for (int think = MOTE_THINK_ON; think <= MOTE_THINK_OFF; think++) {
-        mote_generation g = {0};
-        mote_result r;
-        told t;
-        g.schema = PERSON;
-        g.max_tokens = 1500;
-        if (think == MOTE_THINK_ON) g.thinking_budget = 9;
-        if (answer(&g, 0, think, &t, &r)) return;
-        CHECK(r.stop == MOTE_STOP_EOS, "it ends by itself: %d, %s", r.stop, t.text[MOTE_ANSWER].data);
-        CHECK(is_of(PERSON, t.text[MOTE_ANSWER].data, t.text[MOTE_ANSWER].size - 1), "not of the schema: %s", t.text[MOTE_ANSWER].data);
-        forget(&t);
-    }
+    for (int think = MOTE_THINK_ON; think <= MOTE_THINK_OFF; think++)
+        for (uint64_t seed = 0; seed < (test_brief ? 1 : 4); seed++) {
+            mote_generation g = {0};
+            mote_result r;
+            told t;
+            g.schema = PERSON;
+            g.max_tokens = 1500;
+            if (think == MOTE_THINK_ON) g.thinking_budget = 9;
+            if (answer(&g, seed, think, &t, &r)) return;
+            CHECK(r.stop == MOTE_STOP_EOS, "it ends by itself: %d, %s", r.stop, t.text[MOTE_ANSWER].data);
+            CHECK(is_of(PERSON, t.text[MOTE_ANSWER].data, t.text[MOTE_ANSWER].size - 1), "not of the schema: %s", t.text[MOTE_ANSWER].data);
+            forget(&t);
+        }
     // The application's word is the last one, on masked logits.
     mote_generation g = {0};
     seen_logits seen = {0, 0};
@@ -204,7 +205,7 @@ static void test_calls(int family, const char *name, const char *escaped) {
     chat_family before = model->family;
     int ended = 0;
     model->family = (chat_family)family;
-    for (uint64_t seed = 0; seed < 4; seed++) {
+    for (uint64_t seed = 0; seed < (test_brief ? 4 : 8); seed++) {
         mote_generation g = {0};
         mote_result r;
         told t;

@@ -4,12 +4,7 @@
 
 #include "inside.h"
 #include "api.h"
-
-static const struct { const char *name; const shape_field *row; int count; } field_tables[] = {
-#define X(NAME, name) {#name, name##_fields, NAME##_FIELD_COUNT},
-    LAYER_KINDS(X)
-#undef X
-    {"rope", rope_fields, ROPE_FIELD_COUNT}, {"config", config_fields, CONFIG_FIELD_COUNT}};
+#include "field_tables.h"
 
 // A model of three layers that has each kind of layer; the caller's to config_free.
 static config model_of_all_kinds(void) {

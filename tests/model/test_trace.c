@@ -6,6 +6,7 @@
 #include "inside.h"
 
 #include "api.h"
+#include "families.h"
 #include "files.h"
 #include "no_memory.h"
 
@@ -262,15 +263,10 @@ static void test_passes_told(void) {
 int main(int argc, char **argv) {
     static const char *const folders[] = {"tests/fixtures/bf16-as-3.5", "tests/fixtures/f16-all-delta", "tests/fixtures/mixed-all-attention",
                                           "tests/fixtures/fp8-ragged"};
-    static const char *const families[] = {"dev-qwen3moe", "dev-qwen35-27b", "dev-qwen3next", "dev-llama3", "dev-mixtral"};
-    char folder[300];
     test_main_begin("test_trace", argc, argv);
     for (size_t i = 0; i < COUNT(folders); i++) test_values(folders[i]);
-    for (size_t i = 0; i < COUNT(families); i++) {
-        snprintf(folder, sizeof folder, "%s/family-data/%s", test_data_dir() ? test_data_dir() : "", families[i]);
-        if (test_data_dir()) test_values(folder);
-        else test_skip(families[i]);
-    }
+    const family_folders *families = families_here();
+    for (int i = 0; i < families->count; i++) test_values(families->dir[i]);
     test_refused_traces();
     test_passes_told();
     return test_main_end();

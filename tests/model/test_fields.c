@@ -1,0 +1,194 @@
+/* Every field of every shape counts: with another value of it in one layer, the definition's logits are others, and the CPU's fast code has
+   the same others. So a field that nobody reads, that only one of them reads, or that is read of another layer, is found.
+
+   Fields are those of layers/shape.c's tables: of the kinds of layers, of their rope, of a model. A new one needs its row in `fields` here:
+   another value that needs no other tensors, or the reason why there is none; else the test fails. Every value has to be tried with some
+   checkpoint of tests/fixtures. */
+
+#include "inside.h"
+
+#include "api.h"
+#include "families.h"
+#include "field_tables.h"
+#include "files.h"
+
+#define MOVED 1e-3                  /* of the logits' standard deviation, at least */
+#define SAME 5e-6                   /* the fast code and the definition, at most */
+
+/* Another value; the same one where there is none. */
+static double field_half(double v) { return floor(v / 4) * 2; }          /* an even one */
+static double field_less(double v) { return v > 1 ? v - 1 : v; }
+static double field_off(double v) { return v != 0 ? 0 : v; }             /* on would need tensors */
+static double field_other(double v) { return 1 - v; }
+static double field_larger(double v) { return v + 0.1; }
+static double field_scaled(double v) { return v * 1.5; }
+static double field_trebled(double v) { return v * 3; }
+static double field_eightfold(double v) { return v * 8; }
+static double field_smaller(double v) { return v / 100; }
+
+/* chunk: rows at a time in the fast code; 0: 7. Results of a product are as far apart as its matrix has rows, whatever a shape says of
+   them: with a shape that says less, rows would overlap. */
+static const struct field_value {
+    int table;
+    const char *name, *fixed;       /* fixed: why it has no other value with these tensors */
+    double (*other)(double v);
+    int chunk;
+} fields[] = {
+    {.table = LAYER_ATTENTION, .name = "hidden", .fixed = "columns of the projections"},
+    {.table = LAYER_ATTENTION, .name = "heads", .fixed = "rows of q_proj, columns of o_proj"},
+    {.table = LAYER_ATTENTION, .name = "kv_heads", .fixed = "rows of k_proj and v_proj"},
+    {.table = LAYER_ATTENTION, .name = "head_dim", .fixed = "rows of q_proj, k_proj and v_proj"},
+    {.table = LAYER_ATTENTION, .name = "rotary_dim", .other = field_half},
+    {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger},
+    {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
+    {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
+    {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
+    {.table = LAYER_DELTANET, .name = "hidden", .fixed = "columns of the projections"},
+    {.table = LAYER_DELTANET, .name = "key_heads", .fixed = "rows of in_proj_qkv"},
+    {.table = LAYER_DELTANET, .name = "value_heads", .fixed = "rows of in_proj_qkv and in_proj_z, columns of out_proj"},
+    {.table = LAYER_DELTANET, .name = "key_dim", .fixed = "rows of in_proj_qkv"},
+    {.table = LAYER_DELTANET, .name = "value_dim", .fixed = "rows of in_proj_qkv and in_proj_z, columns of out_proj"},
+    {.table = LAYER_DELTANET, .name = "taps", .other = field_less},
+    {.table = LAYER_DELTANET, .name = "eps", .other = field_larger},
+    {.table = LAYER_MOE, .name = "hidden", .fixed = "columns of the router and of the experts"},
+    {.table = LAYER_MOE, .name = "experts", .fixed = "rows of the router"},
+    {.table = LAYER_MOE, .name = "top_k", .other = field_less},
+    {.table = LAYER_MOE, .name = "expert_size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
+    {.table = LAYER_MOE, .name = "shared_size", .other = field_off},
+    {.table = LAYER_MOE, .name = "eps", .other = field_larger},
+    {.table = LAYER_MOE, .name = "of_all", .other = field_other},
+    {.table = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
+    {.table = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
+    {.table = LAYER_MLP, .name = "eps", .other = field_larger},
+    {.table = OF_ROPE, .name = "kind", .other = field_off},
+    {.table = OF_ROPE, .name = "theta", .other = field_smaller},
+    {.table = OF_ROPE, .name = "factor", .other = field_scaled},
+    {.table = OF_ROPE, .name = "original", .other = field_eightfold},
+    {.table = OF_ROPE, .name = "slow", .other = field_trebled},
+    {.table = OF_ROPE, .name = "fast", .other = field_eightfold},
+    {.table = OF_ROPE, .name = "whole", .other = field_off},
+    {.table = OF_CONFIG, .name = "layers", .fixed = "as many layers have tensors"},
+    {.table = OF_CONFIG, .name = "hidden", .fixed = "columns of the embedding and of lm_head"},
+    {.table = OF_CONFIG, .name = "vocab", .fixed = "rows of the embedding and of lm_head"},
+    {.table = OF_CONFIG, .name = "context_max", .fixed = "no part of the logits: how long a session may be"},
+    {.table = OF_CONFIG, .name = "mtp_layers", .fixed = "which tensors are there"},
+    {.table = OF_CONFIG, .name = "tied", .fixed = "which tensors are there"},
+    {.table = OF_CONFIG, .name = "fp8_rows", .fixed = "how scales are stored"},
+    {.table = OF_CONFIG, .name = "fp8_cols", .fixed = "how scales are stored"},
+    {.table = OF_CONFIG, .name = "zeros_stored", .fixed = "how zero points are stored"},
+    {.table = OF_CONFIG, .name = "asymmetric", .fixed = "how zero points are stored"},
+    {.table = OF_CONFIG, .name = "eps", .other = field_larger},
+    {.table = OF_CONFIG, .name = "eos", .fixed = "no part of the logits: what ends a text"},
+};
+
+static int field_tries[COUNT(fields)];
+
+static const struct field_value *field_find(int table, const char *name) {
+    for (size_t i = 0; i < COUNT(fields); i++)
+        if (fields[i].table == table && !strcmp(fields[i].name, name)) return &fields[i];
+    return NULL;
+}
+
+/* Each field has its row here, and each row is of a field. */
+static void test_field_rows(void) {
+    size_t count = 0;
+    for (int k = 0; k < FIELD_TABLES; k++)
+        for (int i = 0; i < field_tables[k].count; i++, count++) {
+            const char *name = field_tables[k].row[i].name;
+            const struct field_value *f = field_find(k, name);
+            CHECK(f && !f->fixed == (f->other != NULL), "%s: %s has no row in tests/model/test_fields.c", field_tables[k].name, name);
+        }
+    CHECK(count == COUNT(fields), "%zu fields, %zu rows: one is of no field, or there twice", count, COUNT(fields));
+}
+
+/* Logits [T][vocab] of the definition and of the CPU's code, of the MTP layer [T - 1][vocab] if mtp. */
+typedef struct field_logits { float *defined, *fast; size_t count; } field_logits;
+
+static field_logits field_compute(const mote_model *m, const int32_t *ids, int T, int mtp, int chunk) {
+    const size_t vocab = (size_t)m->c.vocab, n = (size_t)T * vocab;
+    double *logits = (double *)allocate(n * sizeof *logits), *mtp_logits = (double *)allocate(n * sizeof *logits);
+    float *defined = (float *)allocate(n * sizeof *defined), *fast = (float *)allocate(n * sizeof *fast), *other = (float *)allocate(n * sizeof *fast);
+    CHECK(definition_model(m, ids, T, logits, m->has_mtp ? mtp_logits : NULL), "out of memory");
+    for (size_t i = 0; i < n; i++) defined[i] = (float)(mtp ? mtp_logits : logits)[i];
+    mote_session *s = session_of(m, .context = T, .chunk = chunk, .threads = 2, .mtp = m->has_mtp ? 1 : 0);
+    EXPECT(MOTE_OK, mote_feed_logits(s, ids, (size_t)T, mtp ? other : fast, mtp ? fast : m->has_mtp ? other : NULL, &failure));
+    mote_session_close(s);
+    free(logits), free(mtp_logits), free(other);
+    return (field_logits){defined, fast, n - (mtp ? vocab : 0)};
+}
+
+static void field_free(field_logits *l) {
+    free(l->defined), free(l->fast);
+}
+
+/* Numbers of a model: `of`, a struct of that table, of layer `at`, the last one the MTP layer, whose logits are then looked at. Of a rope: where the
+   frequencies of so many rotated dimensions are, which come of it. */
+typedef struct field_place { int table, at; void *of; float *frequencies; int rotated; } field_place;
+
+static void field_set(const field_place *p, int i, double value) {
+    const shape_field *row = &field_tables[p->table].row[i];
+    const float real = (float)value;
+    const int32_t whole = (int32_t)value;
+    memcpy((char *)p->of + 4 * i, row->is_float ? (const void *)&real : &whole, 4);
+    if (p->table == OF_ROPE) rope_frequencies((const rope_shape *)p->of, p->rotated, p->frequencies);
+}
+
+static void test_fields_of(const char *folder, const mote_model *m, const field_place *p, const int32_t *ids, int T) {
+    const int mtp = p->at == m->c.layers;
+    field_logits before = field_compute(m, ids, T, mtp, 7);
+    for (int i = 0; i < field_tables[p->table].count; i++) {
+        const shape_field *row = field_tables[p->table].row;
+        const struct field_value *f = field_find(p->table, row[i].name);
+        const double value = shape_value(p->of, row, i), other = f && f->other ? f->other(value) : value;
+        if (other == value) continue;
+        field_set(p, i, other);
+        field_logits after = field_compute(m, ids, T, mtp, f->chunk ? f->chunk : 7);
+        field_set(p, i, value);
+        const double moved = off(after.defined, before.defined, before.count), same = off(after.fast, after.defined, before.count);
+        CHECK(moved > MOVED, "%s: layer %d, %s: with %s %g in place of %g logits move by %.1e", folder, p->at, field_tables[p->table].name,
+              row[i].name, other, value, moved);
+        CHECK(same <= SAME, "%s: layer %d, %s: with %s %g in place of %g the CPU's code is off the definition by %.1e", folder, p->at,
+              field_tables[p->table].name, row[i].name, other, value, same);
+        field_tries[f - fields]++;
+        field_free(&after);
+    }
+    field_free(&before);
+}
+
+/* Of each kind the last layer that there is, as the first is what a mistake would read for all, and the MTP layer. */
+static void test_fields_in(const char *folder) {
+    size_t size;
+    char path[600];
+    snprintf(path, sizeof path, "%s/tokens.i32", folder);
+    int32_t *ids = (int32_t *)file_bytes(path, &size);
+    mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
+    const int T = (int)(size / sizeof *ids);
+    int last[LAYER_KIND_COUNT];
+    for (int i = 0; i < m->c.layers; i++) last[m->layers[i].mixer.kind] = last[m->layers[i].ffn.kind] = i;
+    for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
+        layer *l = model_layer(m, i);
+        const field_place of[] = {
+            {.table = l->mixer.kind, .at = i, .of = &l->mixer.w}, {.table = l->ffn.kind, .at = i, .of = &l->ffn.w},
+            {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)l->mixer.w.attention.frequencies,
+             .rotated = rope_dim(&m->c.layer[i])}};
+        if (i == m->c.layers || last[l->mixer.kind] == i) test_fields_of(folder, m, &of[0], ids, T);
+        if (i == m->c.layers || last[l->ffn.kind] == i) test_fields_of(folder, m, &of[1], ids, T);
+        if (of[2].rotated && (i == m->c.layers || last[l->mixer.kind] == i)) test_fields_of(folder, m, &of[2], ids, T);
+    }
+    test_fields_of(folder, m, &(field_place){.table = OF_CONFIG, .of = &m->c}, ids, T);
+    mote_close(m);
+    free(ids);
+}
+
+int main(int argc, char **argv) {
+    test_main_begin("test_fields", argc, argv);
+    test_field_rows();
+    test_fields_in("tests/fixtures/bf16-as-3.5");
+    static family_folders families;
+    add_family_folders(&families, "tests/fixtures/families", 0);
+    for (int i = 0; i < families.count; i++) test_fields_in(families.dir[i]);
+    for (size_t i = 0; i < COUNT(fields); i++)
+        CHECK(fields[i].fixed || field_tries[i], "%s: no checkpoint of tests/fixtures has another value for %s", field_tables[fields[i].table].name,
+              fields[i].name);
+    return test_main_end();
+}
