@@ -33,21 +33,22 @@ static void attention_define_rotation(const attention_weights *w, double *x, int
     }
 }
 
-/* weight[tokens] = softmax(q . k / sqrt(head_dim)), o[head_dim] = weight v, over all tokens. k, v: of the head's KV head, `stride`
-   numbers a token. */
-static void attention_define_head(const double *q, const double *k, const double *v, int tokens, int stride, int head_dim, double *weight,
-                                  double *o) {
+/* Of head h: weight[tokens] = softmax(q . k / sqrt(head_dim)), o[head_dim] = weight v, over all tokens. */
+static void attention_define_head(const attention_weights *w, const defined_attention *state, int h, const double *q, double *weight, double *o) {
+    const attention_shape *s = &w->shape;
+    const int d = s->head_dim, stride = s->kv_heads * d, tokens = state->tokens;
+    const double *k = state->k + h / (s->heads / s->kv_heads) * d, *v = state->v + (k - state->k);
     double top = -INFINITY, sum = 0;
     for (int p = 0; p < tokens; p++) {
-        for (int i = 0; i < head_dim; i++) weight[p] += q[i] * k[(size_t)p * (size_t)stride + (size_t)i];
-        weight[p] /= sqrt((double)head_dim);
+        for (int i = 0; i < d; i++) weight[p] += q[i] * k[(size_t)p * (size_t)stride + (size_t)i];
+        weight[p] /= sqrt((double)d);
         if (weight[p] > top) top = weight[p];
     }
     for (int p = 0; p < tokens; p++) sum += weight[p] = exp(weight[p] - top);
-    memset(o, 0, (size_t)head_dim * sizeof *o);
+    memset(o, 0, (size_t)d * sizeof *o);
     for (int p = 0; p < tokens; p++) weight[p] /= sum;
     for (int p = 0; p < tokens; p++)
-        for (int i = 0; i < head_dim; i++) o[i] += weight[p] * v[(size_t)p * (size_t)stride + (size_t)i];
+        for (int i = 0; i < d; i++) o[i] += weight[p] * v[(size_t)p * (size_t)stride + (size_t)i];
 }
 
 /* x[hidden] += the layer's output for one token. */
@@ -73,11 +74,9 @@ static void attention_define(const attention_weights *w, defined_attention *stat
     }
     for (int h = 0; h < s->heads; h++) {
         double *q = qg + h * attention_q_size(s), *gate = q + d;
-        const int group = h / (s->heads / s->kv_heads);
         if (s->normed) defined_norm(q, q, w->q_norm, d, (double)s->eps);
         attention_define_rotation(w, q, position);
-        attention_define_head(q, state->k + group * d, state->v + group * d, state->tokens, kv, d,
-                              weight + (size_t)h * (size_t)state->tokens, o + h * d);
+        attention_define_head(w, state, h, q, weight + (size_t)h * (size_t)state->tokens, o + h * d);
         for (int i = 0; i < d && s->gated; i++) o[h * d + i] *= open[h * d + i] = defined_sigmoid(gate[i]);
     }
     defined_tell("attention", weight, s->heads * state->tokens);

@@ -134,7 +134,13 @@ static void stage_norm_router(pool *p, moe_job *job) {
     moe_list_assignments(job);
 }
 
-/* h[use][r] = SiLU(gate_proj[r] . u) * (up_proj[r] . u) for a block of rows r, for all uses of expert i of the list. */
+/* What an expert makes of an element of gate_proj u and up_proj u. */
+static inline float moe_activate(const moe_shape *s, float gate, float up) {
+    (void)s;
+    return silu(gate) * up;
+}
+
+/* h[use][r] = moe_activate of gate_proj[r] . u and up_proj[r] . u for a block of rows r, for all uses of expert i of the list. */
 static void moe_up_block(const moe_job *job, int i, int block) {
     const moe_shape *s = job->shape;
     const matrix *gate_proj = &job->w->gate_proj[job->list[i]], *up_proj = &job->w->up_proj[job->list[i]];
@@ -153,7 +159,7 @@ static void moe_up_block(const moe_job *job, int i, int block) {
         matrix_block_dots(up_proj, row, rows, &tokens, up);
         for (int j = 0; j < tokens.count; j++)
             for (int r = 0; r < rows; r++)
-                job->h[(size_t)(first + j) * width + (size_t)(row + r)] = silu(gate[j][r]) * up[j][r];
+                job->h[(size_t)(first + j) * width + (size_t)(row + r)] = moe_activate(s, gate[j][r], up[j][r]);
     }
 }
 
