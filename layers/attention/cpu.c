@@ -7,7 +7,7 @@
    block is used as rounded, too. */
 
 /* rope_scale: a factor of cos and sin; mostly 1. gated: q_proj yields [q | gate] for every head, else q alone. normed: queries and keys
-   are normalised. */
+   are normalised. biased: the four projections have a bias. */
 #define ATTENTION_FIELDS(X)                                                                                                          \
     X(int,   hidden,     MAX,  NONE,             "")                                                                                 \
     X(int,   heads,      MAX,  NONE,             "heads")                                                                            \
@@ -17,7 +17,8 @@
     X(float, eps,        NONE, NONE,             "")                                                                                 \
     X(float, rope_scale, NONE, NONE,             "")                                                                                 \
     X(int,   gated,      MAX,  SET(OUTPUT_GATE), "")                                                                                 \
-    X(int,   normed,     MAX,  SET(QK_NORM),     "")
+    X(int,   normed,     MAX,  SET(QK_NORM),     "")                                                                                 \
+    X(int,   biased,     NONE, SET(BIAS),        "")
 SHAPE(ATTENTION, attention)
 
 /* Numbers of a head in a row of q_proj's results. */

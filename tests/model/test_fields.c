@@ -43,6 +43,7 @@ static const struct field_value {
     {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
     {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
     {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
+    {.table = LAYER_ATTENTION, .name = "biased", .fixed = "which tensors are there"},
     {.table = LAYER_DELTANET, .name = "hidden", .fixed = "columns of the projections"},
     {.table = LAYER_DELTANET, .name = "key_heads", .fixed = "rows of in_proj_qkv"},
     {.table = LAYER_DELTANET, .name = "value_heads", .fixed = "rows of in_proj_qkv and in_proj_z, columns of out_proj"},
