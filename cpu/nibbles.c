@@ -14,8 +14,10 @@ enum { FOR(PARTS) = COL_BLOCK_LANES / LANES };   /* registers of LANES lanes */
 
 /* The scales of a column block's lanes, 2^-8 of their value. at: where those of the block are, in a row like `row`. */
 LEVEL INLINE void FOR(e2m1_scales)(const nibble_row *row, const char *at, float *scale) {
-    (void)row;
-    FOR(e4m3_scales)((const uint8_t *)at, scale);
+    const uint8_t *code = (const uint8_t *)at;
+    if (row->shift == 1) FOR(e4m3_scales)(code, scale);
+    else
+        for (int l = 0; l < COL_BLOCK_LANES; l++) scale[l] = e8m0_value(code[l / (MXFP4_GROUP / LANE_COLS)], 8);
 }
 
 /* sum[r] += part of a column block of `rows` <= CODE_ROWS weight rows . x. rows is a constant. */
@@ -156,7 +158,7 @@ LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token
                                  float (*y)[ROW_BLOCK]) {
     float sum[TOKEN_BATCH][ROW_BLOCK][COL_BLOCK_LANES] __attribute__((aligned(64)));
     const lane_limbs *x[TOKEN_BATCH];
-    const float factor = *(const float *)w->component[FACTOR] * (0.5f * 0x1p8f);
+    const float factor = (w->component[FACTOR] ? *(const float *)w->component[FACTOR] : 1) * (0.5f * 0x1p8f);
     for (int j = 0; j < count; j++) x[j] = row_lanes(limbs[j]);
     if (count <= FEW_ROWS) FOR(add_few)(sum, w, row, rows, x, count);
     else FOR(add_many)(sum, w, row, rows, x, count);

@@ -28,6 +28,7 @@
      NVFP4           CODES E2M1, packed: two in a byte, the even column in the lower half, cols / 2 bytes a row.
                      SCALES E4M3, never negative, [rows][cols / 16]. FACTOR one F32, never negative
                      weight = code * (scale * factor); cols is a multiple of 16
+     MXFP4           CODES as in NVFP4. SCALES E8M0, [rows][cols / 32]; weight = code * 2^(scale - 127); cols is a multiple of 32
      INT4            CODES 0..15, packed, two in a byte as in NVFP4. SCALES 32-bit words [rows][cols / block_cols], a group
                      of block_cols = 32, 64, 128 or cols columns each: the scale's F32 bits, of which the lowest five are
                      the zero point 0..16 instead. An F16 or BF16 has zeros there, so those scales are exact
@@ -40,13 +41,13 @@
 
 /* After them those that have no formats/name.cu: the CPU alone multiplies with them, and a model that has one is refused on a GPU. */
 #define FORMATS(X) \
-    GPU_FORMATS(X)
+    GPU_FORMATS(X) X(MXFP4, mxfp4)
 
 /* The first whose tensors are all there counts; without one, what is missing is said of that of which most are there. */
 #define TENSOR_ENCODINGS(X) \
     X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(FP8_TENSOR, fp8_tensor) X(FP8_CHANNEL, fp8_channel) \
     X(FP8_BLOCK_CT, fp8_block_ct) X(NVFP4, nvfp4) X(NVFP4_CT, nvfp4_ct) X(GPTQ, gptq) X(AWQ, awq) X(INT4_CT, int4_ct) \
-    X(QUANTISED, quantised)
+    X(MXFP4, mxfp4) X(QUANTISED, quantised)
 
 #define FORMAT_ENUMERATOR(NAME, name) FORMAT_##NAME,
 enum format { FORMATS(FORMAT_ENUMERATOR) FORMAT_COUNT };
@@ -65,7 +66,7 @@ enum cpu_kernel {
     CPU_FLOATS,                  /* its rows become floats, by name_floats: right for any format */
     CPU_BF16, CPU_F16,           /* the same; for one token row cpu/products.c unpacks the codes itself */
     CPU_E4M3,                    /* cpu/products.c unpacks the codes; SCALES are F32, of blocks or of rows */
-    CPU_E2M1,                    /* cpu/nibbles.c, for one FACTOR and an E4M3 for each 16 columns */
+    CPU_E2M1,                    /* cpu/nibbles.c, for one FACTOR and an E4M3 for each 16 columns, or an E8M0 for each 32 */
     CPU_UINT4                    /* cpu/int4_products.c, for words of a scale and a zero point for each group of columns */
 };
 

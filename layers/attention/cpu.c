@@ -7,7 +7,8 @@
    block is used as rounded, too. */
 
 /* rope_scale: a factor of cos and sin; mostly 1. gated: q_proj yields [q | gate] for every head, else q alone. normed: queries and keys
-   are normalised. biased: the four projections have a bias. */
+   are normalised. biased: the four projections have a bias. window: how many tokens a row sees, its own among them; 0: all up to its own. sinks:
+   each head has a logit more in its softmax, which has no value. */
 #define ATTENTION_FIELDS(X)                                                                                                          \
     X(int,   hidden,     MAX,  NONE,             "")                                                                                 \
     X(int,   heads,      MAX,  NONE,             "heads")                                                                            \
@@ -18,7 +19,9 @@
     X(float, rope_scale, NONE, NONE,             "")                                                                                 \
     X(int,   gated,      MAX,  SET(OUTPUT_GATE), "")                                                                                 \
     X(int,   normed,     MAX,  SET(QK_NORM),     "")                                                                                 \
-    X(int,   biased,     NONE, SET(BIAS),        "")
+    X(int,   biased,     NONE, SET(BIAS),        "")                                                                                 \
+    X(int,   window,     MAX,  SET(WINDOW),      "window")                                                                           \
+    X(int,   sinks,      NONE, SET(SINKS),       "")
 SHAPE(ATTENTION, attention)
 
 /* Numbers of a head in a row of q_proj's results. */
@@ -32,6 +35,7 @@ typedef struct attention_weights {
     matrix q_proj, k_proj, v_proj, o_proj;
     const float *q_norm, *k_norm;                  /* [head_dim]; NULL unless normed */
     const float *frequencies;                      /* [rotary_dim / 2] angles of one position, in the host's memory */
+    const float *sinks;                            /* [heads]; NULL unless there are sinks */
     const float *k_scale, *v_scale;                /* [1] what a code 1 of an FP8 cache is worth, in the host's memory; NULL: 1 */
 } attention_weights;
 
@@ -111,8 +115,7 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
 typedef struct seen_positions { int first, end; } seen_positions;
 
 static inline seen_positions attention_seen(const attention_shape *s, int position) {
-    seen_positions seen = {0, position + 1};
-    (void)s;
+    seen_positions seen = {s->window ? max_int(position + 1 - s->window, 0) : 0, position + 1};
     return seen;
 }
 
@@ -166,7 +169,13 @@ static void attention_span(const attention_job *job, int t, int group, int span,
 static void attention_output_gate(const attention_job *job, int t, int h, const float *part) {
     const int d = job->shape->head_dim;
     const size_t at = ((size_t)t * (size_t)job->shape->heads + (size_t)h) * (size_t)d;
-    const float *gate = job->qg + 2 * at + d, scale = kv_scale(job->kv, job->w->v_scale) / part[d + PART_SUM];
+    const float *gate = job->qg + 2 * at + d, top = part[d + PART_TOP], sink = job->shape->sinks ? job->w->sinks[h] : -INFINITY;
+    float sum = part[d + PART_SUM], scale = kv_scale(job->kv, job->w->v_scale);
+    if (sink > top) {                              /* the sink's part is {top = sink, sum = 1, o = 0}: see span_join */
+        sum = sum * exp_below(top - sink) + 1;
+        scale *= exp_below(top - sink);
+    } else if (job->shape->sinks) sum += exp_below(sink - top);
+    scale /= sum;
     if (!job->shape->gated)
         for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * scale;
     else

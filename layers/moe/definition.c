@@ -4,12 +4,15 @@
    renormalised (or, of_all, as it is). The shared expert, if there is one, computes for every token, weighted by a sigmoid gate of
    its own. An expert is a SwiGLU:
 
-       expert(u) = down_proj (SiLU(gate_proj u) * up_proj u) */
+       expert(u) = down_proj (SiLU(gate_proj u) * up_proj u)
+
+   With a limit gate_proj u is at most that, and up_proj u between minus that and that. With an alpha SiLU(gate) up is gate sigmoid(alpha gate) (up + 1). */
 
 /* An element of what goes into down_proj. */
 static double moe_define_activation(const moe_shape *s, double gate, double up) {
-    (void)s;
-    return defined_silu(gate) * up;
+    const double limit = (double)s->limit, alpha = (double)s->alpha;
+    if (limit != 0) gate = fmin(gate, limit), up = fmax(fmin(up, limit), -limit);
+    return alpha != 0 ? gate * defined_sigmoid(alpha * gate) * (up + 1) : defined_silu(gate) * up;
 }
 
 /* out[hidden] += weight expert(u), of expert e */
