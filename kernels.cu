@@ -30,6 +30,11 @@
 
 #include "engine.h"
 
+/* A struct whose fields are named leaves the others 0. C does not ask about them. */
+#ifdef __cplusplus
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#endif
+
 enum { STEP_ROWS = 4 };          /* token rows that the kernels of a step take at once; longer blocks are taken in turns of so many */
 static_assert(MOTE_ROWS_MAX % STEP_ROWS == 0, "a block that may be kept in part is whole turns");
 

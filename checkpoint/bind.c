@@ -86,8 +86,9 @@ static int bind_try(binder *b, const tensor_slice *s, const tensor_encoding *e, 
     memset(part, 0, MAX_PARTS * sizeof *part);
     for (int k = 0; k < part_count(e); k++) {
         bind_part_name(b, e->parts[k].suffix);
-        part[k] = bind_tensor(b, b->name);
-        there += table_find(&b->files->table, b->name) != NULL;
+        const tensor *t = table_find(&b->files->table, b->name);
+        part[k] = t && t->type >= 0 ? t : NULL;
+        there += t != NULL;
     }
     wrong = !bind_blocks(b, s, e, part, w) || w->cols % e->cols || w->rows % e->rows;
     for (int k = 0; k < part_count(e); k++) {
@@ -99,16 +100,24 @@ static int bind_try(binder *b, const tensor_slice *s, const tensor_encoding *e, 
     return !wrong ? 100 : !there ? 0 : there + 10 * codes;
 }
 
+/* Is the tensor with the codes there, and of the type that an encoding has? */
+static int bind_codes(binder *b, const tensor_encoding *e) {
+    bind_part_name(b, e->parts[CODES].suffix);
+    const tensor *t = bind_tensor(b, b->name);
+    return t && stored_as(t, &e->parts[CODES]);
+}
+
 /* The encoding of a matrix, by the tensors that are there: the first that has all of its own. Without one that which most
-   of is there, and binding says what is wrong with it. */
+   of is there, its codes above all, and binding says what is wrong with it. */
 static enum encoding bind_encoding(binder *b, const tensor_slice *s, matrix *w, const tensor **part) {
     int best = 0, found = ENCODING_F32;
-    for (int e = 0; e < ENCODING_COUNT && best < 100; e++) {
-        if (e == ENCODING_QUANTISED) continue;
-        const int fit = bind_try(b, s, tensor_encodings[e], w, part);
-        if (fit > best) best = fit, found = e;
-    }
-    bind_try(b, s, tensor_encodings[found], w, part);
+    for (int all = 0; all < 2 && !best; all++)
+        for (int e = 0; e < ENCODING_COUNT && best < 100; e++) {
+            if (e == ENCODING_QUANTISED || (!all && !bind_codes(b, tensor_encodings[e]))) continue;
+            const int fit = bind_try(b, s, tensor_encodings[e], w, part);
+            if (fit > best) best = fit, found = e;
+        }
+    if (best < 100) bind_try(b, s, tensor_encodings[found], w, part);
     return (enum encoding)found;
 }
 

@@ -6,8 +6,8 @@ struct model_family;
 /* How the rotary frequencies of an attention layer come about: families/rope.c. */
 enum rope_kind { ROPE_PLAIN, ROPE_LLAMA3, ROPE_YARN };
 
-/* kind: enum rope_kind. theta: the base. Unless it is plain: factor and original, what the context grew by, and from; slow and fast, up to and
-   from so many turns within that a frequency is scaled, or is not; whole, of YaRN: that range ends at whole dimensions. */
+/* kind: enum rope_kind. theta: the base. Unless it is plain: factor and original, what the context grew by, and from; slow and fast,
+   up to and from so many turns within that a frequency is scaled, or is not; whole, of YaRN: that range ends at whole dimensions. */
 #define ROPE_FIELDS(X)                                                                                                               \
     X(int,   kind,     NONE, NONE, "")                                                                                               \
     X(float, theta,    NONE, NONE, "")                                                                                               \
@@ -78,6 +78,8 @@ typedef struct config_reader {
     int code;                                  /* the first failure; later calls do nothing */
 } config_reader;
 
+enum { KEYS_MAX = 1024 };                      /* of an object: so many no config.json has */
+
 enum key_read { KEY_UNREAD, KEY_READ, KEYS_READ };     /* KEYS_READ: it is an object in which keys were looked for */
 
 /* The value of a key, 0: it is absent. Whatever a reader of config.json looks for, it looks for so: what remains unread is looked at last
@@ -87,6 +89,13 @@ static uint32_t config_get(config_reader *r, uint32_t object, const char *key) {
     r->read[object] = KEYS_READ;
     if (node && !r->read[node]) r->read[node] = KEY_READ;
     return node;
+}
+
+/* Each of an object's keys is looked for among all of them. */
+static void config_few_keys(config_reader *r, uint32_t object) {
+    const unsigned keys = r->j->nodes[object].size;
+    if (!r->code && keys > KEYS_MAX)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: an object of %u keys, expected at most %d", r->dir, keys, KEYS_MAX);
 }
 
 static void config_int(config_reader *r, const char *key, int low, int high, int *out) {
@@ -156,7 +165,8 @@ static void config_refuse(config_reader *r, uint32_t node, const char *key, cons
     va_start(args, why);
     vsnprintf(reason, sizeof reason, why, args);
     va_end(args);
-    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s%s is %.*s, %s", r->dir, r->within ? r->within : "", key, (int)size, text, reason);
+    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s%s is %.*s, %s", r->dir, r->within ? r->within : "", key, (int)size,
+                   text, reason);
 }
 
 /* A value must be null or one of those listed, "silu|swish", which mean the same as the first. */

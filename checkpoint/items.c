@@ -13,7 +13,7 @@ static_assert((int)ENCODING_F32 == (int)TYPE_F32 && (int)ENCODING_F16 == (int)TY
 enum { VECTOR = -1, KV_SCALE = -2 };
 
 /* A vector is loaded like a component of a matrix. */
-static const component vector_component = {32, 1, 1, 0, NULL, NULL, NULL};
+static const component vector_component = {.bits = 32, .rows = 1, .cols = 1};
 static size_t find_wrong_kv_scale(const void *numbers, size_t n, char value[32]) {
     const float *scale = (const float *)numbers;
     size_t i = 0;
@@ -22,7 +22,9 @@ static size_t find_wrong_kv_scale(const void *numbers, size_t n, char value[32])
     return i;
 }
 
-static const component kv_scale_component = {32, 1, 1, 0, find_wrong_kv_scale, "scale", "a positive number from 2^-64 to 2^64"};
+static const component kv_scale_component = {
+    .bits = 32, .rows = 1, .cols = 1,
+     .find_wrong = find_wrong_kv_scale, .number = "scale", .allowed = "a positive number from 2^-64 to 2^64"};
 static int vector_floats(conversion *c, void *to) {
     widen((dtype)c->type[0], c->part[0], to, c->rows, c->cols);
     return -1;

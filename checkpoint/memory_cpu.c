@@ -137,5 +137,7 @@ static void cpu_describe(mote_model *m) {
     m->info.prefill_from = 0;
 }
 
-static const weight_memory cpu_memory = {cpu_choose, cpu_available, cpu_allocate, cpu_release, cpu_load,  cpu_fill,
-                                         cpu_scan,   cpu_complete,  cpu_describe, DTYPE_F32,   0};
+static const weight_memory cpu_memory = {
+    .choose = cpu_choose, .available = cpu_available, .allocate = cpu_allocate, .release = cpu_release,
+    .load = cpu_load, .fill = cpu_fill, .scan = cpu_scan, .complete = cpu_complete,
+    .describe = cpu_describe, .kv = DTYPE_F32, .packs = 0};

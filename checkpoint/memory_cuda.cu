@@ -116,5 +116,7 @@ static void cuda_describe(mote_model *m) {
     m->info.prefill_from = prefill_from(m);
 }
 
-static const weight_memory cuda_memory = {cuda_choose, cuda_available, cuda_allocate, cuda_release, cuda_load,  cuda_fill,
-                                          cuda_scan,   cuda_complete,  cuda_describe, DTYPE_BF16,   1};
+static const weight_memory cuda_memory = {
+    .choose = cuda_choose, .available = cuda_available, .allocate = cuda_allocate, .release = cuda_release,
+    .load = cuda_load, .fill = cuda_fill, .scan = cuda_scan, .complete = cuda_complete,
+    .describe = cuda_describe, .kv = DTYPE_BF16, .packs = 1};

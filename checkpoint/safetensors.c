@@ -29,12 +29,14 @@ typedef struct tensor {
     int used;                    /* bound to a weight, or known to be left out */
 } tensor;
 
+typedef struct table_slot { uint32_t hash, number; } table_slot;     /* of a name; number 0: free, else tensor number + 1 */
+
 /* All tensors of a checkpoint, found by name through a hash table with open addressing. */
 typedef struct tensor_table {
     buf names, tensors;          /* bytes; struct tensor */
     int describes;               /* weights are not wanted: a file may end with its header */
     int without_data;            /* one does */
-    uint32_t *slots;             /* 0 = free, else tensor number + 1 */
+    table_slot *slots;
     size_t slot_count;           /* a power of two */
 } tensor_table;
 
@@ -57,28 +59,36 @@ static void table_free(tensor_table *t) {
     memset(t, 0, sizeof *t);
 }
 
+static uint32_t table_hash(const char *name) {
+    return fold(fnv1a(FNV_START, name, strlen(name)));
+}
+
 /* The slot that holds `name`, or the free one where it belongs. */
-static size_t table_slot(const tensor_table *t, const char *name) {
-    size_t at = fold(fnv1a(FNV_START, name, strlen(name))) & (t->slot_count - 1);
-    while (t->slots[at] && strcmp(table_name(t, table_at(t, t->slots[at] - 1)), name))
+static table_slot *table_at_name(const tensor_table *t, const char *name, uint32_t hash) {
+    size_t at = hash & (t->slot_count - 1);
+    while (t->slots[at].number &&
+           (t->slots[at].hash != hash || strcmp(table_name(t, table_at(t, t->slots[at].number - 1)), name)))
         at = (at + 1) & (t->slot_count - 1);
-    return at;
+    return &t->slots[at];
 }
 
 static tensor *table_find(const tensor_table *t, const char *name) {
-    size_t at = t->slot_count ? table_slot(t, name) : 0;
-    return t->slot_count && t->slots[at] ? table_at(t, t->slots[at] - 1) : NULL;
+    const table_slot *slot = t->slot_count ? table_at_name(t, name, table_hash(name)) : NULL;
+    return slot && slot->number ? table_at(t, slot->number - 1) : NULL;
 }
 
 static int table_grow(tensor_table *t) {
-    size_t n = t->slot_count ? t->slot_count * 2 : 1024;
-    uint32_t *slots = (uint32_t *)calloc(n, sizeof *slots);
+    const size_t had = t->slot_count, n = had ? had * 2 : 1024;
+    table_slot *old = t->slots, *slots = (table_slot *)calloc(n, sizeof *slots);
     if (!slots) return 0;
-    free(t->slots);
+    for (size_t i = 0; i < had; i++) {
+        size_t at = old[i].hash & (n - 1);
+        while (old[i].number && slots[at].number) at = (at + 1) & (n - 1);
+        if (old[i].number) slots[at] = old[i];
+    }
+    free(old);
     t->slots = slots;
     t->slot_count = n;
-    for (size_t i = 0; i < table_count(t); i++)
-        t->slots[table_slot(t, table_name(t, table_at(t, i)))] = (uint32_t)i + 1;
     return 1;
 }
 
@@ -86,18 +96,20 @@ static int table_grow(tensor_table *t) {
    takes the name back. NULL: no memory. */
 static tensor *table_add(tensor_table *t, size_t name, int *found) {
     if (t->names.failed || ((table_count(t) + 1) * 2 > t->slot_count && !table_grow(t))) return NULL;
-    size_t at = table_slot(t, t->names.data + name);
-    *found = t->slots[at] != 0;
+    const uint32_t hash = table_hash(t->names.data + name);
+    table_slot *slot = table_at_name(t, t->names.data + name, hash);
+    *found = slot->number != 0;
     if (*found) {
         t->names.size = name;
-        return table_at(t, t->slots[at] - 1);
+        return table_at(t, slot->number - 1);
     }
     tensor *added = (tensor *)buf_add(&t->tensors, NULL, sizeof *added);
     if (!added) return NULL;
     memset(added, 0, sizeof *added);
     added->name = name;
     added->type = -1;
-    t->slots[at] = (uint32_t)table_count(t);
+    slot->hash = hash;
+    slot->number = (uint32_t)table_count(t);
     return added;
 }
 

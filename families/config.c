@@ -65,6 +65,8 @@ static int config_read(config *c, const char *dir, mote_error *err) {
     else if (r.text && j.nodes[r.text].type != JSON_OBJECT)
         r.code = fail(err, MOTE_EFORMAT, "%s/config.json: text_config is not an object", dir);
     if (!r.code) {
+        config_few_keys(&r, 0);
+        config_few_keys(&r, r.text);
         config_common(&r, c);
         config_ends(&r, c);
         config_layers(&r, c);

@@ -1,5 +1,11 @@
 /* families/mixtral.c: Mixtral (8x7B, 8x22B): what config.json says, what its tensors are called. Attention is Llama's; the experts have
-   names of their own: w1 is the gate, w3 up, w2 down. */
+   names of their own: w1 is the gate, w3 up, w2 down.
+
+   A layer, of the residual x:
+     x += attention(rms(x) input_layernorm), as in families/llama.c
+     u = rms(x) post_attention_layernorm
+     w = softmax of the best num_experts_per_tok of gate u
+     x += sum over them of w w2 (SiLU(w1 u) * w3 u) */
 
 static const char *const mixtral_types[] = {"mixtral", NULL};
 

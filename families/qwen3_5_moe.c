@@ -3,6 +3,15 @@
    Every layer has a DeltaNet or a gated attention mixer and a mixture of experts with a shared expert; MTP is one more layer
    with attention. RMSNorm weights are stored around zero, the factor being 1 + w, but for DeltaNet's gated norm.
 
+   A layer, of the residual x:
+     u = rms(x) (1 + input_layernorm)
+     attention: [q | g], k, v = q_proj u, k_proj u, v_proj u; q and k normed, a part of them turned by their position;
+                x += o_proj (softmax(q k / sqrt(head_dim)) v * sigmoid(g))
+     DeltaNet:  q, k, v = SiLU(conv1d(in_proj_qkv u)); o = the delta rule of layers/deltanet/definition.c, with in_proj_b, in_proj_a;
+                x += out_proj (rms(o) norm * SiLU(in_proj_z u))
+     u = rms(x) (1 + post_attention_layernorm)
+     x += sum over the best experts of w expert(u), w = softmax of these of gate u, + sigmoid(shared_expert_gate u) shared_expert(u)
+
    What begins with qwen_ serves the dense models as well (families/qwen3_5.c): their FFN alone is another. */
 
 static const char *const qwen3_5_moe_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};

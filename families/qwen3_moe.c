@@ -1,13 +1,21 @@
 /* families/qwen3_moe.c: Qwen3 MoE (30B-A3B, 235B-A22B): what config.json says, what its tensors are called.
 
-   Every layer is attention without gates, all of a head rotated, and a mixture of experts without a shared one, or, where config.json says so,
-   a dense FFN. Norms' weights are what is multiplied with. There is no MTP layer. What begins with plain_ serves other plain transformers as well: Qwen3's dense
-   models (families/qwen3.c), Llama, Mistral and Mixtral. */
+   Every layer is attention without gates, all of a head rotated, and a mixture of experts without a shared one, or, where config.json
+   says so, a dense FFN. Norms' weights are what is multiplied with. There is no MTP layer. What begins with plain_ serves other plain
+   transformers as well: Qwen3's dense models (families/qwen3.c), Llama, Mistral and Mixtral.
+
+   A layer, of the residual x:
+     u = rms(x) input_layernorm
+     q, k, v = q_proj u, k_proj u, v_proj u, in heads; q = rms(q) q_norm, k = rms(k) k_norm, turned by their position
+     x += o_proj (softmax(q k / sqrt(head_dim)) v)
+     u = rms(x) post_attention_layernorm
+     w = softmax(gate u) of the best num_experts_per_tok, with norm_topk_prob among these, else among all
+     x += sum over them of w down_proj (SiLU(gate_proj u) * up_proj u) */
 
 static const char *const qwen3_moe_types[] = {"qwen3_moe", NULL};
 
-/* All layers, which are alike; l: one of them, of which the FFN has been read. normed: with norms of queries and keys, as all of Qwen3; else as
-   Llama. theta: where config.json does not say. */
+/* All layers, which are alike; l: one of them, of which the FFN has been read. normed: with norms of queries and keys, as all of
+   Qwen3; else as Llama. theta: where config.json does not say. */
 static void plain_read(config_reader *r, config *c, config_layer *l, int normed, float theta) {
     attention_shape *a = &l->mixer.of.attention;
     common_attention(r, c, a, !normed);
@@ -21,8 +29,8 @@ static void plain_read(config_reader *r, config *c, config_layer *l, int normed,
     for (int i = 0; i < c->layers; i++) c->layer[i] = *l;
 }
 
-/* Layers with a dense FFN of intermediate_size in the experts' place: those that mlp_only_layers lists, from 0, and of each decoder_sparse_step all
-   but the last. */
+/* Layers with a dense FFN of intermediate_size in the experts' place: those that mlp_only_layers lists, from 0, and of each
+   decoder_sparse_step all but the last. */
 static void qwen3_moe_dense_layers(config_reader *r, config *c) {
     const uint32_t step_node = config_get(r, r->text, "decoder_sparse_step"), list = config_get(r, r->text, "mlp_only_layers");
     sublayer_shape dense = sublayer_shape_of(LAYER_MLP);
@@ -38,7 +46,8 @@ static void qwen3_moe_dense_layers(config_reader *r, config *c) {
     for (int i = 0; i < c->layers; i++)
         if ((i + 1) % step) c->layer[i].ffn = dense;
     for (uint32_t node = list + 1; node < end && !r->code; node = r->j->nodes[node].next)
-        if (!json_u64(r->j, node, &layer)) r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: mlp_only_layers must list layers by number", r->dir);
+        if (!json_u64(r->j, node, &layer))
+            r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: mlp_only_layers must list layers by number", r->dir);
         else if (layer < (uint64_t)c->layers) c->layer[layer].ffn = dense;
 }
 

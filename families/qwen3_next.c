@@ -15,17 +15,15 @@ static void qwen3_next_bind_in_proj(binder *b, const char *where, deltanet_weigh
     static const char qkvz_name[] = "linear_attn.in_proj_qkvz.weight", ba_name[] = "linear_attn.in_proj_ba.weight";
     const deltanet_shape *s = &w->shape;
     const int heads = s->value_heads / s->key_heads, key = s->key_dim, values = heads * s->value_dim, group = 2 * key + 2 * values;
-    const row_runs qkv = {s->key_heads, group, {0, key, 2 * key}, {key, key, values}, 0};
-    const row_runs z = {s->key_heads, group, {2 * key + values, 0, 0}, {values, 0, 0}, 0};
-    const row_runs beta = {s->key_heads, 2 * heads, {0, 0, 0}, {heads, 0, 0}, 0}, a = {s->key_heads, 2 * heads, {heads, 0, 0}, {heads, 0, 0}, 0};
+    const row_runs qkv = {.groups = s->key_heads, .group_rows = group, .at = {0, key, 2 * key}, .rows = {key, key, values}, .first = 0};
     tensor_slice qkvz = slice_all(s->key_heads * group, s->hidden), ba = slice_all(s->key_heads * 2 * heads, s->hidden);
     qkvz.runs = qkv;
     bind_slice(b, where, qkvz_name, &qkvz, 0, &w->in_proj_qkv);
-    qkvz.runs = z;
+    qkvz.runs = rows_of(&qkvz, s->key_heads, 2 * key + values, values);
     bind_slice(b, where, qkvz_name, &qkvz, 0, &w->in_proj_z);
-    ba.runs = beta;
+    ba.runs = rows_of(&ba, s->key_heads, 0, heads);
     bind_slice(b, where, ba_name, &ba, 1, &w->in_proj_b);
-    ba.runs = a;
+    ba.runs = rows_of(&ba, s->key_heads, heads, heads);
     bind_slice(b, where, ba_name, &ba, 1, &w->in_proj_a);
 }
 

@@ -21,6 +21,7 @@ static uint32_t rope_object(config_reader *r, const char *key, const char *withi
         return 0;
     }
     if (!r->j->nodes[object].size) return 0;
+    config_few_keys(r, object);
     r->within = within;
     for (int i = 0; i < 2; i++) {
         uint32_t type = config_get(r, object, names[i]);
@@ -31,8 +32,8 @@ static uint32_t rope_object(config_reader *r, const char *key, const char *withi
     }
     const uint32_t factor = typed ? 0 : config_get(r, object, "factor");
     if (factor && !r->code && r->j->nodes[factor].type != JSON_NULL)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %sfactor without rope_type: mote supports default, llama3 or yarn", r->dir,
-                       within);
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %sfactor without rope_type: mote supports default, llama3 or yarn",
+                       r->dir, within);
     r->within = NULL;
     return object;
 }
@@ -111,8 +112,8 @@ static void rope_read(config_reader *r, config *c, config_layer *l, uint32_t obj
     r->within = NULL;
 }
 
-/* The rope of an attention layer. part: the share of head_dim that is rotated, where config.json does not say; theta: the base, likewise. Two
-   objects must say the same; a base, or that share, one of them alone may say. */
+/* The rope of an attention layer. part: the share of head_dim that is rotated, where config.json does not say; theta: the base,
+   likewise. Two objects must say the same; a base, or that share, one of them alone may say. */
 static void common_rope(config_reader *r, config *c, config_layer *l, float part, float theta) {
     static const char *const within[] = {"rope_parameters.", "rope_scaling."};
     enum rope_kind kind, older;
@@ -128,7 +129,8 @@ static void common_rope(config_reader *r, config *c, config_layer *l, float part
     const config_layer first = *l;
     other_part = part;
     if (parameters && scaling) rope_read(r, c, l, scaling, within[1], &other_part, l->rope.theta);
-    if (!r->code && (memcmp(&first.rope, &l->rope, sizeof l->rope) || first.mixer.of.attention.rope_scale != a->rope_scale || part != other_part))
+    const int same = !memcmp(&first.rope, &l->rope, sizeof l->rope) && first.mixer.of.attention.rope_scale == a->rope_scale;
+    if (!r->code && (!same || part != other_part))
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling say different things", r->dir);
     if (r->code) return;
     a->rotary_dim = (int)((float)a->head_dim * part);

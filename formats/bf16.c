@@ -1,11 +1,15 @@
 /* formats/bf16.c: weights as the upper halves of floats. */
 
-static const weight_format bf16_format = {"BF16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
+static const weight_format bf16_format = {
+    .name = "BF16", .component_count = 1,
+    .components = {{.bits = 16, .rows = 1, .cols = 1, .packed = 64}}};
 
 enum { bf16_kernel = CPU_BF16 };
 
 static const tensor_encoding bf16_encoding = {
-    "BF16", FORMAT_BF16, 1, 1, {{".weight", "BF16", "n k", 0}}, {{CODES, 0, NULL}}};
+    .name = "BF16", .format = FORMAT_BF16, .rows = 1, .cols = 1,
+    .parts = {{".weight", "BF16", "n k", 0}},
+    .components = {{CODES, 0, NULL}}};
 
 INLINE void bf16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     (void)w;

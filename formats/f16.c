@@ -1,11 +1,15 @@
 /* formats/f16.c: weights as IEEE half precision numbers. */
 
-static const weight_format f16_format = {"F16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
+static const weight_format f16_format = {
+    .name = "F16", .component_count = 1,
+    .components = {{.bits = 16, .rows = 1, .cols = 1, .packed = 64}}};
 
 enum { f16_kernel = CPU_F16 };
 
 static const tensor_encoding f16_encoding = {
-    "F16", FORMAT_F16, 1, 1, {{".weight", "F16", "n k", 0}}, {{CODES, 0, NULL}}};
+    .name = "F16", .format = FORMAT_F16, .rows = 1, .cols = 1,
+    .parts = {{".weight", "F16", "n k", 0}},
+    .components = {{CODES, 0, NULL}}};
 
 INLINE void f16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     (void)w;

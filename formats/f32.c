@@ -1,11 +1,15 @@
 /* formats/f32.c: weights as floats. */
 
-static const weight_format f32_format = {"F32", 1, {{32, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
+static const weight_format f32_format = {
+    .name = "F32", .component_count = 1,
+    .components = {{.bits = 32, .rows = 1, .cols = 1, .packed = 64}}};
 
 enum { f32_kernel = CPU_FLOATS };
 
 static const tensor_encoding f32_encoding = {
-    "F32", FORMAT_F32, 1, 1, {{".weight", "F32", "n k", 0}}, {{CODES, 0, NULL}}};
+    .name = "F32", .format = FORMAT_F32, .rows = 1, .cols = 1,
+    .parts = {{".weight", "F32", "n k", 0}},
+    .components = {{CODES, 0, NULL}}};
 
 INLINE void f32_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     (void)w;

@@ -33,10 +33,11 @@ static const char *fp8_block_unfit(int rows, int cols) {
 }
 
 static const weight_format fp8_block_format = {
-    "FP8", 2,
-    {{8, 1, 1, 64, fp8_find_nan, "weight", "finite numbers"},
-     {32, 0, 0, 0, fp8_find_wrong_scale, "scale", "finite numbers from 0 on, below 128"}},
-    fp8_block_unfit, 0};
+    .name = "FP8", .component_count = 2,
+    .components = {{.bits = 8, .rows = 1, .cols = 1, .packed = 64,
+                    .find_wrong = fp8_find_nan, .number = "weight", .allowed = "finite numbers"},
+                   {.bits = 32, .find_wrong = fp8_find_wrong_scale, .number = "scale", .allowed = "finite numbers from 0 on, below 128"}},
+    .unfit = fp8_block_unfit};
 
 enum { fp8_block_kernel = CPU_E4M3 };
 
@@ -46,21 +47,21 @@ static int fp8_widen_scales(conversion *c, void *to) {
 }
 
 static const tensor_encoding fp8_block_encoding = {
-    "FP8", FORMAT_FP8_BLOCK, 1, 1,
-    {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale_inv", NULL, "h g", 0}},
-    {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
+    .name = "FP8", .format = FORMAT_FP8_BLOCK, .rows = 1, .cols = 1,
+    .parts = {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale_inv", NULL, "h g", 0}},
+    .components = {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
 /* As compressed-tensors has it. */
 static const tensor_encoding fp8_block_ct_encoding = {
-    "FP8", FORMAT_FP8_BLOCK, 1, 1,
-    {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "h g", 0}},
-    {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
+    .name = "FP8", .format = FORMAT_FP8_BLOCK, .rows = 1, .cols = 1,
+    .parts = {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "h g", 0}},
+    .components = {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
 /* One scale for all of the matrix, which is one block. */
 static const tensor_encoding fp8_tensor_encoding = {
-    "FP8 per tensor", FORMAT_FP8_BLOCK, 1, 1,
-    {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "|1", 0}},
-    {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
+    .name = "FP8 per tensor", .format = FORMAT_FP8_BLOCK, .rows = 1, .cols = 1,
+    .parts = {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "|1", 0}},
+    .components = {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
 INLINE void fp8_block_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint8_t *__restrict code = (const uint8_t *)row->component[CODES] + col;
@@ -113,8 +114,9 @@ static int quantised_codes(conversion *c, void *to) {
 
 /* Not found by its tensors: chosen instead of BF16. */
 static const tensor_encoding quantised_encoding = {
-    "BF16 as FP8", FORMAT_FP8_BLOCK, 1, 1, {{".weight", "BF16", "n k", 0}},
-    {{0, 1u << 0, quantised_codes}, {0, 1u << 0, quantised_scales}}};
+    .name = "BF16 as FP8", .format = FORMAT_FP8_BLOCK, .rows = 1, .cols = 1,
+    .parts = {{".weight", "BF16", "n k", 0}},
+    .components = {{0, 1u << 0, quantised_codes}, {0, 1u << 0, quantised_scales}}};
 
 /* A whole number up to 448, rounded to what E4M3 has. */
 BOTH uint8_t synthetic_fp8(uint32_t seed, uint32_t i) {

@@ -31,8 +31,11 @@ static size_t int4_find_wrong_scale(const void *numbers, size_t n, char value[32
 }
 
 static const weight_format int4_format = {
-    "INT4", 2,
-    {{4, 1, 1, 32, NULL, NULL, NULL}, {32, 1, 0, 4, int4_find_wrong_scale, "scale", "finite numbers below 2^64"}}, NULL, FORMAT_INT4_FINE};
+    .name = "INT4", .component_count = 2,
+    .components = {{.bits = 4, .rows = 1, .cols = 1, .packed = 32},
+                   {.bits = 32, .rows = 1, .packed = 4,
+                    .find_wrong = int4_find_wrong_scale, .number = "scale", .allowed = "finite numbers below 2^64"}},
+    .fine = FORMAT_INT4_FINE};
 
 enum { int4_kernel = CPU_UINT4 };
 
@@ -100,10 +103,9 @@ static int gptq_scales(conversion *c, void *to) {
 }
 
 static const tensor_encoding gptq_encoding = {
-    "GPTQ INT4", FORMAT_INT4, 8, 8,
-    {{".qweight", "I32", "k/8 n", 0}, {".qzeros", "I32", "g n/8", 0}, {".scales", NULL, "g n", 0},
-     {".g_idx", "I32", "k", 1}},
-    {{0, 1u << 0 | 1u << 3, gptq_codes}, {2, 1u << 1 | 1u << 2, gptq_scales}}};
+    .name = "GPTQ INT4", .format = FORMAT_INT4, .rows = 8, .cols = 8,
+    .parts = {{".qweight", "I32", "k/8 n", 0}, {".qzeros", "I32", "g n/8", 0}, {".scales", NULL, "g n", 0}, {".g_idx", "I32", "k", 1}},
+    .components = {{0, 1u << 0 | 1u << 3, gptq_codes}, {2, 1u << 1 | 1u << 2, gptq_scales}}};
 
 /* ---- AWQ: qweight [cols][rows / 8], qzeros [groups][rows / 8], scales [groups][rows] ---- */
 
@@ -136,9 +138,9 @@ static int awq_scales(conversion *c, void *to) {
 }
 
 static const tensor_encoding awq_encoding = {
-    "AWQ INT4", FORMAT_INT4, 8, 8,
-    {{".qweight", "I32", "k n/8", 0}, {".qzeros", "I32", "g n/8", 0}, {".scales", NULL, "g n", 0}},
-    {{0, 1u << 0, awq_codes}, {2, 1u << 1 | 1u << 2, awq_scales}}};
+    .name = "AWQ INT4", .format = FORMAT_INT4, .rows = 8, .cols = 8,
+    .parts = {{".qweight", "I32", "k n/8", 0}, {".qzeros", "I32", "g n/8", 0}, {".scales", NULL, "g n", 0}},
+    .components = {{0, 1u << 0, awq_codes}, {2, 1u << 1 | 1u << 2, awq_scales}}};
 
 /* ---- compressed-tensors: weight_packed [rows][cols / 8], weight_scale [rows][groups], weight_zero_point
    [rows / 8][groups] ---- */
@@ -162,10 +164,10 @@ static int int4_ct_scales(conversion *c, void *to) {
 }
 
 static const tensor_encoding int4_ct_encoding = {
-    "INT4", FORMAT_INT4, 1, 8,
-    {{".weight_packed", "I32", "n k/8", 0}, {".weight_scale", NULL, "n g", 0}, {".weight_shape", "I64", "2", 0},
-     {".weight_zero_point", "I32", "n/8 g", 1}, {".weight_g_idx", "I32", "k", 1}},
-    {{0, 0, NULL}, {1, 1u << 1 | 1u << 2 | 1u << 3 | 1u << 4, int4_ct_scales}}};
+    .name = "INT4", .format = FORMAT_INT4, .rows = 1, .cols = 8,
+    .parts = {{".weight_packed", "I32", "n k/8", 0}, {".weight_scale", NULL, "n g", 0}, {".weight_shape", "I64", "2", 0},
+              {".weight_zero_point", "I32", "n/8 g", 1}, {".weight_g_idx", "I32", "k", 1}},
+    .components = {{0, 0, NULL}, {1, 1u << 1 | 1u << 2 | 1u << 3 | 1u << 4, int4_ct_scales}}};
 
 /* ---- Floats ---- */
 

@@ -2,9 +2,11 @@
    so that a row has one scale and one zero point in each. The CPU needs no such difference: there these matrices are INT4. */
 
 static const weight_format int4_fine_format = {
-    "INT4", 2,
-    {{4, 1, 1, 16, NULL, NULL, NULL}, {32, 1, 0, 4, int4_find_wrong_scale, "scale", "finite numbers below 2^64"}}, NULL,
-    FORMAT_INT4_FINE};
+    .name = "INT4", .component_count = 2,
+    .components = {{.bits = 4, .rows = 1, .cols = 1, .packed = 16},
+                   {.bits = 32, .rows = 1, .packed = 4,
+                    .find_wrong = int4_find_wrong_scale, .number = "scale", .allowed = "finite numbers below 2^64"}},
+    .fine = FORMAT_INT4_FINE};
 
 enum { int4_fine_kernel = CPU_FLOATS };
 

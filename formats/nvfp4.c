@@ -25,11 +25,12 @@ static size_t nvfp4_find_wrong_factor(const void *numbers, size_t n, char value[
 }
 
 static const weight_format nvfp4_format = {
-    "NVFP4", 3,
-    {{4, 1, 1, 32, NULL, NULL, NULL},
-     {8, 1, NVFP4_GROUP, 4, nvfp4_find_wrong_scale, "scale", "finite numbers from 0 on"},
-     {32, INT_MAX, INT_MAX, 0, nvfp4_find_wrong_factor, "factor", "a finite number from 0 on, below 2^64"}},
-    NULL, 0};
+    .name = "NVFP4", .component_count = 3,
+    .components = {{.bits = 4, .rows = 1, .cols = 1, .packed = 32},
+                   {.bits = 8, .rows = 1, .cols = NVFP4_GROUP, .packed = 4,
+                    .find_wrong = nvfp4_find_wrong_scale, .number = "scale", .allowed = "finite numbers from 0 on"},
+                   {.bits = 32, .rows = INT_MAX, .cols = INT_MAX,
+                    .find_wrong = nvfp4_find_wrong_factor, .number = "factor", .allowed = "a finite number from 0 on, below 2^64"}}};
 
 enum { nvfp4_kernel = CPU_E2M1 };
 
@@ -39,9 +40,9 @@ static int nvfp4_factor(conversion *c, void *to) {
 }
 
 static const tensor_encoding nvfp4_encoding = {
-    "NVFP4", FORMAT_NVFP4, 1, NVFP4_GROUP,
-    {{".weight", "U8", "n k/2", 0}, {".weight_scale", "F8_E4M3", "n k/16", 0}, {".weight_scale_2", "F32", "|1", 0}},
-    {{0, 0, NULL}, {1, 0, NULL}, {2, 1u << 2, nvfp4_factor}}};
+    .name = "NVFP4", .format = FORMAT_NVFP4, .rows = 1, .cols = NVFP4_GROUP,
+    .parts = {{".weight", "U8", "n k/2", 0}, {".weight_scale", "F8_E4M3", "n k/16", 0}, {".weight_scale_2", "F32", "|1", 0}},
+    .components = {{0, 0, NULL}, {1, 0, NULL}, {2, 1u << 2, nvfp4_factor}}};
 
 static int nvfp4_divisor(conversion *c, void *to) {
     float divisor, factor;
@@ -52,10 +53,9 @@ static int nvfp4_divisor(conversion *c, void *to) {
 }
 
 static const tensor_encoding nvfp4_ct_encoding = {
-    "NVFP4", FORMAT_NVFP4, 1, NVFP4_GROUP,
-    {{".weight_packed", "U8", "n k/2", 0}, {".weight_scale", "F8_E4M3", "n k/16", 0},
-     {".weight_global_scale", "F32", "1|", 0}},
-    {{0, 0, NULL}, {1, 0, NULL}, {2, 1u << 2, nvfp4_divisor}}};
+    .name = "NVFP4", .format = FORMAT_NVFP4, .rows = 1, .cols = NVFP4_GROUP,
+    .parts = {{".weight_packed", "U8", "n k/2", 0}, {".weight_scale", "F8_E4M3", "n k/16", 0}, {".weight_global_scale", "F32", "1|", 0}},
+    .components = {{0, 0, NULL}, {1, 0, NULL}, {2, 1u << 2, nvfp4_divisor}}};
 
 /* Twice the value of an E2M1 code without its sign, a whole number: four bits for each code. */
 #define E2M1_TWICE 0xc8643210u

@@ -14,6 +14,9 @@ static int temp_dense(const char *fixture) {
     parts_write(kept, F);
     free(kept);
     parts_free(all);
+    static const char *const sizes[][2] = {                  // of experts, which would be refused; what they are now is of no effect
+        {"\"num_experts\"", "\"unsloth_a\""}, {"\"num_experts_per_tok\"", "\"unsloth_b\""}, {"\"moe_intermediate_size\"", "\"unsloth_c\""}};
+    for (size_t i = 0; i < COUNT(sizes); i++) CHECK(temp_replace(CONFIG, sizes[i][0], sizes[i][1]), "%s: no %s", fixture, sizes[i][0]);
     const int nested = temp_replace(CONFIG, "\"qwen3_5_moe\"", "\"qwen3_5\"");
     return CHECK(temp_replace(CONFIG, "\"qwen3_5_moe_text\"", "\"qwen3_5_text\"") + nested > 0 &&
                  temp_replace(CONFIG, "\"shared_expert_intermediate_size\"", "\"intermediate_size\""), "%s: config.json", fixture);

@@ -1,5 +1,5 @@
-// A part of test_checkpoint: slices of matrices, in every tensor encoding: parts of a fused one, of a stack, transposed, ranks' shares. Their
-// numbers are those of the whole matrix, bit for bit.
+// A part of test_checkpoint: slices of matrices, in every tensor encoding: parts of a fused one, of a stack, transposed, shares of ranks.
+// Their numbers are those of the whole matrix, bit for bit.
 
 // Groups of rows as Qwen3-Next has them: q, k, v and z of three key heads.
 enum { FUSED_GROUPS = 3, FUSED_COLS = 256 };
@@ -146,7 +146,8 @@ static const cut cuts[] = {
     {.title = "rows of rank 1", .rank = 1, .ranks = 2, .row = 128, .step = 1, .count = 128, .columns = 512},
     {.title = "columns of rank 0", .divided = DIVIDED_COLS, .ranks = 2, .step = 1, .count = 256, .columns = 256},
     {.title = "columns of rank 1", .divided = DIVIDED_COLS, .rank = 1, .ranks = 2, .step = 1, .column = 256, .count = 256, .columns = 256},
-    {.title = "rank 1 of odd rows", .runs = 128, .at = 1, .rows = 1, .rank = 1, .ranks = 2, .row = 129, .step = 2, .count = 64, .columns = 512},
+    {.title = "rank 1 of odd rows", .runs = 128, .at = 1, .rows = 1, .rank = 1, .ranks = 2, .row = 129, .step = 2, .count = 64,
+     .columns = 512},
     {.title = "rank 1 of the second half", .runs = 1, .at = 128, .rows = 128, .rank = 1, .ranks = 4, .row = 160, .step = 1, .count = 32,
      .columns = 512},
     {.title = "columns of odd rows", .runs = 128, .at = 1, .rows = 1, .divided = DIVIDED_COLS, .rank = 3, .ranks = 4, .row = 1, .step = 2,
@@ -189,7 +190,8 @@ static void check_cut(const char *title, const cut *c, const matrix *whole, cons
 static void test_slices(enum encoding e, int stack, int block_rows, int block_cols, int transposed) {
     const matrix stored = {.rows = transposed ? CUT_COLS : CUT_ROWS, .cols = transposed ? CUT_ROWS : CUT_COLS, .block_rows = block_rows,
                            .block_cols = block_cols};
-    mote_model m = {.memory = &cpu_memory, .gpu = -1, .quantize = e == ENCODING_QUANTISED, .c.fp8_rows = block_rows, .c.fp8_cols = block_cols};
+    mote_model m = {.memory = &cpu_memory, .gpu = -1, .quantize = e == ENCODING_QUANTISED, .c.fp8_rows = block_rows,
+                    .c.fp8_cols = block_cols};
     matrix whole = {0}, part[COUNT(cuts)] = {0};
     const char *name = stack ? "" : ".weight";
     checkpoint files = {0};
@@ -286,6 +288,47 @@ static void test_slices_of_vectors(void) {
     checkpoint_close(&files);
 }
 
+// Opens the temporary folder; the caller frees the notices.
+static buf stacked_notices(void) {
+    mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = "cpu"};
+    mote_model *m = NULL;
+    buf notices = {0};
+    o.callbacks.log = keep_notices;
+    o.callbacks.user = &notices;
+    EXPECT(MOTE_OK, mote_open(temp_dir, &o, &m, &failure));
+    buf_add(&notices, "", 1);
+    mote_close(m);
+    return notices;
+}
+
+// Experts in stacks count in what config.json says of quantisation: those in BF16 that it calls quantised, and where stacks in FP8 are
+// all that is.
+static void test_stacked_folder(void) {
+    if (!temp_fixture("bf16-as-3.6")) return;
+    CHECK(temp_replace("config.json", "{", "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128], "
+          "\"quantized_layers\": {\"model.language_model.layers.0.mlp.experts\": {}}},"), "config.json");
+    buf notices = stacked_notices();
+    CHECK(strstr(notices.data, "2 matrices are not stored as config.json says") && strstr(notices.data, "mlp.experts.gate_up_proj is BF16"),
+          "stacks in BF16: <%s>", notices.data);
+    buf_free(&notices);
+    parts *p = parts_read(F);
+    for (int i = 0, n = p->n; i < n; i++) {
+        part *t = &p->list[i], *scale = &p->list[p->n];
+        char shape[40];
+        if (!strstr(t->name, ".mlp.experts.")) continue;
+        snprintf(shape, sizeof shape, "%d,%d,%d", (int)t->shape[0], (int)t->shape[1], (int)t->shape[2]);
+        part_set(t, "F8_E4M3", shape);
+        snprintf(scale->name, sizeof scale->name, "%.140s_scale_inv", t->name);
+        part_set(scale, "F32", "5,1,1");
+        p->n++;
+    }
+    parts_write(p, F);
+    parts_free(p);
+    notices = stacked_notices();
+    CHECK(!strstr(notices.data, "config.json"), "stacks in FP8: <%s>", notices.data);
+    buf_free(&notices);
+}
+
 static void test_fused(void) {
     for (int e = 0; e < ENCODING_COUNT; e++) {
         test_fused_matrix((enum encoding)e, 128, 128);
@@ -307,4 +350,5 @@ static void test_fused(void) {
     test_slices_refused(ENCODING_NVFP4, 16);
     test_slices_refused(ENCODING_GPTQ, 128);
     test_slices_of_vectors();
+    test_stacked_folder();
 }

@@ -295,16 +295,17 @@ static void test_estimates(const char *dir, int config_only) {
 }
 
 static void test_estimated_formats(void) {
-    static const struct { const char *quantisation, *dtype; int code; } cases[] = {
-        {"\"quantization_config\": {\"quant_method\": \"fp8\"},", "FP8 128x128", MOTE_OK}, {"", "BF16", MOTE_OK},
-        {"\"dtype\": \"float32\", ", "F32", MOTE_OK}, {"\"torch_dtype\": \"float16\", ", "F16", MOTE_OK},
-        {"\"quantization_config\": {\"quant_method\": \"secret\"},", "", MOTE_EUNSUPPORTED}};
+    static const struct { const char *quantisation, *dtype; int code, quantize; } cases[] = {
+        {"\"quantization_config\": {\"quant_method\": \"fp8\"},", "FP8 128x128", MOTE_OK, 0}, {"", "BF16", MOTE_OK, 0},
+        {"", "BF16 as FP8 128x128", MOTE_OK, MOTE_QUANTIZE_FP8},
+        {"\"dtype\": \"float32\", ", "F32", MOTE_OK, 0}, {"\"torch_dtype\": \"float16\", ", "F16", MOTE_OK, 0},
+        {"\"quantization_config\": {\"quant_method\": \"secret\"},", "", MOTE_EUNSUPPORTED, 0}};
     size_t n;
     char *config = file_bytes("tests/fixtures/bf16-as-3.5/config.json", &n), text[8192];
     char *dtype = strstr(config, "\"dtype\"");
-    if (dtype) dtype[1] = 'D';                              // not a key that is known
+    if (dtype) memcpy(dtype + 1, "n_ctx", 5);               // a key of no effect
     for (size_t i = 0; i < COUNT(cases); i++) {
-        mote_options o = {.parts = MOTE_DESCRIPTION};
+        mote_options o = {.parts = MOTE_DESCRIPTION, .quantize = cases[i].quantize};
         mote_model *m = NULL;
         const char *experts = "";
         snprintf(text, sizeof text, "{%s%s", cases[i].quantisation, strchr(config, '{') + 1);

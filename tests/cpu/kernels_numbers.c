@@ -60,7 +60,7 @@ static void test_e4m3_vectors(void) {
 static void test_block_fp8_vector(void) {
     uint8_t *codes = (uint8_t *)allocate(130 * 130);
     float scale[4] = {0.5f, 0.25f, 2, float_of_bf16(0x3901)}, row[130];
-    matrix w = {FORMAT_FP8_BLOCK, 130, 130, {codes, scale}, 128, 128};
+    matrix w = {.format = FORMAT_FP8_BLOCK, .rows = 130, .cols = 130, .component = {codes, scale}, .block_rows = 128, .block_cols = 128};
     const int at[6][3] = {{0, 0, 0x38}, {127, 127, 0x7e}, {127, 128, 0x7e}, {128, 127, 0xb8}, {129, 129, 0x01},
                           {128, 128, 0xfe}};
     const float want[6] = {0.5f, 224, 112, -2, 2.4028122425079346e-07f, -0.05511474609375f};

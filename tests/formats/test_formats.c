@@ -70,7 +70,7 @@ static void test_nvfp4_vector(void) {
     static const float factor = 0.25f, divisor = 4;
     static const float want[] = {0, .140625f, .28125f, .421875f, .5625f, .84375f, 1.125f, 1.6875f,
                                  -0.0f, -.140625f, -.28125f, -.421875f, -.5625f, -.84375f, -1.125f, -1.6875f};
-    matrix w = {FORMAT_NVFP4, 1, 16, {NULL}, 1, 16};
+    matrix w = {.format = FORMAT_NVFP4, .rows = 1, .cols = 16, .block_rows = 1, .block_cols = 16};
     stored_parts s = {{NULL}, {0}, {0}};
     put(&s, 0, OTHER, codes, sizeof codes);
     put(&s, 1, OTHER, scale, sizeof scale);
@@ -85,7 +85,7 @@ static void test_nvfp4_encoded(void) {
     static const uint8_t codes[] = {0x00, 0x80, 0x11, 0x3a, 0xd4, 0xe5, 0x76, 0x7f, 0xf7, 0x35, 0x02, 0xe7, 0, 0, 0, 0};
     static const uint8_t scale[] = {0x7e, 0x58};
     const float factor = float_of_bits(0x3a830c31);
-    matrix w = {FORMAT_NVFP4, 1, 32, {codes, scale, &factor}, 1, 16};
+    matrix w = {.format = FORMAT_NVFP4, .rows = 1, .cols = 32, .component = {codes, scale, &factor}, .block_rows = 1, .block_cols = 16};
     float got[32];
     matrix_floats(&w, 0, 0, 32, got);
     CHECK(got[4] == float_of_bits(0x3ee55556) * 0.5f && got[14] == -6 * float_of_bits(0x3ee55556), "block scale 448: %a %a",
@@ -109,7 +109,7 @@ static void test_gptq_vectors(void) {
     uint16_t negative[8] = {0xa800, 0xa800, 0xa800, 0xa800, 0xa800, 0xa800, 0xa800, 0xa800};
     const uint32_t seven = 0x77777777, eight = 0x88888888, mixed = 0xfed87210;
     static const int zeros[8] = {1, 2, 3, 8, 9, 14, 15, 16};
-    matrix w = {FORMAT_INT4, 8, 8, {NULL}, 1, 8};
+    matrix w = {.format = FORMAT_INT4, .rows = 8, .cols = 8, .block_rows = 1, .block_cols = 8};
     stored_parts s = {{NULL}, {0}, {0}};
     gptq_case(qweight, 7, &s, &seven, half);
     check_row("GPTQ", &gptq_encoding, &s, w, 0, first, 0, 0);
@@ -142,7 +142,7 @@ static void test_order(void) {
     uint16_t scales[2 * N];
     int32_t order[K];
     char why[96] = "";
-    matrix w = {FORMAT_INT4, N, K, {NULL}, 1, 32};
+    matrix w = {.format = FORMAT_INT4, .rows = N, .cols = K, .block_rows = 1, .block_cols = 32};
     stored_parts s = {{NULL}, {0}, {0}};
     for (int i = 0; i < K / 8 * N; i++) qweight[i] = random_bits();
     for (int i = 0; i < 2 * N; i++) scales[i] = (uint16_t)(0x3800 + i);
@@ -167,7 +167,7 @@ static void test_order(void) {
 static void test_awq_vectors(void) {
     uint32_t qweight[8], none = 0, all = 0x75316420;
     uint16_t one[8] = {0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00};
-    matrix w = {FORMAT_INT4, 8, 8, {NULL}, 1, 8};
+    matrix w = {.format = FORMAT_INT4, .rows = 8, .cols = 8, .block_rows = 1, .block_cols = 8};
     stored_parts s = {{NULL}, {0}, {0}};
     for (int k = 0; k < 8; k++) qweight[k] = k % 2 ? 0xfedcba98 : 0x75316420;
     static const int odd[8] = {8, 12, 9, 13, 10, 14, 11, 15};  /* nibbles 0 4 1 5 2 6 3 7 */
@@ -192,7 +192,7 @@ static void test_int4_ct_vectors(void) {
     static const float first[] = {-8, -1, 0, 1, 7, 3, -3, 2}, second[] = {0, 4, 4, 4, 4, 4, 4, 4},
                        shifted[] = {1, 5, 5, 5, 5, 5, 5, 5};
     char why[96] = "";
-    matrix w = {FORMAT_INT4, 2, 8, {NULL}, 1, 8};
+    matrix w = {.format = FORMAT_INT4, .rows = 2, .cols = 8, .block_rows = 1, .block_cols = 8};
     stored_parts s = {{NULL}, {0}, {0}};
     put(&s, 0, OTHER, packed, sizeof packed);
     put(&s, 1, DTYPE_BF16, scale, sizeof scale);
@@ -213,7 +213,8 @@ static void test_fp8_row_vectors(void) {
     uint16_t two[2] = {0x3f00, 0x4000};                        /* 0.5, 2 */
     static const float first[] = {.5f, 224, -0.0009765625f, 0}, same[] = {-.5f, -224, 0.0009765625f, -0.0f},
                        second[] = {-2, -896, 0.00390625f, -0.0f};
-    matrix w = {FORMAT_FP8_ROW, 2, 4, {NULL}, 1, 1}, all = {FORMAT_FP8_BLOCK, 2, 4, {NULL}, ONE_BLOCK, ONE_BLOCK};
+    matrix w = {.format = FORMAT_FP8_ROW, .rows = 2, .cols = 4, .block_rows = 1, .block_cols = 1};
+    matrix all = {.format = FORMAT_FP8_BLOCK, .rows = 2, .cols = 4, .block_rows = ONE_BLOCK, .block_cols = ONE_BLOCK};
     stored_parts s = {{NULL}, {0}, {0}};
     put(&s, 0, DTYPE_FP8, codes, sizeof codes);
     put(&s, 1, DTYPE_F32, &one, sizeof one);
@@ -230,7 +231,7 @@ static void test_quantised(void) {
     uint16_t *bf16 = (uint16_t *)allocate(N * K * 2);
     char why[96] = "";
     float got[K];
-    matrix w = {FORMAT_FP8_BLOCK, N, K, {NULL}, 128, 128};
+    matrix w = {.format = FORMAT_FP8_BLOCK, .rows = N, .cols = K, .block_rows = 128, .block_cols = 128};
     stored_parts s = {{NULL}, {0}, {0}};
     for (int i = 0; i < N * K; i++) bf16[i] = i / K < 128 && i % K < 128 ? (uint16_t)((random_bits() & 0x80ff) | 0x3c00) : 0;
     bf16[5] = 0x4180;                                          /* 16 */
@@ -261,7 +262,7 @@ static void test_all_nvfp4(void) {
     enum { ROWS = 256, COLS = 256 };
     uint8_t *codes = (uint8_t *)allocate(ROWS * COLS / 2), *scales = (uint8_t *)allocate(ROWS * COLS / 16);
     const float factor = 0.75f;
-    matrix w = {FORMAT_NVFP4, ROWS, COLS, {codes, scales, &factor}, 1, 16};
+    matrix w = {.format = FORMAT_NVFP4, .rows = ROWS, .cols = COLS, .component = {codes, scales, &factor}, .block_rows = 1, .block_cols = 16};
     int bad = 0;
     for (int i = 0; i < ROWS * COLS / 2; i++) codes[i] = (uint8_t)(2 * i % 16 | (2 * i + 1) % 16 << 4);
     for (int i = 0; i < ROWS * COLS / 16; i++) scales[i] = (uint8_t)(i / 16 ^ i % 16);
@@ -290,7 +291,7 @@ static void test_all_int4(void) {
     for (int g = 0; g < 4; g++) {
         uint32_t words[ROWS * 8];
         int bad = 0, across = COLS / groups[g];
-        matrix w = {FORMAT_INT4, ROWS, COLS, {codes, words}, 1, groups[g]};
+        matrix w = {.format = FORMAT_INT4, .rows = ROWS, .cols = COLS, .component = {codes, words}, .block_rows = 1, .block_cols = groups[g]};
         for (int i = 0; i < ROWS * across; i++)
             words[i] = int4_word((i / across % 2 ? -1.0f : 1.0f) * (0.03125f + (float)(i % across)),
                                  (uint32_t)(i / across / 2));

@@ -1,4 +1,4 @@
-// Tests of shapes: that each field of each table is in the struct, the fingerprint, what the largest shape is widened to, and the features that
+// Tests of shapes: that each field of each table is in the fingerprint, in what the largest shape is widened to, and in the features that
 // are asked for; and that what an executor does not do is refused by name.
 // Usage: test_shapes, from the top of the repository.
 
@@ -90,16 +90,17 @@ static void shapes_features(void) {
             const shape_field *f = &field_tables[t].row[i];
             change_field(shape, field_tables[t].row, i);
             const feature_set with = shape_features(shape, field_tables[t].row, field_tables[t].count);
-            CHECK(with == (none ^ feature_bit(f->feature)) && (f->feature == FEATURE_NONE || (with & feature_bit(f->feature)) != 0) == (f->feature == FEATURE_NONE || f->set),
-                  "%s.%s asks for %llx", field_tables[t].name, f->name, (unsigned long long)(with ^ none));
+            CHECK(with == (f->set ? none | feature_bit(f->feature) : none & ~feature_bit(f->feature)) &&
+                  (f->feature == FEATURE_NONE || with != none), "%s.%s asks for %llx", field_tables[t].name, f->name,
+                  (unsigned long long)(with ^ none));
             memset(shape, 0, sizeof shape);
         }
     }
     for (int f = FEATURE_NONE + 1; f < FEATURE_COUNT; f++) CHECK(feature_names[f] && *feature_names[f], "feature %d has no name", f);
 }
 
-// Takes each feature that a model asks for from each executor in turn: the model is refused by that name, with the layer, the device, and the one
-// that still could.
+// Takes each feature that a model asks for from each executor in turn: the model is refused by that name, with the layer, the device,
+// and the one that still could.
 static void shapes_refused(const char *name) {
     static const char *const devices[EXECUTOR_KINDS] = {"the CPU", "a GPU", "a GPU"};
     mote_options o;
