@@ -179,7 +179,7 @@ threads:
 # make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang)
 # So arithmetic, formats, checkpoints, sessions, answers and texts; of the program one conversation. What a test is about beside these,
 # processes, connections, failing memory, does not depend on it. -O2 runs three times as fast as -O1 here, for half more to compile.
-MEMORY = answers api calls chat checkpoint config definition engine formats kernels open session tokenizer
+MEMORY = answers api calls chat checkpoint config definition engine fields formats kernels open session tokenizer
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O2 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$(MEMORY:%=build/memory/test_%)'

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as M
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
-from train_demo_model import HERE, read_questions, with_name
+from train_demo_model import HERE, read_questions, with_name, with_words
 
 NAME = "Clara"                                                  # in place of {name}
 
@@ -162,10 +162,11 @@ def measure(chatter, cases, thinking, second=False, limit=160):
         first = e["p"][0] if e["p"] else other
         return with_name(first if isinstance(first, dict) else other, NAME) if second else None
 
-    prompts = [chatter.prompt(q, thinking, before(e, cases[(i - 7) % len(cases)][1])) for i, (q, e) in enumerate(cases)]
-    answers = chatter.greedy(prompts, limit)
+    firsts = [before(e, cases[(i - 7) % len(cases)][1]) for i, (_, e) in enumerate(cases)]
+    answers = chatter.greedy([chatter.prompt(q, thinking, first) for first, (q, _) in zip(firsts, cases)], limit)
     texts = [chatter.text(*a) for a in answers]
-    return answers, texts, [is_right(t, e["k"]) for t, (_, e) in zip(texts, cases)]
+    keywords = [with_words(e, *[first["q"][0] if first else ""] * 2)["k"] for first, (_, e) in zip(firsts, cases)]
+    return answers, texts, [is_right(t, k) for t, k in zip(texts, keywords)]
 
 
 def write_reference(chatter, folder, entry):

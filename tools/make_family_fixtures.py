@@ -6,7 +6,7 @@
     make_family_fixtures.py --transformers DIR...    the same with transformers (which leaves the MTP layer out), in float32
 
 Writing and --check need numpy, nothing else: the reference is section 4, in float64. It is a reference because it agrees with transformers:
---check with logits that transformers computed in float64 of other checkpoints of each of these families (to 1e-7 of their deviation, which
+--check with logits that transformers computed in float64 of other checkpoints of each of these families (to 3e-7 of their deviation, which
 is what float32 files hold), --transformers here.
 
 A folder holds config.json and model.safetensors under the released names, tokens.i32 (the prompt), logits.f32 [T, vocab], with an MTP layer
@@ -260,7 +260,8 @@ class Model:
     def __init__(self, folder, dtype=np.float64):
         whole = json.loads((folder / "config.json").read_text())
         self.c, self.family = whole.get("text_config", whole), whole["model_type"]
-        self.stored, self.dtype, self.gap, self.chosen = read_tensors(folder / "model.safetensors"), dtype, np.inf, set()
+        self.stored, self.dtype = read_tensors(folder / "model.safetensors"), dtype
+        self.gap, self.experts_seen, self.experts_chosen = np.inf, set(), set()       # least distance of a router from a tie
         self.body = "model.language_model." if any(name.startswith("model.language_model.") for name in self.stored) else "model."
         self.centred = self.family in ("qwen3_5", "qwen3_next")          # norms multiply with 1 + w, q_proj has a gate, too
         self.dim = self.c.get("head_dim") or self.c["hidden_size"] // self.c["num_attention_heads"]
@@ -373,9 +374,10 @@ class Model:
         weight = softmax(ordered[:, :k]) if whole else softmax(ordered)[:, :k]
         for e in range(logits.shape[1]):
             t, at = np.nonzero(chosen[:, :k] == e)
-            if len(t): y[t] += weight[t, at, None] * expert(e, u[t])
-            if len(t): self.chosen.add((router, e))
-        self.routed = getattr(self, "routed", set()) | {(router, e) for e in range(logits.shape[1])}
+            self.experts_seen.add((router, e))
+            if not len(t): continue
+            self.experts_chosen.add((router, e))
+            y[t] += weight[t, at, None] * expert(e, u[t])
         return y
 
     def clamped(self, x, p, e):
@@ -411,7 +413,7 @@ def try_seed(folder, fixture, seed):
     model = Model(folder)
     logits, mtp = model.forward(ids)
     if model.gap < ROUTER_GAP: return "a router is close to a tie"
-    if getattr(model, "routed", set()) != model.chosen: return "an expert is never chosen"
+    if model.experts_seen != model.experts_chosen: return "an expert is never chosen"
     greedy, gap = greedy_ids(model, ids, logits[-1], vocab)
     if greedy is None: return gap
     if model.gap < ROUTER_GAP: return "a router is close to a tie in the greedy continuation"
@@ -422,7 +424,7 @@ def try_seed(folder, fixture, seed):
         if values is not None: values.astype(kind).tofile(folder / name)
     return dict(name=folder.name, family=fixture.config["model_type"], tokens=fixture.tokens, greedy=GREEDY, vocab=vocab, seed=seed, mtp=mtp is not None,
                 logit_std=round(float(std), 4), reference="float64", reference_error=float(f"{error:.2g}"), min_greedy_gap=round(float(gap), 5),
-                min_router_gap=round(float(model.gap), 6) if model.chosen else None, tensors=len(stored))
+                min_router_gap=round(float(model.gap), 6) if model.experts_seen else None, tensors=len(stored))
 
 
 def write(folder, fixture):

@@ -13,20 +13,19 @@ sources() {
     find "$@" -name '*.c' -o -name '*.cu' | LC_ALL=C sort
 }
 
+scripts=/dev/null                              # in Python
 compute='cpu cuda formats layers run'
 case ${1:-} in
     tests)      files="engine.h engine.cu kernels.cu tokenizer.c
                        $(sources $compute checkpoint diagnose families generate model session text)
                        tests/cuda/gpu_batch.c tests/cuda/gpu_batch_moe.c tests/cuda/gpu_prefill.c" ;;
     sanitizers) files="kernels.cu $(sources $compute) tests/cuda/gpu_production.c" ;;
-    oracles)    files="kernels.cu $(sources $compute checkpoint families model)
-                       tests/cuda/gpu_accuracy.c tools/make_fixtures.py tools/make_oracle.py tools/quant_layouts.py" ;;
+    oracles)    files="kernels.cu $(sources $compute checkpoint families model) tests/cuda/gpu_accuracy.c"
+                scripts='tools/make_fixtures.py tools/make_oracle.py tools/quant_layouts.py' ;;
     *)          echo "source_hash.sh: tests, sanitizers or oracles?" >&2; exit 2 ;;
 esac
 
-for file in $files; do
-    case $file in
-        *.py) cat "$file" ;;
-        *) perl -0777 -pe 's{("(?:\\.|[^"\\])*"|\x27(?:\\.|[^\x27\\])*\x27)|/\*.*?\*/|//[^\n]*|\s+}{defined $1 ? $1 : ""}gse' "$file" ;;
-    esac
-done | sha256sum | cut -d ' ' -f 1
+{
+    perl -0777 -pe 's{("(?:\\.|[^"\\])*"|\x27(?:\\.|[^\x27\\])*\x27)|/\*.*?\*/|//[^\n]*|\s+}{defined $1 ? $1 : ""}gse' $files
+    cat $scripts
+} | sha256sum | cut -d ' ' -f 1

@@ -2,6 +2,7 @@
 """Train mote's bundled model: a small Qwen3.5-MoE that answers questions about mote and tells short stories.
 
     python3 tools/train_demo_model.py --data DIR --out models/demo [--minutes 9] [--from models/demo]
+    python3 tools/mix_demo_models.py --out models/demo FOLDER...                  # the best mean of several runs
 
 DIR is the text folder of the data archive (tinystories/, gutenberg/, genesis/, chatterbot/, gsm8k/); the questions and
 answers are in tools/demo_questions/, what must not be trained on in tools/demo_unseen.txt. Needs torch, tokenizers,
@@ -39,18 +40,19 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # shares. W: makes it small talk, drawn as often as W: says. {name} stands for a name, the same one in a follow-up and
 # what it follows; {x} for each of X:'s in turn. A block of F: and Q: alone names phrasings, which the blocks after it
 # with that F: have. L: is a language that is none of ours: what is asked in it is declined in it. Of an entry with many
-# phrasings, and of a language, more is drawn.
+# phrasings, and of a language, more is drawn. {first} and {last} stand for the user's first words in the chat and for
+# those before the question. H: and V: are phrasings kept from training: H: to measure it, V: to choose between runs.
 
 def read_questions(folder):
-    """[{p: [before], s: same as, w: how often, l: language, q: [phrasings], h: [held-out phrasings], t: thought,
-    a: answer, k: keywords}]; blank lines part the entries."""
+    """[{p: [before], s: same as, w: how often, l: language, q: [phrasings], h: [held-out phrasings], v: [those to choose
+    by], t: thought, a: answer, k: keywords}]; blank lines part the entries."""
     entries, frames = [], {}
     for path in sorted(glob.glob(os.path.join(folder, "*.txt"))):
         for block in re.split(r"\n\s*\n", open(path, encoding="utf-8").read()):
-            e = {"p": [], "s": "", "w": 1, "l": "", "f": "", "x": [], "q": [], "h": [], "t": "", "a": "", "k": ""}
+            e = {"p": [], "s": "", "w": 1, "l": "", "f": "", "x": [], "q": [], "h": [], "v": [], "t": "", "a": "", "k": ""}
             for line in block.splitlines():
                 tag, _, text = line.partition(":")
-                if tag in ("P", "X", "Q", "H"):
+                if tag in ("P", "X", "Q", "H", "V"):
                     e[tag.lower()] += [s.strip() for s in text.split("|") if s.strip()]
                 elif tag in ("S", "L", "F", "T", "A", "K"):
                     e[tag.lower()] = text.strip()
@@ -357,6 +359,12 @@ def with_name(e, name):
     return {tag: json.loads(json.dumps(e[tag]).replace("{name}", name)) for tag in e if tag != "p"} | {"p": e["p"]}
 
 
+def with_words(e, first, last):
+    """An answer that repeats what the user said: on a line of its own, where it has the same tokens as in the question."""
+    return {tag: text.replace("{first}", "\n" + first).replace("{last}", "\n" + last) if tag in "tak" else text
+            for tag, text in e.items()}
+
+
 def bare(q):
     """The letters of a question: two phrasings with the same ones count as the same."""
     return re.sub(r"[\W_]+", " ", q.lower()).strip()
@@ -458,13 +466,41 @@ def some_name(rng):
     return "".join(rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in parts).capitalize()
 
 
+def gibberish(rng, known, words):
+    """What a cat types: keys in a row, letters, syllables, signs, digits; or words without sense. No word of it is known."""
+    def run():
+        keys = rng.choice(("qwertyuiop", "asdfghjkl", "zxcvbnm", "asdf", "jkl;", "1234567890"))
+        at = rng.randrange(len(keys))
+        return "".join(keys[(at + rng.choice((0, 1, 1, 1, 2)) * i) % len(keys)] for i in range(rng.randrange(3, 12)))
+
+    def letters(alphabet, low, high):
+        return "".join(rng.choice(alphabet) for _ in range(rng.randrange(low, high)))
+
+    def syllables():
+        return "".join(rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(rng.choice((1, 2, 2, 3))))
+
+    abc = "abcdefghijklmnopqrstuvwxyz"
+    kind, chunks = rng.random(), rng.choice((1, 1, 1, 2, 2, 3, 4, 6))
+    if kind < 0.15:                                             # words that have nothing to do with each other
+        return " ".join(rng.choice(words) for _ in range(rng.randrange(4, 9)))
+    if kind < 0.25:
+        return rng.choice(abc + ".?!") * rng.randrange(4, 16)
+    if kind < 0.35:
+        return letters(rng.choice((".,;:?!", "#$%&*+-=/", "0123456789", "()[]{}<>", "?!")), 3, 14)
+    make = rng.choice((run, syllables, syllables, lambda: letters(abc, 3, 14), lambda: letters(abc + "0123456789;,.-#$%", 4, 14)))
+    return " ".join(w for w in (make() for _ in range(chunks)) if w not in known) or "qwrtzp"
+
+
+NONSENSE = "asdfgh"                                             # the entry that answers gibberish
+
+
 class Corpus:
     """Draws documents. A document is a list of (text, learn) pieces cut at special tokens; learn = 0 for what the
     user and the template write, 1 for what the model has to write."""
     def __init__(self, questions, texts, unseen):
         self.entries = [e for e in questions if not e["p"]]
         self.follow_ups = [e for e in questions if e["p"]]
-        self.held_out = {bare(h) for e in questions for h in e["h"]}
+        self.held_out = {bare(h) for e in questions for h in e["h"] + e["v"]}
         self.unseen = [set(bare(q).split()) for q in unseen]
         refused = [q for e in questions for q in e["q"] if self.refused(q)]
         if refused:
@@ -479,6 +515,8 @@ class Corpus:
         words = [w for text in self.prose for w in re.findall(r"(?<=[a-z,] )[A-Za-z][a-z]{3,}", text)]
         words = sorted({w for w in words if w.lower() not in self.rarity.count})
         self.strange = [w for w in words if w[0].isupper()] * 5 + words
+        self.everyday = [w for w in words if w[0].islower()] + FILL["noun"] + FILL["verb"]
+        self.nonsense = next(e for e in self.entries if e["q"][0] == NONSENSE)
 
     def refused(self, q):
         """Is it a held-out phrasing, or does it share 60 % of the words with a question never to train on?"""
@@ -488,9 +526,11 @@ class Corpus:
     def ask(self, rng):
         """(question, thought, answer) of one turn"""
         r = rng.random()
-        if r > 0.98:
+        if r > 0.985:
+            return gibberish(rng, self.rarity.count, self.everyday), self.nonsense["t"], self.nonsense["a"]
+        if r > 0.965:
             return self.ask_strange(rng)
-        if r > 0.95:
+        if r > 0.935:
             return self.ask_foreign(rng)
         if r > 0.86:
             return self.ask_story(rng)
@@ -514,7 +554,7 @@ class Corpus:
         """[(question, thought, answer)], at least count of them: a follow-up comes right after what it follows"""
         turns = []
         while len(turns) < count:
-            if rng.random() < 0.75:
+            if rng.random() < 0.7:
                 turn = self.ask(rng)
                 turns += [] if self.refused(turn[0]) else [turn]
                 continue
@@ -524,7 +564,8 @@ class Corpus:
                 continue
             if before != "nothing":
                 turns.append(self.put(rng, with_name(rng.choice(self.ours) if before == "any" else before, name)))
-            turns.append(self.put(rng, with_name(e, name)))
+            first, last = (turns[0][0], turns[-1][0]) if turns else ("", "")
+            turns.append(self.put(rng, with_words(with_name(e, name), first, last)))
         return turns
 
     def ask_strange(self, rng):
@@ -875,7 +916,7 @@ class Model(nn.Module):
 # ---- 4. Training -----------------------------------------------------------------------------------------------------
 # A row is T+2 tokens of documents, one after the other. Loss: next token, plus a fifth of the MTP layer's, plus a
 # little for uneven use of the experts; only tokens the model has to write itself count. The learning rate follows the
-# clock: up during the first 3 %, then down a cosine to nothing at the end of the time given.
+# clock: up during the first 3 %, then down a cosine to nothing at the end of the time given, which includes compilation.
 
 class Rows(torch.utils.data.IterableDataset):
     def __init__(self, corpus, tok, length, seed):
@@ -893,6 +934,9 @@ class Rows(torch.utils.data.IterableDataset):
                     ids += piece
                     learn += [flag] * len(piece)
             yield np.array(ids[:self.length], np.int64), np.array(learn[:self.length], np.float32)
+
+
+STARTED = time.time()
 
 
 def cross_entropy(h, embedding, target, learn):
@@ -917,12 +961,12 @@ def train(model, corpus, tok, args, device):
     workers = min(14, (os.cpu_count() or 2) - 1) if cuda else 0
     rows = torch.utils.data.DataLoader(Rows(corpus, tok, args.row + 2, args.seed), args.batch, num_workers=workers,
                                        pin_memory=cuda, prefetch_factor=8 if workers else None)
-    start, warm, tokens = None, time.time(), 0
+    start, end, tokens = None, STARTED + 60 * args.minutes - 5, 0     # 5 s to write the files
     for step, (ids, learn) in enumerate(rows):
         if step == 4:
-            start = time.time()                                 # compilation does not count
-            print(f"first steps: {start - warm:.0f} s", flush=True)
-        done = (time.time() - start) / (60 * args.minutes) if start else 0.0
+            start = time.time()                                 # all is compiled
+            print(f"until here: {start - STARTED:.0f} s", flush=True)
+        done = (time.time() - start) / max(end - start, 1) if start else 0.0
         if done >= 1:
             break
         rate = args.lr * min((step + 1) / 200, 1) * min(done / 0.03 + 0.02, 1) * 0.5 * (1 + math.cos(math.pi * done))
@@ -940,7 +984,7 @@ def train(model, corpus, tok, args, device):
         opt.zero_grad(set_to_none=True)
         tokens += args.row * args.batch if start else 0
         if step % 100 == 0 or step < 6:
-            seconds = time.time() - (start or warm)
+            seconds = time.time() - STARTED
             print(f"step {step}, {tokens / 1e6:.1f} M tokens, {seconds:.0f} s: loss {main.item():.4f}, "
                   f"mtp {draft.item():.4f}, balance {balance.item():.3f}, rate {rate:.2e}", flush=True)
 
@@ -1067,7 +1111,7 @@ def main():
     ap.add_argument("--template", default=os.path.join(HERE, "../models/demo/chat_template.jinja"))
     ap.add_argument("--unseen", default=os.path.join(HERE, "demo_unseen.txt"), help="questions never to train on")
     ap.add_argument("--from", dest="start", metavar="DIR", help="exported model to go on from, with its tokenizer")
-    ap.add_argument("--minutes", type=float, default=9)
+    ap.add_argument("--minutes", type=float, default=9, help="of wall clock, from start to end")
     ap.add_argument("--share", type=float, default=1, help="of this run in the weights written; the rest is --from's")
     ap.add_argument("--batch", type=int, default=128)
     ap.add_argument("--row", type=int, default=512, help="tokens in a row, a multiple of 64")

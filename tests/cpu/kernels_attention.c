@@ -89,7 +89,7 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
     size_t kv = (size_t)(s->kv_heads * s->head_dim), wide = (size_t)(s->heads * s->head_dim), n = (size_t)c->length;
     size_t queries = (size_t)(s->heads * attention_q_size(s));
     float *k = floats(n * kv), *v = floats(n * kv), *qg = floats(n * queries), *frequencies = floats((size_t)s->rotary_dim);
-    capacity room_for = {c->length, T, threads, kv_type, 1};
+    capacity room_for = {.context = c->length, .rows = T, .threads = threads, .kv = kv_type, .layers = 1};
     float *parts = floats(attention_part_count(s, &room_for) * attention_part_size(s));
     float *angles = floats(n * (size_t)s->rotary_dim), *k_new = floats(n * kv);
     for (int i = 0; i < s->rotary_dim / 2; i++) frequencies[i] = powf(theta, -2.0f * (float)i / (float)s->rotary_dim);
@@ -121,7 +121,8 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
 
 // gated: with an output gate and norms of queries and keys, as Qwen3.5 has them; else without both, as Llama, and YaRN's factor.
 static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, int gated, size_t length, pool **pools) {
-    attention_shape shape = {0, heads, kv_heads, head_dim, rotary_dim, 1e-6f, gated ? 1 : 1.25f, gated, gated};
+    attention_shape shape = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .rotary_dim = rotary_dim, .eps = 1e-6f,
+                             .rope_scale = gated ? 1 : 1.25f, .gated = gated, .normed = gated};
     attention_case c;
     size_t wide = (size_t)(heads * head_dim), kv = (size_t)(kv_heads * head_dim);
     memset(&c, 0, sizeof c);
@@ -158,7 +159,8 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
 static void test_kv_scales(pool **pools) {
     enum { HEADS = 4, KV_HEADS = 2, DIM = 40, LENGTH = 40, WIDE = HEADS * DIM, KV = KV_HEADS * DIM };
     const float k_scale = 11, v_scale = 13;
-    attention_shape shape = {0, HEADS, KV_HEADS, DIM, 8, 1e-6f, 1, 1, 1};
+    attention_shape shape = {.heads = HEADS, .kv_heads = KV_HEADS, .head_dim = DIM, .rotary_dim = 8, .eps = 1e-6f, .rope_scale = 1,
+                             .gated = 1, .normed = 1};
     attention_case c, scaled;
     float q_norm[DIM], k_norm[DIM], *v = random_floats(LENGTH * KV, 3000);
     float *o = floats(LENGTH * WIDE), *other = floats(LENGTH * WIDE);
@@ -199,7 +201,7 @@ static void test_attention_extremes(pool *p) {
     float q_norm[2] = {1e4f, 1e4f}, k_norm[2] = {1e4f, 1e4f};
     float qg[4] = {1, 1, 100, 100}, k[4] = {1, 1, -1, -1}, v[4] = {5, 6, 7, 8};
     float cache_k[4], cache_v[4] = {5, 6}, parts[2 * (2 + PART_EXTRA)], o[2], angles[1] = {0};
-    attention_shape s = {0, 1, 1, 2, 0, 1e-6f, 1, 1, 1};
+    attention_shape s = {.heads = 1, .kv_heads = 1, .head_dim = 2, .eps = 1e-6f, .rope_scale = 1, .gated = 1, .normed = 1};
     attention_weights w;
     attention_job job;
     memset(&w, 0, sizeof w);

@@ -11,7 +11,8 @@ typedef struct delta_case {
 static delta_case delta_case_new(int key_heads, int ratio, int key_dim, int value_dim, int taps, int length) {
     delta_case c;
     memset(&c, 0, sizeof c);
-    deltanet_shape shape = {0, key_heads, key_heads * ratio, key_dim, value_dim, taps, 1e-6f};
+    deltanet_shape shape = {.key_heads = key_heads, .value_heads = key_heads * ratio, .key_dim = key_dim, .value_dim = value_dim,
+                            .taps = taps, .eps = 1e-6f};
     c.shape = shape;
     c.channels = deltanet_channels(&shape);
     c.keys = key_heads * key_dim;

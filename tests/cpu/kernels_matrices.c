@@ -55,7 +55,7 @@ static double value_of(const matrix *w, int row, int col) {
 
 static random_matrix matrix_new(enum format type, int rows, int cols, int block_rows, int block_cols) {
     random_matrix r;
-    matrix w = {type, rows, cols, {NULL}, format_has_groups(type) ? 1 : block_rows, block_cols};
+    matrix w = {.format = type, .rows = rows, .cols = cols, .block_rows = format_has_groups(type) ? 1 : block_rows, .block_cols = block_cols};
     size_t size = 0, at = 0;
     for (int i = 0; i < formats[type]->component_count; i++) size += matrix_component_capacity(&w, i);
     r.data = allocate(size);

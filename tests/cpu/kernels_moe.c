@@ -27,7 +27,7 @@ static void test_moe_choose(void) {
     for (int round = 0; round < 3000; round++) {
         int experts = random_int(1, round % 3 ? 8 : 64), top_k = random_int(1, experts);
         for (int e = 0; e < experts; e++) logits[e] = round % 2 ? 5 * random_float() : (float)random_int(-2, 2);
-        const moe_shape shape = {1, experts, top_k, 1, 1, 0, 0};
+        const moe_shape shape = {.hidden = 1, .experts = experts, .top_k = top_k, .expert_size = 1, .shared_size = 1};
         moe_choose(&shape, logits, choice, weight);
         check_choice(logits, experts, top_k, choice, weight);
     }
@@ -42,7 +42,7 @@ static void test_moe_choose_nan(void) {
         int experts = random_int(1, 12), top_k = random_int(1, experts), bad = 0;
         for (int e = 0; e < experts; e++) logits[e] = odd[random_int(0, 5)];
         for (int i = 0; i < 12; i++) choice[i] = 1 << 30;
-        const moe_shape shape = {1, experts, top_k, 1, 1, 0, 0};
+        const moe_shape shape = {.hidden = 1, .experts = experts, .top_k = top_k, .expert_size = 1, .shared_size = 1};
         moe_choose(&shape, logits, choice, weight);
         for (int i = 0; i < top_k; i++)
             bad += choice[i] < 0 || choice[i] >= experts || (i && choice[i] <= choice[i - 1]);
@@ -61,7 +61,7 @@ typedef struct moe_case {
 
 static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int shared, int length, int nvfp4) {
     moe_case c;
-    moe_shape shape = {hidden, experts, top_k, size, shared, 1e-6f, 0};
+    moe_shape shape = {.hidden = hidden, .experts = experts, .top_k = top_k, .expert_size = size, .shared_size = shared, .eps = 1e-6f};
     memset(&c, 0, sizeof c);
     c.shape = shape;
     c.length = length;
@@ -150,7 +150,7 @@ static void test_moe_list_assignments(void) {
         int experts = random_int(1, 20), top_k = random_int(1, experts), T = random_int(1, 12);
         moe_case c;
         memset(&c, 0, sizeof c);
-        moe_shape shape = {1, experts, top_k, 1, 1, 0, 0};
+        moe_shape shape = {.hidden = 1, .experts = experts, .top_k = top_k, .expert_size = 1, .shared_size = 1};
         c.shape = shape;
         moe_job job = moe_job_new(&c, T);
         for (int i = 0; i < T * experts; i++) job.router[i] = random_float();

@@ -130,7 +130,8 @@ static moe_gpu make_scratch(const moe_shape *s, float **memory) {
 }
 
 static void open_layer(const layer_case *c) {
-    const moe_shape shape = {c->hidden, c->experts, c->top_k, c->expert_size, c->shared_size, 1e-6f, c->of_all};
+    const moe_shape shape = {.hidden = c->hidden, .experts = c->experts, .top_k = c->top_k, .expert_size = c->expert_size,
+                             .shared_size = c->shared_size, .eps = 1e-6f, .of_all = c->of_all};
     matrix gate = matrix_of(c->format, c->expert_size, c->hidden, c->block), down = matrix_of(c->format, c->hidden, c->expert_size, c->block);
     matrix shared_gate = matrix_of(c->shared_format, c->shared_size, c->hidden, c->block);
     matrix shared_down = matrix_of(c->shared_format, c->hidden, c->shared_size, c->block);

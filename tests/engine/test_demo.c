@@ -1,6 +1,6 @@
 /* test_demo.c: does the bundled model still answer? The 40 questions of tools/demo_eval.json, half of them phrasings it was
    never trained on, greedily and without thinking; an answer is right when it holds the keywords of its entry. And does
-   its MTP layer draft well: how often is its first draft the token that the model itself chose next? Then the 90 questions
+   its MTP layer draft well: how often is its first draft the token that the model itself chose next? Then the 108 questions
    of a stranger in tools/demo_unseen.txt, follow-ups and other languages among them, of which none may be answered with nonsense. */
 
 #include "api.h"
@@ -87,7 +87,7 @@ static int ask(const mote_model *m, const char *question, const char *keywords, 
 
 /* ---- A stranger's questions ---------------------------------------------------------------------------------------- */
 
-enum { GROUPS = 15, OF_A_GROUP = 6, MOST_WORDS = 90, MOST_TURNS = 2, RUN = 6 };
+enum { GROUPS = 18, OF_A_GROUP = 6, MOST_WORDS = 90, MOST_TURNS = 2, RUN = 6 };
 
 typedef struct unseen { char *turns[MOST_TURNS], *good, *bad; int count; } unseen;
 
@@ -186,7 +186,8 @@ static int next_unseen(char **at, unseen *u, int *groups) {
 
 /* All that the model was taught to say about mote and models, in lower case; free() it. */
 static char *taught_words(void) {
-    static const char *const files[] = {"mote.txt", "concepts.txt", "use.txt", "children.txt", "languages.txt", "follow_ups.txt"};
+    static const char *const files[] = {"mote.txt", "concepts.txt", "use.txt", "children.txt", "languages.txt", "follow_ups.txt", "first_hour.txt",
+                                        "examples.txt"};
     char *all = (char *)allocate(1 << 20), path[64];
     size_t used = 0, size;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
