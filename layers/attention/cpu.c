@@ -20,7 +20,7 @@
     X(int,   gated,      MAX,  SET(OUTPUT_GATE), "")                                                                                 \
     X(int,   normed,     MAX,  SET(QK_NORM),     "")                                                                                 \
     X(int,   biased,     NONE, SET(BIAS),        "")                                                                                 \
-    X(int,   window,     MAX,  SET(WINDOW),      "window")                                                                           \
+    X(int,   window,     NONE, SET(WINDOW),      "")                                                                                 \
     X(int,   sinks,      NONE, SET(SINKS),       "")
 SHAPE(ATTENTION, attention)
 
