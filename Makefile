@@ -9,15 +9,26 @@ BUILD  = build
 # not for several, and a row's result would depend on the rows beside it.
 CONTRACT := -ffp-contract=$(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),on,fast)
 
-# With the CUDA compiler the library is built for the CPU and for GPUs, without it for the CPU alone: `make NVCC=` does
-# not look for it. The program starts on any machine, with or without a GPU, its driver or the CUDA libraries.
+# With the CUDA compiler the library is built for the CPU and for GPUs, without it, or where there is no GPU, for the CPU alone: `make NVCC=`
+# does not look for it. The program starts on any machine, with or without a GPU, its driver or the CUDA libraries.
 NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 
-# GPUs to build for: this = those of this machine, or all where it has none that nvcc knows; all = compute capability 8.9, 9.0 and 12.x
-# (nvcc 12.9; 12.8 knows 12.0 alone), with PTX for others and newer ones; or words of nvcc's, as GPUS=-arch=native.
-# What is tested and looked at is what all get.
+# GPUs to build for: this = those of this machine, or all where it has one that nvcc does not know; none; all = compute capability 8.9, 9.0
+# and 12.x (nvcc 12.9; 12.8 knows 12.0 alone), with PTX for others and newer ones; or words of nvcc's, as GPUS=-arch=native. Without a word
+# it is `this`, or none where there is no GPU. What is tested and looked at is what all get; what is installed is what was built.
 ifneq ($(strip $(NVCC)),)
-GPUS     = $(if $(filter test-gpu gpu-stamp-fresh check-kernels,$(MAKECMDGOALS)),all,this)
+HERE    := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | sort -u)
+BUILT   := $(if $(filter install,$(MAKECMDGOALS)),$(shell cat $(BUILD)/gpus 2>/dev/null))
+GPUS     = $(if $(filter test-gpu% gpu-stamp-fresh% check-kernels $(BUILD)/gpu_%,$(MAKECMDGOALS)),all,$(or $(BUILT),$(if \
+               $(HERE)$(wildcard /dev/nvidia[0-9]*),this,none)))
+ifeq ($(strip $(GPUS)),none)
+ifeq ($(origin GPUS),file)
+HINT    := @echo 'nvcc is here, but no GPU: built for the CPU alone. make GPUS=all builds for GPUs too, in some minutes'
+endif
+override NVCC :=
+endif
+endif
+ifneq ($(strip $(NVCC)),)
 KNOWN   := $(shell $(NVCC) --list-gpu-arch)
 TARGETS := $(if $(filter compute_89,$(KNOWN)),89) $(if $(filter compute_90,$(KNOWN)),90a) \
            $(if $(filter compute_121,$(KNOWN)),120f,$(if $(filter compute_120,$(KNOWN)),120))
@@ -25,7 +36,6 @@ RUNS_89  = 89
 RUNS_90a = 90
 RUNS_120 = 120
 RUNS_120f = 120 121
-HERE    := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | sort -u)
 OWN     := $(strip $(foreach t,$(TARGETS),$(if $(filter $(RUNS_$t),$(HERE)),$t)))
 OWN     := $(if $(filter-out $(foreach t,$(OWN),$(RUNS_$t)),$(HERE)),,$(OWN))
 ALL_GPUS = $(call FOR,$(TARGETS)) -gencode arch=compute_90,code=compute_90
@@ -69,6 +79,7 @@ $(BUILD)/page.inc $(BUILD)/trace_page.inc: tools/page.sh $(wildcard serve/page/*
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings
 	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
+	$(HINT)
 else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: it knows $(TARGETS)')
@@ -81,6 +92,7 @@ endif
 SETTINGS = $(CC) $(CXX) $(CFLAGS) $(NVCC) $(SPLIT) $(CODE)
 $(BUILD)/settings: ALWAYS | $(BUILD)
 	@echo '$(SETTINGS)' | cmp -s - $@ || echo '$(SETTINGS)' >$@
+	@echo '$(or $(strip $(GPUS)),none)' >$(BUILD)/gpus
 
 $(BUILD):
 	mkdir -p $@

@@ -197,7 +197,8 @@ static int command_version(options *o) {
 
 static const char chat_more[] =
     "/help in the chat lists its commands and keys. On a GPU the context is what fits beside the weights, up to\n"
-    "131,072 tokens; /context N goes on in another one. Thinking of earlier answers does not stay in it.\n";
+    "131,072 tokens, on the CPU 8,192, and never more than the model's own; /context N goes on in another one. Thinking\n"
+    "of earlier answers does not stay in it.\n";
 
 static const char run_more[] =
     "The prompt is TEXT, what is piped in or, with a blank line between them, both. The answer alone goes to standard\n"
@@ -216,9 +217,10 @@ static const char info_more[] =
     "after their headers, it is an estimate, and says so.\n";
 
 static const char trace_more[] =
-    "Lengths of the residual, DeltaNet's decay and write strength, which heads look where, the router's choices, what comes\n"
-    "next, and drafts, of the first 64 tokens. It is computed by the definitions of the layers: slowly, in double precision,\n"
-    "on the CPU. The text is a question, as for mote run, and its answer goes on for a few tokens.\n"
+    "First what comes next, drafts and passes; then, layer by layer, lengths of the residual, DeltaNet's decay and write\n"
+    "strength, which heads look where, the router's choices, of the first 64 tokens. It is computed by the definitions of\n"
+    "the layers: slowly, in double precision, on the CPU. The text is a question, as for mote run, and its answer goes on\n"
+    "for a few tokens.\n"
     "  mote trace \"What is FP8?\" --html trace.html\n"
     "  mote trace --raw \"Once upon a time\" --layer 3\n";
 

@@ -13,7 +13,7 @@ static int gpu_choose(mote_model *m, int number, int *none, mote_error *err) {
     const weight_memory *memory = gpu_memory();
     if (memory) return memory->choose(m, number, none, err);
     *none = 1;
-    return fail(err, MOTE_EDEVICE, "cuda:%d: this build has no CUDA", number);
+    return fail(err, MOTE_EDEVICE, "cuda:%d: this build has no CUDA; one by make GPUS=all has", number);
 }
 
 /* "cpu": -1; "cuda", "cuda:0", "cuda:1", ...: the number; NULL: 0. */

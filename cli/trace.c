@@ -3,6 +3,7 @@
 static int trace_usage(const options *o) {
     if (o->tokens && o->prompt) return complain(EXIT_USAGE, "trace: --tokens and TEXT exclude each other");
     if (o->tokens && o->raw) return complain(EXIT_USAGE, "trace: --raw belongs to a text: not with --tokens");
+    if (o->layer >= 0 && o->layers.count) return complain(EXIT_USAGE, "trace: --layer and --layers exclude each other");
     if (!o->tokens && (!o->prompt || !*o->prompt)) return complain(EXIT_USAGE, "trace: no text: mote trace \"What is FP8?\"");
     return 0;
 }
@@ -64,11 +65,13 @@ static int trace_tokens(const options *o, trace *t, bytes *ids) {
 }
 
 static int trace_show(const options *o, trace *t, output *page) {
-    if (o->layer >= t->info->layers + t->info->mtp_layers)
-        return complain(EXIT_USAGE, "trace: --layer %d: the model has layers 0 to %d", o->layer, t->info->layers + t->info->mtp_layers - 1);
+    const int last = t->info->layers + t->info->mtp_layers - 1;
+    if (o->layer > last) return complain(EXIT_USAGE, "trace: --layer %d: the model has layers 0 to %d", o->layer, last);
+    for (int i = 0; i < o->layers.count; i++)
+        if (o->layers.last[i] > last) return complain(EXIT_USAGE, "trace: --layers %d: the model has layers 0 to %d", o->layers.last[i], last);
     int code = trace_run(t);
     if (!code && page->file) code = close_outputs(page, 1, trace_write(t, page));
-    if (!code) trace_print(t, o->layer);
+    if (!code) trace_print(t, o->layer, &o->layers);
     return code;
 }
 

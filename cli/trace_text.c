@@ -270,21 +270,38 @@ static void print_passes(const trace *t) {
                                : "there is no MTP layer; what stands earlier in the text is copied as a draft\n");
 }
 
-/* only: the layer to show in detail; -1: all of them. */
-static void trace_print(const trace *t, int only) {
-    show_format(stdout, "%s, %s: %d layers%s, hidden size %d\n%d token%s%s\n\n", t->name, t->info->architecture, t->info->layers,
+/* What there is to know before any layer. */
+static void print_summary(const trace *t) {
+    print_next(t);
+    if (t->info->mtp_layers && t->count > 1) print_drafts(t);
+    print_passes(t);
+}
+
+static int is_among(const ranges *r, int i) {
+    int is = !r->count;
+    for (int k = 0; k < r->count; k++) is |= i >= r->first[k] && i <= r->last[k];
+    return is;
+}
+
+static void print_layers(const trace *t, const ranges *shown) {
+    printf("\nlayer by layer\n");
+    print_legend(t);
+    for (int i = 0; i <= t->info->layers; i++)
+        if (is_among(shown, i)) print_layer(t, i);
+    printf("\nafter the last layer |x| is");
+    for (int token = 0; token < t->count; token++) printf("%s%.2f", token % 10 ? " " : token ? "\n  " : " ", (double)t->final[token]);
+    putchar('\n');
+}
+
+/* only: the layer to show in detail, and nothing else; -1: a summary, and then of the layers those `shown`. */
+static void trace_print(const trace *t, int only, const ranges *shown) {
+    show_format(stdout, "%s, %s: %d layers%s, hidden size %d\n%d token%s%s\n", t->name, t->info->architecture, t->info->layers,
                 t->info->mtp_layers ? " and an MTP layer" : "", t->info->hidden_size, t->count, t->count > 1 ? "s" : "",
                 t->chat ? ", a question in the chat template" : "");
     if (only >= 0) {
         print_detail(t, only);
         return;
     }
-    print_legend(t);
-    for (int i = 0; i <= t->info->layers; i++) print_layer(t, i);
-    printf("\nafter the last layer |x| is");
-    for (int token = 0; token < t->count; token++) printf("%s%.2f", token % 10 ? " " : token ? "\n  " : " ", (double)t->final[token]);
-    putchar('\n');
-    print_next(t);
-    if (t->info->mtp_layers && t->count > 1) print_drafts(t);
-    print_passes(t);
+    print_summary(t);
+    print_layers(t, shown);
 }

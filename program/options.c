@@ -9,6 +9,7 @@ enum { STOPS_MAX = 16, LIST_MAX = 16 };
 
 typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
 typedef struct list { int value[LIST_MAX], count; } list;
+typedef struct ranges { int first[LIST_MAX], last[LIST_MAX], count; } ranges;
 typedef struct reals { double value[MOTE_ROWS_MAX - 1]; int count; } reals;
 typedef struct seed { uint64_t value; int given; } seed;
 
@@ -19,6 +20,7 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     list prompts, depths, rows, sessions;
     int beside, report;
     int layer;                             /* -1: not given */
+    ranges layers;                         /* none: all */
     reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
@@ -41,7 +43,7 @@ static options defaults(void) {
     return o;
 }
 
-enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, REALS, DEVICE, KV, MTP, QUANTIZE };
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, RANGES, REALS, DEVICE, KV, MTP, QUANTIZE };
 
 typedef struct option {
     const char *name, *value;              /* value: how the help calls it */
@@ -84,6 +86,7 @@ static const option option_table[] = {
     {"--seed", "N", SEED, AT(seed), 0, 0, CHAT | RUN, "same seed, same text (default: a new one)"},
     {"-0", NULL, FLAG, AT(nul_separated), 0, 0, TOKENIZE, "the input holds texts separated by zero bytes"},
     {"--layer", "N", WHOLE, AT(layer), 0, INT_MAX, TRACE, "this layer alone, from 0, with every head; the MTP layer is the last one"},
+    {"--layers", "LIST", RANGES, AT(layers), 0, 0, TRACE, "of the layers, which follow the summary, only these, as 0-3,7"},
     {"--html", "FILE", TEXT, AT(html), 0, 0, TRACE, "write a page with pictures here, too"},
     {"--prompt", "N,N...", LIST, AT(prompts), 1, 1 << 24, BENCH, "prompt lengths to read (default: 128,512)"},
     {"--depth", "N,N...", LIST, AT(depths), 0, 1 << 24, BENCH,
@@ -125,7 +128,7 @@ static const option option_table[] = {
     {"--allow-host", "NAME", TEXTS, AT(hosts), 0, 0, SERVE, "let clients call this machine by NAME; may be repeated"},
     {"--cors", NULL, FLAG, AT(cors), 0, 0, SERVE, "let web pages of any origin ask"},
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO | SERVE,
-     "tokens of context (default: 8192; on a GPU what fits, at most 131072)"},
+     "tokens of context (default: the model's, at most 8192; on a GPU what fits, at most 131072)"},
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, BENCH, "tokens of context (default: what the depths need)"},
     {"--device", "cpu|cuda[:N]", DEVICE, AT(device), 0, 0, COMPUTES, "what computes (default: a GPU if there is one)"},
     {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
@@ -230,6 +233,19 @@ static int parse_list(const char *text, double low, double high, list *out) {
     return 1;
 }
 
+/* 0-3,7: whole numbers, and from one to another. */
+static int parse_ranges(const char *text, ranges *out) {
+    char item[32];
+    for (out->count = 0; text; out->count++) {
+        int *first = &out->first[out->count], *last = &out->last[out->count];
+        if (out->count == LIST_MAX || !next_item(&text, item)) return 0;
+        char *dash = strchr(item, '-');
+        if (dash) *dash = 0;
+        if (!parse_whole(item, 0, INT_MAX, first) || !parse_whole(dash ? dash + 1 : item, 0, INT_MAX, last) || *first > *last) return 0;
+    }
+    return 1;
+}
+
 /* Those that are missing are as the last one. */
 static int parse_reals(const char *text, double low, double high, reals *out) {
     char item[32];
@@ -289,6 +305,7 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
     case QUANTIZE: *(int *)at = MOTE_QUANTIZE_FP8; return strcmp(value, "fp8") == 0 ? NULL : "fp8";
     case MTP: return parse_mtp(value, at) ? NULL : needs_drafts("auto, or 0 to %d");
+    case RANGES: return parse_ranges(value, at) ? NULL : "up to 16 numbers or ranges, as 0-3,7";
     case REALS: return parse_reals(value, d->low, d->high, at) ? NULL : needs_drafts("up to %d numbers with commas between them");
     default: return parse_list(value, d->low, d->high, at) ? NULL : "up to 16 whole numbers with commas between them";
     }

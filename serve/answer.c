@@ -31,7 +31,7 @@ typedef struct answer {
     void (*event)(struct answer *a);       /* a token's part of the answer is complete: in piece, token, calls */
     void (*scored)(struct answer *a, size_t at, size_t n);     /* n tokens of the prompt have been read, with their scores */
     void (*progress)(struct answer *a, int what);              /* PROGRESS_...; NULL: nobody asks */
-    void (*too_long)(failure *f, size_t tokens, size_t most);          /* says so of a prompt */
+    void (*too_long)(failure *f, size_t tokens, int answer, int context);      /* says so of a prompt, with the least tokens of its answer */
     void *user;
 
     buf piece[2];                          /* by channel: text that came since the last event */
@@ -355,7 +355,7 @@ static int has_free_slot(const server *s) {
 }
 
 /* Waits in order for a session; NULL: the request is refused, or its client has gone. */
-static server_slot *server_slot_take(answer *a, swapped **e, failure *f) {
+static server_slot *server_slot_take(answer *a, const wanted *w, swapped **e, failure *f) {
     server *s = a->server;
     waiter me = {NULL}, **place = &s->waiting;
     server_slot *t = NULL;
@@ -371,7 +371,7 @@ static server_slot *server_slot_take(answer *a, swapped **e, failure *f) {
     s->waiting_count++;
     answer_progress(a, PROGRESS_ACCEPTED);
     while (!serve_stops && !connection_gone(a->client)) {
-        if (s->waiting == &me && (t = server_slot_choose(s, a->prompt, a->forgets ? 0 : a->prompt_count, e)) != NULL) break;
+        if (s->waiting == &me && (t = server_slot_choose(s, w, e)) != NULL) break;
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 100000000;
@@ -436,9 +436,9 @@ static void server_slot_release(server_slot *t, answer *a, int code) {
 
 /* generates: at least one token. */
 static int answer_fits(answer *a, int generates, failure *f) {
-    size_t most = (size_t)(a->server->context - generates), top = a->top > 0 ? (size_t)a->top : 0;
-    if (a->prompt_count > most) {
-        a->too_long(f, a->prompt_count, most);
+    const size_t top = a->top > 0 ? (size_t)a->top : 0;
+    if (a->prompt_count + (size_t)generates > (size_t)a->server->context) {
+        a->too_long(f, a->prompt_count, generates, a->server->context);
         f->code = "context_length_exceeded";
         return 0;
     }
@@ -456,12 +456,16 @@ static int answer_run(answer *a, int generates, failure *f) {
     swapped *e = NULL;
     mote_error error = {0, ""};
     if (!answer_fits(a, generates, f)) return 1;
-    server_slot *t = server_slot_take(a, &e, f);
+    wanted w = {a->prompt, a->forgets ? 0 : a->prompt_count, (size_t)(a->server->context - generates), a->is_raw};
+    server_slot *t = server_slot_take(a, &w, &e, f);
     if (!t) return f->status != 0;
     a->began = clock_seconds();
     t->answer = a;
     a->slot = t;
-    a->cached = a->read = server_slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
+    a->cached = a->read = server_slot_prepare(t, e, &w, &error);
+    a->prompt = w.ids;
+    if (!a->forgets) a->prompt_count = w.count;
+    t->of_chats = !a->is_raw;
     a->state = ANSWER_READS;
     answer_progress(a, PROGRESS_READING);
     int code = a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);

@@ -1,31 +1,107 @@
-/* serve/cache.c: which session takes a request, and how much of its prompt is there already. A timeline can go on where it
-   ends, or from a snapshot; its recurrent state cannot be cut back to anywhere else. Snapshots are taken between the turns of
-   a chat, because that is where the next request's prompt parts from this one: after the user's turn when thinking is left
-   out of the history, before it when the user edits or asks again.
+/* serve/cache.c: which session takes a request, and how much of its prompt is there already: as tokens, or as other tokens of the
+   same bytes, where a chat's answer comes back as text. A timeline can go on where it ends, or from a snapshot; its recurrent
+   state cannot be cut back to anywhere else. Snapshots are taken between the turns of a chat, because that is where the next
+   request's prompt parts from this one: after the user's turn when thinking is left out of the history, before it when the user
+   edits or asks again.
 
    A timeline that loses its session to another conversation is swapped out: saved as bytes, and its snapshots with it.
    Snapshots and swapped-out timelines share one budget; what has not been used for longest goes first. */
 
-static size_t common_prefix(const int32_t *a, size_t n, const int32_t *b, size_t m) {
-    size_t at = 0;
-    while (at < n && at < m && a[at] == b[at]) at++;
-    return at;
+/* A prompt, as a timeline is looked for that holds its beginning. */
+typedef struct wanted {
+    int32_t *ids;                          /* owned */
+    size_t count, most;                    /* tokens, and as many as they may become */
+    int is_exact;                          /* these tokens are meant, and no others that say the same */
+} wanted;
+
+typedef struct timeline {                  /* of a session, or swapped out */
+    const int32_t *tokens;
+    size_t count;
+    const snapshots *past;
+    int of_chats;
+} timeline;
+
+static timeline server_slot_timeline(const server_slot *t) {
+    timeline l = {.past = &t->past, .of_chats = t->of_chats};
+    l.tokens = mote_tokens(t->session, &l.count);
+    return l;
 }
 
-/* The tokens of the prompt that a timeline of n tokens holds; *from: the snapshot to go back to, NULL where it ends. At least
-   one token is left to be read. */
-static size_t reusable(const int32_t *tokens, size_t n, const snapshots *past, const int32_t *prompt, size_t count,
-                       snapshot **from) {
-    size_t same = common_prefix(tokens, n, prompt, count), best = 0;
-    *from = NULL;
-    if (same == n && same < count) return same;
-    for (int i = 0; i < past->count; i++) {
-        snapshot *p = past->at[i];
-        if (p->count > same || p->count >= count || p->count < best) continue;
-        best = p->count;
-        *from = p;
+static timeline swapped_timeline(const swapped *e) {
+    timeline l = {.tokens = e->tokens, .count = e->count, .past = &e->past, .of_chats = e->of_chats};
+    return l;
+}
+
+/* A token's bytes; NULL: it has none, or its text and the token differ in meaning, as those of control tokens do. */
+static const char *plain_bytes(const mote_model *model, int32_t id, size_t *size) {
+    enum { PIECES_MOST = 32 };
+    int32_t plain[PIECES_MOST], special[PIECES_MOST];
+    size_t n = 0, m = 0;
+    const char *bytes = mote_token_bytes(model, id, size);
+    if (!bytes || !*size || mote_tokenize(model, bytes, *size, 0, plain, PIECES_MOST, &n, NULL) ||
+        mote_tokenize(model, bytes, *size, 1, special, PIECES_MOST, &m, NULL)) return NULL;
+    return n == m && !memcmp(plain, special, n * sizeof *plain) ? bytes : NULL;
+}
+
+/* Text is not always cut into tokens as the tokenizer cuts it: a model says " Br" "ancer" as well as " B" "rancer". From a token of each
+   on, which differ, goes to where both begin a token again, with the same bytes before. 0: they say something else. */
+static int meet_again(const server *s, const timeline *l, const wanted *w, size_t *at, size_t *of_prompt) {
+    const char *a = NULL, *b = NULL;
+    size_t left_a = 0, left_b = 0, i = *at, j = *of_prompt;
+    do {
+        if (!left_a && (i == l->count || !(a = plain_bytes(s->model, l->tokens[i++], &left_a)))) return 0;
+        if (!left_b && (j == w->count || !(b = plain_bytes(s->model, w->ids[j++], &left_b)))) return 0;
+        const size_t n = left_a < left_b ? left_a : left_b;
+        if (memcmp(a, b, n)) return 0;
+        a += n, left_a -= n;
+        b += n, left_b -= n;
+    } while (left_a || left_b);
+    *at = i;
+    *of_prompt = j;
+    return 1;
+}
+
+typedef struct reuse {
+    size_t tokens, of_prompt;              /* of the timeline, which need not be read; of the prompt, which they say */
+    snapshot *from;                        /* to go back to; NULL: the timeline ends there */
+    size_t same;                           /* tokens of the timeline that the prompt says, to be reached or not */
+} reuse;
+
+/* What a timeline holds of the prompt. At least one token is left to be read. An answer comes back as text: where that becomes other tokens
+   than those that the model had said, the timeline's own are taken, of chats alone, whose other tokens are always the tokenizer's. So a
+   client that sends token ids has no part in what a chat of the same text is given. */
+static reuse reusable(const server *s, const timeline *l, const wanted *w) {
+    reuse r = {0, 0, NULL, 0};
+    size_t i = 0, j = 0;
+    int k = 0;
+    for (;;) {
+        while (k < l->past->count && l->past->at[k]->count < i) k++;
+        const size_t stop = k < l->past->count && l->past->at[k]->count < l->count ? l->past->at[k]->count : l->count;
+        while (i < stop && j < w->count && l->tokens[i] == w->ids[j]) i++, j++;
+        if (i == stop && j < w->count && (i == j || i + (w->count - j) <= w->most)) {
+            r.tokens = i;
+            r.of_prompt = j;
+            r.from = i < l->count ? l->past->at[k] : NULL;
+        }
+        if (i == stop && i < l->count) k++;
+        else if (i == l->count || j == w->count || !l->of_chats || w->is_exact || !meet_again(s, l, w, &i, &j)) break;
     }
-    return best;
+    r.same = i;
+    return r;
+}
+
+/* The timeline's tokens take the place of the prompt's that say the same. 0: there is no memory. */
+static int prompt_take(wanted *w, const timeline *l, const reuse *r) {
+    if (r->tokens == r->of_prompt && !memcmp(w->ids, l->tokens, r->tokens * sizeof *w->ids)) return 1;
+    const size_t rest = w->count - r->of_prompt;
+    int32_t *ids = (int32_t *)malloc((r->tokens + rest) * sizeof *ids);
+    if (!ids) return 0;
+    memcpy(ids, l->tokens, r->tokens * sizeof *ids);
+    memcpy(ids + r->tokens, w->ids + r->of_prompt, rest * sizeof *ids);
+    free(w->ids);
+    w->ids = ids;
+    w->count = r->tokens + rest;
+    return 1;
 }
 
 static size_t snapshot_size(const server *s, const snapshot *p) {
@@ -153,6 +229,7 @@ static void server_slot_swap_out(server_slot *t) {
         memcpy(e->tokens, tokens, count * sizeof *tokens);
         e->count = count;
         e->asked = t->asked;
+        e->of_chats = t->of_chats;
         e->used = t->used;
         e->past = t->past;
         for (int i = 0; i < e->past.count; i++) e->past.at[i]->owners++;
@@ -183,22 +260,21 @@ static swapped *swapped_take(server *s, swapped **at) {
 }
 
 /* The free session that suits the prompt best; *e: the swapped-out timeline that should come back in it, taken off the list. */
-static server_slot *server_slot_choose(server *s, const int32_t *prompt, size_t count, swapped **e) {
+static server_slot *server_slot_choose(server *s, const wanted *w, swapped **e) {
     server_slot *best = NULL;
     swapped **there = NULL;
     size_t most = 0, have = 0;
-    snapshot *from;
     for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++) {
-        size_t n;
         if (t->busy) continue;
-        const int32_t *tokens = mote_tokens(t->session, &n);
-        size_t same = reusable(tokens, n, &t->past, prompt, count, &from);
+        const timeline l = server_slot_timeline(t);
+        const size_t same = reusable(s, &l, w).tokens;
         if (!best || same > most || (same == most && t->used < best->used)) best = t, most = same;
     }
     *e = NULL;
     if (!best) return NULL;
     for (swapped **x = &s->swapped_out; *x; x = &(*x)->next) {
-        size_t same = reusable((*x)->tokens, (*x)->count, &(*x)->past, prompt, count, &from);
+        const timeline l = swapped_timeline(*x);
+        const size_t same = reusable(s, &l, w).tokens;
         if (same > most && same > have) there = x, have = same;
     }
     if (!there) return best;
@@ -220,6 +296,7 @@ static void server_slot_restore(server_slot *t, swapped *e) {
     if (!code) {
         t->past = e->past;
         t->asked = e->asked;
+        t->of_chats = e->of_chats;
         e->past.count = 0;
     }
     const int from_file = !code && e->path != NULL;
@@ -229,48 +306,50 @@ static void server_slot_restore(server_slot *t, swapped *e) {
 }
 
 /* Brings the session to a place from which the rest of the prompt can be read. Returns the tokens that it holds then. */
-static size_t server_slot_rewind(server_slot *t, const int32_t *prompt, size_t count, mote_error *error) {
+static size_t server_slot_rewind(server_slot *t, wanted *w, mote_error *error) {
     server *s = t->server;
-    size_t n, same;
-    snapshot *from;
-    const int32_t *tokens = mote_tokens(t->session, &n);
+    const timeline l = server_slot_timeline(t);
     pthread_mutex_lock(&s->lock);
-    same = reusable(tokens, n, &t->past, prompt, count, &from);
+    reuse r = reusable(s, &l, w);
+    if (!prompt_take(w, &l, &r)) {
+        w->is_exact = 1;
+        r = reusable(s, &l, w);
+    }
     t->used = s->clock;
-    if (from) from->used = s->clock, from->owners++;
+    if (r.from) r.from->used = s->clock, r.from->owners++;
     pthread_mutex_unlock(&s->lock);
-    if (from && server_slot_go_back(t, from, error)) same = 0;
-    if (!same && n) mote_reset(t->session, error);
+    if (r.from && server_slot_go_back(t, r.from, error)) r.tokens = 0;
+    if (!r.tokens && l.count) mote_reset(t->session, error);
     pthread_mutex_lock(&s->lock);
-    snapshots_cut(s, &t->past, same);
+    snapshots_cut(s, &t->past, r.tokens);
     pthread_mutex_unlock(&s->lock);
-    return same;
+    return r.tokens;
 }
 
 /* The session holds a conversation that this prompt does not go on with, and that is worth keeping: to copy it there and back,
    at a GB a second, is quicker than to read it again. */
-static int server_slot_is_of_another(const server_slot *t, const int32_t *prompt, size_t count) {
+static int server_slot_is_of_another(const server_slot *t, const wanted *w) {
     enum { WORTH = 32 };                   /* tokens */
     server *s = t->server;
-    size_t n, size = 0;
-    const int32_t *tokens = mote_tokens(t->session, &n);
-    size_t same = common_prefix(tokens, n, prompt, count);
-    if (n < WORTH || same >= t->asked) return 0;
-    (void)mote_save(t->session, NULL, 0, &size, NULL);
+    size_t size = 0;
+    const timeline l = server_slot_timeline(t);
     pthread_mutex_lock(&s->lock);
+    const size_t same = reusable(s, &l, w).same;
     const double speed = s->read_speed;
     pthread_mutex_unlock(&s->lock);
-    return (double)n > 2 * 1e-9 * (double)size * speed;
+    if (l.count < WORTH || same >= t->asked) return 0;
+    (void)mote_save(t->session, NULL, 0, &size, NULL);
+    return (double)l.count > 2 * 1e-9 * (double)size * speed;
 }
 
-/* Returns the tokens of the prompt that need not be read. */
-static size_t server_slot_prepare(server_slot *t, swapped *e, const int32_t *prompt, size_t count, mote_error *error) {
-    if (server_slot_is_of_another(t, prompt, count)) {
+/* Returns the tokens of the prompt that need not be read. Those of an answer may take the place of its text's. */
+static size_t server_slot_prepare(server_slot *t, swapped *e, wanted *w, mote_error *error) {
+    if (server_slot_is_of_another(t, w)) {
         server_slot_swap_out(t);
         disk_keep(t);
     }
     if (e) server_slot_restore(t, e);
-    return server_slot_rewind(t, prompt, count, error);
+    return server_slot_rewind(t, w, error);
 }
 
 static void cache_close(server *s) {

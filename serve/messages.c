@@ -181,8 +181,8 @@ static void messages_prompt(request *x) {
     ask_render(x);
 }
 
-static void messages_too_long(failure *f, size_t tokens, size_t most) {
-    refuse(f, 400, NULL, "prompt is too long: %zu tokens > %zu maximum", tokens, most);
+static void messages_too_long(failure *f, size_t tokens, int answer, int context) {
+    refuse(f, 400, NULL, "prompt is too long: %zu tokens > %d maximum, with %d for the answer", tokens + (size_t)answer, context, answer);
 }
 
 static void messages_request(reply *r) {

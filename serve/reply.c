@@ -47,9 +47,9 @@ static void reply_name(char *to, size_t capacity, const char *prefix) {
     snprintf(to, capacity, "%s%08lx%08llx", prefix, (unsigned long)time(NULL), (unsigned long long)n);
 }
 
-static void openai_too_long(failure *f, size_t tokens, size_t most) {
-    refuse(f, 400, NULL, "This model's maximum context length is %zu tokens. However, your request has %zu tokens. Please reduce the "
-                         "length of the prompt.", most, tokens);
+static void openai_too_long(failure *f, size_t tokens, int answer, int context) {
+    refuse(f, 400, NULL, "This model's maximum context length is %d tokens. However, your request has %zu tokens, and its answer at least %d. "
+                         "Please reduce the length of the prompt.", context, tokens, answer);
 }
 
 static void reply_open(reply *r, server *s, connection *c, const json *j, const char *prefix) {

@@ -305,7 +305,8 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     s->turn_begins = token_of(model, marks->turn);
     s->tool_responds = token_of(model, marks->result);
     s->user = token_of(model, "user");
-    s->has_efforts = marks->family & CHAT_EFFORT;
+    s->has_efforts = (marks->family & CHAT_EFFORT) != 0;
+    find_capabilities(s);
     s->slot_count = sessions;
     s->slots = (server_slot *)calloc(SLOTS_MOST, sizeof *s->slots);
     s->waiting_most = o->queue >= 0 ? o->queue : WAITING_DEFAULT;

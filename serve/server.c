@@ -27,6 +27,7 @@ typedef struct server_slot {                      /* a session and what is known
     uint64_t used;
     snapshots past;
     size_t asked;                          /* of the last prompt: tokens up to the end of the user's last question */
+    int of_chats;                          /* its tokens are those of rendered chats and of answers to them */
     mote_speculation seen;                 /* counted so far */
 } server_slot;
 
@@ -39,6 +40,7 @@ typedef struct swapped {                   /* a timeline without a session */
     size_t count;
     snapshots past;
     size_t asked;
+    int of_chats;
     uint64_t used;
 } swapped;
 
@@ -63,6 +65,7 @@ typedef struct server {
     int context, reads_alike;              /* reads_alike: a prompt's bits do not depend on the pieces in which it is read */
     int32_t turn_begins, tool_responds;    /* control tokens; -1: the vocabulary has none */
     int has_efforts;                       /* the chat template knows efforts of thinking */
+    int switches_thinking, takes_tools;    /* it writes prompts with and without thinking; it writes tools */
     int32_t user;                          /* the role's name */
     server_slot *slots;
     int slot_count, waiting_most;

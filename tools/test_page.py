@@ -130,6 +130,50 @@ def endless(page):
         post_data=route.request.post_data.replace('"stream":true', '"stream":true,"ignore_eos":true')))
 
 
+def test_first(context, url, errors):
+    """What is seen before anything is said: what there is, and three things to ask. Then how much of the context is used."""
+    page = open_page(context, url, errors)
+    expect(page.locator(".first p")).to_have_text(
+        "demo: a context of 4,096 tokens, 2 answers at a time, thinking, tool calls, answers by JSON schema.")
+    questions = page.locator(".first button")
+    expect(questions).to_have_count(3)
+    expect(page.locator("#gauge")).to_be_hidden()
+    message(page).fill("a draft")
+    with page.expect_request("**/v1/chat/completions") as request:
+        questions.nth(2).click()
+    assert request.value.post_data_json["max_tokens"] == 4096, "an answer without a limit"
+    answered(page)
+    expect(questions).to_have_count(0)
+    expect(message(page)).to_have_value("a draft")
+    stats = page.evaluate("turns.get(talk.leaf).stats")
+    used = stats["prompt"] + stats["tokens"]
+    expect(page.locator("#used")).to_have_text("%d of 4,096 tokens of context used, %s left" % (used, format(4096 - used, ",")))
+    assert page.locator("#meter").evaluate("e => [e.value, e.max]") == [used, 4096]
+    with page.expect_request("**/v1/chat/completions") as request:
+        ask(page, "What is FP8?")
+    assert request.value.post_data_json["messages"][1]["reasoning_content"], "thinking is the template's to leave out"
+    answered(page)
+    page.get_by_role("button", name="Settings").click()
+    expect(page.locator("#thinking")).to_be_visible()
+    page.locator("#thinking").select_option("off")
+    page.get_by_role("button", name="Done").click()
+    page.route("**/v1/models", lambda route: route.fulfill(json={"data": [{
+        "id": "demo", "max_model_len": 8192, "parallel": 1, "capabilities": {"chat": True, "enable_thinking": False, "tools": False}}]}))
+    page.reload()
+    expect(page.locator("#used")).to_contain_text("of 8,192 tokens")
+    page.get_by_role("button", name="Settings").click()
+    expect(page.locator("#temperature")).to_be_visible()
+    expect(page.locator("#thinking")).to_be_hidden()   # the model cannot choose
+    page.get_by_role("button", name="Done").click()
+    with page.expect_request("**/v1/chat/completions") as request:
+        page.get_by_role("button", name="Regenerate").click()
+    assert "chat_template_kwargs" not in request.value.post_data_json
+    answered(page)
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator(".first p")).to_have_text("demo: a context of 8,192 tokens, one answer at a time, answers by JSON schema.")
+    page.close()
+
+
 def test_talk(page):
     configure(page, Temperature="0")
     ask(page, "What is FP8?")
@@ -481,6 +525,9 @@ def test(browser, program, url):
     errors = []
     context = browser.new_context(viewport={"width": 1000, "height": 720})
     lan = url.replace("127.0.0.1", "mote.lan")
+    other = browser.new_context()
+    test_first(other, lan, errors)
+    other.close()
     page = open_page(context, lan, errors)
     test_talk(page)
     test_branches(page)

@@ -1,6 +1,7 @@
 // answer.js: one answer of the server: what is asked, the events of its stream, what it came to. It knows no page: `changed` is called
 // when there is something new.
 "use strict";
+const ANSWER_MOST = 4096;                              // tokens of an answer, unless the settings say another number
 
 // A file's text between fences that are longer than any in it.
 function fenced(file) {
@@ -12,15 +13,21 @@ function contentOf(turn) {
   return (turn.files || []).map(fenced).join("") + turn.content;
 }
 
-// path: the turns up to the answer, which may have a beginning already: then it goes on from there.
-function requestOf(settings, path) {
-  const body = {messages: [], stream: true, stream_options: {include_usage: true}, return_progress: true};
+function messageOf(turn) {
+  const message = {role: turn.role, content: contentOf(turn)};
+  if (turn.thinking) message.reasoning_content = turn.thinking;        // whether it stays is the template's business
+  return message;
+}
+
+// path: the turns up to the answer, which may have a beginning already: then it goes on from there. switches: the template can think or not.
+function requestOf(settings, path, switches) {
+  const body = {messages: [], stream: true, stream_options: {include_usage: true}, return_progress: true, max_tokens: ANSWER_MOST};
   if (settings.system) body.messages.push({role: "system", content: settings.system});
   for (const t of path)
-    if (t.content || t.role === "user") body.messages.push({role: t.role, content: contentOf(t)});
+    if (t.content || t.role === "user") body.messages.push(messageOf(t));
   for (const s of ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"])
     if (settings[s]) body[s] = Number(settings[s]);
-  if (settings.thinking) body.chat_template_kwargs = {enable_thinking: settings.thinking === "1"};
+  if (settings.thinking && switches) body.chat_template_kwargs = {enable_thinking: settings.thinking === "1"};
   if (path[path.length - 1].content) body.continue_final_message = true;
   return body;
 }
@@ -89,7 +96,7 @@ function takeEvent(turn, live, event, comment) {
   if (event.error) throw new Error(event.error.message);
   const choice = (event.choices || [])[0], p = event.prompt_progress, now = performance.now();
   if (event.usage) turn.stats = statsOf(event);
-  if (p) live.reading = {text: progressText(p), part: p.processed / Math.max(1, p.total)};
+  if (p) live.reading = {text: progressText(p), part: p.processed / Math.max(1, p.total)}, live.prompt = p.total;
   if (!choice) return;
   turn.content += choice.delta.content || "";
   turn.thinking += choice.delta.reasoning_content || "";
@@ -97,6 +104,7 @@ function takeEvent(turn, live, event, comment) {
     live.reading = null;
     if (++live.tokens === 1) live.first = now;
     turn.stats = {tokens: live.tokens, speed: live.tokens > 2 ? (live.tokens - 1) * 1000 / Math.max(1, now - live.first) : 0};
+    if (live.prompt) turn.stats.prompt = live.prompt;
   }
   if (choice.finish_reason) live.ended = choice.finish_reason;
 }

@@ -50,7 +50,7 @@ function pacer(draw, keep) {
 // Asks for the answer to a turn; `from` is an answer to go on with. Either is a new version beside those that there are.
 async function answer(parent, from) {
   const turn = addTurn("assistant", parent, from ? from.content : ""), head = talk, path = pathTo(turn.id);
-  const live = {turn, head, stopper: new AbortController(), tokens: 0, first: 0, reading: null, ended: "", status: 0, leaves: false};
+  const live = {turn, head, stopper: new AbortController(), tokens: 0, first: 0, prompt: 0, reading: null, ended: "", status: 0, leaves: false};
   const shown = () => talk.id === head.id && talk.leaf === turn.id && lives.get(head.id) === live;
   const pace = pacer(() => { if (shown()) showLast(); }, () => save(head, turn));
   turn.thinking = from ? from.thinking : "";
@@ -60,7 +60,7 @@ async function answer(parent, from) {
   save(head, ...path.slice(-2)).then(showList);
   show();
   say("Answering");
-  await fetchAnswer(turn, live, requestOf(head.settings, path), $("key").value, pace.changed);
+  await fetchAnswer(turn, live, requestOf(head.settings, path, has("enable_thinking")), $("key").value, pace.changed);
   pace.stop();
   lives.delete(head.id);
   await save(head, turn);
@@ -71,26 +71,28 @@ async function answer(parent, from) {
   if (live.status === 401) openSettings(), $("key").focus();
 }
 
-function titleOf(text) {
-  return Array.from(text.split("\n")[0] || attached[0].name).slice(0, 60).join("");
+// Asks this. What is in the field for a message stays there.
+function sendText(text, files) {
+  if (!talk.id) {
+    const title = Array.from(text.split("\n")[0] || files[0].name).slice(0, 60).join("");
+    Object.assign(talk, {id: randomId(), title, created: Date.now()});
+    history.replaceState(null, "", "#" + talk.id);
+  }
+  const question = addTurn("user", editing ? editing.parent : talk.leaf, text);
+  if (files.length) question.files = files;
+  $("scroll").scrollTop = $("scroll").scrollHeight;
+  answer(question.id);
 }
 
 function send() {
-  const text = $("message").value.trim();
+  const text = $("message").value.trim(), files = attached;
   if (lives.has(talk.id)) {
     lives.get(talk.id).stopper.abort();
     return;
   }
-  if (!text && !attached.length) return;
-  if (!talk.id) {
-    Object.assign(talk, {id: randomId(), title: titleOf(text), created: Date.now()});
-    history.replaceState(null, "", "#" + talk.id);
-  }
-  const question = addTurn("user", editing ? editing.parent : talk.leaf, text);
-  if (attached.length) question.files = attached;
+  if (!text && !files.length) return;
+  sendText(text, files);
   compose("", [], null);
-  $("scroll").scrollTop = $("scroll").scrollHeight;
-  answer(question.id);
 }
 
 // ---- The message ---------------------------------------------------------------------------------------------------------------
@@ -247,10 +249,14 @@ function keepSettings() {
 
 async function showModel() {
   const headers = $("key").value ? {Authorization: "Bearer " + $("key").value} : {};
+  served = null;
   try {
     const response = await fetch("/v1/models", {headers});
-    $("name").textContent = response.status === 401 ? "API key needed: see Settings" : (await response.json()).data[0].id;
+    if (response.status !== 401) served = (await response.json()).data[0];
+    $("name").textContent = served ? served.id : "API key needed: see Settings";
   } catch (e) { $("name").textContent = "The server cannot be reached"; }
+  $("thinking_label").hidden = !has("enable_thinking");
+  if (!lives.has(talk.id)) show();
 }
 
 // ---- Events --------------------------------------------------------------------------------------------------------------------

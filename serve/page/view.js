@@ -2,6 +2,7 @@
 "use strict";
 const $ = id => document.getElementById(id);
 let talk = null, turns = new Map();                    // shown: see store.js
+let served = null;                                     // what the server has: its entry of /v1/models; null: not known
 const lives = new Map();                               // answers under way: the talk's id -> what fetchAnswer fills, with {stopper, turn}
 const unfolded = new Set();                            // ids of turns whose thinking is open
 
@@ -129,6 +130,42 @@ function article(turn, children, isLast) {
   return box;
 }
 
+// ---- What the server has ------------------------------------------------------------------------------------------------------------
+
+function has(what) {
+  return Boolean(served && served.capabilities && served.capabilities[what]);
+}
+
+function servedText() {
+  const can = [[has("enable_thinking"), "thinking"], [has("tools"), "tool calls"], [true, "answers by JSON schema"]].filter(c => c[0]).map(c => c[1]);
+  return served.id + ": a context of " + count(served.max_model_len) + " tokens, " +
+         (served.parallel === 1 ? "one answer" : served.parallel + " answers") + " at a time, " + can.join(", ") + ".";
+}
+
+const QUESTIONS = ["What can you do?", "What is a mixture of experts?", "What is speculative decoding?"];
+
+// Before anything was said.
+function firstScreen() {
+  const box = classed(element("section"), "first");
+  if (served) box.append(element("p", servedText()));
+  box.append(...QUESTIONS.map(q => button(q, () => sendText(q, []))));
+  return box;
+}
+
+// Tokens of the context that a conversation takes: those of its last answer, and of what was read for it.
+function usedTokens(path) {
+  const last = path.filter(t => t.stats && t.stats.tokens).pop();
+  return last ? last.stats.tokens + (last.stats.prompt || 0) : 0;
+}
+
+function showGauge(path) {
+  const used = usedTokens(path), all = served ? served.max_model_len : 0;
+  $("gauge").hidden = !used || !all;
+  if (!used || !all) return;
+  Object.assign($("meter"), {max: all, high: 0.9 * all, optimum: 0, value: used});
+  $("used").textContent = count(used) + " of " + count(all) + " tokens of context used, " + count(Math.max(0, all - used)) + " left";
+}
+
 // ---- The page ------------------------------------------------------------------------------------------------------------------
 
 // Draws, and stays at the end if that is what was seen.
@@ -143,8 +180,10 @@ function show() {
   const path = pathTo(talk.leaf), children = childrenOf();
   following(() => {
     $("talk").replaceChildren(...path.map((t, i) => article(t, children, i === path.length - 1)));
+    if (!path.length) $("talk").append(firstScreen());
     if (talk.settings.system) $("talk").prepend(folded("System message", talk.settings.system));
   });
+  showGauge(path);
   $("send").textContent = lives.has(talk.id) ? "Stop" : "Send";
   document.title = talk.title ? talk.title + " - mote" : "mote";
 }
@@ -164,6 +203,7 @@ function patch(old, fresh) {
 function showLast() {
   const turn = turns.get(talk.leaf);
   following(() => patch($("talk").lastElementChild, article(turn, childrenOf(), true)));
+  showGauge(pathTo(talk.leaf));
 }
 
 // One line of the list.

@@ -86,6 +86,14 @@ static void test_manual(void) {
     CHECK(options > 80, "%d options", options);
 }
 
+// The help of --context tells the context that a chat has.
+static void test_context_told(void) {
+    shell("mote help chat");
+    CHECK(strstr(out.data, "(default: the model's, at most 8192;"), "%s", out.data);
+    shell_text("/context\n", "mote chat -m models/demo");
+    CHECK(strstr(err.data, "of 4096 tokens used"), "of a model with 4096: %s", err.data);
+}
+
 static void test_mistakes(void) {
     check_refused("mote rnu", 2, "did you mean run?");
     check_refused("mote xyzzy", 2, "unknown command 'xyzzy'");
@@ -613,6 +621,7 @@ int main(int argc, char **argv) {
     if (!temp_open()) return test_main_end();
     test_help();
     test_manual();
+    test_context_told();
     test_mistakes();
     test_failures();
     test_paths();

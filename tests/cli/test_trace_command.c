@@ -68,6 +68,19 @@ static void test_text(void) {
     CHECK(code == 0 && strstr(err.data, "mote: note: the first 64 of ") && strstr(out.data, "\n64 tokens, "), "long: %d %s", code, err.data);
 }
 
+// What there is to know of all comes first; of the layers after it as many as are asked for.
+static void test_layers(void) {
+    shell("mote trace 'What is FP8?'");
+    const char *summary = strstr(out.data, "\nwhat comes next"), *passes = strstr(out.data, "\nhow it goes on"), *first = strstr(out.data, "\nlayer 0,");
+    CHECK(summary && passes && first && summary < passes && passes < first && strstr(out.data, "|x|") > passes, "the order: %.300s", out.data);
+    CHECK(times(out.data, "\nlayer ") == 9 && times(out.data, "\nMTP layer, ") == 1, "all layers and their title: %d", times(out.data, "\nlayer "));
+    shell("mote trace 'What is FP8?' --layers 0-2,5,8");
+    CHECK(code == 0 && times(out.data, "\nlayer ") == 5 && strstr(out.data, "\nlayer 2,") && strstr(out.data, "\nlayer 5,") &&
+              times(out.data, "\nMTP layer, ") == 1 && strstr(out.data, "\nwhat comes next"), "--layers: %d %s", code, out.data);
+    shell("mote trace a --layers 3");
+    CHECK(code == 0 && times(out.data, "\nlayer ") == 2 && strstr(out.data, "\nlayer 3,"), "one layer: %d %s", code, out.data);
+}
+
 static void test_detail(void) {
     shell("mote trace 'What is FP8?' --layer 3");
     CHECK(code == 0 && times(out.data, "\nlayer ") == 1 && strstr(out.data, "\nlayer 3, attention + moe\n"), "--layer 3: %d %.300s", code, out.data);
@@ -152,6 +165,12 @@ static void test_refused(void) {
     check_refused("mote trace --tokens x --raw", 2, "--raw belongs to a text");
     check_refused("mote trace a --device cpu", 2, "unknown option '--device'");
     check_refused("mote trace a --layer 9", 2, "the model has layers 0 to 8");
+    check_refused("mote trace a --layers 1,9", 2, "--layers 9: the model has layers 0 to 8");
+    check_refused("mote trace a --layers 2-1", 2, "--layers needs up to 16 numbers or ranges, as 0-3,7, not '2-1'");
+    check_refused("mote trace a --layers 1-", 2, "--layers needs");
+    check_refused("mote trace a --layers ''", 2, "--layers needs");
+    check_refused("mote trace a --layers=-1", 2, "--layers needs");
+    check_refused("mote trace a --layers 1 --layer 1", 2, "--layer and --layers exclude each other");
     check_refused("mote trace a --layer -1", 2, "--layer needs a whole number");
     check_refused("mote trace a -m @/none", 1, "/none: no such folder");
     check_refused("mote trace a --html @/none/page.html", 1, "/none/page.html: No such file or directory");
@@ -175,6 +194,7 @@ int main(int argc, char **argv) {
     test_main_begin("test_trace_command", argc, argv);
     if (!temp_open()) return test_main_end();
     test_text();
+    test_layers();
     test_detail();
     test_page();
     test_bytes();

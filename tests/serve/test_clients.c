@@ -402,7 +402,7 @@ static void test_too_long(server s) {
     char *body = (char *)allocate(1 << 16);
     static const struct { const char *path, *begins, *ends, *says; int status; } cases[] = {
         {"/v1/messages", "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"", "\"}]}", "\"invalid_request_error\", \"message\": \"prompt is too long: ", 400},
-        {"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"", "\"}]}", "This model's maximum context length is 4095 tokens", 400},
+        {"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"", "\"}]}", "This model's maximum context length is 4096 tokens", 400},
         {"/v1/completions", "{\"prompt\": \"", "\"}", "\"code\": \"context_length_exceeded\"", 400},
         {"/v1/responses", "{\"input\": \"", "\"}", "\"code\": \"context_length_exceeded\"", 400},
         {"/v1/responses", "{\"stream\": true, \"input\": \"", "\"}", "\"status\": \"failed\", \"background\": false, \"error\": {\"code\": \"context_length_exceeded\"", 200}};
@@ -412,9 +412,16 @@ static void test_too_long(server s) {
         sprintf(body + n, "%s", cases[i].ends);
         heard h = post(s, cases[i].path, body);
         CHECK(h.status == cases[i].status && strstr(h.body, cases[i].says), "%s: %d %s, expected %s", cases[i].path, h.status, h.body, cases[i].says);
-        if (!i) CHECK(strstr(h.body, " tokens > 4095 maximum"), "%s", h.body);
+        if (!i) CHECK(strstr(h.body, " tokens > 4096 maximum"), "%s", h.body);
         forget(&h);
     }
+    size_t n = (size_t)sprintf(body, "{\"prompt\": [5");     // as many as the context: there is no place for an answer, and one number says so
+    for (int k = 1; k < 4096; k++) n += (size_t)sprintf(body + n, ", 5");
+    sprintf(body + n, "]}");
+    heard h = post(s, "/v1/completions", body);
+    CHECK(h.status == 400 && strstr(h.body, "length is 4096 tokens. However, your request has 4096 tokens, and its answer at least 1."), "%d %s", h.status,
+          h.body);
+    forget(&h);
     free(body);
 }
 
