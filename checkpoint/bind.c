@@ -100,23 +100,25 @@ static int bind_try(binder *b, const tensor_slice *s, const tensor_encoding *e, 
     return !wrong ? 100 : !there ? 0 : there + 10 * codes;
 }
 
-/* Is the tensor with the codes there, and of the type that an encoding has? */
-static int bind_codes(binder *b, const tensor_encoding *e) {
-    bind_part_name(b, e->parts[CODES].suffix);
-    const tensor *t = bind_tensor(b, b->name);
-    return t && stored_as(t, &e->parts[CODES]);
-}
-
 /* The encoding of a matrix, by the tensors that are there: the first that has all of its own. Without one that which most
-   of is there, its codes above all, and binding says what is wrong with it. */
+   of is there, its codes above all, and binding says what is wrong with it. First those are tried whose codes are there. */
 static enum encoding bind_encoding(binder *b, const tensor_slice *s, matrix *w, const tensor **part) {
     int best = 0, found = ENCODING_F32;
-    for (int all = 0; all < 2 && !best; all++)
+    for (int all = 0; all < 2 && !best; all++) {
+        const char *suffix = "";                               /* of the codes, which several encodings call alike */
+        const tensor *codes = NULL;
         for (int e = 0; e < ENCODING_COUNT && best < 100; e++) {
-            if (e == ENCODING_QUANTISED || (!all && !bind_codes(b, tensor_encodings[e]))) continue;
+            const matrix_part *p = &tensor_encodings[e]->parts[CODES];
+            if (e == ENCODING_QUANTISED) continue;
+            if (strcmp(p->suffix, suffix)) {
+                bind_part_name(b, suffix = p->suffix);
+                codes = bind_tensor(b, b->name);
+            }
+            if (!all && (!codes || !stored_as(codes, p))) continue;
             const int fit = bind_try(b, s, tensor_encodings[e], w, part);
             if (fit > best) best = fit, found = e;
         }
+    }
     if (best < 100) bind_try(b, s, tensor_encodings[found], w, part);
     return (enum encoding)found;
 }

@@ -86,17 +86,21 @@ static int value_is_nothing(const json *j, uint32_t node, int known) {
     return n->type == JSON_STRING ? !n->size : config_is(j, node, "false");
 }
 
-/* A key that nobody read. within: what all keys of its object begin with, "rope_scaling.", or "". */
+/* A key that nobody read. within: what all keys of its object begin with, "rope_scaling.", or "". Of two keys of one name transformers
+   takes the last; of one that is in a text_config and beside it, what is in there. */
 static void config_unread_key(config_reader *r, uint32_t object, uint32_t name, const char *within) {
     char key[128];
     const size_t n = (size_t)snprintf(key, sizeof key, "%s", within), space = sizeof key - 1 - n;
     const size_t size = json_string(r->j, name, key + n, space);
     key[n + (size < space ? size : space)] = 0;
-    const char *neutral = key_neutral(key);
-    if (value_is_nothing(r->j, name + 1, *neutral != 0) || (size <= space && key_is_idle(key))) return;
+    const int whole = strlen(key + n) == size;             /* not cut, and no NUL in it */
+    const char *neutral = whole ? key_neutral(key) : "";
+    if (value_is_nothing(r->j, name + 1, *neutral != 0) || (whole && key_is_idle(key))) return;
+    if (whole && json_get(r->j, object, key + n) != name + 1) return;
     const uint32_t text = object == r->text ? 0 : json_get(r->j, r->text, key);
-    if (text && r->read[text]) return;         /* beside a text_config: transformers takes what is in there */
-    if (*neutral) config_must_be(r, name + 1, key, neutral);
+    if ((text && r->read[text]) || (*neutral && config_is_one(r->j, name + 1, neutral))) return;
+    if (r->read[name + 1] == KEY_BESIDE) config_refuse(r, name + 1, key, "outside of text_config, where it belongs");
+    else if (*neutral) config_must_be(r, name + 1, key, neutral);
     else config_refuse(r, name + 1, key, "a key that is not known to mote");
 }
 
@@ -105,7 +109,7 @@ static void config_unread(config_reader *r, uint32_t object, const char *within)
     const json_node *nodes = r->j->nodes;
     for (uint32_t k = object + 1; !r->code && k < nodes[object].next; k = nodes[k + 1].next) {
         char inner[64];
-        if (!r->read[k + 1]) config_unread_key(r, object, k, within);
+        if (r->read[k + 1] < KEY_READ) config_unread_key(r, object, k, within);
         if (r->read[k + 1] != KEYS_READ || k + 1 == r->text) continue;
         snprintf(inner, sizeof inner, "%.*s.", nodes[k].size < 60 ? (int)nodes[k].size : 60, r->j->text + nodes[k].start);
         config_unread(r, k + 1, inner);
