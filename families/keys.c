@@ -39,18 +39,18 @@ static const char *const idle_keys[] = {
     "*name_or_path", "_commit_hash", "_auto_class", "custom_pipelines", "tokenizer_*", "model_max_length", "model_name",
     "model_version", "license", "unsloth_*", "base_model*", "is_llama_config", "language_model_only", "quantization_config",
     "quantization", "compression_config",
-    /* ids: those that count, generation_config.json has */
-    "*_token_id", "*_token_ids", "*_token_index",
+    /* tokens: those that count, generation_config.json and the tokenizer's files have */
+    "*_token_id", "*_token_ids", "*_token_index", "bos_token", "eos_token", "pad_token", "unk_token", "chat_template",
     /* images, sound and video, which mote does not read */
     "vision_*", "image_*", "video_*", "audio_*",
     /* training */
-    "*dropout*", "*_pdrop", "initializer_range", "initializer_factor", "*aux_loss*", "*z_loss*", "router_jitter_noise",
+    "*dropout*", "*_pdrop", "initializer_range", "initializer_factor", "*aux_loss*", "*z_loss*", "router_jitter_noise", "loss_type",
     "gradient_checkpointing*", "neftune_noise_alpha", "output_router_logits", "pretraining_tp", "num_nextn_predict_layers",
     /* how something is computed, not what: kernels, caches, the type of a state */
     "use_cache", "cache_implementation", "*attn_implementation*", "*experts_implementation*", "*flash_attn*", "*flashattn*",
     "*flash_attention*", "mamba_ssm_dtype", "chunk_size_feed_forward", "torchscript", "use_bfloat16", "tf_legacy_loss",
     /* what transformers gives back, and other tasks */
-    "return_dict*", "use_return_dict", "output_attentions", "output_hidden_states", "output_scores", "is_decoder", "num_labels",
+    "keys_to_ignore_at_inference", "return_dict*", "use_return_dict", "output_attentions", "output_hidden_states", "output_scores", "is_decoder", "num_labels",
     "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "prefix", "classifier_*",
     /* how text is generated */
     "max_length", "min_length", "max_new_tokens", "min_new_tokens", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
@@ -59,7 +59,7 @@ static const char *const idle_keys[] = {
     "remove_invalid_values", "renormalize_logits", "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty",
     "generation_config",
     /* lengths that max_position_embeddings says better; windows, which are on only with use_sliding_window, or where a family reads them */
-    "max_sequence_length", "max_seq_len*", "seq_length", "seq_len", "n_ctx", "original_max_position_embeddings", "sliding_window",
+    "max_sequence_length", "max_seq_len*", "seq_length", "seq_len", "sequence_length", "context_length", "n_positions", "n_ctx", "original_max_position_embeddings", "sliding_window",
     "max_window_layers",
     /* in a rope's object: positions of images, how it was trained, and, as in transformers, what its type does not use */
     "rope_*.mrope_*", "rope_*.finetuned", "rope_*.type", "rope_*.rope_type", "rope_*.factor", "rope_*.original_max_position_embeddings",

@@ -483,6 +483,7 @@ static void test_unread(void) {
         {"'new_scale':2,'new_scale':null", NULL},
         {"'new_scale':null,'new_scale':2", "new_scale is 2, a key"},
         {"'use_cache\\u0000':1", "a key that is not known to mote"},
+        {"'eos_token':'</s>','pad_token':'<unk>','n_positions':4096,'loss_type':'ForCausalLM'", NULL},
         {"'activation':'swiglu'", NULL},
         {"'activation':'relu2'", "activation is relu2, mote supports swiglu only"},
         {"'hidden_act':0", "hidden_act is 0, mote supports silu only"}};
