@@ -80,7 +80,8 @@ typedef struct config_reader {
 
 enum { KEYS_MAX = 1024 };                      /* of an object: so many no config.json has */
 
-/* KEY_BESIDE: it stands beside a text_config that was asked for it, and has none. KEYS_READ: it is an object in which keys were looked for. */
+/* KEY_BESIDE: it stands beside a text_config that was asked for it, and has none. KEYS_READ: it is an object in which keys were looked
+   for. */
 enum key_read { KEY_UNREAD, KEY_BESIDE, KEY_READ, KEYS_READ };
 
 /* The value of a key, 0: it is absent. Whatever a reader of config.json looks for, it looks for so: what remains unread is looked at last

@@ -59,8 +59,8 @@ static const char *const idle_keys[] = {
     "remove_invalid_values", "renormalize_logits", "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty",
     "generation_config",
     /* lengths that max_position_embeddings says better; windows, which are on only with use_sliding_window, or where a family reads them */
-    "max_sequence_length", "max_seq_len*", "seq_length", "seq_len", "sequence_length", "context_length", "n_positions", "n_ctx", "original_max_position_embeddings", "sliding_window",
-    "max_window_layers",
+    "max_sequence_length", "max_seq_len*", "seq_length", "seq_len", "sequence_length", "context_length", "n_positions", "n_ctx",
+    "original_max_position_embeddings", "sliding_window", "max_window_layers",
     /* in a rope's object: positions of images, how it was trained, and, as in transformers, what its type does not use */
     "rope_*.mrope_*", "rope_*.finetuned", "rope_*.type", "rope_*.rope_type", "rope_*.factor", "rope_*.original_max_position_embeddings",
     "rope_*.low_freq_factor", "rope_*.high_freq_factor", "rope_*.beta_fast", "rope_*.beta_slow", "rope_*.attention_factor",
