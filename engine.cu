@@ -127,6 +127,7 @@ static double seconds(void) {
 #include "families/qwen3_next.c"
 #include "families/llama.c"
 #include "families/mixtral.c"
+#include "families/gpt_oss.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"

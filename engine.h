@@ -239,8 +239,8 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
 /* A chat request to the prompt text, as the checkpoint's own template renders it. request is the JSON object
    {"messages":[...], "tools":[...], "enable_thinking":bool, "reasoning_effort":text, "preserve_thinking":bool,
    "add_generation_prompt":bool, "continue_final_message":bool}; all but messages are optional, and
-   add_generation_prompt is true by default. A call's "arguments" are an object. Where the template refuses or does not know what
-   applications send, it is rendered so:
+   add_generation_prompt is true by default. A call's "arguments" are an object, or a text that holds one. Where the template refuses,
+   leaves out or does not know what applications send, it is rendered so:
    - "developer" is "system". A system message in the middle is a system turn in its place, if the family's template has that,
      else a user's turn that begins with "System message:"; those at the beginning are one system turn then. Nothing before it
      changes, and it is no question: thinking since the user's last one stays.
@@ -248,18 +248,31 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
    - Results of tools are put in the order of the calls they answer, by "tool_call_id" and the call's "id". One without an id, or
      with that of no call, is of the first call that has none; of several of one id the first counts. The others follow.
    - A tool's result before all else begins a user's turn, as any other does.
+   - Where turns have to alternate (Mistral), neighbouring messages of a user, or texts of an assistant, are one turn, with a blank line
+     between them; all else follows in its order.
+   - Calls that a turn has no place for (two of Llama 3.1's, or one beside a text; any, where a template has no calls) are text of that
+     turn, each as JSON, with "; " between them; a result without a place is a user's text that begins with "Tool result:". A call's
+     arguments that were cut off stand as they were written.
    - Mistral's templates without a place for a system message have it in front of the first question, those of 7B v0.3 and Nemo of the
-     last, if nothing follows it; ids of calls that are not nine characters long, which they refuse, become such. Llama 3's contents
-     may be lists of texts.
+     last; ids of calls that are not nine characters long, which they refuse, become such. Llama 3.1's tools are in a question that comes
+     first. A history without such a question gets an empty one.
+   - Contents may be lists of texts, or null.
    - "continue_final_message": the last message, the assistant's, is an answer that the model goes on with: its turn is not ended,
      and no other begun, as transformers does it. It has no calls, and add_generation_prompt is not true: else MOTE_EINVAL.
    A template that is one of these families' but for changes (comments, a default system message, instructions, errors not
-   raised) is used as the family's, which the log callback of mote_open is told.
+   raised) is used as the family's, which the log callback of mote_open is told. One that says something else outside of its
+   messages, under no condition, is unknown; ChatML's may begin with bos_token there.
    mote_tokenize with special = 1 would trust the whole of this text, messages and all: see mote_render_tokens. */
 int mote_render(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
                 mote_error *error);
 
-/* The same to token ids. Only the template's own words hold control tokens: whatever comes out of the request (contents of
+/* Which of these forms mote_render gives a request that the template cannot say as it is, as words with ", " between them: "joined"
+   (neighbours), "calls", "results", "system" (text in a user's turn), "question" (an empty one), "turns" (which do not alternate), and
+   "tools", for which the template has no place at all. An empty text: none. What the template writes, and ids, order and lists, are not told. */
+int mote_render_changes(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
+                        mote_error *error);
+
+/* mote_render to token ids. Only the template's own words hold control tokens: whatever comes out of the request (contents of
    any role, thoughts, names, arguments, tool definitions) is plain text. Where it names no control token, the ids are those
    of the rendered text. */
 int mote_render_tokens(const mote_model *model, const char *request, size_t size, int32_t *ids, size_t capacity,
@@ -463,7 +476,8 @@ typedef struct mote_generation {
     /* Called with every tool call, after its text: a JSON object {"name": "...", "arguments": {...}} of `size` bytes, zero-
        terminated, too. With it and with `tools`, calls are expected; else their tags are text. A call is one if the tools have
        its name and all of it can be read: as JSON or as <function=...> tags, several in one, with end tags or brackets missing
-       where only one thing can have been meant. Any other is text in the channel it stood in, byte for byte, tags and all: one
+       where only one thing can have been meant. What stands around it is text; JSON without tags (Llama 3) is a call if it holds
+       nothing else and lies in no other JSON. Any other is text in the channel it stood in, byte for byte, tags and all: one
        that the answer's end cuts short, a function that does not exist, tags that the answer only talks about. A call in the
        thinking ends it. Arguments have the types of the tool's schema: its type, const, enum, nullable, anyOf, oneOf, allOf and
        $ref within it; where a string may stand, the text is the string. Given twice, the last one counts; an empty text for a

@@ -13,16 +13,18 @@
      python_text.c     text and values as Python writes them, which chat formats build on
      marked_text.c     text of which parts are from outside
      chat_marks.c      the chat families and their marks
+     chat_outer.c      what a template says outside of its messages
      chat_template.c   which family's a checkpoint's chat template is
      tool_results.c    results of calls in the order of the calls
      chat_request.c    messages, their roles and contents
      chat_qwen.c       Qwen3's and Qwen3.5's conversations
+     mend_json.c       JSON as models write it -> JSON
+     chat_history.c    what a template cannot say -> the nearest that it can
      chat_plain.c      turns alone: ChatML, SmolLM2, Zephyr
      chat_coder.c      Qwen3-Coder's
      chat_llama.c      Llama 3's
      chat_mistral.c    Mistral's
      chat.c            messages -> prompt
-     mend_json.c       JSON as models write it -> JSON
      arguments.c       the arguments of a tool call, by the tool's schema
      call_reader.c     where one is in a call, its tags
      call_tags.c       a call as tags
@@ -61,16 +63,18 @@
 #include "text/python_text.c"
 #include "text/marked_text.c"
 #include "text/chat_marks.c"
+#include "text/chat_outer.c"
 #include "text/chat_template.c"
 #include "text/tool_results.c"
 #include "text/chat_request.c"
+#include "text/mend_json.c"
+#include "text/chat_history.c"
 #include "text/chat_qwen.c"
 #include "text/chat_plain.c"
 #include "text/chat_coder.c"
 #include "text/chat_llama.c"
 #include "text/chat_mistral.c"
 #include "text/chat.c"
-#include "text/mend_json.c"
 #include "text/arguments.c"
 #include "text/call_reader.c"
 #include "text/call_tags.c"

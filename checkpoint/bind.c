@@ -401,6 +401,22 @@ static void bind_vector(binder *b, const char *where, const char *what, const fl
     bind_slice_vector(b, where, what, &all, &vector_part, &vector_source, v);
 }
 
+/* The bias of a matrix that has been bound as this slice, and is stored as a vector, or as a stack of them. Of columns that ranks divide the
+   first one adds it. */
+static void bind_bias(binder *b, const char *where, const char *what, const tensor_slice *all, matrix *w) {
+    tensor_slice s = *all;
+    s.cols = 1;
+    s.transposed = s.col = s.width = 0;
+    if (s.divided == DIVIDED_COLS && s.rank) return;
+    if (s.divided == DIVIDED_COLS) s.ranks = 0;
+    bind_slice_vector(b, where, what, &s, &vector_part, &vector_source, &w->bias);
+}
+
+static void bind_whole_bias(binder *b, const char *where, const char *what, matrix *w) {
+    const tensor_slice all = slice_all(w->rows, w->cols);
+    bind_bias(b, where, what, &all, w);
+}
+
 /* The weights of a norm, which the checkpoint keeps around zero: v becomes 1 + what is stored. */
 static void bind_zero_centered(binder *b, const char *where, const char *what, const float **v, int n) {
     const tensor_slice all = slice_all(n, 1);

@@ -27,6 +27,30 @@ static int template_read(const char *dir, buf *text, mote_error *err) {
     return code;
 }
 
+/* The token that tokenizer_config.json calls "bos_token", a text or an object with it as "content". *id stays where there is none. */
+static int chat_begin_read(const char *dir, const tokenizer *t, int32_t *id, mote_error *err) {
+    buf config_text, name;
+    json j;
+    memset(&config_text, 0, sizeof config_text);
+    memset(&name, 0, sizeof name);
+    if (!file_exists(dir, "tokenizer_config.json")) return MOTE_OK;
+    int code = read_json(dir, "tokenizer_config.json", &config_text, &j, err);
+    if (code) return code;
+    uint32_t node = json_get(&j, 0, "bos_token");
+    if (node && j.nodes[node].type == JSON_OBJECT) node = json_get(&j, node, "content");
+    if (node && j.nodes[node].type == JSON_STRING) {
+        put_string(&j, node, &name);
+        buf_add(&name, "", 1);
+        const int32_t found = name.failed ? -1 : tokenizer_find(t, name.data);
+        if (found >= 0) *id = found;
+    }
+    code = name.failed ? fail_memory(err) : MOTE_OK;
+    json_free(&j);
+    buf_free(&name);
+    buf_free(&config_text);
+    return code;
+}
+
 /* eos_token_id of a file's object: an id or a list of them. One that was overlooked would let answers run on. */
 static int eos_read(mote_model *m, const json *j, uint32_t object, const char *dir, const char *file, mote_error *err) {
     uint32_t eos = json_get(j, object, "eos_token_id");

@@ -68,7 +68,7 @@ static int cpu_load(binder *b, const mote_callbacks *callbacks, mote_error *err)
         if (cancelled(callbacks)) return fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
         int code = load_item_bytes(b->m, b->files, &items[i], err);
         if (code) return code;
-        done += items[i].size;
+        done += item_capacity(&items[i]);
         if (i % 64 == 0 || i + 1 == n) report(callbacks, "loading weights", (double)done / ((double)b->arena + 1));
     }
     return MOTE_OK;

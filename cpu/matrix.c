@@ -73,7 +73,7 @@ INLINE float dot(const float *a, const float *b, int n) {
     return add_tail(sum_lanes(&sum), a, b, n);
 }
 
-/* y[j][r] = W[row + r] . token row j for `rows` <= ROW_BLOCK weight rows. */
+/* y[j][r] = W[row + r] . token row j + bias[row + r] for `rows` <= ROW_BLOCK weight rows. */
 static void matrix_block_dots(const matrix *w, int row, int rows, const token_batch *tokens, float (*y)[ROW_BLOCK]) {
 #ifdef LEVELS
     int level = cpu_level();
@@ -82,6 +82,8 @@ static void matrix_block_dots(const matrix *w, int row, int rows, const token_ba
     else
 #endif
         block_dots_plain(w, row, rows, tokens, y);
+    for (int j = 0; j < tokens->count && w->bias; j++)
+        for (int r = 0; r < rows; r++) y[j][r] += w->bias[row + r];
 }
 
 static int row_blocks(const matrix *w) {

@@ -38,7 +38,7 @@ INLINE nibble_row nibble_row_at(const matrix *w, int row, int col_block) {
                     (const char *)w->component[SCALES] + (size_t)row * scales + (size_t)(col / group * bytes), col_block,
                     numbers * bytes, group > COL_BLOCK ? group / COL_BLOCK - 1 : 0,
                     group == 16 ? 1 : group == 32 ? 2 : group == 64 ? 3 : 4, codes, scales, (size_t)bytes};
-    if (group >= w->cols) r.shift = 4;
+    if (!of->cols && group >= w->cols) r.shift = 4;      /* one for the row, whatever its width */
     return r;
 }
 

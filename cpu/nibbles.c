@@ -12,6 +12,14 @@
 
 enum { FOR(PARTS) = COL_BLOCK_LANES / LANES };   /* registers of LANES lanes */
 
+/* The scales of a column block's lanes, 2^-8 of their value. at: where those of the block are, in a row like `row`. */
+LEVEL INLINE void FOR(e2m1_scales)(const nibble_row *row, const char *at, float *scale) {
+    const uint8_t *code = (const uint8_t *)at;
+    if (row->shift == 1) FOR(e4m3_scales)(code, scale);
+    else
+        for (int l = 0; l < COL_BLOCK_LANES; l++) scale[l] = e8m0_value(code[l / (MXFP4_GROUP / LANE_COLS)], 8);
+}
+
 /* sum[r] += part of a column block of `rows` <= CODE_ROWS weight rows . x. rows is a constant. */
 LEVEL INLINE void FOR(add_part)(FOR(vec) *sum, const FOR(codes) *c, const float (*scale)[COL_BLOCK_LANES],
                                 const int rows, const lane_limbs *x, int part) {
@@ -36,7 +44,7 @@ LEVEL INLINE void FOR(add_col_blocks)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], in
         scales_ahead += scales_step;
         for (int r = 0; r < rows; r++, codes_ahead += COL_BLOCK / 2) __builtin_prefetch((const void *)codes_ahead);
         for (int r = 0; r < rows; r++)
-            FOR(e4m3_scales)((const uint8_t *)from.scales + (size_t)r * from.scales_below, scale[r]);
+            FOR(e2m1_scales)(&from, from.scales + (size_t)r * from.scales_below, scale[r]);
         for (int part = 0; part < FOR(PARTS); part++) {
             FOR(codes) c[CODE_ROWS];
             for (int r = 0; r < rows; r++)
@@ -119,7 +127,7 @@ LEVEL INLINE void FOR(unpack_col_blocks)(FOR(col_block_tile) *tile, const matrix
             const int cols = w->cols - (first + s) * COL_BLOCK;
             row_ends copy;
             if (cols < COL_BLOCK) from = nibble_row_ends(from, 1, cols, &copy);
-            FOR(e4m3_scales)((const uint8_t *)from.scales, tile->scale[s][r]);
+            FOR(e2m1_scales)(&from, from.scales, tile->scale[s][r]);
             for (int part = 0; part < FOR(PARTS); part++)
                 tile->codes[s][part][r] = FOR(codes_at)(from.codes + 4 * LANES * part);
             nibble_row_next(&from);
@@ -150,7 +158,7 @@ LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token
                                  float (*y)[ROW_BLOCK]) {
     float sum[TOKEN_BATCH][ROW_BLOCK][COL_BLOCK_LANES] __attribute__((aligned(64)));
     const lane_limbs *x[TOKEN_BATCH];
-    const float factor = *(const float *)w->component[FACTOR] * (0.5f * 0x1p8f);
+    const float factor = (w->component[FACTOR] ? *(const float *)w->component[FACTOR] : 1) * (0.5f * 0x1p8f);
     for (int j = 0; j < count; j++) x[j] = row_lanes(limbs[j]);
     if (count <= FEW_ROWS) FOR(add_few)(sum, w, row, rows, x, count);
     else FOR(add_many)(sum, w, row, rows, x, count);

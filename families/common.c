@@ -179,6 +179,11 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     bind_unneeded(b, where, "self_attn.prob_scale");
     if (b->kind == MODULE_MTP) bind_as(b, MODULE_MTP, 0, 1);       /* from here on only read when the MTP layer drafts */
     bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, s->hidden, s->heads * s->head_dim);
+    if (!s->biased) return;
+    bind_whole_bias(b, where, "self_attn.q_proj.bias", &w->q_proj);
+    bind_whole_bias(b, where, "self_attn.k_proj.bias", &w->k_proj);
+    bind_whole_bias(b, where, "self_attn.v_proj.bias", &w->v_proj);
+    bind_whole_bias(b, where, "self_attn.o_proj.bias", &w->o_proj);
 }
 
 /* A dense FFN, but for its norm. The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_MLP. */

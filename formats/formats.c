@@ -9,7 +9,7 @@
    component comes of them: most lie in memory as they are stored, the rest is converted when it is loaded. Which encoding a
    matrix has is seen from the tensors that are there.
 
-   A format is formats/name.c, and formats/name.cu for its kernels, with a line here and in kernels.cu. It defines
+   A format is formats/name.c, and formats/name.cu for its kernels, where a GPU has it, with a line here and in kernels.cu. It defines
      name_format     a weight_format: what it is called, and its components
      name_floats     columns of a row, as floats
      name_random     random numbers for synthetic models
@@ -28,25 +28,33 @@
      NVFP4           CODES E2M1, packed: two in a byte, the even column in the lower half, cols / 2 bytes a row.
                      SCALES E4M3, never negative, [rows][cols / 16]. FACTOR one F32, never negative
                      weight = code * (scale * factor); cols is a multiple of 16
+     MXFP4           CODES as in NVFP4. SCALES E8M0, [rows][cols / 32]; weight = code * 2^(scale - 127); cols is a multiple of 32
      INT4            CODES 0..15, packed, two in a byte as in NVFP4. SCALES 32-bit words [rows][cols / block_cols], a group
                      of block_cols = 32, 64, 128 or cols columns each: the scale's F32 bits, of which the lowest five are
                      the zero point 0..16 instead. An F16 or BF16 has zeros there, so those scales are exact
                      weight = (code - zero point) * scale; cols is a multiple of 8; scales may be negative
      INT4_FINE       INT4 in groups of 32 columns on a GPU, where k blocks are as wide as groups or narrower */
 
-#define FORMATS(X) \
+#define GPU_FORMATS(X) \
     X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(NVFP4, nvfp4) X(FP8_ROW, fp8_row) X(INT4, int4) \
     X(INT4_FINE, int4_fine)
+
+/* After them those that have no formats/name.cu: the CPU alone multiplies with them, and a model that has one is refused on a GPU. */
+#define FORMATS(X) \
+    GPU_FORMATS(X) X(MXFP4, mxfp4)
 
 /* The first whose tensors are all there counts; without one, what is missing is said of that of which most are there. */
 #define TENSOR_ENCODINGS(X) \
     X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(FP8_TENSOR, fp8_tensor) X(FP8_CHANNEL, fp8_channel) \
     X(FP8_BLOCK_CT, fp8_block_ct) X(NVFP4, nvfp4) X(NVFP4_CT, nvfp4_ct) X(GPTQ, gptq) X(AWQ, awq) X(INT4_CT, int4_ct) \
-    X(QUANTISED, quantised)
+    X(MXFP4, mxfp4) X(QUANTISED, quantised)
 
 #define FORMAT_ENUMERATOR(NAME, name) FORMAT_##NAME,
 enum format { FORMATS(FORMAT_ENUMERATOR) FORMAT_COUNT };
 #undef FORMAT_ENUMERATOR
+#define FORMAT_ONE(NAME, name) + 1
+enum { GPU_FORMAT_COUNT = 0 GPU_FORMATS(FORMAT_ONE) };     /* formats from this one on are the CPU's alone */
+#undef FORMAT_ONE
 #define ENCODING_ENUMERATOR(NAME, name) ENCODING_##NAME,
 enum encoding { TENSOR_ENCODINGS(ENCODING_ENUMERATOR) ENCODING_COUNT };
 #undef ENCODING_ENUMERATOR
@@ -58,7 +66,7 @@ enum cpu_kernel {
     CPU_FLOATS,                  /* its rows become floats, by name_floats: right for any format */
     CPU_BF16, CPU_F16,           /* the same; for one token row cpu/products.c unpacks the codes itself */
     CPU_E4M3,                    /* cpu/products.c unpacks the codes; SCALES are F32, of blocks or of rows */
-    CPU_E2M1,                    /* cpu/nibbles.c, for one FACTOR and an E4M3 for each 16 columns */
+    CPU_E2M1,                    /* cpu/nibbles.c, for one FACTOR and an E4M3 for each 16 columns, or an E8M0 for each 32 */
     CPU_UINT4                    /* cpu/int4_products.c, for words of a scale and a zero point for each group of columns */
 };
 
@@ -86,6 +94,7 @@ typedef struct matrix {
     int rows, cols;
     const void *component[MAX_COMPONENTS];
     int block_rows, block_cols;  /* sides of a block, for components that have a number for each */
+    const float *bias;           /* [rows] what is added to its products; NULL: nothing */
 } matrix;
 
 /* Where a row's numbers lie, in each component. */

@@ -48,6 +48,7 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
     t.think = g->think;
     t.first = !s->count;
     t.effort = g->effort;
+    if (!s->count) put_chat_begin(s->m, &text);
     if (p->past_count) put_words(&text, "\n");
     else put_turn_end(s, &text);
     int code = chat_turn(s->m->family, &t, &text, err);

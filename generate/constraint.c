@@ -52,6 +52,7 @@ static enum call_form call_form_of(int family) {
 static int constraint_calls(constraint *c, const mote_generation *g, const json *tools, mote_error *err) {
     int code = need_chat(c->m, err);
     if (code) return code;
+    if (!chat_has_tools(c->m->family)) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: this model's template cannot call tools");
     if (g->schema) return fail(err, MOTE_EINVAL, "tool_choice: an answer that is a call cannot be of a schema, too");
     const enum call_form form = call_form_of(c->m->family);
     const char *const marks[] = {call_forms[form].opens, call_forms[form].closes};

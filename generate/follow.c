@@ -10,7 +10,7 @@
    a number's digit only if a number within its bounds begins so, a string's character only if its pattern can still be matched.
    White space between values is bounded, as are numbers: a model that finds no end is given one. */
 
-enum { FOLLOW_THREADS = 64, FOLLOW_LINKS = 1 << 13, GAP_SPACES = 32 };
+enum { FOLLOW_THREADS = 64, FOLLOW_LINKS = 1 << 13, GAP_SPACES = 32, INDENT_SPACES = 8 };
 
 enum { AT_VALUE, IN_OBJECT, IN_KEY, IN_ARRAY, IN_STRING, IN_NUMBER, IN_LITERAL, AT_END,
        IN_CALLS, IN_CALL_NAME, IN_CALL_BODY, IN_PARAMETERS, IN_PARAMETER_NAME, IN_PARAMETER_END, IN_TEXT };      /* of calls: see call.c */
@@ -132,12 +132,13 @@ static void step_call(follower *w, place *out, thread *t, unsigned char b);
 static int number_is_complete(const schema *s, const frame *f);
 static int literal_is_complete(const schema *s, const frame *f);
 
-/* White space: a blank after : or , or a line feed with blanks after it, where a person would put them. */
+/* White space: a blank after : or , or a line feed with blanks after it, where a person would put them, and no more than indent. */
 static int step_gap(const follower *w, frame *f, unsigned char b) {
     int is_first = f->in == AT_VALUE && f->at == VALUE_FIRST, after_colon = f->in == AT_VALUE && f->at == VALUE_AFTER_COLON;
     if ((f->in == IN_OBJECT && f->at == 3) || f->in == AT_END || (f->in == AT_VALUE && f->at >= VALUE_ARGUMENTS)) return 0;
     if (b == '\n') return !f->spaces && !after_colon && ++f->lines <= (is_first ? w->first_lines : 1);
-    return b == ' ' && !is_first && ++f->spaces <= (f->lines ? (int)GAP_SPACES : f->in == AT_VALUE || f->at != 1);
+    const int indent = INDENT_SPACES * (f->depth + 1) < GAP_SPACES ? INDENT_SPACES * (f->depth + 1) : (int)GAP_SPACES;
+    return b == ' ' && !is_first && ++f->spaces <= (f->lines ? indent : f->in == AT_VALUE || f->at != 1);
 }
 
 static void thread_step(follower *w, place *out, thread *t, unsigned char b) {

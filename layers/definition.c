@@ -60,14 +60,14 @@ static void defined_norm(double *y, const double *x, const float *w, int n, doub
     for (int i = 0; i < n; i++) y[i] = x[i] / rms * (double)w[i];
 }
 
-/* y[rows] = W x */
+/* y[rows] = W x + bias */
 static void defined_linear(const matrix *w, const double *x, double *y) {
     float *row = (float *)defined_array((size_t)w->cols);
     for (int r = 0; r < w->rows; r++) {
         double sum = 0;
         matrix_floats(w, r, 0, w->cols, row);
         for (int i = 0; i < w->cols; i++) sum += (double)row[i] * x[i];
-        y[r] = sum;
+        y[r] = w->bias ? sum + (double)w->bias[r] : sum;
     }
     defined_free(row);
 }

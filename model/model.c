@@ -35,6 +35,7 @@ struct mote_model {
     struct vocabulary *words;                  /* for masks: NULL until it is needed, see model_vocabulary */
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
+    int32_t chat_begin;                        /* of CHAT_BOS: the token that a chat begins with; -1: none */
     buf eos;                                   /* int32_t: the tokens that end a text, in order */
     mote_sampling sampling;                    /* of generation_config.json */
     mote_info info;

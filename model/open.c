@@ -110,6 +110,8 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
         int modified;
         m->has_template = 1;
         m->family = chat_detect(template_text.data, template_text.size, &modified);
+        m->chat_begin = m->text ? m->text->begin : -1;
+        if (m->text && m->family & CHAT_BOS) code = chat_begin_read(dir, m->text, &m->chat_begin, err);
         const chat_marks *marks = chat_marks_of(m->family);
         m->info.chat_template = marks ? marks->name : NULL;
         if (marks && modified)

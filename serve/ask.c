@@ -7,6 +7,7 @@ typedef struct request {                       /* a chat in the making */
     answer *a;
     fields q;
     buf noted;                             /* names of what is passed over, for the answer's head */
+    const char *list;                      /* what the API calls its list of messages; NULL: messages */
     buf system, messages, tools;           /* inside a JSON text; JSON objects with commas between them */
     buf known;                             /* known_tool[]: see tools.c */
     int choice, is_strict;                 /* CHOICE_...; calls are to follow a schema */
@@ -224,11 +225,13 @@ static void ask_format(request *x, uint32_t format, const char *where) {
     fields in = {q->j, format, q->f};
     uint32_t schema = 0;
     if (!format || field_is(&in, "type", "text")) return;
-    if (field_is(&in, "type", "json_schema")) {
+    const int any = field_is(&in, "type", "json_object");              /* any object, unless a schema stands beside it */
+    if (any || field_is(&in, "type", "json_schema")) {
         fields inner = {q->j, field(&in, "json_schema"), q->f};        /* of chat completions; of responses it is flat */
         schema = field(inner.object ? &inner : &in, "schema");
-        if (!schema) refuse(q->f, 400, where, "%s lacks a schema", where);
-    } else if (!field_is(&in, "type", "json_object")) {
+        if (any && schema && node_type(q, schema) == JSON_OBJECT && !q->j->nodes[schema].size) schema = 0;
+        if (!schema && !any) refuse(q->f, 400, where, "%s lacks a schema", where);
+    } else {
         refuse(q->f, 400, where, "%s must be of type text, json_object or json_schema", where);
     }
     ask_schema(x, schema, where);

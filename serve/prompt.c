@@ -35,12 +35,66 @@ static void put_placeholder(buf *out, const fields *part) {
     buf_text(out, "]");
 }
 
+/* What is found: {"type": "search_result", "title": ..., "source": ..., "content": [...]}, or a document with such a list in its source.
+   0: the part is neither. */
+static int put_found(buf *out, const fields *part) {
+    static const char *const names[] = {"title", "source"};
+    fields source = {part->j, field(part, "source"), part->f}, in = *part;
+    if (field_is(part, "type", "document") && source.object && field_is(&source, "type", "content")) in = source;
+    else if (!field_is(part, "type", "search_result")) return 0;
+    const uint32_t content = field(&in, "content");
+    for (int i = 0; i < 2; i++) {
+        const uint32_t name = field(part, names[i]);
+        if (!name || node_type(part, name) != JSON_STRING) continue;
+        put_inside(out, part->j, name);
+        buf_text(out, "\\n");
+    }
+    if (content && node_type(part, content) == JSON_STRING) put_inside(out, part->j, content);
+    for (uint32_t k = content + 1; content && node_type(part, content) == JSON_ARRAY && k < node_next(part, content); k = node_next(part, k)) {
+        fields inner = {part->j, k, part->f};
+        const uint32_t text = part_text(&inner);
+        if (text) put_inside(out, part->j, text);
+        else put_placeholder(out, &inner);
+    }
+    return 1;
+}
+
+/* The JSON of a value, inside a JSON text. */
+static void put_json_inside(buf *out, const json *j, uint32_t node) {
+    buf text = {NULL, 0, 0, 0};
+    put_node(&text, j, node);
+    put_escaped(out, text.data, text.size);
+    out->failed |= text.failed;
+    buf_free(&text);
+}
+
+/* A part of a tool's result that is no text: a word for what mote cannot read, the name of a tool, or else its JSON. */
+static void put_result_part(buf *out, const fields *part) {
+    static const char *const holds[] = {"source", "data", "image_url", "input_audio", "file", "file_id", "file_data", "file_url", "blob"};
+    const uint32_t name = field(part, "tool_name");
+    int other = !part->j->nodes[part->object].size;
+    for (size_t i = 0; i < sizeof holds / sizeof holds[0]; i++) other |= field(part, holds[i]) != 0;
+    if (field_is(part, "type", "tool_reference") && name) {
+        buf_text(out, "[tool_reference: ");
+        put_inside(out, part->j, name);
+        buf_text(out, "]");
+    } else if (other || (field(part, "type") && part->j->nodes[part->object].size == 1)) {
+        put_placeholder(out, part);
+    } else {
+        put_json_inside(out, part->j, part->object);
+    }
+}
+
 /* A content, a text or a list of parts, into the inside of a JSON text. where: for messages. */
 static void put_content(request *x, buf *out, uint32_t content, int by, const char *where) {
     const fields *q = &x->q;
     if (!content || node_type(q, content) == JSON_NULL) return;
     if (node_type(q, content) == JSON_STRING) {
         put_inside(out, q->j, content);
+        return;
+    }
+    if (node_type(q, content) != JSON_ARRAY && by == CONTENT_RESULT) {
+        put_json_inside(out, q->j, content);
         return;
     }
     if (node_type(q, content) != JSON_ARRAY) {
@@ -50,10 +104,15 @@ static void put_content(request *x, buf *out, uint32_t content, int by, const ch
     for (uint32_t k = content + 1; !q->f->status && k < node_next(q, content); k = node_next(q, k)) {
         fields part = {q->j, k, q->f};
         uint32_t text = part_text(&part), type = field(&part, "type");
+        if (field_is(&part, "type", "search_result") && k > content + 1) buf_text(out, "\\n\\n");
         if (text) {
             put_inside(out, q->j, text);
+        } else if (put_found(out, &part)) {
+            continue;
         } else if (by == CONTENT_RESULT && node_type(q, k) == JSON_OBJECT) {
-            put_placeholder(out, &part);
+            put_result_part(out, &part);
+        } else if (by == CONTENT_RESULT) {
+            put_json_inside(out, q->j, k);
         } else {
             char *name = type ? node_text(q->j, type) : NULL;
             refuse(q->f, 400, where, "%s holds a part of type \"%.40s\": mote takes text alone", where, name ? name : "");
@@ -101,16 +160,20 @@ typedef struct past_call {                 /* nodes of a request; 0: not given *
     const char *says;                      /* the name, where there is no node of it */
 } past_call;
 
-static void put_arguments(request *x, buf *out, uint32_t arguments, const char *where) {
+/* An object; what is none, as it was cut off or never was one, as a text, which the template writes as it is. */
+static void put_arguments(request *x, buf *out, uint32_t arguments) {
     const fields *q = &x->q;
     json inner;
+    buf other = {NULL, 0, 0, 0};
     memset(&inner, 0, sizeof inner);
     char *text = arguments && node_type(q, arguments) == JSON_STRING ? node_text(q->j, arguments) : NULL;
-    if (!arguments || (text && !text[strspn(text, " \n\t\r")])) buf_text(out, "{}");
-    else if (node_type(q, arguments) == JSON_OBJECT) put_node(out, q->j, arguments);
-    else if (text && !json_parse(&inner, text, strlen(text), "arguments", NULL) && inner.nodes[0].type == JSON_OBJECT)
-        put_node(out, &inner, 0);
-    else refuse(q->f, 400, where, "%s holds a call whose arguments are no JSON object", where);
+    const int is_json = text && !json_parse(&inner, text, strlen(text), "arguments", NULL);
+    if (!arguments || (text && !text[strspn(text, " \n\t\r")]) || (is_json && inner.nodes[0].type == JSON_NULL)) buf_text(out, "{}");
+    else if (is_json && inner.nodes[0].type == JSON_OBJECT) put_node(out, &inner, 0);
+    else if (text || node_type(q, arguments) == JSON_OBJECT) put_node(out, q->j, arguments);
+    else put_node(&other, q->j, arguments), put_quoted(out, other.data, other.size);
+    out->failed |= other.failed;
+    buf_free(&other);
     json_free(&inner);
     free(text);
 }
@@ -130,7 +193,7 @@ static void ask_call(request *x, buf *out, const past_call *c, const char *where
     else put_tool_name(out, q->j, c->space, c->name);
     buf_text(out, "\", \"arguments\": ");
     if (c->input) buf_text(out, "{\"input\": "), put_node(out, q->j, c->input), buf_text(out, "}");
-    else put_arguments(x, out, c->arguments, where);
+    else put_arguments(x, out, c->arguments);
     buf_text(out, "}}");
 }
 
@@ -223,6 +286,24 @@ static void put_chat(const request *x, buf *text) {
     text->failed |= x->messages.failed | x->system.failed;
 }
 
+/* Notes what the template cannot say as it was given: tools, or words of the list of messages, whatever the API calls it. */
+static void note_changes(request *x, const buf *text) {
+    char words[128], name[64];
+    size_t n = 0;
+    mote_error error = {0, ""};
+    if (mote_render_changes(x->a->server->model, text->data, text->size, words, sizeof words, &n, &error)) {
+        refuse_error(x->q.f, &error);
+        return;
+    }
+    for (size_t at = 0, size; at < n; at += size + 2) {
+        for (size = 0; at + size < n && words[at + size] != ','; size++) {}
+        const int tools = size == 5 && !memcmp(words + at, "tools", 5);
+        const int length = tools ? snprintf(name, sizeof name, "tools")
+                                 : snprintf(name, sizeof name, "%s.%.*s", x->list ? x->list : "messages", (int)size, words + at);
+        note(&x->noted, name, (size_t)length);
+    }
+}
+
 /* The prompt's tokens, of all that was put together. */
 static void ask_render(request *x) {
     answer *a = x->a;
@@ -239,5 +320,6 @@ static void ask_render(request *x) {
         if (!code) break;
         if (code != MOTE_EINVAL || a->prompt_count <= need) refuse_error(x->q.f, &error);
     }
+    if (!x->q.f->status) note_changes(x, &text);
     buf_free(&text);
 }

@@ -151,6 +151,7 @@ static void responses_include(request *x) {
 static void responses_request(reply *r) {
     request *x = &r->request;
     const fields *q = &x->q;
+    x->list = "input";
     ask_common(x, API_RESPONSES, "stop");
     field_whole(q, "max_output_tokens", 0, INT_MAX, &r->a.max_tokens);
     field_flag(q, "stream", &r->streams);

@@ -15,10 +15,19 @@ typedef struct call_reader {
     argument_writer arguments;
     const struct call_syntax *syntax;    /* NULL: the first bytes after the opening tag have not come */
     int named;                           /* a name may come first */
+    int bare;                            /* it has no mark: an object is a call only if it holds nothing else */
+    int in_list;                         /* one without a mark stands in a list that has not ended */
+    int seeks;                           /* a text may stand between its mark and itself */
+    int on_line;                         /* its mark stands on a line of its own, and may come again */
     int state;                           /* of the syntax */
     size_t at;                           /* so much of the text is decided: whole calls and what is none end here */
-    size_t begin, end;                   /* what the tags around the call enclose */
-    int again;                           /* after a whole call: another one begins at `at`, without a tag of its own */
+    size_t opened;                       /* bytes of the mark */
+    int tags;                            /* that open the call, one after the other */
+    size_t begin, end;                   /* what the tags around the call enclose; after a text, the call alone */
+    size_t closed;                       /* after its last bracket or </function> */
+    int is_closed;                       /* its end tag has come */
+    int again;                           /* after a whole call: another one begins at `at`, without a tag of its own; */
+    int may_follow;                      /* or it may, and the first text will tell */
     buf name, out;                       /* the name as JSON; the call as JSON, a zero after it */
     /* tags */
     call_part part;                      /* the parameter at hand */
@@ -26,6 +35,9 @@ typedef struct call_reader {
     buf parts, known;                    /* call_part[]; the schemas of those that the tool has */
     int nested, functions;               /* tags that the value itself opened */
     int is_own;                          /* the last </parameter> was the value's */
+    call_part whole_part;                /* the parameter that was the last when </function> came, and the parts before it; */
+    size_t whole_parts, whole;           /* where that was; 0: it did not */
+    int turns_back;                      /* to there, in the answer so far */
 } call_reader;
 
 static void call_reader_free(call_reader *c) {
@@ -107,7 +119,15 @@ static void skip_blanks(call_reader *c, slice text) {
 /* The call ends where its text is decided up to, or with the end tag there. */
 static int call_ends(call_reader *c, const call_tag *tag) {
     c->end = c->at;
-    if (tag->kind == TAG_CLOSE) c->at += tag->size;
+    c->is_closed = tag->kind == TAG_CLOSE;
+    if (c->is_closed) c->at += tag->size;
+    return CALL_WHOLE;
+}
+
+/* It ends after its last bracket or end tag: what follows is text. */
+static int call_ends_before_text(call_reader *c) {
+    c->end = c->at = c->closed;
+    c->is_closed = 0;
     return CALL_WHOLE;
 }
 

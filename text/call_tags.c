@@ -10,6 +10,7 @@ static void value_begins(call_reader *c, const char *text, const call_tag *tag) 
     c->part.value = c->at;
     c->part.value_size = 0;
     c->nested = c->functions = 0;
+    c->whole = 0;
     c->state = IN_PARAMETER;
 }
 
@@ -40,6 +41,18 @@ static int ends_forgotten(const call_reader *c, const char *text, slice name) {
     return schema ? !is_given(c, schema) : !a->parameters || !json_get(a->tools, a->parameters, "properties");
 }
 
+enum { TURNS_BACK = 64 };                        /* so often what follows a call is read again */
+
+/* The text that followed </parameter> and </function> was no value's: the call had ended there. */
+static int tags_turn_back(call_reader *c, const char *text) {
+    c->parts.size = c->whole_parts;
+    c->part = c->whole_part;
+    c->closed = c->whole;
+    c->turns_back++;
+    value_ends(c, text);
+    return call_ends_before_text(c);
+}
+
 /* A '<' in a value. What it opens on a line of its own, as a call within the text would, it closes itself. */
 static int tags_in_value(call_reader *c, slice text, const call_tag *tag, int end) {
     const int on_line = text.p[c->at - 1] == '\n';
@@ -47,6 +60,7 @@ static int tags_in_value(call_reader *c, slice text, const call_tag *tag, int en
     if (tag->kind == TAG_LAST) {         /* an answer that is over, and ends with </tool_call>, forgot the other end tags */
         const char *const closes = chat_marks_of_answers->call_end;
         slice all = slice_trim(text);
+        if (end == TEXT_ENDS && c->whole && c->turns_back < TURNS_BACK) return tags_turn_back(c, text.p);
         if (end != TEXT_ENDS || !slice_ends(all, closes) || c->nested || c->functions) return CALL_NONE;
         c->at = (size_t)(all.p + all.n - text.p);
         c->end = c->at - strlen(closes);
@@ -86,6 +100,10 @@ static int tags_after_value(call_reader *c, slice text, const call_tag *tag) {
     if (tag->kind == TAG_FUNCTION_END && (c->is_own || !c->functions)) {
         c->at += tag->size;
         c->state = AFTER_FUNCTION;
+        if (!c->is_own) return CALL_MORE;
+        c->whole = c->at;
+        c->whole_part = c->part;
+        c->whole_parts = c->parts.size;
     } else if (c->is_own && tag->kind == TAG_PARAMETER) {
         value_ends(c, text.p);
         value_begins(c, text.p, tag);
@@ -96,7 +114,7 @@ static int tags_after_value(call_reader *c, slice text, const call_tag *tag) {
     return CALL_MORE;
 }
 
-/* After a </function>: if the call is not over, it was the text of the value at hand. */
+/* After a </function>: if the call is not over, it was the text of the value at hand; without one the call is over, and text follows. */
 static int tags_after_function(call_reader *c, slice text, const call_tag *tag) {
     const slice own = slice_of(text.p + c->function, c->function_size);
     int over = call_is_over(c, tag);
@@ -104,8 +122,9 @@ static int tags_after_function(call_reader *c, slice text, const call_tag *tag) 
     if (tag->kind == TAG_FUNCTION) (void)call_names(c, own);
     if (over && c->part.value) value_ends(c, text.p);
     if (over) return CALL_WHOLE;
+    if (!c->part.value) return call_ends_before_text(c);
     c->state = IN_PARAMETER;
-    return c->part.value ? CALL_MORE : CALL_NONE;
+    return CALL_MORE;
 }
 
 static int tags_in_function(call_reader *c, slice text, const call_tag *tag) {
@@ -113,7 +132,7 @@ static int tags_in_function(call_reader *c, slice text, const call_tag *tag) {
     if (tag->kind == TAG_PARAMETER) {
         value_begins(c, text.p, tag);
     } else if (tag->kind == TAG_FUNCTION_END) {
-        c->at += tag->size;
+        c->closed = c->at += tag->size;
         c->state = AFTER_FUNCTION;
     } else {
         return CALL_NONE;

@@ -72,15 +72,49 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
     return code;
 }
 
+/* What a chat begins with before its template's family writes anything. */
+static void put_chat_begin(const mote_model *m, marked_text *out) {
+    size_t n = 0;
+    const char *bytes = m->family & CHAT_BOS && m->text ? tokenizer_token(m->text, m->chat_begin, &n) : NULL;
+    if (bytes) buf_add(&out->text, bytes, n);
+}
+
 int mote_render(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
                 mote_error *error) {
     marked_text out;
     memset(&out, 0, sizeof out);
     int code = check_buffers("mote_render", "a request", model, request, 1, text, capacity, count, error);
     if (!code) code = need_chat(model, error);
+    if (!code) put_chat_begin(model, &out);
     if (!code) code = chat_render(model->family, request, size, &out, error);
     if (!code) code = copy_out(out.text.data, out.text.size, 1, text, capacity, count, error);
     marked_free(&out);
+    return code;
+}
+
+int mote_render_changes(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
+                        mote_error *error) {
+    static const struct { int changed; const char *word; } words[] = {
+        {CHANGED_TOOLS, "tools"}, {CHANGED_JOINED, "joined"}, {CHANGED_CALLS, "calls"}, {CHANGED_RESULTS, "results"},
+        {CHANGED_SYSTEM, "system"}, {CHANGED_QUESTION, "question"},
+        {CHANGED_TURNS, "turns"}};
+    marked_text out;
+    buf told;
+    chat_places at;
+    memset(&out, 0, sizeof out);
+    memset(&told, 0, sizeof told);
+    int code = check_buffers("mote_render_changes", "a request", model, request, 1, text, capacity, count, error);
+    if (!code) code = need_chat(model, error);
+    if (!code) code = chat_render_at(model->family, request, size, CHAT_WHOLE, &out, &at, error);
+    for (size_t i = 0; !code && i < sizeof words / sizeof *words; i++) {
+        if (!(at.changed & words[i].changed)) continue;
+        if (told.size) buf_text(&told, ", ");
+        buf_text(&told, words[i].word);
+    }
+    if (!code && told.failed) code = fail_memory(error);
+    if (!code) code = copy_out(told.data, told.size, 1, text, capacity, count, error);
+    marked_free(&out);
+    buf_free(&told);
     return code;
 }
 
@@ -100,6 +134,7 @@ int mote_render_tokens(const mote_model *model, const char *request, size_t size
     int code = check_buffers("mote_render_tokens", "a request", model, request, 1, ids, capacity, count, error);
     if (!code) code = need_text(model, error);
     if (!code) code = need_chat(model, error);
+    if (!code) put_chat_begin(model, &text);
     if (!code) code = chat_render(model->family, request, size, &text, error);
     if (!code) code = encode_marked(model->text, &text, &out, error);
     if (!code) code = copy_out(out.data, out.size / sizeof *ids, sizeof *ids, ids, capacity, count, error);

@@ -43,7 +43,7 @@ static int chat_ends_in_text(const chat *c, uint32_t i) {
     const json *j = &c->j;
     uint32_t content = json_get(j, chat_message(c, i), "content"), last = 0;
     if (content && j->nodes[content].type == JSON_STRING) return 1;
-    if (!content || j->nodes[content].type != JSON_ARRAY || !(c->family & CHAT_PARTS)) return 0;
+    if (!content || j->nodes[content].type != JSON_ARRAY) return 0;
     for (uint32_t k = content + 1; k < j->nodes[content].next; k = j->nodes[k].next) last = k;
     return last && chat_part_kind(j, last) == PART_TEXT;
 }
@@ -126,23 +126,45 @@ static int chat_conversation(chat *c) {
     return c->family & (CHAT_CHATML | CHAT_ZEPHYR) ? plain_conversation(c) : qwen_conversation(c);
 }
 
-static int chat_request(chat *c) {
+/* The lists of a request. */
+static int chat_read(chat *c) {
     const json *j = &c->j;
-    int code = MOTE_OK, think = MOTE_THINK_DEFAULT, prompt = 0;
+    int code = MOTE_OK;
     if (j->nodes[0].type != JSON_OBJECT) return fail(c->err, MOTE_EINVAL, "chat request: not a JSON object");
     uint32_t messages = chat_list(c, "messages", &code);
     c->tools = chat_list(c, "tools", &code);
     c->has_tools = c->tools != 0;
     if (code) return code;
     if (!messages) return fail(c->err, MOTE_EINVAL, "No messages provided.");
+    c->messages.size = c->n = 0;
     for (uint32_t k = messages + 1; k < j->nodes[messages].next; k = j->nodes[k].next) {
         if (j->nodes[k].type != JSON_OBJECT) return fail(c->err, MOTE_EINVAL, "chat request: a message is no object");
         buf_add(&c->messages, &k, sizeof k);
         c->n++;
     }
-    if (c->messages.failed) return fail_memory(c->err);
-    code = chat_options(c, &think, &prompt);
+    return c->messages.failed ? fail_memory(c->err) : MOTE_OK;
+}
+
+/* A history that the template cannot say becomes one that it can. */
+static int chat_rewrite(chat *c) {
+    int rewrites = 0;
+    while (chat_leads(c, c->leading)) c->leading++;
+    c->at.changed = history_changes(c, &rewrites);
+    int code = rewrites ? put_history(c, &c->anew) : MOTE_OK;
+    c->leading = 0;
+    if (code || !rewrites) return code;
+    json_free(&c->j);
+    code = json_parse(&c->j, c->anew.data, c->anew.size, "chat request", c->err);
+    if (code == MOTE_EFORMAT) return fail(c->err, MOTE_EINVAL, "chat request: the arguments of a call are nested too deep");
+    return code ? code : chat_read(c);
+}
+
+static int chat_request(chat *c) {
+    int think = MOTE_THINK_DEFAULT, prompt = 0;
+    int code = chat_read(c);
     if (!code) code = chat_order_results(c);
+    if (!code && !c->goes_on) code = chat_rewrite(c);
+    if (!code) code = chat_options(c, &think, &prompt);
     if (!code) code = chat_conversation(c);
     c->at.answer = c->out->text.size;
     if (!code && prompt) chat_prompt(c->family, think, c->out);
@@ -174,6 +196,7 @@ static int chat_render_at(chat_family f, const char *request, size_t len, int go
         out->outside.size = marks;
     }
     json_free(&c.j);
+    buf_free(&c.anew);
     buf_free(&c.messages);
     marked_free(&c.system);
     marked_free(&c.content);

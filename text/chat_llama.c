@@ -43,17 +43,16 @@ static int llama_tools(chat *c) {
     return code;
 }
 
-/* {"name": "f", "parameters": {"x": 1}} */
+/* {"name": "f", "parameters": {"x": 1}}, the only call of its turn: see chat_history.c. */
 static int llama_call(chat *c, uint32_t calls) {
     const json *j = &c->j;
-    if (j->nodes[calls].size != 1) return fail(c->err, MOTE_EINVAL, "This model only supports single tool-calls at once!");
     const uint32_t call = chat_function(j, calls + 1), arguments = json_get(j, call, "arguments");
     if (!arguments) return fail(c->err, MOTE_EINVAL, "a tool call lacks \"arguments\"");
     llama_open(c, "assistant");
     put_words(c->out, "{\"name\": \"");
     int code = put_member_text(c, c->out, call, "name");
     put_words(c->out, "\", \"parameters\": ");
-    if (!code) code = put_value(c, c->out, arguments, put_json);
+    if (!code) code = put_call_arguments(c, arguments);
     put_words(c->out, "}");
     put_words(c->out, c->marks->turn_end);
     return code;
@@ -89,8 +88,6 @@ static int llama_conversation(chat *c) {
     int code = dated ? chat_leading(c) : MOTE_OK;
     put_words(c->out, "<|begin_of_text|>");
     if (dated && !code) llama_system(c);
-    if (tools && c->leading == c->n)
-        return fail(c->err, MOTE_EINVAL, "Cannot put tools in the first user message when there's no first user message!");
     for (uint32_t i = c->leading; !code && i < c->n; i++, tools = 0) {
         const uint32_t calls = dated && !tools ? chat_calls_of(c, i) : 0;
         if (calls) code = llama_call(c, calls);

@@ -23,7 +23,8 @@ typedef enum chat_family {
     CHAT_TODAY = 1 << 16,   /* Llama 3.2: the date is today's */
     CHAT_SPACED = 1 << 17,  /* Mistral 7B of 2023: a space after each answer */
     CHAT_NEMO = 1 << 18,    /* Mistral Nemo: marks that are tokens, without spaces; tools */
-    CHAT_SMALL = 1 << 19    /* Mistral Small 3: a system turn; calls with a name in front */
+    CHAT_SMALL = 1 << 19,   /* Mistral Small 3: a system turn; calls with a name in front */
+    CHAT_BOS = 1 << 20      /* begins with the tokenizer's own first token, where a renderer does not write that itself */
 } chat_family;
 
 enum { CHAT_QWENS = CHAT_QWEN3 | CHAT_QWEN3_5 };               /* those that chat_qwen.c writes */

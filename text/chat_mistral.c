@@ -63,15 +63,6 @@ static void mistral_id(chat *c, uint32_t object, const char *key) {
     buf_free(&id);
 }
 
-/* An object without its last brace. */
-static int put_open_object(chat *c, uint32_t node) {
-    const size_t begin = c->out->text.size;
-    int code = put_json(&c->j, node, &c->out->text, c->err);
-    if (c->out->text.size > begin) c->out->text.size--;
-    mark_outside(c->out, begin, c->out->text.size);
-    return code;
-}
-
 /* Nemo: {"type": "function", "function": {...}}, in which texts stand as they are, without escapes. */
 static int nemo_tool(chat *c, uint32_t tool) {
     const json *j = &c->j;
@@ -120,7 +111,7 @@ static int mistral_is_last(const chat *c, uint32_t i) {
 static int mistral_user(chat *c, uint32_t i) {
     const int noted = chat_is_system(c, i), small = c->family & CHAT_SMALL;
     const int tools = c->has_tools && c->family & (CHAT_NEMO | CHAT_SMALL);
-    const int holds_system = c->leading && !small && i == (c->family & CHAT_NEMO ? c->n - 1 : c->leading);
+    const int holds_system = c->leading && !small && i == c->holder;
     slice text;
     int code = chat_content(c, i, CONTENT_MESSAGE, &text);
     if (!code && tools && !noted && mistral_is_last(c, i)) code = mistral_tools(c);
@@ -129,24 +120,41 @@ static int mistral_user(chat *c, uint32_t i) {
         put_marked(c->out, &c->system, slice_of(c->system.text.data, c->system.text.size));
         put_words(c->out, "\n\n");
     }
-    if (noted && !small) put_words(c->out, "System message:\n");
+    if (noted && !small) put_words(c->out, noted_system);
     put_marked(c->out, &c->content, text);
     put_words(c->out, small ? noted ? "[/SYSTEM_PROMPT]" : "[/INST]" : c->family & CHAT_NEMO ? "[/INST]" : " [/INST]");
     return code;
 }
 
-/* Nemo: [TOOL_CALLS][{"name": ..., "arguments": ..., "id": "..."}]; Small: [TOOL_CALLS]name[CALL_ID]id[ARGS]arguments for each. */
-static int mistral_calls(chat *c, uint32_t calls) {
+/* A call of Nemo's without its last brace: {"name": ..., "arguments": ... */
+static int nemo_call(chat *c, uint32_t call) {
+    const json *j = &c->j;
+    int code = MOTE_OK;
+    put_words(c->out, "{");
+    for (uint32_t k = call + 1; !code && k < j->nodes[call].next; k = j->nodes[k + 1].next) {
+        if (k > call + 1) put_words(c->out, ", ");
+        code = put_value(c, c->out, k, put_json);
+        put_words(c->out, ": ");
+        if (!code) code = json_equals(j, k, "arguments") ? put_call_arguments(c, k + 1) : put_value(c, c->out, k + 1, put_json);
+    }
+    return code;
+}
+
+/* Nemo: [TOOL_CALLS][{"name": ..., "arguments": ..., "id": "..."}]; Small: [TOOL_CALLS]name[CALL_ID]id[ARGS]arguments for each.
+   Their templates leave out a text in front of them, which models write. */
+static int mistral_calls(chat *c, uint32_t i, uint32_t calls) {
     const json *j = &c->j;
     const int nemo = c->family & CHAT_NEMO;
-    int code = MOTE_OK;
+    slice text = slice_of(NULL, 0);
+    int code = has_content(c, i) ? chat_content(c, i, CONTENT_MESSAGE, &text) : MOTE_OK;
+    put_marked(c->out, &c->content, text);
     if (nemo) put_words(c->out, c->family & CHAT_SPACED ? "[TOOL_CALLS] [" : "[TOOL_CALLS][");
     for (uint32_t k = calls + 1; !code && k < j->nodes[calls].next; k = j->nodes[k].next) {
-        const uint32_t call = json_get(j, k, "function"), arguments = call ? json_get(j, call, "arguments") : 0;
+        const uint32_t call = chat_function(j, k), arguments = json_get(j, call, "arguments");
         if (!arguments) return fail(c->err, MOTE_EINVAL, "a tool call lacks \"arguments\"");
         if (nemo) {
             if (k > calls + 1) put_words(c->out, ", ");
-            code = put_open_object(c, call);
+            code = nemo_call(c, call);
             put_words(c->out, ", \"id\": \"");
             mistral_id(c, k, "id");
             put_words(c->out, "\"}");
@@ -157,7 +165,7 @@ static int mistral_calls(chat *c, uint32_t calls) {
         put_words(c->out, "[CALL_ID]");
         mistral_id(c, k, "id");
         put_words(c->out, "[ARGS]");
-        if (!code) code = put_value(c, c->out, arguments, put_json);
+        if (!code) code = put_call_arguments(c, arguments);
     }
     if (nemo) put_words(c->out, "]");
     put_words(c->out, c->marks->turn_end);
@@ -197,33 +205,17 @@ static int mistral_answer(chat *c, uint32_t i) {
     return code;
 }
 
-/* 1: users and assistants take turns; what calls and answers calls is passed over. answers: a system message is an assistant's turn,
-   else it is passed over as well. */
-static int mistral_alternates(const chat *c, int answers) {
-    const int tools = c->family & (CHAT_NEMO | CHAT_SMALL);
-    for (uint32_t i = c->leading, turn = 0; i < c->n; i++) {
-        if ((!answers && chat_is_system(c, i)) || (tools && (chat_role(c, i, "tool") || chat_calls_of(c, i)))) continue;
-        if (chat_role(c, i, "user") != (turn++ % 2 == 0)) return 0;
-    }
-    return 1;
-}
-
-/* The template of Small 3 takes a system message in an assistant's place. */
-static int mistral_check(const chat *c) {
-    if (mistral_alternates(c, 0) || (c->family & CHAT_SMALL && mistral_alternates(c, 1))) return MOTE_OK;
-    return fail(c->err, MOTE_EINVAL, "Conversation roles must alternate user/assistant/user/assistant/...");
-}
-
 static int mistral_conversation(chat *c) {
     const int tools = c->family & (CHAT_NEMO | CHAT_SMALL);
     int code = chat_leading(c);
-    if (!code) code = mistral_check(c);
+    for (uint32_t i = c->holder = c->n; i-- > c->leading && c->leading;)
+        if ((chat_role(c, i, "user") || chat_is_system(c, i)) && (c->holder == c->n || !(c->family & CHAT_NEMO))) c->holder = i;
     put_words(c->out, "<s>");
     if (!code && c->family & CHAT_SMALL) small_system(c);
     for (uint32_t i = c->leading; !code && i < c->n; i++) {
         const uint32_t calls = tools ? chat_calls_of(c, i) : 0;
         if (chat_role(c, i, "user") || chat_is_system(c, i)) code = mistral_user(c, i);
-        else if (calls) code = mistral_calls(c, calls);
+        else if (calls) code = mistral_calls(c, i, calls);
         else if (chat_role(c, i, "assistant")) code = mistral_answer(c, i);
         else if (tools && chat_role(c, i, "tool")) code = mistral_result(c, i);
         else return fail(c->err, MOTE_EINVAL, "Only system, user, assistant, and tool roles are supported!");

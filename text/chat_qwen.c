@@ -33,7 +33,8 @@ static int chat_find_round(chat *c) {
         uint32_t node = json_get(&c->j, chat_message(c, i), "content");
         slice text;
         if (!chat_role(c, i, "user")) continue;
-        if (c->family & CHAT_QWEN3 && c->family & CHAT_LENIENT && !(node && c->j.nodes[node].type == JSON_STRING)) continue;
+        const int said = node && (c->j.nodes[node].type == JSON_STRING || c->j.nodes[node].type == JSON_ARRAY);
+        if (c->family & CHAT_QWEN3 && c->family & CHAT_LENIENT && !said) continue;
         int code = chat_content(c, i, CONTENT_SEARCH, &text);
         if (code) return code;
         if (slice_starts(text, c->marks->result) && slice_ends(text, c->marks->result_end)) continue;
@@ -110,13 +111,10 @@ static int chat_system(chat *c, int given) {
     return code;
 }
 
-/* The system messages that are the system turn: the first message, and in families that have no other place for them those that
-   follow it at once. */
-enum { CHAT_ONE_SYSTEM = CHAT_QWEN3_5 | CHAT_MISTRAL };
-
+/* The messages that are the system turn, into c->system. */
 static int chat_leading(chat *c) {
     int code = MOTE_OK;
-    while (!code && chat_is_system(c, c->leading) && (!c->leading || c->family & CHAT_ONE_SYSTEM)) {
+    for (c->leading = 0; !code && chat_leads(c, c->leading);) {
         slice text;
         code = chat_content(c, c->leading, CONTENT_SYSTEM, &text);
         if (!code && c->system.text.size && text.n) put_words(&c->system, "\n\n");
@@ -155,10 +153,13 @@ static int chat_call_tags(chat *c, uint32_t call) {
     put_words(c->out, m->call_name);
     put_value(c, c->out, name, put_str);
     put_words(c->out, ">\n");
-    int object = arguments && j->nodes[arguments].type == JSON_OBJECT;
-    const int empty = arguments && j->nodes[arguments].type == JSON_STRING && !j->nodes[arguments].size && c->family & CHAT_EFFORT;
-    if (arguments && !object && !empty && !(c->family & CHAT_LENIENT)) {
+    const int object = arguments && j->nodes[arguments].type == JSON_OBJECT, text = arguments && j->nodes[arguments].type == JSON_STRING;
+    if (arguments && !object && !text && !(c->family & CHAT_LENIENT)) {
         return fail(c->err, MOTE_EINVAL, "a tool call's \"arguments\" must be an object");
+    }
+    if (text && j->nodes[arguments].size) {
+        put_value(c, c->out, arguments, put_str);
+        put_words(c->out, "\n");
     }
     for (uint32_t k = arguments + 1; object && k < j->nodes[arguments].next; k = j->nodes[k + 1].next) {
         uint32_t type = j->nodes[k + 1].type;
@@ -252,7 +253,7 @@ static int chat_user(chat *c, uint32_t i) {
     int code = chat_content(c, i, noted ? CONTENT_SYSTEM : CONTENT_MESSAGE, &content);
     if (code) return code;
     open_turn(c->marks, system && !noted ? "system\n" : "user\n", c->out);
-    if (noted) put_words(c->out, "System message:\n");
+    if (noted) put_words(c->out, noted_system);
     put_marked(c->out, &c->content, content);
     close_turn(c->marks, c->out);
     return MOTE_OK;

@@ -3,9 +3,16 @@
 
 enum { EFFORT_HIGH, EFFORT_MEDIUM, EFFORT_LOW, EFFORT_NONE };    /* the first is a template's own */
 
+/* What of a request is not written as it was given, since the template cannot say it: see chat_history.c. */
+enum {
+    CHANGED_JOINED = 1, CHANGED_CALLS = 2, CHANGED_RESULTS = 4, CHANGED_SYSTEM = 8, CHANGED_QUESTION = 16,
+    CHANGED_TURNS = 32,      /* they do not alternate */
+    CHANGED_TOOLS = 64       /* nowhere */
+};
+
 /* Places in the text of a chat: where the last message in which the user asks has ended, and the beginning of an answer begins.
-   0: the first is not there, or nothing follows it. */
-typedef struct chat_places { size_t asked, answer; } chat_places;
+   0: the first is not there, or nothing follows it. And CHANGED_... */
+typedef struct chat_places { size_t asked, answer; int changed; } chat_places;
 
 typedef struct chat {
     json j;
@@ -13,9 +20,11 @@ typedef struct chat {
     const chat_marks *marks;  /* the family's */
     marked_text *out;
     mote_error *err;
+    buf anew;                 /* the request's text, if it was written anew */
     buf messages;             /* uint32_t node of each message */
     uint32_t n;               /* messages */
     uint32_t leading;         /* of these, the first ones that are the system turn */
+    uint32_t holder;          /* Mistral's: holds the system text: the first in a user's turn, of 7B v0.3 and Nemo the last */
     uint32_t round;           /* where the last round begins, after the last message in which the user asks */
     int has_tools;            /* tools is a list that is not empty */
     uint32_t tools;           /* its node */
@@ -63,7 +72,17 @@ static int chat_part_kind(const json *j, uint32_t item) {
     return json_get(j, item, "text") ? PART_TEXT : PART_OTHER;
 }
 
-/* Families whose contents may be lists of parts. */
+/* The system messages that are the system turn: the first message, and in families that have no other place for them those that
+   follow it at once. */
+enum { CHAT_ONE_SYSTEM = CHAT_QWEN3_5 | CHAT_MISTRAL };
+
+static int chat_leads(const chat *c, uint32_t i) {
+    return chat_is_system(c, i) && (!i || c->family & CHAT_ONE_SYSTEM);
+}
+
+static const char noted_system[] = "System message:\n";       /* before one that has no turn of its own */
+
+/* Families whose templates know contents that are lists of parts, and take nothing but a text for one. */
 enum { CHAT_PARTS = CHAT_QWEN3_5 | CHAT_LLAMA3 | CHAT_SMALL };
 
 /* A part. What is no text becomes a place for the vision model's output. */
@@ -95,15 +114,13 @@ static int chat_content(chat *c, uint32_t i, int use, slice *text) {
     *text = slice_of(NULL, 0);
     if (type == JSON_STRING) {
         code = put_value(c, &c->content, node, put_str);
-    } else if (c->family & CHAT_PARTS) {
-        if (type != JSON_NULL && type != JSON_ARRAY) return fail(c->err, MOTE_EINVAL, "Unexpected content type.");
-        for (uint32_t k = node + 1; !code && type == JSON_ARRAY && k < j->nodes[node].next; k = j->nodes[k].next) {
+    } else if (type == JSON_ARRAY) {
+        for (uint32_t k = node + 1; !code && k < j->nodes[node].next; k = j->nodes[k].next)
             code = chat_part(c, k, use == CONTENT_SYSTEM, use == CONTENT_MESSAGE || use == CONTENT_TOOL);
-        }
-    } else if (use == CONTENT_TOOL && !(c->family & CHAT_LENIENT)) {
+    } else if (use == CONTENT_TOOL && !(c->family & (CHAT_LENIENT | CHAT_PARTS))) {
         if (node) code = put_value(c, &c->content, node, put_str);
-    } else if (use == CONTENT_SYSTEM || !(c->family & CHAT_LENIENT)) {
-        return fail(c->err, MOTE_EINVAL, "message %u: content must be text for this chat template", i);
+    } else if (type != JSON_NULL && (use == CONTENT_SYSTEM || c->family & CHAT_PARTS || !(c->family & CHAT_LENIENT))) {
+        return fail(c->err, MOTE_EINVAL, "message %u: content must be a text or a list of parts", i);
     }
     *text = slice_of(c->content.text.data, c->content.text.size);
     if (c->family & CHAT_QWEN3_5) *text = slice_trim(*text);
@@ -138,6 +155,12 @@ static int put_member_text(const chat *c, marked_text *out, uint32_t object, con
 static uint32_t chat_calls_of(const chat *c, uint32_t i) {
     uint32_t calls = json_get(&c->j, chat_message(c, i), "tool_calls");
     return calls && c->j.nodes[calls].type == JSON_ARRAY && c->j.nodes[calls].size ? calls : 0;
+}
+
+/* The arguments of a call. A text that holds no object was cut off, and stands as it was written. */
+static int put_call_arguments(const chat *c, uint32_t arguments) {
+    const json_node *n = c->j.nodes + arguments;
+    return put_value(c, c->out, arguments, n->type == JSON_STRING && n->size ? put_str : put_json);
 }
 
 /* What a call, or a tool, is wrapped in; itself when it is not. */

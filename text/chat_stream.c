@@ -17,7 +17,7 @@ typedef struct chat_stream {
     call_sink on_call;     /* NULL: no calls are expected */
     const json *tools;     /* those that can be called; NULL: not known */
     const char *call_mark; /* that begins calls besides the tags; NULL: none does */
-    int bare_calls;        /* an answer that begins with an object may be a call */
+    int bare_calls;        /* objects may be calls, without a mark */
     void *user;
     int channel;
     int at_start;          /* nothing but newlines so far: <think> would open the thinking */
@@ -26,6 +26,8 @@ typedef struct chat_stream {
     size_t newlines;       /* held back */
     buf held;              /* text that is not decided: its first byte begins a tag or a call */
     int calling;           /* it may be a call */
+    int unclosed;          /* end tags of calls that have ended, which may yet come */
+    int depth, quoted, escaped;            /* brackets open in JSON that is no call; in a text there; after a backslash */
     size_t searched;       /* so much of it holds no </think> */
     call_reader call;
     int broken_calls;
@@ -81,15 +83,53 @@ static void chat_stream_switch(chat_stream *s, int channel) {
 /* Bytes of a text before one with which something may begin. */
 static size_t text_before(const chat_stream *s, slice text) {
     size_t n = slice_before(text, "<").n;
-    if (s->on_call && s->call_mark) n = slice_before(slice_of(text.p, n), "[").n;
-    if (s->on_call && s->bare_calls && s->at_start) n = slice_before(slice_of(text.p, n), "{").n;
+    if (s->on_call && (s->call_mark || s->bare_calls)) n = slice_before(slice_of(text.p, n), "[").n;
+    if (s->on_call && s->bare_calls) n = slice_before(slice_of(text.p, slice_before(slice_of(text.p, n), "{").n), "`").n;
     return n;
 }
 
-/* 1: a call begins here without a tag, after the *opened bytes of a mark; -1: it may be one, 0: none does. */
+enum { BARE_NONE, BARE_CALL, BARE_DATA };
+
+/* What an object, or a list or a code block of one, is by its first key; -1: that has not come. */
+static int bare_opens(slice text, int end) {
+    static const char *const keys[] = {"name\"", "type\"", "function\"", "id\"", "arguments\"", "parameters\""};
+    enum { MOST = 256 };
+    const int fence = slice_starts(text, "```");
+    size_t at = fence ? 3 : 0;
+    if (*text.p == '`' && !fence) return text.n < 3 && !memcmp("```", text.p, text.n) && !end ? -1 : BARE_NONE;
+    if (fence && slice_starts(slice_from(text, at), "json")) at += 4;
+    for (int list = 0; at < text.n && at < MOST && (is_blank(text.p[at]) || (text.p[at] == '[' && !list)); at++) list |= text.p[at] == '[';
+    if (at == text.n || (fence && at == 3 && !memcmp(text.p + at, "json", text.n - at < 4 ? text.n - at : 4))) return end || at == MOST ? BARE_NONE : -1;
+    if (text.p[at++] != '{') return BARE_NONE;
+    while (at < text.n && at < MOST && is_blank(text.p[at])) at++;
+    if (at == text.n || at == MOST) return end || at == MOST ? BARE_NONE : -1;
+    if (text.p[at++] != '"') return BARE_NONE;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const size_t n = strlen(keys[i]), left = text.n - at;
+        if (memcmp(keys[i], text.p + at, left < n ? left : n)) continue;
+        return left >= n ? BARE_CALL : end ? BARE_DATA : -1;
+    }
+    return BARE_DATA;
+}
+
+/* JSON that is no call, up to its end: objects in it are none either. Returns how much of it is told. */
+static size_t chat_stream_data(chat_stream *s, slice text) {
+    size_t n = 0;
+    for (; n < text.n && (s->depth || !n); n++) {
+        const char b = text.p[n];
+        if (s->escaped) s->escaped = 0;
+        else if (s->quoted) s->escaped = b == '\\', s->quoted = b != '"';
+        else if (b == '"') s->quoted = 1;
+        else if (b == '{' || b == '[') s->depth++;
+        else if (b == '}' || b == ']') s->depth--;
+    }
+    chat_stream_text(s, text.p, n);
+    return n;
+}
+
+/* 1: a call begins here after the *opened bytes of a mark; -1: it may be one, 0: none does. */
 static int mark_opens(const chat_stream *s, slice text, int end, size_t *opened) {
     *opened = 0;
-    if (*text.p == '{') return s->bare_calls && s->at_start;
     size_t n = s->call_mark ? strlen(s->call_mark) : 0;
     if (!n || memcmp(text.p, s->call_mark, text.n < n ? text.n : n)) return 0;
     *opened = n;
@@ -108,6 +148,14 @@ static int think_tag(const chat_stream *s, slice text, int end, int *channel) {
     return 0;
 }
 
+/* The end tag of a call that ended before it: its size; 0: there is none, -1: it may be one. */
+static int end_tag(const chat_stream *s, slice text, int end) {
+    const char *const closes = chat_marks_of_answers->call_end;
+    const size_t n = strlen(closes);
+    if (!s->unclosed || memcmp(text.p, closes, text.n < n ? text.n : n)) return 0;
+    return text.n >= n ? (int)n : end ? 0 : -1;
+}
+
 /* The part of the text that a call may be read from. In the thinking that is all before </think>, which ends it (*end). */
 static slice call_text(chat_stream *s, slice text, int *end) {
     const char *const closes = chat_marks_of_answers->think_end;
@@ -124,6 +172,8 @@ static slice call_text(chat_stream *s, slice text, int *end) {
     return slice_of(text.p, at);
 }
 
+static size_t chat_stream_next(chat_stream *s, slice text, int end);
+
 /* Text that may be a call. Returns how much of it is told; 0: it is not decided. */
 static size_t chat_stream_call(chat_stream *s, slice text, int end) {
     text = call_text(s, text, &end);
@@ -131,11 +181,21 @@ static size_t chat_stream_call(chat_stream *s, slice text, int end) {
     size_t told = s->call.at;
     if (found == CALL_MORE) return 0;
     s->calling = 0;
+    if (found == CALL_NONE && s->call.may_follow) {
+        s->call.may_follow = 0;
+        return chat_stream_next(s, text, end);
+    }
     if (found == CALL_NONE) {
         s->broken_calls++;
+        s->depth = s->call.bare ? s->call.in_list + call_depth(&s->call, &s->quoted) : 0;
         chat_stream_text(s, text.p, told);
         return told;
     }
+    slice before = slice_of(text.p + s->call.opened, s->call.begin - s->call.opened);
+    if (s->at_start || s->newlines) before = slice_skip_newlines(before);
+    chat_stream_text(s, before.p, before.n);
+    if (*text.p == '<') s->unclosed = s->call.tags ? s->call.tags : 1;
+    s->unclosed -= s->call.is_closed && s->unclosed;
     slice raw = slice_of(text.p + s->call.begin, s->call.end - s->call.begin);
     raw = slice_drop_newlines(slice_skip_newlines(raw));
     s->cut_thinking |= s->channel == MOTE_THINKING;
@@ -144,20 +204,30 @@ static size_t chat_stream_call(chat_stream *s, slice text, int end) {
     s->emit(s->user, MOTE_TOOL_CALL, "", 0);
     s->on_call(s->user, s->call.out.data, s->call.out.size - 1);
     s->calling = s->call.again;
+    const int may_follow = s->call.may_follow;
     if (s->calling) call_begin(&s->call, s->tools, 0);
+    s->call.may_follow = may_follow;
     s->searched = 0;
     return told;
 }
 
 /* Text that nothing is known of. Returns how much of it is told or a tag; 0: it is not decided. */
 static size_t chat_stream_next(chat_stream *s, slice text, int end) {
-    size_t before = text_before(s, text), opened = 0;
+    size_t before = s->depth ? 0 : text_before(s, text), opened = 0;
     int channel;
+    if (s->depth) return chat_stream_data(s, text);
     if (before) {
         chat_stream_text(s, text.p, before);
         return before;
     }
-    int n = think_tag(s, text, end, &channel), on_line = s->channel == MOTE_ANSWER && (s->at_start || s->after_tag || s->newlines);
+    int n = end_tag(s, text, end);
+    if (n > 0) {
+        s->after_tag |= s->newlines > 0;                       /* line feeds on one side of it are between text and text */
+        s->unclosed--;
+    }
+    if (n) return n > 0 ? (size_t)n : 0;
+    n = think_tag(s, text, end, &channel);
+    const int on_line = s->channel == MOTE_ANSWER && (s->at_start || s->after_tag || s->newlines);
     if (n > 0) {
         if (channel == s->channel) put_newlines(s);            /* between text and text */
         if (channel == MOTE_ANSWER) s->cut_thinking = 0;
@@ -166,9 +236,16 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
     }
     int opens = s->on_call ? call_opens(s->tools, text, end, on_line, &opened) : 0;
     if (s->on_call && !opens) opens = mark_opens(s, text, end, &opened);
+    const int bare = s->on_call && s->bare_calls && !opens && s->channel == MOTE_ANSWER && *text.p != '<' ? bare_opens(text, end) : BARE_NONE;
+    if (bare == BARE_DATA) return chat_stream_data(s, text);
+    if (bare) opens = bare;
     if (opens > 0) {
         s->call.named = s->call_mark != NULL;
+        s->call.bare = bare == BARE_CALL;
+        s->call.in_list = bare == BARE_CALL && *text.p == '[';
         call_begin(&s->call, s->tools, opened);
+        s->call.seeks = opened && s->channel == MOTE_ANSWER;
+        s->call.on_line = opened && on_line;
         s->calling = 1;
         s->searched = 0;
         return chat_stream_call(s, text, end);
@@ -193,7 +270,7 @@ static void chat_stream_run(chat_stream *s, int end) {
 }
 
 static void chat_stream_push(chat_stream *s, const char *text, size_t n) {
-    size_t plain = s->held.size ? 0 : text_before(s, slice_of(text, n));
+    size_t plain = s->held.size || s->depth || s->calling ? 0 : text_before(s, slice_of(text, n));
     if (plain) chat_stream_text(s, text, plain);
     if (plain == n) return;
     buf_add(&s->held, text + plain, n - plain);

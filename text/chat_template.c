@@ -6,8 +6,8 @@
 
    People change these programs: comments, a default system prompt, another sentence in the tools' instructions, no errors
    raised. A text of another hash that has all marks of a family, its call syntax and its way to begin an answer is used as
-   that family's, with a notice, because this is what the model was trained on. One without is unknown: a model prompted
-   wrongly answers badly without a word. */
+   that family's, with a notice, because this is what the model was trained on. One without is unknown, and so is one that says
+   something else outside of its messages (chat_outer.c): a model prompted wrongly answers badly without a word. */
 
 /* The family of a published text, by its hash. */
 static int chat_published(slice text) {
@@ -51,10 +51,6 @@ static int chat_published(slice text) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i].hash == hash) return known[i].family;
     return CHAT_UNKNOWN;
-}
-
-static int slice_has(slice s, const char *words) {
-    return slice_before(s, words).n < s.n;
 }
 
 static int has_marks(slice text, const chat_marks *m) {
@@ -131,6 +127,34 @@ static int recognise_mistral(slice text) {
     return slice_has(text, "[TOOL_CALLS] [") ? CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED : CHAT_MISTRAL | CHAT_NEMO;
 }
 
+/* What the renderers write around the messages, where a template says it under no condition, in the words of chat_outer.c: in front of
+   them, after the token that texts begin with, and after them. More is said under conditions, or among the messages. */
+static const struct { int family; const char *before[2], *after[2]; } outer_texts[] = {
+    {CHAT_LLAMA3 | CHAT_DATED,
+     {"<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: \1\n\n\1<|eot_id|>", ""},
+     {"<|start_header_id|>assistant<|end_header_id|>\n\n", ""}},
+    {CHAT_LLAMA3, {"", ""}, {"<|start_header_id|>assistant<|end_header_id|>\n\n", ""}},
+    {CHAT_MISTRAL | CHAT_SMALL, {"[SYSTEM_PROMPT]\1[/SYSTEM_PROMPT]", ""}, {"", ""}},
+    {CHAT_MISTRAL, {"", ""}, {"", ""}},
+    {CHAT_ZEPHYR, {"", ""}, {"<|assistant|>\n", ""}},
+    {CHAT_QWEN3 | CHAT_OPEN, {"", ""}, {"<|im_start|>assistant\n<think>\n", "<|im_start|>assistant\n"}},
+    {0, {"", ""}, {"<|im_start|>assistant\n", ""}}};
+
+/* 1: a template of a family says what its renderer writes outside of the messages, as far as that can be read off it. */
+static int says_outside(slice text, int family) {
+    outer_text o;
+    size_t i = 0;
+    int same = 1;
+    while ((family & outer_texts[i].family) != outer_texts[i].family) i++;
+    if (outer_read(&o, text)) {
+        const char *before = o.before.data + (*o.before.data == OUTER_BOS), *after = o.after.data;
+        same = (!strcmp(before, outer_texts[i].before[0]) || !strcmp(before, outer_texts[i].before[1])) &&
+               (!strcmp(after, outer_texts[i].after[0]) || !strcmp(after, outer_texts[i].after[1]));
+    }
+    outer_free(&o);
+    return same;
+}
+
 /* The family that a text without comments belongs to by what it says. */
 static int chat_recognise(slice text) {
     slice begin = slice_after(text, "add_generation_prompt");
@@ -169,6 +193,8 @@ static chat_family chat_detect(char *text, size_t len, int *modified) {
         slice bare = cut_comments(text, len);
         family = chat_published(bare);
         if (!family) family = chat_recognise(bare);
+        if (!family || !says_outside(bare, family)) return CHAT_UNKNOWN;
+        if (!(family & (CHAT_LLAMA3 | CHAT_MISTRAL)) && slice_has(bare, "bos_token")) family |= CHAT_BOS;
     }
     return (chat_family)family;
 }

@@ -142,7 +142,7 @@ static int turn_results(chat_family f, slice turn) {
 /* The calls that a turn of a timeline holds, at most: of any syntax, broken ones, and several in one pair of tags. */
 static int turn_calls(chat_family f, slice turn) {
     slice rest = slice_past(turn, chat_marks_of(f)->answer);
-    int most = 0, opened = f & CHAT_LLAMA3 && slice_starts(rest, "{");
+    int most = 0, opened = f & CHAT_LLAMA3 && slice_has(rest, "{");
     for (int i = 0; i < CHAT_FAMILY_COUNT; i++) {
         const chat_marks *m = &chat_families[i];
         int calls = count_of_mark(rest, m->call), names = count_of_mark(rest, m->call_name);

@@ -88,6 +88,10 @@ static int slice_ends(slice s, const char *with) {
     return s.n >= n && !memcmp(s.p + s.n - n, with, n);
 }
 
+static int slice_has(slice s, const char *words) {
+    return slice_before(s, words).n < s.n;
+}
+
 /* Values as Python writes them: json.dumps(ensure_ascii=False) and str(). */
 
 static void put_string(const json *j, uint32_t node, buf *out) {

@@ -10,8 +10,11 @@
    One rule for all of them: what the model wrote is never lost, invented or executed in part.
    - A tag means something only where the syntax has a place for it. A value ends where its own end tag stands and syntax
      follows: tags within it, those of a whole call even, are its text.
-   - A call is one when all of it can be read, the tools have one of its name, and something shows that it is over: its end
-     tag, the next call, or the answer's end after its last bracket or </function>. All else is text, to the byte.
+   - A call is one when all of it can be read, and the tools have one of its name. It is over after its last bracket or, unless a
+     value may go on, its </function>; what follows is text, and so is what stands before it, also between it and its mark. The
+     marks around a call are no text. All that is no call is text, to the byte.
+   - Several follow each other in a list, or with commas, semicolons, line feeds or nothing between them.
+   - An object without a mark is a call only if it holds what calls hold and nothing else; one that lies in other JSON is none.
    - What was forgotten is mended where only one thing can have been meant (see mend_json.c), what was cut off never.
 
    No byte is looked at again once it is decided, so the time is linear in the text, however it is cut into pieces. */
@@ -102,6 +105,10 @@ static int call_opens(const json *tools, slice s, int end, int on_line, size_t *
 
 /* Begins with a text in which a call may begin after the `opened` bytes of its tag. Keeps the memory that c has. */
 static void call_begin(call_reader *c, const json *tools, size_t opened) {
+    c->opened = opened;
+    c->closed = c->whole = 0;
+    c->is_closed = c->seeks = c->on_line = c->may_follow = 0;
+    c->tags = opened > 0;
     c->arguments.tools = tools;
     c->arguments.parameters = 0;
     c->syntax = NULL;
@@ -114,14 +121,47 @@ static void call_begin(call_reader *c, const json *tools, size_t opened) {
     mend_begin(&c->arguments.mender, 0);
 }
 
-/* Finds out in which syntax the call is written. A list or a code block may be around it. */
+/* Looks for a call behind a text that follows the mark: one on a line of its own, or behind a colon or in a list. *at: where it, or
+   what is around it, begins. Not behind another mark. 0: there is none; -1: it may come. */
+static int call_seek(const call_reader *c, slice text, int end, size_t *at) {
+    enum { MOST = 512 };
+    size_t last = c->opened + MOST;
+    char before = ' ';                     /* the last byte that is no blank, or the line's beginning */
+    for (*at = c->opened; *at < text.n && *at < last; ++*at) {
+        const char b = text.p[*at];
+        slice rest = slice_from(text, *at);
+        if (b == '<') {
+            call_tag tag = tag_at(rest, end);
+            if (tag.kind == TAG_PARTIAL) return -1;
+            if (tag.kind == TAG_OPEN || tag.kind == TAG_CLOSE) return 0;
+            if (tag.kind == TAG_FUNCTION && before == '\n') return 1;
+        }
+        const size_t list = b == '[' ? 1 + (rest.n > 1 && is_blank(rest.p[1])) : 0;
+        if (list && rest.n <= list && !end) return -1;
+        if (b == '{' && (before == '\n' || (before == ':' && !c->named))) return 1;
+        if (((list && rest.n > list && rest.p[list] == '{') || b == '`') && (before == '\n' || before == ':')) return 1;
+        if (b == '\n' || !is_blank(b)) before = b;
+    }
+    return *at == last || end ? 0 : -1;
+}
+
+/* Finds out in which syntax the call is written. The opening tag may come again, and a list or a code block be around it. */
 static int call_head(call_reader *c, slice text, int end) {
-    while (c->at < text.n && (is_blank(text.p[c->at]) || text.p[c->at] == '[' || text.p[c->at] == '`')) c->at++;
-    if (c->at && c->at < text.n && text.p[c->at - 1] == '`') {
-        slice s = slice_from(text, c->at);
-        if (s.n < 4 && !end && !memcmp(s.p, "json", s.n)) return CALL_MORE;
-        c->at += slice_starts(s, "json") ? 4 : 0;
-        skip_blanks(c, text);
+    while (c->on_line) {
+        while (c->at < text.n && text.p[c->at] == '\n') c->at++;
+        const call_tag tag = tag_at(slice_from(text, c->at), end);
+        if (tag.kind == TAG_PARTIAL) return CALL_MORE;
+        c->on_line = tag.kind == TAG_OPEN;
+        if (!c->on_line) break;
+        c->begin = c->opened = c->at += tag.size;
+        c->tags++;
+    }
+    for (int is_json = 1; is_json;) {
+        while (c->at < text.n && (is_blank(text.p[c->at]) || text.p[c->at] == '[' || text.p[c->at] == '`')) c->at++;
+        const slice s = slice_from(text, c->at);
+        is_json = c->at && s.n && text.p[c->at - 1] == '`' && !memcmp(s.p, "json", s.n < 4 ? s.n : 4);
+        if (is_json && s.n < 4) return end ? CALL_NONE : CALL_MORE;
+        c->at += is_json ? 4 : 0;
     }
     if (c->at == text.n) return end ? CALL_NONE : CALL_MORE;
     for (size_t i = 0; i < sizeof call_syntaxes / sizeof *call_syntaxes && !c->syntax; i++)
@@ -130,12 +170,33 @@ static int call_head(call_reader *c, slice text, int end) {
 }
 
 /* Reads on. text: all that has come since the beginning, well-formed UTF-8; end: TEXT_... CALL_WHOLE: the call is in c->out,
-   its own text is that from c->begin to c->end. CALL_NONE: all up to c->at is text. Never CALL_MORE at the end. */
+   its own text is that from c->begin to c->end, and what stands between its mark and c->begin is text. CALL_NONE: all up to c->at is
+   text; nothing is, if c->may_follow: none follows. Never CALL_MORE at the end. */
 static int call_read(call_reader *c, slice text, int end) {
+    const int follows = c->may_follow ? named_follows(c, text, end) : 1;
+    if (follows <= 0) return follows ? CALL_MORE : CALL_NONE;
+    c->may_follow = 0;
     int found = c->syntax ? CALL_WHOLE : call_head(c, text, end);
     if (found == CALL_WHOLE) found = c->syntax->read(c, text, end);
-    if (found == CALL_WHOLE && !call_put(c, text)) found = CALL_NONE;
-    return found;
+    const int nothing_begun = !c->syntax || (!*c->syntax->begins && !c->function_size);
+    size_t at = 0;
+    if (found == CALL_NONE && nothing_begun && c->seeks) {
+        const int sought = call_seek(c, text, end, &at);
+        if (sought < 0) return CALL_MORE;
+        c->seeks = c->named = 0;
+        c->syntax = NULL;
+        c->at = c->begin = sought ? at : c->opened;
+        return sought ? call_read(c, text, end) : CALL_NONE;
+    }
+    if (found != CALL_WHOLE || call_put(c, text)) return found;
+    c->again = c->may_follow = 0;
+    return CALL_NONE;
+}
+
+/* Brackets of an object that are open where it turned out to be no call; *quoted: inside a text. */
+static int call_depth(const call_reader *c, int *quoted) {
+    *quoted = c->arguments.mender.quote != 0;
+    return c->state == IN_CALL_OBJECT ? c->arguments.mender.depth : 0;
 }
 
 /* The beginning of the first whole call in a text that is over, of whatever tool; text.n: there is none. *failed: no memory. */

@@ -39,9 +39,18 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # any entry; "nothing": only as the first question of a chat). S: names the entry whose thought, answer and keywords it
 # shares. W: makes it small talk, drawn as often as W: says. {name} stands for a name, the same one in a follow-up and
 # what it follows; {x} for each of X:'s in turn. A block of F: and Q: alone names phrasings, which the blocks after it
-# with that F: have. L: is a language that is none of ours: what is asked in it is declined in it. Of an entry with many
-# phrasings, and of a language, more is drawn. {first} and {last} stand for the user's first words in the chat and for
-# those before the question. H: and V: are phrasings kept from training: H: to measure it, V: to choose between runs.
+# with that F: have. [a/b/] stands for a, for b and for nothing. L: is a language that is none of ours: what is
+# asked in it is declined in it. Of an entry with many phrasings, and of a language, more is drawn. {first} and {last}
+# stand for the user's first words in the chat and for those before the question. H: and V: are phrasings kept from
+# training: H: to measure it, V: to choose between runs.
+
+def spelled_out(q):
+    """What a phrasing with brackets stands for: "[give/show] me one[, please/]" for four. Of more than 20, some 20."""
+    full = [q]
+    while m := re.search(r"\[([^\[\]]*)\]", full[0]):
+        full = [begun.replace(m[0], part, 1) for begun in full for part in m[1].split("/")]
+    return [" ".join(one.split()) for one in (full if len(full) <= 20 else random.Random(q).sample(full, 20))]
+
 
 def read_questions(folder):
     """[{p: [before], s: same as, w: how often, l: language, q: [phrasings], h: [held-out phrasings], v: [those to choose
@@ -53,7 +62,7 @@ def read_questions(folder):
             for line in block.splitlines():
                 tag, _, text = line.partition(":")
                 if tag in ("P", "X", "Q", "H", "V"):
-                    e[tag.lower()] += [s.strip() for s in text.split("|") if s.strip()]
+                    e[tag.lower()] += [full for s in text.split("|") if s.strip() for full in spelled_out(s)]
                 elif tag in ("S", "L", "F", "T", "A", "K"):
                     e[tag.lower()] = text.strip()
                 elif tag == "W":
@@ -114,7 +123,8 @@ def read_texts(folder):
 
 BEFORE = ("please", "can you tell me", "could you explain", "tell me,", "hi,", "hello,", "hey,", "so,", "ok,", "and",
           "I wonder,", "quick question:", "in simple words,", "in short,", "please explain:", "question:", "mote,",
-          "sorry,", "I want to know:", "do you know", "I have a question.", "thanks!", "hmm,", "now", "one more thing:")
+          "sorry,", "I want to know:", "do you know", "I have a question.", "thanks!", "hmm,", "now", "one more thing:",
+          "wait,", "by the way,", "well,", "excuse me,", "oh,", "let me ask:", "I see.", "all right,", "thanks, but")
 AFTER = ("please", "in simple words", "for a beginner", "briefly", "thanks", "exactly", "in one sentence", "in short",
          "then", "again", "for me", "in this model", "really", "please explain", "I forgot", "I am new to this")
 SWAPS = [[p.strip() for p in line.split("/")] for line in """
@@ -507,7 +517,7 @@ class Corpus:
             raise SystemExit(f"not to be trained on: {refused}")
         self.ours = [e for e in self.entries if not e["l"]]
         self.rarity = Rarity(self.ours)
-        self.drawn = [e for e in self.entries for _ in range(5 if e["l"] else max(e["w"], 1 + (len(e["q"]) > 60)))]
+        self.drawn = [e for e in self.entries for _ in range(5 if e["l"] else max(e["w"], 1 + min(len(e["q"]) // 60, 2)))]
         self.drawn_follow_ups = [e for e in self.follow_ups for _ in range(e["w"])]
         stories, self.prose, self.foreign = texts
         self.stories = stories
@@ -604,7 +614,7 @@ class Corpus:
         doc = []
         if rng.random() < 0.25:
             doc += [("<|im_start|>", 0), ("system\n" + rng.choice(SYSTEMS), 0), ("<|im_end|>", 0), ("\n", 0)]
-        turns = self.turns(rng, rng.choice((1, 1, 1, 1, 2, 2, 2, 3, 3, 4)))
+        turns = self.turns(rng, rng.choice((1, 1, 1, 1, 2, 2, 2, 3, 4, 6)))
         thinking = rng.random() < 0.5
         bare_history = rng.random() < 0.25           # the template drops old thoughts when it renders a chat again
         for i, (q, t, a) in enumerate(turns):

@@ -7,7 +7,8 @@
    block is used as rounded, too. */
 
 /* rope_scale: a factor of cos and sin; mostly 1. gated: q_proj yields [q | gate] for every head, else q alone. normed: queries and keys
-   are normalised. */
+   are normalised. biased: the four projections have a bias. window: how many tokens a row sees, its own among them; 0: all up to its own. sinks:
+   each head has a logit more in its softmax, which has no value. */
 #define ATTENTION_FIELDS(X)                                                                                                          \
     X(int,   hidden,     MAX,  NONE,             "")                                                                                 \
     X(int,   heads,      MAX,  NONE,             "heads")                                                                            \
@@ -17,7 +18,10 @@
     X(float, eps,        NONE, NONE,             "")                                                                                 \
     X(float, rope_scale, NONE, NONE,             "")                                                                                 \
     X(int,   gated,      MAX,  SET(OUTPUT_GATE), "")                                                                                 \
-    X(int,   normed,     MAX,  SET(QK_NORM),     "")
+    X(int,   normed,     MAX,  SET(QK_NORM),     "")                                                                                 \
+    X(int,   biased,     NONE, SET(BIAS),        "")                                                                                 \
+    X(int,   window,     NONE, SET(WINDOW),      "")                                                                                 \
+    X(int,   sinks,      NONE, SET(SINKS),       "")
 SHAPE(ATTENTION, attention)
 
 /* Numbers of a head in a row of q_proj's results. */
@@ -31,6 +35,7 @@ typedef struct attention_weights {
     matrix q_proj, k_proj, v_proj, o_proj;
     const float *q_norm, *k_norm;                  /* [head_dim]; NULL unless normed */
     const float *frequencies;                      /* [rotary_dim / 2] angles of one position, in the host's memory */
+    const float *sinks;                            /* [heads]; NULL unless there are sinks */
     const float *k_scale, *v_scale;                /* [1] what a code 1 of an FP8 cache is worth, in the host's memory; NULL: 1 */
 } attention_weights;
 
@@ -106,6 +111,27 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
     }
 }
 
+/* The positions [first, end) whose keys the row at a position sees. */
+typedef struct seen_positions { int first, end; } seen_positions;
+
+static inline seen_positions attention_seen(const attention_shape *s, int position) {
+    seen_positions seen = {s->window ? max_int(position + 1 - s->window, 0) : 0, position + 1};
+    return seen;
+}
+
+/* Spans [first, end) that row t sees a part of. */
+static seen_positions attention_spans(const attention_job *job, int t) {
+    seen_positions seen = attention_seen(job->shape, job->position + t);
+    seen.first /= SPAN;
+    seen.end = (seen.end - 1) / SPAN + 1;
+    return seen;
+}
+
+/* How many there are from the first that the first row sees to the last row's last. */
+static int attention_span_count(const attention_job *job) {
+    return attention_spans(job, job->T - 1).end - attention_spans(job, 0).first;
+}
+
 /* Floats of a part. */
 static size_t attention_part_size(const attention_shape *s) {
     return (size_t)s->head_dim + PART_EXTRA;
@@ -121,7 +147,8 @@ static size_t attention_part_count(const attention_shape *s, const capacity *r) 
 /* Row t's parts of one span for all queries of a KV head, each `step` parts after the one before. */
 static void attention_span(const attention_job *job, int t, int group, int span, float *part, size_t step) {
     const attention_shape *s = job->shape;
-    const int queries = s->heads / s->kv_heads, length = job->position + t + 1, first = span * SPAN;
+    const seen_positions seen = attention_seen(s, job->position + t);
+    const int queries = s->heads / s->kv_heads, first = max_int(seen.first, span * SPAN), end = min_int(seen.end, (span + 1) * SPAN);
     const size_t d = (size_t)s->head_dim, size = attention_part_size(s), q_size = (size_t)attention_q_size(s);
     const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * q_size;
     const kv_rows kv = {job->k, job->v, (size_t)group * d, (size_t)s->kv_heads * d, s->head_dim, job->kv};
@@ -134,7 +161,7 @@ static void attention_span(const attention_job *job, int t, int group, int span,
             some[i] = q + (size_t)(j + i) * q_size;
             to[i] = part + (size_t)(j + i) * step * size;
         }
-        span_parts(&kv, some, count, first, length - first < SPAN ? length - first : SPAN, scale, to);
+        span_parts(&kv, some, count, first, end - first, scale, to);
     }
 }
 
@@ -142,7 +169,13 @@ static void attention_span(const attention_job *job, int t, int group, int span,
 static void attention_output_gate(const attention_job *job, int t, int h, const float *part) {
     const int d = job->shape->head_dim;
     const size_t at = ((size_t)t * (size_t)job->shape->heads + (size_t)h) * (size_t)d;
-    const float *gate = job->qg + 2 * at + d, scale = kv_scale(job->kv, job->w->v_scale) / part[d + PART_SUM];
+    const float *gate = job->qg + 2 * at + d, top = part[d + PART_TOP], sink = job->shape->sinks ? job->w->sinks[h] : -INFINITY;
+    float sum = part[d + PART_SUM], scale = kv_scale(job->kv, job->w->v_scale);
+    if (sink > top) {                              /* the sink's part is {top = sink, sum = 1, o = 0}: see span_join */
+        sum = sum * exp_below(top - sink) + 1;
+        scale *= exp_below(top - sink);
+    } else if (job->shape->sinks) sum += exp_below(sink - top);
+    scale /= sum;
     if (!job->shape->gated)
         for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * scale;
     else
@@ -158,8 +191,9 @@ static void attention_rows(void *context, int begin, int end, int thread) {
     float *all = job->parts + 2 * (size_t)thread * (size_t)queries * size, *part = all + (size_t)queries * size;
     for (int item = begin; item < end; item++) {
         const int t = item / s->kv_heads, group = item % s->kv_heads;
-        attention_span(job, t, group, 0, all, 1);
-        for (int span = 1; span * SPAN <= job->position + t; span++) {
+        const seen_positions spans = attention_spans(job, t);
+        attention_span(job, t, group, spans.first, all, 1);
+        for (int span = spans.first + 1; span < spans.end; span++) {
             attention_span(job, t, group, span, part, 1);
             for (int j = 0; j < queries; j++) span_join(all + (size_t)j * size, part + (size_t)j * size, s->head_dim);
         }
@@ -167,22 +201,18 @@ static void attention_rows(void *context, int begin, int end, int thread) {
     }
 }
 
-/* The spans of a job's longest row. */
-static int attention_spans(const attention_job *job) {
-    return (job->position + job->T - 1) / SPAN + 1;
-}
-
 /* For items (row, KV head, span), which threads share: the parts of each. */
 static void attention_shared_spans(void *context, int begin, int end, int thread) {
     const attention_job *job = (const attention_job *)context;
     const attention_shape *s = job->shape;
-    const int spans = attention_spans(job), queries = s->heads / s->kv_heads;
+    const int count = attention_span_count(job), first = attention_spans(job, 0).first, queries = s->heads / s->kv_heads;
     (void)thread;
     for (int item = begin; item < end; item++) {
-        const int span = item % spans, group = item / spans % s->kv_heads, t = item / spans / s->kv_heads;
-        const size_t at = ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * (size_t)spans + (size_t)span;
-        if (span * SPAN <= job->position + t)
-            attention_span(job, t, group, span, job->parts + at * attention_part_size(s), (size_t)spans);
+        const int span = item % count + first, group = item / count % s->kv_heads, t = item / count / s->kv_heads;
+        const size_t at = ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * (size_t)count + (size_t)(span - first);
+        const seen_positions spans = attention_spans(job, t);
+        if (span >= spans.first && span < spans.end)
+            attention_span(job, t, group, span, job->parts + at * attention_part_size(s), (size_t)count);
     }
 }
 
@@ -190,13 +220,14 @@ static void attention_shared_spans(void *context, int begin, int end, int thread
 static void attention_shared_heads(void *context, int begin, int end, int thread) {
     const attention_job *job = (const attention_job *)context;
     const attention_shape *s = job->shape;
-    const int spans = attention_spans(job);
+    const int count = attention_span_count(job), first = attention_spans(job, 0).first;
     const size_t size = attention_part_size(s);
     (void)thread;
     for (int item = begin; item < end; item++) {
         const int t = item / s->heads;
-        float *all = job->parts + (size_t)item * (size_t)spans * size;
-        for (int span = 1; span * SPAN <= job->position + t; span++) span_join(all, all + (size_t)span * size, s->head_dim);
+        const seen_positions spans = attention_spans(job, t);
+        float *all = job->parts + ((size_t)item * (size_t)count + (size_t)(spans.first - first)) * size;
+        for (int i = 1; i < spans.end - spans.first; i++) span_join(all, all + (size_t)i * size, s->head_dim);
         attention_output_gate(job, t, item % s->heads, all);
     }
 }
@@ -205,7 +236,7 @@ static void attention_shared_heads(void *context, int begin, int end, int thread
    are few; with more there are enough for all threads. */
 static void attention_heads(pool *p, attention_job *job) {
     const attention_shape *s = job->shape;
-    const int spans = attention_spans(job);
+    const int spans = attention_span_count(job);
     if (job->T > MOTE_ROWS_MAX || spans == 1) {
         parallel(p, job->T * s->kv_heads, attention_rows, job);
         return;
@@ -307,15 +338,17 @@ static int attention_log(const attention_shape *s, const attention_state *state,
 static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
     const attention_shape *s = &w->shape;
     if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
-    if (stage == STAGE_ATTEND) return 2 * (uint64_t)of->length * attention_row_bytes(s, of->kv);
+    const seen_positions seen = attention_seen(s, of->length - 1);
+    if (stage == STAGE_ATTEND) return 2 * (uint64_t)(seen.end - seen.first) * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
 }
 
-/* As deltanet_operations. Of attention: q . k and the weighted sum of v. */
+/* As deltanet_operations. Of attention: q . k and the weighted sum of v, over as many positions as the first and the last row see in the mean. */
 static inline double attention_operations(const attention_weights *w, enum stage stage, double rows, double position) {
     const attention_shape *s = &w->shape;
+    const seen_positions first = attention_seen(s, (int)position), last = attention_seen(s, (int)(position + rows) - 1);
     if (stage == STAGE_QKV)
         return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj));
-    if (stage == STAGE_ATTEND) return 4.0 * s->heads * s->head_dim * rows * (position + (rows + 1) / 2);
+    if (stage == STAGE_ATTEND) return 2.0 * s->heads * s->head_dim * rows * (first.end - first.first + last.end - last.first);
     return stage == STAGE_O_PROJ ? rows * matrix_operations(&w->o_proj) : 0;
 }

@@ -4,8 +4,10 @@
    `heads / kv_heads` heads share a key and a value head:
 
        q = rotate(norm(q), position)      k = rotate(norm(k), position)      without norms rotate(q), rotate(k)
-       o = sum over tokens p up to this one of softmax(q . k[p] / sqrt(head_dim)) v[p]
+       o = sum over tokens p up to this one of softmax(q . k[p] / sqrt(head_dim)) v[p]     with a window over the last `window` of them alone
        x += o_proj (o sigmoid(gate)), or o_proj o
+
+   With sinks the softmax of a head has one logit more, sinks[head], which takes its share and has no value.
 
    Rotation turns the pairs (x[i], x[i + rotary_dim / 2]) of the first rotary_dim elements by position * frequencies[i], and
    multiplies them by rope_scale. */
@@ -33,21 +35,24 @@ static void attention_define_rotation(const attention_weights *w, double *x, int
     }
 }
 
-/* weight[tokens] = softmax(q . k / sqrt(head_dim)), o[head_dim] = weight v, over all tokens. k, v: of the head's KV head, `stride`
-   numbers a token. */
-static void attention_define_head(const double *q, const double *k, const double *v, int tokens, int stride, int head_dim, double *weight,
-                                  double *o) {
-    double top = -INFINITY, sum = 0;
-    for (int p = 0; p < tokens; p++) {
-        for (int i = 0; i < head_dim; i++) weight[p] += q[i] * k[(size_t)p * (size_t)stride + (size_t)i];
-        weight[p] /= sqrt((double)head_dim);
+/* Of head h: weight[tokens] = softmax(q . k / sqrt(head_dim)), o[head_dim] = weight v, over all tokens, or those of the window. */
+static void attention_define_head(const attention_weights *w, const defined_attention *state, int h, const double *q, double *weight, double *o) {
+    const attention_shape *s = &w->shape;
+    const int d = s->head_dim, stride = s->kv_heads * d, tokens = state->tokens;
+    const int first = s->window && tokens > s->window ? tokens - s->window : 0;
+    const double *k = state->k + h / (s->heads / s->kv_heads) * d, *v = state->v + (k - state->k);
+    double top = s->sinks ? (double)w->sinks[h] : -INFINITY, sum;
+    for (int p = first; p < tokens; p++) {
+        for (int i = 0; i < d; i++) weight[p] += q[i] * k[(size_t)p * (size_t)stride + (size_t)i];
+        weight[p] /= sqrt((double)d);
         if (weight[p] > top) top = weight[p];
     }
-    for (int p = 0; p < tokens; p++) sum += weight[p] = exp(weight[p] - top);
-    memset(o, 0, (size_t)head_dim * sizeof *o);
-    for (int p = 0; p < tokens; p++) weight[p] /= sum;
-    for (int p = 0; p < tokens; p++)
-        for (int i = 0; i < head_dim; i++) o[i] += weight[p] * v[(size_t)p * (size_t)stride + (size_t)i];
+    sum = s->sinks ? exp((double)w->sinks[h] - top) : 0;
+    for (int p = first; p < tokens; p++) sum += weight[p] = exp(weight[p] - top);
+    memset(o, 0, (size_t)d * sizeof *o);
+    for (int p = first; p < tokens; p++) weight[p] /= sum;
+    for (int p = first; p < tokens; p++)
+        for (int i = 0; i < d; i++) o[i] += weight[p] * v[(size_t)p * (size_t)stride + (size_t)i];
 }
 
 /* x[hidden] += the layer's output for one token. */
@@ -73,11 +78,9 @@ static void attention_define(const attention_weights *w, defined_attention *stat
     }
     for (int h = 0; h < s->heads; h++) {
         double *q = qg + h * attention_q_size(s), *gate = q + d;
-        const int group = h / (s->heads / s->kv_heads);
         if (s->normed) defined_norm(q, q, w->q_norm, d, (double)s->eps);
         attention_define_rotation(w, q, position);
-        attention_define_head(q, state->k + group * d, state->v + group * d, state->tokens, kv, d,
-                              weight + (size_t)h * (size_t)state->tokens, o + h * d);
+        attention_define_head(w, state, h, q, weight + (size_t)h * (size_t)state->tokens, o + h * d);
         for (int i = 0; i < d && s->gated; i++) o[h * d + i] *= open[h * d + i] = defined_sigmoid(gate[i]);
     }
     defined_tell("attention", weight, s->heads * state->tokens);

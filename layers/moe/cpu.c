@@ -5,7 +5,9 @@
    is listed by expert: a weight row is read once and used for all token rows that chose it. The shared expert is one more
    entry of that list, and comes last. A token's sum runs over its experts in ascending order, whatever the others chose. */
 
-/* shared_size 0: there is no shared expert. of_all: weights are shares of the softmax over all experts, not over the chosen ones. */
+/* shared_size 0: there is no shared expert. of_all: weights are shares of the softmax over all experts, not over the chosen ones.
+   limit: what gate is at most, and the magnitude of up; 0: none. alpha: an expert's activation is gate sigmoid(alpha gate) (up + 1); 0: it is
+   SiLU(gate) up. biased: router and experts have biases. */
 #define MOE_FIELDS(X)                                                                                                                \
     X(int,   hidden,      MAX,  NONE,                "")                                                                             \
     X(int,   experts,     MAX,  NONE,                "experts")                                                                      \
@@ -13,7 +15,10 @@
     X(int,   expert_size, MAX,  NONE,                "expert_size")                                                                  \
     X(int,   shared_size, MAX,  SET(SHARED_EXPERT),  "shared_expert_size")                                                           \
     X(float, eps,         NONE, NONE,                "")                                                                             \
-    X(int,   of_all,      NONE, SET(WEIGHTS_OF_ALL), "")
+    X(int,   of_all,      NONE, SET(WEIGHTS_OF_ALL), "")                                                                             \
+    X(float, limit,       NONE, SET(LIMIT),          "")                                                                             \
+    X(float, alpha,       NONE, SET(ALPHA),          "")                                                                             \
+    X(int,   biased,      NONE, SET(BIAS),           "")
 SHAPE(MOE, moe)
 
 typedef struct moe_weights {
@@ -134,7 +139,16 @@ static void stage_norm_router(pool *p, moe_job *job) {
     moe_list_assignments(job);
 }
 
-/* h[use][r] = SiLU(gate_proj[r] . u) * (up_proj[r] . u) for a block of rows r, for all uses of expert i of the list. */
+/* What an expert makes of an element of gate_proj u and up_proj u. */
+static inline float moe_activate(const moe_shape *s, float gate, float up) {
+    if (s->limit != 0) {
+        gate = gate > s->limit ? s->limit : gate;
+        up = up > s->limit ? s->limit : up < -s->limit ? -s->limit : up;
+    }
+    return s->alpha != 0 ? gate * sigmoid(s->alpha * gate) * (up + 1) : silu(gate) * up;
+}
+
+/* h[use][r] = moe_activate of gate_proj[r] . u and up_proj[r] . u for a block of rows r, for all uses of expert i of the list. */
 static void moe_up_block(const moe_job *job, int i, int block) {
     const moe_shape *s = job->shape;
     const matrix *gate_proj = &job->w->gate_proj[job->list[i]], *up_proj = &job->w->up_proj[job->list[i]];
@@ -153,7 +167,7 @@ static void moe_up_block(const moe_job *job, int i, int block) {
         matrix_block_dots(up_proj, row, rows, &tokens, up);
         for (int j = 0; j < tokens.count; j++)
             for (int r = 0; r < rows; r++)
-                job->h[(size_t)(first + j) * width + (size_t)(row + r)] = silu(gate[j][r]) * up[j][r];
+                job->h[(size_t)(first + j) * width + (size_t)(row + r)] = moe_activate(s, gate[j][r], up[j][r]);
     }
 }
 

@@ -4,16 +4,25 @@
    renormalised (or, of_all, as it is). The shared expert, if there is one, computes for every token, weighted by a sigmoid gate of
    its own. An expert is a SwiGLU:
 
-       expert(u) = down_proj (SiLU(gate_proj u) * up_proj u) */
+       expert(u) = down_proj (SiLU(gate_proj u) * up_proj u)
 
-/* out[hidden] += weight expert(u) */
-static void moe_define_expert(const matrix *gate_proj, const matrix *up_proj, const matrix *down_proj, double weight, const double *u,
-                              double *out) {
+   With a limit gate_proj u is at most that, and up_proj u between minus that and that. With an alpha SiLU(gate) up is gate sigmoid(alpha gate) (up + 1). */
+
+/* An element of what goes into down_proj. */
+static double moe_define_activation(const moe_shape *s, double gate, double up) {
+    const double limit = (double)s->limit, alpha = (double)s->alpha;
+    if (limit != 0) gate = fmin(gate, limit), up = fmax(fmin(up, limit), -limit);
+    return alpha != 0 ? gate * defined_sigmoid(alpha * gate) * (up + 1) : defined_silu(gate) * up;
+}
+
+/* out[hidden] += weight expert(u), of expert e */
+static void moe_define_expert(const moe_weights *w, int e, double weight, const double *u, double *out) {
+    const matrix *gate_proj = &w->gate_proj[e], *up_proj = &w->up_proj[e], *down_proj = &w->down_proj[e];
     double *gate = defined_array((size_t)gate_proj->rows), *up = defined_array((size_t)up_proj->rows);
     double *down = defined_array((size_t)down_proj->rows);
     defined_linear(gate_proj, u, gate);
     defined_linear(up_proj, u, up);
-    for (int i = 0; i < gate_proj->rows; i++) gate[i] = defined_silu(gate[i]) * up[i];
+    for (int i = 0; i < gate_proj->rows; i++) gate[i] = moe_define_activation(&w->shape, gate[i], up[i]);
     defined_linear(down_proj, gate, down);
     for (int i = 0; i < down_proj->rows; i++) out[i] += weight * down[i];
     defined_free(gate);
@@ -51,11 +60,8 @@ static void moe_define(const moe_weights *w, double *x) {
         if (chosen[e]) weight[e] = exp(score[e] - top) / sum;
     defined_tell("experts", weight, s->experts);
     for (int e = 0; e < s->experts; e++)
-        if (chosen[e]) moe_define_expert(&w->gate_proj[e], &w->up_proj[e], &w->down_proj[e], weight[e], u, out);
-    if (s->shared_size) {
-        const int shared = s->experts;                            /* after the routed ones */
-        moe_define_expert(&w->gate_proj[shared], &w->up_proj[shared], &w->down_proj[shared], defined_sigmoid(shared_gate), u, out);
-    }
+        if (chosen[e]) moe_define_expert(w, e, weight[e], u, out);
+    if (s->shared_size) moe_define_expert(w, s->experts, defined_sigmoid(shared_gate), u, out);      /* after the routed ones */
     defined_tell("added", out, s->hidden);
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 

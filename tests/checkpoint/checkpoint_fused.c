@@ -4,10 +4,10 @@
 // Groups of rows as Qwen3-Next has them: q, k, v and z of three key heads.
 enum { FUSED_GROUPS = 3, FUSED_COLS = 256 };
 
-// A tensor of random numbers that any component may hold: FP8 and floats are small and positive.
+// A tensor of random numbers that any component may hold: FP8, floats and E8M0 are small and positive.
 static void fused_numbers(part *t) {
     for (size_t i = 0; i < t->size; i++) {
-        const int byte = random_int(0, 255), high = !strcmp(t->type, "F32") ? i % 4 == 3 : i % 2;
+        const int byte = random_int(0, strstr(t->name, "_scales") ? 127 : 255), high = !strcmp(t->type, "F32") ? i % 4 == 3 : i % 2;
         t->data[i] = (char)(t->type[0] == 'U' || t->type[0] == 'I' ? byte : !strcmp(t->type, "F8_E4M3") ? byte & 0x6f : high ? 0x3c : byte);
     }
 }

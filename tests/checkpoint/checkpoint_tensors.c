@@ -177,6 +177,55 @@ static void test_quantised(void) {
     }
 }
 
+#define OSS "families/gpt-oss-mxfp4"
+#define OSS_BF16 "families/gpt-oss-bf16"
+#define OSS_UP "model.layers.1.mlp.experts.gate_up_proj"
+#define OSS_DOWN "model.layers.1.mlp.experts.down_proj"
+
+// Stacks of MXFP4, and of BF16 that is stored transposed; vectors of gpt-oss; its keys of config.json.
+static void test_gpt_oss(void) {
+    const wrong_folder cases[] = {
+        {"no scales", OSS, DROP, F, OSS_UP "_scales", "", "", BAD, SAME, {OSS_UP "_scales is missing", "[6, 64, 2]"}},
+        {"no blocks", OSS, DROP, F, OSS_UP "_blocks", "", "", BAD, SAME, {OSS_UP "_blocks is missing"}},
+        {"no experts", OSS_BF16, DROP, F, OSS_UP, "", "", BAD, SAME, {OSS_UP " is missing"}},
+        {"an expert less", OSS, RETYPE, F, OSS_UP "_scales", "U8", "5,64,2", BAD, SAME, {F, OSS_UP "_scales", "[6, 64, 2]"}},
+        {"blocks of 16 columns", OSS, RETYPE, F, OSS_UP "_blocks", "U8", "6,64,4,8", BAD, SAME, {F, OSS_UP "_blocks", "[6, 64, 2, 16]"}},
+        {"blocks in rows", OSS, RETYPE, F, OSS_UP "_blocks", "U8", "6,64,32", BAD, SAME, {F, OSS_UP "_blocks", "[6, 64, 2, 16]"}},
+        {"signed blocks", OSS, RETYPE, F, OSS_UP "_blocks", "I8", "6,64,2,16", NOT, SAME, {F, OSS_UP "_blocks", "U8"}},
+        {"BF16 as [out][in]", OSS_BF16, RETYPE, F, OSS_DOWN, "BF16", "6,64,32", BAD, SAME, {F, OSS_DOWN, "[6, 32, 64]"}},
+        {"NaN scale", OSS, POKE, F, OSS_UP "_scales", "\x7f\xff", "2", BAD, FINE, {F, OSS_UP "_scales: scale 1 is NaN", "below 2^126"}},
+        {"a scale beyond floats", OSS, POKE, F, OSS_DOWN "_scales", "\xfe", "1", BAD, FINE, {F, OSS_DOWN "_scales", "2^127"}},
+        {"the smallest scale", OSS, POKE, F, OSS_DOWN "_scales", "\0", "1", OK, SAME, {NULL}},
+        {"any codes", OSS, POKE, F, OSS_DOWN "_blocks", "\x88\xff\x7f", "3", OK, SAME, {NULL}},
+        {"both", OSS, ADD, F, OSS_UP, "BF16", "6,64,64", BAD, SAME, {F, OSS_UP}},
+        {"no bias of experts", OSS, DROP, F, OSS_UP "_bias", "", "", BAD, SAME, {OSS_UP "_bias is missing", "[6, 64]"}},
+        {"a bias for all", OSS, RETYPE, F, OSS_UP "_bias", "BF16", "64", BAD, SAME, {F, OSS_UP "_bias", "[6, 64]"}},
+        {"no bias of queries", OSS, DROP, F, "model.layers.0.self_attn.q_proj.bias", "", "", BAD, SAME, {"self_attn.q_proj.bias is missing", "[64]"}},
+        {"no bias of the router", OSS, DROP, F, "model.layers.3.mlp.router.bias", "", "", BAD, SAME, {"mlp.router.bias is missing", "[6]"}},
+        {"no sinks", OSS, DROP, F, "model.layers.2.self_attn.sinks", "", "", BAD, SAME, {"self_attn.sinks is missing", "[4]"}},
+        {"a sink too many", OSS, RETYPE, F, "model.layers.2.self_attn.sinks", "BF16", "5", BAD, SAME, {F, "self_attn.sinks", "[4]"}},
+        {"norms of queries", OSS, ADD, F, "model.layers.0.self_attn.q_norm.weight", "BF16", "16", BAD, SAME, {"q_norm.weight is not part of the model"}},
+        {"no biases in config.json", OSS, REPLACE, CONFIG, "'attention_bias': true", "'attention_bias': false", "", BAD, SAME, {"proj.bias"}},
+        {"other layers", OSS, REPLACE, CONFIG, "'sliding_attention'", "'chunked_attention'", "", NOT, SAME,
+         {"layer_types[0] is not full_attention or sliding_attention"}},
+        {"no window", OSS, REPLACE, CONFIG, "'sliding_window': 24", "'sliding_window': 0", "", BAD, SAME, {"sliding_window"}},
+        {"experts_per_token", OSS, REPLACE, CONFIG, "'num_experts_per_tok': 3", "'num_experts_per_tok': 3, 'experts_per_token': 4", "", BAD, SAME,
+         {"num_experts_per_tok is 3, but experts_per_token is 4"}},
+        {"swiglu_limit a word", OSS, REPLACE, CONFIG, "'swiglu_limit': 7.0", "'swiglu_limit': 'x'", "", BAD, SAME, {"swiglu_limit"}},
+        {"a part of heads rotated", OSS, REPLACE, CONFIG, "'swiglu_limit'", "'partial_rotary_factor': 0.5, 'swiglu_limit'", "", NOT, SAME,
+         {"partial_rotary_factor"}},
+        {"a key that is not known", OSS, REPLACE, CONFIG, "'swiglu_limit'", "'sink_scale': 2, 'swiglu_limit'", "", NOT, SAME, {"sink_scale"}},
+        {"a norm of queries", OSS, REPLACE, CONFIG, "'swiglu_limit'", "'use_qk_norm': true, 'swiglu_limit'", "", NOT, SAME, {"use_qk_norm"}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const wrong_folder *w = &cases[i];
+        if (!temp_fixture(w->fixture)) continue;
+        apply_edit(w);
+        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
+        check_plan(w->title, w->plan == FINE ? OK : w->code, w->needles);
+    }
+}
+
 static void test_shards(void) {
     static const char shard[] = "layers-0.safetensors", outside[] = "outside.safetensors";
     const wrong_folder cases[] = {

@@ -111,6 +111,7 @@ int main(int argc, char **argv) {
     test_container_generator();
     test_tensors();
     test_quantised();
+    test_gpt_oss();
     test_fused();
     test_shards();
     test_without_mtp();

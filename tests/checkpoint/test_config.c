@@ -87,7 +87,7 @@ static void test_config(void) {
                       last[] = "'dtype': 'float32'";
     const wrong_folder cases[] = {
         {"unknown model", TIED, REPLACE, CONFIG, type, "'model_type': 'no_such_model'", "", NOT, SAME,
-         {"model_type \"no_such_model\" is not known, mote runs qwen3_5_moe, ", ", qwen3_next, llama, mistral and mixtral"}},
+         {"model_type \"no_such_model\" is not known, mote runs qwen3_5_moe, ", ", qwen3_next, llama, mistral, "}},
         {"a number for a model", TIED, REPLACE, CONFIG, type, "'model_type': 35", "", NOT, SAME, {"model_type"}},
         {"a list of models", TIED, REPLACE, CONFIG, type, "'model_type': [1,2,3]", "", NOT, SAME, {"model_type"}},
         {"no model_type", TIED, REPLACE, CONFIG, type, "'type': 1", "", BAD, SAME, {"model_type", "missing"}},

@@ -68,9 +68,10 @@ static void naive_attention(const attention_case *c, int t, int h, float theta, 
     const attention_shape *s = &c->shape;
     int d = s->head_dim, kh = h * s->kv_heads / s->heads;
     const float *q = c->qg + (t * s->heads + h) * attention_q_size(s);
-    double query[128], key[128], weight[2 * SPAN + 8], sum = 0;
+    const int first = s->window && t >= s->window ? t + 1 - s->window : 0;
+    double query[128], key[128], weight[3 * SPAN], sum = s->sinks ? exp((double)c->w.sinks[h]) : 0;
     naive_norm_rotate(q, c->w.q_norm, s, t, theta, query);
-    for (int p = 0; p <= t; p++) {
+    for (int p = first; p <= t; p++) {
         double score = 0;
         naive_norm_rotate(c->k + (p * s->kv_heads + kh) * d, c->w.k_norm, s, p, theta, key);
         for (int i = 0; i < d; i++) score += query[i] * key[i];
@@ -78,7 +79,7 @@ static void naive_attention(const attention_case *c, int t, int h, float theta, 
     }
     for (int i = 0; i < d; i++) {
         out[i] = 0;
-        for (int p = 0; p <= t; p++) out[i] += weight[p] / sum * c->v[(p * s->kv_heads + kh) * d + i];
+        for (int p = first; p <= t; p++) out[i] += weight[p] / sum * c->v[(p * s->kv_heads + kh) * d + i];
         if (s->gated) out[i] /= 1 + exp(-(double)q[d + i]);
     }
 }
@@ -119,10 +120,11 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
     for (int i = 0; i < 7; i++) free(all[i]);
 }
 
-// gated: with an output gate and norms of queries and keys, as Qwen3.5 has them; else without both, as Llama, and YaRN's factor.
-static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, int gated, size_t length, pool **pools) {
+// gated: with an output gate and norms of queries and keys, as Qwen3.5 has them; else without both, as Llama, and YaRN's factor. window: with
+// sinks, as gpt-oss; 0: without.
+static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, int gated, size_t length, int window, pool **pools) {
     attention_shape shape = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .rotary_dim = rotary_dim, .eps = 1e-6f,
-                             .rope_scale = gated ? 1 : 1.25f, .gated = gated, .normed = gated};
+                             .rope_scale = gated ? 1 : 1.25f, .gated = gated, .normed = gated, .window = window, .sinks = window > 0};
     attention_case c;
     size_t wide = (size_t)(heads * head_dim), kv = (size_t)(kv_heads * head_dim);
     memset(&c, 0, sizeof c);
@@ -134,6 +136,8 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
     float *q_norm = random_floats((size_t)head_dim, 1), *k_norm = random_floats((size_t)head_dim, 1);
     c.w.q_norm = q_norm;
     c.w.k_norm = k_norm;
+    float *sinks = random_floats((size_t)heads, 4);
+    c.w.sinks = sinks;
     double *want = (double *)allocate(length * wide * sizeof(double));
     float *o = floats(length * wide), *other = floats(length * wide);
     for (int i = 0; i < c.length * heads; i++) naive_attention(&c, i / heads, i % heads, 1e4f, want + i * head_dim);
@@ -149,8 +153,8 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
             CHECK(same_bits(o, other, length * wide), "attention in blocks of %d differs, KV type %d", T, kv_type);
         }
     }
-    float *all[] = {c.qg, c.k, c.v, q_norm, k_norm, o, other};
-    for (int i = 0; i < 7; i++) free(all[i]);
+    float *all[] = {c.qg, c.k, c.v, q_norm, k_norm, o, other, sinks};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(want);
 }
 

@@ -6,7 +6,7 @@ typedef struct random_matrix { matrix w; void *data; double *value; } random_mat
 
 // So many columns, or a few more, that a format can have.
 static int cols_for(enum format type, int cols) {
-    int multiple = type == FORMAT_NVFP4 ? 16 : format_has_groups(type) ? 8 : 1;
+    int multiple = type == FORMAT_NVFP4 ? 16 : type == FORMAT_MXFP4 ? 32 : format_has_groups(type) ? 8 : 1;
     return (cols + multiple - 1) / multiple * multiple;
 }
 
@@ -23,6 +23,7 @@ static void random_number(enum format type, int component, void *data, size_t i)
         ((uint8_t *)data)[i] = (uint8_t)((random_bits() & 0x80) | (uint32_t)random_int(0, 0x7e));
     else if (component == CODES && type != FORMAT_F32) ((uint8_t *)data)[i] = (uint8_t)random_bits();
     else if (component == SCALES && type == FORMAT_NVFP4) ((uint8_t *)data)[i] = (uint8_t)random_int(0x20, 0x48);
+    else if (component == SCALES && type == FORMAT_MXFP4) ((uint8_t *)data)[i] = (uint8_t)random_int(120, 128);
     else if (component == SCALES && format_has_groups(type)) ((uint32_t *)data)[i] = (word & ~31u) | (uint32_t)random_int(0, 16);
     else ((float *)data)[i] = f;
 }
@@ -46,6 +47,7 @@ static double value_of(const matrix *w, int row, int col) {
     case FORMAT_NVFP4:
         block = code_value(((const uint8_t *)w->component[SCALES])[at[SCALES]], 4, 3, 0);
         return code_value(nibble, 2, 1, 0) * (double)(float)(block * ((const float *)w->component[FACTOR])[0]);
+    case FORMAT_MXFP4: return code_value(nibble, 2, 1, 0) * ldexp(1, ((const uint8_t *)w->component[SCALES])[at[SCALES]] - 127);
     case FORMAT_INT4: case FORMAT_INT4_FINE:
         word = ((const uint32_t *)w->component[SCALES])[at[SCALES]];
         return ((double)nibble - (word & 31)) * (double)float_of_bits(word & ~31u);
@@ -113,7 +115,7 @@ static token_limbs *limbs_new(int rows, int cols) {
     return (token_limbs *)allocate((size_t)rows * (size_t)col_block_count(cols) * sizeof(token_limbs));
 }
 
-// A row of linear() has the same bits whatever T and the number of threads, and is right.
+// A row of linear() has the same bits whatever T and the number of threads, and is right; with a bias where rows are odd in number.
 static void test_linear(enum format type, int rows, int cols, int block_cols, pool **pools) {
     enum { MOST = 132 };
     static const int all[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 63, 64, 65, MOST, 0}, few[] = {1, 3, 8, 65, 0};
@@ -122,11 +124,13 @@ static void test_linear(enum format type, int rows, int cols, int block_cols, po
     float *x = random_floats((size_t)MOST * (size_t)cols, 1), *y = floats((size_t)MOST * (size_t)rows);
     float *plain = floats((size_t)MOST * (size_t)rows);
     double *want = (double *)allocate((size_t)(MOST * rows) * sizeof(double));
+    float *bias = random_floats((size_t)rows, 1);
+    r.w.bias = rows % 2 ? bias : NULL;
     token_limbs *d = limbs_new(MOST, cols);
     for (int t = 0; t < most; t++)
         linear(pools[0], &r.w, x + (size_t)t * (size_t)cols, plain + (size_t)t * (size_t)rows, 1, 0, d);
     for (int i = 0; i < most * rows; i++)
-        for (int c = 0; c < cols; c++) want[i] += r.value[i % rows * cols + c] * x[i / rows * cols + c];
+        for (int c = 0; c <= cols; c++) want[i] += c < cols ? r.value[i % rows * cols + c] * x[i / rows * cols + c] : rows % 2 ? bias[i % rows] : 0;
     const double off = distance(plain, want, (size_t)(most * rows));
     CHECK(off < 1e-5, "linear %dx%d of type %d: off by %g", rows, cols, (int)type, off);
     for (int p = 0; p < 3; p += 1 + test_brief)
@@ -144,6 +148,7 @@ static void test_linear(enum format type, int rows, int cols, int block_cols, po
     free(y);
     free(plain);
     free(want);
+    free(bias);
     free(d);
     matrix_delete(&r);
 }
@@ -162,9 +167,11 @@ static void test_linears(pool **pools) {
     test_linear(FORMAT_F32, 1, 4096, 1, pools);
     test_linear(FORMAT_FP8_BLOCK, 2, 2100, 100, pools);
     test_linear(FORMAT_NVFP4, 2, 2048, 128, pools);
+    test_linear(FORMAT_MXFP4, 2, 2048, 128, pools);
     for (int group = 32; group <= 2048; group *= group < 128 ? 2 : 4) test_linear(FORMAT_INT4, 2, 2048, group, pools);
     for (int cols = 2000; cols <= 4400; cols += 800) {       // ends of several lengths
         test_linear(FORMAT_NVFP4, 19, cols, 128, pools);
+        test_linear(FORMAT_MXFP4, 18, cols_for(FORMAT_MXFP4, cols), 128, pools);
         for (int group = 16; group <= 512; group *= 2) test_linear(FORMAT_INT4, 5, cols, group, pools);
     }
 }

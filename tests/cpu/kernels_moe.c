@@ -232,3 +232,17 @@ static void test_moe(int hidden, int experts, int top_k, int size, int shared, i
     free(want);
     moe_case_delete(&c);
 }
+
+// What is made of gate and up: without limit and alpha SiLU(gate) up; what is no number stays so.
+static void test_moe_limits(void) {
+    for (int round = 0; round < 4000; round++) {
+        const moe_shape s = {.limit = round & 1 ? 7 : 0, .alpha = round & 2 ? 1.702f : 0};
+        const float gate = 12 * random_float(), up = 12 * random_float();
+        double g = gate, u = up;
+        if (s.limit != 0) g = fmin(g, 7), u = fmin(fmax(u, -7), 7);
+        const double want = g / (1 + exp(-(s.alpha != 0 ? (double)s.alpha : 1) * g)) * (s.alpha != 0 ? u + 1 : u);
+        CHECK(fabs(moe_activate(&s, gate, up) - want) <= 2e-6 * (1 + fabs(want)), "limit %g, alpha %g: %g of %g and %g, expected %g", (double)s.limit,
+              (double)s.alpha, (double)moe_activate(&s, gate, up), (double)gate, (double)up, want);
+        CHECK(isnan(moe_activate(&s, NAN, up)) && isnan(moe_activate(&s, gate == 0 ? 1 : gate, NAN)), "limit %g: a NaN is gone", (double)s.limit);
+    }
+}

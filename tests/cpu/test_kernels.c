@@ -82,15 +82,20 @@ int main(int argc, char **argv) {
     test_gated_norm(pools[1]);
     test_kv_codes();
     test_exp_below();
-    test_attention(1, 1, 16, 16, 1, 40, pools);
-    test_attention(2, 1, 24, 6, 1, 40, pools);
-    test_attention(4, 4, 20, 10, 0, 40, pools);
-    test_attention(8, 2, 32, 8, 1, 40, pools);
-    test_attention(6, 2, 66, 2, 0, 40, pools);
-    test_attention(2, 1, 128, 64, 1, 40, pools);
-    test_attention(8, 2, 64, 64, 0, 40, pools);
-    test_attention(4, 1, 128, 128, 0, 40, pools);
-    test_attention(5, 1, 20, 4, 1, 2 * SPAN + 8, pools);
+    test_attention(1, 1, 16, 16, 1, 40, 0, pools);
+    test_attention(2, 1, 24, 6, 1, 40, 0, pools);
+    test_attention(4, 4, 20, 10, 0, 40, 0, pools);
+    test_attention(8, 2, 32, 8, 1, 40, 0, pools);
+    test_attention(6, 2, 66, 2, 0, 40, 0, pools);
+    test_attention(2, 1, 128, 64, 1, 40, 0, pools);
+    test_attention(8, 2, 64, 64, 0, 40, 0, pools);
+    test_attention(4, 1, 128, 128, 0, 40, 0, pools);
+    test_attention(5, 1, 20, 4, 1, 2 * SPAN + 8, 0, pools);
+    test_attention(4, 2, 16, 16, 0, 40, 1, pools);
+    test_attention(8, 2, 16, 16, 0, 40, 7, pools);
+    test_attention(6, 2, 16, 16, 0, 40, 1000, pools);         // a window that ends nothing: sinks alone
+    test_attention(5, 1, 20, 4, 1, 2 * SPAN + 100, 24, pools);       // spans that are before the window
+    test_attention(4, 1, 16, 16, 0, 2 * SPAN + 100, SPAN + 24, pools);
     test_kv_scales(pools);
     test_attention_extremes(pools[0]);
     test_moe_choose();
@@ -102,6 +107,7 @@ int main(int argc, char **argv) {
     test_moe(24, 3, 3, 16, 1, 0, pools);
     test_moe(48, 5, 2, 16, 144, 1, pools);
     test_moe(32, 4, 2, 144, 16, 1, pools);
+    test_moe_limits();
     for (int i = 0; i < 3; i++) pool_close(pools[i]);
     return test_main_end();
 }

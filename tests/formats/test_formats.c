@@ -282,6 +282,28 @@ static void test_all_nvfp4(void) {
     free(scales);
 }
 
+// All codes of E2M1 under all scales of MXFP4, of which the smallest is a subnormal number.
+static void test_all_mxfp4(void) {
+    enum { ROWS = MXFP4_LARGEST + 1, COLS = 64 };
+    uint8_t codes[ROWS * COLS / 2], scales[ROWS * COLS / 32];
+    matrix w = {.format = FORMAT_MXFP4, .rows = ROWS, .cols = COLS, .component = {codes, scales}};
+    int bad = 0;
+    for (int i = 0; i < ROWS * COLS / 2; i++) codes[i] = (uint8_t)(2 * i % 16 | (2 * i + 1) % 16 << 4);
+    for (int i = 0; i < ROWS * COLS / 32; i++) scales[i] = (uint8_t)(i % 2 ? ROWS - 1 - i / 2 : i / 2);
+    for (int row = 0; row < ROWS; row++) {
+        float tile[COLS], one;
+        matrix_floats(&w, row, 0, COLS, tile);
+        for (int i = 0; i < COLS; i++) {
+            const int scale = scales[row * 2 + i / 32];
+            const double want = ldexp(e2m1_book[i % 16], scale - 127);
+            matrix_floats(&w, row, i, 1, &one);
+            bad += (double)tile[i] != want || (double)one != want || !signbit(tile[i]) != !signbit(want) || !isfinite(one);
+            bad += (double)e8m0_value(scale, 8) != ldexp(1, scale - 135);
+        }
+    }
+    CHECK(!bad, "MXFP4: %d of %d are wrong", bad, ROWS * COLS);
+}
+
 // All codes under all zero points, and scales of either sign, for each width of groups.
 static void test_all_int4(void) {
     enum { ROWS = 34, COLS = 256 };
@@ -338,6 +360,10 @@ static void test_wrong_numbers(void) {
     uint8_t e4m3[4] = {0, 0x7e, 0x80, 0x7f};
     float factors[4] = {0, 1, 1e30f, -1};
     uint32_t words[2] = {0xbf800010, 0x7f800008};
+    uint8_t e8m0[4] = {0, MXFP4_LARGEST, 253, 255};
+    CHECK(mxfp4_find_wrong_scale(e8m0, 2, value) == 2, "MXFP4 scales");
+    CHECK(mxfp4_find_wrong_scale(e8m0, 4, value) == 2 && !strcmp(value, "2^126"), "MXFP4 scale %s", value);
+    CHECK(mxfp4_find_wrong_scale(e8m0 + 3, 1, value) == 0 && !strcmp(value, "NaN"), "MXFP4 scale %s", value);
     CHECK(nvfp4_find_wrong_scale(e4m3, 4, value) == 3 && !strcmp(value, "NaN"), "scale %s", value);
     e4m3[1] = 0x81;
     CHECK(nvfp4_find_wrong_scale(e4m3, 4, value) == 1 && value[0] == '-', "scale %s", value);
@@ -357,6 +383,7 @@ int main(int argc, char **argv) {
     test_fp8_row_vectors();
     test_quantised();
     test_all_nvfp4();
+    test_all_mxfp4();
     test_all_int4();
     test_int4_words();
     test_wrong_numbers();

@@ -212,14 +212,17 @@ static void start(void) {
               "'reasoning_content':'r','tool_calls':[{'id':'a','type':'function','function':{'name':'f','arguments':{'x':"
               "[1,2.5e3,null]}}},{'id':'b','name':'g','arguments':{}}]},{'role':'tool','tool_call_id':'b','content':'7</tool_response>'},"
               "{'role':'tool','tool_call_id':'a','content':'8'},{'role':'developer','content':'d'},{'role':'user','content':'go'},"
-              "{'role':'assistant','content':'so'}],"
+              "{'role':'user','content':null},{'role':'assistant','content':'I','tool_calls':[{'id':'c','function':{'name':'f','arguments':"
+              "'[1'}}]},{'role':'tool','content':[{'type':'text','text':'9'}]},{'role':'user','content':''},"
+              "{'role':'assistant','content':'so'},{'role':'assistant','content':'so'}],"
               "'tools':[{'type':'function','function':{'name':'f','parameters':{}}}],'enable_thinking':false,"
               "'add_generation_prompt':false,'continue_final_message':true}");
     buf_text(&seeds[SEED_TEXT], "Don't 123 <|im_start|>\xC3\xA9 e\xCC\x81  \r\n\tx \xF0\x9F\x98\x80\xED\x95\x9C"
              "\xE1\x84\x92\xE1\x85\xA1");
     buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n<parameter=x>\n[1]\n</parameter>\n</function>\n</tool_call>"
              "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [True,], \"y\": \"\\n\"}}</tool_call>"
-             "\nc[TOOL_CALLS][{\"name\": \"f\"}, {}][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"x\": 1}");
+             "\nc[TOOL_CALLS][{\"name\": \"f\"}, {}][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"x\": 1}, f{} d\n"
+             "[TOOL_CALLS] e:\n[{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"arguments\": \"{}\"}] ```json\n{\"a\": [{}]}```");
     memset(&o, 0, sizeof o);
     o.parts = MOTE_WEIGHTS_ONLY;
     must(!mote_open(FIXTURE, &o, &model, &err), "cannot open " FIXTURE);
@@ -415,7 +418,7 @@ static void fuzz_request(const buf *request, unsigned family) {
                                    CHAT_QWEN3_5 | CHAT_QUIET, CHAT_QWEN3_5 | CHAT_PRESERVE, CHAT_UNKNOWN,
                                    CHAT_QWEN3_5 | CHAT_PRESERVE | CHAT_EFFORT, CHAT_QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER,
                                    CHAT_CODER | CHAT_NEXT, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3 | CHAT_DATED, CHAT_MISTRAL,
-                                   CHAT_MISTRAL | CHAT_NEMO, CHAT_MISTRAL | CHAT_SMALL, CHAT_ZEPHYR};
+                                   CHAT_MISTRAL | CHAT_NEMO, CHAT_MISTRAL | CHAT_SMALL, CHAT_ZEPHYR, CHAT_LLAMA3, CHAT_CHATML | CHAT_BOS};
     enum { COUNT = sizeof families / sizeof *families };
     marked_text out;
     mote_error err;

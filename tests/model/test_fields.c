@@ -19,11 +19,13 @@
 static double field_half(double v) { return floor(v / 4) * 2; }          /* an even one */
 static double field_less(double v) { return v > 1 ? v - 1 : v; }
 static double field_off(double v) { return v != 0 ? 0 : v; }             /* on would need tensors */
+static double field_window(double v) { return v > 0 ? v - 1 : 20; }
 static double field_other(double v) { return 1 - v; }
-static double field_larger(double v) { return v + 0.1; }
+static double field_larger(double v) { return v + 1; }
 static double field_scaled(double v) { return v * 1.5; }
 static double field_trebled(double v) { return v * 3; }
 static double field_eightfold(double v) { return v * 8; }
+static double field_eighth(double v) { return v / 8; }
 static double field_smaller(double v) { return v / 100; }
 
 /* chunk: rows at a time in the fast code; 0: 7. Results of a product are as far apart as its matrix has rows, whatever a shape says of
@@ -43,6 +45,9 @@ static const struct field_value {
     {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
     {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
     {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
+    {.table = LAYER_ATTENTION, .name = "biased", .fixed = "which tensors are there"},
+    {.table = LAYER_ATTENTION, .name = "window", .other = field_window},
+    {.table = LAYER_ATTENTION, .name = "sinks", .other = field_off},
     {.table = LAYER_DELTANET, .name = "hidden", .fixed = "columns of the projections"},
     {.table = LAYER_DELTANET, .name = "key_heads", .fixed = "rows of in_proj_qkv"},
     {.table = LAYER_DELTANET, .name = "value_heads", .fixed = "rows of in_proj_qkv and in_proj_z, columns of out_proj"},
@@ -57,12 +62,15 @@ static const struct field_value {
     {.table = LAYER_MOE, .name = "shared_size", .other = field_off},
     {.table = LAYER_MOE, .name = "eps", .other = field_larger},
     {.table = LAYER_MOE, .name = "of_all", .other = field_other},
+    {.table = LAYER_MOE, .name = "limit", .other = field_scaled},
+    {.table = LAYER_MOE, .name = "alpha", .other = field_scaled},
+    {.table = LAYER_MOE, .name = "biased", .fixed = "which tensors are there"},
     {.table = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
     {.table = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
     {.table = LAYER_MLP, .name = "eps", .other = field_larger},
     {.table = OF_ROPE, .name = "kind", .other = field_off},
     {.table = OF_ROPE, .name = "theta", .other = field_smaller},
-    {.table = OF_ROPE, .name = "factor", .other = field_scaled},
+    {.table = OF_ROPE, .name = "factor", .other = field_eighth},
     {.table = OF_ROPE, .name = "original", .other = field_eightfold},
     {.table = OF_ROPE, .name = "slow", .other = field_trebled},
     {.table = OF_ROPE, .name = "fast", .other = field_eightfold},

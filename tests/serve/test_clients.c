@@ -202,6 +202,49 @@ static void test_images(server s) {
     check(s, responses_path, "{\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_image\"}]}]}", 400, "input_image", NULL);
 }
 
+// What tools found is text with its title and source, wherever it stands; of a tool that was found there is the name, of what nobody knows
+// the JSON.
+static void test_found(server s) {
+#define FOUND "{\"type\": \"search_result\", \"source\": \"notes\", \"title\": \"n\", \"content\": [{\"type\": \"text\", \"text\": \"one\"}]}"
+#define ASKED(blocks) "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": [" blocks "]}]}"
+#define TEXT(t) "{\"type\": \"text\", \"text\": \"" t "\"}"
+    static const char *const same[][2] = {
+        {RESULT(FOUND), RESULT(TEXT("\\n\\nn\\nnotes\\none"))},
+        {RESULT("{\"type\": \"tool_reference\", \"tool_name\": \"get_weather\"}"), RESULT(TEXT("[tool_reference: get_weather]"))},
+        {RESULT("{\"stdout\": \"one\", \"stderr\": \"\"}"), RESULT(TEXT("{\\\"stdout\\\": \\\"one\\\", \\\"stderr\\\": \\\"\\\"}"))},
+        {ASKED(FOUND ", " TEXT("why?")), ASKED(TEXT("n\\nnotes\\none\\nwhy?"))},
+        {ASKED("{\"type\": \"document\", \"source\": {\"type\": \"content\", \"content\": [" TEXT("one") ", " TEXT("two") "]}}"), ASKED(TEXT("onetwo"))}};
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        long found = tokens_of(s, "/v1/messages/count_tokens", same[i][0]), text = tokens_of(s, "/v1/messages/count_tokens", same[i][1]);
+        CHECK(found == text, "%s: %ld tokens, not %ld", same[i][0], found, text);
+    }
+    char text[4096];
+    prompt_of(s, "{\"messages\": [" GO ", " TWO_CALLS ", {\"role\": \"tool\", \"tool_call_id\": \"a\", \"content\": {\"temp\": 21.50}}]}", text, sizeof text);
+    CHECK(strstr(text, "{\"temp\": 21.50}") || strstr(text, "{\\\"temp\\\": 21.50}"), "a result that is an object: %s", text);
+    check(s, messages_path, ASKED("{\"type\": \"document\", \"source\": {\"type\": \"url\"}}"), 400, "a document that is no text", NULL);
+}
+
+// Arguments of a past call that are no object, as they were cut off, are written as they are, in all APIs.
+static void test_cut_arguments(server s) {
+    static const char *const cut[] = {"\"{\\\"city\\\": \\\"Ro\"", "\"[1]\"", "[1]", "7", "\"null\"", "null", "\" \""};
+    char body[1024], text[8192];
+    for (size_t i = 0; i < sizeof cut / sizeof cut[0]; i++) {
+        snprintf(body, sizeof body, "{\"max_tokens\": 1, \"messages\": [" GO ", {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"a\", "
+                 "\"type\": \"function\", \"function\": {\"name\": \"weather\", \"arguments\": %s}}]}, {\"role\": \"tool\", \"tool_call_id\": \"a\", "
+                 "\"content\": \"bad\"}, " GO "]}", cut[i]);
+        check(s, chat_path, body, 200, "content", NULL);
+        prompt_of(s, body, text, sizeof text);
+        CHECK(strstr(text, "weather") && (i || strstr(text, "Ro")) && (i != 1 || strstr(text, "[1")), "%s: %s", body, text);
+        snprintf(body, sizeof body, "{\"max_output_tokens\": 1, \"input\": [" GO ", {\"type\": \"function_call\", \"call_id\": \"a\", \"name\": \"weather\", "
+                 "\"arguments\": %s}, {\"type\": \"function_call_output\", \"call_id\": \"a\", \"output\": \"bad\"}, " GO "]}", cut[i]);
+        check(s, responses_path, body, 200, "output", NULL);
+        snprintf(body, sizeof body, "{\"max_tokens\": 1, \"messages\": [" GO ", {\"role\": \"assistant\", \"content\": [{\"type\": \"tool_use\", \"id\": \"a\", "
+                 "\"name\": \"weather\", \"input\": %s}]}, {\"role\": \"user\", \"content\": [{\"type\": \"tool_result\", \"tool_use_id\": \"a\", "
+                 "\"content\": \"bad\"}]}]}", cut[i]);
+        check(s, messages_path, body, 200, "content", NULL);
+    }
+}
+
 // Items that a server elsewhere has made, and calls of all kinds: they are history.
 static void test_items(server s) {
     static const char *const calls[][2] = {
@@ -564,6 +607,70 @@ static void test_effort(const char *arguments) {
 }
 
 // A text that is a prompt of its own begins with the token that tokenizer.json puts there, once.
+static void check_told(server s, const char *path, const char *body, const char *told) {
+    static const char name[] = "\r\nX-Mote-Passed-Over: ";
+    heard h = post(s, path, body);
+    const char *head = strstr(h.data, name);
+    const size_t n = strlen(told);
+    CHECK(h.status == 200 && (*told ? head && !strncmp(head + sizeof name - 1, told, n) && head[sizeof name - 1 + n] == '\r' : !head),
+          "%s %s: %d %.300s, expected %s", path, body, h.status, h.data, told);
+    forget(&h);
+}
+
+static void write_template(const char *text) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/chat_template.jinja", temp_dir);
+    write_bytes(path, text, strlen(text));
+}
+
+// Histories and tools that a template has no place for.
+static void test_templates(const char *arguments) {
+#define CALLED "{\"role\": \"assistant\", \"content\": \"I look.\", \"tool_calls\": [{\"id\": \"a\", \"function\": {\"name\": \"f\", \"arguments\": \"{}\"}}]}"
+#define AGAIN "{\"role\": \"user\", \"content\": \"again\"}"
+    static const char turns[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                                "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    static const char config[] = "{\"bos_token\": {\"content\": \"<|endoftext|>\"}}";
+    char text[4096], template_text[512];
+    write_template("{{ bos_token }}[INST][/INST]{{ eos_token }}[AVAILABLE_TOOLS][TOOL_RESULTS][/TOOL_RESULTS]{{ '[TOOL_CALLS][' }}");
+    server s = serve(arguments);
+    check_told(s, chat_path, "{\"messages\": [" GO "], \"max_tokens\": 1}", "");
+    check_told(s, chat_path, "{\"messages\": [" GO ", " AGAIN "], \"max_tokens\": 1}", "messages.joined");
+    check_told(s, messages_path, "{\"messages\": [" GO ", " AGAIN "], \"max_tokens\": 1}", "messages.joined");
+    check_told(s, responses_path, "{\"input\": [" GO ", " AGAIN "], \"max_output_tokens\": 1}", "input.joined");
+    check_told(s, chat_path, "{\"messages\": [" GO ", " CALLED ", " AGAIN "], \"max_tokens\": 1}", "messages.calls, messages.turns");
+    check_told(s, chat_path, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"Hello\"}, " GO "], \"max_tokens\": 1}", "messages.turns");
+    prompt_of(s, "{\"messages\": [" GO ", " AGAIN "]}", text, sizeof text);
+    CHECK(!strcmp(text, "<s>[INST]go\n\nagain[/INST]") || !strcmp(text, "<s>[INST]go\\n\\nagain[/INST]"), "%s", text);
+    stop(s);
+    write_template(turns);
+    s = serve(arguments);
+    check_told(s, chat_path, "{\"messages\": [" GO "], \"max_tokens\": 1, \"tools\": [" READ "]}", "tools");
+    check_told(s, messages_path, "{\"messages\": [" GO "], \"max_tokens\": 1, \"tools\": [" NAMED_READ "]}", "tools");
+    check_told(s, responses_path, "{\"input\": [" GO "], \"max_output_tokens\": 1, \"tools\": [" FLAT("read") "]}", "tools");
+    check_told(s, chat_path, "{\"messages\": [" GO "], \"max_tokens\": 1, \"tools\": [" READ "], \"tool_choice\": \"none\"}", "");
+    check(s, chat_path, "{\"messages\": [" GO "], \"tools\": [" READ "], \"tool_choice\": \"required\"}", 400, "this model's template cannot call tools", NULL);
+    check(s, messages_path, "{\"messages\": [" GO "], \"max_tokens\": 1, \"tools\": [" NAMED_READ "], \"tool_choice\": {\"type\": \"tool\", \"name\": \"read\"}}",
+          400, "this model's template cannot call tools", NULL);
+    check(s, responses_path, "{\"input\": \"go\", \"tools\": [" FLAT("read") "], \"tool_choice\": \"required\"}", 400, "this model's template cannot call tools",
+          NULL);
+    prompt_of(s, "{\"messages\": [" GO "]}", text, sizeof text);
+    CHECK(!strncmp(text, "<|im_start|>user", 16), "%s", text);
+    stop(s);
+    snprintf(template_text, sizeof template_text, "{{ bos_token }}%s", turns);
+    write_template(template_text);
+    snprintf(text, sizeof text, "%s/tokenizer_config.json", temp_dir);
+    write_bytes(text, config, sizeof config - 1);
+    s = serve(arguments);
+    prompt_of(s, "{\"messages\": [" GO "]}", text, sizeof text);
+    CHECK(!strncmp(text, "<|endoftext|><|im_start|>user", 29), "%s", text);
+    stop(s);
+    snprintf(template_text, sizeof template_text, "%sBe kind.", turns);
+    write_template(template_text);
+    s = serve(arguments);
+    check(s, chat_path, "{\"messages\": [" GO "]}", 400, "not one mote knows", NULL);
+    stop(s);
+}
+
 static void test_begin(const char *arguments) {
     static const char before[] = "\"post_processor\":{\"type\":\"ByteLevel\",",
         after[] = "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<|endoftext|>\"}},{\"Sequence\":{\"id\":\"A\"}}],"
@@ -607,6 +714,8 @@ int main(int argc, char **argv) {
     test_prefill(s);
     test_billing(s);
     test_images(s);
+    test_found(s);
+    test_cut_arguments(s);
     test_items(s);
     test_length(parrot);
     test_one_call(parrot);
@@ -625,6 +734,7 @@ int main(int argc, char **argv) {
     test_waiting();
     test_effort(arguments);
     test_begin(arguments);
+    test_templates(arguments);
     temp_close();
     return test_main_end();
 }

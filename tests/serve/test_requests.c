@@ -158,6 +158,9 @@ static void test_unknown(server s) {
     check_refuses(s, &apis[0], "tools", "[{\"type\": \"web_search\"}]");
     check_takes(s, &apis[0], "tools", "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"response_format\": {\"type\": \"json_object\"}", 1);
     check_takes(s, &apis[0], "tools", "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]", 0);
+    check_takes(s, &apis[0], "response_format", "{\"type\": \"json_object\", \"schema\": {\"type\": \"object\", \"required\": [\"k\"], \"properties\": "
+                "{\"k\": {\"type\": \"integer\"}}}}", 0);
+    check_refuses(s, &apis[0], "response_format", "{\"type\": \"json_object\", \"schema\": {\"not\": {\"type\": \"null\"}}}");
     snprintf(body, sizeof body, "%s, \"stream\": true, \"what_is_this\": 1}", apis[0].body);
     heard h = post(s, apis[0].path, body);
     CHECK(strstr(h.data, "\r\nX-Mote-Passed-Over: what_is_this\r\n"), "a stream: %.400s", h.data);

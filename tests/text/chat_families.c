@@ -35,6 +35,10 @@ enum { MIXTRAL = CHAT_MISTRAL, NEMO = CHAT_MISTRAL | CHAT_NEMO, SMALL = CHAT_MIS
 // Of Llama 3, whose template is not in the fixtures, and what templates refuse.
 #define H(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
 #define DATES H("system") "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+#define TOOLS_DATES H("system") "Environment: ipython\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+#define TOOLS_SAID "Given the following functions, please respond with a JSON for a function call with its proper arguments that best " \
+                   "answers the given prompt.\n\nRespond in the format {'name': function name, 'parameters': dictionary of argument name " \
+                   "and its value}.Do not use variables.\n\n"
 #define LOW "Reasoning effort is set to low. Keep your thinking brief and focused, moving directly to the conclusion without " \
             "unnecessary elaboration."
 
@@ -48,8 +52,40 @@ static const render_case family_cases[] = {
     {LLAMA31, "{'messages':[{'role':'user','content':[{'type':'text','text':' a '},{'type':'text','text':'b '}]}]}",
      "<|begin_of_text|>" DATES "<|eot_id|>" H("user") "a b<|eot_id|>" H("assistant")},
     {LLAMA31, "{'messages':[{'role':'user','content':[{'type':'image'}]}]}", NULL},
-    {LLAMA31, "{'messages':[{'role':'system','content':'S'}],'tools':[{}]}", NULL},
+    {LLAMA31, "{'messages':[{'role':'system','content':'S'}],'tools':[{}]}",
+     "<|begin_of_text|>" TOOLS_DATES "S<|eot_id|>" H("user") TOOLS_SAID "{}\n\n<|eot_id|>" H("assistant")},
     {LLAMA31, "{'messages':[" USER ",{'role':'assistant','tool_calls':[{'function':{'name':'f','arguments':{}}},{}]}]}", NULL},
+    // Several calls in a turn, a text beside one, one that was cut off; results in the order of the calls.
+    {LLAMA31, "{'messages':[" USER ",{'role':'assistant','content':null,'tool_calls':[{'id':'a','function':{'name':'f','arguments':{'x':1}}},"
+              "{'id':'b','function':{'name':'g','arguments':'{\\'y\\': [2]}'}}]},{'role':'tool','tool_call_id':'b','content':'2'},"
+              "{'role':'tool','tool_call_id':'a','content':'1'}]}",
+     "<|begin_of_text|>" DATES "<|eot_id|>" H("user") "Hi<|eot_id|>" H("assistant") "{'name': 'f', 'parameters': {'x': 1}}; "
+     "{'name': 'g', 'parameters': {'y': [2]}}<|eot_id|>" H("ipython") "'1'<|eot_id|>" H("ipython") "'2'<|eot_id|>" H("assistant")},
+    {LLAMA31, "{'messages':[" USER ",{'role':'assistant','content':'So:','tool_calls':[{'function':{'name':'f','arguments':{}}}]}],"
+              "'add_generation_prompt':false}",
+     "<|begin_of_text|>" DATES "<|eot_id|>" H("user") "Hi<|eot_id|>" H("assistant") "So:\n\n{'name': 'f', 'parameters': {}}<|eot_id|>"},
+    {LLAMA31, "{'messages':[" USER ",{'role':'assistant','tool_calls':[{'function':{'name':'f','arguments':'{\\'x\\': \\'R'}}]}],"
+              "'add_generation_prompt':false}",
+     "<|begin_of_text|>" DATES "<|eot_id|>" H("user") "Hi<|eot_id|>" H("assistant") "{'name': 'f', 'parameters': {'x': 'R}<|eot_id|>"},
+    // The tools stand in a question that comes first, be it an empty one.
+    {LLAMA31, "{'messages':[{'role':'assistant','content':'Hello'}," USER "],'tools':[{}]}",
+     "<|begin_of_text|>" TOOLS_DATES "<|eot_id|>" H("user") TOOLS_SAID "{}\n\n<|eot_id|>" H("assistant") "Hello<|eot_id|>"
+     H("user") "Hi<|eot_id|>" H("assistant")},
+    {LLAMA31, "{'messages':[{'role':'assistant','tool_calls':[{'function':{'name':'f','arguments':{}}}]},{'role':'tool','content':'1'}],"
+              "'tools':[{}]}",
+     "<|begin_of_text|>" TOOLS_DATES "<|eot_id|>" H("user") TOOLS_SAID "{}\n\n<|eot_id|>" H("assistant") "{'name': 'f', 'parameters': {}}"
+     "<|eot_id|>" H("ipython") "'1'<|eot_id|>" H("assistant")},
+    // Calls and results of templates that have no place for them.
+    {CHAT_LLAMA3, "{'messages':[" USER ",{'role':'assistant','content':'So:','tool_calls':[{'function':{'name':'f','arguments':{}}}]}]}",
+     "<|begin_of_text|>" H("user") "Hi<|eot_id|>" H("assistant") "So:\n\n{'name': 'f', 'parameters': {}}<|eot_id|>" H("assistant")},
+    {CHAT_CHATML, "{'messages':[{'role':'assistant','content':'','tool_calls':[{'function':{'name':'f','arguments':''}},"
+                  "{'name':'g','arguments':{'x':'y'}}]},{'role':'tool','content':'1'}]}",
+     OUT3 "{'name': 'f', 'arguments': {}}; {'name': 'g', 'arguments': {'x': 'y'}}<|im_end|>\n<|im_start|>tool\n1<|im_end|>\n" OUT3},
+    {CHAT_ZEPHYR, "{'messages':[" USER ",{'role':'assistant','tool_calls':[{'name':'f'}]},{'role':'tool','content':'1'}]}",
+     "<|user|>\nHi</s>\n<|assistant|>\n{'name': 'f', 'arguments': {}}</s>\n<|user|>\nTool result:\n1</s>\n<|assistant|>\n"},
+    {MIXTRAL, "{'messages':[" USER ",{'role':'assistant','content':'So:','tool_calls':[{'name':'f'}]},{'role':'tool','content':'1'},"
+              "{'role':'tool','content':[{'type':'text','text':'2'}]}," USER "]}",
+     "<s>[INST] Hi [/INST]So:\n\n{'name': 'f', 'arguments': {}}</s>[INST] Tool result:\n1\n\nTool result:\n2\n\nHi [/INST]"},
     // A system text before the first question, where there is no turn for it; one in the middle.
     {MIXTRAL, "{'messages':[{'role':'system','content':'S'}," USER "]}", "<s>[INST] S\n\nHi [/INST]"},
     {MIXTRAL, "{'messages':[{'role':'system','content':'S'},{'role':'developer','content':'D'}," USER ","
@@ -61,15 +97,40 @@ static const render_case family_cases[] = {
     // In an assistant's place, which Small's template has as well; Nemo refuses two questions, and has the system text in the last turn.
     {SMALL, "{'messages':[{'role':'system','content':'S'}," USER ",{'role':'system','content':'N'}," USER "]}",
      "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]Hi[/INST][SYSTEM_PROMPT]N[/SYSTEM_PROMPT][INST]Hi[/INST]"},
-    {SMALL, "{'messages':[" USER "," USER "]}", NULL},
-    {NEMO, "{'messages':[" USER ",{'role':'system','content':'N'}," USER "]}", NULL},
+    {SMALL, "{'messages':[{'role':'system','content':'S'}," USER "," USER "]}",
+     "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]Hi\n\nHi[/INST]"},
+    {NEMO, "{'messages':[" USER ",{'role':'system','content':'N'}," USER "]}", "<s>[INST]Hi\n\nSystem message:\nN\n\nHi[/INST]"},
+    {NEMO, "{'messages':[{'role':'system','content':'S'},{'role':'user','content':''}," USER ",{'role':'user','content':['x']}]}", NULL},
+    {NEMO, "{'messages':[{'role':'system','content':'S'},{'role':'user','content':''}," USER ",{'role':'user','content':"
+           "[{'type':'text','text':'a'},{'type':'text','text':'b'}]}]}", "<s>[INST]S\n\nHi\n\nab[/INST]"},
+    {SMALL, "{'messages':[{'role':'system','content':'S'}," USER ",{'role':'user','content':[{'type':'image'}]}]}",
+     "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]Hi\n\n[IMG][/INST]"},
+    // Two answers are one, unless one calls; a greeting first.
+    {NEMO, "{'messages':[{'role':'assistant','content':'G'}," USER ",{'role':'assistant','content':'A'},{'role':'assistant','content':'B'},"
+           USER "]}", "<s>G</s>[INST]Hi[/INST]A\n\nB</s>[INST]Hi[/INST]"},
+    {NEMO, "{'messages':[" USER ",{'role':'assistant','content':'A'},{'role':'assistant','content':'So:','tool_calls':[{'id':'123456789',"
+           "'function':{'name':'f','arguments':'{\\'x'}}]},{'role':'tool','tool_call_id':'123456789','content':'2'}," USER "]}",
+     "<s>[INST]Hi[/INST]A</s>So:[TOOL_CALLS][{'name': 'f', 'arguments': {'x, 'id': '123456789'}]</s>"
+     "[TOOL_RESULTS]{'content': 2, 'call_id': '123456789'}[/TOOL_RESULTS][INST]Hi[/INST]"},
+    {SMALL, "{'messages':[{'role':'system','content':''}," USER ",{'role':'assistant','content':'So:','tool_calls':[{'id':'123456789',"
+            "'function':{'name':'f','arguments':'{\\'x\\':1}'}}]},{'role':'tool','tool_call_id':'123456789','content':'2'}," USER "]}",
+     "<s>[SYSTEM_PROMPT][/SYSTEM_PROMPT][INST]Hi[/INST]So:[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{'x': 1}</s>"
+     "[TOOL_RESULTS]123456789[TOOL_CONTENT]2[/TOOL_RESULTS][INST]Hi[/INST]"},
+    // The system text and the tools stand in the last question, be it an empty one.
+    {NEMO, "{'messages':[{'role':'system','content':'S'}," USER ",{'role':'assistant','content':'A'}]}", "<s>[INST]S\n\nHi[/INST]A</s>"},
+    {NEMO, "{'messages':[{'role':'system','content':'S'},{'role':'assistant','content':'A'}],'tools':[{'function':{'name':'f'}}]}",
+     "<s>[AVAILABLE_TOOLS][{'type': 'function', 'function': {'name': 'f'}}][/AVAILABLE_TOOLS][INST]S\n\n[/INST]A</s>"},
+    {MIXTRAL, "{'messages':[{'role':'system','content':'S'},{'role':'assistant','content':'G'}," USER "]}",
+     "<s>G</s>[INST] S\n\nHi [/INST]"},
+    {MIXTRAL, "{'messages':[{'role':'system','content':'S'}]}", "<s>[INST] S\n\n [/INST]"},
     {NEMO, "{'messages':[{'role':'system','content':'S'}," USER ",{'role':'assistant','content':'A'},"
            "{'role':'system','content':'N'}," USER "]}",
      "<s>[INST]Hi[/INST]A</s>[INST]System message:\nN[/INST][INST]S\n\nHi[/INST]"},
     {NEMO, "{'messages':[{'role':'system','content':'S'}," USER ",{'role':'system','content':'N'}]}",
      "<s>[INST]Hi[/INST][INST]S\n\nSystem message:\nN[/INST]"},
-    {MIXTRAL, "{'messages':[" USER "," USER "]}", NULL},
-    {MIXTRAL, "{'messages':[" USER ",{'role':'tool','content':'1'}]}", NULL},
+    {MIXTRAL, "{'messages':[" USER "," USER "],'tools':[{}]}", "<s>[INST] Hi\n\nHi [/INST]"},
+    {MIXTRAL, "{'messages':[" USER ",{'role':'tool','content':'1'}]}", "<s>[INST] Hi\n\nTool result:\n1 [/INST]"},
+    {MIXTRAL, "{'messages':[" USER ",{'role':'critic','content':'1'}]}", NULL},
     // Ids of nine characters are made of others, the same for a call and its result.
     {NEMO, "{'messages':[" USER ",{'role':'assistant','tool_calls':[{'id':'call_1','function':{'name':'f','arguments':{'x':1}}}]},"
            "{'role':'tool','tool_call_id':'call_1','content':'2'}]}",
@@ -100,6 +161,62 @@ static void test_family_cases(void) {
         size_t n = put_quotes(request, c->request), want_n = c->want ? put_quotes(want, c->want) : 0;
         check_render(c->family, request, n, c->want ? want : NULL, want_n, request);
     }
+}
+
+// What an application is told of a history that the template cannot say.
+static void test_family_changes(void) {
+#define ANSWER "{'role':'assistant','content':'A'}"
+#define CALLED "{'role':'assistant','content':'','tool_calls':[{'function':{'name':'f','arguments':{}}}]}"
+#define NOTE "{'role':'system','content':'N'}"
+#define RESULT "{'role':'tool','content':'1'}"
+    static const struct { int family; const char *request; int changed; } cases[] = {
+        {NEMO, USER "," ANSWER "," USER, 0}, {NEMO, NOTE "," USER, 0}, {NEMO, USER "," CALLED "," RESULT "," ANSWER, 0},
+        {NEMO, USER "," USER, CHANGED_JOINED}, {NEMO, USER "," CALLED "," RESULT "," USER, CHANGED_TURNS}, {NEMO, ANSWER "," USER, CHANGED_TURNS},
+        {NEMO, NOTE "," USER "," ANSWER, CHANGED_SYSTEM}, {NEMO, NOTE, CHANGED_QUESTION},
+        {SMALL, USER "," NOTE "," USER, 0}, {SMALL, USER "," ANSWER "," NOTE "," USER, 0}, {SMALL, ANSWER "," ANSWER, CHANGED_JOINED | CHANGED_TURNS},
+        {MIXTRAL, USER "," CALLED "," RESULT, CHANGED_CALLS | CHANGED_RESULTS}, {MIXTRAL, NOTE "," USER, CHANGED_SYSTEM},
+        {LLAMA31, USER "," ANSWER "," CALLED "," RESULT "," USER, 0}, {LLAMA31, USER "," USER, 0},
+        {CHAT_LLAMA3, USER "," CALLED, CHANGED_CALLS}, {CHAT_ZEPHYR, USER "," RESULT, CHANGED_RESULTS}, {CHAT_CHATML, USER "," RESULT, 0},
+        {QWEN35, USER "," NOTE "," USER, CHANGED_SYSTEM}, {QWEN3, USER "," NOTE "," USER "," USER "," CALLED "," RESULT, 0}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char quoted[1024], request[1100];
+        marked_text out;
+        chat_places at;
+        memset(&out, 0, sizeof out);
+        put_quotes(quoted, cases[i].request);
+        const size_t n = (size_t)snprintf(request, sizeof request, "{\"messages\":[%s]}", quoted);
+        const int code = chat_render_at((chat_family)cases[i].family, request, n, CHAT_WHOLE, &out, &at, NULL);
+        CHECK(!code && at.changed == cases[i].changed, "family %x, %s: %d, changed %x, not %x", (unsigned)cases[i].family, request, code,
+              (unsigned)at.changed, (unsigned)cases[i].changed);
+        marked_free(&out);
+    }
+#undef ANSWER
+#undef CALLED
+#undef NOTE
+#undef RESULT
+}
+
+// What templates say outside of their messages.
+static void test_outside_texts(void) {
+#define TURNS "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+#define ENDS "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    static const struct { const char *text; int family; } templates[] = {
+        {TURNS ENDS, CHAT_CHATML}, {"{{ bos_token }}" TURNS ENDS, CHAT_CHATML | CHAT_BOS}, {"{{- bos_token -}}\n" TURNS "\n" ENDS "\n", CHAT_CHATML | CHAT_BOS},
+        {"{% for m in messages %}{% if loop.first %}{{ bos_token }}{% endif %}<|im_start|>{{ m.role + '\\n' + m.content }}<|im_end|>\n{% endfor %}" ENDS,
+         CHAT_CHATML | CHAT_BOS},
+        {"{% if not x is defined %}{% set x = '}}' %}{% endif %}{{ bos_token }}" TURNS ENDS, CHAT_CHATML | CHAT_BOS},
+        {"{% set x %}Not said.{% endset %}{% macro y() %}Nor this.{% endmacro %}" TURNS ENDS, CHAT_CHATML},
+        {"{% if messages[0].role != 'system' %}A default.{% endif %}" TURNS ENDS, CHAT_CHATML},
+        {"Be kind." TURNS ENDS, CHAT_UNKNOWN}, {"{{ bos_token + 'Be kind.' }}" TURNS ENDS, CHAT_UNKNOWN}, {TURNS ENDS "{{ eos_token }}", CHAT_UNKNOWN},
+        {"{{ bos_token }}{{ bos_token }}" TURNS ENDS, CHAT_UNKNOWN}, {"{{ greeting | trim }}" TURNS ENDS, CHAT_UNKNOWN},
+        {TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n<begin>{% endif %}", CHAT_UNKNOWN},
+        {TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif", CHAT_CHATML}};
+    for (size_t i = 0; i < COUNT(templates); i++) {
+        int modified, got = detect(templates[i].text, strlen(templates[i].text), &modified);
+        CHECK(got == templates[i].family && modified, "%s: family %x, not %x", templates[i].text, (unsigned)got, (unsigned)templates[i].family);
+    }
+#undef TURNS
+#undef ENDS
 }
 
 // Families whose turns are no longer what they were once thinking is dropped are not among these.
@@ -189,6 +306,7 @@ static void test_family_counts(void) {
     static const struct { int family; const char *turn; int calls, results; } turns[] = {
         {LLAMA31, H("assistant") "{\"name\": \"f\", \"parameters\": {}}", 1, 0},
         {LLAMA31, H("assistant") "The \"name\" is f", 0, 0},
+        {LLAMA31, H("assistant") "So: {\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"parameters\": {}}.", 2, 0},
         {LLAMA31, H("ipython") "\"1\"", 0, 1},
         {LLAMA31, H("user") "{\"name\": 1}", 0, 0},
         {CHAT_CODER, OUT3 "\n<tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call>\n<function=f>\n</function>\n</tool_call>", 2, 0},
@@ -208,6 +326,8 @@ static void test_family_counts(void) {
 static void test_families(void) {
     test_family_cases();
     test_family_counts();
+    test_family_changes();
+    test_outside_texts();
     test_family_turns();
     test_family_marks();
     for (size_t i = 0; i < COUNT(family_files); i++) {

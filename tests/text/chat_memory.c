@@ -48,6 +48,9 @@ static int call_config(const mote_model *m, buf *result, mote_error *err) {
     r.j = &j;
     r.code = json_parse(&j, "{\"rms_norm_eps\":1e-6}", 21, "config.json", err);
     if (r.code) return r.code;
+    unsigned char read[8] = {0};
+    CHECK(j.count <= sizeof read, "%u values", (unsigned)j.count);
+    r.read = read;
     config_float(&r, 0, "rms_norm_eps", 0, 1, 0, &value);
     json_free(&j);
     if (!r.code) buf_add(result, &value, sizeof value);

@@ -49,7 +49,9 @@ static void told_free(told *t) {
     buf_free(&t->text);
 }
 
-typedef struct answer { const json *tools; int calls, thinking, end; } answer;
+enum { TAGGED, BARE, MARKED };            // calls between tags alone; Llama's, without a mark; Mistral's
+
+typedef struct answer { const json *tools; int calls, thinking, end, form; } answer;
 
 // An answer in pieces of `step` bytes; 0: of 1 to 9. Returns the calls that could not be read.
 static int hear(told *t, const answer *a, const char *text, size_t n, size_t step) {
@@ -60,6 +62,8 @@ static int hear(told *t, const answer *a, const char *text, size_t n, size_t ste
     s.emit = hear_text;
     s.on_call = a->calls ? hear_call : NULL;
     s.tools = a->tools;
+    s.call_mark = a->form == MARKED ? "[TOOL_CALLS]" : NULL;
+    s.bare_calls = a->form == BARE;
     s.user = t;
     chat_stream_begin(&s, a->thinking);
     for (size_t i = 0, k; i < n; i += k) {
@@ -91,7 +95,7 @@ typedef struct sample { const char *text, *calls; } sample;         // calls: jo
 
 // The text between the tags of a call; closed: the second one is there. What gives no call is told as it was written.
 static void check_calls(const char *text, int closed, const json *tools, const char *want) {
-    answer a = {tools, 1, 0, TEXT_IS_CUT};
+    answer a = {tools, 1, 0, TEXT_IS_CUT, TAGGED};
     char all[2048], marked[2052];
     snprintf(all, sizeof all, "<tool_call>%s%s", text, closed ? "</tool_call>" : "");
     snprintf(marked, sizeof marked, "[A]%s", all);
@@ -142,7 +146,9 @@ static const sample json_samples[] = {
     {"", ""}, {"nothing", ""}, {"{", ""}, {"{}", ""}, {"[]", ""}, {"{\"name\": \"\"}", ""}, {"{\"name\": 5}", ""},
     {"{\"name\": \"f\", \"arguments\": 5}", ""}, {"{\"name\": \"f\", \"arguments\": \"x\"}", ""},
     {"{\"name\": \"f\", \"arguments\": [1]}", ""}, {"{\"arguments\": {}}", ""}, {"{'name': 'f'}", ""},
-    {"I call it: {\"name\": \"f\"}", ""}, {"{\"name\": \"f\"} now.", ""}, {"{\"name\": \"f\", <b>}", ""},   // text around
+    {"I call it: {\"name\": \"f\"}", EMPTY}, {"{\"name\": \"f\"} now.", EMPTY}, {"{\"name\": \"f\", <b>}", ""},   // text around
+    {"So:\n```json\n[{\"name\": \"f\"};{\"name\": \"f\"}]\n```\nIt is.", EMPTY "; " EMPTY}, {"I call {\"name\": \"f\"}", ""},
+    {"{\"name\": \"f\"}; {\"name\": \"f\", \"arguments\": {\"x\": 1}};", EMPTY "; " F1},
     {"{\"name\": \"f\", \"arguments\": {\"x\": \"cut sho", ""}, {"{\"name\": \"f\", \"arguments\": {\"x\":", ""}};
 
 // ---- 3. As tags -----------------------------------------------------------------------------------------------------
@@ -188,8 +194,9 @@ static const sample tag_samples[] = {
     {"<function=f>\n<parameter=x>\n\n</parameter>\n</function>", "{\"name\": \"f\", \"arguments\": {\"x\": \"\"}}"},
     {"<function=f>\n<parameter=x>\nwörter \xF0\x9F\x99\x82\n</parameter>\n</function>",
      "{\"name\": \"f\", \"arguments\": {\"x\": \"wörter \xF0\x9F\x99\x82\"}}"},
-    {"<function=>\n</function>", ""}, {"<function=f", ""}, {"<function=f\n>\n</function>x", ""}, {"<function=a\nb></function>", ""},
-    {"I think:\n<function=f> and so on</function>", ""}, {"<function=f>\n</function>\nDone.", ""},              // text around
+    {"<function=>\n</function>", ""}, {"<function=f", ""}, {"<function=f\n>\n</function>x", EMPTY}, {"<function=a\nb></function>", ""},
+    {"I think:\n<function=f> and so on</function>", ""}, {"<function=f>\n</function>\nDone.", EMPTY},           // text around
+    {"I think:\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>", F1},
     {"<function=f>\n<parameter=x>\n1", ""}, {"<function=f>\n<parameter=x>\n</tool_call>\n1", ""}};              // no end
 
 static void test_samples(const sample *samples, size_t count) {
@@ -281,6 +288,8 @@ static void test_types(const json *j) {
 
 #define G(v) "<tool_call>\n<function=g>\n<parameter=x>\n" v "\n</parameter>\n</function>\n</tool_call>"
 #define G_TOLD(v) "<function=g>\n<parameter=x>\n" v "\n</parameter>\n</function>"
+#define P(name, v) "{\"name\": \"" name "\", \"parameters\": {\"x\": \"" v "\"}}"
+#define BARE_CALL "{\"name\": \"bare\", \"arguments\": {}}"
 #define G_CALL(v) "{\"name\": \"g\", \"arguments\": {\"x\": \"" v "\"}}"
 
 static const struct { int thinking, calls; const char *text, *want, *marked; int broken; } answers[] = {
@@ -295,7 +304,9 @@ static const struct { int thinking, calls; const char *text, *want, *marked; int
     // no call
     {0, 1, "The tag <tool_call> opens one, that is all.", "", "[A]The tag <tool_call> opens one, that is all.", 1},
     {0, 1, "The tag <tool_call>\n opens one.\n</tool_call>\n", "", "[A]The tag <tool_call>\n opens one.\n</tool_call>\n", 1},
-    {0, 1, "a\n\n<tool_call>\n\n<tool_call>\n<tool_cal", "", "[A]a\n\n<tool_call>\n\n<tool_call>\n<tool_cal", 2},
+    {0, 1, "a\n\n<tool_call>\n\n<tool_call>\n<tool_cal", "", "[A]a\n\n<tool_call>\n\n<tool_call>\n<tool_cal", 1},
+    {0, 1, "<tool_call>\n<tool_call>\n{\"name\": \"bare\"}\n</tool_call>\n</tool_call>\nDone.", "{\"name\": \"bare\", \"arguments\": {}}",
+     "[C]{\"name\": \"bare\"}[.][A]Done.", 0},
     {0, 1, "I use <function=g> for that, </function> and no more.", "", "[A]I use <function=g> for that, </function> and no more.", 0},
     // calls and what is around them
     {0, 1, "I look.\n\n" G("1") "\n" G("2"), G_CALL("1") "; " G_CALL("2"), "[A]I look.[C]" G_TOLD("1") "[.][C]" G_TOLD("2") "[.]", 0},
@@ -333,34 +344,92 @@ static const struct { int thinking, calls; const char *text, *want, *marked; int
      "[T]As <tool_call>\n{\"name\": \"</thin[C]" G_TOLD("1") "[.]", 1},
     {1, 1, "Tags: <tool_call> and\n<function=g>\n</function>\n</think>\nIt.", "",
      "[T]Tags: <tool_call> and\n<function=g>\n</function>[A]It.", 1},
-    {0, 1, "a </think> b", "", "[A]a </think> b", 0}};
+    {0, 1, "a </think> b", "", "[A]a </think> b", 0},
+    // text around and between
+    {0, 1, "<tool_call>\nSo:\n{\"name\": \"bare\"}\nand so on.\n</tool_call>\nDone.", BARE_CALL, "[A]So:[C]{\"name\": \"bare\"}[.][A]and so on.\nDone.", 0},
+    {0, 1, "<tool_call>\n<function=bare>\n</function>\nI look.\n</tool_call>\n" G("1"), BARE_CALL "; " G_CALL("1"),
+     "[C]<function=bare>\n</function>[.][A]I look.[C]" G_TOLD("1") "[.]", 0},
+    {0, 1, "<tool_call>{\"name\": \"bare\"}; {\"name\": \"bare\"}</tool_call>", BARE_CALL "; " BARE_CALL,
+     "[C]{\"name\": \"bare\"}; [.][C]{\"name\": \"bare\"}[.]", 0},
+    {0, 1, "A {\"name\": \"bare\", \"arguments\": {}} without tags.", "", "[A]A {\"name\": \"bare\", \"arguments\": {}} without tags.", 0}};
+
+// Calls of the forms that have no end tags.
+static const struct { const char *text, *want, *marked; int broken, form; } bare_answers[] = {
+    // Llama's
+    {P("g", "1") "; " P("g", "2"), G_CALL("1") "; " G_CALL("2"), "[C]" P("g", "1") "; [.][C]" P("g", "2") "[.]", 0, BARE},
+    {"I look: " P("g", "1") "\n\nThen, " P("g", "2") ", and that is it.", G_CALL("1") "; " G_CALL("2"),
+     "[A]I look: [C]" P("g", "1") "[.][A]Then, [C]" P("g", "2") "[.][A], and that is it.", 0, BARE},
+    {" [" P("g", "1") ", " P("g", "2") "]\nSo.", G_CALL("1") "; " G_CALL("2"), "[A] [C][" P("g", "1") ", [.][C]" P("g", "2") "][.][A]So.", 0, BARE},
+    {"```json\n" P("g", "1") "\n```\nSo.", G_CALL("1"), "[C]```json\n" P("g", "1") "\n```[.][A]So.", 0, BARE},
+    {P("g", "}; {\\\"name\\\": \\u0041"), G_CALL("}; {\\\"name\\\": A"), NULL, 0, BARE},
+    {P("none", "1") " " P("g", "2"), G_CALL("2"), "[A]" P("none", "1") " [C]" P("g", "2") "[.]", 1, BARE},
+    {"{\"type\": \"function\", \"name\": \"g\", \"parameters\": \"{\\\"x\\\": \\\"1\\\"}\"}", G_CALL("1"), NULL, 0, BARE},
+    {"{\"name\": \"g\", \"age\": 7}", "", "[A]{\"name\": \"g\", \"age\": 7}", 1, BARE},
+    {"{\"name\": \"g\"} {\"name\": \"g\", \"description\": \"d\", \"parameters\": {}}", "",
+     "[A]{\"name\": \"g\"} {\"name\": \"g\", \"description\": \"d\", \"parameters\": {}}", 2, BARE},
+    {"{\"calls\": [" P("g", "1") "], \"}\": {}} f(){} " P("g", "2"), G_CALL("2"),
+     "[A]{\"calls\": [" P("g", "1") "], \"}\": {}} f(){} [C]" P("g", "2") "[.]", 0, BARE},
+    {"[{\"name\": \"A\"}, " P("g", "1") "] " P("g", "2"), G_CALL("2"), "[A][{\"name\": \"A\"}, " P("g", "1") "] [C]" P("g", "2") "[.]", 1, BARE},
+    {"{\"name\": \"A\", \"parameters\": {\"x\": " P("g", "1") "]}} " P("g", "2"), G_CALL("2"), NULL, -1, BARE},
+    {"[" P("g", "1") "] " P("none", "1") " " P("g", "2"), G_CALL("1") "; " G_CALL("2"), NULL, 1, BARE},
+    {P("g", "1") "; {\"name\": \"g\", \"parameters\": {\"x\": \"", G_CALL("1"),
+     "[C]" P("g", "1") "; [.][A]{\"name\": \"g\", \"parameters\": {\"x\": \"", 1, BARE},
+    // Mistral's
+    {"[TOOL_CALLS] [" P("g", "1") "]\n\nI look it up.", G_CALL("1"), "[C] [" P("g", "1") "][.][A]I look it up.", 0, MARKED},
+    {"So. [TOOL_CALLS]I look:\n[" P("g", "1") "][TOOL_CALLS]" P("g", "2") " So.", G_CALL("1") "; " G_CALL("2"),
+     "[A]So. I look:[C][" P("g", "1") "][.][C]" P("g", "2") "[.][A] So.", 0, MARKED},
+    {"[TOOL_CALLS] g [ARGS] {\"x\": \"1\"}", G_CALL("1"), "[C] g [ARGS] {\"x\": \"1\"}[.]", 0, MARKED},
+    {"[TOOL_CALLS]g{\"x\": \"1\"}", G_CALL("1"), "[C]g{\"x\": \"1\"}[.]", 0, MARKED},
+    {"[TOOL_CALLS]g [CALL_ID]123456789 {\"x\": \"[ARGS]\"}, g[ARGS]{\"x\": \"2\"}g{\"x\": \"3\"} g is done.",
+     G_CALL("[ARGS]") "; " G_CALL("2") "; " G_CALL("3"),
+     "[C]g [CALL_ID]123456789 {\"x\": \"[ARGS]\"}[.][C], g[ARGS]{\"x\": \"2\"}[.][C]g{\"x\": \"3\"}[.][A] g is done.", 0, MARKED},
+    {"[TOOL_CALLS]none{\"name\": \"g\", \"arguments\": {}}", "", "[A][TOOL_CALLS]none{\"name\": \"g\", \"arguments\": {}}", 1, MARKED},
+    {"[TOOL_CALLS]So far.", "", "[A][TOOL_CALLS]So far.", 1, MARKED},
+    {P("g", "1"), "", "[A]" P("g", "1"), 0, MARKED},
+    {"[TOOL_CALLS]g[ARGS]{\"x\": \"1", "", "[A][TOOL_CALLS]g[ARGS]{\"x\": \"1", 1, MARKED}};
 
 // An end tag alone, and not its parameter's and its function's: with the answer over, it was forgotten, else cut off.
 static void test_ends(const json *j) {
     static const char text[] = "<tool_call>\n<function=g>\n<parameter=x>\n1\n</tool_call>\n";
-    answer a = {j, 1, 0, TEXT_ENDS};
+    answer a = {j, 1, 0, TEXT_ENDS, TAGGED};
     check_answer(&a, text, G_CALL("1"), 0, "[C]<function=g>\n<parameter=x>\n1[.]");
     a.end = TEXT_IS_CUT;
     check_answer(&a, text, "", 1, "[A]<tool_call>\n<function=g>\n<parameter=x>\n1\n</tool_call>\n");
 }
 
+// After </function> a value may go on: only the answer's end shows that it did not.
+static void test_text_after(const json *j) {
+    static const char text[] = "<tool_call>\n" G_TOLD("1") "\nDone, says </function>.\n</tool_call>\nSo.";
+    answer a = {j, 1, 0, TEXT_ENDS, TAGGED};
+    check_answer(&a, text, G_CALL("1"), 0, "[C]" G_TOLD("1") "[.][A]Done, says </function>.\nSo.");
+    check_answer(&a, "<tool_call>\n" G_TOLD("1\n</parameter>\n</function>\n2") "\nSo.", G_CALL("1\\n</parameter>\\n</function>\\n2"), 0, NULL);
+    check_answer(&a, "<tool_call>\n<function=f>\n<parameter=text>\n1\n</parameter>\n</function>\n2\n</parameter>\n<parameter=number>\n3", "", 1, NULL);
+    a.end = TEXT_IS_CUT;
+    check_answer(&a, text, "", 1, NULL);
+}
+
 static void test_answers(const json *j) {
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
-        answer a = {j, answers[i].calls, answers[i].thinking, TEXT_IS_CUT};
+        answer a = {j, answers[i].calls, answers[i].thinking, TEXT_IS_CUT, TAGGED};
         check_answer(&a, answers[i].text, answers[i].want, answers[i].broken, answers[i].marked);
         a.end = TEXT_ENDS;
         check_answer(&a, answers[i].text, answers[i].want, answers[i].broken, answers[i].marked);
     }
+    for (size_t i = 0; i < sizeof bare_answers / sizeof *bare_answers; i++)
+        for (int end = TEXT_IS_CUT; end <= TEXT_ENDS; end++) {
+            answer a = {j, 1, 0, end, bare_answers[i].form};
+            check_answer(&a, bare_answers[i].text, bare_answers[i].want, bare_answers[i].broken, bare_answers[i].marked);
+        }
 }
 
 // ---- 6. Any text ----------------------------------------------------------------------------------------------------
 
 // Without tags that switch channels, their ends and line feeds.
 static void put_bare(const char *text, size_t n, buf *out) {
-    static const char *const tags[] = {"<tool_call>", "</tool_call>", "<think>", "</think>", "\n"};
+    static const char *const tags[] = {"<tool_call>", "</tool_call>", "<think>", "</think>", "\n", "[TOOL_CALLS]"};
     for (size_t i = 0, size = 1; i < n; i += size) {
         size = 0;
-        for (int k = 0; k < 5 && !size; k++)
+        for (int k = 0; k < 6 && !size; k++)
             if (slice_starts(slice_of(text + i, n - i), tags[k])) size = strlen(tags[k]);
         if (!size) buf_add(out, text + i, size = 1);
     }
@@ -394,13 +463,14 @@ static void test_any_text(const json *j, int rounds) {
         "<function=", "g>", "f>", "\n", "<parameter=", "x>", "text>", "</parameter>", "</function>", "{", "}", "[", "]", "\"", "name",
         "\"name\": \"g\"", ",", "\"arguments\": ", "\\", "\\u00", "1", "True", " ", "<", "\xC3\xA9", "\xE2\x82\xAC", "=", ">", "'", ":",
         "<tool_call>", "\x01", "</tool_call>", "<think>", "</think>", "</tool_call>", "</function>\n</tool_call>",
-        "</parameter>\n</function>\n</tool_call>", "<tool_call>\n<function=g>\n<parameter=x>\n", "\r\n", "`", "\n<function=g>\n", "</"};
+        "</parameter>\n</function>\n</tool_call>", "<tool_call>\n<function=g>\n<parameter=x>\n", "\r\n", "`", "\n<function=g>\n", "</",
+        "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "{\"name\": \"g\", \"arguments\": {", "g{", "; ", "So: ", "\"parameters\": {}}", "```json\n", "}}"};
     enum { PIECES = sizeof pieces / sizeof *pieces };
     static const char *const begins[] = {"", "<tool_call>\n<function=g>\n<parameter=x>\n", "<tool_call>{\"name\": \"g\", \"arguments\": {"};
     int calls = 0;
     for (int i = 0; i < rounds; i++) {
         buf text;
-        answer a = {i % 5 ? j : NULL, i % 7 > 0, i / 2 % 2, i % 2 ? TEXT_IS_CUT : TEXT_ENDS};
+        answer a = {i % 5 ? j : NULL, i % 7 > 0, i / 2 % 2, i % 2 ? TEXT_IS_CUT : TEXT_ENDS, i / 3 % 3};
         memset(&text, 0, sizeof text);
         buf_text(&text, begins[i % 3]);
         for (int n = random_int(0, 30); n > 0; n--) buf_text(&text, pieces[random_int(0, PIECES - 1)]);
@@ -419,12 +489,14 @@ static void test_long(const json *j) {
     static const char *const units[] = {
         "<", "</", "\n", "<tool_call>", "<tool_call>\n", "<tool_call>{", "<tool_call>{\"", "<tool_call>\n<function=g>\n<parameter=x>\n",
         "\n<function=g>", "</parameter>", "</parameter>\n<parameter=x>\n", "</parameter> ", "\n<parameter=x>\n", "\n<parameter=text>\n",
-        "</function>\n", "\\", "[", "{", "</thin", "<tool_call>\n<function=", "<tool_call>\n<function=g>\n</function>\n", "```json"};
+        "</function>\n", "\\", "[", "{", "</thin", "<tool_call>\n<function=", "<tool_call>\n<function=g>\n</function>\n", "```json",
+        "[TOOL_CALLS]", "[TOOL_CALLS]so ", "g[", "; ", "]", "{\"name\": ", "{\"", "[{", "<tool_call>so ", "{\"name\": \"g\", \"parameters\": {}} ",
+        "<tool_call>\n" G_TOLD("1") "\nso "};
     static const char *const begins[] = {"", "<tool_call>\n<function=g>\n<parameter=x>\n", "<tool_call>{\"name\": \"", "<tool_call>{"};
     const size_t size = test_brief ? 30000 : 300000;
     for (size_t i = 0; i < sizeof units / sizeof *units * 4; i++)
         for (int thinking = 0; thinking < 2; thinking++) {
-            answer a = {j, 1, thinking, TEXT_IS_CUT};
+            answer a = {j, 1, thinking, TEXT_IS_CUT, (int)(i / 4 % 3)};
             buf text;
             told t;
             memset(&text, 0, sizeof text);
@@ -454,6 +526,7 @@ int main(int argc, char **argv) {
         test_types(&j);
         test_answers(&j);
         test_ends(&j);
+        test_text_after(&j);
         test_any_text(&j, test_brief ? 3000 : 200000);
         test_long(&j);
         json_free(&j);

@@ -139,13 +139,20 @@ static void put_today(int family, buf *text) {
     *text = out;
 }
 
-// What engine.h says of requests that the templates refuse, or render as Python source text.
+// What engine.h says of requests that the templates refuse, render as Python source text, or leave something of out.
 static int is_mended(int family, slice name) {
     static const char *const systems[] = {"system", "empty system", "answered", "low", "tools and system"};
+    static const char *const calls[] = {"call", "after a call", "call with text", "two calls", "no arguments", "call without a tool"};
+    const int bare = (family & ~CHAT_SPACED) == CHAT_MISTRAL;
     if (family & CHAT_MISTRAL && slice_starts(name, "tool_call_and_response")) return 1;     // ids that have not nine characters
-    for (size_t i = 0; i < COUNT(systems) && (family & ~CHAT_SPACED) == CHAT_MISTRAL; i++)
+    for (size_t i = 0; i < COUNT(systems) && bare; i++)
         if (slice_starts(name, systems[i]) && name.n == strlen(systems[i])) return 1;
-    return family & CHAT_LLAMA3 && slice_starts(name, "content_parts");
+    for (size_t i = 0; i < COUNT(calls) && (bare || family & (CHAT_CHATML | CHAT_ZEPHYR)); i++)
+        if (slice_starts(name, calls[i]) && name.n == strlen(calls[i]) && (i < 5 || !(family & CHAT_CHATML))) return 1;
+    if (family & CHAT_CODER && slice_starts(name, "no arguments")) return 1;
+    if (family & CHAT_NEMO && (slice_starts(name, "answered") || slice_starts(name, "call with text"))) return 1;
+    if (family & CHAT_NEMO && slice_starts(name, "call without a tool")) return 1;           // a user after a result
+    return !(family & (CHAT_QWEN3_5 | CHAT_SMALL)) && slice_starts(name, "content_parts");
 }
 
 static void check_goldens(const char *dir, const char *name, int family, const tokenizer *t) {

@@ -94,7 +94,9 @@ static const client_case client_cases[] = {
     {QWEN35, CONTINUE(USER("Hi") ",{'role':'assistant'}"), NULL, "continue_final_message: the last message has no text"},
     {QWEN35, CONTINUE(USER("Hi") ",{'role':'assistant','content':[]}"), NULL, "continue_final_message: the last message has no text"},
     {QWEN35, CONTINUE(USER("Hi") ",{'role':'assistant','content':[{'text':'a'},{'type':'image'}]}"), NULL, "continue_final_message: the last message has no text"},
-    {QWEN3 | CHAT_LENIENT, CONTINUE(USER("Hi") ",{'role':'assistant','content':[{'text':'a'}]}"), NULL, "continue_final_message: the last message has no text"},
+    {QWEN3 | CHAT_LENIENT, CONTINUE(USER("Hi") ",{'role':'assistant','content':null}"), NULL, "continue_final_message: the last message has no text"},
+    {QWEN3 | CHAT_LENIENT, CONTINUE(USER("Hi") ",{'role':'assistant','content':[{'text':'a'}]}"),
+     "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\na", NULL},
 };
 
 static size_t put_all_quotes(char *out, const char *text, const char *quote) {

@@ -1,0 +1,77 @@
+/* families/gpt_oss.c: gpt-oss (20B, 120B): what config.json says, what its tensors are called.
+
+   All is attention and a mixture of experts. Every second layer, the first one among them, sees a window; each head has a sink; all products
+   have biases; the experts' SwiGLU is clamped. Rows of an expert's gate and up alternate in one tensor, which is a stack of all experts': in
+   MXFP4 as [experts][rows][columns], in BF16 as [experts][columns][rows]. */
+
+static const char *const gpt_oss_types[] = {"gpt_oss", NULL};
+
+static void gpt_oss_experts(config_reader *r, const config *c, moe_shape *e) {
+    int again = 0;
+    common_moe(r, c, e, "num_local_experts", "intermediate_size");
+    common_moe_check(r, e);
+    config_int_or(r, "experts_per_token", 1, 1 << 14, e->top_k, &again);
+    if (!r->code && again != e->top_k)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_experts_per_tok is %d, but experts_per_token is %d", r->dir, e->top_k, again);
+    config_float(r, r->text, "swiglu_limit", 1e-3, 1e6, 7, &e->limit);
+    config_float(r, r->text, "swiglu_alpha", 1e-3, 1e3, 1.702f, &e->alpha);
+    e->biased = 1;
+}
+
+static void gpt_oss_read(config_reader *r, config *c) {
+    static const char *const words[] = {"full_attention", "sliding_attention"};
+    config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MOE);
+    attention_shape *a = &l.mixer.of.attention;
+    int window = 0;
+    common_limits(r, c, 131072, 1e-5f);
+    gpt_oss_experts(r, c, &l.ffn.of.moe);
+    common_attention(r, c, a, 0);
+    a->biased = config_flag(r, config_get(r, r->text, "attention_bias"), "attention_bias", 1);
+    a->sinks = 1;
+    config_only(r, r->text, "partial_rotary_factor", "1");
+    common_rope(r, c, &l, 1, 150000);
+    config_get(r, r->text, "initial_context_length");  /* the rope's original_max_position_embeddings once more */
+    config_int_or(r, "sliding_window", 1, INT_MAX, 128, &window);
+    for (int i = 0; i < c->layers; i++) {
+        c->layer[i] = l;
+        c->layer[i].mixer.of.attention.window = common_layer_word(r, c, "layer_types", i, words, 2, i % 2 == 0) ? window : 0;
+    }
+}
+
+static void gpt_oss_bind_experts(binder *b, const char *where, moe_weights *w) {
+    const moe_shape *s = &w->shape;
+    tensor_slice up = slice_all(2 * s->expert_size, s->hidden), down = slice_all(s->hidden, s->expert_size);
+    up.entries = down.entries = s->experts;
+    up.transposed = down.transposed = 1;
+    for (int e = 0; e < s->experts && !b->code; e++) {
+        up.entry = down.entry = e;
+        up.runs = rows_of(&up, s->expert_size, 0, 1);
+        bind_slice(b, where, "gate_up_proj", &up, 0, &w->gate_proj[e]);
+        bind_bias(b, where, "gate_up_proj_bias", &up, &w->gate_proj[e]);
+        up.runs = rows_of(&up, s->expert_size, 1, 1);
+        bind_slice(b, where, "gate_up_proj", &up, 0, &w->up_proj[e]);
+        bind_bias(b, where, "gate_up_proj_bias", &up, &w->up_proj[e]);
+        bind_slice(b, where, "down_proj", &down, 0, &w->down_proj[e]);
+        bind_bias(b, where, "down_proj_bias", &down, &w->down_proj[e]);
+    }
+}
+
+static void gpt_oss_bind_layer(binder *b, int index, layer *l) {
+    attention_weights *a = &l->mixer.w.attention;
+    moe_weights *e = &l->ffn.w.moe;
+    char where[128], all[192];
+    plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
+    bind_vector(b, where, "self_attn.sinks", &a->sinks, a->shape.heads);
+    bind_as(b, MODULE_ROUTER, 1, 1);
+    bind_kept(b, where, "mlp.router.weight", &e->router, e->shape.experts, e->shape.hidden);
+    bind_whole_bias(b, where, "mlp.router.bias", &e->router);
+    bind_as(b, MODULE_EXPERTS, (uint64_t)e->shape.top_k, (uint64_t)e->shape.experts);
+    snprintf(all, sizeof all, "%smlp.experts.", where);
+    gpt_oss_bind_experts(b, all, e);
+}
+
+static void gpt_oss_bind(binder *b) {
+    mote_model *m = b->m;
+    common_bind_ends(b, bind_vector);
+    for (int i = 0; i < m->c.layers && !b->code; i++) gpt_oss_bind_layer(b, i, &m->layers[i]);
+}
