@@ -50,8 +50,8 @@ static const char *const idle_keys[] = {
     "use_cache", "cache_implementation", "*attn_implementation*", "*experts_implementation*", "*flash_attn*", "*flashattn*",
     "*flash_attention*", "mamba_ssm_dtype", "chunk_size_feed_forward", "torchscript", "use_bfloat16", "tf_legacy_loss",
     /* what transformers gives back, and other tasks */
-    "keys_to_ignore_at_inference", "return_dict*", "use_return_dict", "output_attentions", "output_hidden_states", "output_scores", "is_decoder", "num_labels",
-    "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "prefix", "classifier_*",
+    "keys_to_ignore_at_inference", "return_dict*", "use_return_dict", "output_attentions", "output_hidden_states", "output_scores",
+    "is_decoder", "num_labels", "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "prefix", "classifier_*",
     /* how text is generated */
     "max_length", "min_length", "max_new_tokens", "min_new_tokens", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
     "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty",
