@@ -322,6 +322,8 @@ static void bind_slice(binder *b, const char *where, const char *what, const ten
     bind_matrix_name(b, where, what);
     publish_matrix(b, &s, kept, &stored);
     bind_rank(b, &s);
+    w->rows = slice_rows(&s);                      /* a bias is asked for by these */
+    w->cols = slice_cols(&s);
     if (b->code || b->publishes) return;
     enum encoding e = bind_stored(b, &s, &stored, part);
     if (e > ENCODING_BF16) s.transposed = 0;
