@@ -85,6 +85,7 @@ static void test_config_sizes(void) {
 static void test_config(void) {
     static const char type[] = "'model_type': 'qwen3_5_moe_text'", rope[] = "'rope_type': 'default'",
                       last[] = "'dtype': 'float32'";
+    // title, fixture, edit, file, a, b, c, code, plan, needles
     const wrong_folder cases[] = {
         {"unknown model", TIED, REPLACE, CONFIG, type, "'model_type': 'no_such_model'", "", NOT, SAME,
          {"model_type \"no_such_model\" is not known, mote runs qwen3_5_moe, ", ", qwen3_next, llama, mistral, "}},
