@@ -733,7 +733,8 @@ static void test_published_configs(void) {
                                            "Qwen--Qwen3-32B-FP8-Static-PerTensor_config.json",
                                            "Qwen--Qwen3-Next-80B-A3B-Thinking_config.json",
                                            "InferSim--qwen3-next-80B-A3B_config.json", "mistralai--Mixtral-8x7B-v0.1_config.json",
-                                           "mistralai--Mixtral-8x22B-v0.1_config.json", "meta-llama--Meta-Llama-3.1-8B_config.json"};
+                                           "mistralai--Mixtral-8x22B-v0.1_config.json", "meta-llama--Meta-Llama-3.1-8B_config.json",
+                                           "openai--gpt-oss-20b_config.json", "openai--gpt-oss-120b_config.json"};
     char dir[512];
     int refused = 0, opened = 0;
     if (!test_data_dir()) {
