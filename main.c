@@ -248,7 +248,7 @@ static const char bench_more[] =
     "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n"
     "  mote bench -m DIR --report                          a block of text that tells of a machine\n";
 
-static const command command_table[] = {
+static const command command_table[] = {                   /* name, summary, usage, bit, function, more */
     {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat, chat_more},
     {"run", "print one answer", "TEXT [OPTIONS]", RUN, command_run, run_more},
     {"serve", "answer over HTTP, as OpenAI's and Anthropic's servers do", "[OPTIONS]", SERVE, command_serve, serve_more},

@@ -326,7 +326,7 @@ static void chat_quit(chat *c, const char *argument) {
 
 static void chat_help(chat *c, const char *argument);
 
-static const chat_command chat_commands[] = {
+static const chat_command chat_commands[] = {              /* name, argument, help, function, erases */
     {"/help", "", "this list", chat_help, 0},
     {"/reset", "", "start a new conversation (also /new, /clear)", chat_reset, 1},
     {"/system", "TEXT", "system message of the next conversation (no TEXT: none)", chat_system, 0},

@@ -148,7 +148,8 @@ static void editor_draw(editor *e, const char *prompt) {
     pen_text(&end, prompt, &e->text, e->text.size);
     if (e->row) fprintf(e->out, "\033[%dA", e->row);
     fputs("\r\033[J", e->out);
-    pen draw = {e->out, 0, 0, size.ws_col, cursor.row >= size.ws_row ? cursor.row - size.ws_row + 1 : 0, end.row, e->coloured};
+    pen draw = {.out = e->out, .row = 0, .column = 0, .width = size.ws_col,
+                .first = cursor.row >= size.ws_row ? cursor.row - size.ws_row + 1 : 0, .last = end.row, .coloured = e->coloured};
     if (draw.last > draw.first + size.ws_row - 1) draw.last = draw.first + size.ws_row - 1;
     pen_text(&draw, prompt, &e->text, e->text.size);
     if (draw.last > cursor.row) fprintf(e->out, "\033[%dA", draw.last - cursor.row);

@@ -147,7 +147,7 @@ static void projection_blocks(void *context, int begin, int end, int thread) {
 }
 
 static void project(pool *p, projection *job) {
-    limb_rows rows = {job->x, (size_t)job->w[0]->cols, job->T, job->w[0]->cols, job->limbs, 0};
+    limb_rows rows = {.x = job->x, .stride = (size_t)job->w[0]->cols, .rows = job->T, .cols = job->w[0]->cols, .to = job->limbs, .kinds = 0};
     int blocks = 0;
     for (int i = 0; i < job->count; i++) {
         blocks += row_blocks(job->w[i]);

@@ -25,7 +25,7 @@ INLINE void nibble_row_next(nibble_row *r) {
 static unsigned limb_kinds(const matrix *w) {
     const enum cpu_kernel kernel = kernel_of(w->format);
     const int group = w->block_cols;
-    if (kernel == CPU_E2M1) return LIMBS_OF_LANES;
+    if (kernel == CPU_E2M1_E4M3 || kernel == CPU_E2M1_E8M0) return LIMBS_OF_LANES;
     return kernel == CPU_UINT4 && (group >= w->cols || (group >= QUARTER_COLS && !(group & (group - 1)))) ? LIMBS_OF_QUARTERS : 0;
 }
 
@@ -34,10 +34,15 @@ INLINE nibble_row nibble_row_at(const matrix *w, int row, int col_block) {
     const int col = col_block * COL_BLOCK, group = of->cols ? of->cols : w->block_cols, bytes = of->bits / 8;
     const int numbers = group >= w->cols ? 0 : group < COL_BLOCK ? COL_BLOCK / group : 1;
     const size_t codes = (size_t)w->cols / 2, scales = component_bytes(of, component_cols(of, w));
-    nibble_row r = {(const uint8_t *)w->component[CODES] + (size_t)row * codes + (size_t)(col / 2),
-                    (const char *)w->component[SCALES] + (size_t)row * scales + (size_t)(col / group * bytes), col_block,
-                    numbers * bytes, group > COL_BLOCK ? group / COL_BLOCK - 1 : 0,
-                    group == 16 ? 1 : group == 32 ? 2 : group == 64 ? 3 : 4, codes, scales, (size_t)bytes};
+    nibble_row r = {.codes = (const uint8_t *)w->component[CODES] + (size_t)row * codes + (size_t)(col / 2),
+                    .scales = (const char *)w->component[SCALES] + (size_t)row * scales + (size_t)(col / group * bytes),
+                    .col_block = col_block,
+                    .step = numbers * bytes,
+                    .mask = group > COL_BLOCK ? group / COL_BLOCK - 1 : 0,
+                    .shift = group == 16 ? 1 : group == 32 ? 2 : group == 64 ? 3 : 4,
+                    .codes_below = codes,
+                    .scales_below = scales,
+                    .scale_bytes = (size_t)bytes};
     if (!of->cols && group >= w->cols) r.shift = 4;      /* one for the row, whatever its width */
     return r;
 }

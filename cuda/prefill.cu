@@ -159,7 +159,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_norm_rows(const __
 
 /* u = rms(x) norm of T rows of `cols` columns. */
 static void prefill_rms_norm(const prefill_rows *r, const float *x, const float *norm, int T, int cols, float eps) {
-    prefill_norm p = {x, norm, r->u, r->u_scale, cols, eps};
+    prefill_norm p = {.x = x, .norm = norm, .u = r->u, .act_scale = r->u_scale, .cols = cols, .eps = eps};
     prefill_norm_rows<<<T, GPU_THREADS, (size_t)cols * sizeof(float), r->stream>>>(p);
 }
 

@@ -172,7 +172,8 @@ static void try_prefill_moe(selftest *t, int agreeing) {
     enum { DRAWS = 16 };
     const moe_shape *s = &t->cpu->m->largest.moe;
     scratch *w = &t->cpu->at.runner->s;
-    token_rows rows = {t->cpu->at.runner->threads, TRY_PROMPT, NULL, 0, 0, w->x, w->u};
+    token_rows rows = {.threads = t->cpu->at.runner->threads, .T = TRY_PROMPT, .of = NULL, .count = 0, .state_only = 0, .x = w->x,
+                       .u = w->u};
     size_t hidden = (size_t)s->hidden, bytes = TRY_PROMPT * hidden * sizeof(float);
     float *got = (float *)malloc(bytes);
     int draws = 0;
@@ -202,7 +203,8 @@ static void try_prefill_moe(selftest *t, int agreeing) {
 
 static void try_prefill_mlp(selftest *t) {
     scratch *w = &t->cpu->at.runner->s;
-    token_rows rows = {t->cpu->at.runner->threads, TRY_PROMPT, NULL, 0, 0, w->x, w->u};
+    token_rows rows = {.threads = t->cpu->at.runner->threads, .T = TRY_PROMPT, .of = NULL, .count = 0, .state_only = 0, .x = w->x,
+                       .u = w->u};
     try_prefill_rows(t);
     mlp_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.mlp, &w->jobs.mlp);
     try_poison(t);

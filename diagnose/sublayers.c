@@ -182,7 +182,7 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     if (i == m->c.layers) gpu_set_mtp(m, &g->q, 1);
     else g->q.layer = i;
     if (i >= 0) {
-        gpu_rows rows = {&g->q, r->T, i, g->step, 0, 0, 0, 0, gpu_view_of(s->at.runner), 0, 0, x};
+        gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->at.runner), .x = x};
         layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
     } else {
         gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, g->logits);
@@ -291,7 +291,7 @@ static int walk_sublayer(const walk *w, int i, int half, double *x, int T, defin
     const int hidden = w->m->c.hidden;
     const size_t n = (size_t)T * (size_t)hidden;
     double *before = defined_array(n);
-    walk_part p = {i, *l, T, hidden, rounded(x, n), before, x};
+    walk_part p = {.i = i, .l = *l, .T = T, .n = hidden, .x = rounded(x, n), .before = before, .want = x};
     sublayer_report r;
     watched to = {&r, 0};
     int code = MOTE_OK;
@@ -335,7 +335,8 @@ static int walk_head(const walk *w, double *x) {
     const mote_model *m = w->m;
     const int hidden = m->c.hidden, vocab = m->c.vocab;
     double *logits = defined_array((size_t)w->T * (size_t)vocab);
-    walk_part p = {-1, w->m->layers[0], w->T, vocab, rounded(x, (size_t)w->T * (size_t)hidden), NULL, logits};
+    walk_part p = {.i = -1, .l = w->m->layers[0], .T = w->T, .n = vocab, .x = rounded(x, (size_t)w->T * (size_t)hidden), .before = NULL,
+                   .want = logits};
     sublayer_report head, all;
     int code = MOTE_OK, whole = 0;
     memset(&head, 0, sizeof head);

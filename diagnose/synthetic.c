@@ -37,6 +37,7 @@ typedef struct preset {
     int grown;                                 /* by YaRN its context is so many times the original one; 0: it is the original one */
 } preset;
 
+/* name, family, layers, hidden, vocab, context, tied, heads, kv_heads, head_dim, key_heads, value_heads, delta_dim, experts, top_k, size, grown */
 static const preset presets[] = {
     {"qwen3.5-35b-a3b", "qwen3_5_moe", 40, 2048, 248320, 262144, 0, 16, 2, 256, 16, 32, 128, 256, 8, 512, 0},
     {"qwen3.5-122b-a10b", "qwen3_5_moe", 48, 3072, 248320, 262144, 0, 32, 2, 256, 16, 64, 128, 256, 8, 1024, 0},

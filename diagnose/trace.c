@@ -11,7 +11,8 @@ typedef struct tracer {
 
 static void trace_value(void *user, const char *name, const double *values, int n) {
     tracer *t = (tracer *)user;
-    const mote_traced value = {defining.layer_index, defining.kind, defining.token, name, n, values};
+    const mote_traced value = {.layer = defining.layer_index, .kind = defining.kind, .token = defining.token, .name = name, .count = n,
+                               .values = values};
     const double layers = t->m->c.layers, done = (defining.layer_index < 0 ? layers : defining.layer_index) / (layers + 1);
     char what[64];
     if (!strcmp(name, "x")) {
@@ -41,7 +42,7 @@ int mote_trace(const mote_model *model, const int32_t *ids, size_t count, const 
     if (!model || !ids || !told) return fail(error, MOTE_EINVAL, "mote_trace: needs a model, token ids and a function to tell");
     int code = check_traced(model, ids, count, error);
     if (code) return code;
-    tracer t = {model, callbacks ? callbacks : &silent, told, user, (int)count, 0};
+    tracer t = {.m = model, .callbacks = callbacks ? callbacks : &silent, .told = told, .user = user, .T = (int)count, .stopped = 0};
     defining.watch = trace_value;
     defining.user = &t;
     if (!definition_model(model, ids, t.T, NULL, NULL)) code = fail_memory(error);

@@ -15,7 +15,7 @@ typedef struct model_family {
 } model_family;
 
 static const model_family model_families[] = {
-#define X(name) {#name, name##_types, name##_read, name##_bind},
+#define X(of) {.name = #of, .types = of##_types, .read = of##_read, .bind = of##_bind},
     FAMILIES(X)
 #undef X
 };

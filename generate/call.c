@@ -22,7 +22,7 @@ typedef struct call_syntax_form {
     const char *begins, *arguments, *ends;   /* the text around a name, and after the arguments */
 } call_syntax_form;
 
-static const call_syntax_form call_forms[] = {
+static const call_syntax_form call_forms[] = {                          /* opens, closes, begins, arguments, ends */
     {"<tool_call>", "</tool_call>", "\n{\"name\": \"", "\", \"arguments\": ", "}\n"},
     {"<tool_call>", "</tool_call>", "\n<function=", ">\n", ""},
     {"", "", "{\"name\": \"", "\", \"parameters\": ", "}"},

@@ -471,7 +471,8 @@ static int32_t schema_node_of(schema *s, uint32_t *set, int n) {
             return i;
     }
     if (count == SCHEMA_NODES) return schema_refuse(s, NO_PLACE, "a schema of more than 4096 parts") - 1;
-    schema_node node = {0, 0, (uint32_t)schema_count(&s->sets, sizeof *set), (uint32_t)unique, hash, NO_HEIGHT};
+    schema_node node = {.first = 0, .count = 0, .set = (uint32_t)schema_count(&s->sets, sizeof *set), .set_count = (uint32_t)unique,
+                        .hash = hash, .height = NO_HEIGHT};
     if (unique) buf_add(&s->sets, set, (size_t)unique * sizeof *set);
     buf_add(&s->nodes, &node, sizeof node);
     return schema_failed(s) ? -1 : count;

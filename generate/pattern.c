@@ -51,7 +51,7 @@ static int32_t re_make(pattern *p, int kind, int32_t a, int32_t b, int32_t c) {
         if (n->kind == kind && n->a == a && n->b == b && n->c == c) return p->index[at];
     }
     if (p->count == RE_NODES) return re_problem(p, "a pattern of so many states");
-    re_node n = {(uint8_t)kind, 0, 0, a, b, c};
+    re_node n = {.kind = (uint8_t)kind, .nullable = 0, .state = 0, .a = a, .b = b, .c = c};
     switch (kind) {
     case RE_EMPTY: n.nullable = 1; break;
     case RE_SEQUENCE:

@@ -25,7 +25,8 @@ static int literal_fits(schema *s, const schema_case *c, uint32_t value) {
 }
 
 static schema_kind *kind_add(schema *s, int kind) {
-    schema_kind k = {(uint8_t)kind, 0, 0, 0, -1, 0, UINT32_MAX, -1};
+    schema_kind k = {.kind = (uint8_t)kind, .height = 0, .first = 0, .count = 0, .more = -1, .least = 0, .most = UINT32_MAX,
+                     .detail = -1};
     return (schema_kind *)buf_add(&s->kinds, &k, sizeof k);
 }
 

@@ -64,7 +64,7 @@ static vocabulary *vocabulary_new(const mote_model *m) {
         size_t size = 0;
         const char *bytes = tokenizer_token(m->text, id, &size);
         if (!bytes || !size || size > WORD_MAX || is_eos(m, id) || tokenizer_is_added(m->text, id)) continue;
-        word w = {id, (uint8_t)size, 0, (uint8_t)plain_length(bytes, size), bytes};
+        word w = {.id = id, .size = (uint8_t)size, .same = 0, .characters = (uint8_t)plain_length(bytes, size), .bytes = bytes};
         v->words[v->count++] = w;
         if (!w.characters) v->odd[v->odd_count++] = w;
     }

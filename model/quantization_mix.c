@@ -8,7 +8,7 @@ typedef struct quantization_mix {
     enum encoding experts, shared, mixers, head, mtp;           /* experts or dense FFNs; the mixers' large projections; lm_head; the MTP layer */
 } quantization_mix;
 
-static const quantization_mix quantization_mixes[] = {
+static const quantization_mix quantization_mixes[] = {      /* name, experts, shared, mixers, head, mtp */
     {"f32", ENCODING_F32, ENCODING_F32, ENCODING_F32, ENCODING_BF16, ENCODING_F32},
     {"f16", ENCODING_F16, ENCODING_F16, ENCODING_F16, ENCODING_BF16, ENCODING_F16},
     {"bf16", ENCODING_BF16, ENCODING_BF16, ENCODING_BF16, ENCODING_BF16, ENCODING_BF16},

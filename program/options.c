@@ -58,7 +58,7 @@ typedef struct option {
 #define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH | SERVE | TRACE)
 #define COMPUTES (CHAT | RUN | SERVE | INFO | LOGITS | BENCH)
 
-static const option option_table[] = {
+static const option option_table[] = {                     /* name, value, kind, offset, low, high, commands, help */
     {"-m", "DIR", TEXT, AT(model), 0, 0, EVERY, "checkpoint folder (default: the bundled model, models/demo)"},
     {"-p", "TEXT", TEXT, AT(prompt), 0, 0, RUN, "the prompt; -p may be left out (default: what is piped in)"},
     {"--system", "TEXT", TEXT, AT(system), 0, 0, CHAT | RUN, "system message"},

@@ -90,7 +90,7 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
 }
 
 static token_sequence sequence_of(const slot *s, int first, int T, int position, int replay) {
-    token_sequence q = {first, T, position, replay, s->state};
+    token_sequence q = {.first = first, .T = T, .position = position, .replay = replay, .states = s->state};
     return q;
 }
 

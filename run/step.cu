@@ -77,8 +77,18 @@ static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, floa
     const struct gpu_runner *g = f->r->gpu;
     const mote_model *m = f->r->m;
     const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
-    gpu_rows rows = {q, T, i, g->step, f->sequences, f->one_each || T == f->sequences, f->in_turn, f->splits, gpu_view_of(f->r), offset,
-                     state_only, x};
+    gpu_rows rows = {.q = q,
+                     .T = T,
+                     .layer = i,
+                     .step = g->step,
+                     .sequences = f->sequences,
+                     .one_each = f->one_each || T == f->sequences,
+                     .in_turn = f->in_turn,
+                     .splits = f->splits,
+                     .slot = gpu_view_of(f->r),
+                     .offset = offset,
+                     .state_only = state_only,
+                     .x = x};
     layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
 }
 

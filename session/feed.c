@@ -66,7 +66,8 @@ static block feed_next(const feeding *f, const int32_t *ids, size_t most) {
 static int feed_prompt(const feeding *f, const int32_t *ids, block *b, mote_error *err) {
     mote_session *s = f->s;
     prompt_scores *scores = f->to.scores;
-    block_watch watch = {(void *)f, feed_layer, scores ? feed_scores : NULL, scores ? scores->rows : NULL, SCORED_ROWS};
+    block_watch watch = {.user = (void *)f, .layer = feed_layer, .logits = scores ? feed_scores : NULL,
+                         .rows = scores ? scores->rows : NULL, .rows_most = SCORED_ROWS};
     *b = feed_next(f, ids, (size_t)s->at.runner->on->prompt_rows(&s->at, s->count, f->count - f->done));
     int code = timeline_prompt(s, b, &watch, err);
     if (code == MOTE_ECANCELLED) return fail(err, code, "cancelled after %zu of %zu tokens", f->done, f->count);

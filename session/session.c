@@ -126,8 +126,12 @@ static int session_options(const mote_model *m, const mote_session_options *give
 }
 
 static run_options run_options_of(const mote_model *m, const mote_session_options *o) {
-    run_options r = {o->context, o->chunk, o->threads, o->kv, o->sms && o->sms < m->gpu_sms ? o->sms : m->gpu_sms,
-                     m->c.layers + 1};
+    run_options r = {.context = o->context,
+                     .chunk = o->chunk,
+                     .threads = o->threads,
+                     .kv = o->kv,
+                     .sms = o->sms && o->sms < m->gpu_sms ? o->sms : m->gpu_sms,
+                     .layers = m->c.layers + 1};
     return r;
 }
 

@@ -387,7 +387,7 @@ static void encode_late(encoder *e, const text_piece *piece) {
    trusted. */
 static void encode_text(encoder *e, const text_piece *piece) {
     const tokenizer *t = e->t;
-    text_piece normal = {NULL, NULL, NULL, NULL, 0};
+    text_piece normal = {.p = NULL, .end = NULL, .base = NULL, .outside = NULL, .count = 0};
     e->text.size = e->ranges.size = 0;
     if (t->late_spaces) {
         encode_added(e, &t->normalized, piece, encode_late);
@@ -416,7 +416,7 @@ static int tokenizer_encode(const tokenizer *t, const char *text, size_t len, co
     e.ids = ids;
     if (!len) return MOTE_OK;
     if (len > (size_t)INT32_MAX / 4) return fail(err, MOTE_EINVAL, "text of %zu bytes is too long to tokenize", len);
-    const text_piece all = {text, text + len, text, outside, count};
+    const text_piece all = {.p = text, .end = text + len, .base = text, .outside = outside, .count = count};
     encode_added(&e, &t->raw, &all, encode_text);
     int failed = ids->failed | e.text.failed | e.ranges.failed | e.nodes.failed | e.heap.failed;
     buf_free(&e.text);

@@ -42,25 +42,50 @@ typedef struct chat_marks {
     const char *image, *video;                                 /* places for the vision model's output */
 } chat_marks;
 
-#define CHATML "<|im_start|>", "<|im_end|>", "\n", "<|im_start|>user", "<|im_start|>assistant\n"
-#define THINKING "<think>", "</think>"
-#define TOOL_TAGS "<tool_response>", "</tool_response>", "<tool_call>", "</tool_call>"
-#define CALL_TAGS "<function=", "<parameter=", "</function>", "</parameter>"
-#define QWEN_IMAGES "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
+#define CHATML                                                                                                                \
+    .turn = "<|im_start|>", .turn_end = "<|im_end|>", .line_end = "\n", .user = "<|im_start|>user", .answer = "<|im_start|>assistant\n"
+#define THINKING .think = "<think>", .think_end = "</think>"
+#define RESULT_TAGS .result = "<tool_response>", .result_end = "</tool_response>"
+#define CALL_MARKS .call = "<tool_call>", .call_end = "</tool_call>"
+#define JSON_KEYS(ARGUMENTS) .call_name = "\"name", .call_argument = "\"" ARGUMENTS, .call_name_end = "", .call_argument_end = ""
+#define CALL_TAGS                                                                                                             \
+    .call_name = "<function=", .call_argument = "<parameter=", .call_name_end = "</function>", .call_argument_end = "</parameter>"
+#define QWEN_IMAGES .image = "<|vision_start|><|image_pad|><|vision_end|>", .video = "<|vision_start|><|video_pad|><|vision_end|>"
+#define WITHOUT_THINKING .think = "", .think_end = ""
+#define WITHOUT_RESULTS .result = "", .result_end = ""
+#define WITHOUT_CALLS .call = "", .call_end = "", .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = ""
+#define WITHOUT_IMAGES .image = "", .video = ""
 
 /* Those with flags come before those without. Of Qwen's, "Qwen3" is the first. */
 static const chat_marks chat_families[] = {
-    {CHAT_QWEN3, "Qwen3", CHATML, THINKING, TOOL_TAGS, "\"name", "\"arguments", "", "", "", ""},
-    {CHAT_QWEN3_5 | CHAT_EFFORT, "Qwen3.8", CHATML, THINKING, TOOL_TAGS, CALL_TAGS, QWEN_IMAGES},
-    {CHAT_QWEN3_5, "Qwen3.5", CHATML, THINKING, TOOL_TAGS, CALL_TAGS, QWEN_IMAGES},
-    {CHAT_CODER, "Qwen3-Coder", CHATML, "", "", TOOL_TAGS, CALL_TAGS, "", ""},
-    {CHAT_CHATML, "ChatML", CHATML, "", "", "", "", "", "", "", "", "", "", "", ""},
-    {CHAT_LLAMA3, "Llama 3", "<|start_header_id|>", "<|eot_id|>", "", "<|start_header_id|>user",
-     "<|start_header_id|>assistant<|end_header_id|>\n\n", "", "", "", "", "", "", "\"name", "\"parameters", "", "", "", ""},
-    {CHAT_MISTRAL, "Mistral", "[INST]", "</s>", "", "[INST]", "[/INST]", "", "", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
-     "[TOOL_CALLS]", "", "\"name", "\"arguments", "", "", "[IMG]", ""},
-    {CHAT_ZEPHYR, "Zephyr", "<|", "</s>", "\n", "<|user|>\n", "<|assistant|>\n", "", "", "", "", "", "", "", "", "", "", "", ""},
+    {.family = CHAT_QWEN3, .name = "Qwen3", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, JSON_KEYS("arguments"), WITHOUT_IMAGES},
+    {.family = CHAT_QWEN3_5 | CHAT_EFFORT, .name = "Qwen3.8", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, QWEN_IMAGES},
+    {.family = CHAT_QWEN3_5, .name = "Qwen3.5", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, QWEN_IMAGES},
+    {.family = CHAT_CODER, .name = "Qwen3-Coder", CHATML, WITHOUT_THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, WITHOUT_IMAGES},
+    {.family = CHAT_CHATML, .name = "ChatML", CHATML, WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
+    {.family = CHAT_LLAMA3, .name = "Llama 3",
+     .turn = "<|start_header_id|>", .turn_end = "<|eot_id|>", .line_end = "",
+     .user = "<|start_header_id|>user", .answer = "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     WITHOUT_THINKING, WITHOUT_RESULTS, .call = "", .call_end = "", JSON_KEYS("parameters"), WITHOUT_IMAGES},
+    {.family = CHAT_MISTRAL, .name = "Mistral",
+     .turn = "[INST]", .turn_end = "</s>", .line_end = "", .user = "[INST]", .answer = "[/INST]",
+     WITHOUT_THINKING, .result = "[TOOL_RESULTS]", .result_end = "[/TOOL_RESULTS]",
+     .call = "[TOOL_CALLS]", .call_end = "", JSON_KEYS("arguments"), .image = "[IMG]", .video = ""},
+    {.family = CHAT_ZEPHYR, .name = "Zephyr",
+     .turn = "<|", .turn_end = "</s>", .line_end = "\n", .user = "<|user|>\n", .answer = "<|assistant|>\n",
+     WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
 };
+#undef CHATML
+#undef THINKING
+#undef RESULT_TAGS
+#undef CALL_MARKS
+#undef JSON_KEYS
+#undef CALL_TAGS
+#undef QWEN_IMAGES
+#undef NO_THINKING
+#undef NO_RESULTS
+#undef NO_CALLS
+#undef NO_IMAGES
 
 enum { CHAT_FAMILY_COUNT = sizeof chat_families / sizeof *chat_families };
 

@@ -151,7 +151,8 @@ static void attention_span(const attention_job *job, int t, int group, int span,
     const int queries = s->heads / s->kv_heads, first = max_int(seen.first, span * SPAN), end = min_int(seen.end, (span + 1) * SPAN);
     const size_t d = (size_t)s->head_dim, size = attention_part_size(s), q_size = (size_t)attention_q_size(s);
     const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * q_size;
-    const kv_rows kv = {job->k, job->v, (size_t)group * d, (size_t)s->kv_heads * d, s->head_dim, job->kv};
+    const kv_rows kv = {.k = job->k, .v = job->v, .at = (size_t)group * d, .stride = (size_t)s->kv_heads * d, .d = s->head_dim,
+                        .type = job->kv};
     const float scale = 1.0f / sqrtf((float)d) * kv_scale(job->kv, job->w->k_scale);
     for (int j = 0, count; j < queries; j += count) {
         const float *some[SPAN_QUERIES];

@@ -108,7 +108,8 @@ static void deltanet_prefill_in(const prefill_rows *r, const deltanet_shape *s, 
 static void deltanet_prefill_out(const prefill_rows *r, const deltanet_shape *s, const deltanet_weights *w,
                                  const deltanet_prefill_job *job) {
     const size_t row = (size_t)(s->value_heads * s->value_dim) * sizeof(float);
-    const delta_gate gate = {job->o, job->z, w->norm, job->gated, job->act_scale, s->value_heads, s->value_dim, s->eps};
+    const delta_gate gate = {.o = job->o, .z = job->z, .norm = w->norm, .to = job->gated, .act_scale = job->act_scale,
+                             .heads = s->value_heads, .dim = s->value_dim, .eps = s->eps};
     const gemm_rows gated = {job->gated, job->act_scale, 1};
     prefill_linear(r, &w->in_proj_z, prefill_normed(r), r->T, job->z);
     delta_gate_rows<<<r->T, GPU_THREADS, row, r->stream>>>(gate);

@@ -55,7 +55,7 @@ static void stage_norm_gate_up(pool *p, mlp_job *job) {
     const mlp_weights *w = job->w;
     const mlp_shape *s = &w->shape;
     const unsigned kinds = limb_kinds(&w->gate_proj) | limb_kinds(&w->up_proj);
-    limb_rows rows = {job->u, (size_t)s->hidden, job->T, s->hidden, job->limbs, kinds};
+    limb_rows rows = {.x = job->u, .stride = (size_t)s->hidden, .rows = job->T, .cols = s->hidden, .to = job->limbs, .kinds = kinds};
     rms_norm(job->u, job->x, w->norm, job->T, s->hidden, s->eps);
     limbs_of_rows(p, &rows);
     parallel(p, row_blocks(&w->gate_proj), mlp_up_blocks, job);

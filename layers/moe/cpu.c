@@ -229,7 +229,8 @@ static unsigned moe_limb_kinds(const moe_job *job, const matrix *w) {
 /* experts_up, experts_down: x += weighted sum of the chosen experts and the shared one. */
 static void stage_experts_up(pool *p, moe_job *job) {
     const unsigned kinds = moe_limb_kinds(job, job->w->gate_proj) | moe_limb_kinds(job, job->w->up_proj);
-    limb_rows rows = {job->u, (size_t)job->shape->hidden, job->T, job->shape->hidden, job->limbs, kinds};
+    limb_rows rows = {.x = job->u, .stride = (size_t)job->shape->hidden, .rows = job->T, .cols = job->shape->hidden, .to = job->limbs,
+                      .kinds = kinds};
     limbs_of_rows(p, &rows);
     parallel(p, job->count * moe_blocks(job->shape), moe_up_blocks, job);
 }
@@ -239,8 +240,9 @@ static void stage_experts_down(pool *p, moe_job *job) {
     const int routed = job->routed;
     const size_t width = (size_t)moe_width(s);
     const unsigned kinds = moe_limb_kinds(job, job->w->down_proj);
-    limb_rows rows = {job->h, width, routed, s->expert_size, job->limbs, kinds};
-    limb_rows shared = {job->h + (size_t)routed * width, width, job->T, s->shared_size, moe_h_limbs(job, routed), kinds};
+    limb_rows rows = {.x = job->h, .stride = width, .rows = routed, .cols = s->expert_size, .to = job->limbs, .kinds = kinds};
+    limb_rows shared = {.x = job->h + (size_t)routed * width, .stride = width, .rows = job->T, .cols = s->shared_size,
+                        .to = moe_h_limbs(job, routed), .kinds = kinds};
     limbs_of_rows(p, &rows);
     if (s->shared_size) limbs_of_rows(p, &shared);
     parallel(p, row_blocks(&job->w->down_proj[0]), moe_down_blocks, job);

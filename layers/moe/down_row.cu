@@ -128,7 +128,9 @@ static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
         typedef decltype(format) F;
         if constexpr (gpu_has_lone<F>()) {
             if (!gpu_lone_takes<F, PARTS, ROUND>(p)) return;
-            lone = {gpu_experts_down_lone<F, PARTS, ROUND>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
+            lone.kernel = gpu_experts_down_lone<F, PARTS, ROUND>;
+            lone.shared = (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p));
+            lone.panels = 2;
         }
     });
     return lone;

@@ -136,7 +136,8 @@ struct gpu_lane_routing {
 template <int ROWS, int TOP_K, int LISTS>
 __device__ __forceinline__ gpu_lane_routing gpu_route_lanes(const moe_gpu &p, uint32_t (*key)[8], int (*shared)[TOP_K]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / TOP_K;
-    gpu_lane_routing is = {t < ROWS, 0, 0, 0, 0};
+    gpu_lane_routing is = {};
+    is.is = t < ROWS;
     if (warp < ROWS) {
         int expert = gpu_choose<LISTS, TOP_K>(p, key);
         if (lane < TOP_K) shared[warp][lane] = expert;
