@@ -25,7 +25,7 @@ INLINE void nibble_row_next(nibble_row *r) {
 static unsigned limb_kinds(const matrix *w) {
     const enum cpu_kernel kernel = kernel_of(w->format);
     const int group = w->block_cols;
-    if (kernel == CPU_E2M1) return LIMBS_OF_LANES;
+    if (kernel == CPU_E2M1_E4M3 || kernel == CPU_E2M1_E8M0) return LIMBS_OF_LANES;
     return kernel == CPU_UINT4 && (group >= w->cols || (group >= QUARTER_COLS && !(group & (group - 1)))) ? LIMBS_OF_QUARTERS : 0;
 }
 

@@ -26,7 +26,7 @@ static const weight_format mxfp4_format = {
                    {.bits = 8, .rows = 1, .cols = MXFP4_GROUP, .packed = 2, .find_wrong = mxfp4_find_wrong_scale, .number = "scale",
                     .allowed = "a finite number below 2^126"}}};
 
-enum { mxfp4_kernel = CPU_E2M1 };
+enum { mxfp4_kernel = CPU_E2M1_E8M0 };
 
 static const tensor_encoding mxfp4_encoding = {
     .name = "MXFP4", .format = FORMAT_MXFP4, .rows = 1, .cols = MXFP4_GROUP,

@@ -32,7 +32,7 @@ static const weight_format nvfp4_format = {
                    {.bits = 32, .rows = INT_MAX, .cols = INT_MAX,
                     .find_wrong = nvfp4_find_wrong_factor, .number = "factor", .allowed = "a finite number from 0 on, below 2^64"}}};
 
-enum { nvfp4_kernel = CPU_E2M1 };
+enum { nvfp4_kernel = CPU_E2M1_E4M3 };
 
 static int nvfp4_factor(conversion *c, void *to) {
     memcpy(to, c->part[2], sizeof(float));

@@ -34,6 +34,14 @@
 #define FFNS(X) X(MOE, moe) X(MLP, mlp)
 #define LAYER_KINDS(X) MIXERS(X) FFNS(X)
 
+/* An editor's search for attention_rollback finds no call: name##_rollback below is one. The cases of ATTENTION are, written out:
+     LAYER_ATTENTION, "attention", attention_shape attention; attention_weights attention; attention_job attention;
+     attention_features(&l->w.attention), attention_unfit(&l->w.attention.shape), attention_bytes, attention_operations,
+     attention_layout_scratch, attention_layout_state, attention_pieces, attention_log, attention_rollback,
+     attention_project, attention_mix, attention_output; of an FFN moe_forward in place of the last three.
+   Widening, fingerprint and sizes have no functions of a kind: shape_widen and its neighbours read attention_fields, the rows that
+   SHAPE makes of ATTENTION_FIELDS (layers/shape.c). */
+
 enum layer_kind {
 #define X(NAME, name) LAYER_##NAME,
     LAYER_KINDS(X)

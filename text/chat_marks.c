@@ -51,30 +51,41 @@ typedef struct chat_marks {
 #define CALL_TAGS                                                                                                             \
     .call_name = "<function=", .call_argument = "<parameter=", .call_name_end = "</function>", .call_argument_end = "</parameter>"
 #define QWEN_IMAGES .image = "<|vision_start|><|image_pad|><|vision_end|>", .video = "<|vision_start|><|video_pad|><|vision_end|>"
-#define NO_THINKING .think = "", .think_end = ""
-#define NO_RESULTS .result = "", .result_end = ""
-#define NO_CALLS .call = "", .call_end = "", .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = ""
-#define NO_IMAGES .image = "", .video = ""
+#define WITHOUT_THINKING .think = "", .think_end = ""
+#define WITHOUT_RESULTS .result = "", .result_end = ""
+#define WITHOUT_CALLS .call = "", .call_end = "", .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = ""
+#define WITHOUT_IMAGES .image = "", .video = ""
 
 /* Those with flags come before those without. Of Qwen's, "Qwen3" is the first. */
 static const chat_marks chat_families[] = {
-    {.family = CHAT_QWEN3, .name = "Qwen3", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, JSON_KEYS("arguments"), NO_IMAGES},
+    {.family = CHAT_QWEN3, .name = "Qwen3", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, JSON_KEYS("arguments"), WITHOUT_IMAGES},
     {.family = CHAT_QWEN3_5 | CHAT_EFFORT, .name = "Qwen3.8", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, QWEN_IMAGES},
     {.family = CHAT_QWEN3_5, .name = "Qwen3.5", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, QWEN_IMAGES},
-    {.family = CHAT_CODER, .name = "Qwen3-Coder", CHATML, NO_THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, NO_IMAGES},
-    {.family = CHAT_CHATML, .name = "ChatML", CHATML, NO_THINKING, NO_RESULTS, NO_CALLS, NO_IMAGES},
+    {.family = CHAT_CODER, .name = "Qwen3-Coder", CHATML, WITHOUT_THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, WITHOUT_IMAGES},
+    {.family = CHAT_CHATML, .name = "ChatML", CHATML, WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
     {.family = CHAT_LLAMA3, .name = "Llama 3",
      .turn = "<|start_header_id|>", .turn_end = "<|eot_id|>", .line_end = "",
      .user = "<|start_header_id|>user", .answer = "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     NO_THINKING, NO_RESULTS, .call = "", .call_end = "", JSON_KEYS("parameters"), NO_IMAGES},
+     WITHOUT_THINKING, WITHOUT_RESULTS, .call = "", .call_end = "", JSON_KEYS("parameters"), WITHOUT_IMAGES},
     {.family = CHAT_MISTRAL, .name = "Mistral",
      .turn = "[INST]", .turn_end = "</s>", .line_end = "", .user = "[INST]", .answer = "[/INST]",
-     NO_THINKING, .result = "[TOOL_RESULTS]", .result_end = "[/TOOL_RESULTS]",
+     WITHOUT_THINKING, .result = "[TOOL_RESULTS]", .result_end = "[/TOOL_RESULTS]",
      .call = "[TOOL_CALLS]", .call_end = "", JSON_KEYS("arguments"), .image = "[IMG]", .video = ""},
     {.family = CHAT_ZEPHYR, .name = "Zephyr",
      .turn = "<|", .turn_end = "</s>", .line_end = "\n", .user = "<|user|>\n", .answer = "<|assistant|>\n",
-     NO_THINKING, NO_RESULTS, NO_CALLS, NO_IMAGES},
+     WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
 };
+#undef CHATML
+#undef THINKING
+#undef RESULT_TAGS
+#undef CALL_MARKS
+#undef JSON_KEYS
+#undef CALL_TAGS
+#undef QWEN_IMAGES
+#undef NO_THINKING
+#undef NO_RESULTS
+#undef NO_CALLS
+#undef NO_IMAGES
 
 enum { CHAT_FAMILY_COUNT = sizeof chat_families / sizeof *chat_families };
 

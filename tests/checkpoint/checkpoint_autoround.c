@@ -165,7 +165,7 @@ static void ar_check_logits(const char *title, const mote_model *m) {
 }
 
 static void test_autoround(void) {
-    static const autoround kinds[] = {
+    static const autoround kinds[] = {                      // title, config, packing, symmetric, negative
         {"auto_gptq", "'packing_format':'auto_round:auto_gptq','sym':true,'autoround_version':'0.10.2'", AR_GPTQ, 1, 1},
         {"auto_gptq, zero points", "'packing_format':'auto_round:auto_gptq','sym':false", AR_GPTQ, 0, 0},
         {"auto_round", "'packing_format':'auto_round','sym':false", AR_ZEROS, 0, 0},
@@ -186,7 +186,7 @@ static void test_autoround(void) {
     }
     // a module of eight bits, which extra_config allows, is refused by its name
     static const char o_proj[] = "model.layers.0.self_attn.o_proj.qweight", *const eight[3] = {F, o_proj, "shape"};
-    const wrong_folder wide = {"eight bits", TIED, RETYPE, F, o_proj, "I32", "16,64", BAD, SAME, {NULL}};
+    const wrong_folder wide = {.title = "eight bits", .fixture = TIED, .edit = RETYPE, .file = F, .a = o_proj, .b = "I32", .c = "16,64", .code = BAD};
     ar_folder("llama", &kinds[0]);
     apply_edit(&wide);
     check_open(wide.title, MOTE_WEIGHTS_ONLY, BAD, eight);

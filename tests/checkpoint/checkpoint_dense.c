@@ -87,6 +87,7 @@ static void test_dense(const char *fixture, const char *dtype) {
 static void test_dense_wrong(void) {
     static const char dense[] = "nvfp4-fp8-tensor", size[] = "'intermediate_size': 32",
                       up[] = "model.language_model.layers.1.mlp.up_proj", gone[] = "model.language_model.layers.1.mlp.up_proj.weight_scale_2";
+    // title, fixture, edit, file, a, b, c, code, plan, needles
     const wrong_folder cases[] = {
         {"no FFN", dense, REPLACE, CONFIG, size, "'other_size': 32", "", BAD, SAME, {CONFIG, "intermediate_size is missing"}},
         {"an FFN of 0", dense, REPLACE, CONFIG, size, "'intermediate_size': 0", "", BAD, SAME, {CONFIG, "intermediate_size"}},

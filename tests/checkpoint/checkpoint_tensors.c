@@ -6,6 +6,7 @@
 #define HEAD_FROM "'lm_head.weight': 'outside.safetensors'"
 
 static void test_tensors(void) {
+    // title, fixture, edit, file, a, b, c, code, plan, needles
     const wrong_folder cases[] = {
         {"missing", TIED, DROP, F, "model.layers.1.linear_attn.norm.weight", "", "", BAD, SAME,
          {"model.layers.1.linear_attn.norm.weight", "missing", "[20]"}},
@@ -95,6 +96,7 @@ static void test_tensors(void) {
 #define K_SCALE "model.language_model.layers.1.self_attn.k_proj.k_scale"
 
 static void test_quantised(void) {
+    // title, fixture, edit, file, a, b, c, code, plan, needles
     const wrong_folder cases[] = {
         {"no weight_scale_2", NVFP4, DROP, F, UP "weight_scale_2", "", "", BAD, SAME, {UP "weight_scale_2", "missing", "[]"}},
         {"no weight_scale", NVFP4, DROP, F, UP "weight_scale", "", "", BAD, SAME, {UP "weight_scale is missing", "[48, 4]"}},
@@ -184,6 +186,7 @@ static void test_quantised(void) {
 
 // Stacks of MXFP4, and of BF16 that is stored transposed; vectors of gpt-oss; its keys of config.json.
 static void test_gpt_oss(void) {
+    // title, fixture, edit, file, a, b, c, code, plan, needles
     const wrong_folder cases[] = {
         {"no scales", OSS, DROP, F, OSS_UP "_scales", "", "", BAD, SAME, {OSS_UP "_scales is missing", "[6, 64, 2]"}},
         {"no blocks", OSS, DROP, F, OSS_UP "_blocks", "", "", BAD, SAME, {OSS_UP "_blocks is missing"}},
@@ -228,6 +231,7 @@ static void test_gpt_oss(void) {
 
 static void test_shards(void) {
     static const char shard[] = "layers-0.safetensors", outside[] = "outside.safetensors";
+    // title, fixture, edit, file, a, b, c, code, plan, needles
     const wrong_folder cases[] = {
         {"cut by a byte", SHARDS, CUT, outside, "1", "", "", BAD, SAME, {outside, "truncated"}},
         {"cut in the header", SHARDS, CUT, outside, "45200", "", "", BAD, SAME, {outside, "truncated"}},
@@ -320,7 +324,8 @@ static void check_logits(const char *title, const char *fixture, int mtp) {
 }
 
 static void test_without_mtp(void) {
-    static const wrong_folder lost = {"", SHARDS, DROP, "mtp.safetensors", "mtp.layers.0.self_attn.o_proj.weight", "", "", OK, SAME, {NULL}};
+    static const wrong_folder lost = {.title = "", .fixture = SHARDS, .edit = DROP, .file = "mtp.safetensors",
+                                      .a = "mtp.layers.0.self_attn.o_proj.weight", .b = "", .c = "", .code = OK};
     temp_fixture(SHARDS);
     check_logits("all there", SHARDS, 1);
     apply_edit(&lost);

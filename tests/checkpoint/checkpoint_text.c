@@ -23,6 +23,7 @@ static void check_prompt(const char *title, int code, const char *needle) {
 }
 
 static void test_text(void) {
+    // title, fixture, edit, file, a, b, c, code, plan, needles
     static const wrong_folder cases[] = {
         {"no tokenizer", "", REMOVE, TOKENIZER, "", "", "", MOTE_EIO, SAME, {TOKENIZER}},
         {"tokenizer cut", "", CUT, TOKENIZER, "4", "", "", BAD, SAME, {TOKENIZER, "JSON"}},

@@ -85,6 +85,7 @@ static void test_config_sizes(void) {
 static void test_config(void) {
     static const char type[] = "'model_type': 'qwen3_5_moe_text'", rope[] = "'rope_type': 'default'",
                       last[] = "'dtype': 'float32'";
+    // title, fixture, edit, file, a, b, c, code, plan, needles
     const wrong_folder cases[] = {
         {"unknown model", TIED, REPLACE, CONFIG, type, "'model_type': 'no_such_model'", "", NOT, SAME,
          {"model_type \"no_such_model\" is not known, mote runs qwen3_5_moe, ", ", qwen3_next, llama, mistral, "}},
@@ -732,7 +733,8 @@ static void test_published_configs(void) {
                                            "Qwen--Qwen3-32B-FP8-Static-PerTensor_config.json",
                                            "Qwen--Qwen3-Next-80B-A3B-Thinking_config.json",
                                            "InferSim--qwen3-next-80B-A3B_config.json", "mistralai--Mixtral-8x7B-v0.1_config.json",
-                                           "mistralai--Mixtral-8x22B-v0.1_config.json", "meta-llama--Meta-Llama-3.1-8B_config.json"};
+                                           "mistralai--Mixtral-8x22B-v0.1_config.json", "meta-llama--Meta-Llama-3.1-8B_config.json",
+                                           "openai--gpt-oss-20b_config.json", "openai--gpt-oss-120b_config.json"};
     char dir[512];
     int refused = 0, opened = 0;
     if (!test_data_dir()) {

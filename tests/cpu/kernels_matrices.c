@@ -219,7 +219,7 @@ static void test_level_products(int level, enum format type, int rows, int cols,
     float one[ROW_BLOCK];
     token_batch from;
     token_limbs *d = limbs_new(TOKEN_BATCH, cols);
-    limb_rows turned = {x, (size_t)cols, TOKEN_BATCH, cols, d, limb_kinds(&r.w)};
+    limb_rows turned = {.x = x, .stride = (size_t)cols, .rows = TOKEN_BATCH, .cols = cols, .to = d, .kinds = limb_kinds(&r.w)};
     double size = 0, worst = 0;
     limb_row(&turned, 0, TOKEN_BATCH, 0);
     from.count = TOKEN_BATCH;

@@ -240,7 +240,7 @@ static void free_job(job *j) {
 static void try_shape(enum format f, int rows, int cols) {
     char what[96];
     if (!allowed(f, cols)) return;
-    job j = {PLAIN, 1, cols, 0, {matrix_new(f, rows, cols, 77)}, {}};
+    job j = {.in = PLAIN, .count = 1, .cols = cols, .pair = 0, .w = {matrix_new(f, rows, cols, 77)}, .up = {}};
     for (int in = 0; in < PROLOGUES; in++) {
         if (in == GATED && cols % TILE) continue;
         j.in = (enum prologue)in;
@@ -254,9 +254,9 @@ static void try_shape(enum format f, int rows, int cols) {
 static void try_pair(enum format f, enum format other, int rows, int cols) {
     char what[96];
     if (!allowed(f, cols) || !allowed(other, cols)) return;
-    job j = {NORM, 4, cols, 1,
-             {matrix_new(f, rows, cols, 3), matrix_new(other, 256, cols, 4), matrix_new(FORMAT_F32, 1, cols, 5), matrix_new(f, 40, cols, 6)},
-             matrix_new(f, rows, cols, 7)};
+    job j = {.in = NORM, .count = 4, .cols = cols, .pair = 1,
+             .w = {matrix_new(f, rows, cols, 3), matrix_new(other, 256, cols, 4), matrix_new(FORMAT_F32, 1, cols, 5), matrix_new(f, 40, cols, 6)},
+             .up = matrix_new(f, rows, cols, 7)};
     snprintf(what, sizeof what, "pair %s %dx%d and %s", formats[f]->name, rows, cols, formats[other]->name);
     same_bits(&j, what);
     free_job(&j);
@@ -270,7 +270,7 @@ static void try_all(void) {
         try_pair((enum format)f, FORMAT_FP8_BLOCK, 24, 192);
         printf("%s: %d passed, %d failed\n", formats[f]->name, test_passed, test_failed);
     }
-    job head = {NORM, 1, 2048, 0, {matrix_new(FORMAT_BF16, MOST, 2048, 1)}, {}};
+    job head = {.in = NORM, .count = 1, .cols = 2048, .pair = 0, .w = {matrix_new(FORMAT_BF16, MOST, 2048, 1)}, .up = {}};
     same_bits(&head, "head");
     free_job(&head);
 }
@@ -329,7 +329,7 @@ static void time_shape(enum format f, int rows, int cols, enum prologue in, doub
     const size_t size = matrix_size(&shape), most = (size_t)800 << 20;
     const int n = size * CHAIN < most ? CHAIN : (int)(most / size) + 1;
     char *at = (char *)device(size * (size_t)n);
-    job j = {in, 1, cols, 0, {}, {}};
+    job j = {.in = in, .count = 1, .cols = cols, .pair = 0, .w = {}, .up = {}};
     printf("%s %dx%d, %s: %.1f us at the read loop's speed\n", formats[f]->name, rows, cols, prologue_names[in], (double)packed_bytes(&shape) / bus * 1e6);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         const int T = counts[i] < 0 ? -counts[i] : counts[i];

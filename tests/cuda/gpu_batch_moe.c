@@ -28,6 +28,7 @@ typedef struct layer_case {
     int of_all;
 } layer_case;
 
+// name, format, shared_format, dense_format, hidden, experts, top_k, expert_size, shared_size, block, of_all
 static const layer_case cases[] = {
     {"fp8", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},
     {"nvfp4", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},

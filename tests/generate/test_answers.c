@@ -46,6 +46,7 @@ typedef struct replay {
     int stop, stop_text, calls, broken;                  // of the result
 } replay;
 
+// script, want, stops, no_tools, one_call, stop_at, raw, max_tokens, stop, stop_text, calls, broken
 static const replay replays[] = {
     // calls, and what is none
     {"</think>\n\nI look.\n\n" CALL("a.txt") "\n" CALL("b.txt"), "[A]I look." TOLD("a.txt") TOLD("b.txt"),
@@ -153,7 +154,7 @@ static void test_replays(int piece) {
 // calls.
 static void test_cut(int piece) {
     static const char *const script[] = {"</think>\n\nSome STOOP, some STO and STO\n<tool_call>\n<function=read>\n<parameter=path>\nS ~"};
-    replay held = {script[0], NULL, {"STOP", "STORY", "S\n"}, 0, 0, 0, 0, 0, 0, 0, 0, 0}, plain = held;
+    replay held = {.script = script[0], .stops = {"STOP", "STORY", "S\n"}}, plain = held;
     int32_t start;
     plain.stops[0] = NULL;
     plain.no_tools = 1;
@@ -206,6 +207,7 @@ static void test_thinking(void) {
 // A stop text that is no well-formed text never cuts a character in two: it stands for U+FFFD, as all such text does.
 static void test_characters(void) {
     static const char *const scripts[] = {"</think>\n\nca\xC3\xA9 and \xE2\x82\xAC here ~", "</think>\n\nbad \xC3 byte ~"};
+    // script, want, stops, no_tools, one_call, stop_at, raw, max_tokens, stop, stop_text, calls, broken
     static const replay cases[] = {
         {NULL, "[A]ca\xC3\xA9 and \xE2\x82\xAC here ~", {"\xA9", "\xC3", "\x82\xAC"}, 0, 0, 0, 0, 0, MOTE_STOP_EOS, 0, 0, 0},
         {NULL, "[A]ca\xC3\xA9 and ", {"\xE2\x82\xAC here and more", "\xE2\x82\xAC", NULL}, 0, 0, 0, 0, 0, MOTE_STOP_TEXT, 1, 0, 0},

@@ -368,7 +368,7 @@ typedef struct beside {
     const char *says;
 } beside;
 
-static const beside besides[] = {
+static const beside besides[] = {                            // modules, config, pooling, code, says
     {NULL, NULL, MOTE_POOLING_LAST, MOTE_OK, NULL},
     {MODULES(", " MODULE("Normalize", "2_Normalize")), "{\"pooling_mode_mean_tokens\": true, \"pooling_mode_lasttoken\": false}", MOTE_POOLING_MEAN, MOTE_OK, NULL},
     {MODULES(""), "{\"pooling_mode\": \"lasttoken\"}", MOTE_POOLING_LAST, MOTE_OK, NULL},

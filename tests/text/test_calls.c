@@ -95,7 +95,7 @@ typedef struct sample { const char *text, *calls; } sample;         // calls: jo
 
 // The text between the tags of a call; closed: the second one is there. What gives no call is told as it was written.
 static void check_calls(const char *text, int closed, const json *tools, const char *want) {
-    answer a = {tools, 1, 0, TEXT_IS_CUT, TAGGED};
+    answer a = {.tools = tools, .calls = 1, .thinking = 0, .end = TEXT_IS_CUT, .form = TAGGED};
     char all[2048], marked[2052];
     snprintf(all, sizeof all, "<tool_call>%s%s", text, closed ? "</tool_call>" : "");
     snprintf(marked, sizeof marked, "[A]%s", all);
@@ -391,7 +391,7 @@ static const struct { const char *text, *want, *marked; int broken, form; } bare
 // An end tag alone, and not its parameter's and its function's: with the answer over, it was forgotten, else cut off.
 static void test_ends(const json *j) {
     static const char text[] = "<tool_call>\n<function=g>\n<parameter=x>\n1\n</tool_call>\n";
-    answer a = {j, 1, 0, TEXT_ENDS, TAGGED};
+    answer a = {.tools = j, .calls = 1, .thinking = 0, .end = TEXT_ENDS, .form = TAGGED};
     check_answer(&a, text, G_CALL("1"), 0, "[C]<function=g>\n<parameter=x>\n1[.]");
     a.end = TEXT_IS_CUT;
     check_answer(&a, text, "", 1, "[A]<tool_call>\n<function=g>\n<parameter=x>\n1\n</tool_call>\n");
@@ -400,7 +400,7 @@ static void test_ends(const json *j) {
 // After </function> a value may go on: only the answer's end shows that it did not.
 static void test_text_after(const json *j) {
     static const char text[] = "<tool_call>\n" G_TOLD("1") "\nDone, says </function>.\n</tool_call>\nSo.";
-    answer a = {j, 1, 0, TEXT_ENDS, TAGGED};
+    answer a = {.tools = j, .calls = 1, .thinking = 0, .end = TEXT_ENDS, .form = TAGGED};
     check_answer(&a, text, G_CALL("1"), 0, "[C]" G_TOLD("1") "[.][A]Done, says </function>.\nSo.");
     check_answer(&a, "<tool_call>\n" G_TOLD("1\n</parameter>\n</function>\n2") "\nSo.", G_CALL("1\\n</parameter>\\n</function>\\n2"), 0, NULL);
     check_answer(&a, "<tool_call>\n<function=f>\n<parameter=text>\n1\n</parameter>\n</function>\n2\n</parameter>\n<parameter=number>\n3", "", 1, NULL);
@@ -410,14 +410,14 @@ static void test_text_after(const json *j) {
 
 static void test_answers(const json *j) {
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
-        answer a = {j, answers[i].calls, answers[i].thinking, TEXT_IS_CUT, TAGGED};
+        answer a = {.tools = j, .calls = answers[i].calls, .thinking = answers[i].thinking, .end = TEXT_IS_CUT, .form = TAGGED};
         check_answer(&a, answers[i].text, answers[i].want, answers[i].broken, answers[i].marked);
         a.end = TEXT_ENDS;
         check_answer(&a, answers[i].text, answers[i].want, answers[i].broken, answers[i].marked);
     }
     for (size_t i = 0; i < sizeof bare_answers / sizeof *bare_answers; i++)
         for (int end = TEXT_IS_CUT; end <= TEXT_ENDS; end++) {
-            answer a = {j, 1, 0, end, bare_answers[i].form};
+            answer a = {.tools = j, .calls = 1, .thinking = 0, .end = end, .form = bare_answers[i].form};
             check_answer(&a, bare_answers[i].text, bare_answers[i].want, bare_answers[i].broken, bare_answers[i].marked);
         }
 }
@@ -470,7 +470,7 @@ static void test_any_text(const json *j, int rounds) {
     int calls = 0;
     for (int i = 0; i < rounds; i++) {
         buf text;
-        answer a = {i % 5 ? j : NULL, i % 7 > 0, i / 2 % 2, i % 2 ? TEXT_IS_CUT : TEXT_ENDS, i / 3 % 3};
+        answer a = {.tools = i % 5 ? j : NULL, .calls = i % 7 > 0, .thinking = i / 2 % 2, .end = i % 2 ? TEXT_IS_CUT : TEXT_ENDS, .form = i / 3 % 3};
         memset(&text, 0, sizeof text);
         buf_text(&text, begins[i % 3]);
         for (int n = random_int(0, 30); n > 0; n--) buf_text(&text, pieces[random_int(0, PIECES - 1)]);
@@ -496,7 +496,7 @@ static void test_long(const json *j) {
     const size_t size = test_brief ? 30000 : 300000;
     for (size_t i = 0; i < sizeof units / sizeof *units * 4; i++)
         for (int thinking = 0; thinking < 2; thinking++) {
-            answer a = {j, 1, thinking, TEXT_IS_CUT, (int)(i / 4 % 3)};
+            answer a = {.tools = j, .calls = 1, .thinking = thinking, .end = TEXT_IS_CUT, .form = (int)(i / 4 % 3)};
             buf text;
             told t;
             memset(&text, 0, sizeof text);
