@@ -366,14 +366,15 @@ static int has_free_slot(const server *s) {
     return 0;
 }
 
-/* Waits in order for a session; NULL: the request is refused, or its client has gone. */
+/* Waits in order for a session; NULL: the request is refused, or its client has gone. One that has had a session is there for another one
+   of its prompts, and waits however many do. */
 static server_slot *server_slot_take(answer *a, const wanted *w, swapped **e, failure *f) {
     server *s = a->server;
     waiter me = {NULL}, **place = &s->waiting;
     server_slot *t = NULL;
     pthread_mutex_lock(&s->lock);
     s->clock++;
-    if ((s->waiting || !has_free_slot(s)) && s->waiting_count >= s->waiting_most) {
+    if (!a->slot && (s->waiting || !has_free_slot(s)) && s->waiting_count >= s->waiting_most) {
         pthread_mutex_unlock(&s->lock);
         refuse(f, 503, NULL, "%d requests are waiting already: try again later", s->waiting_most);
         return NULL;

@@ -150,6 +150,27 @@ static void test_refusals(server s) {
     forget(&h);
 }
 
+// A list whose first input has had a session is not refused because another request waits between two of its inputs.
+static void test_queue(void) {
+    enum { INPUTS = 400 };
+    char *many = (char *)allocate(8 * INPUTS + 64), *at = many + sprintf(many, "{\"dimensions\": 1, \"input\": [");
+    for (int i = 0; i < INPUTS; i++) at += sprintf(at, "%s\"a b\"", i ? ", " : "");
+    sprintf(at, "]}");
+    server s = serve("-m " MODEL " --context 1024 --parallel 1 --queue 1 --device cpu");
+    int fd = dial(s);
+    post_on(fd, "/v1/embeddings", many);
+    while (metric(s, "prompt_tokens_total") < 1) usleep(1000);
+    heard h = ask(s, "{\"input\": \"between\"}");
+    CHECK(h.status == 200, "one beside a list: %d %s", h.status, h.body);
+    forget(&h);
+    h = hear(fd);
+    CHECK(h.status == 200 && number(&h, "total_tokens") >= INPUTS, "a list beside another request: %d %.200s", h.status, h.body);
+    forget(&h);
+    close(fd);
+    stop(s);
+    free(many);
+}
+
 // Several clients, and completions among them: each gets what it gets alone.
 static void test_many(server s) {
     enum { CLIENTS = 8 };
@@ -324,6 +345,7 @@ int main(int argc, char **argv) {
     test_many(s);
     stop(s);
     test_limits();
+    test_queue();
     test_reranking();
     mote_session_close(session);
     mote_close(m);
