@@ -100,23 +100,25 @@ static int bind_try(binder *b, const tensor_slice *s, const tensor_encoding *e, 
     return !wrong ? 100 : !there ? 0 : there + 10 * codes;
 }
 
-/* Is the tensor with the codes there, and of the type that an encoding has? */
-static int bind_codes(binder *b, const tensor_encoding *e) {
-    bind_part_name(b, e->parts[CODES].suffix);
-    const tensor *t = bind_tensor(b, b->name);
-    return t && stored_as(t, &e->parts[CODES]);
-}
-
 /* The encoding of a matrix, by the tensors that are there: the first that has all of its own. Without one that which most
-   of is there, its codes above all, and binding says what is wrong with it. */
+   of is there, its codes above all, and binding says what is wrong with it. First those are tried whose codes are there. */
 static enum encoding bind_encoding(binder *b, const tensor_slice *s, matrix *w, const tensor **part) {
     int best = 0, found = ENCODING_F32;
-    for (int all = 0; all < 2 && !best; all++)
+    for (int all = 0; all < 2 && !best; all++) {
+        const char *suffix = "";                               /* of the codes, which several encodings call alike */
+        const tensor *codes = NULL;
         for (int e = 0; e < ENCODING_COUNT && best < 100; e++) {
-            if (e == ENCODING_QUANTISED || (!all && !bind_codes(b, tensor_encodings[e]))) continue;
+            const matrix_part *p = &tensor_encodings[e]->parts[CODES];
+            if (e == ENCODING_QUANTISED) continue;
+            if (strcmp(p->suffix, suffix)) {
+                bind_part_name(b, suffix = p->suffix);
+                codes = bind_tensor(b, b->name);
+            }
+            if (!all && (!codes || !stored_as(codes, p))) continue;
             const int fit = bind_try(b, s, tensor_encodings[e], w, part);
             if (fit > best) best = fit, found = e;
         }
+    }
     if (best < 100) bind_try(b, s, tensor_encodings[found], w, part);
     return (enum encoding)found;
 }
@@ -155,13 +157,17 @@ static void bind_ignored(binder *b) {
     }
 }
 
-/* The tensors of the stored matrix that b->name names, or of those that stand for it; counted with what config.json says of it when
-   the first slice of it is bound. */
-static enum encoding bind_stored(binder *b, const tensor_slice *s, int kept, matrix *stored, const tensor **part) {
+/* b->name becomes the family's name of a matrix, from which bind_part_name makes those of its tensors. */
+static void bind_matrix_name(binder *b, const char *where, const char *what) {
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
     const size_t n = strlen(b->name), weight = sizeof ".weight" - 1;
     b->bare = n < weight || strcmp(b->name + n - weight, ".weight");
     b->module = b->bare ? n : n - weight;
-    publish_matrix(b, s, kept, stored);
+}
+
+/* The tensors of the stored matrix that b->name names, or of those that stand for it; counted with what config.json says of it when
+   the first slice of it is bound. */
+static enum encoding bind_stored(binder *b, const tensor_slice *s, matrix *stored, const tensor **part) {
     const enum encoding e = bind_encoding(b, s, stored, part);
     const int taken = part[CODES] && part[CODES]->used;
     bind_parts(b, s, tensor_encodings[e], stored, part);
@@ -313,10 +319,13 @@ static void bind_slice(binder *b, const char *where, const char *what, const ten
     memset(&stored, 0, sizeof stored);
     stored.rows = s.rows;
     stored.cols = s.cols;
-    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    bind_matrix_name(b, where, what);
+    publish_matrix(b, &s, kept, &stored);
     bind_rank(b, &s);
-    if (b->code) return;
-    enum encoding e = bind_stored(b, &s, kept, &stored, part);
+    w->rows = slice_rows(&s);                      /* a bias is asked for by these */
+    w->cols = slice_cols(&s);
+    if (b->code || b->publishes) return;
+    enum encoding e = bind_stored(b, &s, &stored, part);
     if (e > ENCODING_BF16) s.transposed = 0;
     if (!b->code) bind_cut(b, &s, e, &stored, w);
     if (b->code) return;
@@ -337,10 +346,10 @@ static void bind_kept(binder *b, const char *where, const char *what, matrix *w,
 
 /* ---- Vectors ---- */
 
-/* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
+/* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong, or when it is only published. */
 static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matrix_part *p) {
     publish_vector(b, shape, dims, p);
-    if (b->code) return NULL;
+    if (b->code || b->publishes) return NULL;
     tensor *t = bind_tensor(b, b->name);
     if (!t) b->code = bind_missing(b, shape, dims);
     else if (!same_shape(t, shape, dims) || !stored_as(t, p)) b->code = bind_misfit(b, t, shape, dims, p);

@@ -80,13 +80,16 @@ typedef struct config_reader {
 
 enum { KEYS_MAX = 1024 };                      /* of an object: so many no config.json has */
 
-enum key_read { KEY_UNREAD, KEY_READ, KEYS_READ };     /* KEYS_READ: it is an object in which keys were looked for */
+/* KEY_BESIDE: it stands beside a text_config that was asked for it, and has none. KEYS_READ: it is an object in which keys were looked
+   for. */
+enum key_read { KEY_UNREAD, KEY_BESIDE, KEY_READ, KEYS_READ };
 
 /* The value of a key, 0: it is absent. Whatever a reader of config.json looks for, it looks for so: what remains unread is looked at last
    (families/keys.c). */
 static uint32_t config_get(config_reader *r, uint32_t object, const char *key) {
-    const uint32_t node = json_get(r->j, object, key);
+    const uint32_t node = json_get(r->j, object, key), beside = !node && object && object == r->text ? json_get(r->j, 0, key) : 0;
     r->read[object] = KEYS_READ;
+    if (beside && !r->read[beside]) r->read[beside] = KEY_BESIDE;
     if (node && !r->read[node]) r->read[node] = KEY_READ;
     return node;
 }
@@ -169,15 +172,21 @@ static void config_refuse(config_reader *r, uint32_t node, const char *key, cons
                    text, reason);
 }
 
-/* A value must be null or one of those listed, "silu|swish", which mean the same as the first. */
-static void config_must_be(config_reader *r, uint32_t node, const char *key, const char *values) {
-    if (r->code || r->j->nodes[node].type == JSON_NULL) return;
-    for (const char *value = values; *value; value += strcspn(value, "|"), value += *value == '|') {
+/* Is the node null or one of the values that are listed, "silu|swish"? */
+static int config_is_one(const json *j, uint32_t node, const char *values) {
+    int is = j->nodes[node].type == JSON_NULL;
+    for (const char *value = values; *value && !is; value += strcspn(value, "|"), value += *value == '|') {
         char one[32];
         snprintf(one, sizeof one, "%.*s", (int)strcspn(value, "|"), value);
-        if (config_is(r->j, node, one)) return;
+        is = config_is(j, node, one);
     }
-    config_refuse(r, node, key, "mote supports %.*s only", (int)strcspn(values, "|"), values);
+    return is;
+}
+
+/* It must be so. All of the values mean the same as the first. */
+static void config_must_be(config_reader *r, uint32_t node, const char *key, const char *values) {
+    if (!r->code && !config_is_one(r->j, node, values))
+        config_refuse(r, node, key, "mote supports %.*s only", (int)strcspn(values, "|"), values);
 }
 
 /* A field that must be absent, or have such a value. */

@@ -66,7 +66,7 @@ static int modules_read(const json *j, const char *dir, int *pooling, mote_error
         if (module_is(j, k, "Pooling") && !found) code = pooling_module(j, k, dir, &found, err);
         else if (!module_is(j, k, "Transformer") && !module_is(j, k, "Normalize"))
             code = fail(err, MOTE_EUNSUPPORTED, "%s/modules.json: module %.*s is not supported, expected Transformer, Pooling and Normalize",
-                        dir, (int)(type && j->nodes[type].size < 80 ? j->nodes[type].size : 0), j->text + j->nodes[type].start);
+                        dir, (int)(!type ? 0 : j->nodes[type].size < 80 ? j->nodes[type].size : 80), j->text + j->nodes[type].start);
     }
     if (!code && !found) code = fail(err, MOTE_EFORMAT, "%s/modules.json: no module pools", dir);
     if (!code) *pooling = found;

@@ -1,7 +1,8 @@
 /* checkpoint/publish.c: what a published checkpoint of a model would hold: for a model without files, a synthetic one or a folder with
-   config.json alone. The model is bound once with a binder that publishes: each tensor that its family asks for is entered into
-   the table of files, named and shaped as it is asked for, in the encoding that a quantization mix gives its module. Then the table is like
-   one of files, and is bound as those are. Knows mixes; must not know what any tensor is called, but that an MTP layer's names say so. */
+   config.json alone. The family binds the model to a binder that publishes: each tensor that it asks for is entered into the table of
+   files, named and shaped as it is asked for, in the encoding that a quantization mix gives its module, and nothing else is done. Then
+   the table is like one of files, and is bound as those are. Knows mixes; must not know what any tensor is called, but that an MTP
+   layer's names say so. */
 
 /* Enters b->name, unless it is there. */
 static void publish_tensor(binder *b, int type, const uint64_t *shape, int dims) {

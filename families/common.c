@@ -105,6 +105,9 @@ static void common_expert_count(config_reader *r, const char *key, int *count) {
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s is %d, but %s is %d", r->dir, other, *count, key, again);
 }
 
+/* Of all layers together; released models have a fourth of it. They are given memory before a tensor of them has been seen. */
+enum { MAX_EXPERTS = 1 << 17 };
+
 /* Experts in every layer, whose number and size have these keys; without a shared one unless the caller reads its size. */
 static void common_moe(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
     common_expert_count(r, experts, &e->experts);
@@ -112,6 +115,8 @@ static void common_moe(config_reader *r, const config *c, moe_shape *e, const ch
     config_int(r, size, 1, 1 << 20, &e->expert_size);
     config_get(r, r->text, "intermediate_size");       /* of dense layers, and there are none */
     common_layer_list(r, c, "mlp_layer_types", "sparse");
+    if (!r->code && (int64_t)c->layers * e->experts > MAX_EXPERTS)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: num_hidden_layers times num_experts exceeds %d", r->dir, MAX_EXPERTS);
     e->hidden = c->hidden;
     e->eps = c->eps;
 }

@@ -39,19 +39,19 @@ static const char *const idle_keys[] = {
     "*name_or_path", "_commit_hash", "_auto_class", "custom_pipelines", "tokenizer_*", "model_max_length", "model_name",
     "model_version", "license", "unsloth_*", "base_model*", "is_llama_config", "language_model_only", "quantization_config",
     "quantization", "compression_config",
-    /* ids: those that count, generation_config.json has */
-    "*_token_id", "*_token_ids", "*_token_index",
+    /* tokens: those that count, generation_config.json and the tokenizer's files have */
+    "*_token_id", "*_token_ids", "*_token_index", "bos_token", "eos_token", "pad_token", "unk_token", "chat_template",
     /* images, sound and video, which mote does not read */
     "vision_*", "image_*", "video_*", "audio_*",
     /* training */
-    "*dropout*", "*_pdrop", "initializer_range", "initializer_factor", "*aux_loss*", "*z_loss*", "router_jitter_noise",
+    "*dropout*", "*_pdrop", "initializer_range", "initializer_factor", "*aux_loss*", "*z_loss*", "router_jitter_noise", "loss_type",
     "gradient_checkpointing*", "neftune_noise_alpha", "output_router_logits", "pretraining_tp", "num_nextn_predict_layers",
     /* how something is computed, not what: kernels, caches, the type of a state */
     "use_cache", "cache_implementation", "*attn_implementation*", "*experts_implementation*", "*flash_attn*", "*flashattn*",
     "*flash_attention*", "mamba_ssm_dtype", "chunk_size_feed_forward", "torchscript", "use_bfloat16", "tf_legacy_loss",
     /* what transformers gives back, and other tasks */
-    "return_dict*", "use_return_dict", "output_attentions", "output_hidden_states", "output_scores", "is_decoder", "num_labels",
-    "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "prefix", "classifier_*",
+    "keys_to_ignore_at_inference", "return_dict*", "use_return_dict", "output_attentions", "output_hidden_states", "output_scores",
+    "is_decoder", "num_labels", "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "prefix", "classifier_*",
     /* how text is generated */
     "max_length", "min_length", "max_new_tokens", "min_new_tokens", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
     "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty",
@@ -59,8 +59,8 @@ static const char *const idle_keys[] = {
     "remove_invalid_values", "renormalize_logits", "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty",
     "generation_config",
     /* lengths that max_position_embeddings says better; windows, which are on only with use_sliding_window, or where a family reads them */
-    "max_sequence_length", "max_seq_len*", "seq_length", "seq_len", "n_ctx", "original_max_position_embeddings", "sliding_window",
-    "max_window_layers",
+    "max_sequence_length", "max_seq_len*", "seq_length", "seq_len", "sequence_length", "context_length", "n_positions", "n_ctx",
+    "original_max_position_embeddings", "sliding_window", "max_window_layers",
     /* in a rope's object: positions of images, how it was trained, and, as in transformers, what its type does not use */
     "rope_*.mrope_*", "rope_*.finetuned", "rope_*.type", "rope_*.rope_type", "rope_*.factor", "rope_*.original_max_position_embeddings",
     "rope_*.low_freq_factor", "rope_*.high_freq_factor", "rope_*.beta_fast", "rope_*.beta_slow", "rope_*.attention_factor",
@@ -86,17 +86,21 @@ static int value_is_nothing(const json *j, uint32_t node, int known) {
     return n->type == JSON_STRING ? !n->size : config_is(j, node, "false");
 }
 
-/* A key that nobody read. within: what all keys of its object begin with, "rope_scaling.", or "". */
+/* A key that nobody read. within: what all keys of its object begin with, "rope_scaling.", or "". Of two keys of one name transformers
+   takes the last; of one that is in a text_config and beside it, what is in there. */
 static void config_unread_key(config_reader *r, uint32_t object, uint32_t name, const char *within) {
     char key[128];
     const size_t n = (size_t)snprintf(key, sizeof key, "%s", within), space = sizeof key - 1 - n;
     const size_t size = json_string(r->j, name, key + n, space);
     key[n + (size < space ? size : space)] = 0;
-    const char *neutral = key_neutral(key);
-    if (value_is_nothing(r->j, name + 1, *neutral != 0) || (size <= space && key_is_idle(key))) return;
+    const int whole = strlen(key + n) == size;             /* not cut, and no NUL in it */
+    const char *neutral = whole ? key_neutral(key) : "";
+    if (value_is_nothing(r->j, name + 1, *neutral != 0) || (whole && key_is_idle(key))) return;
+    if (whole && json_get(r->j, object, key + n) != name + 1) return;
     const uint32_t text = object == r->text ? 0 : json_get(r->j, r->text, key);
-    if (text && r->read[text]) return;         /* beside a text_config: transformers takes what is in there */
-    if (*neutral) config_must_be(r, name + 1, key, neutral);
+    if ((text && r->read[text]) || (*neutral && config_is_one(r->j, name + 1, neutral))) return;
+    if (r->read[name + 1] == KEY_BESIDE) config_refuse(r, name + 1, key, "outside of text_config, where it belongs");
+    else if (*neutral) config_must_be(r, name + 1, key, neutral);
     else config_refuse(r, name + 1, key, "a key that is not known to mote");
 }
 
@@ -105,7 +109,7 @@ static void config_unread(config_reader *r, uint32_t object, const char *within)
     const json_node *nodes = r->j->nodes;
     for (uint32_t k = object + 1; !r->code && k < nodes[object].next; k = nodes[k + 1].next) {
         char inner[64];
-        if (!r->read[k + 1]) config_unread_key(r, object, k, within);
+        if (r->read[k + 1] < KEY_READ) config_unread_key(r, object, k, within);
         if (r->read[k + 1] != KEYS_READ || k + 1 == r->text) continue;
         snprintf(inner, sizeof inner, "%.*s.", nodes[k].size < 60 ? (int)nodes[k].size : 60, r->j->text + nodes[k].start);
         config_unread(r, k + 1, inner);

@@ -24,14 +24,12 @@ const char *mote_version(void) {
     return MOTE_VERSION;
 }
 
-/* Fills in the table of files that are not there with what a published checkpoint of m has, stored as a quantization mix says: binds
-   a model like it, which is thrown away. */
+/* Fills in the table of files that are not there with what a published checkpoint of m has, stored as a quantization mix says: has its
+   family ask for a model like it, which is thrown away. */
 static int model_publish(const mote_model *m, checkpoint *files, const quantization_mix *mix, mote_error *err) {
     mote_model like = *m;
     binder b;
-    mote_callbacks none;
     memset(&b, 0, sizeof b);
-    memset(&none, 0, sizeof none);
     files->shards = (shard *)calloc(1, sizeof *files->shards);
     if (!files->shards) return fail_memory(err);
     files->shard_count = 1;
@@ -41,8 +39,8 @@ static int model_publish(const mote_model *m, checkpoint *files, const quantizat
     b.m = &like;
     b.publishes = mix;
     b.err = err;
-    bind_model(&b, &none);
-    buf_free(&b.items);
+    begin_layers(&b);
+    if (!b.code) m->c.family->bind(&b);
     weights_free(&like);
     return b.code;
 }

@@ -78,7 +78,7 @@ static int read_keys(const char *path, int flags, buf *keys) {
     fclose(in);
     if (!code && text.size > KEY_FILE_MOST) code = complain(EXIT_FAILURE, "%s is longer than %d bytes", path, KEY_FILE_MOST);
     if (!code && strlen(text.data) < text.size) code = complain(EXIT_FAILURE, "%s holds a zero byte: no header can", path);
-    if (!code) count = split_keys(text.data, path, keys);
+    if (!code) count = split_keys(text.data + (strncmp(text.data, "\xef\xbb\xbf", 3) ? 0 : 3), path, keys);
     free(text.data);
     return count;
 }

@@ -34,7 +34,7 @@ typedef struct answer {
     void (*event)(struct answer *a);       /* a token's part of the answer is complete: in piece, token, calls */
     void (*scored)(struct answer *a, size_t at, size_t n);     /* n tokens of the prompt have been read, with their scores */
     void (*progress)(struct answer *a, int what);              /* PROGRESS_...; NULL: nobody asks */
-    void (*too_long)(failure *f, size_t tokens, int answer, int context);      /* says so of a prompt, with the least tokens of its answer */
+    void (*too_long)(const struct answer *a, failure *f);      /* says so of the prompt */
     void *user;
 
     buf piece[2];                          /* by channel: text that came since the last event */
@@ -449,9 +449,8 @@ static void server_slot_release(server_slot *t, answer *a, int code) {
 /* An answer needs place for one token at least. */
 static int answer_fits(answer *a, failure *f) {
     const size_t top = a->top > 0 ? (size_t)a->top : 0;
-    const int generates = a->max_tokens != 0;
-    if (a->prompt_count + (size_t)generates > (size_t)a->server->context) {
-        a->too_long(f, a->prompt_count, generates, a->server->context);
+    if (a->prompt_count + (a->max_tokens != 0) > (size_t)a->server->context) {
+        a->too_long(a, f);
         f->code = "context_length_exceeded";
         return 0;
     }

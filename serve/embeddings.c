@@ -7,7 +7,7 @@ typedef struct embeddings {
     float *numbers;                        /* [dimensions] of the input at hand */
     buf data;                              /* the inside of the answer's list */
     size_t tokens;                         /* of all inputs */
-    int index;                             /* of the input at hand */
+    int index, is_several;                 /* of the input at hand, one of a list */
 } embeddings;
 
 /* The number of a field's word: 1, 2; 0: it is not given. */
@@ -18,6 +18,10 @@ static int field_word(const fields *q, const char *key, const char *first, const
     if (json_equals(q->j, node, second)) return 2;
     refuse(q->f, 400, key, "%s must be %s or %s", key, first, second);
     return 0;
+}
+
+static void embeddings_too_long(const answer *a, failure *f) {
+    text_too_long(a, f, "input", "input", ((const embeddings *)a->user)->index);
 }
 
 static void embeddings_ask(embeddings *e) {
@@ -33,6 +37,7 @@ static void embeddings_ask(embeddings *e) {
     e->is_base64 = field_word(q, "encoding_format", "float", "base64") == 2;
     e->numbers = (float *)malloc((size_t)e->dimensions * sizeof *e->numbers);
     if (!e->numbers || x->noted.failed) refuse(q->f, 503, NULL, "out of memory");
+    x->a->too_long = embeddings_too_long;
     x->a->embeds = &e->how;
     x->a->embedding = e->numbers;
     x->a->forgets = x->a->is_raw = 1;      /* each is read from its beginning, */
@@ -62,7 +67,8 @@ static void embedding_input(embeddings *e, uint32_t input) {
     } else {
         refuse(f, 400, "input", "input must be a text, token ids, or a list of either");
     }
-    if (!f->status && !a->prompt_count) refuse(f, 400, "input", "input %d is empty", e->index);
+    if (!f->status && !a->prompt_count && e->is_several) refuse(f, 400, "input", "input %d is empty", e->index);
+    if (!f->status && !a->prompt_count) refuse(f, 400, "input", "input is empty");
 }
 
 /* As text, three bytes in four characters. */
@@ -125,7 +131,7 @@ static void serve_embeddings(server *s, connection *c, const json *j) {
     e.r.a.user = &e;
     embeddings_ask(&e);
     const uint32_t input = field(&e.r.request.q, "input");
-    const int several = input && holds_prompts(j, input);
+    const int several = e.is_several = input && holds_prompts(j, input);
     if (!input) refuse(&e.r.f, 400, "input", "input is missing");
     if (several && j->nodes[input].size > INPUTS_MOST) refuse(&e.r.f, 400, "input", "more than %d inputs", INPUTS_MOST);
     for (uint32_t k = several ? input + 1 : input; !e.r.f.status && !c->gone; k = j->nodes[k].next, e.index++) {

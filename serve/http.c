@@ -169,11 +169,11 @@ static int http_request_line(http_reader *r, const char *line, size_t n) {
     const char *end = line + n, *target = (const char *)memchr(line, ' ', n);
     const char *version = target ? (const char *)memchr(target + 1, ' ', (size_t)(end - target - 1)) : NULL;
     if (!version || !http_is_token(line, (size_t)(target - line))) return http_refuse(r, 400, "the first line is no request");
-    if (!http_copy(q->method, sizeof q->method, line, (size_t)(target - line))) return http_refuse(r, 501, "an unknown method");
-    target++;
+    const size_t method = (size_t)(target++ - line);
     if (end - version != 9 || memcmp(version, " HTTP/", 6) || version[7] != '.' || version[6] < '0' || version[6] > '9' ||
         version[8] < '0' || version[8] > '9')
-        return http_refuse(r, 400, "the first line is no request");
+        return http_refuse(r, 400, "the first line is no request");     /* it may be anything: the log has none of it */
+    if (!http_copy(q->method, sizeof q->method, line, method)) return http_refuse(r, 501, "an unknown method");
     if (version[6] != '1') return http_refuse(r, 505, "HTTP/1.1 and 1.0 are spoken here");
     q->version = version[8] > '0';
     q->closes = !q->version;

@@ -3,12 +3,13 @@
 
 enum { LOG_NOTHING, LOG_TEXT, LOG_JSON };
 
-/* The text with \u... for control characters and for what shows the text around it in another order; U+FFFD for what is no UTF-8. */
+/* The text with \u... for control characters, for what ends a line and for what shows the text around it in another order; U+FFFD for
+   what is no UTF-8. */
 static void put_line(buf *out, const char *text, size_t n) {
     const char *end = text + n;
     while (text < end) {
         const uint32_t c = utf8_next(&text, end);
-        if (c == '\n' || c == '\t' || steers_terminal((int32_t)c)) putf(out, "\\u%04x", (unsigned)c);
+        if (c == '\n' || c == '\t' || c == 0x2028 || c == 0x2029 || steers_terminal((int32_t)c)) putf(out, "\\u%04x", (unsigned)c);
         else utf8_put(out, c);
     }
 }

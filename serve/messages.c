@@ -184,8 +184,10 @@ static void messages_prompt(request *x) {
     ask_render(x);
 }
 
-static void messages_too_long(failure *f, size_t tokens, int answer, int context) {
-    refuse(f, 400, NULL, "prompt is too long: %zu tokens > %d maximum, with %d for the answer", tokens + (size_t)answer, context, answer);
+static void messages_too_long(const answer *a, failure *f) {
+    const int least = a->max_tokens != 0;
+    refuse(f, 400, NULL, "prompt is too long: %zu tokens > %d maximum, with %d for the answer", a->prompt_count + (size_t)least, a->server->context,
+           least);
 }
 
 static void messages_request(reply *r) {

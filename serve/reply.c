@@ -48,9 +48,15 @@ static void reply_name(char *to, size_t capacity, const char *prefix) {
     snprintf(to, capacity, "%s%08lx%08llx", prefix, (unsigned long)time(NULL), (unsigned long long)n);
 }
 
-static void openai_too_long(failure *f, size_t tokens, int answer, int context) {
+static void openai_too_long(const answer *a, failure *f) {
     refuse(f, 400, NULL, "This model's maximum context length is %d tokens. However, your request has %zu tokens, and its answer at least %d. "
-                         "Please reduce the length of the prompt.", context, tokens, answer);
+                         "Please reduce the length of the prompt.", a->server->context, a->prompt_count, a->max_tokens != 0);
+}
+
+/* The same of one of several texts, which have no answer. field: the list; what: a word for what it holds. */
+static void text_too_long(const answer *a, failure *f, const char *field, const char *what, int index) {
+    refuse(f, 400, field, "This model's maximum context length is %d tokens. However, %s %d has %zu tokens. Please reduce the length of the prompt.",
+           a->server->context, what, index, a->prompt_count);
 }
 
 static void reply_open(reply *r, server *s, connection *c, const json *j, const char *prefix) {

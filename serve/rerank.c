@@ -100,6 +100,10 @@ static void rerank_prompt(rerank *k) {
     buf_free(&text);
 }
 
+static void rerank_too_long(const answer *a, failure *f) {
+    text_too_long(a, f, "documents", "the prompt of document", ((const rerank *)a->user)->count);
+}
+
 /* The prompt has been read. */
 static void rerank_scored(answer *a, size_t at, size_t n) {
     rerank *k = (rerank *)a->user;
@@ -140,6 +144,7 @@ static void serve_rerank(server *s, connection *c, const json *j) {
     memset(&k, 0, sizeof k);
     reply_open(&k.r, s, c, j, "rank-");
     k.r.a.user = &k;
+    k.r.a.too_long = rerank_too_long;
     k.r.a.scored = rerank_scored;
     k.r.a.forgets = k.r.a.is_raw = 1;
     k.r.a.max_tokens = 0;

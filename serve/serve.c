@@ -310,7 +310,7 @@ static int command_serve(options *o) {
     catch_interrupt(1);
     if (!code) code = open_model(o, MOTE_EVERYTHING, &model);
     if (!code && !mote_model_info(model)->chat_template)
-        on_log(NULL, "no chat template that mote knows: only /v1/completions and /v1/embeddings will answer");
+        on_log(NULL, "no chat template that mote knows: chats will be refused, but not /v1/completions, /v1/embeddings and /v1/rerank");
     if (!code) code = serve_model(model, asked, o, &plan, &rules);
     mote_close(model);
     access_close(&rules);

@@ -22,6 +22,8 @@ static void completion_prompt(answer *a, const json *j, uint32_t prompt, const c
         a->prompt = text ? token_list(a->server->model, text, n, 1, -1, &a->prompt_count, &error) : NULL;
         free(text);
         if (!a->prompt && !refuse_error(f, &error)) refuse(f, 503, NULL, "out of memory");
+    } else if (j->nodes[prompt].type != JSON_ARRAY) {
+        refuse(f, 400, name, "%s must be a text or token ids", name);
     } else {
         buf ids = {NULL, 0, 0, 0};
         if (!node_ids(j, prompt, mote_model_info(a->server->model)->vocab_size, &ids))

@@ -75,6 +75,17 @@ static const chat_marks chat_families[] = {
      .turn = "<|", .turn_end = "</s>", .line_end = "\n", .user = "<|user|>\n", .answer = "<|assistant|>\n",
      WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
 };
+#undef CHATML
+#undef THINKING
+#undef RESULT_TAGS
+#undef CALL_MARKS
+#undef JSON_KEYS
+#undef CALL_TAGS
+#undef QWEN_IMAGES
+#undef NO_THINKING
+#undef NO_RESULTS
+#undef NO_CALLS
+#undef NO_IMAGES
 
 enum { CHAT_FAMILY_COUNT = sizeof chat_families / sizeof *chat_families };
 

@@ -65,6 +65,12 @@ static void test_config_sizes(void) {
         const char *none[3] = {NULL};
         if (strcmp(fields[i], "linear_num_key_heads")) check_open(fields[i], MOTE_WEIGHTS_ONLY, BAD, none);
     }
+    const char *many[3] = {CONFIG, "num_hidden_layers times num_experts"};
+    temp_fixture(TIED);                                       // no tensor says that there are so many, and they would be given memory
+    config_set("num_hidden_layers", "4096");
+    config_set("num_experts", "64");
+    check_open("experts", MOTE_WEIGHTS_ONLY, NOT, many);
+    check_plan("experts", NOT, many);
     for (int shared = 0; shared < 2; shared++) {              // rows of all experts: more than an int counts
         const char *field = shared ? "shared_expert_intermediate_size" : "moe_intermediate_size";
         const char *needles[3] = {CONFIG, "num_experts"};
@@ -474,6 +480,11 @@ static void test_unread(void) {
         {"'attention_dropout':0.1,'resid_pdrop':0.1,'initializer_range':0.04,'use_cache':true,'torch_dtype':'bfloat16','dtype':'float32'", NULL},
         {"'_name_or_path':'a/b','_attn_implementation_autoset':true,'architectures':['X'],'id2label':{'0':'A'},'pretraining_tp':2", NULL},
         {"'max_window_layers':28,'router_aux_loss_coef':0.001,'repetition_penalty':1.1,'quantization':{'bits':4,'group_size':64}", NULL},
+        {"'rope_theta':2,'rope_theta':1e4,'rope_scaling':{'type':'linear','factor':2},'rope_scaling':null", NULL},
+        {"'new_scale':2,'new_scale':null", NULL},
+        {"'new_scale':null,'new_scale':2", "new_scale is 2, a key"},
+        {"'use_cache\\u0000':1", "a key that is not known to mote"},
+        {"'eos_token':'</s>','pad_token':'<unk>','n_positions':4096,'loss_type':'ForCausalLM'", NULL},
         {"'activation':'swiglu'", NULL},
         {"'activation':'relu2'", "activation is relu2, mote supports swiglu only"},
         {"'hidden_act':0", "hidden_act is 0, mote supports silu only"}};
@@ -494,7 +505,10 @@ static void test_unread(void) {
 static void test_unread_beside(void) {
     static const struct { const char *top, *text, *refused; } cases[] = {
         {"\"hidden_size\":99,\"num_experts\":0,\"rope_theta\":123,", "\"rope_theta\":10000.0,", NULL},
-        {"\"rope_theta\":123,", "", "rope_theta is 123, a key that is not known to mote"},
+        {"\"rope_theta\":123,", "", "rope_theta is 123, outside of text_config, where it belongs"},
+        {"\"rope_theta\":null,\"sliding_window\":64,\"hidden_act\":\"silu\",", "", NULL},
+        {"\"rope_parameters\":{\"rope_type\":\"yarn\"},", "", "rope_parameters is an object, outside of text_config, where it belongs"},
+        {"\"mtp_num_hidden_layers\":1,", "", "mtp_num_hidden_layers is 1, outside of text_config"},
         {"\"vision_config\":{\"depth\":2},\"image_token_id\":5,\"language_model_only\":true,", "", NULL},
         {"\"new_scale\":2,", "", "new_scale is 2"},
         {"", "\"new_scale\":2,", "new_scale is 2"},
@@ -719,7 +733,8 @@ static void test_published_configs(void) {
                                            "Qwen--Qwen3-32B-FP8-Static-PerTensor_config.json",
                                            "Qwen--Qwen3-Next-80B-A3B-Thinking_config.json",
                                            "InferSim--qwen3-next-80B-A3B_config.json", "mistralai--Mixtral-8x7B-v0.1_config.json",
-                                           "mistralai--Mixtral-8x22B-v0.1_config.json", "meta-llama--Meta-Llama-3.1-8B_config.json"};
+                                           "mistralai--Mixtral-8x22B-v0.1_config.json", "meta-llama--Meta-Llama-3.1-8B_config.json",
+                                           "openai--gpt-oss-20b_config.json", "openai--gpt-oss-120b_config.json"};
     char dir[512];
     int refused = 0, opened = 0;
     if (!test_data_dir()) {

@@ -122,7 +122,7 @@ static void seed_tokenizer(buf *out) {
     char text[64];
     seed_json(out, "{'normalizer':{'type':'NFC'},'pre_tokenizer':{'type':'ByteLevel','add_prefix_space':false,"
               "'trim_offsets':true,'use_regex':true},'added_tokens':[{'id':259,'content':'<a>','special':true},"
-              "{'id':260,'content':'ab','normalized':true}],'model':{'type':'BPE','merges':['a b',['b','c'],'ab c'],"
+              "{'id':260,'content':'<b>','normalized':true}],'model':{'type':'BPE','merges':['a b',['b','c'],'ab c'],"
               "'vocab':{'ab':256,'bc':257,'abc':258");
     for (unsigned byte = 0, moved = 256; byte < 256; byte++) {
         int plain = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
@@ -147,6 +147,16 @@ static void seed_spaces(buf *out) {
         buf_text(out, text);
     }
     buf_text(out, "}}}");
+}
+
+// Edits begin at what opens: an edited seed that does not says nothing of what comes after.
+static void tokenizer_must_open(int seed) {
+    tokenizer *t = NULL;
+    mote_error err;
+    write_temp("tokenizer.json", &seeds[seed]);
+    must(!tokenizer_open(&t, temp_dir, &err), err.message);
+    tokenizer_free(t);
+    remove_temp();
 }
 
 static void start_session(void) {
@@ -193,6 +203,9 @@ static void start(void) {
     load_seed(SEED_POOLING, EMBEDDING, POOLING);
     seed_tokenizer(&seeds[SEED_TOKENIZER]);
     seed_spaces(&seeds[SEED_SPACES]);
+    tokenizer_must_open(SEED_TOKENIZER);
+    tokenizer_must_open(SEED_DEMO_TOKENIZER);
+    tokenizer_must_open(SEED_SPACES);
     seed_json(&seeds[SEED_REQUEST],
               "{'messages':[{'role':'system','content':'Be brief.'},{'role':'user','content':[{'type':'text','text':"
               "'h\\u00e9'},{'type':'image'}]},{'role':'assistant','content':'<think>\\nt\\n</think>\\n\\na',"

@@ -113,14 +113,13 @@ static void shapes_refused(const char *name) {
     for (int e = 0; e < EXECUTOR_KINDS; e++) {
         EXPECT(MOTE_OK, check_features(m, "DIR", (enum executor_kind)e, executor_features, &failure));
         for (int f = FEATURE_NONE + 1; f < FEATURE_COUNT; f++) {
-            feature_set on[EXECUTOR_KINDS], asked = 0;
+            feature_set on[EXECUTOR_KINDS];
             char want[200], hint[40];
             int first = -1;
             for (int i = m->c.layers; i >= 0; i--) {
                 const layer *l = model_layer(m, i);
                 const feature_set of = i < m->c.layers + m->has_mtp ? sublayer_features(&l->mixer) | sublayer_features(&l->ffn) : 0;
                 if (of & feature_bit((enum feature)f)) first = i;
-                asked |= of;
             }
             for (int nobody = 0; nobody < 2; nobody++) {
                 memcpy(on, executor_features, sizeof on);

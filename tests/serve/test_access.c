@@ -178,7 +178,7 @@ static void test_reread(void) {
     snprintf(arguments, sizeof arguments, "--api-key-file %s --context 1024 --parallel 1", path);
     server s = serve_logged("MOTE_API_KEY=other", arguments);
     check_key(s, "X-Api-Key: ", "one", 200);
-    temp_write("key", "two\r\n\n\nthree", 12);
+    temp_write("key", "\xef\xbb\xbf" "two\r\n\n\nthree", 15);         // as editors of Windows write it
     check_key(s, "X-Api-Key: ", "two", 401);
     kill(s.pid, SIGHUP);
     wait_said("read again, 2 keys", 1);

@@ -114,7 +114,7 @@ static void test_ids(server s) {
 
 static void test_refusals(server s) {
     static const struct { const char *body, *field, *says; } wrong[] = {
-        {"{}", "input", "input is missing"}, {"{\"input\": null}", "input", "input is missing"}, {"{\"input\": []}", "input", "input 0 is empty"},
+        {"{}", "input", "input is missing"}, {"{\"input\": null}", "input", "input is missing"}, {"{\"input\": []}", "input", "input is empty"},
         {"{\"input\": [\"a\", []]}", "input", "input 1 is empty"}, {"{\"input\": 5}", "input", "input must be a text, token ids"},
         {"{\"input\": {\"text\": \"a\"}}", "input", "input must be a text, token ids"}, {"{\"input\": [\"a\", 5]}", "input", "input must be a text, token ids"},
         {"{\"input\": [5, \"a\"]}", "input", "input 0 must be token ids"}, {"{\"input\": [[5], [320]]}", "input", "input 1 must be token ids of the vocabulary, which has 320"},
@@ -140,7 +140,9 @@ static void test_refusals(server s) {
     for (int i = 0; i < 1100; i++) at += sprintf(at, "%d ", i % 10);
     sprintf(at, "\"]}");
     h = ask(s, many);
-    CHECK(h.status == 400 && strstr(h.body, "context_length_exceeded") && strstr(h.body, "maximum context length is 1024"), "a long text: %d %s", h.status, h.body);
+    CHECK(h.status == 400 && strstr(h.body, "context_length_exceeded") && strstr(h.body, "maximum context length is 1024 tokens. However, input 1 has "),
+          "a long text: %d %s", h.status, h.body);
+    CHECK(strstr(h.body, "\"param\": \"input\"") && !strstr(h.body, "answer"), "the field of a long text: %s", h.body);
     forget(&h);
     free(many);
     h = get(s, "/v1/embeddings");
@@ -287,7 +289,8 @@ static void test_rerank_refusals(server s, server other) {
     for (int i = 0; i < 1100; i++) at += sprintf(at, "%d ", i % 10);
     sprintf(at, "\"]}");
     heard h = post(s, "/v1/rerank", many);
-    CHECK(h.status == 400 && strstr(h.body, "context_length_exceeded"), "a long document: %d %s", h.status, h.body);
+    CHECK(h.status == 400 && strstr(h.body, "context_length_exceeded") && strstr(h.body, "the prompt of document 1 has "), "a long document: %d %s", h.status,
+          h.body);
     forget(&h);
     free(many);
     h = post(other, "/v1/rerank", "{\"query\": \"a\", \"documents\": [\"b\"]}");

@@ -517,11 +517,21 @@ static void test_log_json(void) {
     h = post(s, "/v1/completions", "{\"prompt\": \"x\", \"top_p\": \"\\u001b[2J\", \"n\": 2}");
     forget(&h);
     CHECK(fgets(line, sizeof line, said) && logged(line, "status") == 400 && strstr(line, "\"field\": \"top_p\", \"reason\": \"top_p must be"), "%s", line);
-    h = post(s, "/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"\\u001b\\u009b\\u202e\\u007f\\n\\\"\"}]}]}");
+    h = post(s, "/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"\\u001b\\u009b\\u202e\\u2028\\u007f\\n\\\"\"}]}]}");
     forget(&h);
-    CHECK(fgets(line, sizeof line, said) && strstr(line, "of type \\\" \\u009b\\u202e\\u007f \\\""), "controls: %s", line);
+    CHECK(fgets(line, sizeof line, said) && strstr(line, "of type \\\" \\u009b\\u202e\\u2028\\u007f \\\""), "controls: %s", line);
     for (const char *p = line; *p; p++) CHECK((unsigned char)*p >= 0x20 || (*p == '\n' && !p[1]), "a control character: %s", line);
     int one = dial(s);
+    tell(one, "secret of a message\r\n\r\n", 23);        // what a body that is longer than it says would be
+    h = hear(one);
+    CHECK(h.status == 400 && fgets(line, sizeof line, said) && strstr(line, "\"method\": null") && !strstr(line, "secret"), "%d %s", h.status, line);
+    forget(&h);
+    close(one);
+    h = post(s, "/v1/completions", "{\"prompt\": {\"text\": \"x\"}}");
+    CHECK(h.status == 400 && strstr(h.body, "prompt must be a text or token ids"), "%d %s", h.status, h.body);
+    forget(&h);
+    CHECK(fgets(line, sizeof line, said) && strstr(line, "\"field\": \"prompt\""), "%s", line);
+    one = dial(s);
     post_on(one, "/v1/completions", "{\"prompt\": \"Once\", \"max_tokens\": 300, \"ignore_eos\": true, \"stream\": true}");
     char head_of_it;
     CHECK(recv(one, &head_of_it, 1, MSG_PEEK) == 1, "no stream");      // it has its place in the queue

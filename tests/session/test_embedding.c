@@ -386,6 +386,8 @@ static const beside besides[] = {                            // modules, config,
     {"[" MODULE("Pooling", "1_Pooling") ", " MODULE("Pooling", "1_Pooling") "]", NULL, 0, MOTE_EUNSUPPORTED, "Pooling is not supported"},
     {"[" MODULE("Pooling", "9_Pooling") "]", NULL, 0, MOTE_EIO, "9_Pooling/config.json"},
     {"{}", NULL, 0, MOTE_EFORMAT, "modules.json: not a JSON list"},
+    {"[" MODULE("Long_name_of_a_module_that_is_of_no_use_to_anybody_but_this_test_which_wants_it_told", "") "]", NULL, 0, MOTE_EUNSUPPORTED,
+     "module sentence_transformers.models.Long_name_of_a_module_that"},
     {"[7, \"x\"]", NULL, 0, MOTE_EUNSUPPORTED, "is not supported, expected Transformer"},
     {"", NULL, 0, MOTE_EFORMAT, "modules.json"}};
 
