@@ -82,10 +82,10 @@ static const chat_marks chat_families[] = {
 #undef JSON_KEYS
 #undef CALL_TAGS
 #undef QWEN_IMAGES
-#undef NO_THINKING
-#undef NO_RESULTS
-#undef NO_CALLS
-#undef NO_IMAGES
+#undef WITHOUT_THINKING
+#undef WITHOUT_RESULTS
+#undef WITHOUT_CALLS
+#undef WITHOUT_IMAGES
 
 enum { CHAT_FAMILY_COUNT = sizeof chat_families / sizeof *chat_families };
 
