@@ -100,10 +100,11 @@ static double shape_value(const void *shape, const shape_field *fields, int i) {
     return fields[i].is_float ? (double)real : whole;
 }
 
-/* Makes a shape of that kind large enough for another one. */
+/* Makes a shape of that kind large enough for another one. What is not widened becomes the other's: where all layers are alike, as in
+   a selftest, the largest shape is theirs. */
 static void shape_widen(void *largest, const void *shape, const shape_field *fields, int count) {
     for (int i = 0; i < count; i++)
-        if (fields[i].widen == WIDEN_MAX && shape_value(shape, fields, i) > shape_value(largest, fields, i))
+        if (fields[i].widen == WIDEN_NONE || shape_value(shape, fields, i) > shape_value(largest, fields, i))
             memcpy((char *)largest + 4 * i, (const char *)shape + 4 * i, 4);
 }
 

@@ -57,7 +57,7 @@ static void shapes_fingerprint(void) {
     config_free(&c);
 }
 
-// A field that is widened is the largest of all layers; others stay as they are. Whatever may be told is at most LAYER_SIZES numbers.
+// A field that is widened is the largest of all layers; others are the last one's. Whatever may be told is at most LAYER_SIZES numbers.
 static void shapes_widening(void) {
     for (int k = 0; k < LAYER_KIND_COUNT; k++) {
         const shape_field *row = layer_fields[k].row;
@@ -73,7 +73,7 @@ static void shapes_widening(void) {
         shape_widen(&most, &one, row, layer_fields[k].count);
         for (int i = 0; i < layer_fields[k].count; i++) {
             const double a = shape_value(&one, row, i), b = shape_value(&two, row, i);
-            CHECK(shape_value(&most, row, i) == (row[i].widen == WIDEN_NONE ? 0 : a > b ? a : b), "%s.%s", layer_kind_names[k], row[i].name);
+            CHECK(shape_value(&most, row, i) == (row[i].widen == WIDEN_NONE || a > b ? a : b), "%s.%s", layer_kind_names[k], row[i].name);
         }
         CHECK(layer_fields[k].count <= LAYER_SIZES, "%s: %d fields", layer_kind_names[k], layer_fields[k].count);
     }

@@ -59,8 +59,12 @@ static void check_mixer(traced *t, const mote_traced *v) {
     const int tokens = v->token + 1;
     if (!strcmp(v->name, "attention")) {
         CHECK(v->count == a->heads * tokens && within(v->values, v->count, 0, 1), "%s: %d weights of attention", t->folder, v->count);
-        for (int h = 0; h < a->heads; h++)
-            CHECK(fabs(sum_of(v->values + h * tokens, tokens) - 1) < 1e-12, "%s: head %d looks at more or less than all", t->folder, h);
+        for (int h = 0; h < a->heads; h++) {
+            const double sum = sum_of(v->values + h * tokens, tokens);             /* a sink has the rest */
+            CHECK(a->sinks ? sum > 0 && sum < 1 : fabs(sum - 1) < 1e-12, "%s: head %d looks at more or less than all", t->folder, h);
+            if (a->window && tokens > a->window)
+                CHECK(sum_of(v->values + h * tokens, tokens - a->window) == 0, "%s: head %d sees beyond its window", t->folder, h);
+        }
     } else if (!strcmp(v->name, "gate")) {
         CHECK(a->gated && v->count == a->heads * a->head_dim && within(v->values, v->count, 0, 1), "%s: %d gates", t->folder, v->count);
     } else if (!strcmp(v->name, "decay") || !strcmp(v->name, "beta")) {
