@@ -37,8 +37,8 @@ enum {
 
 typedef struct attention_gpu {
     handoff link;
-    attention_shape shape;
     int q_per_kv;                /* query heads of a kv head */
+    attention_shape shape;
     const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
     const step_parameters *step;
     int sequences, one_each;     /* of a pass, see attend_sequence; 0: one. one_each: of one row each */

@@ -32,8 +32,9 @@
 
 typedef struct attention_prefill {
     attention_shape shape;       /* one that attention_prefill_fits */
-    int T, position;             /* token rows, at least 1; position of row 0. They must not share eight bytes: loaded as a pair, they */
-    int kv_only;                 /* cost sm_90a spills. kv_only: only append k and v */
+    int kv_only;                 /* only append k and v */
+    int T, position;             /* token rows, at least 1; position of row 0. They must not share eight bytes: loaded as a pair, they
+                                    cost sm_90a spills */
     const float *qg;             /* [T][heads][attention_q_size] q | gate as projected; unused with kv_only */
     const float *k_new, *v_new;  /* [T][kv_heads][head_dim] as projected */
     const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
@@ -46,6 +47,7 @@ typedef struct attention_prefill {
     float *out_scale;            /* [heads][head_dim / 64][T] powers of two: gemm_act_scale */
     int warps;                   /* of a block: attention_prefill_warps */
 } attention_prefill;
+static_assert(offsetof(attention_prefill, position) % 8 == 0, "T and position share eight bytes");
 
 /* ---- norms, rotation, KV append ----------------------------------------------------------------------------------- */
 

@@ -95,7 +95,7 @@ int main(int argc, char **argv) {
     test_attention(8, 2, 16, 16, 0, 40, 7, pools);
     test_attention(6, 2, 16, 16, 0, 40, 1000, pools);         // a window that ends nothing: sinks alone
     test_attention(5, 1, 20, 4, 1, 2 * SPAN + 100, 24, pools);       // spans that are before the window
-    test_attention(4, 1, 16, 16, 0, 2 * SPAN + 100, SPAN + 24, pools);
+    test_attention(4, 1, 16, 16, 1, 2 * SPAN + 100, SPAN + 24, pools);
     test_kv_scales(pools);
     test_attention_extremes(pools[0]);
     test_moe_choose();
