@@ -114,7 +114,9 @@ def messages(url):
     assert c.messages.create(model="demo", max_tokens=60, messages=ASK, **GREEDY, stop_sequences=[" point"]).stop_sequence == " point"
     begun = ASK + [{"role": "assistant", "content": "FP8 is a floating"}]
     assert c.messages.create(model="demo", max_tokens=9, messages=begun, **GREEDY).content[0].text.startswith(" point number")
-    refused(lambda: c.messages.create(model="demo", max_tokens=0, messages=ASK), anthropic.BadRequestError, "max_tokens")
+    refused(lambda: c.messages.create(model="demo", max_tokens=-1, messages=ASK), anthropic.BadRequestError, "max_tokens")
+    m = c.messages.create(model="demo", max_tokens=0, messages=ASK)                     # reads the prompt alone
+    assert not m.content and m.stop_reason == "max_tokens" and m.usage.output_tokens == 0, m
     refused(lambda: c.messages.create(model="demo", max_tokens=1, messages=[{"role": "user", "content": "x " * 9000}]), anthropic.BadRequestError,
             "prompt is too long")
 
