@@ -378,9 +378,10 @@ static void encode_late(encoder *e, const text_piece *piece) {
     e->text.size = 0;
     whole.count = 0;                       /* what is from outside no longer counts */
     put_spaces(e, &whole);
+    if (e->text.failed || !e->text.size) return;
     whole.p = e->text.data;
     whole.end = whole.p + e->text.size;
-    if (!e->text.failed && e->text.size) encode_words(e, &whole);
+    encode_words(e, &whole);
 }
 
 /* One piece of text. NFC moves its bytes, so that the tokens to be found after it are found only where the whole piece is

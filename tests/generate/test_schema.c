@@ -592,7 +592,7 @@ static void test_hostile(void) {
 // Damaged schemas: refused, or a shape that leads to an end or goes on.
 static void test_random(void) {
     int taken = 0, refused = 0;
-    for (int i = 0; i < (test_brief ? 200 : 4000); i++) {
+    for (int i = 0; i < (test_brief ? 800 : 4000); i++) {
         const fixture *from = &fixtures[random_int(0, fixture_count - 1)];
         char *text = strdup(from->schema);
         followed x;
