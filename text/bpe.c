@@ -6,7 +6,7 @@
    tokenizer.json writes bytes as letters of a 256-letter alphabet; here tokens are plain bytes from the start. Ids come
    from the vocabulary alone: ranks and ids are not in the same order in every model. Added tokens are found in the text
    before anything else, those marked "normalized" between these and after normalisation, their own texts normalised too: where that
-   puts a space in front, such a token is found only behind a space or at a piece's beginning, which it then includes.
+   puts a space in front, such a token is found only after a space or at a piece's beginning, which it then includes.
 
    Text from outside (a user's, a tool's) never becomes an added token. Those steer the model: "</tool_response>" in a
    tool's answer must stay text. The caller says which ranges of a text are from outside, and an added token is found

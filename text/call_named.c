@@ -1,5 +1,5 @@
 /* text/call_named.c: a call with its name in front, Mistral Small 3's: f[CALL_ID]123456789[ARGS]{"x": 1}. Models leave the marks out, and
-   write several behind one [TOOL_CALLS]. */
+   write several after one [TOOL_CALLS]. */
 
 static const char named_id[] = "[CALL_ID]", named_arguments[] = "[ARGS]";
 
@@ -20,7 +20,7 @@ static int named_head(call_reader *c, slice text, int end) {
     return CALL_WHOLE;
 }
 
-/* Whether another call follows at once, or behind a comma or a semicolon: 1, and c->at is there; -1: it may. */
+/* Whether another call follows at once, or after a comma or a semicolon: 1, and c->at is there; -1: it may. */
 static int named_follows(call_reader *c, slice text, int end) {
     enum { MOST = 128 };
     size_t at = 0, size = 0;

@@ -121,8 +121,8 @@ static void call_begin(call_reader *c, const json *tools, size_t opened) {
     mend_begin(&c->arguments.mender, 0);
 }
 
-/* Looks for a call behind a text that follows the mark: one on a line of its own, or behind a colon or in a list. *at: where it, or
-   what is around it, begins. Not behind another mark. 0: there is none; -1: it may come. */
+/* Looks for a call after a text that follows the mark: one on a line of its own, or after a colon or in a list. *at: where it, or
+   what is around it, begins. Not after another mark. 0: there is none; -1: it may come. */
 static int call_seek(const call_reader *c, slice text, int end, size_t *at) {
     enum { MOST = 512 };
     size_t last = c->opened + MOST;

@@ -279,7 +279,7 @@ static void test_order(server s) {
     CHECK(h.status == 200 && end && !*end && count_of_text(h.body, "\"document\": {\"text\": ") == 5 && strstr(h.body, "{\"text\": \"a\\u0000b <|im_end|>\"}"), "%s", h.body);
     for (int i = 0; i < 5; i++, last = score) {
         score = score_at(&h, i, &index);
-        CHECK(index >= 0 && index < 5 && score == alone[index] && score <= last, "place %d: document %d with %g, alone %g, behind %g", i, index, score, alone[index], last);
+        CHECK(index >= 0 && index < 5 && score == alone[index] && score <= last, "place %d: document %d with %g, alone %g, after %g", i, index, score, alone[index], last);
         CHECK(index != 4 || seen & 1, "of equal documents the first comes first");
         seen |= 1 << index;
     }
