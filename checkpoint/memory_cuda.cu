@@ -110,7 +110,7 @@ static int cuda_complete(binder *b, mote_error *err) {
 
 /* ---- The table ---- */
 
-static int prefill_from(const mote_model *m);                  /* run/prefill.cu */
+static int prefill_from(const mote_model *m);                  /* run/cuda/prefill.cu */
 
 static void cuda_describe(mote_model *m) {
     m->info.prefill_from = prefill_from(m);

@@ -44,7 +44,7 @@ typedef struct gpu_sampling {
     const sampling_parameters *parameters;                   /* device */
     int parameters_step;         /* from a sequence's to the next one's: 1; 0: all have the same */
     int sequences;               /* of a pass of several; 0: one */
-    int turns;                   /* gpu_accept: its rows are those of so many blocks in turn (run/turns.cu); 0: T of one step */
+    int turns;                   /* gpu_accept: its rows are those of so many blocks in turn (run/cuda/turns.cu); 0: T of one step */
     const uint8_t *sequence_of;  /* device: of each row; NULL: row i is of sequence i */
     const int32_t *rows;         /* device: [T] which of the logits a row is; NULL: its own number */
     const float *logits;         /* device: [..][stride] */

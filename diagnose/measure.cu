@@ -1,5 +1,5 @@
 /* diagnose/measure.cu: times steps on a GPU, by CUDA events, and describes the kernels that ran. It captures graphs with
-   the functions of run/step.cu, and overwrites the session's state. Nothing but the diagnose calls of the API uses it.
+   the functions of run/cuda/step.cu, and overwrites the session's state. Nothing but the diagnose calls of the API uses it.
 
    A step cut down to some stages computes nothing of use, but touches the same memory in the same order. So the caller
    empties the timeline before and after. */

@@ -11,7 +11,7 @@
    SHAPE makes of that the struct and its rows. What goes through all fields reads the rows: widening, features, the fingerprint of saved
    sessions, mote_info. So whoever adds a field adds it here alone, and to what computes with it. */
 
-/* What a layer may ask for, and which executors do it: run/cpu.c; run/step.cu; run/prefill.cu, without which prompts are decoded. A layer
+/* What a layer may ask for, and which executors do it: run/cpu/forward.c; run/cuda/step.cu; run/cuda/prefill.cu, without which prompts are decoded. A layer
    that asks for what its device has not is refused by these words. Of what no field can say, a kind's name_features tells. */
 #define FEATURES(X)                                                                                                                  \
     /* name            CPU step prefill  "layer 3: ... are not supported on a GPU" */                                                 \

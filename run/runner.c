@@ -3,7 +3,7 @@
    time; calls of others meet (run/meeting.c).
 
    Knows the model and its layers. It does not know what tokens mean, nor where a timeline ends: a block says what is to be
-   computed. What a device does is a table of functions, an executor: run/cpu.c, run/cuda.cu. */
+   computed. What a device does is a table of functions, an executor: run/cpu/forward.c, run/cuda/resident.cu. */
 
 enum { MAX_CHUNK = 8192 };       /* token rows of a prompt's pass */
 

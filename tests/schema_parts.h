@@ -12,16 +12,16 @@ static int tokenizer_is_added(const tokenizer *t, int32_t id) { return t != NULL
 static int is_eos(const mote_model *m, int32_t id);
 
 #include "../generate/vocabulary.c"
-#include "../generate/decimal.c"
-#include "../generate/pattern.c"
-#include "../generate/automaton.c"
-#include "../generate/schema.c"
-#include "../generate/schema_values.c"
-#include "../generate/compile.c"
-#include "../generate/schema_kinds.c"
-#include "../generate/follow.c"
-#include "../generate/follow_values.c"
-#include "../generate/call.c"
-#include "../generate/mask.c"
+#include "../generate/grammar/decimal.c"
+#include "../generate/grammar/pattern.c"
+#include "../generate/grammar/automaton.c"
+#include "../generate/grammar/schema.c"
+#include "../generate/grammar/schema_values.c"
+#include "../generate/grammar/compile.c"
+#include "../generate/grammar/schema_kinds.c"
+#include "../generate/grammar/follow.c"
+#include "../generate/grammar/follow_values.c"
+#include "../generate/grammar/call.c"
+#include "../generate/grammar/mask.c"
 
 #endif

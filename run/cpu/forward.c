@@ -1,4 +1,4 @@
-/* run/cpu.c: the forward pass on the CPU: the token rows of one session or of several through all layers, each of which adds a mixer
+/* run/cpu/forward.c: the forward pass on the CPU: the token rows of one session or of several through all layers, each of which adds a mixer
    and an FFN to the residual x; the MTP layer after them. The executor of a model whose weights are in host memory.
 
    Only mixers know which session a row is of (token_sequence); all else takes the rows as they are, and reads each weight once for all

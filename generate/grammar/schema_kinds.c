@@ -1,4 +1,4 @@
-/* generate/schema_kinds.c: what a set of schemas allows, kind by kind, and a whole schema: schema_open. The keywords are
+/* generate/grammar/schema_kinds.c: what a set of schemas allows, kind by kind, and a whole schema: schema_open. The keywords are
    compile.c's. */
 
 /* The values of the first enum or const of a case: how many, and the first one's JSON node. */

@@ -1,4 +1,4 @@
-/* generate/mask.c: which words of a vocabulary may come next in a text that is followed through a schema. */
+/* generate/grammar/mask.c: which words of a vocabulary may come next in a text that is followed through a schema. */
 
 /* Marks the words that fit. Words that begin alike go the same way up to where they part. */
 static void mask_try(follower *w, const word *words, int count, unsigned char *allowed) {

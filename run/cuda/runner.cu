@@ -1,4 +1,4 @@
-/* run/cuda_runner.cu: a runner and its slots on a GPU: how their memory is laid out, how they are opened and closed. The executor of
+/* run/cuda/runner.cu: a runner and its slots on a GPU: how their memory is laid out, how they are opened and closed. The executor of
    a model whose weights are on a GPU. */
 
 static void gpu_layout_slot(layout *l, slot *s) {

@@ -1,6 +1,6 @@
-/* run/turns.cu: a block of 5 to PASS_ROWS_MAX rows of one slot on a GPU, a short prompt or many drafts: every weight is read once for all of
+/* run/cuda/turns.cu: a block of 5 to PASS_ROWS_MAX rows of one slot on a GPU, a short prompt or many drafts: every weight is read once for all of
    its rows, which have the bits that blocks of STEP_ROWS rows, one after the other, give them. To the mixers it is just these blocks,
-   in turn; all else takes the rows as those of a pass of several sequences (run/pass.cu).
+   in turn; all else takes the rows as those of a pass of several sequences (run/cuda/pass.cu).
 
    Of the rows, the last block that may be kept in part is in the log, of up to MOTE_ROWS_MAX rows (gpu_before_log); its final rows and
    residual rows are the slot's. */

@@ -1,4 +1,4 @@
-/* generate/follow_values.c: strings, numbers, literals, objects and lists, byte by byte: what of follow.c depends on the kind of a
+/* generate/grammar/follow_values.c: strings, numbers, literals, objects and lists, byte by byte: what of follow.c depends on the kind of a
    value. */
 
 /* ---- Strings ----------------------------------------------------------------------------------------------------------------- */

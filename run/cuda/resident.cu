@@ -1,5 +1,5 @@
-/* run/cuda.cu: a runner on a GPU: its memory, its stream, its graphs, and which slot they work for. Decode is run/step.cu, prompts
-   are run/prefill.cu.
+/* run/cuda/resident.cu: a runner on a GPU: its memory, its stream, its graphs, and which slot they work for. Decode is run/cuda/step.cu, prompts
+   are run/cuda/prefill.cu.
 
    Graphs and scratch belong to the runner; one slot at a time is resident. Kernels are captured with the addresses of one slot: of a
    session's own runner the only one that there will be; of a runner to share one that does not exist, and step_parameters say how
@@ -34,7 +34,7 @@ typedef struct gpu_form {
     mote_runner *r;
     int T, has_mtp;              /* token rows; the slots have the MTP layer */
     int sequences, one_each;     /* 0: one slot, the resident one; one_each: each has one row */
-    int in_turn;                 /* the sequences are blocks of one slot, see run/turns.cu */
+    int in_turn;                 /* the sequences are blocks of one slot, see run/cuda/turns.cu */
     int rows;                    /* of these blocks, whose tokens are all in the first step; 0: each has its own */
     int splits;                  /* of gpu_rows */
 } gpu_form;

@@ -1,5 +1,5 @@
-/* run/pass.cu: passes of several sessions on a GPU: steps, blocks and cycles of up to PASS_ROWS_MAX rows at once. A row has the bits
-   that run/step.cu's steps of its session alone give it.
+/* run/cuda/pass.cu: passes of several sessions on a GPU: steps, blocks and cycles of up to PASS_ROWS_MAX rows at once. A row has the bits
+   that run/cuda/step.cu's steps of its session alone give it.
 
    No slot is resident in a pass. Its steps lie one after the other in the pass table, which the host builds and copies there before
    the pass; after it, what a session's next call needs goes home: step_parameters and the residual rows. Only logits stay

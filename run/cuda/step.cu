@@ -1,7 +1,7 @@
-/* run/step.cu: the forward pass on a GPU: recorded as a schedule, captured as CUDA graphs, launched by the host. It knows slots and
+/* run/cuda/step.cu: the forward pass on a GPU: recorded as a schedule, captured as CUDA graphs, launched by the host. It knows slots and
    the model. Kernels, and how many blocks they take, belong to the rooms it calls (layers/, cuda/).
 
-   A step runs the same stages in the same order as cpu_forward, for one to four rows; longer blocks are run/turns.cu's. Its kernels are recorded and linked
+   A step runs the same stages in the same order as cpu_forward, for one to four rows; longer blocks are run/cuda/turns.cu's. Its kernels are recorded and linked
    (gpu_submit), and the launches captured once, as a CUDA graph for each number of rows and each kind of result (gpu_kind), and
    replayed. What changes from step to step (position, accepted rows, tokens) is in step_parameters, which gpu_put or the sampler
    writes before the graph runs; what changes from slot to slot is there, too.

@@ -1,4 +1,4 @@
-/* generate/call.c: an answer that is one complete tool call, or several, as the model's template has them: which bytes and which of
+/* generate/grammar/call.c: an answer that is one complete tool call, or several, as the model's template has them: which bytes and which of
    the two marks of a call may come next. It knows the syntax and the tools' schemas, and nothing of tokens but that the marks are one
    each. What is written so is read by text/tool_calls.c.
 

@@ -1,4 +1,4 @@
-/* generate/compile.c: from the keywords of a JSON schema to what it allows (schema.c).
+/* generate/grammar/compile.c: from the keywords of a JSON schema to what it allows (schema.c).
 
    All schemas that a value must fit form a set, which is a node: {the schema itself} at first. What $ref and allOf name joins the
    set; each alternative of anyOf and oneOf makes a case of it, a set of its own. The keywords of a case's schemas are then

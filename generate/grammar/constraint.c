@@ -1,4 +1,4 @@
-/* generate/constraint.c: what an answer must be, token by token: JSON of a schema, a tool call, no more thinking than so many tokens.
+/* generate/grammar/constraint.c: what an answer must be, token by token: JSON of a schema, a tool call, no more thinking than so many tokens.
    It masks logits and follows the tokens that are chosen. It knows tokens and masks, and nothing of sessions or sampling.
 
    Thinking comes before the answer and is free, but it cannot end the answer. It is open when the prompt ends in it, or the model may

@@ -1,4 +1,4 @@
-/* generate/follow.c: a JSON text followed byte by byte through what a schema allows (schema.c). It knows bytes, and nothing of
+/* generate/grammar/follow.c: a JSON text followed byte by byte through what a schema allows (schema.c). It knows bytes, and nothing of
    tokens.
 
    A place in the text is a small set of threads, each with the stack of its open values: one for each alternative that the text

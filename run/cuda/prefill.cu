@@ -1,5 +1,5 @@
-/* run/prefill.cu: the forward pass over the many token rows of a prompt, on a GPU. It knows slots and the model; the kernels
-   belong to the rooms it calls (layers/, cuda/). Decode's forward pass is run/step.cu's.
+/* run/cuda/prefill.cu: the forward pass over the many token rows of a prompt, on a GPU. It knows slots and the model; the kernels
+   belong to the rooms it calls (layers/, cuda/). Decode's forward pass is run/cuda/step.cu's.
 
    A prompt is read in prefill chunks of up to run_options.chunk rows: so many that a weight, once read, serves enough rows for the
    tensor cores to be what limits, and so few that their scratch is small. They end at absolute multiples of PREFILL_ALIGNMENT, as

@@ -1,4 +1,4 @@
-/* generate/schema.c: the parts of a compiled JSON schema, and how they are found again. It knows what values a schema allows, and
+/* generate/grammar/schema.c: the parts of a compiled JSON schema, and how they are found again. It knows what values a schema allows, and
    nothing of JSON Schema's keywords (compile.c) or of texts (follow.c).
 
    A node stands for schemas that all hold at once: those that one place of the schema names by $ref, allOf, properties of

@@ -1,4 +1,4 @@
-/* generate/decimal.c: the numbers that lie within bounds, as digits that are written one after the other: after each it is known
+/* generate/grammar/decimal.c: the numbers that lie within bounds, as digits that are written one after the other: after each it is known
    which may follow, so that a number never comes to where no digit fits. Exact: sixteen digits before the point and fifteen after
    it, as whole numbers. It knows digits, and nothing of JSON schemas. */
 

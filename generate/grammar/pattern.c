@@ -1,4 +1,4 @@
-/* generate/pattern.c: a regular expression, as JSON schemas have them (ECMA-262), becomes an expression of sets of characters. It
+/* generate/grammar/pattern.c: a regular expression, as JSON schemas have them (ECMA-262), becomes an expression of sets of characters. It
    knows characters, and nothing of JSON or tokens.
 
    Expressions are kept once each, with unions and intersections sorted, so that equal ones are the same node. There are intersection

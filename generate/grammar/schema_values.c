@@ -1,4 +1,4 @@
-/* generate/schema_values.c: values that stand in a JSON schema, in enum and const: are two the same, is one allowed by the other
+/* generate/grammar/schema_values.c: values that stand in a JSON schema, in enum and const: are two the same, is one allowed by the other
    keywords beside it? */
 
 static int number_same(const json *j, uint32_t a, uint32_t b) {

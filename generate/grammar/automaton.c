@@ -1,4 +1,4 @@
-/* generate/automaton.c: an expression (pattern.c) becomes a deterministic automaton over the characters of a JSON string, of which
+/* generate/grammar/automaton.c: an expression (pattern.c) becomes a deterministic automaton over the characters of a JSON string, of which
    control characters other than \b \t \n \f \r are none here.
 
    Its states are Brzozowski's derivatives: the expression that remains to be matched after a character. As equal expressions are the
