@@ -1,7 +1,7 @@
 /* layers/kinds.c: the table of layer kinds: the only place that lists them all. Knows no session and no files.
 
-   A decoder layer is two sublayers, each of which adds to the residual x: a mixer, which looks at other tokens and so has a
-   state, and an FFN, which does not. A kind is one line here and its files in layers/, which define, for a kind `name`:
+   A decoder layer is two sublayers: a mixer, which looks at other tokens and so has a state, and an FFN, which does not. How they read the
+   residual x and what is added to it is the walk's part, here. A kind is one line here and its files in layers/, which define, for a kind `name`:
 
      NAME_FIELDS                its numbers, as layers/shape.c has them; SHAPE makes name_shape of them
      name_weights               a layer: its shape, first of all, and its tensors
@@ -12,11 +12,11 @@
      name_bytes                 the bytes that a stage reads in a decode step
      name_operations            the floating-point operations of a stage
    an FFN also
-     name_forward               token rows through one layer, on the CPU
+     name_forward               on the CPU: adds what it makes of rows->u to rows->out
    a mixer also
      name_project               the same up to where tokens meet, all rows at once: a row's results do not depend on the others
      name_mix                   a sequence's rows and its state, by the results of that
-     name_output                what comes after, all rows at once
+     name_output                what comes after, all rows at once: adds it to rows->out
      name_state                 what it remembers of a session's tokens in one layer
      name_layout_state          lays it out
      name_pieces                the state piece by piece, as it is saved, copied and compared
@@ -72,9 +72,17 @@ static enum rollback layer_rollback(enum layer_kind mixer) {
     return of[mixer];
 }
 
+/* What the walk does around a sublayer: u = rms(x) norm, y = the sublayer of u, x = x + y. normed_after: x = x + rms(y) norm_after. scaled:
+   after that x = x scale. */
+#define RESIDUAL_FIELDS(X)                                                                                                           \
+    X(int, normed_after, MAX,  SET(NORM_AFTER),     "")                                                                              \
+    X(int, scaled,       NONE, SET(RESIDUAL_SCALE), "")
+SHAPE(RESIDUAL, residual)
+
 #define X(NAME, name) name##_shape name;
 typedef struct layer_shapes {
     LAYER_KINDS(X)
+    residual_shape residual;
     unsigned kinds;              /* bit set of those that there are */
 } layer_shapes;
 typedef union any_shape { LAYER_KINDS(X) } any_shape;
@@ -89,20 +97,19 @@ typedef struct layer_jobs { LAYER_KINDS(X) } layer_jobs;
 typedef union layer_state { MIXERS(X) } layer_state;
 #undef X
 
-/* A sublayer and what the walk does around it: u = rms(x) norm, y = the sublayer of u, x = x + y. With a norm_after it adds
-   rms(y) norm_after; with a scale the sum is multiplied by it. */
 typedef struct sublayer {
     enum layer_kind kind;
+    residual_shape residual;
     const float *norm;                         /* [hidden] */
-    const float *norm_after;                   /* [hidden]; NULL: none */
-    const float *scale;                        /* [1]; NULL: 1 */
+    const float *norm_after;                   /* [hidden]; NULL unless normed_after */
+    const float *scale;                        /* [1]; NULL unless scaled */
     layer_weights w;
 } sublayer;
 
 typedef struct layer { sublayer mixer, ffn; } layer;
 
 /* What config.json says of a sublayer. */
-typedef struct sublayer_shape { enum layer_kind kind; any_shape of; } sublayer_shape;
+typedef struct sublayer_shape { enum layer_kind kind; residual_shape residual; any_shape of; } sublayer_shape;
 
 /* The rows of each kind's fields. */
 static const struct { const shape_field *row; int count; } layer_fields[LAYER_KIND_COUNT] = {
@@ -133,6 +140,7 @@ static void *largest_of(layer_shapes *largest, enum layer_kind kind) {
 /* Gives a sublayer without tensors its kind and shape. */
 static void sublayer_begin(sublayer *l, const sublayer_shape *s) {
     l->kind = s->kind;
+    l->residual = s->residual;
     switch (s->kind) {
 #define X(NAME, name) case LAYER_##NAME: l->w.name.shape = s->of.name; break;
         LAYER_KINDS(X)
@@ -145,11 +153,13 @@ static void sublayer_begin(sublayer *l, const sublayer_shape *s) {
 static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
     largest->kinds |= 1u << l->kind;
     shape_widen(largest_of(largest, l->kind), &l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
+    shape_widen(&largest->residual, &l->residual, residual_fields, RESIDUAL_FIELD_COUNT);
 }
 
 /* What a sublayer asks of an executor. */
 static feature_set sublayer_features(const sublayer *l) {
-    const feature_set all = shape_features(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
+    const feature_set all = shape_features(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count) |
+                            shape_features(&l->residual, residual_fields, RESIDUAL_FIELD_COUNT);
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return all | name##_features(&l->w.name);
         LAYER_KINDS(X)
@@ -209,29 +219,58 @@ static int layer_log(const layer *of, const layer_state *state, state_piece *to)
     }
 }
 
-/* Token rows through layer i, which is l; with rows->state_only only as far as its mixer's state needs. */
-static void layer_forward(const token_rows *rows, const layer *l, int i, layer_jobs *jobs) {
-    if (l->mixer.kind != LAYER_NONE) rms_norm(rows->u, rows->x, l->mixer.norm, rows->T, rows->hidden, rows->eps);
-    switch (l->mixer.kind) {
+/* ---- The walk's part, on the CPU. Another way to read the residual and to write to it, as of several streams, has its place in these two. ---- */
+
+/* A sublayer's rows: its input u, and out, to which it adds its output. That is x itself where nothing comes between: a mixture of experts adds
+   them one by one to what is there, and begun from 0 that would be another sum. Else it is rows of zeros. */
+static token_rows residual_read(const token_rows *all, const sublayer *l) {
+    token_rows rows = *all;
+    rms_norm(rows.u, rows.x, l->norm, rows.T, rows.hidden, rows.eps);
+    rows.out = l->residual.normed_after ? rows.y : rows.x;
+    if (rows.out == rows.y) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
+    return rows;
+}
+
+/* What it gave becomes part of the residual. */
+static void residual_write(const token_rows *rows, const sublayer *l) {
+    const size_t n = (size_t)rows->T * (size_t)rows->hidden;
+    if (l->residual.normed_after) rms_norm(rows->y, rows->y, l->norm_after, rows->T, rows->hidden, rows->eps);
+    for (size_t i = 0; l->residual.normed_after && i < n; i++) rows->x[i] += rows->y[i];
+    for (size_t i = 0; l->residual.scaled && i < n; i++) rows->x[i] *= *l->scale;
+}
+
+/* Token rows through the mixer of layer i; with rows->state_only only as far as its state needs. */
+static void mixer_forward(const token_rows *all, const sublayer *l, int i, layer_jobs *jobs) {
+    const token_rows rows = residual_read(all, l);
+    switch (l->kind) {
 #define X(NAME, name)                                                                                                 \
     case LAYER_##NAME:                                                                                                \
-        name##_project(rows, &l->mixer.w.name, &jobs->name);                                                          \
-        for (int k = 0; k < rows->count; k++)                                                                         \
-            name##_mix(rows, &rows->of[k], &jobs->name, &rows->of[k].states[i].name);                                 \
-        if (!rows->state_only) name##_output(rows, &jobs->name);                                                      \
+        name##_project(&rows, &l->w.name, &jobs->name);                                                               \
+        for (int k = 0; k < rows.count; k++) name##_mix(&rows, &rows.of[k], &jobs->name, &rows.of[k].states[i].name); \
+        if (!rows.state_only) name##_output(&rows, &jobs->name);                                                      \
         break;
         MIXERS(X)
 #undef X
         default: break;
     }
-    if (rows->state_only) return;
-    if (l->ffn.kind != LAYER_NONE) rms_norm(rows->u, rows->x, l->ffn.norm, rows->T, rows->hidden, rows->eps);
-    switch (l->ffn.kind) {
-#define X(NAME, name) case LAYER_##NAME: name##_forward(rows, &l->ffn.w.name, &jobs->name); break;
+    if (!rows.state_only) residual_write(&rows, l);
+}
+
+static void ffn_forward(const token_rows *all, const sublayer *l, layer_jobs *jobs) {
+    const token_rows rows = residual_read(all, l);
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: name##_forward(&rows, &l->w.name, &jobs->name); break;
         FFNS(X)
 #undef X
         default: break;
     }
+    residual_write(&rows, l);
+}
+
+/* Token rows through layer i, which is l; with rows->state_only only as far as its mixer's state needs. */
+static void layer_forward(const token_rows *rows, const layer *l, int i, layer_jobs *jobs) {
+    if (l->mixer.kind != LAYER_NONE) mixer_forward(rows, &l->mixer, i, jobs);
+    if (l->ffn.kind != LAYER_NONE && !rows->state_only) ffn_forward(rows, &l->ffn, jobs);
 }
 
 static inline uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffic *of) {

@@ -2,6 +2,8 @@
 
        x = embed_tokens[id];  for each layer: x += mixer(norm(x)), x += ffn(norm(x));  h = norm(x);  logits = lm_head h
 
+   With norms after them x += norm(mixer(norm(x))), the same of FFNs; with a scale x = x scale after that.
+
    The MTP layer predicts one token further: it takes h of a token and the embedding of the token after it, and has a layer, a norm
    and the model's head of its own. */
 
@@ -12,7 +14,7 @@ static void define_layer_state(const layer *l, int tokens, defined_state *state)
     if (l->mixer.kind == LAYER_ATTENTION) attention_define_state(&l->mixer.w.attention.shape, tokens, &state->attention);
 }
 
-/* x[hidden] through a sublayer, for one token: x += sublayer(norm(x)). state: a mixer's. */
+/* x[hidden] through a sublayer, for one token. state: a mixer's. */
 static void define_sublayer(const mote_model *m, const sublayer *l, defined_state *state, double *x) {
     const int n = m->c.hidden;
     double *u = defined_array((size_t)n), *out = defined_array((size_t)n);
@@ -23,8 +25,10 @@ static void define_sublayer(const mote_model *m, const sublayer *l, defined_stat
     if (l->kind == LAYER_ATTENTION) attention_define(&l->w.attention, &state->attention, u, out);
     if (l->kind == LAYER_MOE) moe_define(&l->w.moe, u, out);
     if (l->kind == LAYER_MLP) mlp_define(&l->w.mlp, u, out);
+    if (l->residual.normed_after) defined_norm(out, out, l->norm_after, n, (double)m->c.eps);
     defined_tell("added", out, n);
     for (int i = 0; i < n; i++) x[i] += out[i];
+    for (int i = 0; i < n && l->residual.scaled; i++) x[i] *= (double)*l->scale;
     defined_free(u);
 }
 
