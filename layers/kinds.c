@@ -1,7 +1,8 @@
 /* layers/kinds.c: the table of layer kinds: the only place that lists them all. Knows no session and no files.
 
-   A decoder layer is two sublayers: a mixer, which looks at other tokens and so has a state, and an FFN, which does not. How they read the
-   residual x and what is added to it is the walk's part, here. A kind is one line here and its files in layers/, which define, for a kind `name`:
+   A decoder layer is two sublayers: a mixer, which looks at other tokens and so has a state, and an FFN, which does not. How they read
+   the residual x, and how their output becomes part of it, is the walk's part (residual_read, residual_write). A kind is one line here and
+   its files in layers/, which define, for a kind `name`:
 
      NAME_FIELDS                its numbers, as layers/shape.c has them; SHAPE makes name_shape of them
      name_weights               a layer: its shape, first of all, and its tensors
@@ -219,15 +220,15 @@ static int layer_log(const layer *of, const layer_state *state, state_piece *to)
     }
 }
 
-/* ---- The walk's part, on the CPU. Another way to read the residual and to write to it, as of several streams, has its place in these two. ---- */
+/* The walk's part, on the CPU. Another way to read the residual and to write to it, as of several streams, has its place in these two. */
 
-/* A sublayer's rows: its input u, and out, to which it adds its output. That is x itself where nothing comes between: a mixture of experts adds
-   them one by one to what is there, and begun from 0 that would be another sum. Else it is rows of zeros. */
+/* A sublayer's rows: its input u, and out, to which it adds its output. That is x itself where nothing comes between: a mixture of experts
+   adds one after the other to what is there, and begun from 0 that would be another sum. Else it is rows of zeros. */
 static token_rows residual_read(const token_rows *all, const sublayer *l) {
     token_rows rows = *all;
     rms_norm(rows.u, rows.x, l->norm, rows.T, rows.hidden, rows.eps);
     rows.out = l->residual.normed_after ? rows.y : rows.x;
-    if (rows.out == rows.y) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
+    if (l->residual.normed_after) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
     return rows;
 }
 
