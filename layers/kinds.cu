@@ -14,8 +14,9 @@ static void layer_layout_gpu(layout *l, const layer_shapes *largest, const capac
 
 /* Records the kernels of a layer; with rows->state_only only those that its mixer's state needs. state: of the slot
    that is captured; grown: where it would lie in one with KV_GRANULE more tokens of context. */
-static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus *g, const layer_state *state,
-                         const layer_state *grown) {
+static void layer_record(const gpu_rows *all, const layer *l, const layer_gpus *g, const layer_state *state, const layer_state *grown) {
+    gpu_rows of = *all, *rows = &of;
+    rows->to = rows->x;
     switch (l->mixer.kind) {
 #define X(NAME, name) case LAYER_##NAME: name##_record(rows, &l->mixer.w.name, &g->name, &state->name, &grown->name); break;
         MIXERS(X)
