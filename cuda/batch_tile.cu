@@ -136,5 +136,5 @@ __device__ __forceinline__ void gpu_batch_put(const gpu_batch_projection &p, con
 __device__ __forceinline__ void gpu_batch_put_pair(const gpu_batch_projection &p, const gpu_segment &s, int row, int t, float gate,
                                                    float up, float rms) {
     if (row >= s.w.rows || t >= p.T) return;
-    s.h[(size_t)t * p.h_row + row] = epilogue_pair<true>(p.end, s.w, s.up, row, gate, up, rms);
+    s.h[(size_t)t * p.h_row + row] = epilogue_pair<true>(p.end.act, s.w, s.up, 0, row, gate, up, rms);
 }

@@ -8,7 +8,7 @@
    One fused multiply-add, so that kernels which give a row the same sum give it the same bits; with neither bias nor residual it is a product,
    with factor 1 a sum. `before` is loaded while the sum is still being computed.
 
-   Fixed-shape kernels take no bias and no activation but SiLU(gate) up (BIASED, ANY: false): asking costs them registers, and who launches them
+   Fixed-shape kernels take no bias and no activation but SiLU(gate) up (ANY: false): asking costs them registers, and who launches them
    asks epilogue_is_plain. Elsewhere what is off is a uniform branch on a parameter. */
 
 /* How a result goes to its place. A sublayer's last product is added to the residual x, tagged; or it is stored, where the walk norms, scales
@@ -35,15 +35,15 @@ static inline bool epilogue_is_plain(const epilogue *e, const gpu_matrix *w, con
     return e->act.limit == 0 && e->act.alpha == 0 && !w->bias && !up->bias;
 }
 
-/* Bias of a row; 0: there is none. */
-template <bool BIASED> __device__ __forceinline__ float epilogue_bias(const gpu_matrix &w, int row) {
-    return BIASED && w.bias ? __ldg(w.bias + row) : 0;
+/* Bias of a row; 0: there is none. offset: bytes from w, an expert's matrix, to another expert's. */
+template <bool ANY> __device__ __forceinline__ float epilogue_bias(const gpu_matrix &w, int64_t offset, int row) {
+    return ANY && w.bias ? __ldg((const float *)((const char *)w.bias + offset) + row) : 0;
 }
 
 /* What the sum of an element of `row`, which goes to *y, is added to. */
-template <bool BIASED> __device__ __forceinline__ float epilogue_before(const epilogue &e, const gpu_matrix &w, int row, const float *y) {
+template <bool ANY> __device__ __forceinline__ float epilogue_before(const epilogue &e, const gpu_matrix &w, int row, const float *y) {
     const float residual = e.output == OUTPUT_ADD ? __ldcg(y) : 0;
-    return BIASED && w.bias ? __fadd_rn(residual, __ldg(w.bias + row)) : residual;
+    return ANY && w.bias ? __fadd_rn(residual, __ldg(w.bias + row)) : residual;
 }
 
 __device__ __forceinline__ float epilogue_sum(float sum, float factor, float before) {
@@ -65,10 +65,10 @@ template <bool ANY> __device__ __forceinline__ float activate(const activation &
     return __fmul_rn(gpu_silu(gate), up);
 }
 
-/* h of a pair, from both sums and their factor. */
+/* h of a row of a pair, from both sums and their factor; offset: as in epilogue_bias. */
 template <bool ANY>
-__device__ __forceinline__ float epilogue_pair(const epilogue &e, const gpu_matrix &gate, const gpu_matrix &up, int row, float gate_sum,
-                                               float up_sum, float factor) {
-    return activate<ANY>(e.act, epilogue_sum(gate_sum, factor, epilogue_bias<ANY>(gate, row)),
-                         epilogue_sum(up_sum, factor, epilogue_bias<ANY>(up, row)));
+__device__ __forceinline__ float epilogue_pair(const activation &a, const gpu_matrix &gate, const gpu_matrix &up, int64_t offset, int row,
+                                               float gate_sum, float up_sum, float factor) {
+    return activate<ANY>(a, epilogue_sum(gate_sum, factor, epilogue_bias<ANY>(gate, offset, row)),
+                         epilogue_sum(up_sum, factor, epilogue_bias<ANY>(up, offset, row)));
 }

@@ -113,7 +113,7 @@ template <class IN, bool ANY> struct gpu_segment_tiles {
     }
     __device__ __forceinline__ void put(int row, int t, float sum, float rms, float before) const {
         if (row >= s.w.rows) return;
-        if (normed) before = epilogue_bias<ANY>(s.w, row);
+        if (normed) before = epilogue_bias<ANY>(s.w, 0, row);
         epilogue_store(&s.y[(size_t)t * s.w.rows + row], sum, rms, before, p.link.publish);
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float before,
@@ -124,7 +124,7 @@ template <class IN, bool ANY> struct gpu_segment_tiles {
         } else if (row < PANEL_ROWS) {
             const float up = sum_warp_partials(part[row + PANEL_ROWS][t]);
             row += tile * PANEL_ROWS;
-            if (row < s.w.rows) s.h[t * p.h_row + row] = epilogue_pair<ANY>(p.end, s.w, s.up, row, sum, up, rms);
+            if (row < s.w.rows) s.h[t * p.h_row + row] = epilogue_pair<ANY>(p.end.act, s.w, s.up, 0, row, sum, up, rms);
         }
     }
 };
