@@ -35,24 +35,6 @@
 #include <sys/random.h>
 #include <time.h>
 
-static int cancelled(const mote_callbacks *c) {
-    return c->cancel && c->cancel(c->user);
-}
-
-static void report(const mote_callbacks *c, const char *what, double fraction) {
-    if (c->progress) c->progress(c->user, what, fraction);
-}
-
-__attribute__((format(printf, 2, 3))) static void notice(const mote_callbacks *c, const char *format, ...) {
-    char line[512];
-    va_list args;
-    if (!c->log) return;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    c->log(c->user, line);
-}
-
 /* Where a struct that ends with this field ends. */
 #define END_OF(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 
@@ -95,6 +77,7 @@ static double seconds(void) {
 
 /* ---- 1. From a checkpoint folder to weights ---------------------------------------------------------------------- */
 
+#include "checkpoint/callbacks.c"
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
 #include "checkpoint/config.c"
@@ -109,6 +92,7 @@ static double seconds(void) {
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"
 #include "checkpoint/memory_cpu.c"
+#include "checkpoint/fill_cpu.c"
 #ifdef __CUDACC__
 #include "checkpoint/device_cuda.cu"
 #include "checkpoint/load_cuda.cu"
@@ -131,8 +115,9 @@ static double seconds(void) {
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
-#include "model/info.c"
 #include "model/weights.c"
+#include "model/info.c"
+#include "checkpoint/ends.c"
 #include "checkpoint/generation.c"
 #include "checkpoint/pooling.c"
 #include "model/open.c"
