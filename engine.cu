@@ -35,9 +35,6 @@
 #include <sys/random.h>
 #include <time.h>
 
-/* Where a struct that ends with this field ends. */
-#define END_OF(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
-
 /* The structs of options of version 0.3. What grows them later keeps these, and leaves no padding at the end: a program could
    have anything in it, and a newer library would read that as its next field. */
 enum {

@@ -102,10 +102,15 @@ enum {
 
 /* ---- 2. The stages on the CPU --------------------------------------------------------------------------------------- */
 
+#include "layers/shape.c"
+#include "layers/deltanet/weights.c"
+#include "layers/attention/weights.c"
+#include "layers/moe/weights.c"
+#include "layers/mlp/weights.c"
+#include "layers/table.c"
 #include "layers/stages.c"
 #include "layers/schedule.c"
 #include "layers/layer.c"
-#include "layers/shape.c"
 #include "layers/embed.c"
 #include "layers/deltanet/cpu.c"
 #include "layers/deltanet/schedule.c"

@@ -1,5 +1,5 @@
 /* layers/layer.c: what all kinds of layers are given, and give: token rows, capacity, pieces of state, traffic. The
-   kinds themselves are listed in layers/kinds.c. */
+   kinds themselves are listed in layers/table.c. */
 
 union layer_state;               /* of a mixer: layers/kinds.c */
 
