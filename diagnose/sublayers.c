@@ -118,7 +118,7 @@ static void cpu_values(const mote_session *s, const layer *l, const float *x, in
     } else {
         const attention_job *a = &j->attention;
         rms_norm(w->u, x, l->mixer.norm, T, s->m->c.hidden, s->m->c.eps);
-        stage_norm_qkv(s->at.runner->threads, a->w, w->u, T, a->qg, a->k_new, a->v_new, a->limbs);
+        stage_qkv(s->at.runner->threads, a->w, w->u, T, a->qg, a->k_new, a->v_new, a->limbs);
         at[0] = a->qg, at[1] = a->k_new, at[2] = a->v_new, at[3] = a->o;
     }
 }

@@ -7,11 +7,11 @@
      name_bytes                 the bytes that a stage reads in a decode step
      name_operations            the floating-point operations of a stage
    an FFN also
-     name_forward               token rows through one layer, on the CPU
+     name_forward               adds what it makes of rows->u to rows->out
    a mixer also
      name_project               the same up to where tokens meet, all rows at once: a row's results do not depend on the others
      name_mix                   a sequence's rows and its state, by the results of that
-     name_output                what comes after, all rows at once
+     name_output                what comes after, all rows at once: adds it to rows->out
      name_state                 what it remembers of a session's tokens in one layer
      name_layout_state          lays it out
      name_pieces                the state piece by piece, as it is saved, copied and compared
@@ -93,29 +93,58 @@ static int layer_log(const layer *of, const layer_state *state, state_piece *to)
     }
 }
 
-/* Token rows through layer i, which is l; with rows->state_only only as far as its mixer's state needs. */
-static void layer_forward(const token_rows *rows, const layer *l, int i, layer_jobs *jobs) {
-    if (l->mixer.kind != LAYER_NONE) rms_norm(rows->u, rows->x, l->mixer.norm, rows->T, rows->hidden, rows->eps);
-    switch (l->mixer.kind) {
+/* ---- The walk's part, on the CPU. Another way to read the residual and to write to it, as of several streams, has its place in these two. ---- */
+
+/* A sublayer's rows: its input u, and out, to which it adds its output. That is x itself where nothing comes between: a mixture of experts adds
+   them one by one to what is there, and begun from 0 that would be another sum. Else it is rows of zeros. */
+static token_rows residual_read(const token_rows *all, const sublayer *l) {
+    token_rows rows = *all;
+    rms_norm(rows.u, rows.x, l->norm, rows.T, rows.hidden, rows.eps);
+    rows.out = l->residual.normed_after ? rows.y : rows.x;
+    if (rows.out == rows.y) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
+    return rows;
+}
+
+/* What it gave becomes part of the residual. */
+static void residual_write(const token_rows *rows, const sublayer *l) {
+    const size_t n = (size_t)rows->T * (size_t)rows->hidden;
+    if (l->residual.normed_after) rms_norm(rows->y, rows->y, l->norm_after, rows->T, rows->hidden, rows->eps);
+    for (size_t i = 0; l->residual.normed_after && i < n; i++) rows->x[i] += rows->y[i];
+    for (size_t i = 0; l->residual.scaled && i < n; i++) rows->x[i] *= *l->scale;
+}
+
+/* Token rows through the mixer of layer i; with rows->state_only only as far as its state needs. */
+static void mixer_forward(const token_rows *all, const sublayer *l, int i, layer_jobs *jobs) {
+    const token_rows rows = residual_read(all, l);
+    switch (l->kind) {
 #define X(NAME, name)                                                                                                 \
     case LAYER_##NAME:                                                                                                \
-        name##_project(rows, &l->mixer.w.name, &jobs->name);                                                          \
-        for (int k = 0; k < rows->count; k++)                                                                         \
-            name##_mix(rows, &rows->of[k], &jobs->name, &rows->of[k].states[i].name);                                 \
-        if (!rows->state_only) name##_output(rows, &jobs->name);                                                      \
+        name##_project(&rows, &l->w.name, &jobs->name);                                                               \
+        for (int k = 0; k < rows.count; k++) name##_mix(&rows, &rows.of[k], &jobs->name, &rows.of[k].states[i].name); \
+        if (!rows.state_only) name##_output(&rows, &jobs->name);                                                      \
         break;
         MIXERS(X)
 #undef X
         default: break;
     }
-    if (rows->state_only) return;
-    if (l->ffn.kind != LAYER_NONE) rms_norm(rows->u, rows->x, l->ffn.norm, rows->T, rows->hidden, rows->eps);
-    switch (l->ffn.kind) {
-#define X(NAME, name) case LAYER_##NAME: name##_forward(rows, &l->ffn.w.name, &jobs->name); break;
+    if (!rows.state_only) residual_write(&rows, l);
+}
+
+static void ffn_forward(const token_rows *all, const sublayer *l, layer_jobs *jobs) {
+    const token_rows rows = residual_read(all, l);
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: name##_forward(&rows, &l->w.name, &jobs->name); break;
         FFNS(X)
 #undef X
         default: break;
     }
+    residual_write(&rows, l);
+}
+
+/* Token rows through layer i, which is l; with rows->state_only only as far as its mixer's state needs. */
+static void layer_forward(const token_rows *rows, const layer *l, int i, layer_jobs *jobs) {
+    if (l->mixer.kind != LAYER_NONE) mixer_forward(rows, &l->mixer, i, jobs);
+    if (l->ffn.kind != LAYER_NONE && !rows->state_only) ffn_forward(rows, &l->ffn, jobs);
 }
 
 static inline uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffic *of) {

@@ -20,8 +20,8 @@ typedef struct token_rows {
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     int hidden;
     float eps;                   /* of norms */
-    float *x;                    /* [T][hidden] the residual, to which a layer adds */
-    float *u;                    /* [T][hidden] the normalised rows, which a layer is given */
+    float *x, *y;                /* [T][hidden] the walk's: the residual; outputs before they are added to it, if a model has norms after */
+    float *u, *out;              /* [T][hidden] a sublayer's: what it is given; to which it adds its output */
 } token_rows;
 
 /* The capacity of a session. */

@@ -1,8 +1,9 @@
 /* layers/table.c: the table of layer kinds: the only place that lists them all; and what a layer is: kinds, numbers, tensors. Knows no
    executor, no session and no files.
 
-   A decoder layer is two sublayers, each of which adds to the residual x: a mixer, which looks at other tokens and so has a
-   state, and an FFN, which does not. A kind is one line here and its files in layers/. layers/name/weights.c defines, for a kind `name`:
+   A decoder layer is two sublayers: a mixer, which looks at other tokens and so has a state, and an FFN, which does not. How they read the
+   residual x and what is added to it is the walk's part, in layers/kinds.c. A kind is one line here and its files in layers/;
+   layers/name/weights.c defines, for a kind `name`:
 
      NAME_FIELDS                its numbers, as layers/shape.c has them; SHAPE makes name_shape of them
      name_weights               a layer: its shape, first of all, and its tensors
@@ -35,9 +36,17 @@ static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
 #undef X
 };
 
+/* What the walk does around a sublayer: u = rms(x) norm, y = the sublayer of u, x = x + y. normed_after: x = x + rms(y) norm_after. scaled:
+   after that x = x scale. */
+#define RESIDUAL_FIELDS(X)                                                                                                           \
+    X(int, normed_after, MAX,  SET(NORM_AFTER),     "")                                                                              \
+    X(int, scaled,       NONE, SET(RESIDUAL_SCALE), "")
+SHAPE(RESIDUAL, residual)
+
 #define X(NAME, name) name##_shape name;
 typedef struct layer_shapes {
     LAYER_KINDS(X)
+    residual_shape residual;
     unsigned kinds;              /* bit set of those that there are */
 } layer_shapes;
 typedef union any_shape { LAYER_KINDS(X) } any_shape;
@@ -46,20 +55,19 @@ typedef union any_shape { LAYER_KINDS(X) } any_shape;
 typedef union layer_weights { LAYER_KINDS(X) } layer_weights;
 #undef X
 
-/* A sublayer and what the walk does around it: u = rms(x) norm, y = the sublayer of u, x = x + y. With a norm_after it adds
-   rms(y) norm_after; with a scale the sum is multiplied by it. */
 typedef struct sublayer {
     enum layer_kind kind;
+    residual_shape residual;
     const float *norm;                         /* [hidden] */
-    const float *norm_after;                   /* [hidden]; NULL: none */
-    const float *scale;                        /* [1]; NULL: 1 */
+    const float *norm_after;                   /* [hidden]; NULL unless normed_after */
+    const float *scale;                        /* [1]; NULL unless scaled */
     layer_weights w;
 } sublayer;
 
 typedef struct layer { sublayer mixer, ffn; } layer;
 
 /* What config.json says of a sublayer. */
-typedef struct sublayer_shape { enum layer_kind kind; any_shape of; } sublayer_shape;
+typedef struct sublayer_shape { enum layer_kind kind; residual_shape residual; any_shape of; } sublayer_shape;
 
 /* The rows of each kind's fields. */
 static const struct { const shape_field *row; int count; } layer_fields[LAYER_KIND_COUNT] = {
@@ -90,6 +98,7 @@ static void *largest_of(layer_shapes *largest, enum layer_kind kind) {
 /* Gives a sublayer without tensors its kind and shape. */
 static void sublayer_begin(sublayer *l, const sublayer_shape *s) {
     l->kind = s->kind;
+    l->residual = s->residual;
     switch (s->kind) {
 #define X(NAME, name) case LAYER_##NAME: l->w.name.shape = s->of.name; break;
         LAYER_KINDS(X)
@@ -102,11 +111,13 @@ static void sublayer_begin(sublayer *l, const sublayer_shape *s) {
 static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
     largest->kinds |= 1u << l->kind;
     shape_widen(largest_of(largest, l->kind), &l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
+    shape_widen(&largest->residual, &l->residual, residual_fields, RESIDUAL_FIELD_COUNT);
 }
 
 /* What a sublayer asks of an executor. */
 static feature_set sublayer_features(const sublayer *l) {
-    const feature_set all = shape_features(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
+    const feature_set all = shape_features(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count) |
+                            shape_features(&l->residual, residual_fields, RESIDUAL_FIELD_COUNT);
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return all | name##_features(&l->w.name);
         LAYER_KINDS(X)

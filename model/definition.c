@@ -2,6 +2,8 @@
 
        x = embed_tokens[id];  for each layer: x += mixer(norm(x)), x += ffn(norm(x));  h = norm(x);  logits = lm_head h
 
+   With norms after them x += norm(mixer(norm(x))), the same of FFNs; with a scale x = x scale after that.
+
    The MTP layer predicts one token further: it takes h of a token and the embedding of the token after it, and has a layer, a norm
    and the model's head of its own. */
 
@@ -70,7 +72,7 @@ static int definition_open(definition *d, const mote_model *m, int most) {
 /* x[hidden] through a sublayer, for one token: x += sublayer(norm(x)). t: of its layer. */
 static void define_sublayer(definition *d, const sublayer *l, defined_layer *t, double *x) {
     const int n = d->m->c.hidden;
-    const double eps = (double)d->m->c.eps, scale = l->scale ? (double)*l->scale : 1;
+    const double eps = (double)d->m->c.eps;
     if (l->kind == LAYER_NONE) return;
     d->told.kind = layer_kind_names[l->kind];
     defined_tell(&d->told, "x", x, n);
@@ -79,9 +81,10 @@ static void define_sublayer(definition *d, const sublayer *l, defined_layer *t, 
     if (l->kind == LAYER_ATTENTION) attention_define(&d->told, &l->w.attention, &t->attention, d->u, d->out);
     if (l->kind == LAYER_MOE) moe_define(&d->told, &l->w.moe, &t->moe, d->u, d->out);
     if (l->kind == LAYER_MLP) mlp_define(&d->told, &l->w.mlp, &t->mlp, d->u, d->out);
-    if (l->norm_after) defined_norm(d->out, d->out, l->norm_after, n, eps);
+    if (l->residual.normed_after) defined_norm(d->out, d->out, l->norm_after, n, eps);
     defined_tell(&d->told, "added", d->out, n);
-    for (int i = 0; i < n; i++) x[i] = (x[i] + d->out[i]) * scale;
+    for (int i = 0; i < n; i++) x[i] += d->out[i];
+    for (int i = 0; i < n && l->residual.scaled; i++) x[i] *= (double)*l->scale;
 }
 
 /* Through layer i: its mixer, its FFN. */

@@ -24,9 +24,8 @@ typedef struct attention_job {
     token_limbs *limbs;          /* of u, and then of o */
 } attention_job;
 
-/* norm_qkv: q | gate (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
-static void stage_norm_qkv(pool *p, const attention_weights *w, const float *u, int T, float *qg, float *k, float *v,
-                           token_limbs *scratch) {
+/* norm_qkv, without the norm: q | gate (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
+static void stage_qkv(pool *p, const attention_weights *w, const float *u, int T, float *qg, float *k, float *v, token_limbs *scratch) {
     projection job;
     memset(&job, 0, sizeof job);
     job.w[0] = &w->k_proj;
@@ -218,9 +217,9 @@ static void stage_rope_attend(pool *p, attention_job *job) {
     attention_heads(p, job);
 }
 
-/* out: x += o_proj o. */
-static void stage_out(pool *p, attention_job *job, float *x) {
-    linear(p, &job->w->o_proj, job->o, x, job->T, 1, job->limbs);
+/* out: out += o_proj o. */
+static void stage_out(pool *p, attention_job *job, float *out) {
+    linear(p, &job->w->o_proj, job->o, out, job->T, 1, job->limbs);
 }
 
 /* The implementation of layers/kinds.c. */
@@ -257,7 +256,7 @@ static void attention_project(const token_rows *rows, const attention_weights *w
     job->w = w;
     job->T = rows->T;
     job->kv_only = rows->state_only;
-    stage_norm_qkv(rows->threads, w, rows->u, rows->T, job->kv_only ? NULL : job->qg, job->k_new, job->v_new, job->limbs);
+    stage_qkv(rows->threads, w, rows->u, rows->T, job->kv_only ? NULL : job->qg, job->k_new, job->v_new, job->limbs);
 }
 
 static void attention_mix(const token_rows *rows, const token_sequence *of, const attention_job *all, const attention_state *state) {
@@ -278,7 +277,7 @@ static void attention_mix(const token_rows *rows, const token_sequence *of, cons
 }
 
 static void attention_output(const token_rows *rows, attention_job *job) {
-    stage_out(rows->threads, job, rows->x);
+    stage_out(rows->threads, job, rows->out);
 }
 
 static int attention_pieces(const attention_shape *s, const capacity *r, const attention_state *state, state_piece *to) {

@@ -41,9 +41,9 @@ typedef struct deltanet_job {
     token_limbs *limbs;          /* of u, and then of o */
 } deltanet_job;
 
-/* norm_in_proj: qkv, z, b, a = the four projections of u. scratch: for the limbs of u. */
-static void stage_norm_in_proj(pool *p, const deltanet_weights *w, const float *u, int T, float *qkv, float *z, float *b, float *a,
-                               token_limbs *scratch) {
+/* norm_in_proj, without the norm: qkv, z, b, a = the four projections of u. scratch: for the limbs of u. */
+static void stage_in_proj(pool *p, const deltanet_weights *w, const float *u, int T, float *qkv, float *z, float *b, float *a,
+                          token_limbs *scratch) {
     projection job;
     memset(&job, 0, sizeof job);
     job.count = 4;
@@ -272,10 +272,10 @@ static void deltanet_gate_heads(void *context, int begin, int end, int thread) {
     }
 }
 
-/* gated_norm_out: x += out_proj (gated norm of o). */
-static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
+/* gated_norm_out: out += out_proj (gated norm of o). */
+static void stage_gated_norm_out(pool *p, deltanet_job *job, float *out) {
     parallel(p, job->T * job->shape->value_heads, deltanet_gate_heads, job);
-    linear(p, &job->w->out_proj, job->o, x, job->T, 1, job->limbs);
+    linear(p, &job->w->out_proj, job->o, out, job->T, 1, job->limbs);
 }
 
 /* The implementation of layers/kinds.c. */
@@ -312,7 +312,7 @@ static void deltanet_project(const token_rows *rows, const deltanet_weights *w, 
     job->shape = &w->shape;
     job->w = w;
     job->T = rows->T;
-    stage_norm_in_proj(rows->threads, w, rows->u, rows->T, job->raw, job->z, job->b, job->a, job->limbs);
+    stage_in_proj(rows->threads, w, rows->u, rows->T, job->raw, job->z, job->b, job->a, job->limbs);
 }
 
 static void deltanet_mix(const token_rows *rows, const token_sequence *of, const deltanet_job *all, const deltanet_state *state) {
@@ -333,7 +333,7 @@ static void deltanet_mix(const token_rows *rows, const token_sequence *of, const
 }
 
 static void deltanet_output(const token_rows *rows, deltanet_job *job) {
-    stage_gated_norm_out(rows->threads, job, rows->x);
+    stage_gated_norm_out(rows->threads, job, rows->out);
 }
 
 /* The log is not compared: after timeline_commit_state it holds nothing that counts. */

@@ -21,7 +21,7 @@ typedef struct moe_job {
     int32_t *assignment_row;            /* [T (top_k + 1)] row of a use */
     float *assignment_weight;           /* the same shape */
     float *h;                    /* [T (top_k + 1)][max(expert_size, shared_size)] */
-    float *x;                    /* [T][hidden] residual */
+    float *out;                  /* [T][hidden] to which the output is added */
     token_limbs *limbs;          /* of u, and then of h, row by row */
 } moe_job;
 
@@ -95,8 +95,8 @@ static void moe_list_assignments(moe_job *job) {
     job->first[job->count] = at;
 }
 
-/* norm_router: router logits of u; choice and weights; list of distinct experts. */
-static void stage_norm_router(pool *p, moe_job *job) {
+/* norm_router, without the norm: router logits of u; choice and weights; list of distinct experts. */
+static void stage_router(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
     projection scores;
     memset(&scores, 0, sizeof scores);
@@ -165,7 +165,7 @@ static token_limbs *moe_h_limbs(const moe_job *job, int assignment) {
            (shared ? (size_t)shared * (size_t)col_block_count(job->shape->shared_size) : 0);
 }
 
-/* x[t][r] += weight * (down_proj[r] . h[use]) for a block of rows r, for all uses of expert i of the list. */
+/* out[t][r] += weight * (down_proj[r] . h[use]) for a block of rows r, for all uses of expert i of the list. */
 static void moe_down_block(const moe_job *job, int i, int block) {
     const moe_shape *s = job->shape;
     const matrix *down_proj = &job->w->down_proj[job->list[i]];
@@ -181,8 +181,8 @@ static void moe_down_block(const moe_job *job, int i, int block) {
         }
         matrix_block_dots(down_proj, row, rows, &tokens, y);
         for (int j = 0; j < tokens.count; j++) {
-            float *x = job->x + (size_t)job->assignment_row[first + j] * (size_t)s->hidden + (size_t)row;
-            for (int r = 0; r < rows; r++) x[r] += job->assignment_weight[first + j] * y[j][r];
+            float *out = job->out + (size_t)job->assignment_row[first + j] * (size_t)s->hidden + (size_t)row;
+            for (int r = 0; r < rows; r++) out[r] += job->assignment_weight[first + j] * y[j][r];
         }
     }
 }
@@ -202,7 +202,7 @@ static unsigned moe_limb_kinds(const moe_job *job, const matrix *w) {
     return kinds;
 }
 
-/* experts_up, experts_down: x += weighted sum of the chosen experts and the shared one. */
+/* experts_up, experts_down: out += weighted sum of the chosen experts and the shared one. */
 static void stage_experts_up(pool *p, moe_job *job) {
     const unsigned kinds = moe_limb_kinds(job, job->w->gate_proj) | moe_limb_kinds(job, job->w->up_proj);
     limb_rows rows = {.x = job->u, .stride = (size_t)job->shape->hidden, .rows = job->T, .cols = job->shape->hidden, .to = job->limbs,
@@ -253,8 +253,8 @@ static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *j
     job->w = w;
     job->T = rows->T;
     job->u = rows->u;
-    job->x = rows->x;
-    stage_norm_router(rows->threads, job);
+    job->out = rows->out;
+    stage_router(rows->threads, job);
     stage_experts_up(rows->threads, job);
     stage_experts_down(rows->threads, job);
 }
