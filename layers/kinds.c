@@ -1,19 +1,14 @@
-/* layers/kinds.c: the table of layer kinds: the only place that lists them all. Knows no session and no files.
+/* layers/kinds.c: what executors ask of each kind of layers, as switches over layers/table.c. Knows no session and no files.
 
-   A decoder layer is two sublayers: a mixer, which looks at other tokens and so has a state, and an FFN, which does not. How they read
-   the residual x, and how their output becomes part of it, is the walk's part (residual_read, residual_write). A kind is one line here and
-   its files in layers/, which define, for a kind `name`:
+   How a sublayer reads the residual x, and how its output becomes part of it, is the walk's part (residual_read, residual_write). A kind
+   `name` defines, for the CPU in layers/name/cpu.c:
 
-     NAME_FIELDS                its numbers, as layers/shape.c has them; SHAPE makes name_shape of them
-     name_weights               a layer: its shape, first of all, and its tensors
-     name_features              what a layer asks of an executor that its shape does not say
-     name_unfit                 the reason why the kernels do not take a shape, NULL: they take it
      name_job                   the arguments and the scratch of a call, laid out once for all layers of the kind
      name_layout_scratch        lays the scratch out
      name_bytes                 the bytes that a stage reads in a decode step
      name_operations            the floating-point operations of a stage
    an FFN also
-     name_forward               on the CPU: adds what it makes of rows->u to rows->out
+     name_forward               adds what it makes of rows->u to rows->out
    a mixer also
      name_project               the same up to where tokens meet, all rows at once: a row's results do not depend on the others
      name_mix                   a sequence's rows and its state, by the results of that
@@ -31,31 +26,9 @@
      name_prefill_bytes          bytes of scratch for the rows of a prompt
      name_run_prefill           launches the kernels for the rows of a prompt */
 
-#define MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention)
-#define FFNS(X) X(MOE, moe) X(MLP, mlp)
-#define LAYER_KINDS(X) MIXERS(X) FFNS(X)
-
 /* An editor's search for attention_rollback finds no call: name##_rollback below is one. The cases of ATTENTION are, written out:
-     LAYER_ATTENTION, "attention", attention_shape attention; attention_weights attention; attention_job attention;
-     attention_features(&l->w.attention), attention_unfit(&l->w.attention.shape), attention_bytes, attention_operations,
-     attention_layout_scratch, attention_layout_state, attention_pieces, attention_log, attention_rollback,
-     attention_project, attention_mix, attention_output; of an FFN moe_forward in place of the last three.
-   Widening, fingerprint and sizes have no functions of a kind: shape_widen and its neighbours read attention_fields, the rows that
-   SHAPE makes of ATTENTION_FIELDS (layers/shape.c). */
-
-enum layer_kind {
-#define X(NAME, name) LAYER_##NAME,
-    LAYER_KINDS(X)
-#undef X
-    LAYER_KIND_COUNT,
-    LAYER_NONE, LAYER_MTP        /* of stages: no layer's; the MTP layer's, whatever that consists of */
-};
-
-static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
-#define X(NAME, name) #name,
-    LAYER_KINDS(X)
-#undef X
-};
+     attention_job attention; attention_bytes, attention_operations, attention_layout_scratch, attention_layout_state, attention_pieces,
+     attention_log, attention_rollback, attention_project, attention_mix, attention_output; of an FFN moe_forward in place of the last three. */
 
 /* The kind of layer that a stage is of. */
 static const enum layer_kind stage_kinds[STAGE_COUNT] = {
@@ -73,111 +46,12 @@ static enum rollback layer_rollback(enum layer_kind mixer) {
     return of[mixer];
 }
 
-/* What the walk does around a sublayer: u = rms(x) norm, y = the sublayer of u, x = x + y. normed_after: x = x + rms(y) norm_after. scaled:
-   after that x = x scale. */
-#define RESIDUAL_FIELDS(X)                                                                                                           \
-    X(int, normed_after, MAX,  SET(NORM_AFTER),     "")                                                                              \
-    X(int, scaled,       NONE, SET(RESIDUAL_SCALE), "")
-SHAPE(RESIDUAL, residual)
-
-#define X(NAME, name) name##_shape name;
-typedef struct layer_shapes {
-    LAYER_KINDS(X)
-    residual_shape residual;
-    unsigned kinds;              /* bit set of those that there are */
-} layer_shapes;
-typedef union any_shape { LAYER_KINDS(X) } any_shape;
-#undef X
-#define X(NAME, name) name##_weights name;
-typedef union layer_weights { LAYER_KINDS(X) } layer_weights;
-#undef X
 #define X(NAME, name) name##_job name;
 typedef struct layer_jobs { LAYER_KINDS(X) } layer_jobs;
 #undef X
 #define X(NAME, name) name##_state name;
 typedef union layer_state { MIXERS(X) } layer_state;
 #undef X
-
-typedef struct sublayer {
-    enum layer_kind kind;
-    residual_shape residual;
-    const float *norm;                         /* [hidden] */
-    const float *norm_after;                   /* [hidden]; NULL unless normed_after */
-    const float *scale;                        /* [1]; NULL unless scaled */
-    layer_weights w;
-} sublayer;
-
-typedef struct layer { sublayer mixer, ffn; } layer;
-
-/* What config.json says of a sublayer. */
-typedef struct sublayer_shape { enum layer_kind kind; residual_shape residual; any_shape of; } sublayer_shape;
-
-/* The rows of each kind's fields. */
-static const struct { const shape_field *row; int count; } layer_fields[LAYER_KIND_COUNT] = {
-#define X(NAME, name) {name##_fields, NAME##_FIELD_COUNT},
-    LAYER_KINDS(X)
-#undef X
-};
-
-#define X(NAME, name) static_assert(offsetof(name##_weights, shape) == 0, "weights begin with their shape");
-LAYER_KINDS(X)
-#undef X
-
-#define X(NAME, name) char name[NAME##_FIELD_COUNT];
-typedef union shape_sizes { LAYER_KINDS(X) } shape_sizes;
-#undef X
-enum { LAYER_SIZES = sizeof(shape_sizes) };    /* most fields of a shape */
-
-/* A kind's shape among the largest of all kinds. */
-static void *largest_of(layer_shapes *largest, enum layer_kind kind) {
-    switch (kind) {
-#define X(NAME, name) case LAYER_##NAME: return &largest->name;
-        LAYER_KINDS(X)
-#undef X
-        default: return NULL;
-    }
-}
-
-/* Gives a sublayer without tensors its kind and shape. */
-static void sublayer_begin(sublayer *l, const sublayer_shape *s) {
-    l->kind = s->kind;
-    l->residual = s->residual;
-    switch (s->kind) {
-#define X(NAME, name) case LAYER_##NAME: l->w.name.shape = s->of.name; break;
-        LAYER_KINDS(X)
-#undef X
-        default: break;
-    }
-}
-
-/* Adds a sublayer's shape to the largest of its kind. A layer's weights begin with its shape. */
-static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
-    largest->kinds |= 1u << l->kind;
-    shape_widen(largest_of(largest, l->kind), &l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
-    shape_widen(&largest->residual, &l->residual, residual_fields, RESIDUAL_FIELD_COUNT);
-}
-
-/* What a sublayer asks of an executor. */
-static feature_set sublayer_features(const sublayer *l) {
-    const feature_set all = shape_features(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count) |
-                            shape_features(&l->residual, residual_fields, RESIDUAL_FIELD_COUNT);
-    switch (l->kind) {
-#define X(NAME, name) case LAYER_##NAME: return all | name##_features(&l->w.name);
-        LAYER_KINDS(X)
-#undef X
-        default: return all;
-    }
-}
-
-/* The reason why the kernels do not take a sublayer's sizes; NULL: they take them. */
-static const char *sublayer_unfit(const sublayer *l) {
-    switch (l->kind) {
-#define X(NAME, name) case LAYER_##NAME: return name##_unfit(&l->w.name.shape);
-        LAYER_KINDS(X)
-#undef X
-        default: return NULL;
-    }
-}
 
 /* Scratch for the largest layer of each kind. Only one layer runs at a time, so kinds share it; a kind that is absent has none. */
 static void layer_layout_scratch(layout *l, const layer_shapes *largest, const capacity *r, layer_jobs *to) {

@@ -1,5 +1,5 @@
 /* layers/layer.c: what all kinds of layers are given, and give: token rows, capacity, pieces of state, traffic. The
-   kinds themselves are listed in layers/kinds.c. */
+   kinds themselves are listed in layers/table.c. */
 
 union layer_state;               /* of a mixer: layers/kinds.c */
 
@@ -64,12 +64,4 @@ static state_piece state_piece_of(const char *name, void *at, size_t size, int r
     p.size = size;
     p.rows = rows;
     return p;
-}
-
-static int max_int(int a, int b) {
-    return a > b ? a : b;
-}
-
-static int min_int(int a, int b) {
-    return a < b ? a : b;
 }

@@ -78,6 +78,9 @@ typedef struct shape_field {
     int set;                                   /* it asks for the feature if it is: 1 not 0, 0 0 */
 } shape_field;
 
+/* Where a struct that ends with this field ends. */
+#define END_OF(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+
 #define FIELD_NONE FEATURE_NONE, 0
 #define FIELD_SET(feature) FEATURE_##feature, 1
 #define FIELD_ZERO(feature) FEATURE_##feature, 0

@@ -2,16 +2,6 @@
 
    Every row goes through one SwiGLU: out += down_proj (SiLU(gate_proj u) * up_proj u). */
 
-#define MLP_FIELDS(X)                                                                                                                \
-    X(int,   hidden, MAX,  NONE, "")                                                                                                 \
-    X(int,   size,   MAX,  NONE, "intermediate_size")
-SHAPE(MLP, mlp)
-
-typedef struct mlp_weights {
-    mlp_shape shape;
-    matrix gate_proj, up_proj, down_proj;       /* [size][hidden] twice, [hidden][size] */
-} mlp_weights;
-
 typedef struct mlp_job {
     const mlp_weights *w;
     int T;
@@ -64,20 +54,6 @@ static void stage_down(pool *p, mlp_job *job) {
 }
 
 /* The implementation of layers/kinds.c. */
-
-static const char *mlp_unfit(const mlp_shape *s) {
-    return s->hidden % 4 || s->size % 4 ? "hidden and FFN sizes that are no multiples of 4" : NULL;
-}
-
-/* Whether gate_proj and up_proj are stored alike, so that a tile may have a panel of each. */
-static inline int mlp_pairs(const mlp_weights *w) {
-    const matrix *a = &w->gate_proj, *b = &w->up_proj;
-    return a->format == b->format && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
-}
-
-static inline feature_set mlp_features(const mlp_weights *w) {
-    return mlp_pairs(w) ? 0 : feature_bit(FEATURE_UNLIKE_GATE_UP);
-}
 
 static void mlp_layout_scratch(layout *l, const mlp_shape *s, const capacity *r, mlp_job *to) {
     const size_t T = (size_t)r->rows;

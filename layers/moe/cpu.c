@@ -5,27 +5,6 @@
    is listed by expert: a weight row is read once and used for all token rows that chose it. The shared expert is one more
    entry of that list, and comes last. A token's sum runs over its experts in ascending order, whatever the others chose. */
 
-/* shared_size 0: there is no shared expert. of_all: weights are shares of the softmax over all experts, not over the chosen ones.
-   limit: what gate is at most, and the magnitude of up; 0: none. alpha: an expert's activation is gate sigmoid(alpha gate) (up + 1); 0: it is
-   SiLU(gate) up. biased: router and experts have biases. */
-#define MOE_FIELDS(X)                                                                                                                \
-    X(int,   hidden,      MAX,  NONE,                "")                                                                             \
-    X(int,   experts,     MAX,  NONE,                "experts")                                                                      \
-    X(int,   top_k,       MAX,  NONE,                "experts_per_token")                                                            \
-    X(int,   expert_size, MAX,  NONE,                "expert_size")                                                                  \
-    X(int,   shared_size, MAX,  SET(SHARED_EXPERT),  "shared_expert_size")                                                           \
-    X(int,   of_all,      NONE, SET(WEIGHTS_OF_ALL), "")                                                                             \
-    X(float, limit,       NONE, SET(LIMIT),          "")                                                                             \
-    X(float, alpha,       NONE, SET(ALPHA),          "")                                                                             \
-    X(int,   biased,      NONE, SET(BIAS),           "")
-SHAPE(MOE, moe)
-
-typedef struct moe_weights {
-    moe_shape shape;
-    matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] */
-    matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one */
-} moe_weights;
-
 typedef struct moe_job {
     const moe_shape *shape;
     const moe_weights *w;
@@ -252,24 +231,6 @@ static size_t moe_limb_floats(const moe_shape *s) {
     const size_t shared = s->shared_size ? (size_t)col_block_count(s->shared_size) : 0;
     const size_t h = (size_t)s->top_k * (size_t)col_block_count(s->expert_size) + shared;
     return max_size((size_t)col_block_count(s->hidden), h) * (sizeof(token_limbs) / sizeof(float));
-}
-
-/* Whether the matrices of all routed experts are stored as the first one's. */
-static int moe_alike(const moe_weights *w) {
-    const matrix *const all[3] = {w->gate_proj, w->up_proj, w->down_proj};
-    int alike = 1;
-    for (int i = 0; i < 3; i++)
-        for (int e = 1; e < w->shape.experts; e++) alike &= all[i][e].format == all[i][0].format;
-    return alike;
-}
-
-static inline feature_set moe_features(const moe_weights *w) {
-    return moe_alike(w) ? 0 : feature_bit(FEATURE_UNLIKE_EXPERTS);
-}
-
-static const char *moe_unfit(const moe_shape *s) {
-    if (s->experts > 1024 || s->top_k > 32) return "more than 1024 experts, or 32 of them for a token,";
-    return s->hidden % 4 || s->expert_size % 4 || s->shared_size % 4 ? "hidden and expert sizes that are no multiples of 4" : NULL;
 }
 
 static void moe_layout_scratch(layout *l, const moe_shape *s, const capacity *r, moe_job *to) {
