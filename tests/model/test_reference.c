@@ -94,7 +94,7 @@ static int mote_continues(const mote_model *model, const char *text, told_ids *t
     return count > 0;
 }
 
-// Of the bundled model: the same tokens, and the program prints their text. Of that only what no token cuts is compared.
+// Of the bundled model: the program prints the text of the same tokens.
 static void test_bundled(void) {
     mote_model *fast = model_on("cpu", "models/demo", MOTE_EVERYTHING);
     for (int i = 0; i < (test_brief ? 1 : (int)TEXTS); i++) {
