@@ -15,8 +15,14 @@ static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of
     b->of = of;
 }
 
+/* What is bound from here on is of layer i: this part's or another's. */
+static void bind_layer(binder *b, int i) {
+    b->elsewhere = !part_has(&b->m->part, i);
+}
+
 /* Puts an item on the list, to lie at the next 64-byte boundary of the arena. */
 static void bind_item(binder *b, const load_item *like) {
+    if (b->elsewhere) return;
     load_item *item = (load_item *)buf_add(&b->items, like, sizeof *like);
     const uint64_t numbers = (uint64_t)like->rows * (uint64_t)like->cols;
     const int is_weight = like->component == CODES || like->component == VECTOR;

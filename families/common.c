@@ -260,8 +260,10 @@ static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     const config *c = &m->c;
     common_name_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
     common_name_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
+    b->elsewhere = !part_is_first(&m->part) && !(part_is_last(&m->part) && (c->tied || m->has_mtp));
     bind_as(b, MODULE_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
     bind_kept(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, c->vocab, c->hidden);
+    b->elsewhere = !part_is_last(&m->part);
     bind_as(b, MODULE_HEAD, 1, 1);
     if (c->tied) m->lm_head = m->embed_tokens;
     else bind_kept(b, b->head_prefix, "lm_head.weight", &m->lm_head, c->vocab, c->hidden);
@@ -277,6 +279,7 @@ static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
     const size_t items = b->items.size, arena = b->arena;
     if (b->code) return;
     b->err = &why;
+    b->elsewhere = !part_is_last(&m->part);
     bind(b);
     b->err = err;
     if (!b->code) return;

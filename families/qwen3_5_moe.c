@@ -129,6 +129,7 @@ static const float **qwen_ffn_norm(sublayer *l) {
 
 static void qwen_bind_layer(binder *b, int index, layer *l, in_proj_binder *bind_in_proj) {
     char where[128];
+    bind_layer(b, index);
     snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
     int attends = l->mixer.kind == LAYER_ATTENTION;
     layer_weights *w = &l->mixer.w;
@@ -160,8 +161,8 @@ static void qwen_bind_mtp(binder *b) {
 /* The model, layers allocated; without its MTP layer if the checkpoint has none. */
 static void qwen_bind(binder *b, in_proj_binder *bind_in_proj) {
     mote_model *m = b->m;
-    common_bind_ends(b, bind_zero_centered);
     m->has_mtp = bind_has(b, "mtp.", "fc.weight");
+    common_bind_ends(b, bind_zero_centered);
     for (int i = 0; i < m->c.layers && !b->code; i++) qwen_bind_layer(b, i, &m->layers[i], bind_in_proj);
     if (m->has_mtp) common_bind_mtp(b, qwen_bind_mtp);
 }

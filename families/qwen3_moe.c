@@ -65,6 +65,7 @@ static void qwen3_moe_read(config_reader *r, config *c) {
 /* The attention of layer `index`, and both norms; where: what all names of the layer begin with. */
 static void plain_bind_layer(binder *b, int index, layer *l, const float **ffn_norm, char *where, size_t size) {
     attention_weights *a = &l->mixer.w.attention;
+    bind_layer(b, index);
     snprintf(where, size, "%slayers.%d.", b->prefix, index);
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_vector(b, where, "input_layernorm.weight", &a->input_norm, a->shape.hidden);

@@ -12,6 +12,7 @@ static mote_model *model_new(const char *name, int idle, const mote_callbacks *c
         return NULL;
     }
     m->holders = 1;
+    m->part = part_of(0, 1, 0, 1);
     m->draft_rows = DRAFT_ROWS;
     m->info.device = m->device;
     m->info.begin_token = m->info.end_token = -1;
@@ -122,26 +123,28 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
     return code;
 }
 
-int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
-    mote_options o;
-    mote_error failure;
-    int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
-    if (code) return code;
-    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.draft_rows < 0 ||
-        o.quantize < MOTE_QUANTIZE_OFF || o.quantize > MOTE_QUANTIZE_FP8)
-        return fail(error, MOTE_EINVAL, "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., "
-                                        "draft_rows of 0 or more, quantize of MOTE_QUANTIZE_...");
-    if (!error) error = &failure;
-    mote_model *m = model_new(o.device, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
+/* What mote_open checks before it looks at the folder. */
+static int open_check(const char *name, const char *dir, const mote_options *o, mote_model **model, mote_error *err) {
+    if (dir && model && o->parts >= MOTE_EVERYTHING && o->parts <= MOTE_DESCRIPTION && o->draft_rows >= 0 &&
+        o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_FP8)
+        return MOTE_OK;
+    return fail(err, MOTE_EINVAL, "%s: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., draft_rows of 0 or more, "
+                                  "quantize of MOTE_QUANTIZE_...", name);
+}
+
+/* A part of the model in a folder, with the options that open_check has seen. load: with its weights; without them it is only described. */
+static int model_open(const char *dir, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *error) {
+    mote_model *m = model_new(o->device, o->parts == MOTE_TEXT_ONLY, &o->callbacks, error);
     if (!m) return error->code;
-    if (o.draft_rows) m->draft_rows = o.draft_rows;
-    m->quantize = o.quantize;
-    code = generation_read(m, dir, &o.callbacks, error);
+    if (o->draft_rows) m->draft_rows = o->draft_rows;
+    m->quantize = o->quantize;
+    m->part = *part;
+    int code = generation_read(m, dir, &o->callbacks, error);
     if (!code) pooling_read(m, dir);
-    if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, &o.callbacks, error);
-    if (!code && o.parts != MOTE_TEXT_ONLY) {
-        code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, &o.callbacks, error) : MOTE_OK;
-        if (!code) code = model_open_weights(m, dir, o.parts != MOTE_DESCRIPTION, &o.callbacks, error);
+    if (!code && o->parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, &o->callbacks, error);
+    if (!code && o->parts != MOTE_TEXT_ONLY) {
+        code = o->parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, &o->callbacks, error) : MOTE_OK;
+        if (!code) code = model_open_weights(m, dir, load, &o->callbacks, error);
     }
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
@@ -155,6 +158,15 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     return MOTE_OK;
 }
 
+int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
+    const model_part whole = part_of(0, 1, 0, 1);
+    mote_options o;
+    mote_error failure;
+    int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
+    if (!code) code = open_check("mote_open", dir, &o, model, error);
+    return code ? code : model_open(dir, &o, &whole, o.parts != MOTE_DESCRIPTION, model, error ? error : &failure);
+}
+
 static void vocabulary_free(struct vocabulary *v);
 
 static const mote_model *model_hold(const mote_model *model) {
@@ -164,6 +176,8 @@ static const mote_model *model_hold(const mote_model *model) {
 
 void mote_close(mote_model *model) {
     if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
+    for (int i = 0; i < model->member_count && model->members; i++) mote_close(model->members[i]);
+    free(model->members);
     tokenizer_free(model->text);
     vocabulary_free(model->words);
     config_free(&model->c);

@@ -129,6 +129,7 @@ static void weights_free(mote_model *m) {
 static void begin_layers(binder *b) {
     mote_model *m = b->m;
     size_t experts = 0;
+    part_cut(&m->part, m->c.layers);
     m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
     for (int i = 0; i <= m->c.layers && m->layers; i++) {
         sublayer_begin(&model_layer(m, i)->mixer, &m->c.layer[i].mixer);
@@ -152,8 +153,10 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
     mote_model *m = b->m;
     begin_layers(b);
     if (!b->code) family_bind(b, callbacks);
+    m->has_mtp &= part_is_last(&m->part);
     for (int i = 0; i < m->c.layers + m->has_mtp && !b->code; i++) {
-        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        const layer *l = model_layer(m, i);
+        if (i < m->c.layers && !part_has(&m->part, i)) continue;
         sublayer_widen(&m->largest, &l->mixer);
         sublayer_widen(&m->largest, &l->ffn);
     }

@@ -191,9 +191,21 @@ static void cpu_computed(slot *s, const block *b, const float *final_rows) {
     if (b->logits && b->logits != s->block_logits) memcpy(s->logits, b->logits + (T - 1) * vocab, vocab * sizeof(float));
     if (T <= MOTE_ROWS_MAX) memcpy(s->hidden, final_rows, T * hidden * sizeof(float));
     else memcpy(s->last_hidden, final_rows + (T - 1) * hidden, hidden * sizeof(float));
-    s->last_row = b->T - 1;
-    s->logits_here = 1;
-    s->logits_in_block = b->logits && b->logits == s->block_logits;
+    slot_computed(s, b);
+}
+
+/* Whether the other members of the group are lost: what has been computed means nothing. */
+static int cpu_ended(const mote_runner *r) {
+    return r->peer && r->peer->ended;
+}
+
+/* x of n rows through the part's layers: from the embedding, or from the stage before; to the next one, if there is one. */
+static void cpu_walk(mote_runner *r, const token_sequence *at, int n, int rows) {
+    const mote_model *m = r->m;
+    const size_t floats = (size_t)rows * (size_t)m->c.hidden;
+    if (!part_is_first(&m->part)) exchange_receive(r->peer, r->s.x, floats);
+    for (int i = m->part.first; i < m->part.end && !cpu_ended(r); i++) run_layer(r, &m->layers[i], i, at, n, 0);
+    if (!part_is_last(&m->part)) exchange_send(r->peer, r->s.x, floats);
 }
 
 /* The blocks of n slots as one pass. */
@@ -208,10 +220,11 @@ static void cpu_forward_all(mote_runner *r, pass_request *const *of, int n) {
         const block *b = of[i]->b;
         if (b->replay) memcpy(s->last_hidden, slot_final_row(s, b->replay), hidden * sizeof(float));
         at[i] = sequence_of(s, rows, b->T, b->position, b->replay);
-        embed(&m->embed_tokens, b->ids, b->T, w->x + (size_t)rows * hidden);
+        if (part_is_first(&m->part)) embed(&m->embed_tokens, b->ids, b->T, w->x + (size_t)rows * hidden);
         rows += b->T;
     }
-    for (int i = 0; i < m->c.layers; i++) run_layer(r, &m->layers[i], i, at, n, 0);
+    cpu_walk(r, at, n, rows);
+    if (!part_is_last(&m->part) || cpu_ended(r)) return;
     for (int i = 0; i < n; i++) cpu_residual(r, of[i]->b, &at[i]);
     rms_norm(w->hidden, w->x, m->norm, rows, m->c.hidden, m->c.eps);
     run_head(r, of, at, n);
@@ -277,9 +290,9 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
 
 /* Of one kind, FORWARD or DRAFT: the host samples. */
 static void cpu_pass(mote_runner *r, pass_request *const *of, int n) {
-    if (of[0]->kind == REQUEST_DRAFT) cpu_draft_all(r, of, n);
-    else cpu_forward_all(r, of, n);
-    for (int i = 0; i < n; i++) of[i]->code = MOTE_OK;
+    if (of[0]->kind != REQUEST_DRAFT) cpu_forward_all(r, of, n);
+    else if (part_is_last(&r->m->part)) cpu_draft_all(r, of, n);
+    for (int i = 0; i < n; i++) of[i]->code = cpu_ended(r) ? MOTE_EDEVICE : MOTE_OK;
 }
 
 static int cpu_forward(slot *s, const block *b, mote_error *err) {
