@@ -16,7 +16,7 @@ static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of
 }
 
 /* What is bound from here on is of layer i: this part's or another's. */
-static void bind_layer(binder *b, int i) {
+static void bind_for_layer(binder *b, int i) {
     b->elsewhere = !part_has(&b->m->part, i);
 }
 
