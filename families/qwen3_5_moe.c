@@ -82,24 +82,37 @@ static void qwen3_5_moe_read(config_reader *r, config *c) {
 /* How a family keeps the four projections into DeltaNet. */
 typedef void in_proj_binder(binder *b, const char *where, deltanet_weights *w);
 
+/* DeltaNet's channels, q, k and v, by rows; of several ranks each has the channels of its heads. */
+static tensor_slice qwen_channels(const binder *b, const deltanet_shape *s, int cols) {
+    const int keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
+    const row_runs qkv = {.groups = 1, .group_rows = 2 * keys + values, .at = {0, keys, 2 * keys}, .rows = {keys, keys, values}, .first = 0};
+    tensor_slice channels = slice_all(2 * keys + values, cols);
+    slice_divide(b, &channels, DIVIDED_ROWS);
+    if (channels.ranks) channels.runs = qkv;
+    return channels;
+}
+
 static void qwen_bind_in_proj(binder *b, const char *where, deltanet_weights *w) {
     const deltanet_shape *s = &w->shape;
-    bind_matrix(b, where, "linear_attn.in_proj_qkv.weight", &w->in_proj_qkv, deltanet_channels(s), s->hidden);
-    bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, s->value_heads * s->value_dim, s->hidden);
-    bind_kept(b, where, "linear_attn.in_proj_b.weight", &w->in_proj_b, s->value_heads, s->hidden);
-    bind_kept(b, where, "linear_attn.in_proj_a.weight", &w->in_proj_a, s->value_heads, s->hidden);
+    const tensor_slice qkv = qwen_channels(b, s, s->hidden);
+    tensor_slice gates = slice_all(s->value_heads, s->hidden);
+    slice_divide(b, &gates, DIVIDED_ROWS);
+    bind_slice(b, where, "linear_attn.in_proj_qkv.weight", &qkv, 0, &w->in_proj_qkv);
+    bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, s->value_heads * s->value_dim, s->hidden, DIVIDED_ROWS);
+    bind_slice(b, where, "linear_attn.in_proj_b.weight", &gates, 1, &w->in_proj_b);
+    bind_slice(b, where, "linear_attn.in_proj_a.weight", &gates, 1, &w->in_proj_a);
 }
 
 static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w, in_proj_binder *bind_in_proj) {
     const deltanet_shape *s = &w->shape;
     int values = s->value_heads * s->value_dim;
-    const tensor_slice conv = slice_all(deltanet_channels(s), s->taps);
+    const tensor_slice conv = qwen_channels(b, s, s->taps);
     bind_as(b, MODULE_DELTANET, 1, 1);
     bind_in_proj(b, where, w);
-    bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, s->hidden, values);
+    bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, s->hidden, values, DIVIDED_COLS);
     bind_slice_vector(b, where, "linear_attn.conv1d.weight", &conv, &conv_part, &vector_source, &w->conv1d);
-    bind_vector(b, where, "linear_attn.A_log", &w->A_log, s->value_heads);
-    bind_vector(b, where, "linear_attn.dt_bias", &w->dt_bias, s->value_heads);
+    bind_divided_vector(b, where, "linear_attn.A_log", &w->A_log, s->value_heads);
+    bind_divided_vector(b, where, "linear_attn.dt_bias", &w->dt_bias, s->value_heads);
     bind_vector(b, where, "linear_attn.norm.weight", &w->norm, s->value_dim);
 }
 
@@ -112,9 +125,9 @@ static void qwen_bind_moe(binder *b, const char *where, moe_weights *w) {
     if (!mtp) bind_as(b, MODULE_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);
     common_bind_experts(b, where, w);
     if (!mtp) bind_as(b, MODULE_SHARED, 1, 1);
-    bind_matrix(b, where, "mlp.shared_expert.gate_proj.weight", &w->gate_proj[shared], s->shared_size, s->hidden);
-    bind_matrix(b, where, "mlp.shared_expert.up_proj.weight", &w->up_proj[shared], s->shared_size, s->hidden);
-    bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size);
+    bind_matrix(b, where, "mlp.shared_expert.gate_proj.weight", &w->gate_proj[shared], s->shared_size, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "mlp.shared_expert.up_proj.weight", &w->up_proj[shared], s->shared_size, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size, DIVIDED_COLS);
 }
 
 static void qwen_bind_ffn(binder *b, const char *where, sublayer *l) {

@@ -209,8 +209,36 @@ static int layer_log(const layer *of, const layer_state *state, state_piece *to)
     }
 }
 
+/* The first number of a sublayer that so many ranks cannot divide; NULL: there is none. */
+static const char *sublayer_indivisible(const sublayer *l, int ranks, int *value) {
+    return shape_indivisible(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count, ranks, value);
+}
+
+/* Gives a sublayer, whose tensors are a rank's share, the shape of that. */
+static void sublayer_divide(sublayer *l, int ranks) {
+    shape_divide(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count, ranks);
+}
+
+/* The rows as a sublayer is given them: of several ranks it adds its share to zeros, in x's place. */
+static token_rows rank_begin(const token_rows *rows) {
+    token_rows own = *rows;
+    if (!rows->ranks) return own;
+    own.x = rows->share;
+    memset(own.x, 0, (size_t)rows->T * (size_t)rows->hidden * sizeof(float));
+    return own;
+}
+
+/* x += the sum of all ranks' shares. */
+static void rank_end(const token_rows *rows) {
+    const size_t n = (size_t)rows->T * (size_t)rows->hidden;
+    if (!rows->ranks) return;
+    exchange_sum(rows->ranks, rows->share, n, rows->shares);
+    for (size_t i = 0; i < n; i++) rows->x[i] += rows->share[i];
+}
+
 /* Token rows through layer i, which is l; with rows->state_only only as far as its mixer's state needs. */
 static void layer_forward(const token_rows *rows, const layer *l, int i, layer_jobs *jobs) {
+    token_rows own = rank_begin(rows);
     if (l->mixer.kind != LAYER_NONE) rms_norm(rows->u, rows->x, l->mixer.norm, rows->T, rows->hidden, rows->eps);
     switch (l->mixer.kind) {
 #define X(NAME, name)                                                                                                 \
@@ -218,20 +246,23 @@ static void layer_forward(const token_rows *rows, const layer *l, int i, layer_j
         name##_project(rows, &l->mixer.w.name, &jobs->name);                                                          \
         for (int k = 0; k < rows->count; k++)                                                                         \
             name##_mix(rows, &rows->of[k], &jobs->name, &rows->of[k].states[i].name);                                 \
-        if (!rows->state_only) name##_output(rows, &jobs->name);                                                      \
+        if (!rows->state_only) name##_output(&own, &jobs->name);                                                      \
         break;
         MIXERS(X)
 #undef X
         default: break;
     }
     if (rows->state_only) return;
+    rank_end(rows);
+    own = rank_begin(rows);
     if (l->ffn.kind != LAYER_NONE) rms_norm(rows->u, rows->x, l->ffn.norm, rows->T, rows->hidden, rows->eps);
     switch (l->ffn.kind) {
-#define X(NAME, name) case LAYER_##NAME: name##_forward(rows, &l->ffn.w.name, &jobs->name); break;
+#define X(NAME, name) case LAYER_##NAME: name##_forward(&own, &l->ffn.w.name, &jobs->name); break;
         FFNS(X)
 #undef X
         default: break;
     }
+    rank_end(rows);
 }
 
 static inline uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffic *of) {

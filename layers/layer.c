@@ -22,6 +22,8 @@ typedef struct token_rows {
     float eps;                   /* of norms */
     float *x;                    /* [T][hidden] the residual, to which a layer adds */
     float *u;                    /* [T][hidden] the normalised rows, which a layer is given */
+    peer *ranks;                 /* of which this is one, with a share of what each sublayer adds; NULL: it has all */
+    float *share, *shares;       /* [T][hidden] that share, [ranks][T][hidden] those of all */
 } token_rows;
 
 /* The capacity of a session. */

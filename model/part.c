@@ -27,6 +27,20 @@ static int part_is_last(const model_part *p) {
     return p->at.stage + 1 == p->at.stages;
 }
 
+/* Rows of the vocabulary, in the embedding and in the head, that a rank has: as many as the others, but for the last one, which may have
+   less. */
+typedef struct vocab_share {
+    int first, rows, most;       /* most: of any rank */
+} vocab_share;
+
+static vocab_share part_vocab(const model_part *p, int vocab) {
+    vocab_share s;
+    s.most = (vocab - 1) / p->at.ranks + 1;
+    s.first = s.most * p->at.rank;
+    s.rows = vocab - s.first < s.most ? vocab - s.first : s.most;
+    return s;
+}
+
 static int part_has(const model_part *p, int layer) {
     return layer >= p->first && layer < p->end;
 }

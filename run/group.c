@@ -106,11 +106,6 @@ static int member_open(mote_runner *front, int i, mote_error *err) {
     return me->runner->on->open(me->runner, err);
 }
 
-/* The longest message: a chunk's rows. */
-static size_t group_most(const mote_runner *front) {
-    return (size_t)capacity_of(&front->o, front->o.context).rows * (size_t)front->m->c.hidden * sizeof(float);
-}
-
 static int group_open(mote_runner *r, mote_error *err) {
     const group_place *at = &r->m->members[0]->part.at;
     struct runner_group *g = r->group = (struct runner_group *)calloc(1, sizeof *g);
@@ -119,7 +114,7 @@ static int group_open(mote_runner *r, mote_error *err) {
     pthread_cond_init(&g->changed, NULL);
     g->count = r->m->member_count;
     g->member = (runner_member *)calloc((size_t)g->count, sizeof *g->member);
-    g->threads = threads_open(at->stages, at->ranks, group_most(r));
+    g->threads = threads_open(at->stages, at->ranks, sizeof(float) * cpu_share(r->m->members[0], capacity_of(&r->o, r->o.context).rows));
     int code = g->member && g->threads ? MOTE_OK : fail_memory(err);
     for (int i = 0; i < g->count && !code; i++) code = member_open(r, i, err);
     for (int i = 0; i < g->count && !code; i++, g->started += !code)

@@ -22,9 +22,11 @@ typedef struct scratch {
     float *head_in, **head_out;                             /* [chunk][hidden] in mtp_in's place: rows of which logits are wanted;
                                                                [chunk] where these go */
     float *draft_logits;                                    /* [rows of a pass][draft rows] */
-    int32_t *drafted;                                       /* [rows of a pass] their best, */
+    struct draft_choice *choice;                            /* [ranks][rows of a pass] the best of these, */
+    int32_t *drafted;                                       /* [rows of a pass] of all ranks, */
     float *sure;                                            /* [rows of a pass] and its probability among the draft rows */
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
+    float *share, *shares;                                  /* of several ranks: what one of them gives the others, [ranks] what all give */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
 } scratch;
 
