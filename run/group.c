@@ -11,7 +11,7 @@
 typedef struct runner_member {
     struct runner_group *of;
     mote_runner *runner;
-    peer peer;
+    peer as;                     /* its place, and how it reaches the others */
     pthread_t thread;
 } runner_member;
 
@@ -38,7 +38,7 @@ typedef struct member_pass {
 } member_pass;
 
 static void member_requests(member_pass *p, const runner_member *me, pass_request *const *of, int n) {
-    const int i = (int)(me - me->of->member), answers = i == me->of->count - me->peer.at.ranks;
+    const int i = (int)(me - me->of->member), answers = i == me->of->count - me->as.at.ranks;
     for (int k = 0; k < n; k++) {
         p->of[k] = &p->q[k];
         p->q[k] = *of[k];
@@ -53,15 +53,15 @@ static void member_requests(member_pass *p, const runner_member *me, pass_reques
 
 /* Computes its part of a pass. If it fails, so does the group, which learns who it was. */
 static void member_compute(runner_member *me, member_pass *p, pass_request *const *of, int n) {
-    const group_place *at = &me->peer.at;
+    const group_place *at = &me->as.at;
     mote_error why;
     member_requests(p, me, of, n);
     me->runner->on->pass(me->runner, p->of, n);
     for (int k = 0; k < n; k++) {
         if (!p->q[k].code) continue;
         fail(&why, p->q[k].code, "rank %d of stage %d: %s", at->rank, at->stage,
-             me->peer.ended ? "it cannot reach the others" : p->q[k].error.message);
-        me->peer.by->end(&me->peer, &why);
+             me->as.ended ? "it cannot reach the others" : p->q[k].error.message);
+        me->as.by->end(&me->as, &why);
     }
 }
 
@@ -97,12 +97,12 @@ static int member_open(mote_runner *front, int i, mote_error *err) {
     run_options o = front->o;
     o.threads = max_int(1, o.threads / m->part.at.ranks);
     me->of = g;
-    me->peer.by = &thread_exchange;
-    me->peer.at = m->part.at;
-    me->peer.threads = g->threads;
+    me->as.by = &thread_exchange;
+    me->as.at = m->part.at;
+    me->as.threads = g->threads;
     me->runner = runner_shell(m, &o, front->one_slot);
     if (!me->runner) return fail_memory(err);
-    me->runner->peer = &me->peer;
+    me->runner->me = &me->as;
     return me->runner->on->open(me->runner, err);
 }
 
@@ -182,7 +182,7 @@ static void group_pass(mote_runner *r, pass_request *const *of, int n) {
     pthread_cond_broadcast(&g->changed);
     while (g->computing) pthread_cond_wait(&g->changed, &g->lock);
     pthread_mutex_unlock(&g->lock);
-    const int code = g->member->peer.by->ended(&g->member->peer, &why);
+    const int code = g->member->as.by->ended(&g->member->as, &why);
     for (int k = 0; k < n; k++) {
         of[k]->code = code;
         if (code) of[k]->error = why;

@@ -186,7 +186,7 @@ struct mote_runner {
     scratch s;                   /* the same */
     struct gpu_runner *gpu;
     struct runner_group *group;  /* whose members compute: run/group.c; NULL: it computes itself */
-    peer *peer;                  /* which member of a group it is; NULL: none, it has all of the program */
+    peer *me;                    /* which member of a group it is; NULL: none, it has all of the program */
 };
 
 static const executor *executor_of(const mote_model *m);

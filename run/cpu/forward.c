@@ -97,7 +97,7 @@ static void cpu_slot_close(slot *s) {
 
 /* The ranks of which this runner is one; NULL: there is no other. */
 static peer *cpu_ranks(const mote_runner *r) {
-    return r->m->part.at.ranks > 1 ? r->peer : NULL;
+    return r->m->part.at.ranks > 1 ? r->me : NULL;
 }
 
 /* Whether this member of the last stage is the one that answers for all. */
@@ -107,7 +107,7 @@ static int cpu_answers(const mote_runner *r) {
 
 /* Whether the other members of the group are lost: what has been computed means nothing. */
 static int cpu_ended(const mote_runner *r) {
-    return r->peer && r->peer->ended;
+    return r->me && r->me->ended;
 }
 
 /* x = the embedding of T tokens. Of several ranks each has some of the rows, and the others add zeros. */
@@ -161,7 +161,7 @@ static void cpu_head_shares(mote_runner *r, int at, int n) {
     const size_t hidden = (size_t)m->c.hidden, most = (size_t)part_vocab(&m->part, m->c.vocab).most;
     scratch *s = &r->s;
     stage_head(r->threads, &m->lm_head, s->head_in + (size_t)at * hidden, n, s->share, s->limbs);
-    exchange_gather(r->peer, s->share, (size_t)n * most * sizeof(float), s->shares);
+    exchange_gather(r->me, s->share, (size_t)n * most * sizeof(float), s->shares);
     for (int rank = 0; rank < m->part.at.ranks && cpu_answers(r) && !cpu_ended(r); rank++) {
         const model_part of = part_of(0, 1, rank, m->part.at.ranks);
         const vocab_share v = part_vocab(&of, m->c.vocab);
@@ -269,9 +269,9 @@ static void cpu_computed(slot *s, const block *b, const float *final_rows) {
 static void cpu_walk(mote_runner *r, const token_sequence *at, int n, int rows) {
     const mote_model *m = r->m;
     const size_t floats = (size_t)rows * (size_t)m->c.hidden;
-    if (!part_is_first(&m->part)) exchange_receive(r->peer, r->s.x, floats);
+    if (!part_is_first(&m->part)) exchange_receive(r->me, r->s.x, floats);
     for (int i = m->part.first; i < m->part.end && !cpu_ended(r); i++) run_layer(r, &m->layers[i], i, at, n, 0);
-    if (!part_is_last(&m->part)) exchange_send(r->peer, r->s.x, floats);
+    if (!part_is_last(&m->part)) exchange_send(r->me, r->s.x, floats);
 }
 
 /* The blocks of n slots as one pass. */
@@ -323,7 +323,7 @@ static void cpu_join_drafts(mote_runner *r, int n) {
     scratch *s = &r->s;
     if (ranks > 1) {
         memcpy(s->share, s->choice, (size_t)n * sizeof *s->choice);
-        exchange_gather(r->peer, s->share, (size_t)n * sizeof *s->choice, s->choice);
+        exchange_gather(r->me, s->share, (size_t)n * sizeof *s->choice, s->choice);
     }
     for (int i = 0; i < n && !cpu_ended(r); i++) {
         int best = 0;
@@ -348,7 +348,7 @@ static void cpu_ask_drafts(mote_runner *r, pass_request *const *of, int n, int i
     memset(on, 0, PASS_ROWS_MAX);
     for (int k = 0; k < n && cpu_answers(r); k++) on[k] = (char)cpu_drafts_on(of[k], i);
     if (!cpu_ranks(r)) return;
-    exchange_gather(r->peer, on, PASS_ROWS_MAX, r->s.shares);
+    exchange_gather(r->me, on, PASS_ROWS_MAX, r->s.shares);
     memcpy(on, r->s.shares, PASS_ROWS_MAX);
     if (cpu_ended(r)) memset(on, 0, PASS_ROWS_MAX);
 }
