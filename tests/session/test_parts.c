@@ -1,12 +1,20 @@
 /* Tests of a model that runs in parts: stages that are ranges of its layers, and ranks that share each of them, as threads.
 
-   Usage: test_parts [DATA]: DATA/family-data has more checkpoints */
+   Usage: test_parts [DATA]: DATA/family-data has more checkpoints
+
+   Parts
+     parts_random.c       checkpoints of random weights whose sizes 2 and 3 ranks divide
+     parts_failures.c     what ends a group, what is refused, what may be missing
+     here                 bits of stages, ranks against the definition, what a part has of the weights */
 
 #include "inside.h"
 
 #include "api.h"
 #include "families.h"
 #include "files.h"
+#include "no_memory.h"
+
+#include <sys/wait.h>
 
 #include "parts_random.c"
 
@@ -32,6 +40,8 @@ static mote_model *parts_of(const char *dir, int stages, int ranks) {
     if (!m) exit(test_main_end() ? 1 : 2);
     return m;
 }
+
+#include "parts_failures.c"
 
 static int keep_answer(void *user, int32_t id) {
     int32_t **to = (int32_t **)user;
@@ -240,6 +250,11 @@ int main(int argc, char **argv) {
         snprintf(dir, sizeof dir, "tests/fixtures/%s", fixtures[i]);
         test_folder(dir);
     }
+    test_lost_members();
+    test_refusals();
+    test_parts_without_memory();
+    test_embedding_in_parts();
+    test_parts_in_a_child();
     for (size_t i = 0; i < COUNT(mixes); i++) test_random("tests/fixtures/bf16-as-3.6", random_qwen, mixes[i]);
     test_random("tests/fixtures/families/gpt-oss-mxfp4", random_gpt_oss, "mxfp4");
     temp_close();
