@@ -1,14 +1,14 @@
 /* exchange/exchange.c: what the members of a group give each other, who compute one program together: the table of a transport's functions,
    and what is the same with all transports. Knows bytes and floats; must not know layers, models or devices.
 
-   A program is cut into stages, one after the other, each of which hands rows to the next one; a stage into ranks, each of which has a share of
+   A program is cut into ranges, one after the other, each of which hands rows to the next one; a range into ranks, each of which has a share of
    every sum. Shares are gathered, and added by every rank in the order of ranks. So all ranks have the same bits, and these depend on how many
    ranks there are, but not on the transport or on who comes first. */
 
 /* Which one of the members. */
 typedef struct group_place {
-    int stage, stages;           /* from 0; of so many */
-    int rank, ranks;             /* of a stage, likewise */
+    int range, ranges;           /* from 0; of so many */
+    int rank, ranks;             /* of a range, likewise */
 } group_place;
 
 /* A member, as its own thread sees it. */
@@ -21,9 +21,9 @@ typedef struct peer {
 
 /* A transport. Functions return 0; not 0 if the group has come to its end, or a member cannot be reached. */
 typedef struct exchange {
-    int (*send)(peer *me, const void *from, size_t bytes);  /* to the same rank of the next stage; may return before that has them */
-    int (*receive)(peer *me, void *to, size_t bytes);       /* what the same rank of the stage before has sent */
-    int (*gather)(peer *me, const void *from, size_t bytes, void *all);    /* of all ranks of a stage: to all [ranks][bytes] of each of them */
+    int (*send)(peer *me, const void *from, size_t bytes);  /* to the same rank of the next range; may return before that has them */
+    int (*receive)(peer *me, void *to, size_t bytes);       /* what the same rank of the range before has sent */
+    int (*gather)(peer *me, const void *from, size_t bytes, void *all);    /* of all ranks of a range: to all [ranks][bytes] of each of them */
     void (*end)(peer *me, const mote_error *why);           /* ends the group: calls that wait return; only the first reason is kept */
     int (*ended)(peer *me, mote_error *why);                /* its code, and fills *why; MOTE_OK: the group has not been ended */
 } exchange;

@@ -1,9 +1,9 @@
 /* exchange/threads.c: the transport of members that are threads of one process, through its memory. */
 
-/* Rows on their way to a rank of a stage. */
+/* Rows on their way to a rank of a range. */
 typedef struct thread_mailbox { char *bytes; int full; } thread_mailbox;
 
-/* The ranks of a stage that meet. Rounds take two places in turns: a rank comes to the next round only when it has read all of this one. */
+/* The ranks of a range that meet. Rounds take two places in turns: a rank comes to the next round only when it has read all of this one. */
 typedef struct thread_meeting {
     char *shares[2];             /* [ranks][most] */
     int arrived;
@@ -13,10 +13,10 @@ typedef struct thread_meeting {
 typedef struct thread_group {
     pthread_mutex_t lock;        /* of what follows, but for the bytes, which are of who may fill them or read them */
     pthread_cond_t changed;
-    int stages, ranks;
+    int ranges, ranks;
     size_t most;                 /* bytes that are exchanged at once */
-    thread_mailbox *box;         /* [stages][ranks] */
-    thread_meeting *meeting;     /* [stages] */
+    thread_mailbox *box;         /* [ranges][ranks] */
+    thread_meeting *meeting;     /* [ranges] */
     char *memory;                /* of all bytes */
     int over;                    /* the group has been ended, */
     mote_error why;              /* because of this */
@@ -36,17 +36,17 @@ static void threads_free(thread_group *g, int in_child) {
 }
 
 /* A transport for messages of at most so many bytes, of threads_free. NULL: there is no memory. */
-static thread_group *threads_open(int stages, int ranks, size_t most) {
-    const size_t members = (size_t)stages * (size_t)ranks;
+static thread_group *threads_open(int ranges, int ranks, size_t most) {
+    const size_t members = (size_t)ranges * (size_t)ranks;
     thread_group *g = (thread_group *)calloc(1, sizeof *g);
     if (!g) return NULL;
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);
-    g->stages = stages;
+    g->ranges = ranges;
     g->ranks = ranks;
     g->most = most;
     g->box = (thread_mailbox *)calloc(members, sizeof *g->box);
-    g->meeting = (thread_meeting *)calloc((size_t)stages, sizeof *g->meeting);
+    g->meeting = (thread_meeting *)calloc((size_t)ranges, sizeof *g->meeting);
     g->memory = (char *)malloc(3 * members * most);
     if (!g->box || !g->meeting || !g->memory) {
         threads_free(g, 0);
@@ -54,7 +54,7 @@ static thread_group *threads_open(int stages, int ranks, size_t most) {
     }
     char *at = g->memory;
     for (size_t i = 0; i < members; i++, at += most) g->box[i].bytes = at;
-    for (int i = 0; i < 2 * stages; i++, at += (size_t)ranks * most) g->meeting[i / 2].shares[i % 2] = at;
+    for (int i = 0; i < 2 * ranges; i++, at += (size_t)ranks * most) g->meeting[i / 2].shares[i % 2] = at;
     return g;
 }
 
@@ -74,12 +74,12 @@ static void threads_set(thread_group *g, int *state, int value) {
     pthread_mutex_unlock(&g->lock);
 }
 
-static thread_mailbox *threads_box(const peer *me, int stage) {
-    return &me->threads->box[stage * me->at.ranks + me->at.rank];
+static thread_mailbox *threads_box(const peer *me, int range) {
+    return &me->threads->box[range * me->at.ranks + me->at.rank];
 }
 
 static int threads_send(peer *me, const void *from, size_t bytes) {
-    thread_mailbox *box = threads_box(me, me->at.stage + 1);
+    thread_mailbox *box = threads_box(me, me->at.range + 1);
     if (bytes > me->threads->most || threads_wait(me->threads, &box->full, 0)) return 1;
     memcpy(box->bytes, from, bytes);
     threads_set(me->threads, &box->full, 1);
@@ -87,14 +87,14 @@ static int threads_send(peer *me, const void *from, size_t bytes) {
 }
 
 static int threads_receive(peer *me, void *to, size_t bytes) {
-    thread_mailbox *box = threads_box(me, me->at.stage);
+    thread_mailbox *box = threads_box(me, me->at.range);
     if (bytes > me->threads->most || threads_wait(me->threads, &box->full, 1)) return 1;
     memcpy(to, box->bytes, bytes);
     threads_set(me->threads, &box->full, 0);
     return 0;
 }
 
-/* Waits for all ranks of a stage; nonzero: the group has been ended. */
+/* Waits for all ranks of a range; nonzero: the group has been ended. */
 static int threads_meet(thread_group *g, thread_meeting *m) {
     pthread_mutex_lock(&g->lock);
     const unsigned round = m->round;
@@ -111,7 +111,7 @@ static int threads_meet(thread_group *g, thread_meeting *m) {
 
 static int threads_gather(peer *me, const void *from, size_t bytes, void *all) {
     thread_group *g = me->threads;
-    thread_meeting *m = &g->meeting[me->at.stage];
+    thread_meeting *m = &g->meeting[me->at.range];
     char *shares = m->shares[m->round % 2];                 /* no round is over before this rank comes to it */
     if (bytes > g->most) return 1;
     memcpy(shares + (size_t)me->at.rank * bytes, from, bytes);

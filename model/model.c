@@ -23,7 +23,7 @@ struct mote_model {
     int holders;                               /* who has not closed it: the application, and each session (atomic) */
     config c;
     model_part part;                           /* of the program: all of it, or what a member of a group has */
-    struct mote_model **members;               /* [stages][ranks] the models of a group's members, which have the weights; NULL: it has them */
+    struct mote_model **members;               /* [ranges][ranks] the models of a group's members, which have the weights; NULL: it has them */
     int member_count;
     const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */

@@ -1,5 +1,5 @@
 /* model/part.c: a part of a program: which layers, and which share of each. A model that is one part of several has the weights of that part
-   alone. The first stage has the embedding; the last one the norm, the head and the MTP layer, and, for that, the embedding, too. Knows
+   alone. The first range has the embedding; the last one the norm, the head and the MTP layer, and, for that, the embedding, too. Knows
    numbers of layers and ranks. */
 
 typedef struct model_part {
@@ -7,24 +7,24 @@ typedef struct model_part {
     int first, end;              /* its layers: [first, end) of the program */
 } model_part;
 
-/* A part of so many stages and ranks; its layers are part_cut's. */
-static model_part part_of(int stage, int stages, int rank, int ranks) {
-    const model_part p = {.at = {.stage = stage, .stages = stages, .rank = rank, .ranks = ranks}, .first = 0, .end = 0};
+/* A part of so many ranges and ranks; its layers are part_cut's. */
+static model_part part_of(int range, int ranges, int rank, int ranks) {
+    const model_part p = {.at = {.range = range, .ranges = ranges, .rank = rank, .ranks = ranks}, .first = 0, .end = 0};
     return p;
 }
 
-/* Gives it its layers of so many: as many as each other stage, or one more. */
+/* Gives it its layers of so many: as many as each other range, or one more. */
 static void part_cut(model_part *p, int layers) {
-    p->first = (int)((int64_t)layers * p->at.stage / p->at.stages);
-    p->end = (int)((int64_t)layers * (p->at.stage + 1) / p->at.stages);
+    p->first = (int)((int64_t)layers * p->at.range / p->at.ranges);
+    p->end = (int)((int64_t)layers * (p->at.range + 1) / p->at.ranges);
 }
 
 static int part_is_first(const model_part *p) {
-    return p->at.stage == 0;
+    return p->at.range == 0;
 }
 
 static int part_is_last(const model_part *p) {
-    return p->at.stage + 1 == p->at.stages;
+    return p->at.range + 1 == p->at.ranges;
 }
 
 /* Rows of the vocabulary, in the embedding and in the head, that a rank has: as many as the others, but for the last one, which may have

@@ -122,7 +122,7 @@ static void weights_free(mote_model *m) {
     free(m->frequencies);
 }
 
-/* Refuses what the ranks of a part cannot divide. The MTP layer is of the last stage. */
+/* Refuses what the ranks of a part cannot divide. The MTP layer is of the last range. */
 static int check_ranks(const mote_model *m, const char *dir, mote_error *err) {
     const int ranks = m->part.at.ranks;
     char where[32];

@@ -2,7 +2,7 @@
    they need of each other (exchange/). What a session asks of the group's runner goes to all members at the same time. Knows runners and
    slots; must not know layers.
 
-   The session's own slot has its logits alone; states and final rows are in the slots on the members' runners. The last stage's first rank
+   The session's own slot has its logits alone; states and final rows are in the slots on the members' runners. The last range's first rank
    answers: what a request wants, it writes to where the session wants it.
 
    When a member fails, the group has come to its end: all others return from where they wait for it, and every call on the group's
@@ -17,7 +17,7 @@ typedef struct runner_member {
 
 struct runner_group {
     int count, started;          /* members; those that have a thread */
-    runner_member *member;        /* [stages][ranks] */
+    runner_member *member;        /* [ranges][ranks] */
     thread_group *threads;       /* how they exchange */
     pthread_mutex_t lock;        /* of what follows */
     pthread_cond_t changed;
@@ -59,7 +59,7 @@ static void member_compute(runner_member *me, member_pass *p, pass_request *cons
     me->runner->on->pass(me->runner, p->of, n);
     for (int k = 0; k < n; k++) {
         if (!p->q[k].code) continue;
-        fail(&why, p->q[k].code, "rank %d of stage %d: %s", at->rank, at->stage,
+        fail(&why, p->q[k].code, "rank %d of range %d: %s", at->rank, at->range,
              me->as.ended ? "it cannot reach the others" : p->q[k].error.message);
         me->as.by->end(&me->as, &why);
     }
@@ -89,7 +89,7 @@ static void group_layout_runner(layout *l, mote_runner *r) {
     (void)r;
 }
 
-/* Opens member i. Of the threads that compute, a stage has all, since the others wait for it; its ranks share them. */
+/* Opens member i. Of the threads that compute, a range has all, since the others wait for it; its ranks share them. */
 static int member_open(mote_runner *front, int i, mote_error *err) {
     struct runner_group *g = front->group;
     runner_member *me = &g->member[i];
@@ -114,7 +114,7 @@ static int group_open(mote_runner *r, mote_error *err) {
     pthread_cond_init(&g->changed, NULL);
     g->count = r->m->member_count;
     g->member = (runner_member *)calloc((size_t)g->count, sizeof *g->member);
-    g->threads = threads_open(at->stages, at->ranks, sizeof(float) * cpu_share(r->m->members[0], capacity_of(&r->o, r->o.context).rows));
+    g->threads = threads_open(at->ranges, at->ranks, sizeof(float) * cpu_share(r->m->members[0], capacity_of(&r->o, r->o.context).rows));
     int code = g->member && g->threads ? MOTE_OK : fail_memory(err);
     for (int i = 0; i < g->count && !code; i++) code = member_open(r, i, err);
     for (int i = 0; i < g->count && !code; i++, g->started += !code)

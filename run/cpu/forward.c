@@ -100,7 +100,7 @@ static peer *cpu_ranks(const mote_runner *r) {
     return r->m->part.at.ranks > 1 ? r->me : NULL;
 }
 
-/* Whether this member of the last stage is the one that answers for all. */
+/* Whether this member of the last range is the one that answers for all. */
 static int cpu_answers(const mote_runner *r) {
     return !r->m->part.at.rank;
 }
@@ -265,7 +265,7 @@ static void cpu_computed(slot *s, const block *b, const float *final_rows) {
     slot_computed(s, b);
 }
 
-/* x of n rows through the part's layers: from the embedding, or from the stage before; to the next one, if there is one. */
+/* x of n rows through the part's layers: from the embedding, or from the range before; to the next one, if there is one. */
 static void cpu_walk(mote_runner *r, const token_sequence *at, int n, int rows) {
     const mote_model *m = r->m;
     const size_t floats = (size_t)rows * (size_t)m->c.hidden;

@@ -4,7 +4,7 @@
 static struct { group_place at; const char *what; int calls; } broken;
 
 static int breaks(const peer *me, const char *what) {
-    return me->at.stage == broken.at.stage && me->at.rank == broken.at.rank && !strcmp(what, broken.what) && !broken.calls--;
+    return me->at.range == broken.at.range && me->at.rank == broken.at.rank && !strcmp(what, broken.what) && !broken.calls--;
 }
 
 static int broken_send(peer *me, const void *from, size_t bytes) {
@@ -22,8 +22,8 @@ static int broken_gather(peer *me, const void *from, size_t bytes, void *all) {
 static const exchange broken_exchange = {
     .send = broken_send, .receive = broken_receive, .gather = broken_gather, .end = threads_end, .ended = threads_ended};
 
-/* One member of 2 stages of 2 ranks cannot reach the others at call `calls`: all return, with its name, and so does every later call. */
-static void test_end(const mote_model *m, const char *what, int stage, int rank, int calls) {
+/* One member of 2 ranges of 2 ranks cannot reach the others at call `calls`: all return, with its name, and so does every later call. */
+static void test_end(const mote_model *m, const char *what, int range, int rank, int calls) {
     const mote_sampling greedy = {0};
     const mote_generation g = {.size = sizeof g, .sampling = &greedy, .max_tokens = 40};
     char who[64];
@@ -32,12 +32,12 @@ static void test_end(const mote_model *m, const char *what, int stage, int rank,
     struct runner_group *group = s->at.runner->group;
     const int32_t ids[] = {1, 2, 3, 4, 5};
     EXPECT(MOTE_OK, mote_feed(s, ids, 5, &failure));
-    broken.at.stage = stage;
+    broken.at.range = range;
     broken.at.rank = rank;
     broken.what = what;
     broken.calls = calls;
     for (int i = 0; i < group->count; i++) group->member[i].as.by = &broken_exchange;
-    snprintf(who, sizeof who, "rank %d of stage %d: it cannot reach the others", rank, stage);
+    snprintf(who, sizeof who, "rank %d of range %d: it cannot reach the others", rank, range);
     EXPECT(MOTE_EDEVICE, mote_generate(s, &g, NULL, &failure));
     CHECK(!strcmp(failure.message, who) && broken.calls == -1, "%s: %s", who, failure.message);
     EXPECT(MOTE_EDEVICE, mote_step(s, NULL, &id, &failure));
@@ -57,12 +57,12 @@ static void test_lost_members(void) {
 }
 
 static void test_refusals(void) {
-    static const struct { int stages, ranks, code; mote_options o; const char *why; } bad[] = {
+    static const struct { int ranges, ranks, code; mote_options o; const char *why; } bad[] = {
         {0, 1, MOTE_EINVAL, {.device = "cpu"}, "expected 1 to 64"},
         {1, 65, MOTE_EINVAL, {.device = "cpu"}, "expected 1 to 64"},
         {2, 1, MOTE_EINVAL, {.parts = MOTE_DESCRIPTION}, "without weights"},
         {2, 1, MOTE_EUNSUPPORTED, {.device = "cuda:0"}, "on the CPU alone"},
-        {9, 1, MOTE_EUNSUPPORTED, {.device = "cpu"}, "models/demo: 8 layers cannot be divided into 9 stages"},
+        {9, 1, MOTE_EUNSUPPORTED, {.device = "cpu"}, "models/demo: 8 layers cannot be divided into 9 ranges"},
         {1, 4, MOTE_EUNSUPPORTED, {.device = "cpu"}, "models/demo: layer 0: key_heads = 2 cannot be divided by 4 ranks"}};
     mote_model *none = NULL, *m = parts_of("models/demo", 2, 1);
     mote_session *s = session_of(m, .context = 64), *other = NULL;
@@ -71,8 +71,8 @@ static void test_refusals(void) {
     const int32_t ids[] = {1, 2, 3};
     char bytes[64];
     for (size_t i = 0; i < COUNT(bad); i++) {
-        EXPECT(bad[i].code, mote_open_parts("models/demo", &bad[i].o, bad[i].stages, bad[i].ranks, &none, &failure));
-        CHECK(!none && strstr(failure.message, bad[i].why), "%d stages of %d ranks: %s", bad[i].stages, bad[i].ranks, failure.message);
+        EXPECT(bad[i].code, mote_open_parts("models/demo", &bad[i].o, bad[i].ranges, bad[i].ranks, &none, &failure));
+        CHECK(!none && strstr(failure.message, bad[i].why), "%d ranges of %d ranks: %s", bad[i].ranges, bad[i].ranks, failure.message);
     }
     for (int fed = 0; fed < 2; fed++) {
         EXPECT(MOTE_EUNSUPPORTED, mote_checkpoint_take(s, &checkpoint, &failure));
@@ -124,7 +124,7 @@ static void test_embedding_in_parts(void) {
         mote_session_close(s);
         mote_close(m[i]);
     }
-    CHECK(whole[0] != 0 && !memcmp(whole, parts, sizeof whole), "an embedding in 2 stages");
+    CHECK(whole[0] != 0 && !memcmp(whole, parts, sizeof whole), "an embedding in 2 ranges");
 }
 
 /* A forked child closes what it has of its parent's group, whose threads it does not have. */

@@ -1,11 +1,11 @@
-/* Tests of a model that runs in parts: stages that are ranges of its layers, and ranks that share each of them, as threads.
+/* Tests of a model that runs in parts: ranges that are ranges of its layers, and ranks that share each of them, as threads.
 
    Usage: test_parts [DATA]: DATA/family-data has more checkpoints
 
    Parts
      parts_random.c       checkpoints of random weights whose sizes 2 and 3 ranks divide
      parts_failures.c     what ends a group, what is refused, what may be missing
-     here                 bits of stages, ranks against the definition, what a part has of the weights */
+     here                 bits of ranges, ranks against the definition, what a part has of the weights */
 
 #include "inside.h"
 
@@ -34,9 +34,9 @@ static void played_free(played *p) {
     free(p->last);
 }
 
-static mote_model *parts_of(const char *dir, int stages, int ranks) {
+static mote_model *parts_of(const char *dir, int ranges, int ranks) {
     mote_model *m = NULL;
-    EXPECT(MOTE_OK, mote_open_parts(dir, &(mote_options){.parts = MOTE_WEIGHTS_ONLY, .device = "cpu"}, stages, ranks, &m, &failure));
+    EXPECT(MOTE_OK, mote_open_parts(dir, &(mote_options){.parts = MOTE_WEIGHTS_ONLY, .device = "cpu"}, ranges, ranks, &m, &failure));
     if (!m) exit(test_main_end() ? 1 : 2);
     return m;
 }
@@ -153,29 +153,29 @@ static void check_close(const char *what, const char *of, const float *logits, c
     free(as_float);
 }
 
-/* Stages have the bits of the whole model, and between them no more weights than that, but for an embedding more in the last stage. */
-static void test_stages(const part_case *c, int stages) {
+/* Ranges have the bits of the whole model, and between them no more weights than that, but for an embedding more in the last range. */
+static void test_ranges(const part_case *c, int ranges) {
     const mote_model *whole = c->whole;
     char what[600];
-    mote_model *m = parts_of(c->dir, stages, 1);
+    mote_model *m = parts_of(c->dir, ranges, 1);
     played got = play(m, c->ids, c->n);
     size_t bytes = 0, embedding = 0;
-    snprintf(what, sizeof what, "%s in %d stages", c->dir, stages);
+    snprintf(what, sizeof what, "%s in %d ranges", c->dir, ranges);
     check_same_bits(what, m, &got, &c->want);
     CHECK(m->has_mtp == whole->has_mtp, "%s: an MTP layer", what);
-    for (int i = 0; i < stages; i++) bytes += m->members[i]->arena_size;
+    for (int i = 0; i < ranges; i++) bytes += m->members[i]->arena_size;
     for (int k = 0; k < formats[whole->embed_tokens.format]->component_count; k++)
-        if (stages > 1 && (m->c.tied || m->has_mtp)) embedding += matrix_component_capacity(&whole->embed_tokens, k);
+        if (ranges > 1 && (m->c.tied || m->has_mtp)) embedding += matrix_component_capacity(&whole->embed_tokens, k);
     CHECK(bytes == whole->arena_size + embedding, "%s: %zu bytes, whole %zu and an embedding of %zu", what, bytes, whole->arena_size, embedding);
     played_free(&got);
     mote_close(m);
 }
 
 /* Ranks are as close to the definition as the whole model, choose its tokens, and do so again with the same bits. */
-static void test_ranks(const part_case *c, int stages, int ranks) {
+static void test_ranks(const part_case *c, int ranges, int ranks) {
     char what[600];
-    mote_model *m = parts_of(c->dir, stages, ranks);
-    snprintf(what, sizeof what, "%s in %d stages of %d ranks", c->name, stages, ranks);
+    mote_model *m = parts_of(c->dir, ranges, ranks);
+    snprintf(what, sizeof what, "%s in %d ranges of %d ranks", c->name, ranges, ranks);
     played got = play(m, c->ids, c->n), again = play(m, c->ids, c->n);
     check_close(what, "logits", got.logits, c->defined, c->n * got.vocab);
     if (m->has_mtp) check_close(what, "MTP logits", got.mtp, c->defined_mtp, (c->n - 1) * got.vocab);
@@ -216,7 +216,7 @@ static int ranks_are_refused(const char *dir, int ranks) {
 static void test_folder(const char *dir) {
     part_case c;
     case_open(&c, dir, 0);
-    for (int stages = 1; stages <= 3 && stages <= c.whole->c.layers; stages++) test_stages(&c, stages);
+    for (int ranges = 1; ranges <= 3 && ranges <= c.whole->c.layers; ranges++) test_ranges(&c, ranges);
     for (int ranks = 2; ranks <= 3; ranks++)
         if (!ranks_are_refused(dir, ranks)) {
             test_ranks(&c, 1, ranks);
