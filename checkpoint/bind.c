@@ -341,11 +341,11 @@ static void bind_slice(binder *b, const char *where, const char *what, const ten
 
 /* Divides a slice among the ranks of the part, if there are several: this one gets its share. */
 static void slice_divide(const binder *b, tensor_slice *s, enum divided divided) {
-    const group_place *at = &b->m->part.at;
-    if (at->ranks < 2) return;
+    const model_part *part = &b->m->part;
+    if (part->ranks < 2) return;
     s->divided = divided;
-    s->rank = at->rank;
-    s->ranks = at->ranks;
+    s->rank = part->rank;
+    s->ranks = part->ranks;
 }
 
 /* A matrix, of whose rows or columns each rank has a share. */

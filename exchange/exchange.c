@@ -7,8 +7,8 @@
 
 /* Which one of the members. */
 typedef struct group_place {
-    int range, ranges;           /* from 0; of so many */
-    int rank, ranks;             /* of a range, likewise */
+    int range;                   /* from 0 */
+    int rank, ranks;             /* of the range, from 0; of so many */
 } group_place;
 
 /* A member, as its own thread sees it. */

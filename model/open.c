@@ -52,10 +52,7 @@ static int model_bind_to(mote_model *m, checkpoint *files, binder *b, const mote
     b->m = m;
     b->err = err;
     bind_model(b, callbacks);
-    if (b->code) return b->code;
-    model_module_dtypes(m, b);
-    model_info(m, b);
-    return MOTE_OK;
+    return b->code;
 }
 
 /* Reads config.json and all headers and binds all tensors. describes: weights are not wanted, so they need not be there; if
@@ -90,6 +87,7 @@ static int model_open_weights(mote_model *m, const char *dir, int load, const mo
     binder b;
     int code = model_bind(m, &files, &b, dir, !load, callbacks, err);
     if (!code && load) code = load_weights(&b, callbacks, err);
+    if (!code) model_info(m, &b);
     buf_free(&b.items);
     checkpoint_close(&files);
     return code;
@@ -123,6 +121,12 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
     return code;
 }
 
+/* The token that ends a turn of the chat template; -1: none. */
+static int32_t turn_end_of(const mote_model *m) {
+    const chat_marks *marks = m->text ? chat_marks_of(m->family) : NULL;
+    return marks ? tokenizer_find(m->text, marks->turn_end) : -1;
+}
+
 /* What mote_open checks before it looks at the folder. */
 static int open_check(const char *name, const char *dir, const mote_options *o, mote_model **model, mote_error *err) {
     if (dir && model && o->parts >= MOTE_EVERYTHING && o->parts <= MOTE_DESCRIPTION && o->draft_rows >= 0 &&
@@ -141,15 +145,12 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
     m->part = *part;
     int code = generation_read(m, dir, &o->callbacks, error);
     if (!code) pooling_read(m, dir);
-    if (!code && o->parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, &o->callbacks, error);
-    if (!code && o->parts != MOTE_TEXT_ONLY) {
-        code = o->parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, &o->callbacks, error) : MOTE_OK;
-        if (!code) code = model_open_weights(m, dir, load, &o->callbacks, error);
-    }
+    if (!code && o->parts != MOTE_WEIGHTS_ONLY) code = model_open_text(m, dir, o->parts == MOTE_TEXT_ONLY, &o->callbacks, error);
+    if (!code) code = model_ends(m, dir, turn_end_of(m), error);
+    if (!code && o->parts != MOTE_TEXT_ONLY) code = model_open_weights(m, dir, load, &o->callbacks, error);
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
                     dir, tokenizer_vocab(m->text) - 1, m->c.vocab);
-    if (!code) code = model_ends(m, dir, error);
     if (code) {
         mote_close(m);
         return code;
@@ -176,8 +177,6 @@ static const mote_model *model_hold(const mote_model *model) {
 
 void mote_close(mote_model *model) {
     if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
-    for (int i = 0; i < model->member_count && model->members; i++) mote_close(model->members[i]);
-    free(model->members);
     tokenizer_free(model->text);
     vocabulary_free(model->words);
     config_free(&model->c);

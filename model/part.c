@@ -3,28 +3,29 @@
    numbers of layers and ranks. */
 
 typedef struct model_part {
-    group_place at;
+    int range, ranges;           /* of layers, from 0; of so many */
+    int rank, ranks;             /* of each of them, likewise */
     int first, end;              /* its layers: [first, end) of the program */
 } model_part;
 
 /* A part of so many ranges and ranks; its layers are part_cut's. */
 static model_part part_of(int range, int ranges, int rank, int ranks) {
-    const model_part p = {.at = {.range = range, .ranges = ranges, .rank = rank, .ranks = ranks}, .first = 0, .end = 0};
+    const model_part p = {.range = range, .ranges = ranges, .rank = rank, .ranks = ranks, .first = 0, .end = 0};
     return p;
 }
 
 /* Gives it its layers of so many: as many as each other range, or one more. */
 static void part_cut(model_part *p, int layers) {
-    p->first = (int)((int64_t)layers * p->at.range / p->at.ranges);
-    p->end = (int)((int64_t)layers * (p->at.range + 1) / p->at.ranges);
+    p->first = (int)((int64_t)layers * p->range / p->ranges);
+    p->end = (int)((int64_t)layers * (p->range + 1) / p->ranges);
 }
 
 static int part_is_first(const model_part *p) {
-    return p->at.range == 0;
+    return p->range == 0;
 }
 
 static int part_is_last(const model_part *p) {
-    return p->at.range + 1 == p->at.ranges;
+    return p->range + 1 == p->ranges;
 }
 
 /* Rows of the vocabulary, in the embedding and in the head, that a rank has: as many as the others, but for the last one, which may have
@@ -35,8 +36,8 @@ typedef struct vocab_share {
 
 static vocab_share part_vocab(const model_part *p, int vocab) {
     vocab_share s;
-    s.most = (vocab - 1) / p->at.ranks + 1;
-    s.first = s.most * p->at.rank;
+    s.most = (vocab - 1) / p->ranks + 1;
+    s.first = s.most * p->rank;
     s.rows = vocab - s.first < s.most ? vocab - s.first : s.most;
     return s;
 }

@@ -124,7 +124,7 @@ static void weights_free(mote_model *m) {
 
 /* Refuses what the ranks of a part cannot divide. The MTP layer is of the last range. */
 static int check_ranks(const mote_model *m, const char *dir, mote_error *err) {
-    const int ranks = m->part.at.ranks;
+    const int ranks = m->part.ranks;
     char where[32];
     int value = m->c.vocab;
     const vocab_share last = part_vocab(&m->part, value);
@@ -172,8 +172,8 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
     for (int i = 0; i < m->c.layers + m->has_mtp && !b->code; i++) {
         layer *l = model_layer(m, i);
         if (i < m->c.layers && !part_has(&m->part, i)) continue;
-        sublayer_divide(&l->mixer, m->part.at.ranks);
-        sublayer_divide(&l->ffn, m->part.at.ranks);
+        sublayer_divide(&l->mixer, m->part.ranks);
+        sublayer_divide(&l->ffn, m->part.ranks);
         sublayer_widen(&m->largest, &l->mixer);
         sublayer_widen(&m->largest, &l->ffn);
     }
@@ -212,8 +212,7 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
         if (!wrong) continue;
         notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", b->files->dir,
                table_name(&b->files->table, item->from), wrong);
-        m->has_mtp = m->info.mtp_layers = 0;
-        model_kinds(m);
+        m->has_mtp = 0;
     }
     return MOTE_OK;
 }

@@ -17,7 +17,7 @@ typedef struct runner_member {
 
 struct runner_group {
     int count, started;          /* members; those that have a thread */
-    runner_member *member;        /* [ranges][ranks] */
+    runner_member *member;       /* [ranges][ranks] */
     thread_group *threads;       /* how they exchange */
     pthread_mutex_t lock;        /* of what follows */
     pthread_cond_t changed;
@@ -95,10 +95,12 @@ static int member_open(mote_runner *front, int i, mote_error *err) {
     runner_member *me = &g->member[i];
     const mote_model *m = front->m->members[i];
     run_options o = front->o;
-    o.threads = max_int(1, o.threads / m->part.at.ranks);
+    o.threads = max_int(1, o.threads / m->part.ranks);
     me->of = g;
     me->as.by = &thread_exchange;
-    me->as.at = m->part.at;
+    me->as.at.range = m->part.range;
+    me->as.at.rank = m->part.rank;
+    me->as.at.ranks = m->part.ranks;
     me->as.threads = g->threads;
     me->runner = runner_shell(m, &o, front->one_slot);
     if (!me->runner) return fail_memory(err);
@@ -107,14 +109,14 @@ static int member_open(mote_runner *front, int i, mote_error *err) {
 }
 
 static int group_open(mote_runner *r, mote_error *err) {
-    const group_place *at = &r->m->members[0]->part.at;
+    const model_part *part = &r->m->members[0]->part;
     struct runner_group *g = r->group = (struct runner_group *)calloc(1, sizeof *g);
     if (!g) return fail_memory(err);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);
     g->count = r->m->member_count;
     g->member = (runner_member *)calloc((size_t)g->count, sizeof *g->member);
-    g->threads = threads_open(at->ranges, at->ranks, sizeof(float) * cpu_share(r->m->members[0], capacity_of(&r->o, r->o.context).rows));
+    g->threads = threads_open(part->ranges, part->ranks, sizeof(float) * cpu_share(r->m->members[0], capacity_of(&r->o, r->o.context).rows));
     int code = g->member && g->threads ? MOTE_OK : fail_memory(err);
     for (int i = 0; i < g->count && !code; i++) code = member_open(r, i, err);
     for (int i = 0; i < g->count && !code; i++, g->started += !code)

@@ -1,5 +1,5 @@
 /* run/cpu/forward.c: the forward pass on the CPU: the token rows of one session or of several through all layers, each of which adds a mixer
-   and an FFN to the residual x; the MTP layer after them. The executor of a model whose weights are in host memory.
+   and an FFN to the residual x (layers/kinds.c); the MTP layer after them. The executor of a model whose weights are in host memory.
 
    Only mixers know which session a row is of (token_sequence); all else takes the rows as they are, and reads each weight once for all
    of them. */
@@ -30,17 +30,18 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     scratch *s = &r->s;
     s->x = layout_alloc(l, rows);
     s->u = layout_alloc(l, rows);
+    s->y = layout_alloc(l, m->largest.residual.normed_after || m->part.ranks > 1 ? rows : 0);
     s->hidden = layout_alloc(l, rows);
     s->mtp_in = s->head_in = layout_alloc(l, 2 * rows);
     s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));
     s->draft_logits = layout_alloc(l, drafts * (size_t)m->draft_head.rows);
-    s->choice = (draft_choice *)(void *)layout_alloc(l, drafts * (size_t)m->part.at.ranks * sizeof *s->choice / sizeof(float));
+    s->choice = (draft_choice *)(void *)layout_alloc(l, drafts * (size_t)m->part.ranks * sizeof *s->choice / sizeof(float));
     s->drafted = (int32_t *)(void *)layout_alloc(l, drafts);
     s->sure = layout_alloc(l, drafts);
     s->limbs = limbs_alloc(l, (size_t)most.rows, 2 * m->c.hidden);
-    if (m->part.at.ranks > 1) {
+    if (m->part.ranks > 1) {
         s->share = layout_alloc(l, cpu_share(m, most.rows));
-        s->shares = layout_alloc(l, (size_t)m->part.at.ranks * cpu_share(m, most.rows));
+        s->shares = layout_alloc(l, (size_t)m->part.ranks * cpu_share(m, most.rows));
     }
     layer_layout_scratch(l, &m->largest, &most, &s->jobs);
 }
@@ -97,12 +98,12 @@ static void cpu_slot_close(slot *s) {
 
 /* The ranks of which this runner is one; NULL: there is no other. */
 static peer *cpu_ranks(const mote_runner *r) {
-    return r->m->part.at.ranks > 1 ? r->me : NULL;
+    return r->m->part.ranks > 1 ? r->me : NULL;
 }
 
 /* Whether this member of the last range is the one that answers for all. */
 static int cpu_answers(const mote_runner *r) {
-    return !r->m->part.at.rank;
+    return !r->m->part.rank;
 }
 
 /* Whether the other members of the group are lost: what has been computed means nothing. */
@@ -136,9 +137,9 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     rows.hidden = r->m->c.hidden;
     rows.eps = r->m->c.eps;
     rows.x = r->s.x;
+    rows.y = r->s.y;
     rows.u = r->s.u;
     rows.ranks = cpu_ranks(r);
-    rows.share = r->s.share;
     rows.shares = r->s.shares;
     layer_forward(&rows, l, i, &r->s.jobs);
 }
@@ -162,8 +163,8 @@ static void cpu_head_shares(mote_runner *r, int at, int n) {
     scratch *s = &r->s;
     stage_head(r->threads, &m->lm_head, s->head_in + (size_t)at * hidden, n, s->share, s->limbs);
     exchange_gather(r->me, s->share, (size_t)n * most * sizeof(float), s->shares);
-    for (int rank = 0; rank < m->part.at.ranks && cpu_answers(r) && !cpu_ended(r); rank++) {
-        const model_part of = part_of(0, 1, rank, m->part.at.ranks);
+    for (int rank = 0; rank < m->part.ranks && cpu_answers(r) && !cpu_ended(r); rank++) {
+        const model_part of = part_of(0, 1, rank, m->part.ranks);
         const vocab_share v = part_vocab(&of, m->c.vocab);
         const float *from = s->shares + (size_t)rank * (size_t)n * most;
         for (int t = 0; t < n; t++)
@@ -318,7 +319,7 @@ static void cpu_choose_drafts(void *context, int begin, int end, int thread) {
 
 /* The draft of each of n rows, and its probability, by what this rank, or all of them, have chosen. */
 static void cpu_join_drafts(mote_runner *r, int n) {
-    const int ranks = r->m->part.at.ranks;
+    const int ranks = r->m->part.ranks;
     const int32_t share = part_vocab(&r->m->part, r->m->c.vocab).most;
     scratch *s = &r->s;
     if (ranks > 1) {
