@@ -135,6 +135,7 @@ enum {
 #include "formats/fp8_block.cu"
 #include "formats/nvfp4.cu"
 #include "formats/fp8_row.cu"
+#include "formats/mxfp4.cu"
 #include "formats/int4.cu"
 #include "formats/int4_fine.cu"
 #include "formats/dispatch.cu"

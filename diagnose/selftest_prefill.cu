@@ -224,7 +224,7 @@ static void try_prefill(selftest *t) {
     try_prefill_attention(t, 421);
     for (int agreeing = 0; agreeing < 2 && try_has(t, LAYER_MOE); agreeing++) try_prefill_moe(t, agreeing);
     if (try_has(t, LAYER_MLP)) try_prefill_mlp(t);
-    for (int f = 0; f < GPU_FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
+    for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
 }
 
 /* All tests of a synthetic model. tokens, prompt: seeds for try_definition and try_whole; prompt 0: not the latter, nor try_format. */
@@ -241,7 +241,7 @@ static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t p
     try_open(t, MOTE_KV_BF16, STEP_ROWS);
     try_definition(t, tokens);
     if (real && !t->code) try_stages(t, 1);
-    for (int f = 0; real && prompt && f < GPU_FORMAT_COUNT && !t->code; f++) {
+    for (int f = 0; real && prompt && f < FORMAT_COUNT && !t->code; f++) {
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
         if (!t->code) try_table(t, (enum format)f);
     }

@@ -78,10 +78,6 @@ static int check_sizes(const binder *b) {
                           in[MODULE_MTP];
     const char *wrong = NULL;
     char where[32] = "";
-    for (int f = GPU_FORMAT_COUNT; f < FORMAT_COUNT; f++)
-        for (int k = 0; k < MODULE_KINDS; k++)
-            if (in[k] >> f & 1)
-                return fail(b->err, MOTE_EUNSUPPORTED, "%s: %s weights are not supported on a GPU, use the CPU", b->files->dir, formats[f]->name);
     for (int i = 0; i < c->layers + m->has_mtp && !wrong; i++) {
         const layer *l = i < c->layers ? &m->layers[i] : &m->mtp;
         wrong = sublayer_unfit(&l->mixer);

@@ -49,6 +49,8 @@ static const layer_case cases[] = {
     {"small bf16", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 68, 100, 128},
     {"small int4", FORMAT_INT4, FORMAT_INT4, FORMAT_F32, 320, 8, 2, 128, 64, 64},
     {"small fine int4", FORMAT_INT4_FINE, FORMAT_INT4_FINE, FORMAT_F32, 320, 8, 2, 96, 64, 32},
+    {"mxfp4 of gpt-oss", FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_BF16, 2880, 32, 4, 2880, 0, 128},
+    {"small mxfp4", FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_F32, 96, 8, 2, 32, 64, 128},
     {"small f16", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 64, 128},
     {"small f32", FORMAT_F32, FORMAT_F32, FORMAT_F32, 100, 8, 2, 36, 64, 128},
     {"small bf16 beside f32", FORMAT_BF16, FORMAT_F32, FORMAT_F32, 256, 12, 2, 64, 128, 128}};
