@@ -237,25 +237,3 @@ static __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_batch_down_any(cons
                     [&](auto format) { gpu_batch_down_units<decltype(format), PANELS, DEPTH, SIDE>(p, list, low, high, sums); });
     gpu_end_batch_down<PANELS>(p, sums);
 }
-
-template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
-    const size_t units = (size_t)(gpu_shared_units(*p) + gpu_most_units(&p->shape, p->T) + 1);
-    return gpu_batch_sums<PANELS>(p->T) * sizeof(float) + units * sizeof(gpu_down_unit);
-}
-
-/* Whether the shared expert, if there is one, has the format and the size of the routed ones. */
-static bool gpu_down_alike(const moe_gpu *p) {
-    return p->down.format == p->shared_down.format && p->down.k_blocks == p->shared_down.k_blocks;
-}
-
-static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
-    enum { PANELS = 2, DEPTH = 4, SIDE = 2 };
-    const bool alike = gpu_down_alike(p);
-    const bool fits = gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED;
-    const int side = alike && fits ? PANELS : 1;
-    gpu_moe_kernel kernel = gpu_batch_down_any;
-    if (alike && fits)
-        with_format(p->down.format, [&](auto format) { kernel = gpu_batch_down<decltype(format), PANELS, DEPTH, SIDE, 1>; });
-    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, (gpu_row_panels(p->shape.hidden) - 1) / side + 1, 1,
-               side == 1 ? gpu_batch_down_bytes<1>(p) : gpu_batch_down_bytes<PANELS>(p), p);
-}

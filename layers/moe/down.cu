@@ -269,14 +269,3 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     __syncthreads();
     if (x) store_tagged(x, residual + sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), p.link.publish);
 }
-
-/* A kernel of experts_down, if there is one: its bytes of dynamic shared memory, and row panels of a block's tile. */
-typedef struct gpu_down_kernel {
-    gpu_moe_kernel kernel;
-    size_t shared;
-    int panels;
-} gpu_down_kernel;
-
-template <int ROWS> static gpu_down_kernel gpu_down_of_any() {
-    return {gpu_experts_down<ROWS>, GPU_WARPS * (size_t)gpu_down_bytes<ROWS>(), gpu_down_sizes<ROWS>::PANELS};
-}

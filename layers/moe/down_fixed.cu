@@ -1,4 +1,4 @@
-/* layers/moe/down_fixed.cu: experts_down for the shapes of cuda/tiles.cu and most formats, the shared expert of the same format
+/* layers/moe/down_fixed.cu: experts_down for the shapes and formats of decode_launch.cu's table, the shared expert of the same format
    and size as the routed ones. One kernel for one token row, one for two to four, and one for those where shared memory holds only a part.
 
    Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. One addition: the
@@ -440,49 +440,4 @@ __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_experts_down_parts(const _
     if (stores)
         store_tagged(&p.x[t * p.shape.hidden + row], residual + sum_warp_partials(parts[threadIdx.x % ROWS_OF_TILE][t]),
                      p.link.publish);
-}
-
-/* The kernel for ROWS token rows; none: there is no such kernel. */
-template <class F, class SHAPE, int ROWS> static gpu_down_kernel gpu_down_of_rows() {
-    constexpr int bytes = GPU_WARPS * down_rows_sizes<F, SHAPE, ROWS>::BYTES;
-    if constexpr (bytes + 4096 <= GPU_SHARED) {             /* 4096: static shared memory */
-        return {gpu_experts_down_rows<F, SHAPE, ROWS>, (size_t)bytes, 2};
-    } else if constexpr (F::lane == 8) {
-        typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
-        return {gpu_experts_down_parts<F, SHAPE, ROWS>, (size_t)(GPU_WARPS * sizes::BYTES), sizes::PANELS};
-    } else {
-        return {};
-    }
-}
-
-/* The kernel of a format and shape for T token rows. */
-template <class F, class SHAPE> static gpu_down_kernel gpu_down_of(int T) {
-    if constexpr (gpu_has_fixed<F, SHAPE>(STEP_ROWS)) {
-        if (T == 2) return gpu_down_of_rows<F, SHAPE, 2>();
-        if (T == 3) return gpu_down_of_rows<F, SHAPE, 3>();
-        if (T == STEP_ROWS) return gpu_down_of_rows<F, SHAPE, STEP_ROWS>();
-    }
-    if constexpr (gpu_has_fixed<F, SHAPE>(1)) {
-        if (T == 1) return {gpu_experts_down_row<F, SHAPE>, GPU_WARPS * (size_t)down_row_sizes<F, SHAPE>::BYTES, 2};
-    }
-    return {};
-}
-
-template <class SHAPE> static gpu_down_kernel gpu_fixed_down_of(const moe_gpu *p) {
-    gpu_down_kernel fixed = {};
-    if (p->shape.top_k != SHAPE::TOP_K || p->down.cols != SHAPE::EXPERT) return fixed;
-    with_format(p->down.format, [&](auto format) {
-        typedef decltype(format) F;
-        if (gpu_scales_by_block<F>() && 1 << p->down.row_shift < TILE_ROWS) return;        /* both panels have one scale */
-        fixed = gpu_down_of<F, SHAPE>(p->T);
-    });
-    if (fixed.kernel && p->down.panels % fixed.panels) return {};
-    return fixed;
-}
-
-/* The fixed-shape kernel for these sizes, if there is one. It has whole tiles only. */
-static gpu_down_kernel gpu_fixed_down(const moe_gpu *p) {
-    if (!p->shape.shared_size || p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols) return {};
-    const gpu_down_kernel fixed = gpu_fixed_down_of<shape_35b_a3b>(p);
-    return fixed.kernel ? fixed : gpu_fixed_down_of<shape_122b_a10b>(p);
 }

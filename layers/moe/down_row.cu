@@ -110,28 +110,3 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     __syncthreads();
     if (stores) store_tagged(&p.x[row], residual + sum_warp_partials(parts[threadIdx.x][0]), p.link.publish);
 }
-
-/* Whether it takes these sizes: all items of an expert are in a warp's first part, where the shared expert's gate is applied. */
-template <class F, int PARTS, int ROUND> static bool gpu_lone_takes(const moe_gpu *p) {
-    const int most = (p->down.k_blocks + GPU_WARPS - 1) / GPU_WARPS, items = (p->shape.top_k + (p->shape.shared_size > 0)) * most;
-    return items <= (int)down_lone_sizes<F, PARTS, ROUND>::ITEMS && most * (int)down_lone_sizes<F, PARTS, ROUND>::LANES <= 32 &&
-           (!gpu_scales_by_block<F>() || 1 << p->down.row_shift >= TILE_ROWS);
-}
-
-/* The kernel, if there is one. It has whole tiles only. */
-static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
-    enum { PARTS = 4, ROUND = 4 };
-    gpu_down_kernel lone = {};
-    if (p->T > 1 || p->down.panels % 2) return lone;
-    if (p->shape.shared_size && (p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols)) return lone;
-    with_format(p->down.format, [&](auto format) {
-        typedef decltype(format) F;
-        if constexpr (gpu_has_lone<F>()) {
-            if (!gpu_lone_takes<F, PARTS, ROUND>(p)) return;
-            lone.kernel = gpu_experts_down_lone<F, PARTS, ROUND>;
-            lone.shared = (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p));
-            lone.panels = 2;
-        }
-    });
-    return lone;
-}

@@ -1,7 +1,7 @@
 /* layers/moe/up.cu: experts_up on a GPU: routing, then h = weight SiLU(gate_proj u) (up_proj u) for every assignment to a
    routed expert.
 
-   Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_fixed for the shapes of cuda/tiles.cu and gpu_has_fixed.
+   Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_fixed for the shapes and formats of decode_launch.cu's table.
    Both read x and the logits, and write h, gpu_routing and the count of experts. They know nothing of down projections; the
    shared expert's h is norm_router's.
 
@@ -261,35 +261,4 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
         }
         tile = next;
     }
-}
-
-typedef void (*gpu_moe_kernel)(moe_gpu);
-
-/* The kernel of a format and shape for ROWS rows, or for T; NULL: there is none. */
-template <class F, class SHAPE, int ROWS> static constexpr gpu_moe_kernel gpu_up_of() {
-    constexpr bool is = SHAPE::LISTS == 1 ? gpu_has_fixed<F, SHAPE>(ROWS) : ROWS == 1 && gpu_has_lone<F>();
-    if constexpr (is) return gpu_experts_up_fixed<F, SHAPE, ROWS>;
-    else return NULL;
-}
-
-template <class F, class SHAPE> static gpu_moe_kernel gpu_up_of_rows(int T) {
-    static const gpu_moe_kernel kernels[STEP_ROWS] = {gpu_up_of<F, SHAPE, 1>(), gpu_up_of<F, SHAPE, 2>(),
-                                                          gpu_up_of<F, SHAPE, 3>(), gpu_up_of<F, SHAPE, 4>()};
-    return kernels[T - 1];
-}
-
-template <class SHAPE> static gpu_moe_kernel gpu_fixed_up_of(const moe_gpu *p) {
-    gpu_moe_kernel kernel = NULL;
-    if (p->shape.top_k != SHAPE::TOP_K || p->gate.cols != SHAPE::HIDDEN || p->shape.experts > 256 * SHAPE::LISTS) return NULL;
-    with_format(p->gate.format, [&](auto format) { kernel = gpu_up_of_rows<decltype(format), SHAPE>(p->T); });
-    return kernel;
-}
-
-/* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */
-static gpu_moe_kernel gpu_fixed_up(const moe_gpu *p, size_t *shared) {
-    *shared = activation_fragments_size(p->gate.format, p->T, p->gate.k_blocks);
-    if (p->shape.of_all || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
-    gpu_moe_kernel kernel = gpu_fixed_up_of<shape_35b_a3b>(p);
-    if (!kernel) kernel = gpu_fixed_up_of<shape_coder_next>(p);
-    return kernel ? kernel : gpu_fixed_up_of<shape_122b_a10b>(p);
 }
