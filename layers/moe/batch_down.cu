@@ -198,7 +198,7 @@ template <int PANELS> __device__ __forceinline__ void gpu_begin_batch_down(const
     for (int i = threadIdx.x; i < gpu_batch_sums<PANELS>(p.T); i += GPU_THREADS) sums[i] = 0;
 }
 
-/* x += the warps' sums, in their order. */
+/* The output: the warps' sums, in their order. */
 template <int PANELS> __device__ __forceinline__ void gpu_end_batch_down(const moe_gpu &p, const float *sums) {
     enum { OUT = PANELS * PANEL_ROWS };
     __syncthreads();
@@ -206,10 +206,11 @@ template <int PANELS> __device__ __forceinline__ void gpu_end_batch_down(const m
         const int t = i / OUT, out = i % OUT, row = (int)blockIdx.x * OUT + out;
         const float *part = sums + t * 2 * OUT + out % PANEL_ROWS * PANELS + out / PANEL_ROWS;
         if (row >= p.shape.hidden) continue;
-        float *x = p.x + (size_t)t * p.shape.hidden + row, all = -0.0f;
+        float *to = p.to + (size_t)t * p.shape.hidden + row, all = -0.0f, before = epilogue_before<false>(p.end, p.down, row, to);
 #pragma unroll
         for (int warp = 0; warp < GPU_WARPS; warp++, part += p.T * 2 * OUT) all = __fadd_rn(all, __fadd_rn(part[0], part[OUT]));
-        store_tagged(x, __fadd_rn(__ldcg(x), all), p.link.publish);
+        if (gpu_has_down_bias(p)) before += gpu_down_bias(p, t, row);
+        epilogue_store(to, all, 1, before, p.link.publish);
     }
 }
 

@@ -53,6 +53,7 @@ template <class F> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_o
 
 /* Shared memory of a block besides the rows: of the item's, the factors that they are yet to be multiplied with; and h of the item before. */
 struct gpu_batch_up_shared {
+    int64_t at;                  /* where its expert is: for biases */
     float rms[N_TILE_ROWS], weight[N_TILE_ROWS];
     float h[N_TILE_ROWS][BATCH_UP_COLS];
 };
@@ -193,8 +194,11 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int slot = lane % 2 * 2 + i;
-            const float rms = own->rms[slot], gate = __fmul_rn(total[i], rms), up = __fmul_rn(total[i + 2], rms);
-            own->h[slot][threadIdx.x / 32 * PANEL_ROWS + lane / 4] = row < p.gate.rows ? gpu_silu(gate) * up * own->weight[slot] : 0;
+            float h = 0;
+            if (row < p.gate.rows)
+                h = epilogue_pair<!WHOLE>(p.end.act, p.gate, p.up, WHOLE ? 0 : own->at, row, total[i], total[i + 2], own->rms[slot]) *
+                    own->weight[slot];
+            own->h[slot][threadIdx.x / 32 * PANEL_ROWS + lane / 4] = h;
         }
     }
     /* Stores h of the block's item before `item`. */
@@ -227,6 +231,7 @@ __device__ __forceinline__ void gpu_batch_up_items(const moe_gpu &p, uint4 *rows
         next_unit = warp.unit_of(item + (int)gridDim.x);
         __syncthreads();                                    /* the rows are used, h of the item before is there */
         gpu_gather_rows<F>(p, warp.shared_units + item / warp.parts, unit.rows, rows, own);
+        if (!WHOLE && threadIdx.x == 0) own->at = unit.at;
         if (item != (int)blockIdx.x) warp.store_h_before(item, own);
         warp.load_row_scale(row_scale, item, unit);
         cp_async_wait<0>();
@@ -248,14 +253,14 @@ __device__ __forceinline__ void gpu_batch_up_items(const moe_gpu &p, uint4 *rows
     warp.store_h_before(item, own);
 }
 
-/* Of whole sets. Of four bits registers hold four k blocks, or three, where the columns of a warp are no multiple of four; else two. */
+/* Of whole sets, and experts without biases and with SiLU alone. Of four bits registers hold four k blocks, or three, where the columns of a warp are no multiple of four; else two. */
 template <class F, int DEPTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_constant__ moe_gpu p) {
     extern __shared__ uint4 dynamic[];
     __shared__ gpu_batch_up_shared own;
     gpu_batch_up_items<F, DEPTH, true>(p, dynamic, &own);
 }
 
-/* Of any format, and any number of k blocks. */
+/* Of any. */
 static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up_any(const __grid_constant__ moe_gpu p) {
     extern __shared__ uint4 dynamic[];
     __shared__ gpu_batch_up_shared own;

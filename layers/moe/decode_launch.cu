@@ -82,12 +82,18 @@ enum { MOE_FIXED_COUNT = sizeof moe_fixed_kernels / sizeof *moe_fixed_kernels };
     X(FP8_BLOCK, fp8_block, 2) X(FP8_ROW, fp8_row, 2) X(BF16, bf16, 2)
 #define MOE_BATCH_DOWN(X) X(NVFP4, nvfp4) X(MXFP4, mxfp4) X(INT4, int4) X(FP8_BLOCK, fp8_block) X(FP8_ROW, fp8_row) X(BF16, bf16)
 
-/* The arguments for a layer's weights and T token rows. */
-static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
+/* The arguments for a layer's weights and token rows. */
+static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gpu_rows *rows) {
     moe_gpu p = *scratch;
     p.shape = w->shape;
     p.h_row = (int)gpu_h_row(&w->shape);
-    p.T = T;
+    p.T = rows->T;
+    p.x = rows->x;
+    p.norm = rows->norm;
+    p.eps = rows->eps;
+    p.to = rows->to;
+    p.end = epilogue_of_output(rows);
+    p.end.act = moe_activation(&w->shape);
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
@@ -102,9 +108,14 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
     return p;
 }
 
+/* Whether no expert has a bias, or another activation: fixed-shape kernels, and those of whole sets, ask for neither. */
+static bool gpu_moe_is_plain(const moe_gpu *p) {
+    return epilogue_is_plain(&p->end, &p->gate, &p->up) && !p->down.bias && !p->shared_down.bias;
+}
+
 /* The fixed-shape kernel of experts_up; NULL: there is none. */
 static gpu_moe_kernel gpu_fixed_up(const moe_gpu *p) {
-    if (p->shape.of_all || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
+    if (!gpu_moe_is_plain(p) || p->shape.of_all || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
     for (const moe_fixed *f = moe_fixed_kernels; f < moe_fixed_kernels + MOE_FIXED_COUNT; f++)
         if (f->format == p->gate.format && f->hidden == p->gate.cols && f->top_k == p->shape.top_k && p->shape.experts <= f->experts)
             return f->up[p->T - 1];
@@ -125,7 +136,7 @@ static bool gpu_down_scale_by_tile(const moe_gpu *p) {
 
 /* The fixed-shape kernel of experts_down, if there is one. It has whole tiles only. */
 static gpu_down_kernel gpu_fixed_down(const moe_gpu *p) {
-    if (!p->shape.shared_size || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return {};
+    if (!gpu_moe_is_plain(p) || !p->shape.shared_size || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return {};
     for (const moe_fixed *f = moe_fixed_kernels; f < moe_fixed_kernels + MOE_FIXED_COUNT; f++) {
         const gpu_down_kernel down = f->down[p->T - 1];
         if (f->format == p->down.format && f->expert_size == p->down.cols && f->top_k == p->shape.top_k && down.kernel &&
@@ -141,7 +152,7 @@ static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
     enum { PARTS = 4, ROUND = 4 };
     gpu_down_kernel lone = {};
     const int most = (p->down.k_blocks + GPU_WARPS - 1) / GPU_WARPS, items = (p->shape.top_k + (p->shape.shared_size > 0)) * most;
-    if (p->T > 1 || p->down.panels % 2 || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return lone;
+    if (p->T > 1 || p->down.panels % 2 || !gpu_moe_is_plain(p) || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return lone;
     with_format(p->down.format, [&](auto format) {
         typedef decltype(format) F;
         if constexpr (gpu_has_lone<F>()) {
@@ -186,7 +197,8 @@ static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
     const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, p->gate.k_blocks);
     gpu_moe_kernel kernel = NULL;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !kernel; i++)
-        if (kernels[i].format == p->gate.format && p->gate.k_blocks % (GPU_WARPS * kernels[i].depth) == 0) kernel = kernels[i].kernel;
+        if (kernels[i].format == p->gate.format && p->gate.k_blocks % (GPU_WARPS * kernels[i].depth) == 0 && gpu_moe_is_plain(p))
+            kernel = kernels[i].kernel;
     if (!kernel) kernel = gpu_batch_up_any;
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, p);
 }
@@ -283,10 +295,7 @@ static void moe_layout_gpu(layout *l, const moe_shape *s, const capacity *r, con
 }
 
 static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu *scratch) {
-    moe_gpu p = moe_gpu_of(scratch, w, rows->T);
-    p.x = rows->x;
-    p.norm = rows->norm;
-    p.eps = rows->eps;
+    moe_gpu p = moe_gpu_of(scratch, w, rows);
     p.chosen = scratch->chosen + rows->q->layer;
     p.in_units = gpu_runs_in_units(&p);
     gpu_norm_router(rows->q, w, &p);

@@ -86,13 +86,13 @@ template <class F, class SHAPE> struct gpu_down_row_warp {
     }
 };
 
-/* Lists the active experts' weights and scales of a tile that begins `before` bytes from a matrix's: thread i's is expert i, which lies `shift`
+/* Lists the active experts' weights and scales of a tile that begins `skipped` bytes from a matrix's: thread i's is expert i, which lies `shift`
    bytes from the first routed one. */
 template <int EXPERTS>
-__device__ __forceinline__ void gpu_list_row_experts(const moe_gpu &p, int64_t shift, size_t before, const char **data, const float **scales) {
+__device__ __forceinline__ void gpu_list_row_experts(const moe_gpu &p, int64_t shift, size_t skipped, const char **data, const float **scales) {
     if (threadIdx.x >= EXPERTS) return;
     const gpu_matrix &w = threadIdx.x ? p.down : p.shared_down;
-    data[threadIdx.x] = w.data + shift + before;
+    data[threadIdx.x] = w.data + shift + skipped;
     scales[threadIdx.x] = (const float *)((const char *)w.scale + shift) + ((int)blockIdx.x * TILE_ROWS >> w.row_shift) * w.scale_cols;
 }
 
@@ -112,16 +112,15 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     float shared[8], routed[PARTS][8], sum[4] = {0, 0, 0, 0};
     pdl_launch_dependents();
     const int64_t shift = threadIdx.x && threadIdx.x < EXPERTS ? gpu_listed_at(p, threadIdx.x - 1) : 0;
-    /* bytes of a matrix before this tile */
-    const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * F::panel);
+    const size_t skipped = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * F::panel);         /* bytes of a matrix before this tile */
 #pragma unroll
     for (int j = 0; j < WARP_K_BLOCKS; j++)                 /* needs no routing */
-        warp.load_k_block(j, p.shared_down.data + before, p.shared_down.scale + tile * TILE_ROWS, j);
+        warp.load_k_block(j, p.shared_down.data + skipped, p.shared_down.scale + tile * TILE_ROWS, j);
     const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
     warp.load_h(shared, lane % EIGHTS);
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
-    const float residual = stores ? __ldcg(p.x + row) : 0;
-    gpu_list_row_experts<EXPERTS>(p, shift, before, data, scales);
+    const float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0;
+    gpu_list_row_experts<EXPERTS>(p, shift, skipped, data, scales);
     __syncthreads();
 #pragma unroll
     for (int j = WARP_K_BLOCKS; j < PRELOAD; j++) warp.load(j, 0);
@@ -139,7 +138,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     warp.multiply(act, sum);
     store_warp_partial<1>(parts, sum);
     __syncthreads();
-    if (stores) store_tagged(&p.x[row], residual + sum_warp_partials(parts[threadIdx.x][0]), p.link.publish);
+    if (stores) epilogue_store(&p.to[row], sum_warp_partials(parts[threadIdx.x][0]), 1, before, p.link.publish);
 }
 
 /* Items of several rows in flight. Of four bits, so many that the usual number of active experts fills whole rounds, if a warp has
@@ -357,7 +356,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     float sum[1][4] = {};
     pdl_launch_dependents();
     h.load_shared();
-    const float residual = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
+    const float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + t * p.shape.hidden + row) : 0;
     gpu_list_active_experts<F, SHAPE, ROWS>(p, 2 * tile, &active);
     gpu_clear_slot<F, sizes::WARP_K_BLOCKS>(act, sizes::NONE);
     __syncthreads();
@@ -373,8 +372,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     store_warp_partial<ROWS>(parts, sum[0]);
     __syncthreads();
     if (stores)
-        store_tagged(&p.x[t * p.shape.hidden + row], residual + sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]),
-                     p.link.publish);
+        epilogue_store(&p.to[t * p.shape.hidden + row], sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]), 1, before, p.link.publish);
 }
 
 /* The same where shared memory does not hold all assignments: the active experts in parts, as many whole rounds as there are slots for.
@@ -460,7 +458,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_experts_down_parts(const _
     gpu_down_rows_weights<F, SHAPE, ROWS, sizes, PANELS> weights(p, active);
     float sum[2][4] = {};
     pdl_launch_dependents();
-    const float residual = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
+    const float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + t * p.shape.hidden + row) : 0;
     gpu_list_active_experts<F, SHAPE, ROWS>(p, PANELS * tile, &active);
     gpu_clear_slot<F, sizes::WARP_K_BLOCKS>(act, sizes::SLOTS);
     __syncthreads();
@@ -480,6 +478,5 @@ __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_experts_down_parts(const _
     store_warp_partial<ROWS>(parts + TILE_ROWS, sum[1]);
     __syncthreads();
     if (stores)
-        store_tagged(&p.x[t * p.shape.hidden + row], residual + sum_warp_partials(parts[threadIdx.x % ROWS_OF_TILE][t]),
-                     p.link.publish);
+        epilogue_store(&p.to[t * p.shape.hidden + row], sum_warp_partials(parts[threadIdx.x % ROWS_OF_TILE][t]), 1, before, p.link.publish);
 }
