@@ -11,6 +11,8 @@
        m = max s[p]    l = sum exp(s[p] - m)       computed with exp2: log2(e) is folded into q
        o = sum exp(s[p] - m) v[p] / l * sigmoid(gate)
 
+   With a sink, l of the last line is l + exp(sink - m): a logit more that has no value. It is added where all partials are joined.
+
    Grid (kv head, split), 256 threads a block. The positions are dealt in chunks of 64: chunk c of a kv head belongs to
    split c % splits. A block serves all query rows of its kv head; attend_fast thus reads each KV row once. The block
    appends the new KV rows that fall into its chunks, and computes a partial for each query row: m, l and the undivided o
@@ -18,6 +20,11 @@
 
    Why a row's bits do not depend on the rows beside it: which positions form a partial depends on the position alone, and a
    position that the row does not see has weight 0 and changes neither m nor l nor o.
+
+   A window is the last `window` positions up to the row's own. A block begins with its first chunk of those that row 0 sees a part of, so that
+   a step costs no more than the window. A later row sees none of a chunk, or of a split, that begins before its own window: m stays -inf, and
+   l and o 0, with which a partial joins others without a trace. So that few blocks are without work, a layer with a window has as many splits as
+   that has chunks (gpu_attention_splits_of), in whole clusters: a number that is the layer's, as are its partials.
 
    What may be read before pdl_wait: step_parameters, and cached KV rows, those before the position of row 0. They were written
    before this graph was launched or, in a cycle of speculation, before its latest gpu_accept or sample_token. Neither of these
@@ -40,6 +47,8 @@ typedef struct attention_gpu {
     int q_per_kv;                /* query heads of a kv head */
     attention_shape shape;
     const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
+    const float *sinks;          /* [heads]; NULL: none */
+    int window;                  /* positions that a row sees, its own among them; INT_MAX: all */
     const step_parameters *step;
     int sequences, one_each;     /* of a pass, see attend_sequence; 0: one. one_each: of one row each */
     int appends;                 /* it only appends k and v, and never releases: see gpu_append */
@@ -62,6 +71,10 @@ typedef struct attention_gpu {
     int kv_only;                 /* only append k and v */
     int prefill_warps;           /* attention_prefill_warps */
 } attention_gpu;
+
+static int gpu_attention_window(const attention_shape *s) {
+    return s->window ? s->window : INT_MAX;
+}
 
 /* Floats of scratch for the partials of a token row. */
 static __host__ __device__ size_t gpu_attention_parts(const attention_shape *s, int splits) {
@@ -100,13 +113,32 @@ typedef struct attend_span {
     int first;                   /* position of row 0 */
     int end;                     /* positions in the cache after this step */
     int chunks;                  /* that hold those */
+    int from;                    /* chunk of the first position that row 0 sees */
 } attend_span;
+
+/* The chunk of the first position that the row at this one sees. */
+__device__ __forceinline__ int attend_window_chunk(const attention_gpu *p, int position) {
+    return max(position + 1 - p->window, 0) / ATTEND_CHUNK;
+}
+
+/* The first chunk from `from` on that is this block's. */
+__device__ __forceinline__ int attend_own_chunk(const attention_gpu *p, int from) {
+    if (!from) return blockIdx.y;
+    const int chunk = from / p->splits * p->splits + (int)blockIdx.y;
+    return chunk < from ? chunk + p->splits : chunk;
+}
+
+/* Whether a row whose last position is `last` does not see this one: it is after that, or before the window. */
+__device__ __forceinline__ bool attend_hidden(int last, int position, int window) {
+    return (uint32_t)(last - position) >= (uint32_t)window;
+}
 
 __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
     attend_span s;
     s.first = p->step->position + p->offset;
     s.end = min(s.first + p->T, gpu_slot_context(&p->slot));
     s.chunks = (s.end + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
+    s.from = attend_window_chunk(p, s.first);
     return s;
 }
 
@@ -131,13 +163,22 @@ __device__ __forceinline__ float attend_rotate(float x, float other, float cosin
 }
 
 /* A step of the online softmax: *m, the largest score so far, becomes `top`, the largest with what is added. *rescale: what l and o
-   so far are multiplied with. Returns what is subtracted from scores: *m, but 0 if no position was seen, which avoids inf - inf;
-   SEEN: one always was. */
-template <bool SEEN> __device__ __forceinline__ float attend_raise(float *m, float top, float *rescale) {
-    const float base = !SEEN && top == -INFINITY ? 0 : top;
+   so far are multiplied with. Returns what is subtracted from scores: *m, but 0 if no position was seen, which avoids inf - inf. */
+__device__ __forceinline__ float attend_raise(float *m, float top, float *rescale) {
+    const float base = top == -INFINITY ? 0 : top;
     *rescale = gpu_exp2(*m - base);
     *m = top;
     return base;
+}
+
+/* What a weight exp2(score - m) is worth on tensor cores: with FP8 2^14, so that small ones keep their bits in F16. */
+template <bool FP8> __device__ __forceinline__ constexpr float attend_weight_unit() {
+    return FP8 ? 16384.0f : 1.0f;
+}
+
+/* The sum of a head's weights, `unit` times exp2(score - m), with its sink's. */
+__device__ __forceinline__ float attend_with_sink(const float *sinks, int head, float m, float l, float unit) {
+    return sinks ? fmaf(gpu_exp2(fmaf(__ldg(sinks + head), 1.44269504f, -m)), unit, l) : l;
 }
 
 /* Rounds x to the cache's type, FP8 in units of `scale`, and stores it as element `at`. */

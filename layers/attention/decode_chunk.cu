@@ -326,7 +326,8 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS, DIM
 /* Masks the positions that a row does not see; top[row][warp] = the row's largest score over the warp's positions, in which
    the keys' scale is. */
 template <bool FP8, int ROWS, int DIM>
-__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS, DIM> *sh, int chunk, int tiles, float k_scale, float (*c)[4]) {
+__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS, DIM> *sh, int chunk, int window, int tiles, float k_scale,
+                                            float (*c)[4]) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES };
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = chunk * ATTEND_CHUNK + warp * 8 + lane % 4 * 2;
 #pragma unroll
@@ -335,8 +336,8 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS, DIM> *sh, i
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
             int row = tile * 16 + half * 8 + lane / 4, kv_last = sh->kv_last[row];
-            if (at > kv_last) c[tile][2 * half] = -INFINITY;
-            if (at + 1 > kv_last) c[tile][2 * half + 1] = -INFINITY;
+            if (attend_hidden(kv_last, at, window)) c[tile][2 * half] = -INFINITY;
+            if (attend_hidden(kv_last, at + 1, window)) c[tile][2 * half + 1] = -INFINITY;
             float top = fmaxf(c[tile][2 * half], c[tile][2 * half + 1]);
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
@@ -352,7 +353,7 @@ template <bool FP8, int ROWS, int DIM>
 __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS, DIM> *sh, int tiles, float k_scale, const float (*c)[4],
                                                attend_state<ROWS, DIM> *state) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
-    const float weight_scale = FP8 ? 16384.0f : 1.0f;
+    const float weight_scale = attend_weight_unit<FP8>();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float bases[TOP_ROWS / 32], rescales[TOP_ROWS / 32];
 #pragma unroll
@@ -360,7 +361,7 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS, DIM> *sh
         const float4 *tops = (const float4 *)sh->top[k * 32 + lane];
         float4 a = tops[0], b = tops[1];
         float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
-        bases[k] = attend_raise<false>(&state->m[k], fmaxf(m, state->m[k]), &rescales[k]);
+        bases[k] = attend_raise(&state->m[k], fmaxf(m, state->m[k]), &rescales[k]);
     }
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
