@@ -24,7 +24,7 @@
    A window is the last `window` positions up to the row's own. A block begins with its first chunk of those that row 0 sees a part of, so that
    a step costs no more than the window. A later row sees none of a chunk, or of a split, that begins before its own window: m stays -inf, and
    l and o 0, with which a partial joins others without a trace. So that few blocks are without work, a layer with a window has as many splits as
-   that has chunks (gpu_attention_splits_of), in whole clusters: a number that is the layer's, as are its partials.
+   that has chunks (attend_splits), in whole clusters: a number that is the layer's, as are its partials.
 
    What may be read before pdl_wait: step_parameters, and cached KV rows, those before the position of row 0. They were written
    before this graph was launched or, in a cycle of speculation, before its latest gpu_accept or sample_token. Neither of these
@@ -36,11 +36,7 @@
    that waits for rope_attend still knows that everything before rope_attend is complete. Returning early frees the SM for
    the successor's blocks. */
 
-enum {
-    ATTEND_CHUNK = 64,           /* positions */
-    ATTEND_CLUSTER = 8,          /* blocks of a thread block cluster: neighbouring splits; also slices of a head */
-    ATTEND_DIM = 256             /* head_dim of the fast kernels with gates and norms */
-};
+enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels with gates and norms */
 
 typedef struct attention_gpu {
     handoff link;
@@ -48,7 +44,7 @@ typedef struct attention_gpu {
     attention_shape shape;
     const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
     const float *sinks;          /* [heads]; NULL: none */
-    int window;                  /* positions that a row sees, its own among them; INT_MAX: all */
+    int window;                  /* attend_window */
     const step_parameters *step;
     int sequences, one_each;     /* of a pass, see attend_sequence; 0: one. one_each: of one row each */
     int appends;                 /* it only appends k and v, and never releases: see gpu_append */
@@ -71,10 +67,6 @@ typedef struct attention_gpu {
     int kv_only;                 /* only append k and v */
     int prefill_warps;           /* attention_prefill_warps */
 } attention_gpu;
-
-static int gpu_attention_window(const attention_shape *s) {
-    return s->window ? s->window : INT_MAX;
-}
 
 /* Floats of scratch for the partials of a token row. */
 static __host__ __device__ size_t gpu_attention_parts(const attention_shape *s, int splits) {
@@ -116,29 +108,12 @@ typedef struct attend_span {
     int from;                    /* chunk of the first position that row 0 sees */
 } attend_span;
 
-/* The chunk of the first position that the row at this one sees. */
-__device__ __forceinline__ int attend_window_chunk(const attention_gpu *p, int position) {
-    return max(position + 1 - p->window, 0) / ATTEND_CHUNK;
-}
-
-/* The first chunk from `from` on that is this block's. */
-__device__ __forceinline__ int attend_own_chunk(const attention_gpu *p, int from) {
-    if (!from) return blockIdx.y;
-    const int chunk = from / p->splits * p->splits + (int)blockIdx.y;
-    return chunk < from ? chunk + p->splits : chunk;
-}
-
-/* Whether a row whose last position is `last` does not see this one: it is after that, or before the window. */
-__device__ __forceinline__ bool attend_hidden(int last, int position, int window) {
-    return (uint32_t)(last - position) >= (uint32_t)window;
-}
-
 __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
     attend_span s;
     s.first = p->step->position + p->offset;
     s.end = min(s.first + p->T, gpu_slot_context(&p->slot));
     s.chunks = (s.end + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
-    s.from = attend_window_chunk(p, s.first);
+    s.from = attend_window_first(s.first, p->window) / ATTEND_CHUNK;
     return s;
 }
 

@@ -54,7 +54,7 @@ __device__ __forceinline__ void attend_append(const attention_gpu *p, const atte
 template <bool FP8>
 __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, int kv_last, const float *q,
                                              float *weights, float *o, float *m, float *l) {
-    int d = p->shape.head_dim, lane = threadIdx.x % 32, first = max(chunk * ATTEND_CHUNK, kv_last + 1 - p->window);
+    int d = p->shape.head_dim, lane = threadIdx.x % 32, first = max(chunk * ATTEND_CHUNK, attend_window_first(kv_last, p->window));
     int count = min(kv_last + 1, (chunk + 1) * ATTEND_CHUNK) - first;
     size_t stride = (size_t)p->shape.kv_heads * d, from = (size_t)first * stride + (size_t)blockIdx.x * d;
     const char *k = attend_cache(p, false), *v = attend_cache(p, true);
@@ -138,7 +138,8 @@ template <bool FP8, bool EACH> __global__ void __launch_bounds__(GPU_THREADS, 2)
             o[i] = 0;
         }
         __syncthreads();
-        for (int chunk = attend_own_chunk(&p, attend_window_chunk(&p, kv_last)); chunk * ATTEND_CHUNK <= kv_last; chunk += p.splits)
+        const int from = attend_window_first(kv_last, p.window) / ATTEND_CHUNK;
+        for (int chunk = attend_own_chunk(from, partial, p.splits); chunk * ATTEND_CHUNK <= kv_last; chunk += p.splits)
             attend_chunk<FP8>(&p, chunk, kv_last, q, weights, o, &m, &l);
         for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
             if (partials == 1) attend_finish_any(&p, row, i, m, l, o[i]);

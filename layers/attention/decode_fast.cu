@@ -244,7 +244,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     const int t = threadIdx.x / 32 % STEP_ROWS;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
-    int chunk = attend_own_chunk(&p, s.from), cached = max(0, min(s.first, s.end));
+    int chunk = attend_own_chunk(s.from, blockIdx.y, p.splits), cached = max(0, min(s.first, s.end));
     attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);

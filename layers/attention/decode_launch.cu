@@ -17,13 +17,6 @@ static int gpu_attention_most_splits(const gpu_queue *q, const attention_shape *
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits;
 }
 
-/* Splits of a layer, of `most`: with a window as many as hold what the rows of a step see, in whole clusters. */
-static int gpu_attention_splits_of(const attention_shape *s, int most) {
-    if (gpu_attention_window(s) >= most * ATTEND_CHUNK) return most;
-    const int chunks = (s->window + STEP_ROWS - 1 + ATTEND_CHUNK - 2) / ATTEND_CHUNK + 1;
-    return min_int(most, (chunks + ATTEND_CLUSTER - 1) / ATTEND_CLUSTER * ATTEND_CLUSTER);
-}
-
 typedef void (*attend_kernel)(attention_gpu);
 
 /* The kernel for sequences of T token rows, and its shared memory. */
@@ -139,8 +132,8 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.q_norm = w->q_norm;
     p.k_norm = w->k_norm;
     p.sinks = w->sinks;
-    p.window = gpu_attention_window(&p.shape);
-    p.splits = gpu_attention_splits_of(&p.shape, p.splits);
+    p.window = attend_window(p.shape.window);
+    p.splits = attend_splits(p.window, p.splits);
     p.step = rows->step;
     p.slot = rows->slot;
     p.sequences = rows->sequences;

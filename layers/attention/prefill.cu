@@ -376,7 +376,8 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     typedef attend_plan<FP8, WARPS, DIM> plan;
     const attend_warp_tile warp_tile = attend_warp_tile_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
     const int end = p.position + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
-    const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, from = max(warp_tile.block_first + 1 - p.window, 0) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
+    const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
+    const int from = attend_window_first(warp_tile.block_first, p.window) / plan::KEYS;
     const char *k = (const char *)p.k + blockIdx.y * plan::ROW, *v = (const char *)p.v + blockIdx.y * plan::ROW;
     const uint32_t keys = shared_address(memory), values = keys + plan::STAGES * plan::TILE;
     const uint32_t queries = values + plan::STAGES * plan::TILE;
@@ -402,7 +403,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
         cp_async_commit();
         attend_tile_scores<FP8, plan>(s, q, queries + attend_query_lane<plan>(thread),
                                       keys + place * plan::TILE + attend_key_lane<FP8, plan>(thread));
-        if ((j + 1) * plan::KEYS > warp_tile.block_first || j * plan::KEYS < kv_end - p.window)
+        if (attend_tile_hides(j, plan::KEYS, warp_tile.block_first, kv_end, p.window))
             attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, p.window, thread);
         attend_tile_weights<FP8, plan>(s, p.k_scale, m, l, rescale, w);
         attend_tile_values<FP8, plan>(o, rescale, w, values + place * plan::TILE + attend_value_lane<plan>(thread));

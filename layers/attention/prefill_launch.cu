@@ -61,7 +61,7 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     p.q_norm = w->q_norm;
     p.k_norm = w->k_norm;
     p.sinks = w->sinks;
-    p.window = gpu_attention_window(s);
+    p.window = attend_window(s->window);
     p.frequencies = scratch->frequencies + (size_t)(r->layer * scratch->frequencies_size);
     p.kv = scratch->kv;
     p.k = state->k;
