@@ -14,6 +14,8 @@ typedef struct prefill_rows {
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     unsigned stages;             /* bit set of those to run; ALL_STAGES but to time some alone */
     float factor;                /* of BF16 weights: see bf16_factor */
+    int hidden;
+    float eps;                   /* of norms */
     float *x;                    /* [T][hidden] the residual */
     uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with an activation scale each; at the end of
                                     the scratch: see prefill_take_rest */

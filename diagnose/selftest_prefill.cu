@@ -45,8 +45,9 @@ static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
     scratch *w = &t->cpu->at.runner->s;
     size_t heads = TRY_PROMPT * (size_t)s->value_heads, channels = TRY_PROMPT * (size_t)deltanet_channels(s);
-    stage_norm_in_proj(t->cpu->at.runner->threads, s, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->x, TRY_PROMPT, w->u, job->raw, job->z,
-                       job->b, job->a, job->limbs);
+    rms_norm(w->u, w->x, m->layers[TRY_DELTANET].mixer.norm, TRY_PROMPT, m->c.hidden, m->c.eps);
+    stage_norm_in_proj(t->cpu->at.runner->threads, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->u, TRY_PROMPT, job->raw, job->z, job->b,
+                       job->a, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0);
     try_compare(t, g->raw, job->raw, NULL, channels);
@@ -118,7 +119,8 @@ static void try_prefill_attention(selftest *t, int position) {
     attention_prefill_job g;
     attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
-    stage_norm_qkv(c->at.runner->threads, s, w, c->at.runner->s.x, TRY_PROMPT, c->at.runner->s.u, job->qg, job->k_new, job->v_new, job->limbs);
+    rms_norm(c->at.runner->s.u, c->at.runner->s.x, c->m->layers[TRY_ATTENTION].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
+    stage_norm_qkv(c->at.runner->threads, w, c->at.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_QKV, TRY_ATTENTION, position);
     try_compare(t, g.qg, job->qg, NULL, qg);

@@ -116,7 +116,8 @@ static void cpu_values(const mote_session *s, const layer *l, const float *x, in
         at[0] = j->deltanet.raw, at[1] = j->deltanet.z, at[2] = j->deltanet.b, at[3] = j->deltanet.a, at[4] = j->deltanet.o;
     } else {
         const attention_job *a = &j->attention;
-        stage_norm_qkv(s->at.runner->threads, a->shape, a->w, x, T, w->u, a->qg, a->k_new, a->v_new, a->limbs);
+        rms_norm(w->u, x, l->mixer.norm, T, s->m->c.hidden, s->m->c.eps);
+        stage_norm_qkv(s->at.runner->threads, a->w, w->u, T, a->qg, a->k_new, a->v_new, a->limbs);
         at[0] = a->qg, at[1] = a->k_new, at[2] = a->v_new, at[3] = a->o;
     }
 }
@@ -182,7 +183,8 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     if (i == m->c.layers) gpu_set_mtp(m, &g->q, 1);
     else g->q.layer = i;
     if (i >= 0) {
-        gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->at.runner), .x = x};
+        gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->at.runner), .x = x,
+                         .eps = m->c.eps};
         layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
     } else {
         gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, g->logits);
@@ -309,8 +311,7 @@ static int walk_sublayer(const walk *w, int i, int half, double *x, int T, defin
     defining.user = &to;
     for (to.t = 0; to.t < T; to.t++) {
         double *row = x + (size_t)to.t * (size_t)hidden;
-        if (half) define_ffn(l, row);
-        else define_mixer(l, state, row);
+        define_sublayer(w->m, half ? &l->ffn : &l->mixer, state, row);
     }
     defining.watch = NULL;
     for (int c = 0; c < w->count && !code; c++) code = walk_blocks(w, c, &p, &r);

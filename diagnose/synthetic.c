@@ -92,11 +92,9 @@ static config_layer preset_layer(const preset *p, sublayer_shape *deltanet) {
         e->expert_size = p->size;
         e->shared_size = hybrid ? p->size : 0;
         e->hidden = p->hidden;
-        e->eps = 1e-6f;
     } else {
         f->size = p->size;
         f->hidden = p->hidden;
-        f->eps = 1e-6f;
     }
     return l;
 }

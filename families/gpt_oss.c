@@ -60,7 +60,7 @@ static void gpt_oss_bind_layer(binder *b, int index, layer *l) {
     attention_weights *a = &l->mixer.w.attention;
     moe_weights *e = &l->ffn.w.moe;
     char where[128], all[192];
-    plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
+    plain_bind_layer(b, index, l, where, sizeof where);
     bind_vector(b, where, "self_attn.sinks", &a->sinks, a->shape.heads);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "mlp.router.weight", &e->router, e->shape.experts, e->shape.hidden);

@@ -23,7 +23,7 @@ static void mixtral_bind_layer(binder *b, int index, layer *l) {
     moe_weights *e = &l->ffn.w.moe;
     const moe_shape *s = &e->shape;
     char where[128], all[192], expert[192];
-    plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
+    plain_bind_layer(b, index, l, where, sizeof where);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "block_sparse_moe.gate.weight", &e->router, s->experts, s->hidden);
     bind_as(b, MODULE_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);

@@ -117,28 +117,18 @@ static void qwen_bind_moe(binder *b, const char *where, moe_weights *w) {
     bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size);
 }
 
-/* An FFN, but for its norm. */
 static void qwen_bind_ffn(binder *b, const char *where, sublayer *l) {
     if (l->kind == LAYER_MOE) qwen_bind_moe(b, where, &l->w.moe);
     else common_bind_mlp(b, where, &l->w.mlp);
 }
 
-static const float **qwen_ffn_norm(sublayer *l) {
-    return l->kind == LAYER_MOE ? &l->w.moe.norm : &l->w.mlp.norm;
-}
-
 static void qwen_bind_layer(binder *b, int index, layer *l, in_proj_binder *bind_in_proj) {
     char where[128];
     snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
-    int attends = l->mixer.kind == LAYER_ATTENTION;
-    layer_weights *w = &l->mixer.w;
-    bind_as(b, MODULE_NORMS, 1, 1);
-    bind_zero_centered(b, where, "input_layernorm.weight", attends ? &w->attention.input_norm : &w->deltanet.input_norm,
-                b->m->c.hidden);
-    bind_zero_centered(b, where, "post_attention_layernorm.weight", qwen_ffn_norm(&l->ffn), b->m->c.hidden);
+    common_bind_norms(b, where, l, bind_zero_centered);
     bind_as(b, MODULE_ATTENTION, 1, 1);
-    if (attends) common_bind_attention(b, where, &w->attention, bind_zero_centered);
-    else qwen_bind_deltanet(b, where, &w->deltanet, bind_in_proj);
+    if (l->mixer.kind == LAYER_ATTENTION) common_bind_attention(b, where, &l->mixer.w.attention, bind_zero_centered);
+    else qwen_bind_deltanet(b, where, &l->mixer.w.deltanet, bind_in_proj);
     qwen_bind_ffn(b, where, &l->ffn);
 }
 
@@ -151,8 +141,7 @@ static void qwen_bind_mtp(binder *b) {
     bind_zero_centered(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp_norm_embedding, hidden);
     bind_zero_centered(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, hidden);
     bind_zero_centered(b, "mtp.", "norm.weight", &m->mtp_norm, hidden);
-    bind_zero_centered(b, "mtp.layers.0.", "input_layernorm.weight", &m->mtp.mixer.w.attention.input_norm, hidden);
-    bind_zero_centered(b, "mtp.layers.0.", "post_attention_layernorm.weight", qwen_ffn_norm(&m->mtp.ffn), hidden);
+    common_bind_norms(b, "mtp.layers.0.", &m->mtp, bind_zero_centered);
     common_bind_attention(b, "mtp.layers.0.", &m->mtp.mixer.w.attention, bind_zero_centered);
     qwen_bind_ffn(b, "mtp.layers.0.", &m->mtp.ffn);
 }

@@ -89,7 +89,15 @@ typedef struct layer_jobs { LAYER_KINDS(X) } layer_jobs;
 typedef union layer_state { MIXERS(X) } layer_state;
 #undef X
 
-typedef struct sublayer { enum layer_kind kind; layer_weights w; } sublayer;
+/* A sublayer and what the walk does around it: u = rms(x) norm, y = the sublayer of u, x = x + y. With a norm_after it adds
+   rms(y) norm_after; with a scale the sum is multiplied by it. */
+typedef struct sublayer {
+    enum layer_kind kind;
+    const float *norm;                         /* [hidden] */
+    const float *norm_after;                   /* [hidden]; NULL: none */
+    const float *scale;                        /* [1]; NULL: 1 */
+    layer_weights w;
+} sublayer;
 
 typedef struct layer { sublayer mixer, ffn; } layer;
 
@@ -203,6 +211,7 @@ static int layer_log(const layer *of, const layer_state *state, state_piece *to)
 
 /* Token rows through layer i, which is l; with rows->state_only only as far as its mixer's state needs. */
 static void layer_forward(const token_rows *rows, const layer *l, int i, layer_jobs *jobs) {
+    if (l->mixer.kind != LAYER_NONE) rms_norm(rows->u, rows->x, l->mixer.norm, rows->T, rows->hidden, rows->eps);
     switch (l->mixer.kind) {
 #define X(NAME, name)                                                                                                 \
     case LAYER_##NAME:                                                                                                \
@@ -216,6 +225,7 @@ static void layer_forward(const token_rows *rows, const layer *l, int i, layer_j
         default: break;
     }
     if (rows->state_only) return;
+    if (l->ffn.kind != LAYER_NONE) rms_norm(rows->u, rows->x, l->ffn.norm, rows->T, rows->hidden, rows->eps);
     switch (l->ffn.kind) {
 #define X(NAME, name) case LAYER_##NAME: name##_forward(rows, &l->ffn.w.name, &jobs->name); break;
         FFNS(X)

@@ -16,15 +16,18 @@ static void layer_layout_gpu(layout *l, const layer_shapes *largest, const capac
    that is captured; grown: where it would lie in one with KV_GRANULE more tokens of context. */
 static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus *g, const layer_state *state,
                          const layer_state *grown) {
+    gpu_rows of = *rows;
+    of.norm = l->mixer.norm;
     switch (l->mixer.kind) {
-#define X(NAME, name) case LAYER_##NAME: name##_record(rows, &l->mixer.w.name, &g->name, &state->name, &grown->name); break;
+#define X(NAME, name) case LAYER_##NAME: name##_record(&of, &l->mixer.w.name, &g->name, &state->name, &grown->name); break;
         MIXERS(X)
 #undef X
         default: break;
     }
     if (rows->state_only) return;
+    of.norm = l->ffn.norm;
     switch (l->ffn.kind) {
-#define X(NAME, name) case LAYER_##NAME: name##_record(rows, &l->ffn.w.name, &g->name); break;
+#define X(NAME, name) case LAYER_##NAME: name##_record(&of, &l->ffn.w.name, &g->name); break;
         FFNS(X)
 #undef X
         default: break;
@@ -67,9 +70,18 @@ static size_t layer_prefill_bytes(const layer_shapes *largest, int T, dtype kv) 
     return most;
 }
 
+/* u = rms(x) norm for a sublayer, of whose stages the first one is to run. */
+static void layer_prefill_norm(const prefill_rows *rows, const sublayer *l) {
+    int first = 0;
+    while (first < STAGE_COUNT && stage_kinds[first] != l->kind) first++;
+    if (first < STAGE_COUNT && stage_in(rows->stages, (enum stage)first))
+        prefill_rms_norm(rows, rows->x, l->norm, rows->T, rows->hidden, rows->eps);
+}
+
 /* Token rows through a layer; with rows->state_only only as far as its mixer's state needs. */
 static cudaError_t layer_run_prefill(const prefill_rows *rows, const layer *l, const layer_gpus *g, const layer_state *state) {
     cudaError_t status = cudaSuccess;
+    layer_prefill_norm(rows, &l->mixer);
     switch (l->mixer.kind) {
 #define X(NAME, name) case LAYER_##NAME: status = name##_run_prefill(rows, &l->mixer.w.name, &g->name, &state->name); break;
         MIXERS(X)
@@ -77,6 +89,7 @@ static cudaError_t layer_run_prefill(const prefill_rows *rows, const layer *l, c
         default: break;
     }
     if (rows->state_only || status != cudaSuccess) return status;
+    layer_prefill_norm(rows, &l->ffn);
     switch (l->ffn.kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_run_prefill(rows, &l->ffn.w.name, &g->name);
         FFNS(X)

@@ -18,8 +18,10 @@ typedef struct token_rows {
     const token_sequence *of;
     int count;
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
+    int hidden;
+    float eps;                   /* of norms */
     float *x;                    /* [T][hidden] the residual, to which a layer adds */
-    float *u;                    /* [T][hidden] scratch: the normalised rows */
+    float *u;                    /* [T][hidden] the normalised rows, which a layer is given */
 } token_rows;
 
 /* The capacity of a session. */

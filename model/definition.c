@@ -12,22 +12,26 @@ static void define_layer_state(const layer *l, int tokens, defined_state *state)
     if (l->mixer.kind == LAYER_ATTENTION) attention_define_state(&l->mixer.w.attention.shape, tokens, &state->attention);
 }
 
-/* x[hidden] through a layer, for one token: its mixer, its FFN. */
-static void define_mixer(const layer *l, defined_state *state, double *x) {
-    defining.kind = layer_kind_names[l->mixer.kind];
-    if (l->mixer.kind == LAYER_DELTANET) deltanet_define(&l->mixer.w.deltanet, &state->deltanet, x);
-    if (l->mixer.kind == LAYER_ATTENTION) attention_define(&l->mixer.w.attention, &state->attention, x);
+/* x[hidden] through a sublayer, for one token: x += sublayer(norm(x)). state: a mixer's. */
+static void define_sublayer(const mote_model *m, const sublayer *l, defined_state *state, double *x) {
+    const int n = m->c.hidden;
+    double *u = defined_array((size_t)n), *out = defined_array((size_t)n);
+    defining.kind = layer_kind_names[l->kind];
+    defined_tell("x", x, n);
+    defined_norm(u, x, l->norm, n, (double)m->c.eps);
+    if (l->kind == LAYER_DELTANET) deltanet_define(&l->w.deltanet, &state->deltanet, u, out);
+    if (l->kind == LAYER_ATTENTION) attention_define(&l->w.attention, &state->attention, u, out);
+    if (l->kind == LAYER_MOE) moe_define(&l->w.moe, u, out);
+    if (l->kind == LAYER_MLP) mlp_define(&l->w.mlp, u, out);
+    defined_tell("added", out, n);
+    for (int i = 0; i < n; i++) x[i] += out[i];
+    defined_free(u);
 }
 
-static void define_ffn(const layer *l, double *x) {
-    defining.kind = layer_kind_names[l->ffn.kind];
-    if (l->ffn.kind == LAYER_MOE) moe_define(&l->ffn.w.moe, x);
-    if (l->ffn.kind == LAYER_MLP) mlp_define(&l->ffn.w.mlp, x);
-}
-
-static void define_layer(const layer *l, defined_state *state, double *x) {
-    define_mixer(l, state, x);
-    define_ffn(l, x);
+/* Through its mixer and its FFN. */
+static void define_layer(const mote_model *m, const layer *l, defined_state *state, double *x) {
+    define_sublayer(m, &l->mixer, state, x);
+    define_sublayer(m, &l->ffn, NULL, x);
 }
 
 static void define_embedding(const mote_model *m, int32_t id, double *x) {
@@ -61,7 +65,7 @@ static void define_mtp(const mote_model *m, int32_t next, const double *h, defin
     const int n = m->c.hidden;
     double *x = defined_array((size_t)n);
     define_mtp_input(m, next, h, x);
-    define_layer(&m->mtp, state, x);
+    define_layer(m, &m->mtp, state, x);
     define_head(m, m->mtp_norm, x, logits);
     defined_free(x);
 }
@@ -100,7 +104,7 @@ static void define_token(const mote_model *m, int32_t id, defined_state *state, 
     define_embedding(m, id, x);
     for (int i = 0; i < m->c.layers && !defining.stopped; i++) {
         defining.layer_index = i;
-        define_layer(&m->layers[i], &state[i], x);
+        define_layer(m, &m->layers[i], &state[i], x);
     }
     defining.layer_index = -1;
     if (!defining.stopped) define_head(m, m->norm, x, logits);

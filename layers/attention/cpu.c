@@ -31,7 +31,6 @@ BOTH int attention_q_size(const attention_shape *s) {
 
 typedef struct attention_weights {
     attention_shape shape;
-    const float *input_norm;                       /* [hidden] */
     matrix q_proj, k_proj, v_proj, o_proj;
     const float *q_norm, *k_norm;                  /* [head_dim]; NULL unless normed */
     const float *frequencies;                      /* [rotary_dim / 2] angles of one position, in the host's memory */
@@ -57,12 +56,11 @@ typedef struct attention_job {
     token_limbs *limbs;          /* of u, and then of o */
 } attention_job;
 
-/* norm_qkv: u = rms(x) input_norm; q | gate (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
-static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_weights *w, const float *x, int T,
-                           float *u, float *qg, float *k, float *v, token_limbs *scratch) {
+/* norm_qkv: q | gate (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
+static void stage_norm_qkv(pool *p, const attention_weights *w, const float *u, int T, float *qg, float *k, float *v,
+                           token_limbs *scratch) {
     projection job;
     memset(&job, 0, sizeof job);
-    rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
     job.w[0] = &w->k_proj;
     job.w[1] = &w->v_proj;
     job.w[2] = &w->q_proj;
@@ -300,8 +298,7 @@ static void attention_project(const token_rows *rows, const attention_weights *w
     job->w = w;
     job->T = rows->T;
     job->kv_only = rows->state_only;
-    stage_norm_qkv(rows->threads, job->shape, w, rows->x, rows->T, rows->u, job->kv_only ? NULL : job->qg, job->k_new,
-                   job->v_new, job->limbs);
+    stage_norm_qkv(rows->threads, w, rows->u, rows->T, job->kv_only ? NULL : job->qg, job->k_new, job->v_new, job->limbs);
 }
 
 static void attention_mix(const token_rows *rows, const token_sequence *of, const attention_job *all, const attention_state *state) {

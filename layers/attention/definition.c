@@ -5,7 +5,7 @@
 
        q = rotate(norm(q), position)      k = rotate(norm(k), position)      without norms rotate(q), rotate(k)
        o = sum over tokens p up to this one of softmax(q . k[p] / sqrt(head_dim)) v[p]     with a window over the last `window` of them alone
-       x += o_proj (o sigmoid(gate)), or o_proj o
+       out = o_proj (o sigmoid(gate)), or o_proj o
 
    With sinks the softmax of a head has one logit more, sinks[head], which takes its share and has no value.
 
@@ -55,20 +55,17 @@ static void attention_define_head(const attention_weights *w, const defined_atte
         for (int i = 0; i < d; i++) o[i] += weight[p] * v[(size_t)p * (size_t)stride + (size_t)i];
 }
 
-/* x[hidden] += the layer's output for one token. */
-static void attention_define(const attention_weights *w, defined_attention *state, double *x) {
+/* out[hidden] = the layer's output for one token, of the normalised u[hidden]. */
+static void attention_define(const attention_weights *w, defined_attention *state, const double *u, double *out) {
     const attention_shape *s = &w->shape;
     const int d = s->head_dim, kv = s->kv_heads * d, position = state->tokens++;
-    double *normed = defined_array((size_t)s->hidden), *qg = defined_array(2 * (size_t)(s->heads * d));
-    double *o = defined_array((size_t)(s->heads * d)), *out = defined_array((size_t)s->hidden);
+    double *qg = defined_array(2 * (size_t)(s->heads * d)), *o = defined_array((size_t)(s->heads * d));
     double *weight = defined_array((size_t)s->heads * (size_t)state->tokens), *open = defined_array((size_t)(s->heads * d));
     double *k = state->k + (size_t)position * (size_t)kv, *v = state->v + (size_t)position * (size_t)kv;
 
-    defined_tell("x", x, s->hidden);
-    defined_norm(normed, x, w->input_norm, s->hidden, (double)s->eps);
-    defined_linear(&w->q_proj, normed, qg);                       /* [heads][query, gate][head_dim]; without gates [heads][head_dim] */
-    defined_linear(&w->k_proj, normed, k);
-    defined_linear(&w->v_proj, normed, v);
+    defined_linear(&w->q_proj, u, qg);                            /* [heads][query, gate][head_dim]; without gates [heads][head_dim] */
+    defined_linear(&w->k_proj, u, k);
+    defined_linear(&w->v_proj, u, v);
     defined_tell("q_proj", qg, s->heads * attention_q_size(s));
     defined_tell("k_proj", k, kv);
     defined_tell("v_proj", v, kv);
@@ -87,8 +84,6 @@ static void attention_define(const attention_weights *w, defined_attention *stat
     if (s->gated) defined_tell("gate", open, s->heads * d);
     defined_tell("o", o, s->heads * d);
     defined_linear(&w->o_proj, o, out);
-    defined_tell("added", out, s->hidden);
-    for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 
-    defined_free(normed);
+    defined_free(qg);
 }

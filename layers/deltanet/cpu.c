@@ -31,7 +31,6 @@ SHAPE(DELTANET, deltanet)
 
 typedef struct deltanet_weights {
     deltanet_shape shape;
-    const float *input_norm;                                        /* [hidden] */
     matrix in_proj_qkv, in_proj_z, in_proj_b, in_proj_a, out_proj;
     const float *conv1d;                                            /* [channels][taps], the last tap is the present */
     const float *A_log, *dt_bias;                                   /* [value_heads] */
@@ -67,12 +66,11 @@ static int deltanet_channels(const deltanet_shape *s) {
     return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
 }
 
-/* norm_in_proj: u = rms(x) input_norm; qkv, z, b, a = the four projections of u. scratch: for the limbs of u. */
-static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
-                               float *u, float *qkv, float *z, float *b, float *a, token_limbs *scratch) {
+/* norm_in_proj: qkv, z, b, a = the four projections of u. scratch: for the limbs of u. */
+static void stage_norm_in_proj(pool *p, const deltanet_weights *w, const float *u, int T, float *qkv, float *z, float *b, float *a,
+                               token_limbs *scratch) {
     projection job;
     memset(&job, 0, sizeof job);
-    rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
     job.count = 4;
     job.w[0] = &w->in_proj_qkv;
     job.w[1] = &w->in_proj_z;
@@ -348,8 +346,7 @@ static void deltanet_project(const token_rows *rows, const deltanet_weights *w, 
     job->shape = &w->shape;
     job->w = w;
     job->T = rows->T;
-    stage_norm_in_proj(rows->threads, job->shape, w, rows->x, rows->T, rows->u, job->raw, job->z, job->b, job->a,
-                       job->limbs);
+    stage_norm_in_proj(rows->threads, w, rows->u, rows->T, job->raw, job->z, job->b, job->a, job->limbs);
 }
 
 static void deltanet_mix(const token_rows *rows, const token_sequence *of, const deltanet_job *all, const deltanet_state *state) {

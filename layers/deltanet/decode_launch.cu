@@ -125,14 +125,13 @@ struct gpu_gated_rows {
 };
 
 /* norm_in_proj: RMSNorm, then the four input projections in one launch. */
-static void gpu_norm_in_proj(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *to, const float *x) {
+static void gpu_norm_in_proj(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *to) {
     const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
     float *y[4] = {to->raw, to->z, to->b, to->a};
-    gpu_projection<gpu_norm_rows> p =
-        gpu_norm_projection(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(rows->x, rows->norm, to->shape.hidden, to->T, rows->eps);
     p.waits_last = to->T == 1;              /* so many blocks, with more rows each, would slow experts_down down */
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], y[i]);
-    gpu_record_projection(q, KERNEL_IN_PROJ, &p);
+    gpu_record_projection(rows->q, KERNEL_IN_PROJ, &p);
 }
 
 /* Blocks of threads that one sequence's log takes. */
@@ -194,7 +193,7 @@ static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, con
     p.sequences = rows->sequences;
     p.in_turn = rows->in_turn;
     p.T = rows->T;
-    gpu_norm_in_proj(rows->q, w, &p, rows->x);
+    gpu_norm_in_proj(rows, w, &p);
     if (rows->in_turn) gpu_conv_delta_in_turn(rows->q, &p);
     else gpu_conv_delta(rows->q, &p);
     gpu_gated_norm_out(rows->q, w, &p, rows->x);

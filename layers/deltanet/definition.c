@@ -54,22 +54,19 @@ static void deltanet_define_rule(const deltanet_shape *s, double *S, const doubl
     }
 }
 
-/* x[hidden] += the layer's output for one token. */
-static void deltanet_define(const deltanet_weights *w, defined_deltanet *state, double *x) {
+/* out[hidden] = the layer's output for one token, of the normalised u[hidden]. */
+static void deltanet_define(const deltanet_weights *w, defined_deltanet *state, const double *u, double *out) {
     const deltanet_shape *s = &w->shape;
     const int channels = deltanet_channels(s), keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
-    double *normed = defined_array((size_t)s->hidden), *qkv = defined_array((size_t)channels), *c = defined_array((size_t)channels);
+    double *qkv = defined_array((size_t)channels), *c = defined_array((size_t)channels);
     double *z = defined_array((size_t)values), *b = defined_array((size_t)s->value_heads), *a = defined_array((size_t)s->value_heads);
     double *q = defined_array((size_t)s->key_dim), *k = defined_array((size_t)s->key_dim), *o = defined_array((size_t)values);
     double *decay = defined_array((size_t)s->value_heads), *beta = defined_array((size_t)s->value_heads);
-    double *out = defined_array((size_t)s->hidden);
 
-    defined_tell("x", x, s->hidden);
-    defined_norm(normed, x, w->input_norm, s->hidden, (double)s->eps);
-    defined_linear(&w->in_proj_qkv, normed, qkv);                 /* q [key_heads][key_dim], k the same, v [value_heads][value_dim] */
-    defined_linear(&w->in_proj_z, normed, z);                     /* the output gate */
-    defined_linear(&w->in_proj_b, normed, b);
-    defined_linear(&w->in_proj_a, normed, a);
+    defined_linear(&w->in_proj_qkv, u, qkv);                      /* q [key_heads][key_dim], k the same, v [value_heads][value_dim] */
+    defined_linear(&w->in_proj_z, u, z);                          /* the output gate */
+    defined_linear(&w->in_proj_b, u, b);
+    defined_linear(&w->in_proj_a, u, a);
     defined_tell("in_proj_qkv", qkv, channels);
     defined_tell("in_proj_z", z, values);
     defined_tell("in_proj_b", b, s->value_heads);
@@ -94,8 +91,6 @@ static void deltanet_define(const deltanet_weights *w, defined_deltanet *state, 
     defined_tell("S", state->S, values * s->key_dim);
     defined_tell("o", o, values);
     defined_linear(&w->out_proj, o, out);
-    defined_tell("added", out, s->hidden);
-    for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 
-    defined_free(normed);
+    defined_free(qkv);
 }

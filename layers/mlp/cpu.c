@@ -1,23 +1,21 @@
 /* layers/mlp/cpu.c: the stages of a dense FFN on the CPU. Knows matrices and threads, no session.
 
-   Every row goes through one SwiGLU: x += down_proj (SiLU(gate_proj u) * up_proj u), u = norm(x). */
+   Every row goes through one SwiGLU: x += down_proj (SiLU(gate_proj u) * up_proj u). */
 
 #define MLP_FIELDS(X)                                                                                                                \
     X(int,   hidden, MAX,  NONE, "")                                                                                                 \
-    X(int,   size,   MAX,  NONE, "intermediate_size")                                                                                \
-    X(float, eps,    NONE, NONE, "")
+    X(int,   size,   MAX,  NONE, "intermediate_size")
 SHAPE(MLP, mlp)
 
 typedef struct mlp_weights {
     mlp_shape shape;
-    const float *norm;                          /* [hidden] */
     matrix gate_proj, up_proj, down_proj;       /* [size][hidden] twice, [hidden][size] */
 } mlp_weights;
 
 typedef struct mlp_job {
     const mlp_weights *w;
     int T;
-    float *u;                    /* [T][hidden] normalised rows */
+    const float *u;              /* [T][hidden] normalised rows */
     float *h;                    /* [T][size] */
     float *x;                    /* [T][hidden] residual */
     token_limbs *limbs;          /* of u, and then of h, row by row */
@@ -50,13 +48,12 @@ static void mlp_up_blocks(void *context, int begin, int end, int thread) {
     for (int block = begin; block < end; block++) mlp_up_block((const mlp_job *)context, block);
 }
 
-/* norm_gate_up: u = rms(x) norm; h = SiLU(gate u) * (up u). */
+/* norm_gate_up: h = SiLU(gate u) * (up u). */
 static void stage_norm_gate_up(pool *p, mlp_job *job) {
     const mlp_weights *w = job->w;
     const mlp_shape *s = &w->shape;
     const unsigned kinds = limb_kinds(&w->gate_proj) | limb_kinds(&w->up_proj);
     limb_rows rows = {.x = job->u, .stride = (size_t)s->hidden, .rows = job->T, .cols = s->hidden, .to = job->limbs, .kinds = kinds};
-    rms_norm(job->u, job->x, w->norm, job->T, s->hidden, s->eps);
     limbs_of_rows(p, &rows);
     parallel(p, row_blocks(&w->gate_proj), mlp_up_blocks, job);
 }

@@ -144,7 +144,7 @@ __device__ __forceinline__ void gpu_prepare_moe_row(const moe_gpu &p, int t) {
     const float sum = warp_sum(square[0]);
     if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = sum;
     __syncthreads();
-    if (threadIdx.x == 0) p.batch.x.rms[t] = rsqrtf(fmaf(sum_warp_partials(squares), 1.0f / (float)p.shape.hidden, p.shape.eps));
+    if (threadIdx.x == 0) p.batch.x.rms[t] = rsqrtf(fmaf(sum_warp_partials(squares), 1.0f / (float)p.shape.hidden, p.eps));
 }
 
 /* Grid: blocks in which a warp has a row, the last of which to be ready lists the units; then a block for each unit of the shared

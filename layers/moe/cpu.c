@@ -14,7 +14,6 @@
     X(int,   top_k,       MAX,  NONE,                "experts_per_token")                                                            \
     X(int,   expert_size, MAX,  NONE,                "expert_size")                                                                  \
     X(int,   shared_size, MAX,  SET(SHARED_EXPERT),  "shared_expert_size")                                                           \
-    X(float, eps,         NONE, NONE,                "")                                                                             \
     X(int,   of_all,      NONE, SET(WEIGHTS_OF_ALL), "")                                                                             \
     X(float, limit,       NONE, SET(LIMIT),          "")                                                                             \
     X(float, alpha,       NONE, SET(ALPHA),          "")                                                                             \
@@ -23,7 +22,6 @@ SHAPE(MOE, moe)
 
 typedef struct moe_weights {
     moe_shape shape;
-    const float *norm;                                      /* [hidden] */
     matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] */
     matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one */
 } moe_weights;
@@ -32,7 +30,7 @@ typedef struct moe_job {
     const moe_shape *shape;
     const moe_weights *w;
     int T;
-    float *u;                    /* [T][hidden] */
+    const float *u;              /* [T][hidden] normalised rows */
     float *router;               /* [T][experts] logits */
     float *shared_gate;          /* [T] logits */
     int32_t *choice;             /* [T][top_k] experts of a row, ascending */
@@ -118,12 +116,11 @@ static void moe_list_assignments(moe_job *job) {
     job->first[job->count] = at;
 }
 
-/* norm_router: u = rms(x) norm; router logits; choice and weights; list of distinct experts. */
+/* norm_router: router logits of u; choice and weights; list of distinct experts. */
 static void stage_norm_router(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
     projection scores;
     memset(&scores, 0, sizeof scores);
-    rms_norm(job->u, job->x, job->w->norm, job->T, s->hidden, s->eps);
     scores.count = s->shared_size ? 2 : 1;
     scores.w[0] = &job->w->router;
     scores.w[1] = &job->w->shared_expert_gate;

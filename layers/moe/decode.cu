@@ -48,7 +48,8 @@ typedef struct moe_gpu {
     int64_t stride;              /* bytes from one routed expert's matrices to the next one's */
     uint32_t per_tile;           /* reciprocal_of(gate.panels): tile * per_tile >> 32 is the tile's place in the routing */
     gpu_matrix shared_down;
-    const float *norm;
+    const float *norm;           /* [hidden] */
+    float eps;
     float *router;               /* [T][experts] logits */
     float *shared_gate;          /* [T] logits */
     gpu_routing *routing;        /* written by experts_up, read by experts_down */
@@ -74,7 +75,7 @@ static size_t gpu_h_size(const moe_shape *s) {
    routing. One kernel, three segments. */
 static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *to) {
     const moe_shape *s = &to->shape;
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(to->x, w->norm, s->hidden, to->T, s->eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(to->x, to->norm, s->hidden, to->T, to->eps);
     p.waits_last = 1;
     if (s->shared_size) {
         gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);

@@ -13,7 +13,6 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
     p.per_tile = reciprocal_of(p.gate.panels);
     p.stride = p.shape.experts > 1 ? (const char *)w->gate_proj[1].component[CODES] - p.gate.data : 0;
     p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
-    p.norm = w->norm;
     const int shared = gpu_shared_units(p) * p.shared_down.k_blocks;
     with_format(p.shared_down.format, [&](auto format) {
         p.batch.routed.x = p.batch.shared.x + (size_t)(shared * gpu_unit_block<decltype(format)>());
@@ -116,6 +115,8 @@ static void moe_layout_gpu(layout *l, const moe_shape *s, const capacity *r, con
 static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu *scratch) {
     moe_gpu p = moe_gpu_of(scratch, w, rows->T);
     p.x = rows->x;
+    p.norm = rows->norm;
+    p.eps = rows->eps;
     p.chosen = scratch->chosen + rows->q->layer;
     p.in_units = gpu_runs_in_units(&p);
     gpu_norm_router(rows->q, w, &p);

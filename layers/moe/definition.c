@@ -38,15 +38,13 @@ static void moe_define_choice(const double *score, int experts, int top_k, char 
     }
 }
 
-/* x[hidden] += the layer's output for one token. */
-static void moe_define(const moe_weights *w, double *x) {
+/* out[hidden] = the layer's output for one token, of the normalised u[hidden]. */
+static void moe_define(const moe_weights *w, const double *u, double *out) {
     const moe_shape *s = &w->shape;
-    double *u = defined_array((size_t)s->hidden), *score = defined_array((size_t)s->experts), *out = defined_array((size_t)s->hidden);
-    double *weight = defined_array((size_t)s->experts), shared_gate = 0, top = -INFINITY, sum = 0;
+    double *score = defined_array((size_t)s->experts), *weight = defined_array((size_t)s->experts);
+    double shared_gate = 0, top = -INFINITY, sum = 0;
     char *chosen = (char *)defined_array((size_t)s->experts);
 
-    defined_tell("x", x, s->hidden);
-    defined_norm(u, x, w->norm, s->hidden, (double)s->eps);
     defined_linear(&w->router, u, score);
     if (s->shared_size) defined_linear(&w->shared_expert_gate, u, &shared_gate);
     defined_tell("router", score, s->experts);
@@ -59,11 +57,10 @@ static void moe_define(const moe_weights *w, double *x) {
     for (int e = 0; e < s->experts; e++)
         if (chosen[e]) weight[e] = exp(score[e] - top) / sum;
     defined_tell("experts", weight, s->experts);
+    memset(out, 0, (size_t)s->hidden * sizeof *out);
     for (int e = 0; e < s->experts; e++)
         if (chosen[e]) moe_define_expert(w, e, weight[e], u, out);
     if (s->shared_size) moe_define_expert(w, s->experts, defined_sigmoid(shared_gate), u, out);      /* after the routed ones */
-    defined_tell("added", out, s->hidden);
-    for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 
-    defined_free(u);
+    defined_free(score);
 }

@@ -190,7 +190,6 @@ static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, cons
     }
     prefill_product(&of, &w->router, GEMM_STORE, p->moe.router);
     if (p->moe.shape.shared_size) prefill_product(&of, &w->shared_expert_gate, GEMM_STORE, p->shared_weight);
-    prefill_rms_norm(r, r->x, w->norm, r->T, p->moe.shape.hidden, p->moe.shape.eps);
     prefill_launch(r, &of);
     moe_prefill_route<<<(r->T + GPU_WARPS - 1) / GPU_WARPS, GPU_THREADS, 0, r->stream>>>(*p);
     moe_prefill_count<<<blocks, GPU_THREADS, 0, r->stream>>>(*p);

@@ -24,7 +24,7 @@ template <int ROWS> struct gpu_up_tiles {
     float square[ROWS];          /* this lane's part of sum x^2 of each row */
     int chosen, listed;          /* from gpu_route: the expert this lane has chosen, and its place in the list */
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
-    __device__ __forceinline__ float eps() const { return p.shape.eps; }
+    __device__ __forceinline__ float eps() const { return p.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
     __device__ __forceinline__ bool valid(int tile) const { return tile < choice->list.count * p.gate.panels; }
     __device__ __forceinline__ int entry(int tile) const {
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
         __syncthreads();
         if (n == 0) {
             pdl_wait();
-            rms = gpu_rms_factor(&partials, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
+            rms = gpu_rms_factor(&partials, t, 1.0f / (float)p.shape.hidden, p.eps);
             routing.weight = gpu_softmax<LANES>(logit, TOP_K);
         }
         if (n % TURNS == turn) {

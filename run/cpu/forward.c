@@ -84,6 +84,8 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     rows.of = of;
     rows.count = n;
     rows.state_only = state_only;
+    rows.hidden = r->m->c.hidden;
+    rows.eps = r->m->c.eps;
     rows.x = r->s.x;
     rows.u = r->s.u;
     layer_forward(&rows, l, i, &r->s.jobs);

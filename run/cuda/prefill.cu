@@ -64,6 +64,8 @@ static prefill_rows prefill_rows_of(const slot *s, int T, int position) {
     r.position = position;
     r.stages = g->q.stages;
     r.factor = s->m->bf16_factor;
+    r.hidden = s->m->c.hidden;
+    r.eps = s->m->c.eps;
     r.x = g->prefill.x;
     r.u = g->prefill.u;
     r.u_scale = g->prefill.u_scale;

@@ -134,7 +134,7 @@ static moe_gpu make_scratch(const moe_shape *s, float **memory) {
 
 static void open_layer(const layer_case *c) {
     const moe_shape shape = {.hidden = c->hidden, .experts = c->experts, .top_k = c->top_k, .expert_size = c->expert_size,
-                             .shared_size = c->shared_size, .eps = 1e-6f, .of_all = c->of_all};
+                             .shared_size = c->shared_size, .of_all = c->of_all};
     matrix gate = matrix_of(c->format, c->expert_size, c->hidden, c->block), down = matrix_of(c->format, c->hidden, c->expert_size, c->block);
     matrix shared_gate = matrix_of(c->shared_format, c->shared_size, c->hidden, c->block);
     matrix shared_down = matrix_of(c->shared_format, c->hidden, c->shared_size, c->block);
@@ -160,7 +160,6 @@ static void open_layer(const layer_case *c) {
     make_matrix(&L.w.router, 77777);
     if (c->shared_size) make_matrix(&L.w.shared_expert_gate, 77778);
     L.norm = random_floats((size_t)c->hidden, 1, 0.2f);
-    L.w.norm = L.norm;
     L.x = random_floats(ROWS * (size_t)c->hidden, 0, 1);
     L.p = make_scratch(&shape, &L.scratch);
     layout l = layout_from(NULL);
@@ -210,6 +209,8 @@ static void make_logits(enum routing routing, uint32_t seed, float *logits) {
 static void run(int first, int T, int in_units, const float *logits) {
     moe_gpu p = moe_gpu_of(&L.p, &L.w, T);
     p.x = L.x + (size_t)first * (size_t)p.shape.hidden;
+    p.norm = L.norm;
+    p.eps = 1e-6f;
     p.in_units = in_units;
     gpu_norm_router(&L.q, &L.w, &p);
     submit();

@@ -35,13 +35,14 @@ static const struct field_value {
     const char *name, *fixed;       /* fixed: why it has no other value with these tensors */
     double (*other)(double v);
     int chunk;
+    const char *with;               /* a field without which it does not count */
 } fields[] = {
     {.table = LAYER_ATTENTION, .name = "hidden", .fixed = "columns of the projections"},
     {.table = LAYER_ATTENTION, .name = "heads", .fixed = "rows of q_proj, columns of o_proj"},
     {.table = LAYER_ATTENTION, .name = "kv_heads", .fixed = "rows of k_proj and v_proj"},
     {.table = LAYER_ATTENTION, .name = "head_dim", .fixed = "rows of q_proj, k_proj and v_proj"},
     {.table = LAYER_ATTENTION, .name = "rotary_dim", .other = field_half},
-    {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger},
+    {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger, .with = "normed"},
     {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
     {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
     {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
@@ -60,14 +61,12 @@ static const struct field_value {
     {.table = LAYER_MOE, .name = "top_k", .other = field_less},
     {.table = LAYER_MOE, .name = "expert_size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
     {.table = LAYER_MOE, .name = "shared_size", .other = field_off},
-    {.table = LAYER_MOE, .name = "eps", .other = field_larger},
     {.table = LAYER_MOE, .name = "of_all", .other = field_other},
     {.table = LAYER_MOE, .name = "limit", .other = field_scaled},
     {.table = LAYER_MOE, .name = "alpha", .other = field_scaled},
     {.table = LAYER_MOE, .name = "biased", .fixed = "which tensors are there"},
     {.table = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
     {.table = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
-    {.table = LAYER_MLP, .name = "eps", .other = field_larger},
     {.table = OF_ROPE, .name = "kind", .other = field_off},
     {.table = OF_ROPE, .name = "theta", .other = field_smaller},
     {.table = OF_ROPE, .name = "factor", .other = field_eighth},
@@ -141,6 +140,13 @@ static void field_set(const field_place *p, int i, double value) {
     if (p->table == OF_ROPE) rope_frequencies((const rope_shape *)p->of, p->rotated, p->frequencies);
 }
 
+static int field_counts(const field_place *p, const struct field_value *f) {
+    int counts = !f->with;
+    for (int i = 0; i < field_tables[p->table].count && !counts; i++)
+        counts = !strcmp(field_tables[p->table].row[i].name, f->with) && shape_value(p->of, field_tables[p->table].row, i) != 0;
+    return counts;
+}
+
 static void test_fields_of(const char *folder, const mote_model *m, const field_place *p, const int32_t *ids, int T) {
     const int mtp = p->at == m->c.layers;
     field_logits before = field_compute(m, ids, T, mtp, 7);
@@ -148,7 +154,7 @@ static void test_fields_of(const char *folder, const mote_model *m, const field_
         const shape_field *row = field_tables[p->table].row;
         const struct field_value *f = field_find(p->table, row[i].name);
         const double value = shape_value(p->of, row, i), other = f && f->other ? f->other(value) : value;
-        if (other == value) continue;
+        if (other == value || !field_counts(p, f)) continue;
         field_set(p, i, other);
         field_logits after = field_compute(m, ids, T, mtp, f->chunk ? f->chunk : 7);
         field_set(p, i, value);
