@@ -139,6 +139,7 @@ enum {
 #include "formats/int4.cu"
 #include "formats/int4_fine.cu"
 #include "formats/dispatch.cu"
+#include "cuda/epilogue.cu"
 #include "cuda/quantise.cu"
 #include "cuda/fragments.cu"
 #include "cuda/tiles.cu"

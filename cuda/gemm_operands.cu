@@ -27,6 +27,7 @@ typedef struct gemm_tile { int expert, first, count; } gemm_tile;
 typedef struct gemm_product {
     gpu_matrix w, up;            /* up: of GEMM_SWIGLU; grouped: of expert 0 */
     enum gemm_out out;
+    activation act;              /* of GEMM_SWIGLU */
     const float *weight;         /* [T] of GEMM_ADD and GEMM_PART; NULL: 1 */
     float *y;                    /* [T][stride] */
     uint16_t *to;                /* [T][stride] h as F16, part as BF16 */

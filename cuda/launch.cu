@@ -129,6 +129,7 @@ typedef struct gpu_rows {
     float *x;                    /* [T][hidden] the residual */
     const float *norm;           /* [hidden] what a sublayer normalises x with */
     float eps;                   /* of norms */
+    float *to;                   /* [T][hidden] where a sublayer's output goes: x, to which it is added, or elsewhere, where it is stored */
 } gpu_rows;
 
 static int gpu_check(gpu_queue *q, cudaError_t status, const char *what) {

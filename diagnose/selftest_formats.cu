@@ -48,6 +48,12 @@ static int try_divides(enum format format, int cols) {
     return divides;
 }
 
+/* y += W x of T rows, as a sublayer's last product. */
+static void try_add(gpu_queue *q, const matrix *w, const float *x, float *y, int T) {
+    const gpu_rows rows = {.q = q, .T = T, .x = y, .to = y};
+    gpu_output_linear(&rows, KERNEL_O_PROJ, w, x);
+}
+
 /* A projection by a matrix of any format and width, with and without a norm before it. Borrows the session's memory: its KV
    caches hold the matrix, unpacked (v) and packed (k). */
 static void try_format(selftest *t, enum format format, int cols) {
@@ -70,7 +76,7 @@ static void try_format(selftest *t, enum format format, int cols) {
         memcpy(before, y_cpu, y * sizeof(float));
         try_put(t, y_gpu, y_cpu, y * sizeof(float));
         linear(t->cpu->at.runner->threads, &here, w->x, y_cpu, T, 1, w->limbs);
-        gpu_add_linear(q, KERNEL_O_PROJ, &there, t->g->x, y_gpu, T);
+        try_add(q, &there, t->g->x, y_gpu, T);
         try_end(t);
         try_compare(t, y_gpu, y_cpu, before, y);
         rms_norm(w->u, w->x, w->mtp_in, T, cols, eps);
@@ -149,7 +155,7 @@ static void try_table(selftest *t, enum format format) {
         try_put(t, t->g->x, x, STEP_ROWS * TABLE_COLS * sizeof *x);
         try_put(t, y, want, STEP_ROWS * TABLE_ROWS * sizeof *want);
         linear(t->cpu->at.runner->threads, &here, x, want, STEP_ROWS, 0, t->cpu->at.runner->s.limbs);
-        gpu_add_linear(&t->g->q, KERNEL_O_PROJ, &there, t->g->x, y, STEP_ROWS);
+        try_add(&t->g->q, &there, t->g->x, y, STEP_ROWS);
         try_end(t);
         try_elements(t, y, want, STEP_ROWS * TABLE_ROWS);
     }

@@ -21,8 +21,8 @@ template <class BODY> __host__ __device__ __forceinline__ void with_format(enum 
 static gpu_matrix gpu_matrix_of(const matrix *w) {
     gpu_matrix g;
     memset(&g, 0, sizeof g);
-    assert(!w->bias);                          /* kernels add none: who asks for one is refused (FEATURE_BIAS) */
     g.data = (const char *)w->component[CODES];
+    g.bias = w->bias;
     g.rows = w->rows;
     g.cols = w->cols;
     g.k_blocks = matrix_k_blocks(w);

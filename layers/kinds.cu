@@ -18,6 +18,7 @@ static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus 
                          const layer_state *grown) {
     gpu_rows of = *rows;
     of.norm = l->mixer.norm;
+    of.to = rows->x;
     switch (l->mixer.kind) {
 #define X(NAME, name) case LAYER_##NAME: name##_record(&of, &l->mixer.w.name, &g->name, &state->name, &grown->name); break;
         MIXERS(X)

@@ -151,7 +151,7 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     gpu_norm_qkv(rows, w, &p);
     if (rows->in_turn && !p.kv_only) gpu_append(rows->q, &p);
     gpu_rope_attend(rows->q, &p);
-    if (!p.kv_only) gpu_add_linear(rows->q, KERNEL_O_PROJ, &w->o_proj, p.o, rows->x, p.T);
+    if (!p.kv_only) gpu_output_linear(rows, KERNEL_O_PROJ, &w->o_proj, p.o);
 }
 
 /* Keys and values after the end are overwritten: there is no log. */

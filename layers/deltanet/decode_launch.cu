@@ -140,11 +140,11 @@ static int gpu_delta_log_blocks(const deltanet_gpu *p) {
     return (gpu_delta_log_items(&p->shape, rows) - 1) / GPU_THREADS + 1;
 }
 
-/* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue. */
-static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *block, float *x) {
+/* gated_norm_out: out_proj (gated norm of o), the sublayer's output, with gpu_gated_rows as its prologue. */
+static void gpu_gated_norm_out(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *block) {
     const deltanet_shape *s = &block->shape;
     gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(block->T, s->value_heads * s->value_dim);
-    p.add = 1;
+    p.end = epilogue_of_output(rows);
     p.in.o = block->o;
     p.in.squares = block->squares;
     p.in.per_head = reciprocal_of(s->value_dim);
@@ -155,8 +155,8 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
     p.in.log = *block;
     /* with fewer, of several items a thread, they would end last; more would leave no space for blocks of norm_router */
     p.extra = gpu_delta_log_blocks(block) * (block->in_turn ? 1 : max_int(block->sequences, 1));
-    gpu_add_segment(&p, &w->out_proj, x);
-    gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
+    gpu_add_segment(&p, &w->out_proj, rows->to);
+    gpu_record_projection(rows->q, KERNEL_OUT_PROJ, &p);
 }
 
 /* The implementation of layers/kinds.c on a GPU. */
@@ -196,5 +196,5 @@ static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, con
     gpu_norm_in_proj(rows, w, &p);
     if (rows->in_turn) gpu_conv_delta_in_turn(rows->q, &p);
     else gpu_conv_delta(rows->q, &p);
-    gpu_gated_norm_out(rows->q, w, &p, rows->x);
+    gpu_gated_norm_out(rows, w, &p);
 }

@@ -24,5 +24,5 @@ static void mlp_record(const gpu_rows *rows, const mlp_weights *w, const mlp_gpu
     p.h_row = (size_t)s->size;
     p.late = 1;
     gpu_record_projection(rows->q, KERNEL_GATE_UP, &p);
-    gpu_add_linear(rows->q, KERNEL_MLP_DOWN, &w->down_proj, scratch->h, rows->x, rows->T);
+    gpu_output_linear(rows, KERNEL_MLP_DOWN, &w->down_proj, scratch->h);
 }

@@ -48,7 +48,7 @@ template <int ROWS> struct gpu_up_tiles {
         const float weight = gpu_choice_weight<ROWS>(p, t, chosen);
         if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
     }
-    __device__ __forceinline__ float residual(int, int, int) const { return 0; }
+    __device__ __forceinline__ float before(int, int, int) const { return 0; }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float,
                                           float rms) const {
         int i = entry(tile), at = (tile - i * p.gate.panels) * PANEL_ROWS + row;

@@ -157,7 +157,7 @@ static void record(const job *j, int t, int T, float *y) {
     const float *from = x + (size_t)t * (size_t)j->cols;
     if (j->in == PLAIN) {
         gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(T, j->cols);
-        p.add = 1;
+        p.end.output = OUTPUT_ADD;
         p.in.x = from;
         add_segments(&p, j, y, T);
         record_any(KERNEL_O_PROJ, &p);
@@ -167,7 +167,7 @@ static void record(const job *j, int t, int T, float *y) {
         record_any(j->pair ? KERNEL_ROUTER : KERNEL_IN_PROJ, &p);
     } else {
         gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(T, j->cols);
-        p.add = 1;
+        p.end.output = OUTPUT_ADD;
         p.in.o = from;
         p.in.per_head = reciprocal_of(TILE);
         p.in.scale = 1.0f / TILE;
