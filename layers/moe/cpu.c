@@ -24,6 +24,7 @@ typedef struct moe_weights {
     moe_shape shape;
     matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] */
     matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one */
+    const int64_t *expert_at;                               /* on a GPU, in its memory: [experts] moe_distance of each routed expert */
 } moe_weights;
 
 typedef struct moe_job {
@@ -261,6 +262,22 @@ static int moe_alike(const moe_weights *w) {
     for (int i = 0; i < 3; i++)
         for (int e = 1; e < w->shape.experts; e++) alike &= all[i][e].format == all[i][0].format;
     return alike;
+}
+
+/* Bytes from the matrices of routed expert 0 to those of expert e: of gate, up and down all components, and biases, lie as far from those of
+   expert 0. -1: they do not, or lie where no 16 bytes begin. */
+static int64_t moe_distance(const moe_weights *w, int e) {
+    const matrix *const all[3] = {w->gate_proj, w->up_proj, w->down_proj};
+    const int64_t distance = (int64_t)((uintptr_t)w->gate_proj[e].component[CODES] - (uintptr_t)w->gate_proj[0].component[CODES]);
+    int wrong = distance % 16 != 0;
+    for (int i = 0; i < 3; i++) {
+        const matrix *first = &all[i][0], *x = &all[i][e];
+        wrong |= x->format != first->format || !x->bias != !first->bias;
+        wrong |= x->bias && (int64_t)((uintptr_t)x->bias - (uintptr_t)first->bias) != distance;
+        for (int p = 0; p < formats[first->format]->component_count; p++)
+            wrong |= (int64_t)((uintptr_t)x->component[p] - (uintptr_t)first->component[p]) != distance;
+    }
+    return wrong ? -1 : distance;
 }
 
 static inline feature_set moe_features(const moe_weights *w) {

@@ -94,8 +94,9 @@ static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_offsets(const 
         p.offset[(size_t)b * experts + e] = at;
         at += count;
     }
+    const int64_t at_expert = own_tiles ? __ldg(p.moe.expert_at + e) : 0;
     for (int i = 0; i < own_tiles; i++) {
-        const gemm_tile t = {e, first + i * p.width, min(p.width, all - i * p.width)};
+        const gemm_tile t = {at_expert, first + i * p.width, min(p.width, all - i * p.width)};
         p.tiles[tile + i] = t;
     }
     if (e == GPU_EXPERTS - 1) *p.tile_count = tile + own_tiles;
@@ -198,12 +199,10 @@ static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, cons
 }
 
 /* A product of the slots; most: tiles. */
-static void moe_prefill_grouped(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p, gpu_gemm *of) {
+static void moe_prefill_grouped(const prefill_rows *r, const moe_prefill_job *p, gpu_gemm *of) {
     const int experts = p->moe.shape.experts, slots = of->T;
-    const char *first = (const char *)w->gate_proj[0].component[CODES];
     of->tiles = p->tiles;
     of->tile_count = p->tile_count;
-    of->expert_stride = experts > 1 ? (const char *)w->gate_proj[1].component[CODES] - first : 0;
     gemm_launch(of, p->width, slots / p->width + (slots < experts ? slots : experts), r->stream);
 }
 
@@ -214,7 +213,7 @@ static void moe_prefill_up(const prefill_rows *r, const moe_weights *w, const mo
     up->up = gpu_matrix_of(&w->up_proj[0]);
     up->to = p->h;
     up->to_scale = p->h_scale;
-    moe_prefill_grouped(r, w, p, &of);
+    moe_prefill_grouped(r, p, &of);
 }
 
 static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
@@ -226,7 +225,7 @@ static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const 
     down->to = p->part;
     down->weight = p->slot_weight;
     if (s->shared_size) prefill_add_linear(r, &w->down_proj[s->experts], shared, p->shared_weight, r->x);
-    moe_prefill_grouped(r, w, p, &of);
+    moe_prefill_grouped(r, p, &of);
     moe_prefill_combine<<<r->T, GPU_THREADS, 0, r->stream>>>(*p);
 }
 
@@ -237,6 +236,7 @@ static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, 
     moe_prefill_job p;
     memset(&p, 0, sizeof p);
     p.moe.shape = *s;
+    p.moe.expert_at = w->expert_at;
     p.T = r->T;
     p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
     p.x = r->x;
