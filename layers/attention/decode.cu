@@ -36,7 +36,7 @@
    that waits for rope_attend still knows that everything before rope_attend is complete. Returning early frees the SM for
    the successor's blocks. */
 
-enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels with gates and norms */
+enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels with gates and norms, without windows and sinks */
 
 typedef struct attention_gpu {
     handoff link;
@@ -67,6 +67,11 @@ typedef struct attention_gpu {
     int kv_only;                 /* only append k and v */
     int prefill_warps;           /* attention_prefill_warps */
 } attention_gpu;
+
+/* Whether the fast kernels for heads of 256 take it. */
+static int attend_fits_256(const attention_shape *s) {
+    return s->head_dim == ATTEND_DIM && s->gated && s->normed && !s->window && !s->sinks;
+}
 
 /* Floats of scratch for the partials of a token row. */
 static __host__ __device__ size_t gpu_attention_parts(const attention_shape *s, int splits) {
@@ -138,9 +143,10 @@ __device__ __forceinline__ float attend_rotate(float x, float other, float cosin
 }
 
 /* A step of the online softmax: *m, the largest score so far, becomes `top`, the largest with what is added. *rescale: what l and o
-   so far are multiplied with. Returns what is subtracted from scores: *m, but 0 if no position was seen, which avoids inf - inf. */
-__device__ __forceinline__ float attend_raise(float *m, float top, float *rescale) {
-    const float base = top == -INFINITY ? 0 : top;
+   so far are multiplied with. Returns what is subtracted from scores: *m, but 0 if no position was seen, which avoids inf - inf;
+   SEEN: one always was. */
+template <bool SEEN> __device__ __forceinline__ float attend_raise(float *m, float top, float *rescale) {
+    const float base = !SEEN && top == -INFINITY ? 0 : top;
     *rescale = gpu_exp2(*m - base);
     *m = top;
     return base;

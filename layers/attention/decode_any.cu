@@ -67,7 +67,7 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
     __syncthreads();
     float top = *m, sum = 0;
     for (int j = 0; j < count; j++) top = fmaxf(top, weights[j]);
-    float rescale, base = attend_raise(m, top, &rescale);
+    float rescale, base = attend_raise<false>(m, top, &rescale);
     for (int j = 0; j < count; j++) sum += gpu_exp2(weights[j] - base);
     *l = fmaf(*l, rescale, sum);
     for (int i = threadIdx.x; i < d; i += GPU_THREADS) {

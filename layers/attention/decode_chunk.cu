@@ -51,6 +51,11 @@ template <bool FP8, int ROWS, int DIM> struct attend_shared {
 
 static_assert(sizeof(attend_shared<false, 64, ATTEND_DIM>) <= GPU_SHARED, "shared memory of attend_fast");
 
+/* Whether layers with heads of DIM may have windows and sinks: those of 256 have none here. */
+template <int DIM> __host__ __device__ constexpr bool attend_windows() {
+    return DIM < ATTEND_DIM;
+}
+
 /* Whether the layer has output gates, and norms of queries and keys: heads of 256 have both here. */
 template <int DIM> __device__ __forceinline__ bool attend_gated(const attention_shape *s) {
     return DIM == ATTEND_DIM || s->gated;
@@ -361,7 +366,7 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS, DIM> *sh
         const float4 *tops = (const float4 *)sh->top[k * 32 + lane];
         float4 a = tops[0], b = tops[1];
         float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
-        bases[k] = attend_raise(&state->m[k], fmaxf(m, state->m[k]), &rescales[k]);
+        bases[k] = attend_raise<false>(&state->m[k], fmaxf(m, state->m[k]), &rescales[k]);
     }
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {

@@ -32,7 +32,7 @@ __device__ __forceinline__ void attend_join(attend_part *to, int count, const fl
 #pragma unroll
     for (int i = 0; i < 8; i++)
         if (i < count) top = fmaxf(top, ml[i].x);
-    float rescale, base = attend_raise(&to->m, top, &rescale);
+    float rescale, base = attend_raise<false>(&to->m, top, &rescale);
     to->l *= rescale;
     to->o = make_float4(to->o.x * rescale, to->o.y * rescale, to->o.z * rescale, to->o.w * rescale);
 #pragma unroll
@@ -56,8 +56,8 @@ template <int DIM> __device__ __forceinline__ float4 attend_output_gate(const at
 template <bool FP8, int DIM>
 __device__ __forceinline__ void attend_finish(const attention_gpu *p, int row, int column, const attend_part *part,
                                               float4 gate) {
-    const float l = attend_with_sink(p->sinks, (int)attend_head_of(p, row) - attend_token(p, row) * p->shape.heads, part->m, part->l,
-                                     attend_weight_unit<FP8>());
+    const float l = attend_with_sink(attend_windows<DIM>() ? p->sinks : NULL, (int)attend_head_of(p, row) - attend_token(p, row) * p->shape.heads,
+                                     part->m, part->l, attend_weight_unit<FP8>());
     float factor = __fdividef(1.0f, l == 0 ? 1 : l) * p->v_scale;
     float4 *to = (float4 *)(p->o + attend_head_of(p, row) * DIM + column);
     if (attend_gated<DIM>(&p->shape))
@@ -244,7 +244,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     const int t = threadIdx.x / 32 % STEP_ROWS;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
-    int chunk = attend_own_chunk(s.from, blockIdx.y, p.splits), cached = max(0, min(s.first, s.end));
+    int chunk = attend_own_chunk(attend_windows<DIM>() ? s.from : 0, blockIdx.y, p.splits), cached = max(0, min(s.first, s.end));
     attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
@@ -273,7 +273,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
             attend_load_k<FP8, DIM>(&p, cached, next, &r);
             if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
-        attend_tops<FP8, ROWS, DIM>(sh, chunk, p.window, tiles, p.k_scale, c);
+        attend_tops<FP8, ROWS, DIM>(sh, chunk, attend_windows<DIM>() ? p.window : INT_MAX, tiles, p.k_scale, c);
         __syncthreads();
         attend_weights<FP8, ROWS, DIM>(sh, tiles, p.k_scale, c, &state);
         __syncthreads();

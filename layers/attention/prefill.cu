@@ -265,7 +265,7 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k
         top = fmaxf(m[h], FP8 ? top * k_scale : top);
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        top = attend_raise(&m[h], top, &rescale[h]);
+        top = attend_raise<!attend_windows<PLAN::DIM>()>(&m[h], top, &rescale[h]);
         const float base = FP8 ? top - 14 : top;             /* weights times 2^14 */
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) {
@@ -339,7 +339,7 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
     const bool gated = attend_gated<DIM>(&p->shape);
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
-    const float inverse = p->v_scale / attend_with_sink(p->sinks, head, m, l, attend_weight_unit<FP8>());
+    const float inverse = p->v_scale / attend_with_sink(attend_windows<DIM>() ? p->sinks : NULL, head, m, l, attend_weight_unit<FP8>());
 #pragma unroll
     for (int group = 0; group < DIM / 64; group++) {
         float2 v[8];                                         /* of dimensions col, col + 1 */
@@ -377,7 +377,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     const attend_warp_tile warp_tile = attend_warp_tile_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
     const int end = p.position + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
     const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
-    const int from = attend_window_first(warp_tile.block_first, p.window) / plan::KEYS;
+    const int window = attend_windows<DIM>() ? p.window : INT_MAX, from = attend_window_first(warp_tile.block_first, window) / plan::KEYS;
     const char *k = (const char *)p.k + blockIdx.y * plan::ROW, *v = (const char *)p.v + blockIdx.y * plan::ROW;
     const uint32_t keys = shared_address(memory), values = keys + plan::STAGES * plan::TILE;
     const uint32_t queries = values + plan::STAGES * plan::TILE;
@@ -403,8 +403,8 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
         cp_async_commit();
         attend_tile_scores<FP8, plan>(s, q, queries + attend_query_lane<plan>(thread),
                                       keys + place * plan::TILE + attend_key_lane<FP8, plan>(thread));
-        if (attend_tile_hides(j, plan::KEYS, warp_tile.block_first, kv_end, p.window))
-            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, p.window, thread);
+        if (attend_tile_hides(j, plan::KEYS, warp_tile.block_first, kv_end, window))
+            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, window, thread);
         attend_tile_weights<FP8, plan>(s, p.k_scale, m, l, rescale, w);
         attend_tile_values<FP8, plan>(o, rescale, w, values + place * plan::TILE + attend_value_lane<plan>(thread));
         place = place == plan::STAGES - 1 ? 0 : place + 1;
@@ -421,7 +421,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
 /* ---- host --------------------------------------------------------------------------------------------------------- */
 
 static int attention_prefill_fits(const attention_shape *s, dtype kv) {
-    const int fits = s->head_dim == 64 || s->head_dim == 128 || (s->head_dim == ATTEND_DIM && s->gated && s->normed);
+    const int fits = s->head_dim == 64 || s->head_dim == 128 || attend_fits_256(s);
     return fits && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 && s->rotary_dim <= s->head_dim &&
            (kv == DTYPE_BF16 || kv == DTYPE_FP8);
 }
