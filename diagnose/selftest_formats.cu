@@ -38,6 +38,12 @@ static void try_pack(selftest *t, const matrix *there, const char *raw) {
         gpu_check(q, cudaDeviceSynchronize(), "packing a matrix");
 }
 
+/* y += W x of T rows, as a sublayer's last product. */
+static void try_add(gpu_queue *q, const matrix *w, const float *x, float *y, int T) {
+    const gpu_rows rows = {.q = q, .T = T, .x = y, .to = y};
+    gpu_output_linear(&rows, KERNEL_O_PROJ, w, x);
+}
+
 /* Whether the columns of a matrix are whole groups. */
 static int try_divides(enum format format, int cols) {
     int divides = !format_has_groups(format) || cols % format_k_block_cols(format) == 0;
@@ -46,12 +52,6 @@ static int try_divides(enum format format, int cols) {
         divides &= !group || group == INT_MAX || cols % group == 0;
     }
     return divides;
-}
-
-/* y += W x of T rows, as a sublayer's last product. */
-static void try_add(gpu_queue *q, const matrix *w, const float *x, float *y, int T) {
-    const gpu_rows rows = {.q = q, .T = T, .x = y, .to = y};
-    gpu_output_linear(&rows, KERNEL_O_PROJ, w, x);
 }
 
 /* A projection by a matrix of any format and width, with and without a norm before it. Borrows the session's memory: its KV

@@ -1,16 +1,15 @@
 /* families/qwen3_moe.c: Qwen3 MoE (30B-A3B, 235B-A22B): what config.json says, what its tensors are called.
 
-   Every layer is attention without gates, all of a head rotated, and a mixture of experts without a shared one, or, where config.json
-   says so, a dense FFN. Norms' weights are what is multiplied with. There is no MTP layer. What begins with plain_ serves other plain
-   transformers as well: Qwen3's dense models (families/qwen3.c), Llama, Mistral and Mixtral.
+   A layer, of the residual x; rms(x) = sqrt(mean(x^2) + eps), names are tensors':
+     u = x / rms(x) input_layernorm
+     q, k, v = q_proj u, k_proj u, v_proj u;  q = rotate(q / rms(q) q_norm);  k = rotate(k / rms(k) k_norm)      of each head
+     x += o_proj (softmax(q . k / sqrt(head_dim)) v)
+     u = x / rms(x) post_attention_layernorm
+     x += sum of w[e] expert[e](u) over the num_experts_per_tok best of r = gate u, w = softmax of these, or, without norm_topk_prob, of all
+          expert(u) = down_proj (SiLU(gate_proj u) * up_proj u)
 
-   A layer, of the residual x:
-     u = rms(x) input_layernorm
-     q, k, v = q_proj u, k_proj u, v_proj u, in heads; q = rms(q) q_norm, k = rms(k) k_norm, turned by their position
-     x += o_proj (softmax(q k / sqrt(head_dim)) v)
-     u = rms(x) post_attention_layernorm
-     w = softmax(gate u) of the best num_experts_per_tok, with norm_topk_prob among these, else among all
-     x += sum over them of w down_proj (SiLU(gate_proj u) * up_proj u) */
+   Layers that config.json names have one dense FFN in place of the experts. What begins with plain_ serves other plain transformers as
+   well: Qwen3's dense models (families/qwen3.c), Llama, Mistral and Mixtral. */
 
 static const char *const qwen3_moe_types[] = {"qwen3_moe", NULL};
 

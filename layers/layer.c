@@ -1,5 +1,5 @@
 /* layers/layer.c: what all kinds of layers are given, and give: token rows, capacity, pieces of state, traffic. The
-   kinds themselves are listed in layers/kinds.c. */
+   kinds themselves are listed in layers/table.c. */
 
 union layer_state;               /* of a mixer: layers/kinds.c */
 
@@ -20,8 +20,8 @@ typedef struct token_rows {
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     int hidden;
     float eps;                   /* of norms */
-    float *x;                    /* [T][hidden] the residual, to which a layer adds */
-    float *u;                    /* [T][hidden] the normalised rows, which a layer is given */
+    float *x, *y;                /* [T][hidden] the walk's: the residual; outputs before they are added to it, if a model has norms after */
+    float *u, *out;              /* [T][hidden] a sublayer's: what it is given; to which it adds its output */
 } token_rows;
 
 /* The capacity of a session. */
@@ -64,12 +64,4 @@ static state_piece state_piece_of(const char *name, void *at, size_t size, int r
     p.size = size;
     p.rows = rows;
     return p;
-}
-
-static int max_int(int a, int b) {
-    return a > b ? a : b;
-}
-
-static int min_int(int a, int b) {
-    return a < b ? a : b;
 }

@@ -189,8 +189,7 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
         if (!wrong) continue;
         notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", b->files->dir,
                table_name(&b->files->table, item->from), wrong);
-        m->has_mtp = m->info.mtp_layers = 0;
-        model_kinds(m);
+        m->has_mtp = 0;
     }
     return MOTE_OK;
 }

@@ -75,6 +75,6 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     cudaError_t status = cudaSuccess;
     if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_run(&p, r->stream);
     const gemm_rows out = {job.out, job.out_scale, s->heads * s->head_dim / GEMM_COLS};
-    if (!r->state_only && stage_in(r->stages, STAGE_O_PROJ)) prefill_add_linear(r, &w->o_proj, out, NULL, r->x);
+    if (!r->state_only && stage_in(r->stages, STAGE_O_PROJ)) prefill_output(r, &w->o_proj, out, NULL);
     return status;
 }

@@ -111,7 +111,7 @@ static void deltanet_prefill_out(const prefill_rows *r, const deltanet_shape *s,
     const gemm_rows gated = {job->gated, job->act_scale, 1};
     prefill_linear(r, &w->in_proj_z, prefill_normed(r), r->T, job->z);
     delta_gate_rows<<<r->T, GPU_THREADS, row, r->stream>>>(gate);
-    prefill_add_linear(r, &w->out_proj, gated, NULL, r->x);
+    prefill_output(r, &w->out_proj, gated, NULL);
 }
 
 static cudaError_t deltanet_run_prefill(const prefill_rows *r, const deltanet_weights *w, const deltanet_gpu *scratch,

@@ -2,14 +2,18 @@
 
        out = down_proj (SiLU(gate_proj u) * up_proj u) */
 
-/* out[hidden] = the layer's output for one token, of the normalised u[hidden]. */
-static void mlp_define(const mlp_weights *w, const double *u, double *out) {
-    const mlp_shape *s = &w->shape;
-    double *h = defined_array((size_t)s->size), *up = defined_array((size_t)s->size);
-    defined_linear(&w->gate_proj, u, h);
-    defined_linear(&w->up_proj, u, up);
-    for (int i = 0; i < s->size; i++) h[i] = defined_silu(h[i]) * up[i];
-    defined_tell("h", h, s->size);
-    defined_linear(&w->down_proj, h, out);
-    defined_free(h);
+typedef struct defined_mlp { double *h, *up; } defined_mlp;                /* [size] */
+
+static void mlp_define_memory(const mlp_shape *s, defined_memory *m, defined_mlp *t) {
+    t->h = defined_array(m, 1, s->size);
+    t->up = defined_array(m, 1, s->size);
+}
+
+/* out[hidden] = layer(u[hidden]) */
+static void mlp_define(const defining *d, const mlp_weights *w, const defined_mlp *t, const double *u, double *out) {
+    defined_linear(&w->gate_proj, u, t->h);
+    defined_linear(&w->up_proj, u, t->up);
+    for (int i = 0; i < w->shape.size; i++) t->h[i] = defined_silu(t->h[i]) * t->up[i];
+    defined_tell(d, "h", t->h, w->shape.size);
+    defined_linear(&w->down_proj, t->h, out);
 }

@@ -42,6 +42,6 @@ static cudaError_t mlp_run_prefill(const prefill_rows *r, const mlp_weights *w, 
         prefill_launch(r, &p);
     }
     const gemm_rows h = {job.h, job.h_scale, s->size / GEMM_COLS};
-    if (stage_in(r->stages, STAGE_MLP_DOWN)) prefill_add_linear(r, &w->down_proj, h, NULL, r->x);
+    if (stage_in(r->stages, STAGE_MLP_DOWN)) prefill_output(r, &w->down_proj, h, NULL);
     return cudaGetLastError();
 }

@@ -29,7 +29,7 @@ typedef struct moe_prefill_job {
     uint16_t *h, *shared_h;      /* F16 [T top_k][expert_size], [T][shared_size] */
     float *h_scale, *shared_h_scale;
     uint16_t *part;              /* BF16 [T top_k][hidden] */
-    float *x;
+    float *out;                  /* prefill_rows' */
 } moe_prefill_job;
 
 /* A warp has a row: lane r the r-th best expert, which goes to its place in ascending order. */
@@ -117,12 +117,12 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_place(const __
     }
 }
 
-/* x += the row's parts, in float, by ascending expert. Block t has row t, a thread eight columns at a time. */
+/* out += the row's parts, in float, by ascending expert. Block t has row t, a thread eight columns at a time. */
 static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_combine(const __grid_constant__ moe_prefill_job p) {
     const int hidden = p.moe.shape.hidden, top_k = p.moe.shape.top_k;
     const int32_t *slots = p.slot_of + (size_t)blockIdx.x * top_k;
     for (int i = 8 * threadIdx.x; i < hidden; i += 8 * GPU_THREADS) {
-        float *x = p.x + (size_t)blockIdx.x * hidden + i, sum[8] = {};
+        float *out = p.out + (size_t)blockIdx.x * hidden + i, sum[8] = {};
         for (int k = 0; k < top_k; k++) {
             const uint4 v = __ldcg((const uint4 *)(p.part + (size_t)slots[k] * hidden + i));
 #pragma unroll
@@ -132,7 +132,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_combine(const 
             }
         }
 #pragma unroll
-        for (int n = 0; n < 8; n++) x[n] += sum[n];
+        for (int n = 0; n < 8; n++) out[n] += sum[n];
     }
 }
 
@@ -224,12 +224,12 @@ static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const 
     gemm_product *down = prefill_product(&of, &w->down_proj[0], GEMM_PART, NULL);
     down->to = p->part;
     down->weight = p->slot_weight;
-    if (s->shared_size) prefill_add_linear(r, &w->down_proj[s->experts], shared, p->shared_weight, r->x);
+    if (s->shared_size) prefill_output(r, &w->down_proj[s->experts], shared, p->shared_weight);
     moe_prefill_grouped(r, p, &of);
     moe_prefill_combine<<<r->T, GPU_THREADS, 0, r->stream>>>(*p);
 }
 
-/* x += the experts of rms(x) norm. */
+/* out += the experts of u. */
 static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, const moe_gpu *scratch) {
     const moe_shape *s = &w->shape;
     (void)scratch;
@@ -239,7 +239,7 @@ static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, 
     p.moe.expert_at = w->expert_at;
     p.T = r->T;
     p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
-    p.x = r->x;
+    p.out = r->out;
     moe_prefill_layout(s, r->T, r->scratch, &p);
     if (stage_in(r->stages, STAGE_ROUTER)) moe_prefill_router(r, w, &p);
     if (stage_in(r->stages, STAGE_UP)) moe_prefill_up(r, w, &p);

@@ -113,13 +113,13 @@ static moe_job moe_job_new(const moe_case *c, int T) {
     job.h = floats(uses * (size_t)moe_width(&c->shape));
     for (size_t i = 0; i < uses * (size_t)moe_width(&c->shape); i++) job.h[i] = NAN;       // what is not written is not read
     job.limbs = (token_limbs *)allocate(rows * moe_limb_floats(&c->shape) * sizeof(float));
-    job.x = floats(rows * (size_t)c->shape.hidden);
+    job.out = floats(rows * (size_t)c->shape.hidden);
     return job;
 }
 
 static void moe_job_delete(moe_job *job) {
     void *all[] = {job->router, job->shared_gate, job->choice, job->weight, job->list, job->first, job->assignment_row,
-                   job->assignment_weight, job->h, job->x, job->limbs};
+                   job->assignment_weight, job->h, job->out, job->limbs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -206,12 +206,12 @@ static void moe_run(const moe_case *c, pool *p, int T, float *out) {
         moe_job job = moe_job_new(c, rows);
         float *u = floats((size_t)rows * hidden);
         job.u = u;
-        memcpy(job.x, c->x + (size_t)first * hidden, (size_t)rows * hidden * sizeof(float));
-        rms_norm(u, job.x, c->norm, rows, c->shape.hidden, 1e-6f);
-        stage_norm_router(p, &job);
+        memcpy(job.out, c->x + (size_t)first * hidden, (size_t)rows * hidden * sizeof(float));
+        rms_norm(u, job.out, c->norm, rows, c->shape.hidden, 1e-6f);
+        stage_router(p, &job);
         stage_experts_up(p, &job);
         stage_experts_down(p, &job);
-        memcpy(out + (size_t)first * hidden, job.x, (size_t)rows * hidden * sizeof(float));
+        memcpy(out + (size_t)first * hidden, job.out, (size_t)rows * hidden * sizeof(float));
         moe_job_delete(&job);
         free(u);
     }

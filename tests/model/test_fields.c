@@ -1,7 +1,7 @@
 /* Every field of every shape counts: with another value of it in one layer, the definition's logits are others, and the CPU's fast code has
    the same others. So a field that nobody reads, that only one of them reads, or that is read of another layer, is found.
 
-   Fields are those of layers/shape.c's tables: of the kinds of layers, of their rope, of a model. A new one needs its row in `fields` here:
+   Fields are those of layers/shape.c's tables: of the kinds of layers, of what the walk does around one, of their rope, of a model. A new one needs its row in `fields` here:
    another value that needs no other tensors, or the reason why there is none; else the test fails. Every value has to be tried with some
    checkpoint of tests/fixtures. */
 
@@ -67,6 +67,8 @@ static const struct field_value {
     {.table = LAYER_MOE, .name = "biased", .fixed = "which tensors are there"},
     {.table = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
     {.table = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
+    {.table = OF_RESIDUAL, .name = "normed_after", .other = field_other},
+    {.table = OF_RESIDUAL, .name = "scaled", .other = field_other},
     {.table = OF_ROPE, .name = "kind", .other = field_off},
     {.table = OF_ROPE, .name = "theta", .other = field_smaller},
     {.table = OF_ROPE, .name = "factor", .other = field_eighth},
@@ -169,6 +171,20 @@ static void test_fields_of(const char *folder, const mote_model *m, const field_
     field_free(&before);
 }
 
+/* Weights for what no layer has: a norm after it, and a scale. */
+static float *field_residuals(mote_model *m) {
+    static const float scale = 1.5f;
+    float *norm = (float *)allocate((size_t)m->c.hidden * sizeof *norm);
+    for (int i = 0; i < m->c.hidden; i++) norm[i] = 0.5f + (float)(i % 7) / 8;
+    for (int i = 0; i <= m->c.layers; i++) {
+        layer *l = model_layer(m, i);
+        l->mixer.norm_after = l->ffn.norm_after = norm;
+        l->mixer.scale = l->ffn.scale = &scale;
+    }
+    m->largest.residual.normed_after = 1;
+    return norm;
+}
+
 /* Of each kind the last layer that there is, as the first is what a mistake would read for all, and the MTP layer. */
 static void test_fields_in(const char *folder) {
     size_t size;
@@ -178,19 +194,24 @@ static void test_fields_in(const char *folder) {
     mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
     const int T = (int)(size / sizeof *ids);
     int last[LAYER_KIND_COUNT];
+    float *norm = field_residuals(m);
     for (int i = 0; i < m->c.layers; i++) last[m->layers[i].mixer.kind] = last[m->layers[i].ffn.kind] = i;
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         layer *l = model_layer(m, i);
         const field_place of[] = {
             {.table = l->mixer.kind, .at = i, .of = &l->mixer.w}, {.table = l->ffn.kind, .at = i, .of = &l->ffn.w},
             {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)l->mixer.w.attention.frequencies,
-             .rotated = rope_dim(&m->c.layer[i])}};
+             .rotated = rope_dim(&m->c.layer[i])},
+            {.table = OF_RESIDUAL, .at = i, .of = &l->mixer.residual}, {.table = OF_RESIDUAL, .at = i, .of = &l->ffn.residual}};
         if (i == m->c.layers || last[l->mixer.kind] == i) test_fields_of(folder, m, &of[0], ids, T);
         if (i == m->c.layers || last[l->ffn.kind] == i) test_fields_of(folder, m, &of[1], ids, T);
         if (of[2].rotated && (i == m->c.layers || last[l->mixer.kind] == i)) test_fields_of(folder, m, &of[2], ids, T);
+        if (i >= m->c.layers - 1) test_fields_of(folder, m, &of[3], ids, T);
+        if (i == m->c.layers - 2) test_fields_of(folder, m, &of[4], ids, T);       /* the last one's factor would not move a norm */
     }
     test_fields_of(folder, m, &(field_place){.table = OF_CONFIG, .of = &m->c}, ids, T);
     mote_close(m);
+    free(norm);
     free(ids);
 }
 
