@@ -198,7 +198,7 @@ template <int PANELS> __device__ __forceinline__ void gpu_begin_batch_down(const
     for (int i = threadIdx.x; i < gpu_batch_sums<PANELS>(p.T); i += GPU_THREADS) sums[i] = 0;
 }
 
-/* x += the warps' sums, in their order. */
+/* The output: the warps' sums, in their order. */
 template <int PANELS> __device__ __forceinline__ void gpu_end_batch_down(const moe_gpu &p, const float *sums) {
     enum { OUT = PANELS * PANEL_ROWS };
     __syncthreads();
@@ -206,10 +206,11 @@ template <int PANELS> __device__ __forceinline__ void gpu_end_batch_down(const m
         const int t = i / OUT, out = i % OUT, row = (int)blockIdx.x * OUT + out;
         const float *part = sums + t * 2 * OUT + out % PANEL_ROWS * PANELS + out / PANEL_ROWS;
         if (row >= p.shape.hidden) continue;
-        float *x = p.x + (size_t)t * p.shape.hidden + row, all = -0.0f;
+        float *to = p.to + (size_t)t * p.shape.hidden + row, all = -0.0f, before = epilogue_before<false>(p.end, p.down, row, to);
 #pragma unroll
         for (int warp = 0; warp < GPU_WARPS; warp++, part += p.T * 2 * OUT) all = __fadd_rn(all, __fadd_rn(part[0], part[OUT]));
-        store_tagged(x, __fadd_rn(__ldcg(x), all), p.link.publish);
+        if (gpu_has_down_bias(p)) before += gpu_down_bias(p, t, row);
+        epilogue_store(to, all, 1, before, p.link.publish);
     }
 }
 
@@ -236,26 +237,4 @@ static __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_batch_down_any(cons
         with_format(low || !high ? p.down.format : p.shared_down.format,
                     [&](auto format) { gpu_batch_down_units<decltype(format), PANELS, DEPTH, SIDE>(p, list, low, high, sums); });
     gpu_end_batch_down<PANELS>(p, sums);
-}
-
-template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
-    const size_t units = (size_t)(gpu_shared_units(*p) + gpu_most_units(&p->shape, p->T) + 1);
-    return gpu_batch_sums<PANELS>(p->T) * sizeof(float) + units * sizeof(gpu_down_unit);
-}
-
-/* Whether the shared expert, if there is one, has the format and the size of the routed ones. */
-static bool gpu_down_alike(const moe_gpu *p) {
-    return p->down.format == p->shared_down.format && p->down.k_blocks == p->shared_down.k_blocks;
-}
-
-static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
-    enum { PANELS = 2, DEPTH = 4, SIDE = 2 };
-    const bool alike = gpu_down_alike(p);
-    const bool fits = gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED;
-    const int side = alike && fits ? PANELS : 1;
-    gpu_moe_kernel kernel = gpu_batch_down_any;
-    if (alike && fits)
-        with_format(p->down.format, [&](auto format) { kernel = gpu_batch_down<decltype(format), PANELS, DEPTH, SIDE, 1>; });
-    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, (gpu_row_panels(p->shape.hidden) - 1) / side + 1, 1,
-               side == 1 ? gpu_batch_down_bytes<1>(p) : gpu_batch_down_bytes<PANELS>(p), p);
 }

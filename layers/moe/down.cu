@@ -1,4 +1,4 @@
-/* layers/moe/down.cu: experts_down on a GPU, for any shape and format: x += sum over a row's assignments of down_proj h.
+/* layers/moe/down.cu: experts_down on a GPU, for any shape and format: the output is the sum over a row's assignments of down_proj h.
 
    Reads h, gpu_routing and the shared expert's gate, adds to x and tags it. h already holds the routing weights; the shared
    expert's is multiplied by its gate here. It chooses nothing, and knows the routing only as the list that experts_up
@@ -244,8 +244,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     __shared__ gpu_assignments assignments;
     enum { PANELS = gpu_down_sizes<ROWS>::PANELS, TILE_OUT = PANELS * PANEL_ROWS };
     const int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_OUT + out % TILE_OUT, t = out / TILE_OUT;
-    float *x = t < p.T && row < p.shape.hidden ? p.x + (size_t)t * p.shape.hidden + row : NULL;
-    float sum[4] = {0, 0, 0, 0}, residual = 0;
+    float *to = t < p.T && row < p.shape.hidden ? p.to + (size_t)t * p.shape.hidden + row : NULL;
+    float sum[4] = {0, 0, 0, 0}, before = 0;
     pdl_launch_dependents();
     if (out < GPU_CHOSEN) {
         assignments.shift[1 + out] = gpu_listed_at(p, out);
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     }
     if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T)
         assignments.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
-    if (x) residual = __ldcg(x);
+    if (to) before = epilogue_before<false>(p.end, p.down, row, to);
     __syncthreads();
     if (ROWS > 1) {
         gpu_list_assignments(&assignments);
@@ -266,17 +266,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     }
     gpu_down_all<ROWS>(p, &assignments, tile, dynamic, sum);
     store_warp_partial<ROWS>(parts.tile[0], sum);
+    if (to && gpu_has_down_bias(p)) before += gpu_down_bias(p, t, row);
     __syncthreads();
-    if (x) store_tagged(x, residual + sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), p.link.publish);
-}
-
-/* A kernel of experts_down, if there is one: its bytes of dynamic shared memory, and row panels of a block's tile. */
-typedef struct gpu_down_kernel {
-    gpu_moe_kernel kernel;
-    size_t shared;
-    int panels;
-} gpu_down_kernel;
-
-template <int ROWS> static gpu_down_kernel gpu_down_of_any() {
-    return {gpu_experts_down<ROWS>, GPU_WARPS * (size_t)gpu_down_bytes<ROWS>(), gpu_down_sizes<ROWS>::PANELS};
+    if (to) epilogue_store(to, sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), 1, before, p.link.publish);
 }

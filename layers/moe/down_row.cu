@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     int warp_k_blocks;
     const int first = gpu_share(p.down.k_blocks, warp, GPU_WARPS, &warp_k_blocks), row = tile * TILE_ROWS + threadIdx.x;
     const int count = (p.shape.top_k + shared) * warp_k_blocks, panel = p.down.k_blocks * F::panel;     /* items; bytes of a row panel */
-    const size_t before = (size_t)(2 * tile) * (uint32_t)panel;         /* bytes of a matrix before this tile */
+    const size_t skipped = (size_t)(2 * tile) * (uint32_t)panel;         /* bytes of a matrix before this tile */
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
     float v[PARTS][8], sum[4] = {0, 0, 0, 0}, factor = 1;
     typename F::raw raw[ROUND][2] = {};
@@ -52,15 +52,15 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
         F::load(&raw[j][1], at + panel, 0, there);
     };
     auto load = [&](int j, int item) { load_at(j, data[warp][item] + lane * F::lane, item < count); };
-    load_at(0, p.shared_down.data + before + first * F::panel + lane * F::lane, shared && count);
-    const float gate = shared ? gpu_sigmoid(__ldcg(p.shared_gate)) : 1, residual = stores ? __ldcg(p.x + row) : 0;
+    load_at(0, p.shared_down.data + skipped + first * F::panel + lane * F::lane, shared && count);
+    const float gate = shared ? gpu_sigmoid(__ldcg(p.shared_gate)) : 1, before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0;
     const float per_entry = __fdividef(1, (float)max(warp_k_blocks, 1));
     auto entry_of = [&](int item) { return (int)(((float)item + 0.5f) * per_entry); };
     /* lane i: item i */
     const int own = min(lane, max(count - 1, 0)), entry = entry_of(own), k_block = first + own - entry * warp_k_blocks;
     const int64_t routed_at = __shfl_sync(~0u, chosen_at, max(entry - shared, 0)), shift = entry < shared ? 0 : routed_at;
     const gpu_matrix &w = entry < shared ? p.shared_down : p.down;
-    data[warp][lane] = w.data + shift + before + k_block * F::panel;
+    data[warp][lane] = w.data + shift + skipped + k_block * F::panel;
     __syncwarp();
     if (!shared) load(0, 0);
 #pragma unroll
@@ -108,30 +108,5 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     }
     store_partial_of<1>(parts, sum, warp);
     __syncthreads();
-    if (stores) store_tagged(&p.x[row], residual + sum_warp_partials(parts[threadIdx.x][0]), p.link.publish);
-}
-
-/* Whether it takes these sizes: all items of an expert are in a warp's first part, where the shared expert's gate is applied. */
-template <class F, int PARTS, int ROUND> static bool gpu_lone_takes(const moe_gpu *p) {
-    const int most = (p->down.k_blocks + GPU_WARPS - 1) / GPU_WARPS, items = (p->shape.top_k + (p->shape.shared_size > 0)) * most;
-    return items <= (int)down_lone_sizes<F, PARTS, ROUND>::ITEMS && most * (int)down_lone_sizes<F, PARTS, ROUND>::LANES <= 32 &&
-           (!gpu_scales_by_block<F>() || 1 << p->down.row_shift >= TILE_ROWS);
-}
-
-/* The kernel, if there is one. It has whole tiles only. */
-static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
-    enum { PARTS = 4, ROUND = 4 };
-    gpu_down_kernel lone = {};
-    if (p->T > 1 || p->down.panels % 2) return lone;
-    if (p->shape.shared_size && (p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols)) return lone;
-    with_format(p->down.format, [&](auto format) {
-        typedef decltype(format) F;
-        if constexpr (gpu_has_lone<F>()) {
-            if (!gpu_lone_takes<F, PARTS, ROUND>(p)) return;
-            lone.kernel = gpu_experts_down_lone<F, PARTS, ROUND>;
-            lone.shared = (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p));
-            lone.panels = 2;
-        }
-    });
-    return lone;
+    if (stores) epilogue_store(&p.to[row], sum_warp_partials(parts[threadIdx.x][0]), 1, before, p.link.publish);
 }
