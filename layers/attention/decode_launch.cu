@@ -3,7 +3,7 @@
 
 static int gpu_attention_is_fast(const attention_shape *s) {
     const int d = s->head_dim, rotates = s->rotary_dim == 64 || (s->rotary_dim == 128 && d == 128);
-    return rotates && (d == 64 || d == 128 || attend_fits_256(s)) && s->heads / s->kv_heads <= 16;
+    return rotates && (d == 64 || d == 128 || (d == ATTEND_DIM && s->gated && s->normed)) && s->heads / s->kv_heads <= 16;
 }
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */

@@ -27,9 +27,9 @@
 
    Why a row's bits depend on nothing but its position, the cache before it and its own q: tiles begin at multiples of their
    size, counted from position 0, a row meets them all in order, and no lane mixes rows. A tile that a row does not see has
-   score -inf and weight 0: m, l and o keep their bits (2^(m - m) = 1); before the first that it sees, m is -inf, l and o are 0. With a window
-   the block begins with the tile that its first row's window begins in. Positions after the last row read as zeros: what the cache
-   holds there may be NaN. */
+   score -inf and weight 0: m, l and o keep their bits (2^(m - m) = 1). m begins with the head's sink or, without, with a finite number below all
+   scores. With a window the block begins with the tile that its first row's window begins in. Positions after the last row read as
+   zeros: what the cache holds there may be NaN. */
 
 typedef struct attention_prefill {
     attention_shape shape;       /* one that attention_prefill_fits */
@@ -265,7 +265,7 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k
         top = fmaxf(m[h], FP8 ? top * k_scale : top);
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        top = attend_raise<!attend_windows<PLAN::DIM>()>(&m[h], top, &rescale[h]);
+        top = attend_raise<true>(&m[h], top, &rescale[h]);
         const float base = FP8 ? top - 14 : top;             /* weights times 2^14 */
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) {
@@ -331,7 +331,7 @@ __device__ __forceinline__ void attend_load_query(const attention_prefill *p, co
 /* Stores row g (h = 0) or g + 8 (h = 1): o / l * v_scale * sigmoid(gate), if there is one, each 64 dimensions times a power of two as
    gpu_bring_into_range chooses it. The row's four lanes call it together; `there`: it is a row of this call. */
 template <bool FP8, int DIM>
-__device__ __forceinline__ void attend_store_row(const attention_prefill *p, const float (*o)[4], const int h, float m, float l,
+__device__ __forceinline__ void attend_store_row(const attention_prefill *p, const float (*o)[4], const int h, float l,
                                                  int t, int head, bool there) {
     const int i = threadIdx.x % 4;
     const size_t row = there ? (size_t)t * p->shape.heads + head : 0;
@@ -339,7 +339,7 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
     const bool gated = attend_gated<DIM>(&p->shape);
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
-    const float inverse = p->v_scale / attend_with_sink(attend_windows<DIM>() ? p->sinks : NULL, head, m, l, attend_weight_unit<FP8>());
+    const float inverse = p->v_scale / l;
 #pragma unroll
     for (int group = 0; group < DIM / 64; group++) {
         float2 v[8];                                         /* of dimensions col, col + 1 */
@@ -377,12 +377,14 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     const attend_warp_tile warp_tile = attend_warp_tile_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
     const int end = p.position + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
     const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
-    const int window = attend_windows<DIM>() ? p.window : INT_MAX, from = attend_window_first(warp_tile.block_first, window) / plan::KEYS;
+    const int from = attend_window_first(warp_tile.block_first, p.window) / plan::KEYS;
     const char *k = (const char *)p.k + blockIdx.y * plan::ROW, *v = (const char *)p.v + blockIdx.y * plan::ROW;
     const uint32_t keys = shared_address(memory), values = keys + plan::STAGES * plan::TILE;
     const uint32_t queries = values + plan::STAGES * plan::TILE;
     uint4 q[plan::Q_REGISTERS ? plan::Q_REGISTERS : 1];
-    float o[DIM / 8][4], m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+    float o[DIM / 8][4], m[2], l[2];
+    m[0] = m[1] = fmaxf(attend_first_top(p.sinks, warp_tile.head), -0x1p126f);
+    l[0] = l[1] = p.sinks && threadIdx.x % 4 == 0 ? attend_unit(FP8) : 0;
     memset(o, 0, sizeof o);
 #pragma unroll
     for (int i = 0; i < plan::STAGES - 1; i++) {
@@ -403,8 +405,8 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
         cp_async_commit();
         attend_tile_scores<FP8, plan>(s, q, queries + attend_query_lane<plan>(thread),
                                       keys + place * plan::TILE + attend_key_lane<FP8, plan>(thread));
-        if (attend_tile_hides(j, plan::KEYS, warp_tile.block_first, kv_end, window))
-            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, window, thread);
+        if (attend_tile_hides(j, plan::KEYS, warp_tile.block_first, kv_end, p.window))
+            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, p.window, thread);
         attend_tile_weights<FP8, plan>(s, p.k_scale, m, l, rescale, w);
         attend_tile_values<FP8, plan>(o, rescale, w, values + place * plan::TILE + attend_value_lane<plan>(thread));
         place = place == plan::STAGES - 1 ? 0 : place + 1;
@@ -414,14 +416,14 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     for (int h = 0; h < 2; h++) {
         const int row = again.row + 8 * h;
         const bool there = row >= 0 && row < p.T;
-        attend_store_row<FP8, DIM>(&p, o, h, m[h], l[h], row, again.head, there);
+        attend_store_row<FP8, DIM>(&p, o, h, l[h], row, again.head, there);
     }
 }
 
 /* ---- host --------------------------------------------------------------------------------------------------------- */
 
 static int attention_prefill_fits(const attention_shape *s, dtype kv) {
-    const int fits = s->head_dim == 64 || s->head_dim == 128 || attend_fits_256(s);
+    const int fits = s->head_dim == 64 || s->head_dim == 128 || (s->head_dim == ATTEND_DIM && s->gated && s->normed);
     return fits && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 && s->rotary_dim <= s->head_dim &&
            (kv == DTYPE_BF16 || kv == DTYPE_FP8);
 }
