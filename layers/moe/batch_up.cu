@@ -253,7 +253,8 @@ __device__ __forceinline__ void gpu_batch_up_items(const moe_gpu &p, uint4 *rows
     warp.store_h_before(item, own);
 }
 
-/* Of whole sets, and experts without biases and with SiLU alone. Of four bits registers hold four k blocks, or three, where the columns of a warp are no multiple of four; else two. */
+/* Of whole sets, and of experts without biases and with SiLU alone. Of four bits registers hold four k blocks, or three, where the columns of a
+   warp are no multiple of four; else two. */
 template <class F, int DEPTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_constant__ moe_gpu p) {
     extern __shared__ uint4 dynamic[];
     __shared__ gpu_batch_up_shared own;
