@@ -25,7 +25,7 @@ static inline int attend_splits(int window, int most) {
 
 /* The first position that the row at this one sees. */
 BOTH int attend_window_first(int position, int window) {
-    return position < window ? 0 : position + 1 - window;
+    return window == INT_MAX || position < window ? 0 : position + 1 - window;
 }
 
 /* The first chunk from `from` on that is this split's. */
@@ -42,7 +42,7 @@ BOTH int attend_hidden(int last, int position, int window) {
 
 /* Whether a row of a block, at positions from `first` to end - 1, may not see all of a tile of `keys` positions. */
 BOTH int attend_tile_hides(int tile, int keys, int first, int end, int window) {
-    return (tile + 1) * keys > first || tile * keys < end - window;
+    return (tile + 1) * keys > first || (window < INT_MAX && tile * keys < end - window);
 }
 
 /* The largest score, for exp2, that a head's softmax begins with: its sink. */

@@ -7,7 +7,8 @@
      attend_prefill           s[i] = q . k[i] for i = 0 .. p;  m = max s;  l = sum 2^(s - m)
                               o = sum 2^(s - m) v[i] / l * sigmoid(gate), as F16 with a power of two per 64 columns
    With kv_only there is only the first, for keys and values. Heads have DIM = 64, 128 or 256 dimensions; norms and gates, which the
-   kernels for 256 always compute, are left out where a layer has none.
+   kernels for 256 always compute, are left out where a layer has none; those for 256 have no windows and no sinks, which would cost them
+   spills.
 
    attend_prefill is flash attention. A warp owns 16 neighbouring positions of one query head. The warps of a block share a
    KV head: they have as many of its query heads as divide it (a power of two, at most one a warp) and, if warps are left,
@@ -377,14 +378,15 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     const attend_warp_tile warp_tile = attend_warp_tile_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
     const int end = p.position + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
     const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
-    const int from = attend_window_first(warp_tile.block_first, p.window) / plan::KEYS;
+    const int window = DIM < ATTEND_DIM ? p.window : INT_MAX, from = attend_window_first(warp_tile.block_first, window) / plan::KEYS;
+    const float *sinks = DIM < ATTEND_DIM ? p.sinks : NULL;
     const char *k = (const char *)p.k + blockIdx.y * plan::ROW, *v = (const char *)p.v + blockIdx.y * plan::ROW;
     const uint32_t keys = shared_address(memory), values = keys + plan::STAGES * plan::TILE;
     const uint32_t queries = values + plan::STAGES * plan::TILE;
     uint4 q[plan::Q_REGISTERS ? plan::Q_REGISTERS : 1];
     float o[DIM / 8][4], m[2], l[2];
-    m[0] = m[1] = fmaxf(attend_first_top(p.sinks, warp_tile.head), -0x1p126f);
-    l[0] = l[1] = p.sinks && threadIdx.x % 4 == 0 ? attend_unit(FP8) : 0;
+    m[0] = m[1] = fmaxf(attend_first_top(sinks, warp_tile.head), -0x1p126f);
+    l[0] = l[1] = sinks && threadIdx.x % 4 == 0 ? attend_unit(FP8) : 0;
     memset(o, 0, sizeof o);
 #pragma unroll
     for (int i = 0; i < plan::STAGES - 1; i++) {
@@ -405,8 +407,8 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
         cp_async_commit();
         attend_tile_scores<FP8, plan>(s, q, queries + attend_query_lane<plan>(thread),
                                       keys + place * plan::TILE + attend_key_lane<FP8, plan>(thread));
-        if (attend_tile_hides(j, plan::KEYS, warp_tile.block_first, kv_end, p.window))
-            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, p.window, thread);
+        if (attend_tile_hides(j, plan::KEYS, warp_tile.block_first, kv_end, window))
+            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, window, thread);
         attend_tile_weights<FP8, plan>(s, p.k_scale, m, l, rescale, w);
         attend_tile_values<FP8, plan>(o, rescale, w, values + place * plan::TILE + attend_value_lane<plan>(thread));
         place = place == plan::STAGES - 1 ? 0 : place + 1;
@@ -423,7 +425,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
 /* ---- host --------------------------------------------------------------------------------------------------------- */
 
 static int attention_prefill_fits(const attention_shape *s, dtype kv) {
-    const int fits = s->head_dim == 64 || s->head_dim == 128 || (s->head_dim == ATTEND_DIM && s->gated && s->normed);
+    const int fits = s->head_dim == 64 || s->head_dim == 128 || (s->head_dim == ATTEND_DIM && s->gated && s->normed && !s->window && !s->sinks);
     return fits && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 && s->rotary_dim <= s->head_dim &&
            (kv == DTYPE_BF16 || kv == DTYPE_FP8);
 }
