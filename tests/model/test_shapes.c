@@ -184,31 +184,6 @@ static void shapes_residual(void) {
     mote_close(m);
 }
 
-// gpt-oss asks for what the CPU alone does: a GPU refuses each of it by name, and after all of it the format of its experts.
-static void shapes_gpt_oss(void) {
-    static const char *const refused[] = {"sliding windows", "attention sinks", "clamped activations", "activations with an alpha", "biases"};
-    mote_options o;
-    mote_model *m = NULL;
-    memset(&o, 0, sizeof o);
-    o.device = "cpu";
-    o.parts = MOTE_WEIGHTS_ONLY;
-    EXPECT(MOTE_OK, mote_open("tests/fixtures/families/gpt-oss-mxfp4", &o, &m, &failure));
-    if (!m) return;
-    EXPECT(MOTE_OK, check_features(m, "DIR", EXECUTOR_CPU, executor_features, &failure));
-    for (size_t i = 0; i < COUNT(refused); i++) {
-        char want[120];
-        feature_set without[EXECUTOR_KINDS];
-        memcpy(without, executor_features, sizeof without);
-        for (size_t k = 0; k < i; k++)
-            for (int f = FEATURE_NONE + 1; f < FEATURE_COUNT; f++)
-                if (!strcmp(feature_names[f], refused[k])) without[EXECUTOR_STEP] |= feature_bit((enum feature)f);
-        snprintf(want, sizeof want, "DIR: layer 0: %s are not supported on a GPU, use the CPU", refused[i]);
-        EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, without, &failure));
-        CHECK(!strcmp(failure.message, want), "%s, expected %s", failure.message, want);
-    }
-    mote_close(m);
-}
-
 int main(int argc, char **argv) {
     test_main_begin("test_shapes", argc, argv);
     shapes_fingerprint();
@@ -216,8 +191,8 @@ int main(int argc, char **argv) {
     shapes_features();
     shapes_refused("tiny");
     shapes_refused("tiny-dense");
+    shapes_refused("tiny-oss");
     shapes_unlike();
     shapes_residual();
-    shapes_gpt_oss();
     return test_main_end();
 }
