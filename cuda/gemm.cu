@@ -179,22 +179,21 @@ __device__ __forceinline__ float2 gemm_pair_rows(float v0, float v1) {
     return odd ? make_float2(other, v1) : make_float2(v0, other);
 }
 
-/* Adds the biases of this lane's rows to the sums, which are in units of the tokens' last activation scales, powers of two: before the
-   factor of a token, in which its weight is. */
+/* Adds the biases of this lane's rows to the sums, which are in units of the tokens' last activation scales: before the factor of a token,
+   in which its weight is. */
 template <int WIDTH, int TILES, int NT>
-__device__ __forceinline__ void gemm_add_biases(const gpu_gemm &p, const gemm_product &o, const gemm_place &at,
-                                                const gemm_stages<WIDTH> &stages, int row, int token, float (&sum)[TILES][NT][4]) {
-    const bool pairs = o.out == GEMM_SWIGLU;
-    row += threadIdx.x % 32 / 4;
+__device__ __forceinline__ void gemm_add_biases(const gemm_stages<WIDTH> &stages, int token, float (&sum)[TILES][NT][4]) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t bias = stages.biases() + (threadIdx.x / 32 / gemm_form<WIDTH>::ACROSS * gemm_form<WIDTH>::WARP_ROWS + lane / 4) * 4;
 #pragma unroll
-    for (int n = 0; n < 2 * NT; n++) {
-        const int t = stages.row_of(token + n / 2 * 8 + threadIdx.x % 4 * 2 + n % 2);
-        const float per_scale = gemm_ratio(1, __ldg(p.in.act_scale + (size_t)(p.in.act_scales - 1) * p.T + t));
+    for (int j = 0; j < NT; j++) {
+        const float2 per_scale = load_shared8(stages.per_scale() + (token + 8 * j + lane % 4 * 2) * 4);
 #pragma unroll
         for (int m = 0; m < 2 * TILES; m++) {
-            const int of = min(row + PANEL_ROWS * (pairs ? m / 2 : m), o.w.rows - 1);
-            const float bias = epilogue_bias<true>(pairs && m % 2 ? o.up : o.w, at.offset, of);
-            sum[m / 2][n / 2][m % 2 * 2 + n % 2] = epilogue_sum(bias, per_scale, sum[m / 2][n / 2][m % 2 * 2 + n % 2]);
+            const float b = load_shared(bias + m * PANEL_ROWS * 4);
+            float *of = &sum[m / 2][j][m % 2 * 2];
+            of[0] = epilogue_sum(b, per_scale.x, of[0]);
+            of[1] = epilogue_sum(b, per_scale.y, of[1]);
         }
     }
 }
@@ -288,7 +287,7 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
     typedef gemm_form<WIDTH> form;
     const int warp = threadIdx.x / 32, token = warp % form::ACROSS * 64;
     const int row = warp / form::ACROSS * (form::WARP_ROWS / (o.out == GEMM_SWIGLU ? 2 : 1));
-    gemm_stages<WIDTH> stages(p, at, o.weight, memory);
+    gemm_stages<WIDTH> stages(p, at, o, memory);
     float sum[form::TILES][NT][4] = {};
     for (int kb = 0; kb < form::STAGES - 1; kb++) stages.fill(kb, p.cols / GEMM_COLS);
     const auto multiply = [&](auto format) {
@@ -298,7 +297,7 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
     };
     if (std::is_same<F, format_bf16>::value || o.w.format != FORMAT_BF16) multiply(F());
     else multiply(format_bf16());
-    if (o.w.bias) gemm_add_biases(p, o, at, stages, at.row + row, token, sum);
+    if (o.w.bias) gemm_add_biases(stages, token, sum);
     if (o.out != GEMM_SWIGLU) {
         gemm_store(o, at, stages, at.row + row, token, sum);
         return;

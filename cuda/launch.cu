@@ -51,8 +51,8 @@ typedef struct slot_view {
 } slot_view;
 
 /* Which slots a kernel of a mixer works for: the captured one; the resident one; or each of a pass's sequences, one for each blockIdx.z,
-   whose steps lie one after the other. */
-enum slot_use { SLOT_CAPTURED, SLOT_RESIDENT, SLOT_EACH };
+   whose steps lie one after the other. Or what its parameters say, where that need not be a constant. */
+enum slot_use { SLOT_CAPTURED, SLOT_RESIDENT, SLOT_EACH, SLOT_ANY };
 
 /* The same of a kernel that is given the sequence of each token row; NULL: there is one. */
 __device__ __forceinline__ const step_parameters *gpu_step_of_row(const step_parameters *step, const uint8_t *sequences, int row) {
