@@ -126,14 +126,14 @@ static unsigned kind_stages(enum layer_kind kind) {
     return stages;
 }
 
-/* residual_read and residual_write for the rows of a prompt, of the stages that are to run: the norm goes with the first, what is added with the
-   last. */
+/* residual_read and residual_write for the rows of a prompt. Where only some stages are to run, the norm goes with the first, what is added
+   with the last. */
 static prefill_rows prefill_read(const prefill_rows *all, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), first = stages & ~(stages << 1);
     prefill_rows r = *all;
     r.out = l->residual.normed_after ? r.y : r.x;
     if (r.stages & first) prefill_rms_norm(&r, r.x, l->norm, r.T, r.hidden, r.eps);
-    if (r.out == r.y) cudaMemsetAsync(r.y, 0, (size_t)r.T * (size_t)r.hidden * sizeof *r.y, r.stream);
+    if (l->residual.normed_after) cudaMemsetAsync(r.y, 0, (size_t)r.T * (size_t)r.hidden * sizeof *r.y, r.stream);
     return r;
 }
 
