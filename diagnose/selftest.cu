@@ -239,7 +239,9 @@ static int try_has(const selftest *t, enum layer_kind kind) {
 /* The routing that experts_up computes: top_k of any number of experts, by logits of which many are equal. An expert's weights are what lies
    16 bytes after those of the one before. */
 static void try_choice(selftest *t, int T, int experts, int top_k) {
-    moe_gpu p = moe_gpu_of(&t->g->layers.moe, &t->gpu->m->layers[TRY_DELTANET].ffn.w.moe, T);
+    const layer *l = &t->gpu->m->layers[TRY_DELTANET];
+    const gpu_rows rows = {.T = T, .x = t->g->x, .norm = l->ffn.norm, .eps = t->gpu->m->c.eps, .to = t->g->x};
+    moe_gpu p = moe_gpu_of(&t->g->layers.moe, &l->ffn.w.moe, &rows);
     float logits[STEP_ROWS * GPU_EXPERTS], weight[GPU_TOP];
     int32_t choice[GPU_TOP + 1], uses[GPU_EXPERTS] = {0};
     int64_t at[GPU_EXPERTS];
@@ -265,7 +267,6 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     p.shape.top_k = top_k;
     p.expert_at = (const int64_t *)(const void *)p.batch.x.x;           /* scratch of what does not run here */
     p.router = t->g->logits;
-    p.x = t->g->x;
     gpu_record_experts(try_begin(t, 1u << STAGE_UP, 0, 0, NULL, T), &p);
     try_end(t);
     if (!t->code) t->code = slot_copy(&t->gpu->at, &got, p.routing, sizeof got, t->err);
