@@ -26,8 +26,8 @@
     X(NO_ROPE,          1,  1,  1,       "queries and keys that are not rotated")                                                    \
     X(SHARED_EXPERT,    1,  1,  1,       "shared experts")                                                                           \
     X(WEIGHTS_OF_ALL,   1,  1,  1,       "router weights that are shares of all experts")                                            \
-    X(NORM_AFTER,       1,  0,  1,       "norms after mixers and FFNs")                                                              \
-    X(RESIDUAL_SCALE,   1,  0,  1,       "scaled residuals")                                                                         \
+    X(NORM_AFTER,       1,  1,  1,       "norms after mixers and FFNs")                                                              \
+    X(RESIDUAL_SCALE,   1,  1,  1,       "scaled residuals")                                                                         \
     X(UNLIKE_EXPERTS,   1,  0,  0,       "experts of different dtypes")                                                              \
     X(UNLIKE_GATE_UP,   1,  0,  0,       "a gate_proj and an up_proj of different dtypes")
 
