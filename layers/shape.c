@@ -19,10 +19,9 @@
     X(QK_NORM,          1,  1,  1,       "norms of queries and keys")                                                                \
     X(WINDOW,           1,  0,  0,       "sliding windows")                                                                          \
     X(SINKS,            1,  0,  0,       "attention sinks")                                                                          \
-    X(LIMIT,            1,  0,  0,       "clamped activations")                                                                      \
-    X(ALPHA,            1,  0,  0,       "activations with an alpha")                                                                \
+    X(LIMIT,            1,  1,  1,       "clamped activations")                                                                      \
+    X(ALPHA,            1,  1,  1,       "activations with an alpha")                                                                \
     X(BIAS,             1,  1,  1,       "biases")                                                                                   \
-    X(EXPERT_BIAS,      1,  0,  0,       "biases of experts")                                                                        \
     X(NO_ROPE,          1,  1,  1,       "queries and keys that are not rotated")                                                    \
     X(SHARED_EXPERT,    1,  1,  1,       "shared experts")                                                                           \
     X(WEIGHTS_OF_ALL,   1,  1,  1,       "router weights that are shares of all experts")                                            \

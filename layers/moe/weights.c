@@ -12,7 +12,7 @@
     X(int,   of_all,      NONE, SET(WEIGHTS_OF_ALL), "")                                                                             \
     X(float, limit,       NONE, SET(LIMIT),          "")                                                                             \
     X(float, alpha,       NONE, SET(ALPHA),          "")                                                                             \
-    X(int,   biased,      NONE, SET(EXPERT_BIAS),    "")
+    X(int,   biased,      NONE, SET(BIAS),           "")
 SHAPE(MOE, moe)
 
 typedef struct moe_weights {
