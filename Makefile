@@ -140,7 +140,7 @@ $(BUILD)/test_examples: $(EXAMPLES)
 
 $(BUILD)/inside: private CFLAGS = -O1
 $(BUILD)/test_formats: private CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
-$(BUILD)/test_schedule: private LEAN = -DMOTE_CPU_LEVEL=0
+$(BUILD)/test_schedule $(BUILD)/test_window: private LEAN = -DMOTE_CPU_LEVEL=0
 # With AddressSanitizer the CPU's fast kernels take longer to compile than they save.
 $(BUILD)/inside: private LEAN = $(if $(findstring -fsanitize=address,$(CFLAGS)),-DMOTE_CPU_LEVEL=0)
 $(WHOLE): $(BUILD)/inside

@@ -17,8 +17,8 @@
     /* name            CPU step prefill  "layer 3: ... are not supported on a GPU" */                                                 \
     X(OUTPUT_GATE,      1,  1,  1,       "output gates of attention")                                                                \
     X(QK_NORM,          1,  1,  1,       "norms of queries and keys")                                                                \
-    X(WINDOW,           1,  0,  0,       "sliding windows")                                                                          \
-    X(SINKS,            1,  0,  0,       "attention sinks")                                                                          \
+    X(WINDOW,           1,  1,  1,       "sliding windows")                                                                          \
+    X(SINKS,            1,  1,  1,       "attention sinks")                                                                          \
     X(LIMIT,            1,  1,  1,       "clamped activations")                                                                      \
     X(ALPHA,            1,  1,  1,       "activations with an alpha")                                                                \
     X(BIAS,             1,  1,  1,       "biases")                                                                                   \

@@ -11,6 +11,8 @@
        m = max s[p]    l = sum exp(s[p] - m)       computed with exp2: log2(e) is folded into q
        o = sum exp(s[p] - m) v[p] / l * sigmoid(gate)
 
+   With a sink, l of the last line is l + exp(sink - m): a logit more that has no value. It is added where all partials are joined.
+
    Grid (kv head, split), 256 threads a block. The positions are dealt in chunks of 64: chunk c of a kv head belongs to
    split c % splits. A block serves all query rows of its kv head; attend_fast thus reads each KV row once. The block
    appends the new KV rows that fall into its chunks, and computes a partial for each query row: m, l and the undivided o
@@ -18,6 +20,11 @@
 
    Why a row's bits do not depend on the rows beside it: which positions form a partial depends on the position alone, and a
    position that the row does not see has weight 0 and changes neither m nor l nor o.
+
+   A window is the last `window` positions up to the row's own. A block begins with its first chunk of those that row 0 sees a part of, so that
+   a step costs no more than the window. A later row sees none of a chunk, or of a split, that begins before its own window: m stays -inf, and
+   l and o 0, with which a partial joins others without a trace. So that few blocks are without work, a layer with a window has as many splits as
+   that has chunks (attend_splits), in whole clusters: a number that is the layer's, as are its partials.
 
    What may be read before pdl_wait: step_parameters, and cached KV rows, those before the position of row 0. They were written
    before this graph was launched or, in a cycle of speculation, before its latest gpu_accept or sample_token. Neither of these
@@ -29,17 +36,15 @@
    that waits for rope_attend still knows that everything before rope_attend is complete. Returning early frees the SM for
    the successor's blocks. */
 
-enum {
-    ATTEND_CHUNK = 64,           /* positions */
-    ATTEND_CLUSTER = 8,          /* blocks of a thread block cluster: neighbouring splits; also slices of a head */
-    ATTEND_DIM = 256             /* head_dim of the fast kernels with gates and norms */
-};
+enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels with gates and norms, without windows and sinks */
 
 typedef struct attention_gpu {
     handoff link;
     int q_per_kv;                /* query heads of a kv head */
     attention_shape shape;
     const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
+    const float *sinks;          /* [heads]; NULL: none */
+    int window;                  /* attend_window */
     const step_parameters *step;
     int sequences, one_each;     /* of a pass, see attend_sequence; 0: one. one_each: of one row each */
     int appends;                 /* it only appends k and v, and never releases: see gpu_append */
@@ -62,6 +67,11 @@ typedef struct attention_gpu {
     int kv_only;                 /* only append k and v */
     int prefill_warps;           /* attention_prefill_warps */
 } attention_gpu;
+
+/* Whether the fast kernels for heads of 256 take it. */
+static int attend_fits_256(const attention_shape *s) {
+    return s->head_dim == ATTEND_DIM && s->gated && s->normed && !s->window && !s->sinks;
+}
 
 /* Floats of scratch for the partials of a token row. */
 static __host__ __device__ size_t gpu_attention_parts(const attention_shape *s, int splits) {
@@ -100,6 +110,7 @@ typedef struct attend_span {
     int first;                   /* position of row 0 */
     int end;                     /* positions in the cache after this step */
     int chunks;                  /* that hold those */
+    int from;                    /* chunk of the first position that row 0 sees */
 } attend_span;
 
 __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
@@ -107,6 +118,7 @@ __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
     s.first = p->step->position + p->offset;
     s.end = min(s.first + p->T, gpu_slot_context(&p->slot));
     s.chunks = (s.end + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
+    s.from = attend_window_first(s.first, p->window) / ATTEND_CHUNK;
     return s;
 }
 
@@ -138,6 +150,16 @@ template <bool SEEN> __device__ __forceinline__ float attend_raise(float *m, flo
     *rescale = gpu_exp2(*m - base);
     *m = top;
     return base;
+}
+
+/* What a weight exp2(score - m) is worth on tensor cores: with FP8 2^14, so that small ones keep their bits in F16. */
+template <bool FP8> __device__ __forceinline__ constexpr float attend_weight_unit() {
+    return FP8 ? 16384.0f : 1.0f;
+}
+
+/* The sum of a head's weights, `unit` times exp2(score - m), with its sink's. */
+__device__ __forceinline__ float attend_with_sink(const float *sinks, int head, float m, float l, float unit) {
+    return sinks ? fmaf(gpu_exp2(fmaf(__ldg(sinks + head), 1.44269504f, -m)), unit, l) : l;
 }
 
 /* Rounds x to the cache's type, FP8 in units of `scale`, and stores it as element `at`. */

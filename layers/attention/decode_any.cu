@@ -54,8 +54,8 @@ __device__ __forceinline__ void attend_append(const attention_gpu *p, const atte
 template <bool FP8>
 __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, int kv_last, const float *q,
                                              float *weights, float *o, float *m, float *l) {
-    int d = p->shape.head_dim, lane = threadIdx.x % 32, first = chunk * ATTEND_CHUNK;
-    int count = min(kv_last + 1 - first, (int)ATTEND_CHUNK);
+    int d = p->shape.head_dim, lane = threadIdx.x % 32, first = max(chunk * ATTEND_CHUNK, attend_window_first(kv_last, p->window));
+    int count = min(kv_last + 1, (chunk + 1) * ATTEND_CHUNK) - first;
     size_t stride = (size_t)p->shape.kv_heads * d, from = (size_t)first * stride + (size_t)blockIdx.x * d;
     const char *k = attend_cache(p, false), *v = attend_cache(p, true);
     for (int j = threadIdx.x / 32; j < count; j += GPU_WARPS) {
@@ -80,9 +80,10 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
 }
 
 /* o = o / l * v_scale * sigmoid(gate), if there is one. */
-__device__ __forceinline__ void attend_finish_any(const attention_gpu *p, int row, int column, float l, float o) {
-    int q_per_kv = p->q_per_kv, d = p->shape.head_dim;
-    size_t head = (size_t)(row / q_per_kv) * p->shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
+__device__ __forceinline__ void attend_finish_any(const attention_gpu *p, int row, int column, float m, float l, float o) {
+    int q_per_kv = p->q_per_kv, d = p->shape.head_dim, of = (int)blockIdx.x * q_per_kv + row % q_per_kv;
+    size_t head = (size_t)(row / q_per_kv) * p->shape.heads + of;
+    l = attend_with_sink(p->sinks, of, m, l, 1);
     const float out = o / (l == 0 ? 1 : l) * p->v_scale;
     p->o[head * d + column] = p->shape.gated ? out * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]) : out;
 }
@@ -100,7 +101,7 @@ __device__ __forceinline__ void attend_combine_any(const attention_gpu *p, int r
             l = fmaf(weight, ml.y, l);
             o = fmaf(weight, __ldcg(attend_part_o(p, rows, i, row, column)), o);
         }
-        attend_finish_any(p, row, column, l, o);
+        attend_finish_any(p, row, column, top, l, o);
     }
 }
 
@@ -137,10 +138,11 @@ template <bool FP8, bool EACH> __global__ void __launch_bounds__(GPU_THREADS, 2)
             o[i] = 0;
         }
         __syncthreads();
-        for (int chunk = partial; chunk * ATTEND_CHUNK <= kv_last; chunk += p.splits)
+        const int from = attend_window_first(kv_last, p.window) / ATTEND_CHUNK;
+        for (int chunk = attend_own_chunk(from, partial, p.splits); chunk * ATTEND_CHUNK <= kv_last; chunk += p.splits)
             attend_chunk<FP8>(&p, chunk, kv_last, q, weights, o, &m, &l);
         for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
-            if (partials == 1) attend_finish_any(&p, row, i, l, o[i]);
+            if (partials == 1) attend_finish_any(&p, row, i, m, l, o[i]);
             else *attend_part_o(&p, rows, partial, row, i) = o[i];
         }
         if (partials > 1 && threadIdx.x == 0) *attend_part_ml(&p, rows, partial, row, 0) = make_float2(m, l);

@@ -51,6 +51,11 @@ template <bool FP8, int ROWS, int DIM> struct attend_shared {
 
 static_assert(sizeof(attend_shared<false, 64, ATTEND_DIM>) <= GPU_SHARED, "shared memory of attend_fast");
 
+/* Whether layers with heads of DIM may have windows and sinks: those of 256 have none here. */
+template <int DIM> __host__ __device__ constexpr bool attend_windows() {
+    return DIM < ATTEND_DIM;
+}
+
 /* Whether the layer has output gates, and norms of queries and keys: heads of 256 have both here. */
 template <int DIM> __device__ __forceinline__ bool attend_gated(const attention_shape *s) {
     return DIM == ATTEND_DIM || s->gated;
@@ -326,7 +331,8 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS, DIM
 /* Masks the positions that a row does not see; top[row][warp] = the row's largest score over the warp's positions, in which
    the keys' scale is. */
 template <bool FP8, int ROWS, int DIM>
-__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS, DIM> *sh, int chunk, int tiles, float k_scale, float (*c)[4]) {
+__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS, DIM> *sh, int chunk, int window, int tiles, float k_scale,
+                                            float (*c)[4]) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES };
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = chunk * ATTEND_CHUNK + warp * 8 + lane % 4 * 2;
 #pragma unroll
@@ -335,8 +341,8 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS, DIM> *sh, i
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
             int row = tile * 16 + half * 8 + lane / 4, kv_last = sh->kv_last[row];
-            if (at > kv_last) c[tile][2 * half] = -INFINITY;
-            if (at + 1 > kv_last) c[tile][2 * half + 1] = -INFINITY;
+            if (attend_hidden(kv_last, at, window)) c[tile][2 * half] = -INFINITY;
+            if (attend_hidden(kv_last, at + 1, window)) c[tile][2 * half + 1] = -INFINITY;
             float top = fmaxf(c[tile][2 * half], c[tile][2 * half + 1]);
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
@@ -352,7 +358,7 @@ template <bool FP8, int ROWS, int DIM>
 __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS, DIM> *sh, int tiles, float k_scale, const float (*c)[4],
                                                attend_state<ROWS, DIM> *state) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
-    const float weight_scale = FP8 ? 16384.0f : 1.0f;
+    const float weight_scale = attend_weight_unit<FP8>();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float bases[TOP_ROWS / 32], rescales[TOP_ROWS / 32];
 #pragma unroll

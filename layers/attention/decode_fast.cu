@@ -53,10 +53,12 @@ template <int DIM> __device__ __forceinline__ float4 attend_output_gate(const at
 }
 
 /* o = o / l * v_scale * sigmoid(gate), if there is one, for 4 dimensions of a query row; a row that saw nothing becomes 0. */
-template <int DIM>
+template <bool FP8, int DIM>
 __device__ __forceinline__ void attend_finish(const attention_gpu *p, int row, int column, const attend_part *part,
                                               float4 gate) {
-    float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l) * p->v_scale;
+    const float l = attend_with_sink(attend_windows<DIM>() ? p->sinks : NULL, (int)attend_head_of(p, row) - attend_token(p, row) * p->shape.heads,
+                                     part->m, part->l, attend_weight_unit<FP8>());
+    float factor = __fdividef(1.0f, l == 0 ? 1 : l) * p->v_scale;
     float4 *to = (float4 *)(p->o + attend_head_of(p, row) * DIM + column);
     if (attend_gated<DIM>(&p->shape))
         *to = make_float4(part->o.x * factor * gpu_sigmoid(gate.x), part->o.y * factor * gpu_sigmoid(gate.y),
@@ -193,7 +195,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
             attend_part part = attend_join_cluster<FP8, ROWS, DIM>(sh, place->ranks, row, c);
             if (partials == 1) {
                 if (c > column || row > first) gate = attend_output_gate<DIM>(p, row, c);
-                attend_finish<DIM>(p, row, c, &part, gate);
+                attend_finish<FP8, DIM>(p, row, c, &part, gate);
             } else {
                 *(float4 *)attend_part_o(p, rows, place->partial, row, c) = part.o;
                 if (threadIdx.x % THREADS == 0) *attend_part_ml(p, rows, place->partial, row, c / SLICE) = make_float2(part.m, part.l);
@@ -207,7 +209,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
             for (int row = first; row < rows; row += ROUND) {
                 attend_part part = attend_join_partials<DIM>(p, partials, row, c);
                 if (c > column || row > first) gate = attend_output_gate<DIM>(p, row, c);
-                attend_finish<DIM>(p, row, c, &part, gate);
+                attend_finish<FP8, DIM>(p, row, c, &part, gate);
             }
     }
     attend_cluster_wait();                                   /* until then others may read this block's shared memory */
@@ -242,7 +244,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     const int t = threadIdx.x / 32 % STEP_ROWS;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
-    int chunk = blockIdx.y, cached = max(0, min(s.first, s.end));
+    int chunk = attend_own_chunk(attend_windows<DIM>() ? s.from : 0, blockIdx.y, p.splits), cached = max(0, min(s.first, s.end));
     attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
@@ -271,7 +273,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
             attend_load_k<FP8, DIM>(&p, cached, next, &r);
             if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
-        attend_tops<FP8, ROWS, DIM>(sh, chunk, tiles, p.k_scale, c);
+        attend_tops<FP8, ROWS, DIM>(sh, chunk, attend_windows<DIM>() ? p.window : INT_MAX, tiles, p.k_scale, c);
         __syncthreads();
         attend_weights<FP8, ROWS, DIM>(sh, tiles, p.k_scale, c, &state);
         __syncthreads();

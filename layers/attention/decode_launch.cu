@@ -3,7 +3,7 @@
 
 static int gpu_attention_is_fast(const attention_shape *s) {
     const int d = s->head_dim, rotates = s->rotary_dim == 64 || (s->rotary_dim == 128 && d == 128);
-    return rotates && (d == 64 || d == 128 || (d == ATTEND_DIM && s->gated && s->normed)) && s->heads / s->kv_heads <= 16;
+    return rotates && (d == 64 || d == 128 || attend_fits_256(s)) && s->heads / s->kv_heads <= 16;
 }
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */
@@ -130,6 +130,9 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.q_per_kv = p.shape.heads / p.shape.kv_heads;
     p.q_norm = w->q_norm;
     p.k_norm = w->k_norm;
+    p.sinks = w->sinks;
+    p.window = attend_window(p.shape.window);
+    p.splits = attend_splits(p.window, p.splits);
     p.step = rows->step;
     p.slot = rows->slot;
     p.sequences = rows->sequences;

@@ -27,8 +27,9 @@
 
    Why a row's bits depend on nothing but its position, the cache before it and its own q: tiles begin at multiples of their
    size, counted from position 0, a row meets them all in order, and no lane mixes rows. A tile that a row does not see has
-   score -inf and weight 0: m, l and o keep their bits (2^(m - m) = 1). Every row sees position 0, so m is finite after the
-   first tile. Positions after the last row read as zeros: what the cache holds there may be NaN. */
+   score -inf and weight 0: m, l and o keep their bits (2^(m - m) = 1); before the first that it sees, m is -inf, l and o are 0. With a window
+   the block begins with the tile that its first row's window begins in. Positions after the last row read as zeros: what the cache
+   holds there may be NaN. */
 
 typedef struct attention_prefill {
     attention_shape shape;       /* one that attention_prefill_fits */
@@ -38,6 +39,7 @@ typedef struct attention_prefill {
     const float *qg;             /* [T][heads][attention_q_size] q | gate as projected; unused with kv_only */
     const float *k_new, *v_new;  /* [T][kv_heads][head_dim] as projected */
     const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
+    const float *sinks;          /* [heads]; NULL: none */
     const float *frequencies;    /* [rotary_dim / 2] */
     dtype kv;                    /* BF16 or FP8 */
     void *k, *v;                 /* KV cache [context][kv_heads][head_dim]; rows before `position` are read */
@@ -46,6 +48,7 @@ typedef struct attention_prefill {
     void *out;                   /* [T][heads][head_dim] F16: o / out_scale */
     float *out_scale;            /* [heads][head_dim / 64][T] powers of two: gemm_act_scale */
     int warps;                   /* of a block: attention_prefill_warps */
+    int window;                  /* as attention_gpu's */
 } attention_prefill;
 static_assert(offsetof(attention_prefill, position) % 8 == 0, "T and position share eight bytes");
 
@@ -240,13 +243,13 @@ __device__ __forceinline__ void attend_tile_scores(float (*s)[4], const uint4 *q
 }
 
 /* Positions that a row does not see get -inf. first: position of the warp's first row. */
-template <class PLAN> __device__ __forceinline__ void attend_mask(float (*s)[4], int tile, int first, int thread) {
+template <class PLAN> __device__ __forceinline__ void attend_mask(float (*s)[4], int tile, int first, int window, int thread) {
     const int lane = thread % 32, kv_last = first + lane / 4 - tile * PLAN::KEYS - lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < PLAN::KEYS / 8; n++)
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            if (8 * n + j % 2 > kv_last + j / 2 * 8) s[n][j] = -INFINITY;
+            if (attend_hidden(kv_last + j / 2 * 8, 8 * n + j % 2, window)) s[n][j] = -INFINITY;
 }
 
 /* The online softmax: weights w from scores s, as A fragments; m and l of rows g and g + 8 (l over the lane's positions), and
@@ -262,7 +265,7 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k
         top = fmaxf(m[h], FP8 ? top * k_scale : top);
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        top = attend_raise<true>(&m[h], top, &rescale[h]);
+        top = attend_raise<!attend_windows<PLAN::DIM>()>(&m[h], top, &rescale[h]);
         const float base = FP8 ? top - 14 : top;             /* weights times 2^14 */
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) {
@@ -328,7 +331,7 @@ __device__ __forceinline__ void attend_load_query(const attention_prefill *p, co
 /* Stores row g (h = 0) or g + 8 (h = 1): o / l * v_scale * sigmoid(gate), if there is one, each 64 dimensions times a power of two as
    gpu_bring_into_range chooses it. The row's four lanes call it together; `there`: it is a row of this call. */
 template <bool FP8, int DIM>
-__device__ __forceinline__ void attend_store_row(const attention_prefill *p, const float (*o)[4], const int h, float l,
+__device__ __forceinline__ void attend_store_row(const attention_prefill *p, const float (*o)[4], const int h, float m, float l,
                                                  int t, int head, bool there) {
     const int i = threadIdx.x % 4;
     const size_t row = there ? (size_t)t * p->shape.heads + head : 0;
@@ -336,7 +339,7 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
     const bool gated = attend_gated<DIM>(&p->shape);
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
-    const float inverse = p->v_scale / l;
+    const float inverse = p->v_scale / attend_with_sink(attend_windows<DIM>() ? p->sinks : NULL, head, m, l, attend_weight_unit<FP8>());
 #pragma unroll
     for (int group = 0; group < DIM / 64; group++) {
         float2 v[8];                                         /* of dimensions col, col + 1 */
@@ -374,6 +377,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     const attend_warp_tile warp_tile = attend_warp_tile_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
     const int end = p.position + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
     const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
+    const int window = attend_windows<DIM>() ? p.window : INT_MAX, from = attend_window_first(warp_tile.block_first, window) / plan::KEYS;
     const char *k = (const char *)p.k + blockIdx.y * plan::ROW, *v = (const char *)p.v + blockIdx.y * plan::ROW;
     const uint32_t keys = shared_address(memory), values = keys + plan::STAGES * plan::TILE;
     const uint32_t queries = values + plan::STAGES * plan::TILE;
@@ -382,13 +386,13 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     memset(o, 0, sizeof o);
 #pragma unroll
     for (int i = 0; i < plan::STAGES - 1; i++) {
-        if (i < tiles) attend_copy_tile<plan, WARPS>(keys + i * plan::TILE, k, v, stride, i, end, (int)threadIdx.x);
+        if (from + i < tiles) attend_copy_tile<plan, WARPS>(keys + i * plan::TILE, k, v, stride, from + i, end, (int)threadIdx.x);
         cp_async_commit();
     }
     attend_load_query<FP8, plan>(&p, &warp_tile, q, (uint4 *)(memory + 2 * plan::STAGES * plan::TILE +
                                                               threadIdx.x / 32 * plan::Q_BYTES) + threadIdx.x % 32);
 #pragma unroll 1
-    for (int j = 0, place = 0; j < tiles; j++) {
+    for (int j = from, place = 0; j < tiles; j++) {
         float s[plan::KEYS / 8][4], rescale[2];
         uint32_t w[plan::KEYS / 16][4];
         const int thread = attend_thread();                  /* anew: fewer registers from tile to tile */
@@ -399,8 +403,8 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
         cp_async_commit();
         attend_tile_scores<FP8, plan>(s, q, queries + attend_query_lane<plan>(thread),
                                       keys + place * plan::TILE + attend_key_lane<FP8, plan>(thread));
-        if ((j + 1) * plan::KEYS > warp_tile.block_first)
-            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, thread);
+        if (attend_tile_hides(j, plan::KEYS, warp_tile.block_first, kv_end, window))
+            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, window, thread);
         attend_tile_weights<FP8, plan>(s, p.k_scale, m, l, rescale, w);
         attend_tile_values<FP8, plan>(o, rescale, w, values + place * plan::TILE + attend_value_lane<plan>(thread));
         place = place == plan::STAGES - 1 ? 0 : place + 1;
@@ -410,14 +414,14 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     for (int h = 0; h < 2; h++) {
         const int row = again.row + 8 * h;
         const bool there = row >= 0 && row < p.T;
-        attend_store_row<FP8, DIM>(&p, o, h, l[h], row, again.head, there);
+        attend_store_row<FP8, DIM>(&p, o, h, m[h], l[h], row, again.head, there);
     }
 }
 
 /* ---- host --------------------------------------------------------------------------------------------------------- */
 
 static int attention_prefill_fits(const attention_shape *s, dtype kv) {
-    const int fits = s->head_dim == 64 || s->head_dim == 128 || (s->head_dim == ATTEND_DIM && s->gated && s->normed);
+    const int fits = s->head_dim == 64 || s->head_dim == 128 || attend_fits_256(s);
     return fits && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 && s->rotary_dim <= s->head_dim &&
            (kv == DTYPE_BF16 || kv == DTYPE_FP8);
 }
