@@ -215,5 +215,6 @@ int main(int argc, char **argv) {
     shapes_refused("tiny-oss");
     shapes_unlike();
     shapes_residual();
+    shapes_gpt_oss();
     return test_main_end();
 }
