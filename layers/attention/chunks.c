@@ -2,7 +2,8 @@
    tests/cuda/test_window.c tries it out.
 
    A step deals positions in chunks of ATTEND_CHUNK: chunk c of a KV head is split c % splits' (layers/attention/decode.cu). A prompt's rows meet
-   them in tiles (layers/attention/prefill.cu). A row sees the last `window` positions up to its own, INT_MAX: all. */
+   them in tiles (layers/attention/prefill.cu). A row sees the last `window` positions up to its own, INT_MAX: all; a softmax begins with
+   its head's sink. */
 
 enum {
     ATTEND_CHUNK = 64,           /* positions */
@@ -24,7 +25,7 @@ static inline int attend_splits(int window, int most) {
 
 /* The first position that the row at this one sees. */
 BOTH int attend_window_first(int position, int window) {
-    return position < window ? 0 : position + 1 - window;
+    return window == INT_MAX || position < window ? 0 : position + 1 - window;
 }
 
 /* The first chunk from `from` on that is this split's. */
@@ -41,5 +42,15 @@ BOTH int attend_hidden(int last, int position, int window) {
 
 /* Whether a row of a block, at positions from `first` to end - 1, may not see all of a tile of `keys` positions. */
 BOTH int attend_tile_hides(int tile, int keys, int first, int end, int window) {
-    return (tile + 1) * keys > first || tile * keys < end - window;
+    return (tile + 1) * keys > first || (window < INT_MAX && tile * keys < end - window);
+}
+
+/* The largest score, for exp2, that a head's softmax begins with: its sink. */
+BOTH float attend_first_top(const float *sinks, int head) {
+    return sinks ? sinks[head] * 1.44269504f : -INFINITY;
+}
+
+/* What a weight exp2(score - m) is worth on tensor cores: with keys in FP8 2^14, so that small ones keep their bits in F16. */
+BOTH float attend_unit(int fp8) {
+    return fp8 ? 16384.0f : 1.0f;
 }

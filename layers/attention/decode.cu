@@ -11,7 +11,7 @@
        m = max s[p]    l = sum exp(s[p] - m)       computed with exp2: log2(e) is folded into q
        o = sum exp(s[p] - m) v[p] / l * sigmoid(gate)
 
-   With a sink, l of the last line is l + exp(sink - m): a logit more that has no value. It is added where all partials are joined.
+   A head's sink is a score more, which has no value: in split 0 m and l begin with it.
 
    Grid (kv head, split), 256 threads a block. The positions are dealt in chunks of 64: chunk c of a kv head belongs to
    split c % splits. A block serves all query rows of its kv head; attend_fast thus reads each KV row once. The block
@@ -36,7 +36,7 @@
    that waits for rope_attend still knows that everything before rope_attend is complete. Returning early frees the SM for
    the successor's blocks. */
 
-enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels with gates and norms, without windows and sinks */
+enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels with gates and norms */
 
 typedef struct attention_gpu {
     handoff link;
@@ -67,11 +67,6 @@ typedef struct attention_gpu {
     int kv_only;                 /* only append k and v */
     int prefill_warps;           /* attention_prefill_warps */
 } attention_gpu;
-
-/* Whether the fast kernels for heads of 256 take it. */
-static int attend_fits_256(const attention_shape *s) {
-    return s->head_dim == ATTEND_DIM && s->gated && s->normed && !s->window && !s->sinks;
-}
 
 /* Floats of scratch for the partials of a token row. */
 static __host__ __device__ size_t gpu_attention_parts(const attention_shape *s, int splits) {
@@ -110,7 +105,6 @@ typedef struct attend_span {
     int first;                   /* position of row 0 */
     int end;                     /* positions in the cache after this step */
     int chunks;                  /* that hold those */
-    int from;                    /* chunk of the first position that row 0 sees */
 } attend_span;
 
 __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
@@ -118,7 +112,6 @@ __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
     s.first = p->step->position + p->offset;
     s.end = min(s.first + p->T, gpu_slot_context(&p->slot));
     s.chunks = (s.end + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
-    s.from = attend_window_first(s.first, p->window) / ATTEND_CHUNK;
     return s;
 }
 
@@ -150,16 +143,6 @@ template <bool SEEN> __device__ __forceinline__ float attend_raise(float *m, flo
     *rescale = gpu_exp2(*m - base);
     *m = top;
     return base;
-}
-
-/* What a weight exp2(score - m) is worth on tensor cores: with FP8 2^14, so that small ones keep their bits in F16. */
-template <bool FP8> __device__ __forceinline__ constexpr float attend_weight_unit() {
-    return FP8 ? 16384.0f : 1.0f;
-}
-
-/* The sum of a head's weights, `unit` times exp2(score - m), with its sink's. */
-__device__ __forceinline__ float attend_with_sink(const float *sinks, int head, float m, float l, float unit) {
-    return sinks ? fmaf(gpu_exp2(fmaf(__ldg(sinks + head), 1.44269504f, -m)), unit, l) : l;
 }
 
 /* Rounds x to the cache's type, FP8 in units of `scale`, and stores it as element `at`. */

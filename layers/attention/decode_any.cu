@@ -80,10 +80,9 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
 }
 
 /* o = o / l * v_scale * sigmoid(gate), if there is one. */
-__device__ __forceinline__ void attend_finish_any(const attention_gpu *p, int row, int column, float m, float l, float o) {
-    int q_per_kv = p->q_per_kv, d = p->shape.head_dim, of = (int)blockIdx.x * q_per_kv + row % q_per_kv;
-    size_t head = (size_t)(row / q_per_kv) * p->shape.heads + of;
-    l = attend_with_sink(p->sinks, of, m, l, 1);
+__device__ __forceinline__ void attend_finish_any(const attention_gpu *p, int row, int column, float l, float o) {
+    int q_per_kv = p->q_per_kv, d = p->shape.head_dim;
+    size_t head = (size_t)(row / q_per_kv) * p->shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
     const float out = o / (l == 0 ? 1 : l) * p->v_scale;
     p->o[head * d + column] = p->shape.gated ? out * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]) : out;
 }
@@ -101,17 +100,16 @@ __device__ __forceinline__ void attend_combine_any(const attention_gpu *p, int r
             l = fmaf(weight, ml.y, l);
             o = fmaf(weight, __ldcg(attend_part_o(p, rows, i, row, column)), o);
         }
-        attend_finish_any(p, row, column, top, l, o);
+        attend_finish_any(p, row, column, l, o);
     }
 }
 
 /* The kernel. Grid: (kv head, split, sequence), with kv_only one split. */
-template <bool FP8, bool EACH> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any(const __grid_constant__ attention_gpu all) {
+template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any(const __grid_constant__ attention_gpu all) {
     extern __shared__ __align__(16) char memory[];
     __shared__ float weights[ATTEND_CHUNK];
     __shared__ int last;
-    const attention_gpu own = EACH ? attend_sequence(all, blockIdx.z) : all;
-    const attention_gpu &p = EACH ? own : all;
+    const attention_gpu p = all.sequences ? attend_sequence(all, blockIdx.z) : all;
     int d = p.shape.head_dim, q_per_kv = p.q_per_kv, rows = p.T * q_per_kv;
     float *q = (float *)memory, *o = q + d, *cs = o + d;
     if (!p.appends) pdl_launch_dependents();
@@ -129,7 +127,8 @@ template <bool FP8, bool EACH> __global__ void __launch_bounds__(GPU_THREADS, 2)
     if (p.kv_only) return;
     for (int row = 0; row < rows; row++) {
         int t = row / q_per_kv, kv_last = min(s.first + t, s.end - 1);
-        float m = -INFINITY, l = 0;
+        const bool sinks = p.sinks && partial == 0;
+        float m = attend_first_top(sinks ? p.sinks : NULL, (int)blockIdx.x * q_per_kv + row % q_per_kv), l = sinks;
         size_t head = (size_t)t * p.shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
         if (threadIdx.x < 32) attend_head(&p, p.qg + head * attention_q_size(&p.shape), p.q_norm, cs + t * p.shape.rotary_dim, q);
         __syncthreads();
@@ -142,7 +141,7 @@ template <bool FP8, bool EACH> __global__ void __launch_bounds__(GPU_THREADS, 2)
         for (int chunk = attend_own_chunk(from, partial, p.splits); chunk * ATTEND_CHUNK <= kv_last; chunk += p.splits)
             attend_chunk<FP8>(&p, chunk, kv_last, q, weights, o, &m, &l);
         for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
-            if (partials == 1) attend_finish_any(&p, row, i, m, l, o[i]);
+            if (partials == 1) attend_finish_any(&p, row, i, l, o[i]);
             else *attend_part_o(&p, rows, partial, row, i) = o[i];
         }
         if (partials > 1 && threadIdx.x == 0) *attend_part_ml(&p, rows, partial, row, 0) = make_float2(m, l);

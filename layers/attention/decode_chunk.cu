@@ -51,11 +51,6 @@ template <bool FP8, int ROWS, int DIM> struct attend_shared {
 
 static_assert(sizeof(attend_shared<false, 64, ATTEND_DIM>) <= GPU_SHARED, "shared memory of attend_fast");
 
-/* Whether layers with heads of DIM may have windows and sinks: those of 256 have none here. */
-template <int DIM> __host__ __device__ constexpr bool attend_windows() {
-    return DIM < ATTEND_DIM;
-}
-
 /* Whether the layer has output gates, and norms of queries and keys: heads of 256 have both here. */
 template <int DIM> __device__ __forceinline__ bool attend_gated(const attention_shape *s) {
     return DIM == ATTEND_DIM || s->gated;
@@ -272,6 +267,24 @@ template <int ROWS, int DIM> struct attend_state {
     float o[TILES][DIM / 64][4];                             /* C fragments; [n] of 4: warp's dimensions 8i+n, 8i+4+n */
 };
 
+/* The state before the first chunk: in split 0 that of the heads' sinks. */
+template <bool FP8, int ROWS, int DIM>
+__device__ __forceinline__ void attend_begin(const attention_gpu *p, attend_state<ROWS, DIM> *state) {
+    const float *sinks = blockIdx.y == 0 ? p->sinks : NULL;
+    const int lane = threadIdx.x % 32;
+    memset(state, 0, sizeof *state);
+#pragma unroll
+    for (int k = 0; k < attend_sizes<ROWS>::TOP_ROWS / 32; k++) {
+        const int row = k * 32 + lane, of = row - attend_token(p, row) * p->q_per_kv;
+        state->m[k] = attend_first_top(sinks, min((int)blockIdx.x * p->q_per_kv + of, p->shape.heads - 1));
+    }
+#pragma unroll
+    for (int tile = 0; tile < attend_sizes<ROWS>::TILES; tile++)
+#pragma unroll
+        for (int half = 0; half < attend_sizes<ROWS>::HALVES; half++)        /* of a row's lanes one */
+            state->l[tile][half] = sinks && threadIdx.x < 32 && lane % 4 == 0 ? attend_unit(FP8) : 0;
+}
+
 /* c[tile] += q . k for the warp's 8 positions. */
 template <bool FP8, int ROWS, int DIM>
 __device__ __forceinline__ void attend_scores(const attend_shared<FP8, ROWS, DIM> *sh, const attend_rows<FP8, DIM> *r, int tiles,
@@ -358,7 +371,7 @@ template <bool FP8, int ROWS, int DIM>
 __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS, DIM> *sh, int tiles, float k_scale, const float (*c)[4],
                                                attend_state<ROWS, DIM> *state) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
-    const float weight_scale = attend_weight_unit<FP8>();
+    const float weight_scale = attend_unit(FP8);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float bases[TOP_ROWS / 32], rescales[TOP_ROWS / 32];
 #pragma unroll

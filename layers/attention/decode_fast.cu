@@ -53,12 +53,10 @@ template <int DIM> __device__ __forceinline__ float4 attend_output_gate(const at
 }
 
 /* o = o / l * v_scale * sigmoid(gate), if there is one, for 4 dimensions of a query row; a row that saw nothing becomes 0. */
-template <bool FP8, int DIM>
+template <int DIM>
 __device__ __forceinline__ void attend_finish(const attention_gpu *p, int row, int column, const attend_part *part,
                                               float4 gate) {
-    const float l = attend_with_sink(attend_windows<DIM>() ? p->sinks : NULL, (int)attend_head_of(p, row) - attend_token(p, row) * p->shape.heads,
-                                     part->m, part->l, attend_weight_unit<FP8>());
-    float factor = __fdividef(1.0f, l == 0 ? 1 : l) * p->v_scale;
+    float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l) * p->v_scale;
     float4 *to = (float4 *)(p->o + attend_head_of(p, row) * DIM + column);
     if (attend_gated<DIM>(&p->shape))
         *to = make_float4(part->o.x * factor * gpu_sigmoid(gate.x), part->o.y * factor * gpu_sigmoid(gate.y),
@@ -195,7 +193,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
             attend_part part = attend_join_cluster<FP8, ROWS, DIM>(sh, place->ranks, row, c);
             if (partials == 1) {
                 if (c > column || row > first) gate = attend_output_gate<DIM>(p, row, c);
-                attend_finish<FP8, DIM>(p, row, c, &part, gate);
+                attend_finish<DIM>(p, row, c, &part, gate);
             } else {
                 *(float4 *)attend_part_o(p, rows, place->partial, row, c) = part.o;
                 if (threadIdx.x % THREADS == 0) *attend_part_ml(p, rows, place->partial, row, c / SLICE) = make_float2(part.m, part.l);
@@ -209,7 +207,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
             for (int row = first; row < rows; row += ROUND) {
                 attend_part part = attend_join_partials<DIM>(p, partials, row, c);
                 if (c > column || row > first) gate = attend_output_gate<DIM>(p, row, c);
-                attend_finish<FP8, DIM>(p, row, c, &part, gate);
+                attend_finish<DIM>(p, row, c, &part, gate);
             }
     }
     attend_cluster_wait();                                   /* until then others may read this block's shared memory */
@@ -224,12 +222,14 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
 /* The kernel. Grid: (kv head, split, sequence), clusters of 8 splits; with fewer than p.splits of them, those that have chunks. Two
    blocks an SM up to 32 query rows (16 of each sequence), one with more.
    Two block barriers a chunk: one makes the maxima visible, the other the weights. Each also protects the other's buffer: a
-   warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights. */
+   warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights.
+   EACH: of a pass of several sequences; for heads below 256 dimensions one kernel serves those and a single one. */
 template <bool FP8, int ROWS, int DIM, bool EACH>
 __global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, DIM < ATTEND_DIM || ROWS <= (EACH ? 16 : 32) ? 2 : 1)
 attend_fast(const __grid_constant__ attention_gpu all) {
     extern __shared__ __align__(16) char memory[];
-    const attention_gpu own = EACH ? attend_sequence(all, blockIdx.z) : all;
+    const bool each = EACH && (DIM == ATTEND_DIM || all.sequences);
+    const attention_gpu own = each ? attend_sequence(all, blockIdx.z) : all;
     const attention_gpu &p = EACH ? own : all;
     enum { TILES = attend_sizes<ROWS>::TILES };
     attend_shared<FP8, ROWS, DIM> *sh = (attend_shared<FP8, ROWS, DIM> *)memory;
@@ -244,7 +244,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     const int t = threadIdx.x / 32 % STEP_ROWS;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
-    int chunk = attend_own_chunk(attend_windows<DIM>() ? s.from : 0, blockIdx.y, p.splits), cached = max(0, min(s.first, s.end));
+    int chunk = attend_own_chunk(attend_window_first(s.first, p.window) / ATTEND_CHUNK, blockIdx.y, p.splits), cached = max(0, min(s.first, s.end));
     attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
@@ -260,9 +260,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
         attend_new_k<FP8, ROWS, DIM>(sh, &s, chunk, &r);
         attend_new_v<FP8, ROWS, DIM>(sh, &s, chunk, &r);
     }
-    memset(&state, 0, sizeof state);
-#pragma unroll
-    for (int k = 0; k < attend_sizes<ROWS>::TOP_ROWS / 32; k++) state.m[k] = -INFINITY;
+    attend_begin<FP8, ROWS, DIM>(&p, &state);
 #pragma unroll 1
     for (; chunk < s.chunks; chunk += p.splits) {
         float c[TILES][4];
@@ -273,7 +271,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
             attend_load_k<FP8, DIM>(&p, cached, next, &r);
             if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
-        attend_tops<FP8, ROWS, DIM>(sh, chunk, attend_windows<DIM>() ? p.window : INT_MAX, tiles, p.k_scale, c);
+        attend_tops<FP8, ROWS, DIM>(sh, chunk, p.window, tiles, p.k_scale, c);
         __syncthreads();
         attend_weights<FP8, ROWS, DIM>(sh, tiles, p.k_scale, c, &state);
         __syncthreads();

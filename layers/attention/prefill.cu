@@ -7,7 +7,8 @@
      attend_prefill           s[i] = q . k[i] for i = 0 .. p;  m = max s;  l = sum 2^(s - m)
                               o = sum 2^(s - m) v[i] / l * sigmoid(gate), as F16 with a power of two per 64 columns
    With kv_only there is only the first, for keys and values. Heads have DIM = 64, 128 or 256 dimensions; norms and gates, which the
-   kernels for 256 always compute, are left out where a layer has none.
+   kernels for 256 always compute, are left out where a layer has none; those for 256 have no windows and no sinks, which would cost them
+   spills.
 
    attend_prefill is flash attention. A warp owns 16 neighbouring positions of one query head. The warps of a block share a
    KV head: they have as many of its query heads as divide it (a power of two, at most one a warp) and, if warps are left,
@@ -27,9 +28,9 @@
 
    Why a row's bits depend on nothing but its position, the cache before it and its own q: tiles begin at multiples of their
    size, counted from position 0, a row meets them all in order, and no lane mixes rows. A tile that a row does not see has
-   score -inf and weight 0: m, l and o keep their bits (2^(m - m) = 1); before the first that it sees, m is -inf, l and o are 0. With a window
-   the block begins with the tile that its first row's window begins in. Positions after the last row read as zeros: what the cache
-   holds there may be NaN. */
+   score -inf and weight 0: m, l and o keep their bits (2^(m - m) = 1). m begins with the head's sink or, without, with a finite number below all
+   scores. With a window the block begins with the tile that its first row's window begins in. Positions after the last row read as
+   zeros: what the cache holds there may be NaN. */
 
 typedef struct attention_prefill {
     attention_shape shape;       /* one that attention_prefill_fits */
@@ -80,13 +81,14 @@ __device__ __forceinline__ void attend_prefill_head(const attention_prefill *p, 
 }
 
 /* Grid: token rows. Warp w has vectors w, w + 8, ... of the row: its keys, values and queries, in this order. */
-template <bool FP8, int DIM> __global__ void __launch_bounds__(GPU_THREADS)
+template <int DIM> __global__ void __launch_bounds__(GPU_THREADS)
 attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
     __shared__ float cs[DIM];
     __shared__ float2 exchange[GPU_WARPS][DIM / 2];
     const int t = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = p.position + t;
     const int heads = p.shape.heads, kv_heads = p.shape.kv_heads, count = 2 * kv_heads + (p.kv_only ? 0 : heads);
     const float scale = attend_query_scale<DIM>();
+    const bool fp8 = p.kv == DTYPE_FP8;
     if (threadIdx.x < p.shape.rotary_dim / 2) attend_angle(&p.shape, at, (int)threadIdx.x, p.frequencies[threadIdx.x], cs);
     __syncthreads();
 #pragma unroll 1
@@ -100,8 +102,9 @@ attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
 #pragma unroll
         for (int j = 0; j < DIM / 64; j++) {
             float x = v.x[j].x * scale, y = v.x[j].y * scale;
-            if (is_q) ((uint32_t *)p.q)[row * (DIM / 2) + lane + 32 * j] = FP8 ? f16_pair(x, y) : bf16_pair(x, y);
-            else attend_store_pair<FP8>(is_k ? p.k : p.v, to + 32 * j, v.x[j], is_k ? p.k_scale : p.v_scale);
+            if (is_q) ((uint32_t *)p.q)[row * (DIM / 2) + lane + 32 * j] = fp8 ? f16_pair(x, y) : bf16_pair(x, y);
+            else if (fp8) attend_store_pair<true>(is_k ? p.k : p.v, to + 32 * j, v.x[j], is_k ? p.k_scale : p.v_scale);
+            else attend_store_pair<false>(is_k ? p.k : p.v, to + 32 * j, v.x[j], is_k ? p.k_scale : p.v_scale);
         }
     }
 }
@@ -265,7 +268,7 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k
         top = fmaxf(m[h], FP8 ? top * k_scale : top);
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        top = attend_raise<!attend_windows<PLAN::DIM>()>(&m[h], top, &rescale[h]);
+        top = attend_raise<true>(&m[h], top, &rescale[h]);
         const float base = FP8 ? top - 14 : top;             /* weights times 2^14 */
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) {
@@ -331,7 +334,7 @@ __device__ __forceinline__ void attend_load_query(const attention_prefill *p, co
 /* Stores row g (h = 0) or g + 8 (h = 1): o / l * v_scale * sigmoid(gate), if there is one, each 64 dimensions times a power of two as
    gpu_bring_into_range chooses it. The row's four lanes call it together; `there`: it is a row of this call. */
 template <bool FP8, int DIM>
-__device__ __forceinline__ void attend_store_row(const attention_prefill *p, const float (*o)[4], const int h, float m, float l,
+__device__ __forceinline__ void attend_store_row(const attention_prefill *p, const float (*o)[4], const int h, float l,
                                                  int t, int head, bool there) {
     const int i = threadIdx.x % 4;
     const size_t row = there ? (size_t)t * p->shape.heads + head : 0;
@@ -339,7 +342,7 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
     const bool gated = attend_gated<DIM>(&p->shape);
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
-    const float inverse = p->v_scale / attend_with_sink(attend_windows<DIM>() ? p->sinks : NULL, head, m, l, attend_weight_unit<FP8>());
+    const float inverse = p->v_scale / l;
 #pragma unroll
     for (int group = 0; group < DIM / 64; group++) {
         float2 v[8];                                         /* of dimensions col, col + 1 */
@@ -377,12 +380,15 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     const attend_warp_tile warp_tile = attend_warp_tile_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
     const int end = p.position + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
     const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
-    const int window = attend_windows<DIM>() ? p.window : INT_MAX, from = attend_window_first(warp_tile.block_first, window) / plan::KEYS;
+    const int window = DIM < ATTEND_DIM ? p.window : INT_MAX, from = attend_window_first(warp_tile.block_first, window) / plan::KEYS;
+    const float *sinks = DIM < ATTEND_DIM ? p.sinks : NULL;
     const char *k = (const char *)p.k + blockIdx.y * plan::ROW, *v = (const char *)p.v + blockIdx.y * plan::ROW;
     const uint32_t keys = shared_address(memory), values = keys + plan::STAGES * plan::TILE;
     const uint32_t queries = values + plan::STAGES * plan::TILE;
     uint4 q[plan::Q_REGISTERS ? plan::Q_REGISTERS : 1];
-    float o[DIM / 8][4], m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+    float o[DIM / 8][4], m[2], l[2];
+    m[0] = m[1] = fmaxf(attend_first_top(sinks, warp_tile.head), -0x1p126f);
+    l[0] = l[1] = sinks && threadIdx.x % 4 == 0 ? attend_unit(FP8) : 0;
     memset(o, 0, sizeof o);
 #pragma unroll
     for (int i = 0; i < plan::STAGES - 1; i++) {
@@ -414,14 +420,14 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     for (int h = 0; h < 2; h++) {
         const int row = again.row + 8 * h;
         const bool there = row >= 0 && row < p.T;
-        attend_store_row<FP8, DIM>(&p, o, h, m[h], l[h], row, again.head, there);
+        attend_store_row<FP8, DIM>(&p, o, h, l[h], row, again.head, there);
     }
 }
 
 /* ---- host --------------------------------------------------------------------------------------------------------- */
 
 static int attention_prefill_fits(const attention_shape *s, dtype kv) {
-    const int fits = s->head_dim == 64 || s->head_dim == 128 || attend_fits_256(s);
+    const int fits = s->head_dim == 64 || s->head_dim == 128 || (s->head_dim == ATTEND_DIM && s->gated && s->normed && !s->window && !s->sinks);
     return fits && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 && s->rotary_dim <= s->head_dim &&
            (kv == DTYPE_BF16 || kv == DTYPE_FP8);
 }
@@ -451,7 +457,7 @@ static int attention_prefill_warps(int shared_bytes_an_sm) {
 }
 
 template <bool FP8, int DIM> static cudaError_t attend_prefill_run(const attention_prefill *p, cudaStream_t stream) {
-    attend_prefill_prepare<FP8, DIM><<<(unsigned)p->T, GPU_THREADS, 0, stream>>>(*p);
+    attend_prefill_prepare<DIM><<<(unsigned)p->T, GPU_THREADS, 0, stream>>>(*p);
     const cudaError_t status = cudaGetLastError();
     if (status != cudaSuccess || p->kv_only) return status;
     return DIM < ATTEND_DIM || p->warps == 4 ? attend_prefill_launch<FP8, 4, DIM>(p, stream)

@@ -212,8 +212,8 @@ int main(int argc, char **argv) {
     shapes_features();
     shapes_refused("tiny");
     shapes_refused("tiny-dense");
+    shapes_refused("tiny-oss");
     shapes_unlike();
     shapes_residual();
-    shapes_gpt_oss();
     return test_main_end();
 }
