@@ -152,14 +152,15 @@ enum {
 #include "cuda/fragments.cu"
 #include "cuda/tiles.cu"
 #include "cuda/batch_rows.cu"
+#include "cuda/launch_table.cu"
 #include "cuda/projection.cu"
 #include "cuda/shared_memory.cu"
 #include "cuda/batch_tile.cu"
 #include "cuda/batch_wide.cu"
 #include "cuda/batch_narrow.cu"
-#include "cuda/batch.cu"
 #include "cuda/gemm_operands.cu"
 #include "cuda/gemm.cu"
+#include "cuda/product_launch.cu"
 #include "cuda/prefill.cu"
 
 /* ---- 4. The stages as CUDA kernels: decode, one to four token rows; prefill, the rows of a prompt -------------------- */
