@@ -14,8 +14,8 @@
 template <bool ANY>
 __device__ __forceinline__ float gpu_up_pair(const moe_gpu &p, int64_t offset, int of, const float (*part)[STEP_ROWS][GPU_WARPS], int row,
                                              int t, float rms) {
-    return epilogue_pair<ANY>(p.end.act, p.gate, p.up, offset, of, sum_warp_partials(part[row][t]), sum_warp_partials(part[row + PANEL_ROWS][t]),
-                              rms);
+    const float gate = sum_warp_partials(part[row][t]), up = sum_warp_partials(part[row + PANEL_ROWS][t]);
+    return epilogue_pair<ANY>(p.end.act, p.gate, p.up, offset, of, gate, up, rms);
 }
 
 /* The tiles of experts_up, as gpu_run_tiles wants them. entry(tile): place of the tile's expert in the list. */
