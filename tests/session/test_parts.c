@@ -49,6 +49,15 @@ static int keep_answer(void *user, int32_t id) {
     return 0;
 }
 
+/* All ranks of the last range have the same final rows: they add shares in the same order. */
+static void check_ranks_agree(const mote_session *s) {
+    const struct runner_group *g = s->at.runner->group;
+    const size_t hidden = (size_t)s->m->c.hidden * sizeof(float);
+    for (int i = g ? g->count - g->member->as.at.ranks : 0; g && i + 1 < g->count; i++)
+        CHECK(!memcmp(s->at.parts[i].hidden, s->at.parts[i + 1].hidden, MOTE_ROWS_MAX * hidden) &&
+              !memcmp(s->at.parts[i].last_hidden, s->at.parts[i + 1].last_hidden, hidden), "final rows of members %d and %d differ", i, i + 1);
+}
+
 /* An answer with drafts, after a prompt that is read in chunks. */
 static void play_alone(const mote_model *m, const int32_t *ids, size_t n, played *to) {
     const mote_sampling greedy = {0};
@@ -58,6 +67,7 @@ static void play_alone(const mote_model *m, const int32_t *ids, size_t n, played
     memset(to->answer, -1, sizeof to->answer);
     EXPECT(MOTE_OK, mote_feed_logits(s, ids, n, to->logits, m->has_mtp ? to->mtp : NULL, &failure));
     EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
+    check_ranks_agree(s);
     mote_session_close(s);
 }
 
