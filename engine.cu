@@ -4,8 +4,8 @@
    tokenizer.c) include rooms.
 
      tokenizer.c, text/    text <-> token ids, chats -> prompts
-     kernels.cu            numbers (formats/), the CPU's tools (cpu/), the stages as C and as CUDA (layers/), what kernels
-                           share (cuda/)
+     kernels.cu            numbers (formats/), the CPU's tools (cpu/), what parts of a model give each other (exchange/), the
+                           stages as C and as CUDA (layers/), what kernels share (cuda/)
      checkpoint/           from untrusted files to named tensors in memory
      model/                a model: its struct, opening it, its weights, what mote_info says of it
      families/             what config.json says, which layers there are, what their tensors are called
