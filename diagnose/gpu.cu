@@ -18,8 +18,9 @@ static int describe_step(mote_session *s, int rows, size_t *count, mote_error *e
     g->launches = (mote_launch *)malloc(recorded * (sizeof *g->launches + NAME) + 1);
     if (!g->launches) return fail_memory(err);
     char *names = (char *)(g->launches + recorded);
+    enum stage stage = STAGE_EMBED;
     for (size_t i = 0; i < recorded && q->status == cudaSuccess; i++)
-        gpu_check(q, describe_launch(&q->nodes[i], &q->launches[i], rows, names + i * NAME, NAME, &g->launches[i]),
+        gpu_check(q, describe_launch(&q->nodes[i], &q->launches[i], rows, &stage, names + i * NAME, NAME, &g->launches[i]),
                   "describing the launches");
     *count = recorded;
     return gpu_failed(q, err);

@@ -298,6 +298,36 @@ static int try_first_attention(const selftest *t) {
     return before->kind == LAYER_ATTENTION && before->w.attention.shape.window ? TRY_ATTENTION - 1 : TRY_ATTENTION;
 }
 
+/* An FFN whose output a step stores, norms, scales and adds; the weights of the norm before it serve for that after it and for the scale. */
+static void try_normed_after(selftest *t, int T) {
+    scratch *w = &t->cpu->at.runner->s;
+    const int hidden = t->cpu->m->c.hidden;
+    const size_t n = (size_t)(T * hidden);
+    const float eps = t->cpu->m->c.eps;
+    float *output = t->g->layers.output;
+    layer on[2] = {t->cpu->m->layers[TRY_DELTANET], t->gpu->m->layers[TRY_DELTANET]};
+    for (int i = 0; i < 2; i++) {
+        on[i].mixer.kind = LAYER_NONE;
+        on[i].ffn.residual.normed_after = on[i].ffn.residual.scaled = 1;
+        on[i].ffn.norm_after = on[i].ffn.scale = on[i].ffn.norm;
+    }
+    token_rows rows = {.threads = t->cpu->at.runner->threads, .T = T, .of = NULL, .count = 0, .state_only = 0, .hidden = hidden, .eps = eps,
+                       .x = w->x, .y = (float *)malloc(n * sizeof(float)), .u = w->u, .out = NULL};
+    if (!t->code && !rows.y) t->code = fail_memory(t->err);
+    try_both(t, w->x, t->g->x, n);
+    memcpy(w->hidden, w->x, n * sizeof(float));
+    if (!t->code) ffn_forward(&rows, &on[0].ffn, &w->jobs);
+    const gpu_rows there = {.q = try_begin(t, ALL_STAGES, 0, 0, NULL, T), .T = T, .layer = TRY_DELTANET, .step = t->g->step,
+                            .slot = gpu_view_of(t->gpu->at.runner), .x = t->g->x, .eps = eps, .hidden = hidden};
+    t->g->layers.output = t->g->mtp_x;
+    layer_record(&there, &on[1], &t->g->layers, &t->g->captured.state[TRY_DELTANET], &t->g->grown.state[TRY_DELTANET]);
+    t->g->layers.output = output;
+    try_end(t);
+    try_compare(t, t->g->x, w->x, w->hidden, n);
+    try_row(t, 1e-4, "an FFN with a norm after it and a scale T=%d", T);
+    free(rows.y);
+}
+
 /* Stages, with any type of KV rows; with_all: those that do not depend on it, too. */
 static void try_stages(selftest *t, int with_all) {
     static const int positions[] = {0, 63, 64, 700, 9001};
@@ -310,6 +340,7 @@ static void try_stages(selftest *t, int with_all) {
         try_both(t, t->cpu->at.runner->s.x, t->g->x, (size_t)(T * t->cpu->m->c.hidden));
         for (int replay = 0; replay <= STEP_ROWS && !t->code && try_has(t, LAYER_DELTANET); replay++) try_deltanet(t, T, replay);
         try_embed(t, T);
+        try_normed_after(t, T);
         if (!try_has(t, LAYER_MOE)) continue;
         try_choice(t, T, 256, 8);
         try_choice(t, T, 77, 5);

@@ -60,7 +60,7 @@ static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     size_t heads = TRY_PROMPT * (size_t)s->value_heads, channels = TRY_PROMPT * (size_t)deltanet_channels(s);
     rms_norm(w->u, w->x, m->layers[TRY_DELTANET].mixer.norm, TRY_PROMPT, m->c.hidden, m->c.eps);
     stage_in_proj(t->cpu->at.runner->threads, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->u, TRY_PROMPT, job->raw, job->z, job->b,
-                       job->a, job->limbs);
+                  job->a, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0);
     try_compare(t, g->raw, job->raw, NULL, channels);
