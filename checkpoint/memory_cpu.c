@@ -91,8 +91,6 @@ static void fill_body(void *context, int begin, int end, int thread) {
     fill_piece(job->item, job->to, from, upto < job->words ? upto : job->words);
 }
 
-static int processors(void);                                   /* session/session.c */
-
 static int cpu_fill(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
     pool *threads = pool_open(processors());

@@ -6,10 +6,19 @@
    busy machine one may be kept away for milliseconds, while the caller has long done the work alone. */
 
 enum {
+    MAX_THREADS = 256,           /* that one may ask for */
     POOL_SPINS = 4000,
     POOL_PIECES = 32,            /* pieces of a loop for each thread: at its end, threads wait for one piece at most */
     POOL_CLOSED = 1 << 30
 };
+
+/* Processors this process may use. */
+static int processors(void) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
+}
 
 typedef void (*loop_body)(void *context, int begin, int end, int thread);
 

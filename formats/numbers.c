@@ -1,6 +1,6 @@
-/* formats/numbers.c: stored numbers to floats, and random numbers. Knows single values, and nothing of matrices.
+/* formats/numbers.c: stored numbers to floats and back, and random numbers. Knows single values, and nothing of matrices.
 
-   Each conversion is exact. FP8 is E4M3 "fn" (1 sign, 4 exponent, 3 mantissa bits, bias 7, largest 448, no infinity):
+   Each conversion to a float is exact. FP8 is E4M3 "fn" (1 sign, 4 exponent, 3 mantissa bits, bias 7, largest 448, no infinity):
    its bits, moved to their places in a float, are the value times 2^-120, subnormals included. The two NaN codes 0x7f and
    0xff would come out as 480: a checkpoint holding them is refused when it is loaded. */
 
@@ -31,6 +31,32 @@ static inline float float_of_f16(uint16_t h) {
 
 static inline float fp8_bits(uint8_t code) {
     return float_of_bits((uint32_t)(int32_t)(int8_t)code << 20 & 0x87f00000u);
+}
+
+/* To the nearest BF16, ties to even; beyond the largest to infinity, any NaN to 0x7fff. */
+static inline uint16_t bf16_of_float(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* To the nearest E4M3, ties to even; beyond 448 to 448, any NaN to 0x7f. Below 2^-6 codes count units of 2^-9: that is
+   the last bit of a float next to 2^14, so adding 2^14 rounds. Above, the float's exponent and first three bits of its
+   mantissa are the code, 120 exponents too large. */
+static inline uint8_t fp8_of_float(float f) {
+    uint32_t bits, size, code;
+    memcpy(&bits, &f, 4);
+    size = bits & 0x7fffffff;
+    if (size > 0x7f800000) return 0x7f;
+    if (size < 0x3c800000) {
+        f = fabsf(f) + 0x1p14f;
+        memcpy(&code, &f, 4);
+        code -= 0x46800000;
+    } else {
+        code = ((size + 0x7ffff + (size >> 20 & 1)) >> 20) - (120 << 3);
+        if (code > 0x7e) code = 0x7e;
+    }
+    return (uint8_t)(code | (bits >> 24 & 0x80));
 }
 
 /* n = rows x cols stored numbers as floats. */

@@ -63,11 +63,3 @@ static state_piece state_piece_of(const char *name, void *at, size_t size, int r
     p.rows = rows;
     return p;
 }
-
-static int max_int(int a, int b) {
-    return a > b ? a : b;
-}
-
-static int min_int(int a, int b) {
-    return a < b ? a : b;
-}

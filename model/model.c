@@ -32,7 +32,7 @@ struct mote_model {
     char device[320];                          /* info.device */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
-    struct vocabulary *words;                  /* for masks: NULL until it is needed, see model_vocabulary */
+    vocabulary *words;                         /* for masks: NULL until it is needed, see model_vocabulary */
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
     int32_t chat_begin;                        /* of CHAT_BOS: the token that a chat begins with; -1: none */
