@@ -41,25 +41,14 @@ enum {
 };
 static_assert(MOTE_ROWS_MAX % STEP_ROWS == 0, "a block that may be kept in part is whole turns");
 
-static int max_int(int a, int b) {
-    return a > b ? a : b;
-}
-
-static int min_int(int a, int b) {
-    return a < b ? a : b;
-}
-
-static size_t max_size(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 /* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
 
 #include "cpu/simd.c"
-#include "cpu/layout.c"
 #include "formats/numbers.c"
-#include "formats/formats.c"
+#include "cpu/layout.c"
 #include "cpu/unpack.c"
+#include "formats/formats.c"
+#include "formats/unpack.c"
 #include "formats/f32.c"
 #include "formats/f16.c"
 #include "formats/bf16.c"
@@ -116,10 +105,15 @@ enum {
 
 /* ---- 2. The stages on the CPU --------------------------------------------------------------------------------------- */
 
+#include "layers/shape.c"
+#include "layers/deltanet/weights.c"
+#include "layers/attention/weights.c"
+#include "layers/moe/weights.c"
+#include "layers/mlp/weights.c"
+#include "layers/table.c"
 #include "layers/stages.c"
 #include "layers/schedule.c"
 #include "layers/layer.c"
-#include "layers/shape.c"
 #include "layers/embed.c"
 #include "layers/deltanet/cpu.c"
 #include "layers/deltanet/schedule.c"
@@ -150,9 +144,11 @@ enum {
 #include "formats/fp8_block.cu"
 #include "formats/nvfp4.cu"
 #include "formats/fp8_row.cu"
+#include "formats/mxfp4.cu"
 #include "formats/int4.cu"
 #include "formats/int4_fine.cu"
 #include "formats/dispatch.cu"
+#include "cuda/epilogue.cu"
 #include "cuda/quantise.cu"
 #include "cuda/fragments.cu"
 #include "cuda/tiles.cu"

@@ -6,11 +6,12 @@
    busy machine one may be kept away for milliseconds, while the caller has long done the work alone. */
 
 enum {
-    MAX_THREADS = 256,           /* that one may ask for */
     POOL_SPINS = 4000,
     POOL_PIECES = 32,            /* pieces of a loop for each thread: at its end, threads wait for one piece at most */
     POOL_CLOSED = 1 << 30
 };
+
+enum { MAX_THREADS = 256 };
 
 /* Processors this process may use. */
 static int processors(void) {

@@ -14,7 +14,10 @@ typedef struct prefill_rows {
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     unsigned stages;             /* bit set of those to run; ALL_STAGES but to time some alone */
     float factor;                /* of BF16 weights: see bf16_factor */
-    float *x;                    /* [T][hidden] the residual */
+    int hidden;
+    float eps;                   /* of norms */
+    float *x, *y;                /* [T][hidden] the walk's, as token_rows has them */
+    float *out;                  /* [T][hidden] to which a sublayer adds its output */
     uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with an activation scale each; at the end of
                                     the scratch: see prefill_take_rest */
     float *u_scale;              /* [T] */
@@ -24,7 +27,7 @@ typedef struct prefill_rows {
 /* The scratch of prefill, in GPU memory. */
 typedef struct prefill_scratch {
     int rows;                    /* of a prefill chunk; 0: its prompts are decoded */
-    float *x;                    /* [rows][hidden] */
+    float *x, *y;                /* [rows][hidden] */
     float *u_scale;              /* [rows] */
     int32_t *ids;                /* [rows] */
     char *scratch;
@@ -110,10 +113,10 @@ static void prefill_linear(const prefill_rows *r, const matrix *w, gemm_rows in,
     prefill_launch(r, &p);
 }
 
-/* y += weight * (W in); weight: of each row, or NULL. */
-static void prefill_add_linear(const prefill_rows *r, const matrix *w, gemm_rows in, const float *weight, float *y) {
+/* A sublayer's output, or a part of it: out += weight * (W in); weight: of each row, or NULL. */
+static void prefill_output(const prefill_rows *r, const matrix *w, gemm_rows in, const float *weight) {
     gpu_gemm p = prefill_gemm(r, in, r->T);
-    prefill_product(&p, w, GEMM_ADD, y)->weight = weight;
+    prefill_product(&p, w, GEMM_ADD, r->out)->weight = weight;
     prefill_launch(r, &p);
 }
 

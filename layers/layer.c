@@ -1,5 +1,5 @@
 /* layers/layer.c: what all kinds of layers are given, and give: token rows, capacity, pieces of state, traffic. The
-   kinds themselves are listed in layers/kinds.c. */
+   kinds themselves are listed in layers/table.c. */
 
 union layer_state;               /* of a mixer: layers/kinds.c */
 
@@ -18,8 +18,10 @@ typedef struct token_rows {
     const token_sequence *of;
     int count;
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
-    float *x;                    /* [T][hidden] the residual, to which a layer adds */
-    float *u;                    /* [T][hidden] scratch: the normalised rows */
+    int hidden;
+    float eps;                   /* of norms */
+    float *x, *y;                /* [T][hidden] the walk's: the residual; outputs before they are added to it, if a model has norms after */
+    float *u, *out;              /* [T][hidden] a sublayer's: what it is given; to which it adds its output */
 } token_rows;
 
 /* The capacity of a session. */

@@ -32,7 +32,7 @@ struct mote_model {
     char device[320];                          /* info.device */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
-    vocabulary *words;                         /* for masks: NULL until it is needed, see model_vocabulary */
+    struct vocabulary *words;                  /* for masks: NULL until it is needed, see model_vocabulary */
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
     int32_t chat_begin;                        /* of CHAT_BOS: the token that a chat begins with; -1: none */
@@ -53,6 +53,7 @@ struct mote_model {
     layer *layers;
     layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
     matrix *experts;                           /* the gate, up and down matrices of all layers */
+    size_t expert_tables_at;                   /* where in a GPU's arena the layers' tables of experts are, one after the other */
     float *frequencies;                        /* of all attention layers, in the host's memory */
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;

@@ -17,8 +17,8 @@ import subprocess
 import sys
 
 TABLE, HEADING = 'docs/design.md', '### Who may use whom'
-SPINES = ('engine.cu', 'kernels.cu', 'tokenizer.c', 'main.c')
-BUILDS = (('engine.cu', '-D__CUDACC__', '-D__x86_64__'), ('engine.cu', '-D__aarch64__'), ('main.c',))
+SPINES = ('engine.cu', 'kernels.cu', 'tokenizer.c', 'reference.c', 'main.c')
+BUILDS = (('engine.cu', '-D__CUDACC__', '-D__x86_64__'), ('engine.cu', '-D__aarch64__'), ('reference.c',), ('main.c',))
 ONCE = ('engine.h', 'diagnose/diagnose.h')     # headers that guard themselves
 
 # ---- The table --------------------------------------------------------------------------------------------------------------------

@@ -88,7 +88,8 @@ static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, floa
                      .slot = gpu_view_of(f->r),
                      .offset = offset,
                      .state_only = state_only,
-                     .x = x};
+                     .x = x,
+                     .eps = m->c.eps};
     layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
 }
 
