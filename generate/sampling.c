@@ -24,41 +24,43 @@ static chooser chooser_of(const mote_sampling *sampling) {
 
 /* s->decoder->sorted: logits after bias and penalties. */
 static void penalise(const mote_session *s, const mote_sampling *p) {
-    float repetition = p->repetition_penalty > 0 ? p->repetition_penalty : 1;
+    float *sorted = s->decoder->sorted, repetition = p->repetition_penalty > 0 ? p->repetition_penalty : 1;
+    int32_t *seen = s->decoder->seen;
     for (int i = 0; i < p->bias_count; i++) {
         const mote_bias *b = &p->bias[i];
-        s->decoder->sorted[b->id] = b->bias > -INFINITY ? s->decoder->sorted[b->id] + b->bias : -INFINITY;
+        sorted[b->id] = b->bias > -INFINITY ? sorted[b->id] + b->bias : -INFINITY;
     }
     for (int i = 0; i < s->count; i++) {
         int32_t id = s->tokens[i];
-        if (!s->decoder->seen[id]++) s->decoder->sorted[id] = s->decoder->sorted[id] > 0 ? s->decoder->sorted[id] / repetition : s->decoder->sorted[id] * repetition;
+        if (!seen[id]++) sorted[id] = sorted[id] > 0 ? sorted[id] / repetition : sorted[id] * repetition;
     }
-    for (int i = 0; i < s->count; i++) s->decoder->seen[s->tokens[i]] = 0;
+    for (int i = 0; i < s->count; i++) seen[s->tokens[i]] = 0;
     for (int i = s->generated_from; i < s->count; i++) {
         int32_t id = s->tokens[i];
-        s->decoder->sorted[id] -= p->frequency_penalty + (s->decoder->seen[id]++ ? 0 : p->presence_penalty);
+        sorted[id] -= p->frequency_penalty + (seen[id]++ ? 0 : p->presence_penalty);
     }
-    for (int i = s->generated_from; i < s->count; i++) s->decoder->seen[s->tokens[i]] = 0;
+    for (int i = s->generated_from; i < s->count; i++) seen[s->tokens[i]] = 0;
 }
 
 /* Draws from the distribution after penalties, in s->decoder->sorted. */
 static int32_t sample(const mote_session *s, const mote_sampling *p, int n) {
     int32_t *heap = s->decoder->heap;
+    const float *sorted = s->decoder->sorted;
     double total = 0, sum, mass = 0;
     int kept = p->top_k > 0 && p->top_k < n ? p->top_k : n;
-    heap_fill(heap, kept, n, s->decoder->sorted);
-    float best = s->decoder->sorted[heap[0]], temperature = p->temperature;
+    heap_fill(heap, kept, n, sorted);
+    float best = sorted[heap[0]], temperature = p->temperature;
     double least = p->min_p > 0 ? p->min_p : DBL_TRUE_MIN, limit = p->top_p > 0 && p->top_p < 1 ? p->top_p : INFINITY;
     if (limit < INFINITY && kept == n)
-        for (int i = 0; i < n; i++) total += exp((double)(s->decoder->sorted[i] - best) / temperature);
+        for (int i = 0; i < n; i++) total += exp((double)(sorted[i] - best) / temperature);
     if (limit < INFINITY && kept < n) {                     /* top-p is a share of what top-k leaves */
-        (void)heap_take(heap, kept, s->decoder->sorted, temperature, INFINITY, 0, &total);
-        heap_make(heap, kept, s->decoder->sorted, 0);
+        (void)heap_take(heap, kept, sorted, temperature, INFINITY, 0, &total);
+        heap_make(heap, kept, sorted, 0);
     }
-    int taken = heap_take(heap, kept, s->decoder->sorted, temperature, limit * (limit < INFINITY ? total : 1), least, &sum);
+    int taken = heap_take(heap, kept, sorted, temperature, limit * (limit < INFINITY ? total : 1), least, &sum);
     double draw = uniform(p->seed, (uint64_t)s->count) * sum;
     for (int i = 0; i < taken; i++) {
-        mass += exp((double)(s->decoder->sorted[heap[kept - 1 - i]] - best) / temperature);
+        mass += exp((double)(sorted[heap[kept - 1 - i]] - best) / temperature);
         if (draw < mass) return heap[kept - 1 - i];
     }
     return heap[kept - taken];
@@ -99,23 +101,24 @@ static int ask_logits(const mote_session *s, chooser *by, int n, mote_error *err
 /* The implementation of mote_sample, of checked sampling and a timeline that is not empty. *id is -1 when by->stopped. */
 static int choose(mote_session *s, chooser *by, int32_t *id, mote_error *err) {
     const mote_sampling *p = &by->p;
+    float *sorted = s->decoder->sorted;
     int n = known_vocab(s->m), best = 0;
     int code = session_logits(s, err);
     if (code) return code;
     for (int i = 0; i < n; i++)
         if (isnan(s->at.logits[i]))
             return fail(err, MOTE_EFORMAT, "the logit of token %d is not a number: are the weights damaged?", i);
-    memcpy(s->decoder->sorted, s->at.logits, (size_t)n * sizeof(float));
+    memcpy(sorted, s->at.logits, (size_t)n * sizeof(float));
     penalise(s, p);
-    if (by->must) constraint_mask(by->must, s->decoder->sorted, n);
+    if (by->must) constraint_mask(by->must, sorted, n);
     if (by->on_logits) code = ask_logits(s, by, n, err);
     *id = -1;
     if (code || by->stopped) return code;
     for (int i = 1; i < n; i++)
-        if (s->decoder->sorted[i] > s->decoder->sorted[best]) best = i;
-    if (s->decoder->sorted[best] == -INFINITY && (by->must || by->on_logits || p->bias_count))
+        if (sorted[i] > sorted[best]) best = i;
+    if (sorted[best] == -INFINITY && (by->must || by->on_logits || p->bias_count))
         return fail(err, MOTE_EINVAL, "no token is left to choose: all logits are -INFINITY behind token %d", s->count - 1);
-    *id = p->temperature > 0 && isfinite(s->decoder->sorted[best]) ? sample(s, p, n) : best;
+    *id = p->temperature > 0 && isfinite(sorted[best]) ? sample(s, p, n) : best;
     if (by->logprobs) row_logprobs(s->at.logits, s->m->c.vocab, *id, by->top, s->decoder->heap, by->logprobs);
     return MOTE_OK;
 }
