@@ -1,6 +1,7 @@
 /* layers/kinds.c: what executors ask of each kind of layers, as switches over layers/table.c. Knows no session and no files.
 
-   A kind `name` defines, for the CPU in layers/name/cpu.c:
+   How a sublayer reads the residual x, and how its output becomes part of it, is the walk's part (residual_read, residual_write). A kind
+   `name` defines, for the CPU in layers/name/cpu.c:
 
      name_job                   the arguments and the scratch of a call, laid out once for all layers of the kind
      name_layout_scratch        lays the scratch out
@@ -93,15 +94,15 @@ static int layer_log(const layer *of, const layer_state *state, state_piece *to)
     }
 }
 
-/* ---- The walk's part, on the CPU. Another way to read the residual and to write to it, as of several streams, has its place in these two. ---- */
+/* The walk's part, on the CPU. Another way to read the residual and to write to it, as of several streams, has its place in these two. */
 
-/* A sublayer's rows: its input u, and out, to which it adds its output. That is x itself where nothing comes between: a mixture of experts adds
-   them one by one to what is there, and begun from 0 that would be another sum. Else it is rows of zeros. */
+/* A sublayer's rows: its input u, and out, to which it adds its output. That is x itself where nothing comes between: a mixture of experts
+   adds one after the other to what is there, and begun from 0 that would be another sum. Else it is rows of zeros. */
 static token_rows residual_read(const token_rows *all, const sublayer *l) {
     token_rows rows = *all;
     rms_norm(rows.u, rows.x, l->norm, rows.T, rows.hidden, rows.eps);
     rows.out = l->residual.normed_after ? rows.y : rows.x;
-    if (rows.out == rows.y) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
+    if (l->residual.normed_after) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
     return rows;
 }
 

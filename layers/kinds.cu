@@ -71,20 +71,6 @@ static size_t layer_prefill_bytes(const layer_shapes *largest, int T, dtype kv) 
     return most;
 }
 
-/* x = (x + rms(y) norm) scale, y NULL: without the sum, scale NULL: without the factor; block t has row t. */
-static __global__ void __launch_bounds__(GPU_THREADS) prefill_add_rows(float *x, const float *y, const float *norm, const float *scale, int cols,
-                                                                       float eps) {
-    __shared__ float shared[GPU_WARPS];
-    const size_t row = (size_t)blockIdx.x * cols;
-    float squares = 0;
-    for (int i = threadIdx.x; y && i < cols; i += GPU_THREADS) squares = fmaf(y[row + i], y[row + i], squares);
-    const float factor = rms_factor_divided(block_sum(squares, shared), cols, eps);
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) {
-        const float sum = y ? x[row + i] + y[row + i] * factor * __ldg(norm + i) : x[row + i];
-        x[row + i] = scale ? sum * __ldg(scale) : sum;
-    }
-}
-
 /* The stages of a kind, which follow each other. */
 static unsigned kind_stages(enum layer_kind kind) {
     unsigned stages = 0;
@@ -92,23 +78,21 @@ static unsigned kind_stages(enum layer_kind kind) {
     return stages;
 }
 
-/* residual_read and residual_write for the rows of a prompt, of the stages that are to run: the norm goes with the first, what is added with the
-   last. */
+/* residual_read and residual_write for the rows of a prompt. Where only some stages are to run, the norm goes with the first, what is added
+   with the last. */
 static prefill_rows prefill_read(const prefill_rows *all, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), first = stages & ~(stages << 1);
     prefill_rows r = *all;
     r.out = l->residual.normed_after ? r.y : r.x;
     if (r.stages & first) prefill_rms_norm(&r, r.x, l->norm, r.T, r.hidden, r.eps);
-    if (r.out == r.y) cudaMemsetAsync(r.y, 0, (size_t)r.T * (size_t)r.hidden * sizeof *r.y, r.stream);
+    if (l->residual.normed_after) cudaMemsetAsync(r.y, 0, (size_t)r.T * (size_t)r.hidden * sizeof *r.y, r.stream);
     return r;
 }
 
 static cudaError_t prefill_write(const prefill_rows *r, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), last = stages & ~(stages >> 1);
-    if (r->stages & last && (l->residual.normed_after || l->residual.scaled))
-        prefill_add_rows<<<r->T, GPU_THREADS, 0, r->stream>>>(r->x, l->residual.normed_after ? r->y : NULL, l->norm_after,
-                                                              l->residual.scaled ? l->scale : NULL, r->hidden, r->eps);
-    return cudaGetLastError();
+    const float *norm = l->residual.normed_after ? l->norm_after : NULL, *scale = l->residual.scaled ? l->scale : NULL;
+    return r->stages & last && (norm || scale) ? prefill_add_normed(r, norm, scale) : cudaSuccess;
 }
 
 static cudaError_t mixer_run_prefill(const prefill_rows *all, const sublayer *l, const layer_gpus *g, const layer_state *state) {
