@@ -244,7 +244,7 @@ static int pass_by_host(mote_session *s, chooser *by, int left, decode_pass *p, 
     return code ? code : pass_verify(s, p->d.ids, worth, p, err);
 }
 
-/* A pass by a device alone, of the first k drafts after the chosen token: given, s->decoder->spec.next and they; or, with NULL, those that it
+/* A pass by a device alone, of the first k drafts after the chosen token: given, spec.next and they; or, with NULL, those that it
    has made, and the token itself if it is not known. `next` are made for the next pass. of->d says what is verified. */
 static int pass_on_device(mote_session *s, const mote_sampling *sampling, const int32_t *given, int k, int next, decode_pass *of,
                           mote_error *err) {
@@ -273,7 +273,7 @@ static int pass_plain(mote_session *s, const mote_sampling *sampling, decode_pas
     return code;
 }
 
-/* The drafts that a device has made after s->decoder->spec.next: *d, and how many of them are worth a row. It tells how sure they are where it
+/* The drafts that a device has made after spec.next: *d, and how many of them are worth a row. It tells how sure they are where it
    works for this session alone; and what is verified is chosen then, while all are verified where their number is given. */
 static int drafts_of_device(mote_session *s, const prices *p, drafts *d, int *worth, mote_error *err) {
     const int made = s->decoder->spec.drafts;
@@ -327,7 +327,7 @@ static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mo
 
 /* Keeps the next row of a pass, if its token is the one that is chosen there: *more. What the host chooses it chooses here,
    when all before it is part of the answer for good: so the application's on_logits never sees a draft that is refused, nor
-   what comes after an answer's end. The token that differs from its draft begins the next pass: s->decoder->spec.next. */
+   what comes after an answer's end. The token that differs from its draft begins the next pass: spec.next. */
 static int pass_keep(mote_session *s, chooser *by, decode_pass *p, int *more, mote_error *err) {
     *more = 0;
     if (p->by_host && p->kept == p->accepted && p->kept < p->rows) {

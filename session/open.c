@@ -1,5 +1,5 @@
-/* session/open.c: opening sessions and runners, closing and cloning them. It stands after generate/, as it knows all that a session consists
-   of: its slot, the timeline's tokens, and what decoding keeps. */
+/* session/open.c: opening sessions and runners, closing and cloning them. It stands after generate/, as it knows all that a session
+   consists of: its slot, the timeline's tokens, and what decoding keeps. */
 
 enum { CHUNK_LEAST = 512 };      /* token rows */
 

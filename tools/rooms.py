@@ -32,12 +32,14 @@ class Table:
         for line in text.split(HEADING + '\n', 1)[1].split('\n\n    ', 1)[1].split('\n\n')[0].split('\n')[1:]:
             rooms, _, uses = line.strip().partition('  ')
             self.rows.append((rooms.split(), uses.split()))
-        self.used = set()
+        self.used, self.row_of = set(), {}
 
     def row(self, file):
         """The number of a file's row, and which of its rooms it is: the longest pattern that fits."""
-        fits = [(len(room), i, room) for i, (rooms, _) in enumerate(self.rows) for room in rooms if is_of(file, room)]
-        return max(fits)[1:] if fits else (None, None)
+        if file not in self.row_of:
+            fits = [(len(room), i, room) for i, (rooms, _) in enumerate(self.rows) for room in rooms if is_of(file, room)]
+            self.row_of[file] = max(fits)[1:] if fits else (None, None)
+        return self.row_of[file]
 
     def allows(self, file, name, homes):
         """May the file use this name, which these files define?"""
@@ -109,9 +111,9 @@ def preprocessed(spine, flags, seen):
 # ---- Definitions and declarations -------------------------------------------------------------------------------------------------
 
 OPEN, CLOSE, TAGS = set('([{'), set(')]}'), {'struct', 'union', 'enum'}
-WORDS = set('''auto bool break case char class const constexpr continue decltype default delete do double else enum extern false float for goto
-    if inline int long namespace new noexcept nullptr operator private public register return short signed sizeof static static_assert struct
-    switch template this true typedef typename union unsigned using void volatile while'''.split())
+WORDS = set('''auto bool break case char class const constexpr continue decltype default delete do double else enum extern false float
+    for goto if inline int long namespace new noexcept nullptr operator private public register return short signed sizeof static
+    static_assert struct switch template this true typedef typename union unsigned using void volatile while'''.split())
 NOT_TYPES = {'return', 'else', 'case', 'goto', 'do', 'sizeof', 'throw', 'new', 'delete', 'operator', 'typename'}
 QUALIFIERS = set('''const static inline volatile extern register typedef constexpr restrict __restrict __inline__ _Thread_local __shared__
     __device__ __host__ __global__ __constant__ __forceinline__ __grid_constant__'''.split())
@@ -187,7 +189,8 @@ class Names:
         for k in range(i + 1, len(self.item)):
             text = self.at(k)
             depth += (text in OPEN) - (text in CLOSE)
-            if depth < 0 or (text == ';' and not depth) or (text == '}' and not depth and self.at(k + 1) not in (',', ';', '[', ')')): return
+            if depth < 0 or (text == ';' and not depth): return
+            if text == '}' and not depth and self.at(k + 1) not in (',', ';', '[', ')'): return
             if text != ',' or depth: continue
             k += 1
             while self.at(k) in ('*', '&', 'const', '__restrict'): k += 1
