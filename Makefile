@@ -48,7 +48,7 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-ROOMS   = checkpoint cpu cuda diagnose families formats generate generate/grammar layers layers/deltanet layers/attention layers/mlp layers/moe model run run/cpu \
+ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar layers layers/deltanet layers/attention layers/mlp layers/moe model run run/cpu \
           run/cuda session text
 LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
 PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_family.c text/chat_marks.c
@@ -187,7 +187,7 @@ sanitize:
 # by the clock. TSan dislikes the address space of newer kernels
 threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
-	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_requests %/test_runner %/test_serve,$$(TESTS))'
+	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_parts %/test_requests %/test_runner %/test_serve,$$(TESTS))'
 
 # make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang)
 # So arithmetic, formats, checkpoints, sessions, answers and texts; of the program one conversation. What a test is about beside these,

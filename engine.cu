@@ -79,6 +79,7 @@ static double seconds(void) {
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
 #include "checkpoint/config.c"
+#include "model/part.c"
 #include "model/model.c"
 #include "model/quantization_mix.c"
 #include "checkpoint/estimate.c"
@@ -120,6 +121,7 @@ static double seconds(void) {
 #include "checkpoint/pooling.c"
 #include "model/open.c"
 #include "diagnose/diagnose.h"
+#include "model/parts.c"
 #include "diagnose/synthetic.c"
 #include "text/calls.c"
 
@@ -131,6 +133,7 @@ static double seconds(void) {
 #include "run/meeting.c"
 #include "run/slot.c"
 #include "run/cpu/forward.c"
+#include "run/group.c"
 #ifdef __CUDACC__
 #include "run/cuda/resident.cu"
 #include "run/cuda/step.cu"

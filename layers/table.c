@@ -114,6 +114,16 @@ static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
     shape_widen(&largest->residual, &l->residual, residual_fields, RESIDUAL_FIELD_COUNT);
 }
 
+/* The first number of a sublayer that so many ranks cannot divide; NULL: there is none. */
+static const char *sublayer_indivisible(const sublayer *l, int ranks, int *value) {
+    return shape_indivisible(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count, ranks, value);
+}
+
+/* Gives a sublayer, whose tensors are a rank's share, the shape of that. */
+static void sublayer_divide(sublayer *l, int ranks) {
+    shape_divide(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count, ranks);
+}
+
 /* What a sublayer asks of an executor. */
 static feature_set sublayer_features(const sublayer *l) {
     const feature_set all = shape_features(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count) |
