@@ -175,6 +175,7 @@ enum {
 #include "layers/deltanet/prefill.cu"
 #include "layers/deltanet/prefill_scan.cu"
 #include "layers/deltanet/prefill_launch.cu"
+#include "layers/attention/chunks.c"
 #include "layers/attention/decode.cu"
 #include "layers/attention/decode_chunk.cu"
 #include "layers/attention/decode_fast.cu"

@@ -60,7 +60,7 @@ static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     size_t heads = TRY_PROMPT * (size_t)s->value_heads, channels = TRY_PROMPT * (size_t)deltanet_channels(s);
     rms_norm(w->u, w->x, m->layers[TRY_DELTANET].mixer.norm, TRY_PROMPT, m->c.hidden, m->c.eps);
     stage_in_proj(t->cpu->at.runner->threads, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->u, TRY_PROMPT, job->raw, job->z, job->b,
-                       job->a, job->limbs);
+                  job->a, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0);
     try_compare(t, g->raw, job->raw, NULL, channels);
@@ -126,35 +126,36 @@ static void try_prefill_deltanet(selftest *t, int position, int extremes) {
 static void try_prefill_attention(selftest *t, int position) {
     mote_session *c = t->cpu;
     attention_job *job = &c->at.runner->s.jobs.attention;
-    const attention_shape *s = job->shape;
-    const attention_weights *w = &c->m->layers[TRY_ATTENTION].mixer.w.attention;
+    const attention_weights *w = &c->m->layers[t->attention].mixer.w.attention;
+    const attention_shape *s = &w->shape;
     size_t qg = TRY_PROMPT * (size_t)(s->heads * attention_q_size(s)), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
     attention_prefill_job g;
     attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
-    rms_norm(c->at.runner->s.u, c->at.runner->s.x, c->m->layers[TRY_ATTENTION].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
+    rms_norm(c->at.runner->s.u, c->at.runner->s.x, c->m->layers[t->attention].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
     stage_qkv(c->at.runner->threads, w, c->at.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, job->limbs);
     try_poison(t);
-    try_prefill_layer(t, 1u << STAGE_QKV, TRY_ATTENTION, position);
+    try_prefill_layer(t, 1u << STAGE_QKV, t->attention, position);
     try_compare(t, g.qg, job->qg, NULL, qg);
     try_compare(t, g.k, job->k_new, NULL, kv);
     try_compare(t, g.v, job->v_new, NULL, kv);
     try_row(t, 1e-3, "prefill norm_qkv");
+    job->shape = s;
     job->w = w;
     job->T = TRY_PROMPT;
     job->position = position;
     job->kv_only = 0;
-    job->k = c->at.state[TRY_ATTENTION].attention.k;
-    job->v = c->at.state[TRY_ATTENTION].attention.v;
+    job->k = c->at.state[t->attention].attention.k;
+    job->v = c->at.state[t->attention].attention.v;
     rotary_angles(job->angles, position, TRY_PROMPT, s->rotary_dim, job->w->frequencies, s->rope_scale);
     stage_rope_attend(c->at.runner->threads, job);
     stage_out(c->at.runner->threads, job, c->at.runner->s.x);
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */
         t->g->layers.attention.prefill_warps = warps;
         try_put(t, t->g->prefill.x, c->at.runner->s.hidden, TRY_PROMPT * (size_t)s->hidden * sizeof(float));
-        try_prefill_layer(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, TRY_ATTENTION, position);
+        try_prefill_layer(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, t->attention, position);
         try_prefill_x(t);
-        try_row(t, 2e-2, "prefill rope_attend and out, KV %s, position %d, %d warps", kv_names[job->kv], position, warps);
+        try_row(t, 2e-2, "prefill rope_attend and out, KV %s, position %d, window %d, %d warps", kv_names[job->kv], position, s->window, warps);
     }
 }
 
@@ -256,9 +257,11 @@ static void try_prefill_normed_mlp(selftest *t) {
 static void try_prefill(selftest *t) {
     if (t->code || !t->g->prefill.rows) return;
     for (int i = 0; i < 3 && try_has(t, LAYER_DELTANET); i++) try_prefill_deltanet(t, i ? 37 : 0, i > 1);
-    try_fill_kv(t);
-    try_prefill_attention(t, 0);
-    try_prefill_attention(t, 421);
+    for (t->attention = try_first_attention(t); t->attention <= TRY_ATTENTION; t->attention++) {
+        try_fill_kv(t);
+        try_prefill_attention(t, 0);
+        try_prefill_attention(t, 421);
+    }
     for (int agreeing = 0; agreeing < 2 && try_has(t, LAYER_MOE); agreeing++) try_prefill_moe(t, agreeing);
     if (try_has(t, LAYER_MLP)) try_prefill_mlp(t);
     if (try_has(t, LAYER_MLP)) try_prefill_normed_mlp(t);

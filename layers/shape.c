@@ -18,16 +18,16 @@
     /* name            CPU step prefill  "layer 3: ... are not supported on a GPU" */                                                 \
     X(OUTPUT_GATE,      1,  1,  1,       "output gates of attention")                                                                \
     X(QK_NORM,          1,  1,  1,       "norms of queries and keys")                                                                \
-    X(WINDOW,           1,  0,  0,       "sliding windows")                                                                          \
-    X(SINKS,            1,  0,  0,       "attention sinks")                                                                          \
-    X(LIMIT,            1,  0,  0,       "clamped activations")                                                                      \
-    X(ALPHA,            1,  0,  0,       "activations with an alpha")                                                                \
-    X(BIAS,             1,  0,  0,       "biases")                                                                                   \
+    X(WINDOW,           1,  1,  1,       "sliding windows")                                                                          \
+    X(SINKS,            1,  1,  1,       "attention sinks")                                                                          \
+    X(LIMIT,            1,  1,  1,       "clamped activations")                                                                      \
+    X(ALPHA,            1,  1,  1,       "activations with an alpha")                                                                \
+    X(BIAS,             1,  1,  1,       "biases")                                                                                   \
     X(NO_ROPE,          1,  1,  1,       "queries and keys that are not rotated")                                                    \
     X(SHARED_EXPERT,    1,  1,  1,       "shared experts")                                                                           \
     X(WEIGHTS_OF_ALL,   1,  1,  1,       "router weights that are shares of all experts")                                            \
-    X(NORM_AFTER,       1,  0,  1,       "norms after mixers and FFNs")                                                              \
-    X(RESIDUAL_SCALE,   1,  0,  1,       "scaled residuals")                                                                         \
+    X(NORM_AFTER,       1,  1,  1,       "norms after mixers and FFNs")                                                              \
+    X(RESIDUAL_SCALE,   1,  1,  1,       "scaled residuals")                                                                         \
     X(UNLIKE_EXPERTS,   1,  0,  0,       "experts of different dtypes")                                                              \
     X(UNLIKE_GATE_UP,   1,  0,  0,       "a gate_proj and an up_proj of different dtypes")
 

@@ -40,7 +40,7 @@ static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
    after that x = x scale. */
 #define RESIDUAL_FIELDS(X)                                                                                                           \
     X(int, normed_after, MAX,  SET(NORM_AFTER),     "")                                                                              \
-    X(int, scaled,       NONE, SET(RESIDUAL_SCALE), "")
+    X(int, scaled,       MAX,  SET(RESIDUAL_SCALE), "")
 SHAPE(RESIDUAL, residual)
 
 #define X(NAME, name) name##_shape name;

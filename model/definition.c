@@ -146,7 +146,7 @@ static void define_text(definition *d, const int32_t *ids, int T, double *logits
 }
 
 /* The same of a model that has read nothing, and nobody looks on. 0: there is not enough memory. */
-static int definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
+static inline int definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
     definition d;
     if (!definition_open(&d, m, T)) return 0;
     define_text(&d, ids, T, logits, mtp_logits);

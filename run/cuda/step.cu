@@ -89,7 +89,8 @@ static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, floa
                      .offset = offset,
                      .state_only = state_only,
                      .x = x,
-                     .eps = m->c.eps};
+                     .eps = m->c.eps,
+                     .hidden = m->c.hidden};
     layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
 }
 
