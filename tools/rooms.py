@@ -30,7 +30,7 @@ class Table:
     def __init__(self, text):
         self.rows = []
         for line in text.split(HEADING + '\n', 1)[1].split('\n\n    ', 1)[1].split('\n\n')[0].split('\n')[1:]:
-            rooms, _, uses = line.strip().partition('  ')
+            rooms, _, uses = line.partition(':')
             self.rows.append((rooms.split(), uses.split()))
         self.used, self.row_of = set(), {}
 
