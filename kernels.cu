@@ -35,7 +35,10 @@
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #endif
 
-enum { STEP_ROWS = 4 };          /* token rows that the kernels of a step take at once; longer blocks are taken in turns of so many */
+enum {
+    STEP_ROWS = 4,               /* token rows that the kernels of a step take at once; longer blocks are taken in turns of so many */
+    PASS_ROWS_MAX = 64           /* token rows of a pass of several sessions */
+};
 static_assert(MOTE_ROWS_MAX % STEP_ROWS == 0, "a block that may be kept in part is whole turns");
 
 /* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
