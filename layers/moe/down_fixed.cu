@@ -143,12 +143,12 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
 
 /* Items of several rows in flight. Of four bits, so many that the usual number of active experts fills whole rounds, if a warp has
    one k block of each: 17 with two rows, 25 with three, 32 with four. Eight of them ptxas keeps in registers for compute
-   capability 9.0 alone. */
+   capability 9.0 alone. Three rows of FP8 by row, whose scales take registers, are as four bits: six items spill. */
 template <class F, int WARP_K_BLOCKS, int ROWS> constexpr int gpu_down_deep() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
     if (F::lane == 8 && ROWS == 4) return 8;
 #endif
-    return WARP_K_BLOCKS == 4 ? 8 : WARP_K_BLOCKS == 1 && F::lane == 8 && ROWS == 3 ? 5 : 6;
+    return WARP_K_BLOCKS == 4 ? 8 : WARP_K_BLOCKS == 1 && (F::lane == 8 || F::by_row) && ROWS == 3 ? 5 : 6;
 }
 
 /* Two to four token rows (exactly ROWS). Grid as above. There are up to 1 + TOP_K ROWS active experts; a warp keeps DEEP
