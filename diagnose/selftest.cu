@@ -277,7 +277,9 @@ static void try_embed(selftest *t, int T) {
     float *x = t->cpu->at.runner->s.x;
     int32_t ids[STEP_ROWS];
     try_tokens(t, (uint64_t)T, ids, T);
-    embed(&m->embed_tokens, ids, T, x);
+    token_row *rows = t->cpu->at.runner->s.table;
+    text_rows(rows, ids, T, 0, 0);
+    embed(&m->embed_tokens, rows, T, x);
     const gpu_form form = gpu_form_of(&t->gpu->at, T);
     gpu_record_step(&form, try_begin(t, 1u << STAGE_EMBED, 0, 0, ids, T), GPU_NO_LOGITS);
     try_end(t);

@@ -135,6 +135,13 @@ typedef struct walk_part {
 /* A block's part of the rows. */
 typedef struct walk_rows { const float *x; int T, position, replay; } walk_rows;
 
+/* Their table: text. */
+static const token_row *walk_table(mote_session *s, const walk_rows *r) {
+    text_rows(s->rows - 1, NULL, r->T + 1, r->position - 1, 0);
+    for (int t = 0; t < r->T; t++) s->rows[t].id = 0;
+    return s->rows;
+}
+
 #ifdef __CUDACC__
 static void gpu_values(const mote_session *s, const layer *l, const float **at) {
     const layer_gpus *g = &s->at.runner->gpu->layers;
@@ -165,16 +172,10 @@ static int gpu_normalise(mote_session *s, const deltanet_shape *d, int T, float 
 
 /* The kernels of a step, of one part of it: *at is where the rows are on the GPU. */
 static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, const float **at, mote_error *err) {
-    static const int32_t none[MOTE_ROWS_MAX] = {0};
     const mote_model *m = s->m;
     struct gpu_runner *g = s->at.runner->gpu;
     float *x = i == m->c.layers ? g->mtp_x : g->x;
-    block b;
-    memset(&b, 0, sizeof b);
-    b.ids = none;
-    b.T = r->T;
-    b.position = r->position;
-    b.replay = r->replay;
+    const block b = {.rows = walk_table(s, r), .T = r->T, .replay = r->replay};
     int code = slot_copy(&s->at, x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float), err);
     if (!code) code = gpu_enter(&s->at, err);
     if (code) return code;
@@ -215,7 +216,8 @@ static void cpu_part(mote_session *s, int i, const layer *l, const walk_rows *r,
     memcpy(w->x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float));
     *at = i >= 0 ? w->x : got;
     if (i >= 0) {
-        const token_sequence rows = sequence_of(&s->at, 0, r->T, r->position, r->replay);
+        const token_sequence rows = sequence_of(&s->at, 0, r->T, r->replay);
+        table_put(s->at.runner, 0, 0, walk_table(s, r), r->T);
         run_layer(s->at.runner, l, i, &rows, 1, 0);
         return;
     }

@@ -17,6 +17,7 @@ typedef struct run_options {
 
 /* Scratch of a pass on the CPU. */
 typedef struct scratch {
+    token_row *table;                                       /* [chunk] of the pass, or of the MTP layer's after it */
     float *x, *u, *hidden;                                  /* [chunk][hidden] */
     float *mtp_in;                                          /* [chunk][2 hidden] */
     float *head_in, **head_out;                             /* [chunk][hidden] in mtp_in's place: rows of which logits are wanted;
@@ -59,12 +60,13 @@ typedef struct slot {
 
 /* Token rows to compute. */
 typedef struct block {
-    const int32_t *ids;          /* [T] */
-    int T, position;             /* rows; tokens before them */
+    const token_row *rows;       /* [T] the next ones of its session; rows[-1]: the one before them, of which the MTP layer takes the
+                                    position, unless they begin at index 0 */
+    int T;
     int replay;                  /* rows of the block before that are in the timeline, and in the states only as a log */
     int last;                    /* the logits after the last row are wanted later on */
     float *logits;               /* to be filled with [T][vocab]; NULL: only the last row's, into the slot */
-    float *mtp_logits;           /* to be filled with those of all rows but the one at position 0; NULL: not wanted */
+    float *mtp_logits;           /* to be filled with those of all rows but the one of index 0; NULL: not wanted */
     float *residual;             /* [residual_rows][hidden] in host memory, to be filled with x after the last layer, of the last so many */
     int residual_rows;           /* rows; 0: not wanted */
 } block;
@@ -75,8 +77,8 @@ enum request_kind { REQUEST_FORWARD, REQUEST_DRAFT, REQUEST_STEP, REQUEST_CYCLE,
 typedef struct pass_request {
     enum request_kind kind;
     slot *s;
-    const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT: after its first token, not computed yet; STEP, CYCLE: its
-                                    position is that of the token, nothing is computed yet; CYCLE: ids NULL: those that were drafted */
+    const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT: after its first token, not computed yet; STEP, CYCLE: its first
+                                    row is the token's, nothing is computed yet; CYCLE: no ids: those that were drafted */
     const mote_sampling *sampling;                          /* STEP, CYCLE */
     int drafts;                  /* DRAFT: at most; CYCLE: for the next pass */
     int32_t *ids;                /* DRAFT: [drafts]; STEP: [1]; CYCLE: as executor.cycle */
@@ -123,14 +125,14 @@ typedef struct executor {
     int (*prompt)(slot *s, const block *b, const block_watch *watch, mote_error *err);
     int (*commit_state)(slot *s, const block *b, mote_error *err);
                                                             /* forward() of a block that is dropped; what was prepared stays */
-    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, float *sure, mote_error *err);   /* after b->ids[0], not computed yet;
+    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, float *sure, mote_error *err);   /* after b's first, not computed yet;
                                                                NULL: by pass() */
     int (*logits)(slot *s, mote_error *err);                /* brings them here */
     int (*copy)(slot *s, void *to, const void *from, size_t n, mote_error *err);       /* to or from the slot's memory; from the model's */
     int (*clear)(slot *s, mote_error *err);                 /* the recurrent state */
     int (*finish)(slot *s, mote_error *err);                /* waits for all that was asked for */
     int (*prepare)(slot *s, mote_error *err);               /* before an answer: what would cost time in its middle */
-    /* Sampling on the device; NULL: there is none. b: its position is that of the token, nothing is computed yet. */
+    /* Sampling on the device; NULL: there is none. b: its first row is the token's, nothing is computed yet. */
     int (*can_sample)(const slot *s, const mote_sampling *p);
     int (*step)(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err);
     int (*cycle)(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err);

@@ -68,8 +68,10 @@ static int feed_prompt(const feeding *f, const int32_t *ids, block *b, mote_erro
     prompt_scores *scores = f->to.scores;
     block_watch watch = {.user = (void *)f, .layer = feed_layer, .logits = scores ? feed_scores : NULL,
                          .rows = scores ? scores->rows : NULL, .rows_most = SCORED_ROWS};
+    int code = s->accepted ? timeline_commit_state(s, err) : MOTE_OK;
+    if (code) return code;
     *b = feed_next(f, ids, (size_t)s->at.runner->on->prompt_rows(&s->at, s->count, f->count - f->done));
-    int code = timeline_prompt(s, b, &watch, err);
+    code = timeline_prompt(s, b, &watch, err);
     if (code == MOTE_ECANCELLED) return fail(err, code, "cancelled after %zu of %zu tokens", f->done, f->count);
     return code;
 }

@@ -45,6 +45,7 @@ struct mote_session {
     mote_session_options o;      /* with defaults filled in */
     slot at;                     /* on its runner */
     int32_t *tokens;             /* [context] */
+    token_row *rows;             /* [most rows of a block] the table of the block that is computed next; before them rows[-1] */
     int count;                   /* tokens of the timeline */
     int block_at;                /* those before the block computed last */
     int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
@@ -144,6 +145,7 @@ static int session_has_mtp(const mote_model *m, const mote_session_options *o) {
 static size_t layout_session(float *base, mote_session *s) {
     const size_t vocab = (size_t)s->m->c.vocab;
     layout l = layout_from(base);
+    s->rows = (token_row *)(void *)layout_alloc(&l, (size_t)(max_int(s->o.chunk, PASS_ROWS_MAX) + 1) * sizeof *s->rows / sizeof(float)) + 1;
     s->tokens = (int32_t *)(void *)layout_alloc(&l, (size_t)s->o.context);
     s->sorted = layout_alloc(&l, vocab);
     s->heap = (int32_t *)(void *)layout_alloc(&l, vocab);

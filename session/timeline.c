@@ -49,14 +49,22 @@ static void timeline_drop(mote_session *s) {
     s->pending = s->accepted = 0;
 }
 
-static block timeline_block(const mote_session *s, const int32_t *ids, int T) {
+/* T tokens after the timeline, as rows of the session's table: the block is computed before another one is built. ids NULL: the device
+   has them, or chooses them. */
+static block timeline_block(mote_session *s, const int32_t *ids, int T) {
     block b;
     memset(&b, 0, sizeof b);
-    b.ids = ids;
+    text_rows(s->rows - 1, NULL, 1, s->count - 1, 0);
+    text_rows(s->rows, ids, T, s->count, 0);
+    b.rows = s->rows;
     b.T = T;
-    b.position = s->count;
     b.replay = s->accepted;
     return b;
+}
+
+/* The tokens of the rows that are computed, after the timeline. */
+static void timeline_tokens(mote_session *s, const block *b) {
+    for (int t = 0; t < b->T; t++) s->tokens[s->count + t] = b->rows[t].id;
 }
 
 /* Computes a block of at most session_rows rows, which begins where the timeline ends. The rows are not part of it until timeline_keep. */
@@ -64,7 +72,7 @@ static int timeline_compute(mote_session *s, const block *b, mote_error *err) {
     int code = runner_refuses(s->at.runner, err);
     if (code) return code;
     code = slot_forward(&s->at, b, err);
-    memcpy(s->tokens + s->count, b->ids, (size_t)b->T * sizeof *b->ids);
+    timeline_tokens(s, b);
     timeline_computed(s, b->T);
     return code;
 }
@@ -97,15 +105,12 @@ static int timeline_commit_state(mote_session *s, mote_error *err) {
     return code;
 }
 
-/* Computes a block as a part of a prompt, and makes it part of the timeline, where that ends. */
-static int timeline_prompt(mote_session *s, block *b, const block_watch *watch, mote_error *err) {
-    int code = s->accepted ? timeline_commit_state(s, err) : MOTE_OK;
-    if (code) return code;
-    b->replay = 0;                                          /* nothing is left to repeat */
+/* Computes a block as a part of a prompt, and makes it part of the timeline, where that ends; nothing is left to repeat: b->replay is 0. */
+static int timeline_prompt(mote_session *s, const block *b, const block_watch *watch, mote_error *err) {
     s->valid = s->count;                                    /* KV rows after the end are overwritten */
-    code = slot_prompt(&s->at, b, watch, err);
+    int code = slot_prompt(&s->at, b, watch, err);
     if (code) return code;
-    memcpy(s->tokens + s->count, b->ids, (size_t)b->T * sizeof *b->ids);
+    timeline_tokens(s, b);
     timeline_computed(s, b->T);
     s->count += b->T;
     s->valid = s->block_at = s->generated_from = s->count;

@@ -44,7 +44,7 @@ typedef struct attention_state { void *k, *v; } attention_state;       /* KV cac
 typedef struct attention_job {
     const attention_shape *shape;
     const attention_weights *w;
-    int T, position;             /* rows of this block, or of all blocks; position of the first */
+    int T, position;             /* rows of this block, or of all blocks; index of the first */
     float *angles;               /* [T][rotary_dim] */
     float *qg;                   /* [T][heads][attention_q_size] */
     int kv_only;                 /* only KV rows are wanted, there is no qg */
@@ -309,7 +309,7 @@ static void attention_mix(const token_rows *rows, const token_sequence *of, cons
     const size_t first = (size_t)of->first, heads = first * (size_t)s->heads, kv = first * (size_t)(s->kv_heads * s->head_dim);
     attention_job job = *all;
     job.T = of->T;
-    job.position = of->position;
+    job.position = rows->table[of->first].index;
     job.k = state->k;
     job.v = state->v;
     job.qg += heads * (size_t)attention_q_size(s);

@@ -54,7 +54,7 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     memset(&p, 0, sizeof p);
     p.shape = *s;
     p.T = r->T;
-    p.position = r->position;
+    p.position = r->index;
     p.qg = job.qg;
     p.k_new = job.k;
     p.v_new = job.v;

@@ -14,6 +14,7 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     const capacity most = capacity_of(&r->o, r->o.context);
     const size_t rows = (size_t)most.rows * (size_t)m->c.hidden, drafts = r->one_slot ? 1 : (size_t)cpu_pass_rows(r);
     scratch *s = &r->s;
+    s->table = (token_row *)(void *)layout_alloc(l, (size_t)most.rows * sizeof(token_row) / sizeof(float));
     s->x = layout_alloc(l, rows);
     s->u = layout_alloc(l, rows);
     s->hidden = layout_alloc(l, rows);
@@ -80,6 +81,7 @@ static void cpu_slot_close(slot *s) {
 static void run_layer(mote_runner *r, const layer *l, int i, const token_sequence *of, int n, int state_only) {
     token_rows rows;
     rows.threads = r->threads;
+    rows.table = r->s.table;
     rows.T = of[n - 1].first + of[n - 1].T;
     rows.of = of;
     rows.count = n;
@@ -89,9 +91,17 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     layer_forward(&rows, l, i, &r->s.jobs);
 }
 
-static token_sequence sequence_of(const slot *s, int first, int T, int position, int replay) {
-    token_sequence q = {.first = first, .T = T, .position = position, .replay = replay, .states = s->state};
+static token_sequence sequence_of(const slot *s, int first, int T, int replay) {
+    token_sequence q = {.first = first, .T = T, .replay = replay, .states = s->state};
     return q;
+}
+
+/* Puts T rows of sequence `sequence` into the runner's table, from row `first` on. */
+static void table_put(mote_runner *r, int first, int sequence, const token_row *rows, int T) {
+    for (int t = 0; t < T; t++) {
+        r->s.table[first + t] = rows[t];
+        r->s.table[first + t].sequence = sequence;
+    }
 }
 
 /* Logits of a row that cpu_head is to compute as its row number *n. */
@@ -106,13 +116,19 @@ static void cpu_head(mote_runner *r, const matrix *head, int n) {
     if (n) stage_head_rows(r->threads, head, r->s.head_in, n, r->s.head_out, r->s.limbs);
 }
 
-/* in = a row of the MTP layer's input: a token, and the final row of the token before it. */
-static void mtp_input(mote_runner *r, int32_t id, const float *final_row, float *in) {
+/* Row `to` of the MTP layer's table and of its input: it stands where `before` does, of which final_row is, and takes the token after
+   that, `next`. */
+static void mtp_put(mote_runner *r, int to, int sequence, const token_row *before, const token_row *next, const float *final_row) {
     const mote_model *m = r->m;
     const int hidden = m->c.hidden;
-    float *row = r->s.u;
-    embed(&m->embed_tokens, &id, 1, row);
-    rms_norm(in, row, m->mtp_norm_embedding, 1, hidden, m->c.eps);
+    float *in = r->s.mtp_in + (size_t)to * 2 * (size_t)hidden;
+    token_row *row = &r->s.table[to];
+    *row = *before;
+    row->sequence = sequence;
+    row->id = next->id;
+    row->embedding = next->embedding;
+    embed(&m->embed_tokens, row, 1, r->s.u);
+    rms_norm(in, r->s.u, m->mtp_norm_embedding, 1, hidden, m->c.eps);
     rms_norm(in + hidden, final_row, m->mtp_norm_hidden, 1, hidden, m->c.eps);
 }
 
@@ -125,20 +141,19 @@ static void mtp_forward(mote_runner *r, const token_sequence *of, int n, int row
 
 /* The rows of a block that the MTP layer takes: see run_mtp. */
 static int mtp_rows(const pass_request *q) {
-    return q->s->has_mtp ? q->b->T - (q->b->position == 0) : 0;
+    return q->s->has_mtp ? q->b->T - (q->b->rows->index == 0) : 0;
 }
 
-/* Their inputs, from row `to` of mtp_in on. hidden: the block's final rows. */
-static void mtp_inputs(const pass_request *q, const float *hidden, int to) {
+/* These of sequence `sequence`, from row `to` on. hidden: the block's final rows. */
+static void mtp_inputs(const pass_request *q, int sequence, const float *hidden, int to) {
     const block *b = q->b;
     const size_t size = (size_t)q->s->m->c.hidden;
     for (int t = b->T - mtp_rows(q); t < b->T; t++, to++)
-        mtp_input(q->s->runner, b->ids[t], t ? hidden + (size_t)(t - 1) * size : q->s->last_hidden,
-                  q->s->runner->s.mtp_in + (size_t)to * 2 * size);
+        mtp_put(q->s->runner, to, sequence, &b->rows[t - 1], &b->rows[t], t ? hidden + (size_t)(t - 1) * size : q->s->last_hidden);
 }
 
-/* The MTP layer for the rows just computed: the row of position p takes the token after it and the final row of p, and predicts
-   the token after that. So the rows are those of positions first-1 .. first+T-2, without -1. Its KV rows are kept for drafting;
+/* The MTP layer for the rows just computed: the row of index p takes the token after it and the final row of p, and predicts
+   the token after that. So the rows are those of indexes first-1 .. first+T-2, without -1. Its KV rows are kept for drafting;
    logits, when wanted, get one row for each. */
 static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequence *main_rows, int n) {
     const mote_model *m = r->m;
@@ -150,8 +165,8 @@ static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequenc
         const block *b = of[i]->b;
         const int T = mtp_rows(of[i]);
         if (!T) continue;
-        mtp_inputs(of[i], w->hidden + (size_t)main_rows[i].first * hidden, rows);
-        at[count++] = sequence_of(of[i]->s, rows, T, b->position + b->T - T - 1, b->replay);
+        mtp_inputs(of[i], count, w->hidden + (size_t)main_rows[i].first * hidden, rows);
+        at[count++] = sequence_of(of[i]->s, rows, T, b->replay);
         rows += T;
         wanted |= b->mtp_logits != NULL;
     }
@@ -207,10 +222,11 @@ static void cpu_forward_all(mote_runner *r, pass_request *const *of, int n) {
         slot *s = of[i]->s;
         const block *b = of[i]->b;
         if (b->replay) memcpy(s->last_hidden, slot_final_row(s, b->replay), hidden * sizeof(float));
-        at[i] = sequence_of(s, rows, b->T, b->position, b->replay);
-        embed(&m->embed_tokens, b->ids, b->T, w->x + (size_t)rows * hidden);
+        at[i] = sequence_of(s, rows, b->T, b->replay);
+        table_put(r, rows, i, b->rows, b->T);
         rows += b->T;
     }
+    embed(&m->embed_tokens, w->table, rows, w->x);
     for (int i = 0; i < m->c.layers; i++) run_layer(r, &m->layers[i], i, at, n, 0);
     for (int i = 0; i < n; i++) cpu_residual(r, of[i]->b, &at[i]);
     rms_norm(w->hidden, w->x, m->norm, rows, m->c.hidden, m->c.eps);
@@ -241,7 +257,7 @@ static int cpu_drafts_on(const pass_request *q, int i) {
     return q->drafts > i && *q->count == i && (!q->goes_on || !i || q->goes_on(q->user, i, q->sure));
 }
 
-/* ids of each request: what may follow its timeline and b->ids[0]. Each draft is the MTP layer's favourite, and its
+/* ids of each request: what may follow its timeline and the token of b. Each draft is the MTP layer's favourite, and its
    input for the next one, with its own final row in place of the model's. The KV rows it writes on the way, after the first, are of
    guesses: the block that runs next writes them anew. Draft i of all that want so many is one pass. */
 static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
@@ -257,9 +273,9 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
             const block *b = of[k]->b;
             if (!cpu_drafts_on(of[k], i)) continue;
             *of[k]->count = i + 1;
-            mtp_input(r, i ? of[k]->ids[i - 1] : b->ids[0], i ? w->hidden + (size_t)row[k] * hidden : slot_final_row(of[k]->s, b->replay),
-                      w->mtp_in + (size_t)rows * 2 * hidden);
-            at[rows] = sequence_of(of[k]->s, rows, 1, b->position - 1 + i, b->replay);
+            const token_row next = i ? text_after(b->rows, i, of[k]->ids[i - 1]) : *b->rows, before = i ? text_after(b->rows, i - 1, -1) : b->rows[-1];
+            mtp_put(r, rows, rows, &before, &next, i ? w->hidden + (size_t)row[k] * hidden : slot_final_row(of[k]->s, b->replay));
+            at[rows] = sequence_of(of[k]->s, rows, 1, b->replay);
             row[k] = rows++;
         }
         if (!rows) return;

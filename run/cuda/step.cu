@@ -327,11 +327,11 @@ static int gpu_log_left(slot *s, int replay, int T) {
 static void gpu_set_step(slot *s, const block *b, int replay) {
     struct gpu_runner *g = s->runner->gpu;
     step_parameters step = gpu_step_of(s);
-    step.position = b->position;
+    step.position = b->rows->index;
     step.accepted = b->replay;
     step.replay = replay;
     step.sequence = g->sequence;
-    for (int t = 0; t < b->T; t++) step.ids[t] = b->ids[t];
+    for (int t = 0; t < b->T; t++) step.ids[t] = b->rows[t].id;
     gpu_put(&g->q, gpu_put_step_kernel, g->step, &step);
 }
 
@@ -349,7 +349,7 @@ static void gpu_read_residual(slot *s, const block *b, const float *x) {
 /* Waits for the GPU only if it copies logits or rows to the host. */
 static int gpu_forward(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
-    const size_t vocab = (size_t)s->m->c.vocab, T = (size_t)b->T, skip = b->position == 0;
+    const size_t vocab = (size_t)s->m->c.vocab, T = (size_t)b->T, skip = b->rows->index == 0;
     if (b->T > STEP_ROWS) return gpu_forward_in_turn(s, b, err);
     int code = gpu_enter(s, err);
     if (code) return code;
@@ -411,7 +411,7 @@ static void gpu_sampling_of(const struct gpu_runner *g, const mote_sampling *sam
     to->seed = sampling->seed;
 }
 
-/* Queues the sampling of the token at b->position: sample_token makes it the first token of the next step and posts it. */
+/* Queues the sampling of the token of b's row: sample_token makes it the first token of the next step and posts it. */
 static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampling) {
     struct gpu_runner *g = s->runner->gpu;
     sampling_parameters parameters;
@@ -426,7 +426,7 @@ static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampli
     p.topk = g->topk;
     p.step = g->step;
     p.mailbox = g->mailbox;
-    p.position = b->position;
+    p.position = b->rows->index;
     p.accepted = b->replay;
     p.replay = gpu_log_left(s, b->replay, 1);
     g->sequence++;
@@ -440,7 +440,7 @@ static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, flo
     int code = gpu_enter(s, err);
     if (code || !k) return code;
     gpu_set_step(s, b, b->replay);
-    gpu_launch_cycle(s, 0, b->position, k);
+    gpu_launch_cycle(s, 0, b->rows->index, k);
     gpu_check(&g->q, cudaMemcpyAsync(drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, cudaMemcpyDefault, g->stream),
               "reading drafts");
     code = gpu_finish(s, err);
@@ -481,15 +481,15 @@ static __global__ void gpu_put_replay(step_parameters *to, int replay) {
     to->replay = replay;
 }
 
-/* A pass of b->T rows by the GPU alone. Their tokens are b->ids or, with NULL, the first ones of those in step_parameters; but one row
-   without ids is of the token that is chosen here. `drafts` are made for the next pass. ids: the first row's token, if it is
+/* A pass of b->T rows by the GPU alone. Their tokens are those of b or, without ids, the first ones of those in step_parameters; but one row
+   without id is of the token that is chosen here. `drafts` are made for the next pass. ids: the first row's token, if it is
    chosen here; then those that follow the accepted rows, *count of them; the last of these begins the next pass. */
 static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int drafts, int32_t *ids, int *count,
                      mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int one, code = gpu_enter(s, err);
     if (code) return code;
-    if (b->ids) {
+    if (b->rows->id >= 0) {
         sampling_parameters parameters;
         gpu_sampling_of(g, sampling, &parameters);
         gpu_set_sampling(s, &parameters);
@@ -503,7 +503,7 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
         if (replay < b->replay) gpu_put_replay<<<1, 1, 0, g->stream>>>(g->step, replay);
     }
     if (code) return code;
-    gpu_launch_cycle(s, b->T, b->position, drafts);
+    gpu_launch_cycle(s, b->T, b->rows->index, drafts);
     code = gpu_failed(&s->runner->gpu->q, err);
     return code ? code : mailbox_wait(s->runner, 0, ids + 1, count, err);
 }

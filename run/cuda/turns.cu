@@ -74,14 +74,14 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     memset(&turns, 0, sizeof turns);
     turns.to = g->table;
     turns.first = gpu_step_of(s);
-    turns.first.position = b->position;
+    turns.first.position = b->rows->index;
     turns.first.accepted = turns.first.replay = b->replay;
     turns.first.sequence = g->sequence;
     turns.T = b->T;
-    memcpy(turns.ids, b->ids, (size_t)b->T * sizeof *b->ids);
+    for (int t = 0; t < b->T; t++) turns.ids[t] = b->rows[t].id;
     int code = gpu_enter(s, err);
     if (code) return code;
-    cudaGraphExec_t graph = gpu_turns_graph(s, b->T, b->position, kind, -1);
+    cudaGraphExec_t graph = gpu_turns_graph(s, b->T, b->rows->index, kind, -1);
     gpu_put_turns<<<1, PASS_ROWS_MAX, 0, g->stream>>>(turns);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a block");
     if (b->logits)
