@@ -28,10 +28,15 @@ static void text_rows(token_row *to, const int32_t *ids, int T, int index, int l
     }
 }
 
+/* How far the position of a row of text lags behind its index. */
+static int row_lag(const token_row *r) {
+    return r->index - r->position[0];
+}
+
 /* The row of text n rows after r, which is one, too. */
 static token_row text_after(const token_row *r, int n, int32_t id) {
     token_row next;
-    text_rows(&next, &id, 1, r->index + n, r->index - r->position[0]);
+    text_rows(&next, &id, 1, r->index + n, row_lag(r));
     return next;
 }
 

@@ -41,13 +41,13 @@ static gpu_form gpu_form_of(const slot *s, int T) {
     gpu_form f;
     memset(&f, 0, sizeof f);
     f.r = s->runner;
-    f.T = T;
+    f.rows.T = T;
     f.has_mtp = s->has_mtp;
     if (T <= STEP_ROWS) return f;
-    f.sequences = gpu_turns_of(T);
-    f.T = f.sequences * STEP_ROWS;
-    f.in_turn = 1;
-    f.rows = T;
+    f.rows.sequences = gpu_turns_of(T);
+    f.rows.T = f.rows.sequences * STEP_ROWS;
+    f.rows.in_turn = 1;
+    f.dealt = T;
     return f;
 }
 
@@ -61,34 +61,32 @@ static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
 /* The drafts after these rows. */
 static gpu_form gpu_drafts_of(const gpu_form *f) {
     gpu_form one = *f;
-    if (!f->in_turn) return one;
-    one.T = 1;
-    one.sequences = one.in_turn = one.splits = one.rows = 0;
+    if (!f->rows.in_turn) return one;
+    one.rows.T = 1;
+    one.rows.sequences = one.rows.in_turn = one.rows.splits = one.dealt = 0;
     return one;
 }
 
 /* Of each row its sequence, for kernels; NULL: there is one. */
 static const uint8_t *gpu_sequence_of(const gpu_form *f) {
-    return f->sequences ? f->r->gpu->table->sequence_of : NULL;
+    return f->rows.sequences ? f->r->gpu->table->sequence_of : NULL;
 }
 
-/* T rows of x through layer i, the MTP layer after the others; offset: their first position minus that of the step. */
+/* T rows of x through layer i, the MTP layer after the others; offset: their first index minus that of the step. */
 static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, float *x, int offset, int state_only) {
     const struct gpu_runner *g = f->r->gpu;
     const mote_model *m = f->r->m;
     const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
-    gpu_rows rows = {.q = q,
-                     .T = T,
-                     .layer = i,
-                     .step = g->step,
-                     .sequences = f->sequences,
-                     .one_each = f->one_each || T == f->sequences,
-                     .in_turn = f->in_turn,
-                     .splits = f->splits,
-                     .slot = gpu_view_of(f->r),
-                     .offset = offset,
-                     .state_only = state_only,
-                     .x = x};
+    gpu_rows rows = f->rows;
+    rows.q = q;
+    rows.T = T;
+    rows.layer = i;
+    rows.step = g->step;
+    rows.one_each |= T == rows.sequences;
+    rows.slot = gpu_view_of(f->r);
+    rows.offset = offset;
+    rows.state_only = state_only;
+    rows.x = x;
     layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
 }
 
@@ -106,7 +104,7 @@ static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
     p.step = g->step;
     p.sequences = gpu_sequence_of(f);
-    p.in_turn = f->in_turn ? f->sequences : 0;
+    p.in_turn = f->rows.in_turn ? f->rows.sequences : 0;
     p.slot = gpu_view_of(f->r);
     p.hidden = g->captured.hidden;
     p.last_hidden = g->captured.last_hidden;
@@ -124,10 +122,10 @@ static void gpu_record_mtp(const gpu_form *f, gpu_queue *q, int logits) {
     struct gpu_runner *g = f->r->gpu;
     gpu_mtp_input p = gpu_mtp_input_of(f);
     gpu_set_mtp(m, q, 1);
-    gpu_mtp_start(q, &p, f->T);
-    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, f->T);
-    gpu_record_layer(f, q, m->c.layers, f->T, g->mtp_x, -1, !logits);
-    if (logits) gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, f->T, m->c.eps, g->mtp_logits);
+    gpu_mtp_start(q, &p, f->rows.T);
+    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, f->rows.T);
+    gpu_record_layer(f, q, m->c.layers, f->rows.T, g->mtp_x, -1, !logits);
+    if (logits) gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, f->rows.T, m->c.eps, g->mtp_logits);
     gpu_set_mtp(m, q, 0);
 }
 
@@ -137,7 +135,7 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
     const gpu_form form = gpu_drafts_of(after), *f = &form;
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
-    const int T = max_int(f->sequences, 1);
+    const int T = max_int(f->rows.sequences, 1);
     gpu_mtp_input p = gpu_mtp_input_of(f);
     gpu_sampling choice;
     memset(&choice, 0, sizeof choice);
@@ -145,7 +143,7 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
     p.x = g->mtp_x;
     p.norm = m->mtp_norm;
     choice.parameters = g->greedy;
-    choice.sequences = f->sequences;
+    choice.sequences = f->rows.sequences;
     choice.logits = g->draft_logits;
     choice.stride = (size_t)m->draft_head.rows;
     choice.T = T;
@@ -170,16 +168,16 @@ static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
     gpu_sampling p;
     memset(&p, 0, sizeof p);
     p.parameters = g->parameters;
-    if (f->in_turn) {
-        p.turns = f->sequences;
+    if (f->rows.in_turn) {
+        p.turns = f->rows.sequences;
     } else {
-        p.parameters_step = f->sequences > 0;
-        p.sequences = f->sequences;
+        p.parameters_step = f->rows.sequences > 0;
+        p.sequences = f->rows.sequences;
         p.sequence_of = gpu_sequence_of(f);
     }
     p.logits = g->logits;
     p.stride = (size_t)f->r->m->c.vocab;
-    p.T = f->T;
+    p.T = f->rows.T;
     p.n = known_vocab(f->r->m);
     p.topk = g->topk;
     p.step = g->step;
@@ -191,7 +189,7 @@ static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
 static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind) {
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
-    const int T = f->T;
+    const int T = f->rows.T;
     gpu_embedding p;
     memset(&p, 0, sizeof p);
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
@@ -203,7 +201,7 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     p.hidden = g->captured.hidden;
     p.last_hidden = f->has_mtp ? g->captured.last_hidden : NULL;
     q->layer = -1;
-    gpu_embed(q, &p, f->in_turn ? 1 : max_int(f->sequences, 1));
+    gpu_embed(q, &p, f->rows.in_turn ? 1 : max_int(f->rows.sequences, 1));
     for (int i = 0; i < m->c.layers; i++) {
         q->layer = i;
         gpu_record_layer(f, q, i, T, g->x, 0, 0);
@@ -225,9 +223,9 @@ static cudaGraphExec_t gpu_capture_form(const gpu_form *f, enum gpu_kind kind, i
     cudaGraphExec_t ready = NULL;
     if (!gpu_check(q, cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
         return NULL;
-    if (f->rows) gpu_split_step(f, q);
-    if (f->T) gpu_record_step(f, q, kind);
-    if (f->T && drafts >= 0) gpu_record_accept(f, q);
+    if (f->dealt) gpu_split_step(f, q);
+    if (f->rows.T) gpu_record_step(f, q, kind);
+    if (f->rows.T && drafts >= 0) gpu_record_accept(f, q);
     for (int i = 0; i < drafts; i++) gpu_record_draft(f, q, i, drafts);
     gpu_submit(q);
     cudaError_t status = cudaStreamEndCapture(q->stream, &graph);
@@ -327,7 +325,8 @@ static int gpu_log_left(slot *s, int replay, int T) {
 static void gpu_set_step(slot *s, const block *b, int replay) {
     struct gpu_runner *g = s->runner->gpu;
     step_parameters step = gpu_step_of(s);
-    step.position = b->rows->index;
+    step.index = b->rows->index;
+    step.lag = row_lag(b->rows);
     step.accepted = b->replay;
     step.replay = replay;
     step.sequence = g->sequence;
@@ -426,9 +425,10 @@ static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampli
     p.topk = g->topk;
     p.step = g->step;
     p.mailbox = g->mailbox;
-    p.position = b->rows->index;
-    p.accepted = b->replay;
-    p.replay = gpu_log_left(s, b->replay, 1);
+    p.next.index = b->rows->index;
+    p.next.lag = row_lag(b->rows);
+    p.next.accepted = b->replay;
+    p.next.replay = gpu_log_left(s, b->replay, 1);
     g->sequence++;
     gpu_sample(&g->q, KERNEL_SAMPLE_TOKEN, &p, sample_token);
     gpu_submit(&g->q);
