@@ -21,13 +21,27 @@ static void try_poison(selftest *t) {
     gpu_check(q, cudaMemsetAsync(t->g->prefill.scratch, 0xff, t->g->prefill.scratch_bytes, q->stream), "poisoning");
 }
 
+/* The table of rows after `position` others: text, and from row 20 on a picture of four rows and five columns. */
+static const token_row *try_prefill_table_of(selftest *t, int position) {
+    token_row *rows = t->gpu->rows;
+    text_rows(rows - 1, NULL, TRY_PROMPT + 1, position - 1, 0);
+    for (int i = 0; i < 20; i++) {
+        rows[20 + i].position[0] = position + 20;
+        rows[20 + i].position[1] = position + 20 + i / 5;
+        rows[20 + i].position[2] = position + 20 + i % 5;
+    }
+    return rows;
+}
+
 /* Some stages of a layer over the rows in prefill's x. */
 static void try_prefill_layer(selftest *t, unsigned stages, int index, int position) {
     if (t->code) return;
     t->gpu->count = position;
     prefill_rows r = prefill_rows_of(&t->gpu->at, TRY_PROMPT, t->gpu->count);
+    const block b = {.rows = try_prefill_table_of(t, position), .T = TRY_PROMPT};
     r.layer = index;
     r.stages = stages;
+    prefill_send(t->g, &b, r.stream);
     gpu_check(&t->g->q, layer_run_prefill(&r, &t->gpu->m->layers[index], &t->g->layers, &t->gpu->at.state[index]), "prefill");
     t->gpu->count = 0;
     t->code = gpu_finish(&t->gpu->at, t->err);
@@ -127,11 +141,11 @@ static void try_prefill_attention(selftest *t, int position) {
     try_row(t, 1e-3, "prefill norm_qkv");
     job->w = w;
     job->T = TRY_PROMPT;
-    job->position = position;
+    job->index = position;
     job->kv_only = 0;
     job->k = c->at.state[TRY_ATTENTION].attention.k;
     job->v = c->at.state[TRY_ATTENTION].attention.v;
-    rotary_angles(job->angles, position, TRY_PROMPT, s->rotary_dim, job->w->frequencies, s->rope_scale);
+    attention_angles(w, try_prefill_table_of(t, position), TRY_PROMPT, job->angles);
     stage_rope_attend(c->at.runner->threads, job);
     stage_out(c->at.runner->threads, job, c->at.runner->s.x);
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */

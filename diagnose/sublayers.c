@@ -311,8 +311,10 @@ static int walk_sublayer(const walk *w, int i, int half, double *x, int T, defin
     defining.user = &to;
     for (to.t = 0; to.t < T; to.t++) {
         double *row = x + (size_t)to.t * (size_t)hidden;
+        token_row r;
+        text_rows(&r, NULL, 1, to.t, 0);
         if (half) define_ffn(l, row);
-        else define_mixer(l, state, row);
+        else define_mixer(l, &r, state, row);
     }
     defining.watch = NULL;
     for (int c = 0; c < w->count && !code; c++) code = walk_blocks(w, c, &p, &r);
@@ -361,13 +363,20 @@ static int walk_parts(walk *w) {
     const mote_model *m = w->m;
     const size_t hidden = (size_t)m->c.hidden;
     double *x = defined_array((size_t)w->T * hidden);
+    token_row r;
     int code = MOTE_OK;
     w->got = (float *)defined_array((size_t)w->T * (hidden + (size_t)m->c.vocab));
-    for (int t = 0; t < w->T; t++) define_embedding(m, w->ids[t], x + (size_t)t * hidden);
+    for (int t = 0; t < w->T; t++) {
+        text_rows(&r, &w->ids[t], 1, t, 0);
+        define_embedding(m, &r, x + (size_t)t * hidden);
+    }
     for (int i = 0; i < m->c.layers && !code; i++) code = walk_layer(w, i, x, w->T);
     if (!code) code = walk_head(w, x);
     if (!m->has_mtp || w->T < 2 || code) return code;
-    for (int t = 0; t + 1 < w->T; t++) define_mtp_input(m, w->ids[t + 1], x + (size_t)t * hidden, x + (size_t)t * hidden);
+    for (int t = 0; t + 1 < w->T; t++) {
+        text_rows(&r, &w->ids[t + 1], 1, t + 1, 0);
+        define_mtp_input(m, &r, x + (size_t)t * hidden, x + (size_t)t * hidden);
+    }
     return walk_layer(w, m->c.layers, x, w->T - 1);
 }
 

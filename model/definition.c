@@ -12,11 +12,11 @@ static void define_layer_state(const layer *l, int tokens, defined_state *state)
     if (l->mixer.kind == LAYER_ATTENTION) attention_define_state(&l->mixer.w.attention.shape, tokens, &state->attention);
 }
 
-/* x[hidden] through a layer, for one token: its mixer, its FFN. */
-static void define_mixer(const layer *l, defined_state *state, double *x) {
+/* x[hidden] through a layer, for one token, row r of a table: its mixer, its FFN. */
+static void define_mixer(const layer *l, const token_row *r, defined_state *state, double *x) {
     defining.kind = layer_kind_names[l->mixer.kind];
     if (l->mixer.kind == LAYER_DELTANET) deltanet_define(&l->mixer.w.deltanet, &state->deltanet, x);
-    if (l->mixer.kind == LAYER_ATTENTION) attention_define(&l->mixer.w.attention, &state->attention, x);
+    if (l->mixer.kind == LAYER_ATTENTION) attention_define(&l->mixer.w.attention, &state->attention, r->position, x);
 }
 
 static void define_ffn(const layer *l, double *x) {
@@ -25,15 +25,15 @@ static void define_ffn(const layer *l, double *x) {
     if (l->ffn.kind == LAYER_MLP) mlp_define(&l->ffn.w.mlp, x);
 }
 
-static void define_layer(const layer *l, defined_state *state, double *x) {
-    define_mixer(l, state, x);
+static void define_layer(const layer *l, const token_row *r, defined_state *state, double *x) {
+    define_mixer(l, r, state, x);
     define_ffn(l, x);
 }
 
-static void define_embedding(const mote_model *m, int32_t id, double *x) {
+static void define_embedding(const mote_model *m, const token_row *r, double *x) {
     float *row = (float *)defined_array((size_t)m->c.hidden);
-    matrix_floats(&m->embed_tokens, id, 0, m->c.hidden, row);
-    for (int i = 0; i < m->c.hidden; i++) x[i] = (double)row[i];
+    matrix_floats(&m->embed_tokens, r->id, 0, m->c.hidden, row);
+    for (int i = 0; i < m->c.hidden; i++) x[i] = (double)(r->embedding ? r->embedding[i] : row[i]);
     defined_free(row);
 }
 
@@ -46,8 +46,8 @@ static void define_head(const mote_model *m, const float *norm, double *x, doubl
     defined_tell("logits", logits, m->c.vocab);
 }
 
-/* x[hidden] that enters the MTP layer for the token at a position whose final row is h, with the token after it. x may be h. */
-static void define_mtp_input(const mote_model *m, int32_t next, const double *h, double *x) {
+/* x[hidden] that enters the MTP layer for the token whose final row is h, with the row after it. x may be h. */
+static void define_mtp_input(const mote_model *m, const token_row *next, const double *h, double *x) {
     const int n = m->c.hidden;
     double *in = defined_array(2 * (size_t)n);
     define_embedding(m, next, in);
@@ -57,11 +57,12 @@ static void define_mtp_input(const mote_model *m, int32_t next, const double *h,
     defined_free(in);
 }
 
-static void define_mtp(const mote_model *m, int32_t next, const double *h, defined_state *state, double *logits) {
+/* Row r, whose final row is h, and the row after it. */
+static void define_mtp(const mote_model *m, const token_row *r, const double *h, defined_state *state, double *logits) {
     const int n = m->c.hidden;
     double *x = defined_array((size_t)n);
-    define_mtp_input(m, next, h, x);
-    define_layer(&m->mtp, state, x);
+    define_mtp_input(m, r + 1, h, x);
+    define_layer(&m->mtp, r, state, x);
     define_head(m, m->mtp_norm, x, logits);
     defined_free(x);
 }
@@ -96,19 +97,19 @@ static void defined_close(void) {
 }
 
 /* One token through the model: its row of logits[vocab]; x[hidden] becomes h. */
-static void define_token(const mote_model *m, int32_t id, defined_state *state, double *x, double *logits) {
-    define_embedding(m, id, x);
+static void define_token(const mote_model *m, const token_row *r, defined_state *state, double *x, double *logits) {
+    define_embedding(m, r, x);
     for (int i = 0; i < m->c.layers && !defining.stopped; i++) {
         defining.layer_index = i;
-        define_layer(&m->layers[i], &state[i], x);
+        define_layer(&m->layers[i], r, &state[i], x);
     }
     defining.layer_index = -1;
     if (!defining.stopped) define_head(m, m->norm, x, logits);
 }
 
-/* logits[T][vocab] after each of T tokens; mtp_logits[T - 1][vocab], of the positions that have a token after them, if there is an MTP
-   layer. NULL: who looks is told of them, that is all. 0: there is not enough memory. */
-static int definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
+/* logits[T][vocab] after each of T rows, the first of a session; mtp_logits[T - 1][vocab], of those that have a row after them, if there is an
+   MTP layer. NULL: who looks is told of them, that is all. 0: there is not enough memory. */
+static int definition_rows(const mote_model *m, const token_row *rows, int T, double *logits, double *mtp_logits) {
     const int layers = m->c.layers;
     const size_t vocab = (size_t)m->c.vocab, states = ((size_t)layers + 1) * sizeof(defined_state) / sizeof(double);
     if (!defined_open(m, T, layers + 1, states + vocab)) return 0;
@@ -118,11 +119,21 @@ static int definition_model(const mote_model *m, const int32_t *ids, int T, doub
     if (m->has_mtp) define_layer_state(&m->mtp, T, &state[layers]);
     for (int t = 0; t < T && !defining.stopped; t++) {
         defining.token = t;
-        define_token(m, ids[t], state, x, logits ? logits + (size_t)t * vocab : row);
+        define_token(m, &rows[t], state, x, logits ? logits + (size_t)t * vocab : row);
         if (!m->has_mtp || t + 1 == T || defining.stopped) continue;
         defining.layer_index = layers;
-        define_mtp(m, ids[t + 1], x, &state[layers], mtp_logits ? mtp_logits + (size_t)t * vocab : row);
+        define_mtp(m, &rows[t], x, &state[layers], mtp_logits ? mtp_logits + (size_t)t * vocab : row);
     }
     defined_close();
     return 1;
+}
+
+/* The same of T tokens of text. */
+static int definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
+    token_row *rows = (token_row *)malloc(((size_t)T + 1) * sizeof *rows);
+    if (!rows) return 0;
+    text_rows(rows, ids, T, 0, 0);
+    const int done = definition_rows(m, rows, T, logits, mtp_logits);
+    free(rows);
+    return done;
 }

@@ -236,7 +236,8 @@ static void meet(mote_runner *r, pass_request *of, int n) {
 }
 
 static int meet_alone(pass_request *q, mote_error *err) {
-    meet(q->s->runner, q, 1);
+    q->code = block_refused(q->s, q->b, 0, &q->error);
+    if (!q->code) meet(q->s->runner, q, 1);
     if (q->code && err) *err = q->error;
     return q->code;
 }

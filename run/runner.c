@@ -112,6 +112,7 @@ typedef struct block_watch {
 typedef struct executor {
     int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
+    int reads_text;              /* forward() and what follows it takes rows of text alone; prompt() takes any */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
     void (*layout_runner)(layout *l, mote_runner *r);       /* scratch */
     void (*layout_slot)(layout *l, slot *s);                /* what a slot has besides states and hidden rows */
@@ -207,6 +208,21 @@ static capacity capacity_of(const run_options *o, int context) {
     r.kv = kv_type_of(o->kv);
     r.layers = o->layers;
     return r;
+}
+
+/* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. */
+static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {
+    const config *c = &s->m->c;
+    int even = 1, text = 1, axes = 0;
+    for (int t = b->rows->index ? -1 : 0; t < b->T; t++) {
+        const token_row *r = &b->rows[t];
+        even &= r->position[1] == r->position[0] && r->position[2] == r->position[0];
+        text &= row_lag(r) == row_lag(b->rows) && (t < 0 || !r->embedding);
+    }
+    for (int i = 0; i <= c->layers && !even; i++) axes |= c->layer[i].rope.height | c->layer[i].rope.width;
+    if (!even && !axes) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
+    if ((even && text) || prompt || !s->runner->on->reads_text) return MOTE_OK;
+    return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU, in prompts alone");
 }
 
 /* Lays out the states of those layers that are rolled back in one way. state: NULL: only counts. */

@@ -54,12 +54,27 @@ static void timeline_drop(mote_session *s) {
 static block timeline_block(mote_session *s, const int32_t *ids, int T) {
     block b;
     memset(&b, 0, sizeof b);
-    text_rows(s->rows - 1, NULL, 1, s->count - 1, 0);
-    text_rows(s->rows, ids, T, s->count, 0);
+    text_rows(s->rows - 1, NULL, 1, s->count - 1, s->lag);
+    text_rows(s->rows, ids, T, s->count, s->lag);
     b.rows = s->rows;
     b.T = T;
     b.replay = s->accepted;
     return b;
+}
+
+/* A block of text becomes one of given rows: theirs are the positions and the embeddings, and the position before them, if they follow a row
+   (before) of the same call. */
+static void timeline_place(mote_session *s, const block *b, const token_row *given, int before) {
+    for (int t = -before; t < b->T; t++) {
+        memcpy(s->rows[t].position, given[t].position, sizeof given->position);
+        s->rows[t].embedding = given[t].embedding;
+    }
+}
+
+/* Text goes on after such a block at the first position that none of its last row's is at, or above. */
+static void timeline_go_on(mote_session *s, const block *b) {
+    const int32_t *last = b->rows[b->T - 1].position;
+    s->lag = b->rows[b->T - 1].index - max_int(max_int(last[0], last[1]), last[2]);
 }
 
 /* The tokens of the rows that are computed, after the timeline. */
@@ -119,8 +134,9 @@ static int timeline_prompt(mote_session *s, const block *b, const block_watch *w
 }
 
 /* The timeline is what a checkpoint or a saved session says; its states and logits are written. */
-static void timeline_set(mote_session *s, int count, int generated_from, int pending, int accepted) {
+static void timeline_set(mote_session *s, int count, int lag, int generated_from, int pending, int accepted) {
     s->count = count;
+    s->lag = lag;
     timeline_cut(s, count);
     s->generated_from = generated_from;
     s->pending = pending;
@@ -131,7 +147,7 @@ static void timeline_set(mote_session *s, int count, int generated_from, int pen
 static int timeline_reset(mote_session *s, mote_error *err) {
     int code = slot_clear(&s->at, err);
     if (code) return code;
-    s->count = s->valid = s->generated_from = s->pending = s->accepted = 0;
+    s->count = s->lag = s->valid = s->generated_from = s->pending = s->accepted = 0;
     timeline_cut(s, 0);
     return MOTE_OK;
 }

@@ -10,7 +10,7 @@
    With sinks the softmax of a head has one logit more, sinks[head], which takes its share and has no value.
 
    Rotation turns the pairs (x[i], x[i + rotary_dim / 2]) of the first rotary_dim elements by position * frequencies[i], and
-   multiplies them by rope_scale. */
+   multiplies them by rope_scale. A position is a time, a height and a width, of text all the same; which of them frequency i takes is rope_axis. */
 
 typedef struct defined_attention {
     int tokens;                  /* so far */
@@ -24,11 +24,11 @@ static void attention_define_state(const attention_shape *s, int most, defined_a
 }
 
 /* In place. The angle is single precision, as the model was trained with. */
-static void attention_define_rotation(const attention_weights *w, double *x, int position) {
+static void attention_define_rotation(const attention_weights *w, double *x, const int32_t *position) {
     const int half = w->shape.rotary_dim / 2;
     const double scale = (double)w->shape.rope_scale;
     for (int i = 0; i < half; i++) {
-        const float angle = (float)position * w->frequencies[i];
+        const float angle = (float)position[rope_axis(w->axes, i)] * w->frequencies[i];
         const double a = x[i], b = x[half + i], c = scale * cos((double)angle), d = scale * sin((double)angle);
         x[i] = a * c - b * d;
         x[half + i] = b * c + a * d;
@@ -55,14 +55,14 @@ static void attention_define_head(const attention_weights *w, const defined_atte
         for (int i = 0; i < d; i++) o[i] += weight[p] * v[(size_t)p * (size_t)stride + (size_t)i];
 }
 
-/* x[hidden] += the layer's output for one token. */
-static void attention_define(const attention_weights *w, defined_attention *state, double *x) {
+/* x[hidden] += the layer's output for one token, at a position. */
+static void attention_define(const attention_weights *w, defined_attention *state, const int32_t *position, double *x) {
     const attention_shape *s = &w->shape;
-    const int d = s->head_dim, kv = s->kv_heads * d, position = state->tokens++;
+    const int d = s->head_dim, kv = s->kv_heads * d, index = state->tokens++;
     double *normed = defined_array((size_t)s->hidden), *qg = defined_array(2 * (size_t)(s->heads * d));
     double *o = defined_array((size_t)(s->heads * d)), *out = defined_array((size_t)s->hidden);
     double *weight = defined_array((size_t)s->heads * (size_t)state->tokens), *open = defined_array((size_t)(s->heads * d));
-    double *k = state->k + (size_t)position * (size_t)kv, *v = state->v + (size_t)position * (size_t)kv;
+    double *k = state->k + (size_t)index * (size_t)kv, *v = state->v + (size_t)index * (size_t)kv;
 
     defined_tell("x", x, s->hidden);
     defined_norm(normed, x, w->input_norm, s->hidden, (double)s->eps);

@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     __shared__ float shared[GPU_WARPS];
     const int t = blockIdx.x + p.skip, cols = p.embed_tokens.cols;
     float *spare = row + 2 * cols, top = 0;
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) spare[i] = gpu_weight(&p.embed_tokens, p.rows[t].id, i);
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) spare[i] = prefill_embedding(&p.embed_tokens, &p.rows[t], i);
     __syncthreads();
     gpu_norm_row(row, spare, p.norm_embedding, cols, p.eps, shared);
     if (t) gpu_norm_row(spare, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
