@@ -51,7 +51,7 @@ WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
 ROOMS   = checkpoint cpu cuda diagnose families formats generate generate/grammar layers layers/deltanet layers/attention layers/mlp layers/moe model run run/cpu \
           run/cuda session text
 LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
-PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_marks.c
+PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_family.c text/chat_marks.c
 LIBS    = -lm -lpthread
 MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
 # tests/ has folders as the library has; a test is named by its file alone: build/test_chat is of tests/text/test_chat.c.

@@ -35,27 +35,6 @@
 #include <sys/random.h>
 #include <time.h>
 
-static int cancelled(const mote_callbacks *c) {
-    return c->cancel && c->cancel(c->user);
-}
-
-static void report(const mote_callbacks *c, const char *what, double fraction) {
-    if (c->progress) c->progress(c->user, what, fraction);
-}
-
-__attribute__((format(printf, 2, 3))) static void notice(const mote_callbacks *c, const char *format, ...) {
-    char line[512];
-    va_list args;
-    if (!c->log) return;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    c->log(c->user, line);
-}
-
-/* Where a struct that ends with this field ends. */
-#define END_OF(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
-
 /* The structs of options of version 0.3. What grows them later keeps these, and leaves no padding at the end: a program could
    have anything in it, and a newer library would read that as its next field. */
 enum {
@@ -95,6 +74,7 @@ static double seconds(void) {
 
 /* ---- 1. From a checkpoint folder to weights ---------------------------------------------------------------------- */
 
+#include "checkpoint/callbacks.c"
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
 #include "checkpoint/config.c"
@@ -109,6 +89,7 @@ static double seconds(void) {
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"
 #include "checkpoint/memory_cpu.c"
+#include "checkpoint/fill_cpu.c"
 #ifdef __CUDACC__
 #include "checkpoint/device_cuda.cu"
 #include "checkpoint/load_cuda.cu"
@@ -131,8 +112,9 @@ static double seconds(void) {
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
-#include "model/info.c"
 #include "model/weights.c"
+#include "model/info.c"
+#include "checkpoint/ends.c"
 #include "checkpoint/generation.c"
 #include "checkpoint/pooling.c"
 #include "model/open.c"

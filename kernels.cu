@@ -41,10 +41,11 @@ static_assert(MOTE_ROWS_MAX % STEP_ROWS == 0, "a block that may be kept in part 
 /* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
 
 #include "cpu/simd.c"
-#include "cpu/layout.c"
 #include "formats/numbers.c"
-#include "formats/formats.c"
+#include "cpu/layout.c"
 #include "cpu/unpack.c"
+#include "formats/formats.c"
+#include "formats/unpack.c"
 #include "formats/f32.c"
 #include "formats/f16.c"
 #include "formats/bf16.c"
@@ -101,10 +102,16 @@ enum {
 
 /* ---- 2. The stages on the CPU --------------------------------------------------------------------------------------- */
 
+#include "layers/shape.c"
+#include "layers/rows.c"
+#include "layers/deltanet/weights.c"
+#include "layers/attention/weights.c"
+#include "layers/moe/weights.c"
+#include "layers/mlp/weights.c"
+#include "layers/table.c"
 #include "layers/stages.c"
 #include "layers/schedule.c"
 #include "layers/layer.c"
-#include "layers/shape.c"
 #include "layers/embed.c"
 #include "layers/deltanet/cpu.c"
 #include "layers/deltanet/schedule.c"
@@ -135,9 +142,11 @@ enum {
 #include "formats/fp8_block.cu"
 #include "formats/nvfp4.cu"
 #include "formats/fp8_row.cu"
+#include "formats/mxfp4.cu"
 #include "formats/int4.cu"
 #include "formats/int4_fine.cu"
 #include "formats/dispatch.cu"
+#include "cuda/epilogue.cu"
 #include "cuda/quantise.cu"
 #include "cuda/fragments.cu"
 #include "cuda/tiles.cu"

@@ -119,6 +119,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "text/basics.c"
 #include "text/utf8.c"
 #include "text/json.c"
+#include "text/chat_family.c"
 #include "text/chat_marks.c"
 #pragma GCC diagnostic pop
 

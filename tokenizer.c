@@ -12,7 +12,8 @@
      tokenizer_file.c  tokenizer.json -> the tables of bpe.c
      python_text.c     text and values as Python writes them, which chat formats build on
      marked_text.c     text of which parts are from outside
-     chat_marks.c      the chat families and their marks
+     chat_family.c     the chat families, as bits
+     chat_marks.c      their marks
      chat_outer.c      what a template says outside of its messages
      chat_template.c   which family's a checkpoint's chat template is
      tool_results.c    results of calls in the order of the calls
@@ -62,6 +63,7 @@
 #include "text/tokenizer_file.c"
 #include "text/python_text.c"
 #include "text/marked_text.c"
+#include "text/chat_family.c"
 #include "text/chat_marks.c"
 #include "text/chat_outer.c"
 #include "text/chat_template.c"

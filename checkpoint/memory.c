@@ -17,7 +17,7 @@ typedef struct weight_memory {
     int (*complete)(binder *b, mote_error *err);               /* when all are there: brings them into the layout of kernels */
     void (*describe)(mote_model *m);                           /* what mote_info says of computing on it */
     dtype kv;                                                  /* of the numbers in KV caches, unless asked otherwise */
-    int packs;                                                 /* matrices lie in row panels, alike experts at equal distances */
+    int packs;                                                 /* matrices lie in row panels, and tables say where experts are */
 } weight_memory;
 
 /* Bytes free on the model's device, 0 when it does not say. */

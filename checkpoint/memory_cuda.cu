@@ -1,5 +1,5 @@
 /* checkpoint/memory_cuda.cu: weights in a GPU's memory: filled with random numbers, scanned, packed for kernels. Knows items, and
-   of the model the head that drafts. */
+   of the model the head that drafts and the tables of experts. */
 
 /* ---- Random weights ---- */
 
@@ -60,6 +60,20 @@ static int make_draft_head(mote_model *m, mote_error *err) {
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making the draft head");
 }
 
+/* Fills in the layers' tables of experts. */
+static int put_expert_tables(mote_model *m, mote_error *err) {
+    int64_t distance[GPU_EXPERTS];
+    cudaError_t status = cudaSuccess;
+    for (int i = 0; i < m->c.layers + m->has_mtp && status == cudaSuccess; i++) {
+        const layer *l = model_layer(m, i);
+        const moe_weights *w = &l->ffn.w.moe;
+        if (l->ffn.kind != LAYER_MOE) continue;
+        for (int e = 0; e < w->shape.experts; e++) distance[e] = moe_distance(w, e);
+        status = cudaMemcpy((void *)w->expert_at, distance, (size_t)w->shape.experts * sizeof *distance, cudaMemcpyHostToDevice);
+    }
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "saying where experts are");
+}
+
 static __global__ void gpu_largest_bf16(const uint16_t *weights, size_t n, unsigned *largest) {
     unsigned top = 0;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
@@ -104,7 +118,8 @@ static int cuda_complete(binder *b, mote_error *err) {
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     (void)cudaFree(copy);
     if (status != cudaSuccess) return gpu_fail(err, status, "packing the weights");
-    const int code = find_bf16_factor(b, err);
+    int code = find_bf16_factor(b, err);
+    if (!code) code = put_expert_tables(b->m, err);
     return code ? code : make_draft_head(b->m, err);
 }
 

@@ -24,7 +24,3 @@ static float *layout_alloc(layout *l, size_t floats) {
     l->used += (floats + l->alignment - 1) / l->alignment * l->alignment;
     return at;
 }
-
-static size_t max_size(size_t a, size_t b) {
-    return a > b ? a : b;
-}

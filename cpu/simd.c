@@ -31,11 +31,11 @@ static inline int cpu_level(void) {
     return wide ? 4 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 3 : 0;
 }
 #endif
+#ifdef __aarch64__
+#define NEON                     /* which all of them have */
+#endif
 
-/* Small helpers that must become part of the SIMD function around them. */
-#define INLINE static inline __attribute__((always_inline))
-
-/* Long ones. Builds for sanitizers call them: clang would take minutes over the checks of all their copies. */
+/* Long helpers of SIMD functions. Builds for sanitizers call them: clang would take minutes over the checks of all their copies. */
 #ifdef MOTE_NO_TARGET_CLONES
 #define INLINE_LONG static
 #else
@@ -48,13 +48,6 @@ static size_t bytes_ahead(size_t bytes) {
     enum { LEAST = 2048 };
     return ((LEAST - 1) / bytes + 1) * bytes;
 }
-
-/* The same as INLINE, for kernels, too. */
-#ifdef __CUDACC__
-#define BOTH INLINE __host__ __device__
-#else
-#define BOTH INLINE
-#endif
 
 /* 16 floats at any address: one register or several, whatever the processor has. */
 typedef float half_lanes __attribute__((vector_size(32)));

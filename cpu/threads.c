@@ -11,6 +11,16 @@ enum {
     POOL_CLOSED = 1 << 30
 };
 
+enum { MAX_THREADS = 256 };
+
+/* Processors this process may use. */
+static int processors(void) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
+}
+
 typedef void (*loop_body)(void *context, int begin, int end, int thread);
 
 typedef struct pool {

@@ -1,37 +1,8 @@
-/* cpu/unpack.c: stored numbers to floats, many at a time. For each type a plain loop, which is the definition, and the same for
-   levels of x86-64. Knows nothing of matrices.
+/* cpu/unpack.c: stored numbers to floats, many at a time: the plain loops of formats/numbers.c for levels of x86-64. Knows nothing of
+   matrices.
 
    FP8 goes by way of F16, whose subnormal numbers the processor's conversion reads at full speed, or by a table. The plain loop
    multiplies subnormal floats, and for each of those many processors take more than a hundred cycles. */
-
-static inline void unpack_bf16_plain(const uint16_t *__restrict half, int n, float *__restrict out) {
-    for (int i = 0; i < n; i++) out[i] = float_of_bf16(half[i]);
-}
-
-static void unpack_f16_plain(const uint16_t *__restrict half, int n, float *__restrict out) {
-    for (int i = 0; i < n; i++) out[i] = float_of_f16(half[i]);
-}
-
-/* out[i] = an E4M3 code's value times 2^-8, which as an F16 has the code's exponent and mantissa in its own places. */
-#define E4M3_BITS_SCALE 0x1p8f
-
-static inline void unpack_e4m3_plain(const uint8_t *__restrict code, int n, float *__restrict out) {
-    int i = 0;
-#ifdef __aarch64__
-    for (; i + 16 <= n; i += 16) {
-        const int8x16_t codes = vreinterpretq_s8_u8(vld1q_u8(code + i));
-        const int16x8_t mask = vdupq_n_s16((int16_t)0xbfff), first = vshll_n_s8(vget_low_s8(codes), 7);
-        const int16x8_t second = vshll_n_s8(vget_high_s8(codes), 7);
-        const float16x8_t low = vreinterpretq_f16_s16(vandq_s16(first, mask));
-        const float16x8_t high = vreinterpretq_f16_s16(vandq_s16(second, mask));
-        vst1q_f32(out + i, vcvt_f32_f16(vget_low_f16(low)));
-        vst1q_f32(out + i + 4, vcvt_f32_f16(vget_high_f16(low)));
-        vst1q_f32(out + i + 8, vcvt_f32_f16(vget_low_f16(high)));
-        vst1q_f32(out + i + 12, vcvt_f32_f16(vget_high_f16(high)));
-    }
-#endif
-    for (; i < n; i++) out[i] = fp8_bits(code[i]) * (FP8_BITS_SCALE / E4M3_BITS_SCALE);
-}
 
 #ifdef LEVELS
 /* The _maskz_ intrinsics are those without a mask here, and compile to them; of these, GCC 12 warns in C++ that their own
@@ -123,35 +94,3 @@ V3 static inline void unpack_e4m3_v3(const uint8_t *__restrict code, int n, floa
     unpack_e4m3_plain(code + i, n - i, out + i);
 }
 #endif
-
-static void unpack_bf16(const uint16_t *half, int n, float *out) {
-#ifdef LEVELS
-    int level = cpu_level();
-    if (level == 4) unpack_bf16_v4(half, n, out);
-    else if (level == 3) unpack_bf16_v3(half, n, out);
-    else
-#endif
-        unpack_bf16_plain(half, n, out);
-}
-
-static void unpack_f16(const uint16_t *half, int n, float *out) {
-#ifdef LEVELS
-    int level = cpu_level();
-    if (level == 4) unpack_f16_v4(half, n, out);
-    else if (level == 3) unpack_f16_v3(half, n, out);
-    else
-#endif
-        unpack_f16_plain(half, n, out);
-}
-
-/* out[i] = an E4M3 code's value times scale */
-static void unpack_fp8(const uint8_t *code, int n, float scale, float *__restrict out) {
-#ifdef LEVELS
-    int level = cpu_level();
-    if (level == 4) unpack_e4m3_v4(code, n, out);
-    else if (level == 3) unpack_e4m3_v3(code, n, out);
-    else
-#endif
-        unpack_e4m3_plain(code, n, out);
-    for (int i = 0; i < n; i++) out[i] *= scale * E4M3_BITS_SCALE;
-}

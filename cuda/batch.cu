@@ -87,7 +87,7 @@ template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind 
         int orders = 0;
         memset(&part, 0, sizeof part);
         part.T = p->T;
-        part.add = p->add;
+        part.end = p->end;
         part.late = p->late;
         part.h_row = p->h_row;
         memcpy(part.rows, q->batch->rows, sizeof part.rows);

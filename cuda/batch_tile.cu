@@ -3,7 +3,8 @@
 
 typedef struct gpu_batch_projection {
     handoff link;
-    int count, T, add;           /* segments; token rows; y += instead of y = */
+    int count, T;                /* segments; token rows */
+    epilogue end;
     int late;                    /* gpu_projection's */
     size_t h_row;                /* elements of a row of h */
     batch_rows rows[BATCH_ORDERS];
@@ -128,12 +129,12 @@ __device__ __forceinline__ int gpu_batch_own(int segment) {
 __device__ __forceinline__ void gpu_batch_put(const gpu_batch_projection &p, const gpu_segment &s, int row, int t, float sum, float rms) {
     if (row >= s.w.rows || t >= p.T) return;
     float *y = &s.y[(size_t)t * s.w.rows + row];
-    store_tagged(y, __fadd_rn(p.add ? __ldcg(y) : 0, __fmul_rn(sum, rms)), p.link.publish);
+    epilogue_store(y, sum, rms, epilogue_before<true>(p.end, s.w, row, y), p.link.publish);
 }
 
 /* h[t][row] of a pair of matrices. */
 __device__ __forceinline__ void gpu_batch_put_pair(const gpu_batch_projection &p, const gpu_segment &s, int row, int t, float gate,
                                                    float up, float rms) {
     if (row >= s.w.rows || t >= p.T) return;
-    s.h[(size_t)t * p.h_row + row] = gpu_silu(__fmul_rn(gate, rms)) * __fmul_rn(up, rms);
+    s.h[(size_t)t * p.h_row + row] = epilogue_pair<true>(p.end.act, s.w, s.up, 0, row, gate, up, rms);
 }

@@ -1,10 +1,10 @@
 /* cuda/gemm.cu: many token rows times a packed weight matrix: the product of a prompt, on tensor cores. Knows matrices,
    formats and rows of F16; must not know layers. Projections of one to four rows are cuda/projection.cu's.
 
-     y[t] = W x[t]                                     GEMM_STORE
-     y[t] += weight[t] W x[t]                          GEMM_ADD
-     h[t] = SiLU(W x[t]) * (up x[t])                   GEMM_SWIGLU: two matrices of one shape
-     part[t] = weight[t] W x[t]                        GEMM_PART: BF16, to be summed by who knows which rows belong together
+     y[t] = W x[t] + bias                              GEMM_STORE
+     y[t] += weight[t] (W x[t] + bias)                 GEMM_ADD
+     h[t] = SiLU(W x[t] + bias) * (up x[t] + bias)     GEMM_SWIGLU: two matrices of one shape, or another activation of them
+     part[t] = weight[t] (W x[t] + bias)               GEMM_PART: BF16, to be summed by who knows which rows belong together
 
    Grouped: for a mixture of experts the rows are sorted by expert ("slots"), and a list of tiles says which expert's matrix
    the slots first .. first + count - 1 want. Otherwise all rows want the same matrix.
@@ -179,18 +179,27 @@ __device__ __forceinline__ float2 gemm_pair_rows(float v0, float v1) {
     return odd ? make_float2(other, v1) : make_float2(v0, other);
 }
 
-/* Stores a column of sums, of token t: y = or y += them. */
+/* The bias of a row of a product, times the weight of token t. */
+__device__ __forceinline__ float gemm_bias(const gemm_product &o, const gemm_place &at, int t, int row) {
+    const float bias = row < o.w.rows ? epilogue_bias<true>(o.w, at.offset, row) : 0;
+    return o.weight && t < at.count ? __fmul_rn(bias, __ldg(o.weight + at.first + t)) : bias;
+}
+
+/* Stores a column of sums, of the tile's token t: y = or y += them. */
 template <int TILES, int NT>
-__device__ __forceinline__ void gemm_store_column(const gemm_product &o, int t, int row, const float (&sum)[TILES][NT][4],
-                                                  int j, int c, float factor) {
+__device__ __forceinline__ void gemm_store_column(const gemm_product &o, const gemm_place &at, int t, int row,
+                                                  const float (&sum)[TILES][NT][4], int j, int c, float factor) {
     row += threadIdx.x % 32 / 4;
-    float *y = o.y + (size_t)t * o.stride + row, residual[2 * TILES] = {};
+    float *y = o.y + (size_t)(at.first + t) * o.stride + row, before[2 * TILES] = {};
+    if (t >= at.count) return;
 #pragma unroll
     for (int n = 0; n < 2 * TILES; n++)
-        if (o.out == GEMM_ADD && row + 8 * n < o.w.rows) residual[n] = y[8 * n];
+        if (o.out == GEMM_ADD && row + 8 * n < o.w.rows) before[n] = y[8 * n];
+#pragma unroll
+    for (int n = 0; o.w.bias && n < 2 * TILES; n++) before[n] += gemm_bias(o, at, t, row + 8 * n);
 #pragma unroll
     for (int n = 0; n < 2 * TILES; n++)
-        if (row + 8 * n < o.w.rows) y[8 * n] = fmaf(sum[n / 2][j][n % 2 * 2 + c], factor, residual[n]);
+        if (row + 8 * n < o.w.rows) y[8 * n] = epilogue_sum(sum[n / 2][j][n % 2 * 2 + c], factor, before[n]);
 }
 
 /* Stores the sums: y, or part. */
@@ -206,13 +215,15 @@ __device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_pla
 #pragma unroll
             for (int n = 0; n < 2 * TILES; n++) {           /* panels */
                 const float *of = &sum[n / 2][j][n % 2 * 2];
-                const float2 v = gemm_pair_rows(of[0] * factor.x, of[1] * factor.y);
+                float before[2] = {};
+                for (int c = 0; o.w.bias && c < 2; c++) before[c] = gemm_bias(o, at, t + c, row + 8 * n + g);
+                const float2 v = gemm_pair_rows(epilogue_sum(of[0], factor.x, before[0]), epilogue_sum(of[1], factor.y, before[1]));
                 uint16_t *to = o.to + (size_t)(at.first + t + g % 2) * o.stride + row + 8 * n + g / 2 * 2;
                 if (t + g % 2 < at.count && row + 8 * n < o.w.rows) *(uint32_t *)to = bf16_pair(v.x, v.y);
             }
         } else {
-            if (t < at.count) gemm_store_column(o, at.first + t, row, sum, j, 0, factor.x);
-            if (t + 1 < at.count) gemm_store_column(o, at.first + t + 1, row, sum, j, 1, factor.y);
+            gemm_store_column(o, at, t, row, sum, j, 0, factor.x);
+            gemm_store_column(o, at, t + 1, row, sum, j, 1, factor.y);
         }
     }
 }
@@ -232,8 +243,8 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
             float top = 0;
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
-                const float gate = sum[m][j][c] * (c ? scale.y : scale.x), up = sum[m][j][2 + c] * (c ? scale.y : scale.x);
-                sum[m][j][c] = gpu_silu(gate) * up;
+                const int of = min(row + m * PANEL_ROWS + g, o.w.rows - 1);
+                sum[m][j][c] = epilogue_pair<true>(o.act, o.w, o.up, at.offset, of, sum[m][j][c], sum[m][j][2 + c], c ? scale.y : scale.x);
                 top = fmaxf(top, fabsf(sum[m][j][c]));
             }
 #pragma unroll

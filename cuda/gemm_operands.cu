@@ -21,12 +21,16 @@ typedef struct gemm_rows {
 } gemm_rows;
 
 /* Slots that want the same expert. */
-typedef struct gemm_tile { int expert, first, count; } gemm_tile;
+typedef struct alignas(16) gemm_tile {
+    int64_t at;                  /* bytes from expert 0's matrices */
+    int first, count;
+} gemm_tile;
 
 /* A matrix, and where its products go. */
 typedef struct gemm_product {
     gpu_matrix w, up;            /* up: of GEMM_SWIGLU; grouped: of expert 0 */
     enum gemm_out out;
+    activation act;              /* of GEMM_SWIGLU */
     const float *weight;         /* [T] of GEMM_ADD and GEMM_PART; NULL: 1 */
     float *y;                    /* [T][stride] */
     uint16_t *to;                /* [T][stride] h as F16, part as BF16 */
@@ -45,7 +49,6 @@ typedef struct gpu_gemm {
     float factor;                /* of formats without scales: the weights' power of two */
     const gemm_tile *tiles;      /* grouped, in device memory; NULL: not grouped */
     const int *tile_count;
-    int64_t expert_stride;       /* bytes from one expert's matrices to the next one's */
     const int32_t *row;          /* [slots] the row of x that a slot has; NULL: its own number */
 } gpu_gemm;
 
@@ -89,7 +92,7 @@ template <int WIDTH> __device__ __forceinline__ bool gemm_place_of(const gpu_gem
         tile = b % row_tiles;
         at->first = t.first;
         at->count = t.count;
-        at->offset = t.expert * p.expert_stride;
+        at->offset = t.at;
     } else {
         const int tiles = (p.T + WIDTH - 1) / WIDTH, from = b / (GEMM_GROUP * row_tiles) * GEMM_GROUP;
         const int wide = min(GEMM_GROUP, tiles - from), rest = b - from * row_tiles;

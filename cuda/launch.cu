@@ -131,6 +131,9 @@ typedef struct gpu_rows {
     int offset;                  /* index of row 0 minus step->index */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     float *x;                    /* [T][hidden] the residual */
+    const float *norm;           /* [hidden] what a sublayer normalises x with */
+    float eps;                   /* of norms */
+    float *to;                   /* [T][hidden] where a sublayer's output goes: x, to which it is added, or elsewhere, where it is stored */
 } gpu_rows;
 
 static int gpu_check(gpu_queue *q, cudaError_t status, const char *what) {

@@ -21,6 +21,7 @@ static int format_k_block_cols(enum format f) {
 typedef struct gpu_matrix {
     const char *data;
     const float *scale;          /* of formats with blocks: [ceil(rows / 2^row_shift)][scale_cols] */
+    const float *bias;           /* [rows] what is added to its products; NULL: nothing */
     int rows, cols;
     int k_blocks;                /* of a row */
     int panel_bytes;             /* of a k block of a panel */

@@ -15,7 +15,10 @@ typedef struct prefill_rows {
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     unsigned stages;             /* bit set of those to run; ALL_STAGES but to time some alone */
     float factor;                /* of BF16 weights: see bf16_factor */
-    float *x;                    /* [T][hidden] the residual */
+    int hidden;
+    float eps;                   /* of norms */
+    float *x, *y;                /* [T][hidden] the walk's, as token_rows has them */
+    float *out;                  /* [T][hidden] to which a sublayer adds its output */
     uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with an activation scale each; at the end of
                                     the scratch: see prefill_take_rest */
     float *u_scale;              /* [T] */
@@ -25,7 +28,7 @@ typedef struct prefill_rows {
 /* The scratch of prefill, in GPU memory. */
 typedef struct prefill_scratch {
     int rows;                    /* of a prefill chunk; 0: its prompts are decoded */
-    float *x;                    /* [rows][hidden] */
+    float *x, *y;                /* [rows][hidden] */
     float *u_scale;              /* [rows] */
     token_row *table;            /* [rows] of the prefill chunk, and before them table[-1], as in a block */
     char *scratch;
@@ -111,10 +114,10 @@ static void prefill_linear(const prefill_rows *r, const matrix *w, gemm_rows in,
     prefill_launch(r, &p);
 }
 
-/* y += weight * (W in); weight: of each row, or NULL. */
-static void prefill_add_linear(const prefill_rows *r, const matrix *w, gemm_rows in, const float *weight, float *y) {
+/* A sublayer's output, or a part of it: out += weight * (W in); weight: of each row, or NULL. */
+static void prefill_output(const prefill_rows *r, const matrix *w, gemm_rows in, const float *weight) {
     gpu_gemm p = prefill_gemm(r, in, r->T);
-    prefill_product(&p, w, GEMM_ADD, y)->weight = weight;
+    prefill_product(&p, w, GEMM_ADD, r->out)->weight = weight;
     prefill_launch(r, &p);
 }
 
@@ -162,6 +165,26 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_norm_rows(const __
 static void prefill_rms_norm(const prefill_rows *r, const float *x, const float *norm, int T, int cols, float eps) {
     prefill_norm p = {.x = x, .norm = norm, .u = r->u, .act_scale = r->u_scale, .cols = cols, .eps = eps};
     prefill_norm_rows<<<T, GPU_THREADS, (size_t)cols * sizeof(float), r->stream>>>(p);
+}
+
+/* x = (x + rms(y) norm) scale; norm NULL: nothing is added; scale NULL: 1. Block t has row t. */
+static __global__ void __launch_bounds__(GPU_THREADS) prefill_add_rows(float *x, const float *y, const float *norm, const float *scale,
+                                                                       int cols, float eps) {
+    __shared__ float shared[GPU_WARPS];
+    float squares = 0;
+    x += (size_t)blockIdx.x * cols;
+    y += (size_t)blockIdx.x * cols;
+    for (int i = threadIdx.x; norm && i < cols; i += GPU_THREADS) squares = fmaf(y[i], y[i], squares);
+    const float factor = rms_factor_divided(block_sum(squares, shared), cols, eps);
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) {
+        const float sum = norm ? x[i] + y[i] * factor * __ldg(norm + i) : x[i];
+        x[i] = scale ? sum * __ldg(scale) : sum;
+    }
+}
+
+static cudaError_t prefill_add_normed(const prefill_rows *r, const float *norm, const float *scale) {
+    prefill_add_rows<<<r->T, GPU_THREADS, 0, r->stream>>>(r->x, r->y, norm, scale, r->hidden, r->eps);
+    return cudaGetLastError();
 }
 
 /* An element of a row's embedding: its token's, or its own. */

@@ -15,7 +15,7 @@ template <class IN> struct gpu_projection {
     handoff link;
     int count, T, cols;          /* cols, eps: used after the wait, so in the first line of the constant cache */
     float eps;
-    int add;                     /* y += instead of y = */
+    epilogue end;
     int waits_last;              /* norm_router, norm_in_proj: if it polls for x, it stores y and h before its pdl_wait */
     int late;                    /* norm_gate_up: it releases its successor after its pdl_wait; never with waits_last */
     int blocks, extra;           /* blocks with tiles; those after them, which run IN::extra_block */
@@ -79,8 +79,8 @@ struct gpu_norm_rows {
     __host__ __device__ void select(int t) { x += (size_t)t * cols; }
 };
 
-/* TILES of tiles.cu: the tiles of one segment that this block has. */
-template <class IN> struct gpu_segment_tiles {
+/* TILES of tiles.cu: the tiles of one segment that this block has. ANY: with biases and other activations; see cuda/epilogue.cu. */
+template <class IN, bool ANY> struct gpu_segment_tiles {
     enum { normed = IN::normed };
     const gpu_projection<IN> &p;
     const gpu_segment &s;
@@ -107,28 +107,30 @@ template <class IN> struct gpu_segment_tiles {
         wait();
         gpu_stage_activations<F, ROWS, ROWS == 1 && !normed ? 2 : 1>(p.in, p.T, first, warp_k_blocks, act, square);
     }
-    __device__ __forceinline__ float residual(int tile, int row, int t) const {
-        row += tile * TILE_ROWS;                            /* after a norm there is no residual */
-        return !normed && p.add && row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + row]) : 0;
+    __device__ __forceinline__ float before(int tile, int row, int t) const {
+        row += tile * TILE_ROWS;                            /* after a norm there is no residual, and a bias is loaded late: registers */
+        return !normed && row < s.w.rows ? epilogue_before<ANY>(p.end, s.w, row, &s.y[(size_t)t * s.w.rows + row]) : 0;
     }
-    __device__ __forceinline__ void put(int row, int t, float y) const {
-        if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], y, p.link.publish);
+    __device__ __forceinline__ void put(int row, int t, float sum, float rms, float before) const {
+        if (row >= s.w.rows) return;
+        if (normed) before = epilogue_bias<ANY>(s.w, 0, row);
+        epilogue_store(&s.y[(size_t)t * s.w.rows + row], sum, rms, before, p.link.publish);
     }
-    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float residual,
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float before,
                                           float rms) const {
-        float y = sum_warp_partials(part[row][t]) * rms;
+        const float sum = sum_warp_partials(part[row][t]);
         if (!pairs) {
-            put(tile * TILE_ROWS + row, t, residual + y);
+            put(tile * TILE_ROWS + row, t, sum, rms, before);
         } else if (row < PANEL_ROWS) {
-            float up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
+            const float up = sum_warp_partials(part[row + PANEL_ROWS][t]);
             row += tile * PANEL_ROWS;
-            if (row < s.w.rows) s.h[t * p.h_row + row] = gpu_silu(y) * up;
+            if (row < s.w.rows) s.h[t * p.h_row + row] = epilogue_pair<ANY>(p.end.act, s.w, s.up, 0, row, sum, up, rms);
         }
     }
 };
 
 /* The tiles of the segment that this block works on. */
-template <class IN> __device__ __forceinline__ gpu_segment_tiles<IN> gpu_tiles_of(const gpu_projection<IN> &p) {
+template <bool ANY, class IN> __device__ __forceinline__ gpu_segment_tiles<IN, ANY> gpu_tiles_of(const gpu_projection<IN> &p) {
     int i = 0;
     while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
     return {p, p.segment[i], p.segment[i].up.data != NULL};
@@ -152,7 +154,7 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
     if (gpu_is_extra(p)) return;
-    const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
+    const gpu_segment_tiles<IN, true> tiles = gpu_tiles_of<true>(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
     with_format(w.format, [&](auto format) {
@@ -196,7 +198,7 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
     if (gpu_is_extra(p)) return;
-    const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
+    const gpu_segment_tiles<IN, false> tiles = gpu_tiles_of<false>(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
     with_format(w.format, [&](auto format) {
@@ -286,7 +288,8 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_project
     const int cols = IN::normed ? SHAPE::HIDDEN : SHAPE::OUT;
     if (p->cols != cols || !p->in.is_short()) return NULL;
     for (int i = 0; i < p->count; i++)
-        if (p->segment[i].w.cols != cols || !gpu_fixed_takes<IN, SHAPE>(p->segment[i].w.format, p->T)) return NULL;
+        if (p->segment[i].w.cols != cols || !gpu_fixed_takes<IN, SHAPE>(p->segment[i].w.format, p->T) ||
+            !epilogue_is_plain(&p->end, &p->segment[i].w, &p->segment[i].up)) return NULL;
     return gpu_fixed_of_rows<IN, SHAPE>(p->T);
 }
 
@@ -302,7 +305,8 @@ static gpu_project_kernel<gpu_norm_rows> gpu_slim_projection(gpu_queue *q, const
     int64_t tiles = 0;
     if (p->T > 1 || p->cols != shape_35b_a3b::HIDDEN) return NULL;
     for (int i = 0; i < p->count; i++) {
-        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || p->segment[i].w.cols != p->cols) return NULL;
+        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || p->segment[i].w.cols != p->cols ||
+            !epilogue_is_plain(&p->end, &p->segment[i].w, &p->segment[i].up)) return NULL;
         tiles += gpu_tiles(&p->segment[i]);
     }
     return gpu_blocks(q, kernel, bytes, tiles) == tiles ? kernel : NULL;
@@ -375,20 +379,19 @@ static gpu_projection<gpu_norm_rows> gpu_norm_projection(const float *x, const f
     return p;
 }
 
-/* y = W x; with `add` y += W x. */
-static void gpu_plain_projection(gpu_queue *q, enum kernel_kind kind, const matrix *w, const float *x, float *y, int T,
-                                 int add) {
+/* y = W x */
+static void gpu_linear(gpu_queue *q, enum kernel_kind kind, const matrix *w, const float *x, float *y, int T) {
     gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(T, w->cols);
-    p.add = add;
     p.in.x = x;
     gpu_add_segment(&p, w, y);
     gpu_record_projection(q, kind, &p);
 }
 
-static void gpu_linear(gpu_queue *q, enum kernel_kind kind, const matrix *w, const float *x, float *y, int T) {
-    gpu_plain_projection(q, kind, w, x, y, T, 0);
-}
-
-static void gpu_add_linear(gpu_queue *q, enum kernel_kind kind, const matrix *w, const float *x, float *y, int T) {
-    gpu_plain_projection(q, kind, w, x, y, T, 1);
+/* The last product of a sublayer, W x. */
+static void gpu_output_linear(const gpu_rows *rows, enum kernel_kind kind, const matrix *w, const float *x) {
+    gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(rows->T, w->cols);
+    p.end = epilogue_of_output(rows);
+    p.in.x = x;
+    gpu_add_segment(&p, w, rows->to);
+    gpu_record_projection(rows->q, kind, &p);
 }

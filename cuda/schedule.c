@@ -29,7 +29,7 @@
 
    Before the first kernel of a schedule runs gpu_put, or a kernel that never releases: all before it is complete. */
 
-/* The buffers and kernels of a step stand beside the kernels: layers/schedule.c, and layers/<kind>/schedule.c for each kind of layers/kinds.c.
+/* The buffers and kernels of a step stand beside the kernels: layers/schedule.c, and layers/<kind>/schedule.c for each kind of layers/table.c.
    Those of a kind NAME are
      NAME_BUFFERS(ROW)   ROW(BUFFER, of_layer): of_layer: each layer has its own, as a state; otherwise all layers share it
      NAME_KERNELS(ROW)   ROW(KERNEL, "name", fields of kernel_uses in their order, by name; the others are 0)

@@ -64,10 +64,10 @@ template <class F, int ROWS> struct gpu_ahead {
 /* The loop over a block's tiles. TILES says what they are:
      next(tile), valid(tile)   the block's next tile; does this one exist
      place<F>(tile)            where this lane reads it
-     residual(tile, row, t)    what is loaded before the sum is known, and handed on to store
-     store(tile, row, t, partials of the tile, residual, rms)
+     before(tile, row, t)      what the sum is added to: loaded before it is known, and handed on to store
+     store(tile, row, t, partials of the tile, before, rms)
      prepare(first, warp_k_blocks, act, square)   waits for the predecessor and stages the activations, unless that is done
-   One thread for each of the 16 rows and T token rows calls residual and store, threads of other warps from tile to tile; rms
+   One thread for each of the 16 rows and T token rows calls before and store, threads of other warps from tile to tile; rms
    is the token row's factor where there is a norm. */
 template <class F, int ROWS, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
@@ -85,9 +85,9 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
     for (int n = 0; tiles.valid(tile); n++) {
         int next = tiles.next(tile);
         bool more = tiles.valid(next), stores = n % turns == turn && t < T;
-        float sum[4] = {0, 0, 0, 0}, residual = 0;
+        float sum[4] = {0, 0, 0, 0}, before = 0;
         row_scales rows = {};
-        if (stores) residual = tiles.residual(tile, row, t);
+        if (stores) before = tiles.before(tile, row, t);
         for (int r = 0; r < rounds; r++) {
             bool last = r == rounds - 1;
             int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? warp_k_blocks : 0) : warp_k_blocks - from;
@@ -112,7 +112,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
         if (n == 0 && TILES::normed) store_warp_squares<ROWS>(partials, square);
         __syncthreads();
         if (n == 0 && TILES::normed && t < ROWS) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
-        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], residual, rms);
+        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], before, rms);
         tile = next;
     }
 }
@@ -281,7 +281,7 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     const bool stores = t < ROWS;
     sizes weights;
     fixed_columns<sizes, F, ROWS, IN> x(in);
-    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, residual = 0, rms = 1;
+    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, before = 0, rms = 1;
     weights.move(tiles.template place<F>(tile));
     if ((DEFER || sizes::ROUNDS > 1) && threadIdx.x == 0) {
         l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * F::panel));
@@ -301,18 +301,18 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     }
 #pragma unroll
     for (int j = DEFER ? DEPTH : PRELOAD; j < DEPTH; j++) weights.load(j);
-    if (HAS_RESIDUAL && !DEFER && stores) residual = tiles.residual(tile, row, t);
+    if (HAS_RESIDUAL && !DEFER && stores) before = tiles.before(tile, row, t);
     x.stage_all(act, square, tiles.p.link.await);
 #pragma unroll
     for (int j = DEFER ? PRELOAD : DEPTH; j < DEPTH; j++) weights.load(j);
-    if (HAS_RESIDUAL && DEFER && stores) residual = tiles.residual(tile, row, t);
+    if (HAS_RESIDUAL && DEFER && stores) before = tiles.before(tile, row, t);
     weights.load_act_scale(act);
     weights.template multiply<false>(fragments, sum, false, [] {});
     store_warp_partial<ROWS>(partials->tile[0], sum);
     if (TILES::normed) store_warp_squares<ROWS>(partials, square);
     __syncthreads();
     if (stores && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
-    if (stores) tiles.store(tile, row, t, partials->tile[0], residual, rms);
+    if (stores) tiles.store(tile, row, t, partials->tile[0], before, rms);
     if (TILES::normed && tiles.waits_last()) pdl_wait();
 }
 
@@ -354,7 +354,7 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     for (int n = 0; tiles.valid(tile); n++) {
         const int next = tiles.next(tile);
         const bool more = tiles.valid(next), stores = n % turns == turn && t < ROWS;
-        const float residual = stores ? tiles.residual(tile, row, t) : 0;
+        const float before = stores ? tiles.before(tile, row, t) : 0;
         float sum[4] = {0, 0, 0, 0};
         weights.template multiply<true>(fragments, sum, more, [&] {
             weights.move(tiles.template place<F>(more ? next : tile));
@@ -363,7 +363,7 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
         store_warp_partial<ROWS>(partials->tile[n % 2], sum);
         __syncthreads();
         if (n == 0 && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
-        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], residual, rms);
+        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], before, rms);
         tile = next;
     }
     if (TILES::normed && tiles.waits_last()) pdl_wait();
@@ -439,6 +439,6 @@ __device__ __forceinline__ void gpu_run_tiles_by_warp(const TILES &tiles, const 
         }
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (lane % 4 == 0) tiles.put(tile * TILE_ROWS + half * PANEL_ROWS + lane / 4, 0, all[2 * half] * rms);
+            if (lane % 4 == 0) tiles.put(tile * TILE_ROWS + half * PANEL_ROWS + lane / 4, 0, all[2 * half], rms, 0);
     }
 }

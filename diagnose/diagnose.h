@@ -112,7 +112,7 @@ typedef struct mote_traced {
 /* Computes the model over ids [count], 1 to MOTE_TRACE_TOKENS, by the definitions of its layers: naive, on one thread, slow. told is
    called with each value: for one token after the other those of each layer, mixer before FFN, the head's, and, but for the last
    token, those of the MTP layer, whose logits are of the token after the next one. callbacks: cancel, heeded
-   before the next layer, and progress; may be NULL. told must not call mote_trace. The model must be on the CPU and have its weights: else MOTE_EUNSUPPORTED. */
+   before the next layer, and progress; may be NULL. The model must be on the CPU and have its weights: else MOTE_EUNSUPPORTED. */
 int mote_trace(const mote_model *model, const int32_t *ids, size_t count, const mote_callbacks *callbacks,
                void (*told)(void *user, const mote_traced *value), void *user, mote_error *error);
 

@@ -239,16 +239,18 @@ static int try_has(const selftest *t, enum layer_kind kind) {
     return t->models[0]->largest.kinds >> kind & 1;
 }
 
-/* The routing that experts_up computes: top_k of any number of experts, by logits of which many are equal. All experts have
-   the weights of the first here (stride 0). */
+/* The routing that experts_up computes: top_k of any number of experts, by logits of which many are equal. An expert's weights are what lies
+   16 bytes after those of the one before. */
 static void try_choice(selftest *t, int T, int experts, int top_k) {
     moe_gpu p = moe_gpu_of(&t->g->layers.moe, &t->gpu->m->layers[TRY_DELTANET].ffn.w.moe, T);
     float logits[STEP_ROWS * GPU_EXPERTS], weight[GPU_TOP];
     int32_t choice[GPU_TOP + 1], uses[GPU_EXPERTS] = {0};
+    int64_t at[GPU_EXPERTS];
     gpu_routing want, got;
     size_t n = (size_t)(T * experts);
     memset(&want, 0, sizeof want);
     memset(&got, 0, sizeof got);
+    for (int e = 0; e < GPU_EXPERTS; e++) at[e] = 16 * e;
     try_fill(t, logits, n);
     for (size_t i = 0; i < n; i++) logits[i] = floorf(logits[i] * 16);
     for (int row = 0; row < T; row++) {
@@ -259,11 +261,12 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
         for (int i = 0; i < top_k; i++) uses[choice[i]] |= 1 << row;
     }
     for (int e = 0; e < experts; e++)
-        if (uses[e]) want.expert[want.count] = e, want.rows[want.count++] = uses[e];
+        if (uses[e]) want.at[want.count] = at[e], want.rows[want.count++] = uses[e];
     try_put(t, t->g->logits, logits, n * sizeof(float));
+    try_put(t, p.batch.x.x, at, sizeof at);
     p.shape.experts = experts;
     p.shape.top_k = top_k;
-    p.stride = 0;
+    p.expert_at = (const int64_t *)(const void *)p.batch.x.x;           /* scratch of what does not run here */
     p.router = t->g->logits;
     p.x = t->g->x;
     gpu_record_experts(try_begin(t, 1u << STAGE_UP, 0, 0, NULL, T), &p);
@@ -271,7 +274,7 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     if (!t->code) t->code = slot_copy(&t->gpu->at, &got, p.routing, sizeof got, t->err);
     try_worse(t, got.count != want.count);
     for (int i = 0; i < want.count; i++)
-        try_worse(t, got.expert[i] != want.expert[i] || got.rows[i] != want.rows[i]);
+        try_worse(t, got.at[i] != want.at[i] || got.rows[i] != want.rows[i]);
     try_row(t, 0, "choosing %d of %d T=%d", top_k, experts, T);
 }
 

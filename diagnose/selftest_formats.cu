@@ -38,10 +38,26 @@ static void try_pack(selftest *t, const matrix *there, const char *raw) {
         gpu_check(q, cudaDeviceSynchronize(), "packing a matrix");
 }
 
+/* y += W x of T rows, as a sublayer's last product. */
+static void try_add(gpu_queue *q, const matrix *w, const float *x, float *y, int T) {
+    const gpu_rows rows = {.q = q, .T = T, .x = y, .to = y};
+    gpu_output_linear(&rows, KERNEL_O_PROJ, w, x);
+}
+
+/* Whether the columns of a matrix are whole groups. */
+static int try_divides(enum format format, int cols) {
+    int divides = !format_has_groups(format) || cols % format_k_block_cols(format) == 0;
+    for (int i = 0; i < formats[format]->component_count; i++) {
+        const int group = formats[format]->components[i].cols;
+        divides &= !group || group == INT_MAX || cols % group == 0;
+    }
+    return divides;
+}
+
 /* A projection by a matrix of any format and width, with and without a norm before it. Borrows the session's memory: its KV
    caches hold the matrix, unpacked (v) and packed (k). */
 static void try_format(selftest *t, enum format format, int cols) {
-    if ((format == FORMAT_NVFP4 && cols % NVFP4_GROUP) || (format_has_groups(format) && cols % format_k_block_cols(format))) return;
+    if (!try_divides(format, cols)) return;
     scratch *w = &t->cpu->at.runner->s;
     attention_state *kv = &t->gpu->at.state[TRY_ATTENTION].attention;
     char *raw = (char *)kv->v;
@@ -60,7 +76,7 @@ static void try_format(selftest *t, enum format format, int cols) {
         memcpy(before, y_cpu, y * sizeof(float));
         try_put(t, y_gpu, y_cpu, y * sizeof(float));
         linear(t->cpu->at.runner->threads, &here, w->x, y_cpu, T, 1, w->limbs);
-        gpu_add_linear(q, KERNEL_O_PROJ, &there, t->g->x, y_gpu, T);
+        try_add(q, &there, t->g->x, y_gpu, T);
         try_end(t);
         try_compare(t, y_gpu, y_cpu, before, y);
         rms_norm(w->u, w->x, w->mtp_in, T, cols, eps);
@@ -72,8 +88,11 @@ static void try_format(selftest *t, enum format format, int cols) {
     try_row(t, 2e-5, "matrix %s %dx%d", formats[format]->name, here.rows, cols);
 }
 
+enum { TABLE_ROWS = 96, TABLE_COLS = 64 };
+
 /* Words of component i of a matrix of 64 columns, such that every code occurs, of four bits under every scale or zero point.
-   Factors and other scales are powers of two: what comes out is exact. */
+   Factors and other scales are powers of two: what comes out is exact. Exponents of two neighbouring groups differ by up to 32, where
+   a weight is still exact (formats/mxfp4.cu). */
 static void try_table_component(const matrix *here, int i) {
     const component *p = &formats[here->format]->components[i];
     const uint32_t n = (uint32_t)component_words(p, component_rows(p, here), component_cols(p, here));
@@ -84,13 +103,12 @@ static void try_table_component(const matrix *here, int i) {
         uint32_t word;
         memcpy(&word, &scale, 4);
         if (format_has_groups(here->format) && i == SCALES) word |= k % 17;
-        if (p->bits == 4) to[k] = (char)four;
+        if (here->format == FORMAT_MXFP4 && i == SCALES) to[k] = (char)(MXFP4_BIAS - 20 + (int)(k % 2 == k / (TABLE_ROWS) ? k / 2 % 33 : 0));
+        else if (p->bits == 4) to[k] = (char)four;
         else if (p->bits == 8) to[k] = (char)(i == CODES ? byte : byte & 0x7f);
         else memcpy(to + 4 * (size_t)k, &word, 4);
     }
 }
-
-enum { TABLE_ROWS = 96, TABLE_COLS = 64 };
 
 /* That matrix, for both. 0: the format has no table. */
 static int try_table_matrix(selftest *t, enum format format, matrix *here, matrix *there) {
@@ -137,7 +155,7 @@ static void try_table(selftest *t, enum format format) {
         try_put(t, t->g->x, x, STEP_ROWS * TABLE_COLS * sizeof *x);
         try_put(t, y, want, STEP_ROWS * TABLE_ROWS * sizeof *want);
         linear(t->cpu->at.runner->threads, &here, x, want, STEP_ROWS, 0, t->cpu->at.runner->s.limbs);
-        gpu_add_linear(&t->g->q, KERNEL_O_PROJ, &there, t->g->x, y, STEP_ROWS);
+        try_add(&t->g->q, &there, t->g->x, y, STEP_ROWS);
         try_end(t);
         try_elements(t, y, want, STEP_ROWS * TABLE_ROWS);
     }

@@ -33,8 +33,16 @@ static const token_row *try_prefill_table_of(selftest *t, int position) {
     return rows;
 }
 
-/* Some stages of a layer over the rows in prefill's x. */
-static void try_prefill_layer(selftest *t, unsigned stages, int index, int position) {
+/* On the CPU. */
+static token_rows try_token_rows(const selftest *t) {
+    const scratch *w = &t->cpu->at.runner->s;
+    token_rows rows = {.threads = t->cpu->at.runner->threads, .T = TRY_PROMPT, .of = NULL, .count = 0, .state_only = 0,
+                       .hidden = t->cpu->m->c.hidden, .eps = t->cpu->m->c.eps, .x = w->x, .y = w->y, .u = w->u, .out = NULL};
+    return rows;
+}
+
+/* Some stages of layer `index`, or of what stands for it, over the rows in prefill's x. y: see prefill_rows. */
+static void try_prefill_stages(selftest *t, unsigned stages, int index, int position, const layer *l, float *y) {
     if (t->code) return;
     t->gpu->count = position;
     prefill_rows r = prefill_rows_of(&t->gpu->at, TRY_PROMPT, t->gpu->count);
@@ -42,9 +50,14 @@ static void try_prefill_layer(selftest *t, unsigned stages, int index, int posit
     r.layer = index;
     r.stages = stages;
     prefill_send(t->g, &b, r.stream);
-    gpu_check(&t->g->q, layer_run_prefill(&r, &t->gpu->m->layers[index], &t->g->layers, &t->gpu->at.state[index]), "prefill");
+    r.y = y;
+    gpu_check(&t->g->q, layer_run_prefill(&r, l, &t->g->layers, &t->gpu->at.state[index]), "prefill");
     t->gpu->count = 0;
     t->code = gpu_finish(&t->gpu->at, t->err);
+}
+
+static void try_prefill_layer(selftest *t, unsigned stages, int index, int position) {
+    try_prefill_stages(t, stages, index, position, &t->gpu->m->layers[index], NULL);
 }
 
 /* x, to which both have added. */
@@ -59,8 +72,9 @@ static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
     scratch *w = &t->cpu->at.runner->s;
     size_t heads = TRY_PROMPT * (size_t)s->value_heads, channels = TRY_PROMPT * (size_t)deltanet_channels(s);
-    stage_norm_in_proj(t->cpu->at.runner->threads, s, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->x, TRY_PROMPT, w->u, job->raw, job->z,
-                       job->b, job->a, job->limbs);
+    rms_norm(w->u, w->x, m->layers[TRY_DELTANET].mixer.norm, TRY_PROMPT, m->c.hidden, m->c.eps);
+    stage_in_proj(t->cpu->at.runner->threads, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->u, TRY_PROMPT, job->raw, job->z, job->b,
+                       job->a, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0);
     try_compare(t, g->raw, job->raw, NULL, channels);
@@ -132,7 +146,8 @@ static void try_prefill_attention(selftest *t, int position) {
     attention_prefill_job g;
     attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
-    stage_norm_qkv(c->at.runner->threads, s, w, c->at.runner->s.x, TRY_PROMPT, c->at.runner->s.u, job->qg, job->k_new, job->v_new, job->limbs);
+    rms_norm(c->at.runner->s.u, c->at.runner->s.x, c->m->layers[TRY_ATTENTION].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
+    stage_qkv(c->at.runner->threads, w, c->at.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_QKV, TRY_ATTENTION, position);
     try_compare(t, g.qg, job->qg, NULL, qg);
@@ -186,8 +201,7 @@ static void try_prefill_moe(selftest *t, int agreeing) {
     enum { DRAWS = 16 };
     const moe_shape *s = &t->cpu->m->largest.moe;
     scratch *w = &t->cpu->at.runner->s;
-    token_rows rows = {.threads = t->cpu->at.runner->threads, .T = TRY_PROMPT, .of = NULL, .count = 0, .state_only = 0, .x = w->x,
-                       .u = w->u};
+    const token_rows rows = try_token_rows(t);
     size_t hidden = (size_t)s->hidden, bytes = TRY_PROMPT * hidden * sizeof(float);
     float *got = (float *)malloc(bytes);
     int draws = 0;
@@ -198,7 +212,7 @@ static void try_prefill_moe(selftest *t, int agreeing) {
         try_prefill_rows(t);
         for (size_t i = hidden; i < TRY_PROMPT * hidden && agreeing; i++) w->x[i] = w->x[i - hidden] + w->x[i] / 256;
         memcpy(w->hidden, w->x, bytes);
-        moe_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.moe, &w->jobs.moe);
+        ffn_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn, &w->jobs);
     } while (try_clear_rows(t) < TRY_PROMPT / 4 && ++draws < DRAWS);
     if (draws == DRAWS) try_worse(t, INFINITY);             /* too few rows to tell */
     try_put(t, t->g->prefill.x, w->hidden, bytes);
@@ -217,14 +231,39 @@ static void try_prefill_moe(selftest *t, int agreeing) {
 
 static void try_prefill_mlp(selftest *t) {
     scratch *w = &t->cpu->at.runner->s;
-    token_rows rows = {.threads = t->cpu->at.runner->threads, .T = TRY_PROMPT, .of = NULL, .count = 0, .state_only = 0, .x = w->x,
-                       .u = w->u};
+    const token_rows rows = try_token_rows(t);
     try_prefill_rows(t);
-    mlp_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.mlp, &w->jobs.mlp);
+    ffn_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn, &w->jobs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_GATE_UP | 1u << STAGE_MLP_DOWN, TRY_DELTANET, 0);
     try_prefill_x(t);
     try_row(t, 1e-3, "prefill norm_gate_up and down");
+}
+
+/* The same with a norm after it and a scale, for which the weights of the norm before it serve. */
+static void try_prefill_normed_mlp(selftest *t) {
+    scratch *w = &t->cpu->at.runner->s;
+    const size_t bytes = TRY_PROMPT * (size_t)t->cpu->m->c.hidden * sizeof(float);
+    token_rows rows = try_token_rows(t);
+    layer on[2] = {t->cpu->m->layers[TRY_DELTANET], t->gpu->m->layers[TRY_DELTANET]};
+    float *y = NULL;
+    for (int i = 0; i < 2; i++) {
+        on[i].ffn.residual.normed_after = on[i].ffn.residual.scaled = 1;
+        on[i].ffn.norm_after = on[i].ffn.scale = on[i].ffn.norm;
+    }
+    rows.y = (float *)malloc(bytes);
+    if (!t->code && !rows.y) t->code = fail_memory(t->err);
+    gpu_check(&t->g->q, cudaMalloc((void **)&y, bytes), "allocating rows");
+    if (!t->code && gpu_check(&t->g->q, cudaMemset(y, 0xff, bytes), "poisoning")) {
+        try_prefill_rows(t);
+        ffn_forward(&rows, &on[0].ffn, &w->jobs);
+        try_poison(t);
+        try_prefill_stages(t, 1u << STAGE_GATE_UP | 1u << STAGE_MLP_DOWN, TRY_DELTANET, 0, &on[1], y);
+        try_prefill_x(t);
+    }
+    try_row(t, 1e-3, "prefill norm_gate_up and down, a norm after them and a scale");
+    cudaFree(y);
+    free(rows.y);
 }
 
 /* All stages of prefill, where it runs the model. Both sessions are open, with scratch for TRY_PROMPT rows. */
@@ -236,7 +275,8 @@ static void try_prefill(selftest *t) {
     try_prefill_attention(t, 421);
     for (int agreeing = 0; agreeing < 2 && try_has(t, LAYER_MOE); agreeing++) try_prefill_moe(t, agreeing);
     if (try_has(t, LAYER_MLP)) try_prefill_mlp(t);
-    for (int f = 0; f < GPU_FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
+    if (try_has(t, LAYER_MLP)) try_prefill_normed_mlp(t);
+    for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
 }
 
 /* All tests of a synthetic model. tokens, prompt: seeds for try_definition and try_whole; prompt 0: not the latter, nor try_format. */
@@ -253,7 +293,7 @@ static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t p
     try_open(t, MOTE_KV_BF16, STEP_ROWS);
     try_definition(t, tokens);
     if (real && !t->code) try_stages(t, 1);
-    for (int f = 0; real && prompt && f < GPU_FORMAT_COUNT && !t->code; f++) {
+    for (int f = 0; real && prompt && f < FORMAT_COUNT && !t->code; f++) {
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
         if (!t->code) try_table(t, (enum format)f);
     }

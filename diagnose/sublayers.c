@@ -44,6 +44,7 @@ typedef struct walk {
     void (*tell)(void *user, const sublayer_report *r);
     void *user;
     mote_error *err;
+    definition *d;               /* of m, while it walks */
     float *got;                  /* [T][hidden or vocab]: what a case computed */
 } walk;
 
@@ -116,7 +117,8 @@ static void cpu_values(const mote_session *s, const layer *l, const float *x, in
         at[0] = j->deltanet.raw, at[1] = j->deltanet.z, at[2] = j->deltanet.b, at[3] = j->deltanet.a, at[4] = j->deltanet.o;
     } else {
         const attention_job *a = &j->attention;
-        stage_norm_qkv(s->at.runner->threads, a->shape, a->w, x, T, w->u, a->qg, a->k_new, a->v_new, a->limbs);
+        rms_norm(w->u, x, l->mixer.norm, T, s->m->c.hidden, s->m->c.eps);
+        stage_qkv(s->at.runner->threads, a->w, w->u, T, a->qg, a->k_new, a->v_new, a->limbs);
         at[0] = a->qg, at[1] = a->k_new, at[2] = a->v_new, at[3] = a->o;
     }
 }
@@ -128,8 +130,9 @@ typedef struct walk_part {
     int i;                       /* the layer, the MTP layer after the others; -1: the head */
     layer l;                     /* with LAYER_NONE for its other half, when it is of the session's model */
     int T, n;
-    const float *x;              /* [T][hidden] rows before it */
-    const double *before, *want; /* [T][n]; before: what it adds to, NULL: nothing */
+    float *x;                    /* [T][hidden] rows before it */
+    double *before;              /* [T][n] what it adds to; NULL: nothing */
+    const double *want;          /* [T][n] */
 } walk_part;
 
 /* A block's part of the rows. */
@@ -159,14 +162,14 @@ static void gpu_values(const mote_session *s, const layer *l, const float **at) 
 /* A GPU's o of DeltaNet is not divided by its root mean square yet: the next kernel does that. */
 static int gpu_normalise(mote_session *s, const deltanet_shape *d, int T, float *o, mote_error *err) {
     const int parts = gpu_delta_parts(d), stride = gpu_squares_stride(parts), heads = T * d->value_heads;
-    float *squares = (float *)defined_array((size_t)(heads * stride));
-    int code = slot_copy(&s->at, squares, s->at.runner->gpu->layers.deltanet.squares, (size_t)(heads * stride) * sizeof *squares, err);
-    for (int h = 0; h < heads; h++) {
+    float *squares = (float *)malloc((size_t)(heads * stride) * sizeof *squares);
+    int code = !squares ? fail_memory(err) : slot_copy(&s->at, squares, s->at.runner->gpu->layers.deltanet.squares, (size_t)(heads * stride) * sizeof *squares, err);
+    for (int h = 0; h < heads && !code; h++) {
         double sum = 0;
         for (int p = 0; p < parts; p++) sum += (double)squares[h * stride + p];
         for (int i = 0; i < d->value_dim; i++) o[h * d->value_dim + i] /= (float)sqrt(sum / d->value_dim + (double)d->eps);
     }
-    defined_free(squares);
+    free(squares);
     return code;
 }
 
@@ -183,7 +186,8 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     if (i == m->c.layers) gpu_set_mtp(m, &g->q, 1);
     else g->q.layer = i;
     if (i >= 0) {
-        gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->at.runner), .x = x};
+        gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->at.runner), .x = x,
+                         .eps = m->c.eps};
         layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
     } else {
         gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, g->logits);
@@ -280,67 +284,72 @@ static void watch_value(void *user, const char *name, const double *values, int 
             memcpy(to->r->value[k].want + (size_t)to->t * (size_t)n, values, (size_t)n * sizeof *values);
 }
 
+/* Deals out the memory of a sublayer's rows and values. */
+static void part_memory(const walk *w, walk_part *p, sublayer_report *r, defined_memory *m) {
+    p->before = defined_array(m, p->T, p->n);
+    p->x = (float *)defined_array(m, p->T, p->n);
+    for (int k = 0; k < r->count; k++) {
+        r->value[k].want = defined_array(m, p->T, r->value[k].n);
+        for (int c = 0; c < w->count; c++) r->value[k].got[c] = (float *)defined_array(m, p->T, r->value[k].n);
+    }
+}
+
+/* Returns the memory, which is the caller's to free; NULL: there is not enough. */
+static double *part_begin(const walk *w, walk_part *p, sublayer_report *r) {
+    defined_memory memory = {NULL, 0};
+    part_memory(w, p, r, &memory);                                /* counts */
+    memory.block = (double *)calloc(memory.used, sizeof(double));
+    memory.used = 0;
+    if (memory.block) part_memory(w, p, r, &memory);
+    return memory.block;
+}
+
 /* Both start from the same floats. */
-static float *rounded(double *x, size_t n) {
-    float *to = (float *)defined_array(n);
+static void round_rows(double *x, float *to, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = (double)(to[i] = (float)x[i]);
-    return to;
 }
 
 /* x[T][hidden] through a half of layer i. */
-static int walk_sublayer(const walk *w, int i, int half, double *x, int T, defined_state *state) {
-    const layer *l = i < w->m->c.layers ? &w->m->layers[i] : &w->m->mtp;
+static int walk_sublayer(const walk *w, int i, int half, double *x, int T) {
+    const layer *l = defined_layer_of(w->m, i);
     const int hidden = w->m->c.hidden;
     const size_t n = (size_t)T * (size_t)hidden;
-    double *before = defined_array(n);
-    walk_part p = {.i = i, .l = *l, .T = T, .n = hidden, .x = rounded(x, n), .before = before, .want = x};
+    walk_part p = {.i = i, .l = *l, .T = T, .n = hidden, .want = x};
     sublayer_report r;
     watched to = {&r, 0};
     int code = MOTE_OK;
     memset(&r, 0, sizeof r);
-    memcpy(before, x, n * sizeof *x);
     (half ? &p.l.mixer : &p.l.ffn)->kind = LAYER_NONE;
     r.layer = i;
     r.kind = layer_kind_names[half ? l->ffn.kind : l->mixer.kind];
     r.count = i == w->look || w->look == LOOK_EVERYWHERE ? values_of(&p.l, r.value) : 0;
-    for (int k = 0; k < r.count; k++) {
-        r.value[k].want = defined_array((size_t)(T * r.value[k].n));
-        for (int c = 0; c < w->count; c++) r.value[k].got[c] = (float *)defined_array((size_t)(T * r.value[k].n));
-    }
-    defining.watch = watch_value;
-    defining.user = &to;
+    double *memory = part_begin(w, &p, &r);
+    if (!memory) return fail_memory(w->err);
+    round_rows(x, p.x, n);
+    memcpy(p.before, x, n * sizeof *x);
+    w->d->told.watch = watch_value;
+    w->d->told.user = &to;
     for (to.t = 0; to.t < T; to.t++) {
-        double *row = x + (size_t)to.t * (size_t)hidden;
-        token_row r;
-        text_rows(&r, NULL, 1, to.t, 0);
-        if (half) define_ffn(l, row);
-        else define_mixer(l, &r, state, row);
+        text_rows(&w->d->row, NULL, 1, to.t, 0);
+        define_sublayer(w->d, half ? &l->ffn : &l->mixer, &w->d->layers[i], x + (size_t)to.t * (size_t)hidden);
     }
-    defining.watch = NULL;
+    w->d->told.watch = NULL;
     for (int c = 0; c < w->count && !code; c++) code = walk_blocks(w, c, &p, &r);
     if (!code) w->tell(w->user, &r);
-    defined_free(before);
+    free(memory);
     return code;
 }
 
 static int walk_layer(const walk *w, int i, double *x, int T) {
-    const layer *l = i < w->m->c.layers ? &w->m->layers[i] : &w->m->mtp;
-    double *from = defined_array(0);
-    defined_state state;
-    define_layer_state(l, T, &state);
-    int code = walk_sublayer(w, i, 0, x, T, &state);
-    if (!code) code = walk_sublayer(w, i, 1, x, T, &state);
-    defined_free(from);
-    return code;
+    const int code = walk_sublayer(w, i, 0, x, T);
+    return code ? code : walk_sublayer(w, i, 1, x, T);
 }
 
-/* Rows of the model's end: x becomes h. */
-static int walk_head(const walk *w, double *x) {
+/* Rows of the model's end: x becomes h; logits: memory for [T][vocab]. */
+static int walk_head(const walk *w, double *x, float *rows, double *logits) {
     const mote_model *m = w->m;
     const int hidden = m->c.hidden, vocab = m->c.vocab;
-    double *logits = defined_array((size_t)w->T * (size_t)vocab);
-    walk_part p = {.i = -1, .l = w->m->layers[0], .T = w->T, .n = vocab, .x = rounded(x, (size_t)w->T * (size_t)hidden), .before = NULL,
-                   .want = logits};
+    walk_part p = {.i = -1, .l = m->layers[0], .T = w->T, .n = vocab, .x = rows, .want = logits};
     sublayer_report head, all;
     int code = MOTE_OK, whole = 0;
     memset(&head, 0, sizeof head);
@@ -348,44 +357,52 @@ static int walk_head(const walk *w, double *x) {
     all = head;
     head.kind = "head";
     all.kind = "logits";
-    for (int t = 0; t < w->T; t++) define_head(m, m->norm, x + (size_t)t * (size_t)hidden, logits + (size_t)t * (size_t)vocab);
+    round_rows(x, rows, (size_t)w->T * (size_t)hidden);
+    for (int t = 0; t < w->T; t++) define_head(w->d, m->norm, x + (size_t)t * (size_t)hidden, logits + (size_t)t * (size_t)vocab);
     for (int c = 0; c < w->count && !code; c++) {
         code = walk_blocks(w, c, &p, &head);
         if (w->cases[c].whole) difference_add(&all.off[c], logits, NULL, w->cases[c].whole, 0, w->T, vocab), whole = 1;
     }
     if (!code) w->tell(w->user, &head);
     if (!code && whole) w->tell(w->user, &all);
-    defined_free(logits);
     return code;
 }
 
-static int walk_parts(walk *w) {
+/* x[T][hidden], rows as large, logits[T][vocab]: memory. */
+static int walk_parts(const walk *w, double *x, float *rows, double *logits) {
     const mote_model *m = w->m;
     const size_t hidden = (size_t)m->c.hidden;
-    double *x = defined_array((size_t)w->T * hidden);
     token_row r;
     int code = MOTE_OK;
-    w->got = (float *)defined_array((size_t)w->T * (hidden + (size_t)m->c.vocab));
     for (int t = 0; t < w->T; t++) {
         text_rows(&r, &w->ids[t], 1, t, 0);
         define_embedding(m, &r, x + (size_t)t * hidden);
     }
     for (int i = 0; i < m->c.layers && !code; i++) code = walk_layer(w, i, x, w->T);
-    if (!code) code = walk_head(w, x);
+    if (!code) code = walk_head(w, x, rows, logits);
     if (!m->has_mtp || w->T < 2 || code) return code;
     for (int t = 0; t + 1 < w->T; t++) {
         text_rows(&r, &w->ids[t + 1], 1, t + 1, 0);
-        define_mtp_input(m, &r, x + (size_t)t * hidden, x + (size_t)t * hidden);
+        define_mtp_input(w->d, &r, x + (size_t)t * hidden, x + (size_t)t * hidden);
     }
     return walk_layer(w, m->c.layers, x, w->T - 1);
 }
 
 /* Tells of every sublayer in order, the head, the logits of whole models and the MTP layer's sublayers. Sessions are empty after it. */
 static int walk_model(walk *w) {
-    const size_t row = 4 * (size_t)w->m->c.hidden + 2 * (size_t)w->m->c.vocab + 2 * (1 + (size_t)w->count) * defined_width(w->m, w->T);
-    if (!defined_open(w->m, w->T, 1, (size_t)w->T * row)) return fail_memory(w->err);
-    int code = walk_parts(w);
-    defined_close();
+    const size_t T = (size_t)w->T, hidden = (size_t)w->m->c.hidden, vocab = (size_t)w->m->c.vocab;
+    definition d;
+    if (!definition_open(&d, w->m, w->T)) return fail_memory(w->err);
+    double *x = (double *)malloc(T * hidden * sizeof *x), *logits = (double *)malloc(T * vocab * sizeof *logits);
+    float *rows = (float *)malloc(T * hidden * sizeof *rows);
+    w->d = &d;
+    w->got = (float *)malloc(T * (hidden + vocab) * sizeof *w->got);
+    int code = x && logits && rows && w->got ? walk_parts(w, x, rows, logits) : fail_memory(w->err);
+    free(x);
+    free(logits);
+    free(rows);
+    free(w->got);
+    definition_close(&d);
     for (int c = 0; c < w->count && !code; c++) code = timeline_reset(w->cases[c].s, w->err);
     return code;
 }

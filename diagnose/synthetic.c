@@ -92,11 +92,9 @@ static config_layer preset_layer(const preset *p, sublayer_shape *deltanet) {
         e->expert_size = p->size;
         e->shared_size = hybrid ? p->size : 0;
         e->hidden = p->hidden;
-        e->eps = 1e-6f;
     } else {
         f->size = p->size;
         f->hidden = p->hidden;
-        f->eps = 1e-6f;
     }
     return l;
 }
@@ -197,6 +195,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     if (!code) code = model_bind_to(m, &files, &b, &o.callbacks, error);
     if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), mix->name, strlen(mix->name));  /* weights follow from it */
     if (!code && o.parts != MOTE_DESCRIPTION) code = fill_weights(&b, &o.callbacks, error);
+    if (!code) model_info(m, &b);
     buf_free(&b.items);
     checkpoint_close(&files);
     if (code) mote_close(m);

@@ -2,31 +2,30 @@
    logits, and the drafts of an answer. It looks on and computes nothing of its own; it must not know who asks. */
 
 typedef struct tracer {
-    const mote_model *m;
+    definition d;
     const mote_callbacks *callbacks;
     void (*told)(void *user, const mote_traced *value);
     void *user;
-    int T, stopped;
+    int T;
 } tracer;
 
 static void trace_value(void *user, const char *name, const double *values, int n) {
     tracer *t = (tracer *)user;
-    const mote_traced value = {.layer = defining.layer_index, .kind = defining.kind, .token = defining.token, .name = name, .count = n,
-                               .values = values};
-    const double layers = t->m->c.layers, done = (defining.layer_index < 0 ? layers : defining.layer_index) / (layers + 1);
+    defining *at = &t->d.told;
+    const mote_traced value = {.layer = at->layer_index, .kind = at->kind, .token = at->token, .name = name, .count = n, .values = values};
+    const double layers = t->d.m->c.layers, done = (at->layer_index < 0 ? layers : at->layer_index) / (layers + 1);
     char what[64];
     if (!strcmp(name, "x")) {
-        snprintf(what, sizeof what, "token %d of %d", defining.token + 1, t->T);
-        report(t->callbacks, what, (defining.token + done) / t->T);
+        snprintf(what, sizeof what, "token %d of %d", at->token + 1, t->T);
+        report(t->callbacks, what, (at->token + done) / t->T);
     }
     t->told(t->user, &value);
-    defining.stopped = t->stopped |= cancelled(t->callbacks);
+    at->stopped |= cancelled(t->callbacks);
 }
 
 static int check_traced(const mote_model *m, const int32_t *ids, size_t count, mote_error *err) {
     if (!m->arena) return fail(err, MOTE_EUNSUPPORTED, "mote_trace: the model was opened without weights");
     if (m->gpu >= 0) return fail(err, MOTE_EUNSUPPORTED, "mote_trace: the weights are on a GPU, expected a model opened for \"cpu\"");
-    if (defining.memory) return fail(err, MOTE_EINVAL, "mote_trace: called while it tells");
     if (count < 1 || count > MOTE_TRACE_TOKENS)
         return fail(err, MOTE_EINVAL, "mote_trace: %zu tokens, expected 1 to %d", count, MOTE_TRACE_TOKENS);
     for (size_t i = 0; i < count; i++)
@@ -42,14 +41,15 @@ int mote_trace(const mote_model *model, const int32_t *ids, size_t count, const 
     if (!model || !ids || !told) return fail(error, MOTE_EINVAL, "mote_trace: needs a model, token ids and a function to tell");
     int code = check_traced(model, ids, count, error);
     if (code) return code;
-    tracer t = {.m = model, .callbacks = callbacks ? callbacks : &silent, .told = told, .user = user, .T = (int)count, .stopped = 0};
-    defining.watch = trace_value;
-    defining.user = &t;
-    if (!definition_model(model, ids, t.T, NULL, NULL)) code = fail_memory(error);
-    defining.watch = NULL;
-    if (!code && t.stopped) code = fail(error, MOTE_ECANCELLED, "mote_trace: cancelled");
-    if (!code) report(t.callbacks, "tracing", 1);
-    return code;
+    tracer t = {.callbacks = callbacks ? callbacks : &silent, .told = told, .user = user, .T = (int)count};
+    if (!definition_open(&t.d, model, t.T)) return fail_memory(error);
+    t.d.told.watch = trace_value;
+    t.d.told.user = &t;
+    define_rows(&t.d, NULL, ids, t.T, NULL, NULL);
+    definition_close(&t.d);
+    if (t.d.told.stopped) return fail(error, MOTE_ECANCELLED, "mote_trace: cancelled");
+    report(t.callbacks, "tracing", 1);
+    return MOTE_OK;
 }
 
 /* ---- Passes of an answer ----------------------------------------------------------------------------------------------- */

@@ -118,7 +118,6 @@ static void common_moe(config_reader *r, const config *c, moe_shape *e, const ch
     if (!r->code && (int64_t)c->layers * e->experts > MAX_EXPERTS)
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: num_hidden_layers times num_experts exceeds %d", r->dir, MAX_EXPERTS);
     e->hidden = c->hidden;
-    e->eps = c->eps;
 }
 
 static void common_moe_check(config_reader *r, const moe_shape *e) {
@@ -136,7 +135,6 @@ static void common_mlp(config_reader *r, const config *c, mlp_shape *f) {
     common_layer_list(r, c, "mlp_layer_types", "dense");
     config_int(r, "intermediate_size", 1, 1 << 20, &f->size);
     f->hidden = c->hidden;
-    f->eps = c->eps;
 }
 
 /* ---- Tensors ---- */
@@ -163,6 +161,13 @@ static void common_name_prefix(const binder *b, const char *part, const char *no
 /* How a family keeps its norms' weights: bind_vector or bind_zero_centered. */
 typedef void norm_binder(binder *b, const char *where, const char *what, const float **v, int n);
 
+/* What is around a layer's sublayers: their norms, by their names. The MTP layer is bound as MODULE_MTP by the caller. */
+static void common_bind_norms(binder *b, const char *where, layer *l, norm_binder *bind_norm) {
+    if (b->kind != MODULE_MTP) bind_as(b, MODULE_NORMS, 1, 1);
+    bind_norm(b, where, "input_layernorm.weight", &l->mixer.norm, b->m->c.hidden);
+    bind_norm(b, where, "post_attention_layernorm.weight", &l->ffn.norm, b->m->c.hidden);
+}
+
 /* The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_ATTENTION. */
 static void common_bind_attention(binder *b, const char *where, attention_weights *w, norm_binder *bind_norm) {
     static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
@@ -186,7 +191,7 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     bind_whole_bias(b, where, "self_attn.o_proj.bias", &w->o_proj);
 }
 
-/* A dense FFN, but for its norm. The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_MLP. */
+/* A dense FFN. The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_MLP. */
 static void common_bind_mlp(binder *b, const char *where, mlp_weights *w) {
     const mlp_shape *s = &w->shape;
     if (b->kind != MODULE_MTP) bind_as(b, MODULE_MLP, 1, 1);

@@ -23,7 +23,8 @@ static void config_ends(config_reader *r, config *c) {
 
 static uint64_t sublayer_fingerprint(uint64_t hash, const sublayer_shape *s) {
     const int32_t kind = (int32_t)s->kind;
-    return fnv1a(fnv1a(hash, &kind, sizeof kind), &s->of, 4 * (size_t)layer_fields[s->kind].count);
+    hash = fnv1a(fnv1a(hash, &kind, sizeof kind), &s->residual, sizeof s->residual);
+    return fnv1a(hash, &s->of, 4 * (size_t)layer_fields[s->kind].count);
 }
 
 /* Part of a model's fingerprint: all that config.json, and the family, say of it. */

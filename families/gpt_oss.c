@@ -1,8 +1,16 @@
 /* families/gpt_oss.c: gpt-oss (20B, 120B): what config.json says, what its tensors are called.
 
-   All is attention and a mixture of experts. Every second layer, the first one among them, sees a window; each head has a sink; all products
-   have biases; the experts' SwiGLU is clamped. Rows of an expert's gate and up alternate in one tensor, which is a stack of all experts': in
-   MXFP4 as [experts][rows][columns], in BF16 as [experts][columns][rows]. */
+   A layer, of the residual x; rms(x) = sqrt(mean(x^2) + eps), names are tensors', and every product has its bias added:
+     u = x / rms(x) input_layernorm
+     q, k, v = rotate(q_proj u), rotate(k_proj u), v_proj u;  s = q . k / sqrt(head_dim)                           of each head
+     x += o_proj (sum of exp(s) v / (exp(sinks) + sum of exp(s)))      over all tokens, or, of every second layer, the last sliding_window
+     u = x / rms(x) post_attention_layernorm
+     x += sum of w[e] expert[e](u) over the num_experts_per_tok best of r = router u, w = softmax of these
+          expert(u) = down_proj ((up + 1) gate sigmoid(swiglu_alpha gate)),  gate and up of gate_up_proj u,
+          gate at most swiglu_limit, up between minus that and that
+
+   The first layer has a window. Rows of an expert's gate and up alternate in one tensor, which is a stack of all experts': in MXFP4 as
+   [experts][rows][columns], in BF16 as [experts][columns][rows]. */
 
 static const char *const gpt_oss_types[] = {"gpt_oss", NULL};
 
@@ -60,7 +68,7 @@ static void gpt_oss_bind_layer(binder *b, int index, layer *l) {
     attention_weights *a = &l->mixer.w.attention;
     moe_weights *e = &l->ffn.w.moe;
     char where[128], all[192];
-    plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
+    plain_bind_layer(b, index, l, where, sizeof where);
     bind_vector(b, where, "self_attn.sinks", &a->sinks, a->shape.heads);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "mlp.router.weight", &e->router, e->shape.experts, e->shape.hidden);

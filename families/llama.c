@@ -1,11 +1,11 @@
 /* families/llama.c: Llama 2 and 3, and what is built like them (SmolLM2), and Mistral: what config.json says. All is as in Qwen3's dense
    models (families/qwen3.c), tensors' names too, but that queries and keys have no norms.
 
-   A layer, of the residual x:
-     u = rms(x) input_layernorm
-     q, k, v = q_proj u, k_proj u, v_proj u, in heads; q and k are turned by their position
-     x += o_proj (softmax(q k / sqrt(head_dim)) v)
-     u = rms(x) post_attention_layernorm
+   A layer, of the residual x; rms(x) = sqrt(mean(x^2) + eps), names are tensors':
+     u = x / rms(x) input_layernorm
+     q, k, v = rotate(q_proj u), rotate(k_proj u), v_proj u                                                        of each head
+     x += o_proj (softmax(q . k / sqrt(head_dim)) v)
+     u = x / rms(x) post_attention_layernorm
      x += down_proj (SiLU(gate_proj u) * up_proj u) */
 
 static const char *const llama_types[] = {"llama", NULL};

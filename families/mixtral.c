@@ -1,11 +1,13 @@
 /* families/mixtral.c: Mixtral (8x7B, 8x22B): what config.json says, what its tensors are called. Attention is Llama's; the experts have
    names of their own: w1 is the gate, w3 up, w2 down.
 
-   A layer, of the residual x:
-     x += attention(rms(x) input_layernorm), as in families/llama.c
-     u = rms(x) post_attention_layernorm
-     w = softmax of the best num_experts_per_tok of gate u
-     x += sum over them of w w2 (SiLU(w1 u) * w3 u) */
+   A layer, of the residual x; rms(x) = sqrt(mean(x^2) + eps), names are tensors':
+     u = x / rms(x) input_layernorm
+     q, k, v = rotate(q_proj u), rotate(k_proj u), v_proj u                                                        of each head
+     x += o_proj (softmax(q . k / sqrt(head_dim)) v)
+     u = x / rms(x) post_attention_layernorm
+     x += sum of w[e] expert[e](u) over the num_experts_per_tok best of r = gate u, w = softmax of these
+          expert(u) = w2 (SiLU(w1 u) * w3 u) */
 
 static const char *const mixtral_types[] = {"mixtral", NULL};
 
@@ -23,7 +25,7 @@ static void mixtral_bind_layer(binder *b, int index, layer *l) {
     moe_weights *e = &l->ffn.w.moe;
     const moe_shape *s = &e->shape;
     char where[128], all[192], expert[192];
-    plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
+    plain_bind_layer(b, index, l, where, sizeof where);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "block_sparse_moe.gate.weight", &e->router, s->experts, s->hidden);
     bind_as(b, MODULE_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);

@@ -1,5 +1,12 @@
 /* families/qwen3.c: Qwen3 dense (0.6B to 32B): what config.json says, what its tensors are called. All is as in the mixtures of experts
-   (families/qwen3_moe.c), but for a dense FFN in every layer. */
+   (families/qwen3_moe.c), but for a dense FFN in every layer.
+
+   A layer, of the residual x; rms(x) = sqrt(mean(x^2) + eps), names are tensors':
+     u = x / rms(x) input_layernorm
+     q, k, v = q_proj u, k_proj u, v_proj u;  q = rotate(q / rms(q) q_norm);  k = rotate(k / rms(k) k_norm)      of each head
+     x += o_proj (softmax(q . k / sqrt(head_dim)) v)
+     u = x / rms(x) post_attention_layernorm
+     x += down_proj (SiLU(gate_proj u) * up_proj u) */
 
 static const char *const qwen3_types[] = {"qwen3", NULL};
 

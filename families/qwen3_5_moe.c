@@ -1,18 +1,20 @@
 /* families/qwen3_5_moe.c: Qwen3.5 and Qwen3.6 MoE: what config.json says, which layers there are, what their tensors are called.
 
-   Every layer has a DeltaNet or a gated attention mixer and a mixture of experts with a shared expert; MTP is one more layer
-   with attention. RMSNorm weights are stored around zero, the factor being 1 + w, but for DeltaNet's gated norm.
+   A layer, of the residual x; rms(x) = sqrt(mean(x^2) + eps), names are tensors':
+     u = x / rms(x) (1 + input_layernorm)
+     DeltaNet:  q, k, v = SiLU(conv1d(in_proj_qkv u));  beta = sigmoid(in_proj_b u);  g = -exp(A_log) softplus(in_proj_a u + dt_bias)
+                S = exp(g) S;  S = S + beta (v - S k) k^T;  o = S q      of each head, with q / |q| / sqrt(d) and k / |k|
+                x += out_proj (o / rms(o) norm SiLU(in_proj_z u))
+     attention: q, gate = q_proj u;  k, v = k_proj u, v_proj u;  q = rotate(q / rms(q) (1 + q_norm));  k = rotate(k / rms(k) (1 + k_norm))
+                x += o_proj (softmax(q . k / sqrt(d)) v sigmoid(gate))
+     u = x / rms(x) (1 + post_attention_layernorm)
+     x += sum of w[e] expert[e](u) over the num_experts_per_tok best of r = gate u, w = softmax of these
+     x += sigmoid(shared_expert_gate u) shared_expert(u)
+          expert(u) = down_proj (SiLU(gate_proj u) * up_proj u)
 
-   A layer, of the residual x:
-     u = rms(x) (1 + input_layernorm)
-     attention: [q | g], k, v = q_proj u, k_proj u, v_proj u; q and k normed, a part of them turned by their position;
-                x += o_proj (softmax(q k / sqrt(head_dim)) v * sigmoid(g))
-     DeltaNet:  q, k, v = SiLU(conv1d(in_proj_qkv u)); o = the delta rule of layers/deltanet/definition.c, with in_proj_b, in_proj_a;
-                x += out_proj (rms(o) norm * SiLU(in_proj_z u))
-     u = rms(x) (1 + post_attention_layernorm)
-     x += sum over the best experts of w expert(u), w = softmax of these of gate u, + sigmoid(shared_expert_gate u) shared_expert(u)
-
-   What begins with qwen_ serves the dense models as well (families/qwen3_5.c): their FFN alone is another. */
+   Three of four layers are DeltaNet's, the fourth attention's, which rotates a quarter of a head. The MTP layer is one more with attention; it
+   reads x = fc [norm of the next token's embedding, norm of the token's final row]. What begins with qwen_ serves the dense models as well
+   (families/qwen3_5.c): their FFN alone is another. */
 
 static const char *const qwen3_5_moe_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
 
@@ -118,28 +120,18 @@ static void qwen_bind_moe(binder *b, const char *where, moe_weights *w) {
     bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size);
 }
 
-/* An FFN, but for its norm. */
 static void qwen_bind_ffn(binder *b, const char *where, sublayer *l) {
     if (l->kind == LAYER_MOE) qwen_bind_moe(b, where, &l->w.moe);
     else common_bind_mlp(b, where, &l->w.mlp);
 }
 
-static const float **qwen_ffn_norm(sublayer *l) {
-    return l->kind == LAYER_MOE ? &l->w.moe.norm : &l->w.mlp.norm;
-}
-
 static void qwen_bind_layer(binder *b, int index, layer *l, in_proj_binder *bind_in_proj) {
     char where[128];
     snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
-    int attends = l->mixer.kind == LAYER_ATTENTION;
-    layer_weights *w = &l->mixer.w;
-    bind_as(b, MODULE_NORMS, 1, 1);
-    bind_zero_centered(b, where, "input_layernorm.weight", attends ? &w->attention.input_norm : &w->deltanet.input_norm,
-                b->m->c.hidden);
-    bind_zero_centered(b, where, "post_attention_layernorm.weight", qwen_ffn_norm(&l->ffn), b->m->c.hidden);
+    common_bind_norms(b, where, l, bind_zero_centered);
     bind_as(b, MODULE_ATTENTION, 1, 1);
-    if (attends) common_bind_attention(b, where, &w->attention, bind_zero_centered);
-    else qwen_bind_deltanet(b, where, &w->deltanet, bind_in_proj);
+    if (l->mixer.kind == LAYER_ATTENTION) common_bind_attention(b, where, &l->mixer.w.attention, bind_zero_centered);
+    else qwen_bind_deltanet(b, where, &l->mixer.w.deltanet, bind_in_proj);
     qwen_bind_ffn(b, where, &l->ffn);
 }
 
@@ -152,8 +144,7 @@ static void qwen_bind_mtp(binder *b) {
     bind_zero_centered(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp_norm_embedding, hidden);
     bind_zero_centered(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, hidden);
     bind_zero_centered(b, "mtp.", "norm.weight", &m->mtp_norm, hidden);
-    bind_zero_centered(b, "mtp.layers.0.", "input_layernorm.weight", &m->mtp.mixer.w.attention.input_norm, hidden);
-    bind_zero_centered(b, "mtp.layers.0.", "post_attention_layernorm.weight", qwen_ffn_norm(&m->mtp.ffn), hidden);
+    common_bind_norms(b, "mtp.layers.0.", &m->mtp, bind_zero_centered);
     common_bind_attention(b, "mtp.layers.0.", &m->mtp.mixer.w.attention, bind_zero_centered);
     qwen_bind_ffn(b, "mtp.layers.0.", &m->mtp.ffn);
 }

@@ -1,16 +1,15 @@
 /* families/qwen3_moe.c: Qwen3 MoE (30B-A3B, 235B-A22B): what config.json says, what its tensors are called.
 
-   Every layer is attention without gates, all of a head rotated, and a mixture of experts without a shared one, or, where config.json
-   says so, a dense FFN. Norms' weights are what is multiplied with. There is no MTP layer. What begins with plain_ serves other plain
-   transformers as well: Qwen3's dense models (families/qwen3.c), Llama, Mistral and Mixtral.
+   A layer, of the residual x; rms(x) = sqrt(mean(x^2) + eps), names are tensors':
+     u = x / rms(x) input_layernorm
+     q, k, v = q_proj u, k_proj u, v_proj u;  q = rotate(q / rms(q) q_norm);  k = rotate(k / rms(k) k_norm)      of each head
+     x += o_proj (softmax(q . k / sqrt(head_dim)) v)
+     u = x / rms(x) post_attention_layernorm
+     x += sum of w[e] expert[e](u) over the num_experts_per_tok best of r = gate u, w = softmax of these, or, without norm_topk_prob, of all
+          expert(u) = down_proj (SiLU(gate_proj u) * up_proj u)
 
-   A layer, of the residual x:
-     u = rms(x) input_layernorm
-     q, k, v = q_proj u, k_proj u, v_proj u, in heads; q = rms(q) q_norm, k = rms(k) k_norm, turned by their position
-     x += o_proj (softmax(q k / sqrt(head_dim)) v)
-     u = rms(x) post_attention_layernorm
-     w = softmax(gate u) of the best num_experts_per_tok, with norm_topk_prob among these, else among all
-     x += sum over them of w down_proj (SiLU(gate_proj u) * up_proj u) */
+   Layers that config.json names have one dense FFN in place of the experts. What begins with plain_ serves other plain transformers as
+   well: Qwen3's dense models (families/qwen3.c), Llama, Mistral and Mixtral. */
 
 static const char *const qwen3_moe_types[] = {"qwen3_moe", NULL};
 
@@ -42,7 +41,6 @@ static void qwen3_moe_dense_layers(config_reader *r, config *c) {
     if (r->code || (step == 1 && end <= list + 1)) return;
     config_int(r, "intermediate_size", 1, 1 << 20, &dense.of.mlp.size);
     dense.of.mlp.hidden = c->hidden;
-    dense.of.mlp.eps = c->eps;
     for (int i = 0; i < c->layers; i++)
         if ((i + 1) % step) c->layer[i].ffn = dense;
     for (uint32_t node = list + 1; node < end && !r->code; node = r->j->nodes[node].next)
@@ -63,20 +61,17 @@ static void qwen3_moe_read(config_reader *r, config *c) {
 }
 
 /* The attention of layer `index`, and both norms; where: what all names of the layer begin with. */
-static void plain_bind_layer(binder *b, int index, layer *l, const float **ffn_norm, char *where, size_t size) {
-    attention_weights *a = &l->mixer.w.attention;
+static void plain_bind_layer(binder *b, int index, layer *l, char *where, size_t size) {
     snprintf(where, size, "%slayers.%d.", b->prefix, index);
-    bind_as(b, MODULE_NORMS, 1, 1);
-    bind_vector(b, where, "input_layernorm.weight", &a->input_norm, a->shape.hidden);
-    bind_vector(b, where, "post_attention_layernorm.weight", ffn_norm, a->shape.hidden);
+    common_bind_norms(b, where, l, bind_vector);
     bind_as(b, MODULE_ATTENTION, 1, 1);
-    common_bind_attention(b, where, a, bind_vector);
+    common_bind_attention(b, where, &l->mixer.w.attention, bind_vector);
     bind_unneeded(b, where, "self_attn.rotary_emb.inv_freq");      /* of old checkpoints: config.json says the same */
 }
 
 static void plain_bind_dense_layer(binder *b, int index, layer *l) {
     char where[128];
-    plain_bind_layer(b, index, l, &l->ffn.w.mlp.norm, where, sizeof where);
+    plain_bind_layer(b, index, l, where, sizeof where);
     common_bind_mlp(b, where, &l->ffn.w.mlp);
 }
 
@@ -87,7 +82,7 @@ static void qwen3_moe_bind_layer(binder *b, int index, layer *l) {
         plain_bind_dense_layer(b, index, l);
         return;
     }
-    plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
+    plain_bind_layer(b, index, l, where, sizeof where);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "mlp.gate.weight", &e->router, e->shape.experts, e->shape.hidden);
     bind_as(b, MODULE_EXPERTS, (uint64_t)e->shape.top_k, (uint64_t)e->shape.experts);

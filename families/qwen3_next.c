@@ -2,7 +2,19 @@
 
    config.json lists no layers, but says which are of full attention, and says nothing of the MTP layer. The projections into
    DeltaNet are fused: in_proj_qkvz has for each key head its q and k, v of its value heads, and their z; in_proj_ba b of its
-   value heads, and their a. */
+   value heads, and their a.
+
+   A layer, of the residual x, with these projections taken apart; rms(x) = sqrt(mean(x^2) + eps), names are tensors':
+     u = x / rms(x) (1 + input_layernorm)
+     DeltaNet:  q, k, v = SiLU(conv1d(in_proj_qkv u));  beta = sigmoid(in_proj_b u);  g = -exp(A_log) softplus(in_proj_a u + dt_bias)
+                S = exp(g) S;  S = S + beta (v - S k) k^T;  o = S q      of each head, with q / |q| / sqrt(d) and k / |k|
+                x += out_proj (o / rms(o) norm SiLU(in_proj_z u))
+     attention: q, gate = q_proj u;  k, v = k_proj u, v_proj u;  q = rotate(q / rms(q) (1 + q_norm));  k = rotate(k / rms(k) (1 + k_norm))
+                x += o_proj (softmax(q . k / sqrt(d)) v sigmoid(gate))
+     u = x / rms(x) (1 + post_attention_layernorm)
+     x += sum of w[e] expert[e](u) over the num_experts_per_tok best of r = gate u, w = softmax of these
+     x += sigmoid(shared_expert_gate u) shared_expert(u)
+          expert(u) = down_proj (SiLU(gate_proj u) * up_proj u) */
 
 static const char *const qwen3_next_types[] = {"qwen3_next", NULL};
 

@@ -1,13 +1,13 @@
 /* formats/dispatch.cu: with_format, the one way from a format's number to its type, and what is built on it. */
 
-/* body(F()) with F, the format_name of this format: `body` is compiled for each format that a GPU has. What only some formats have is asked
+/* body(F()) with F, the format_name of this format: `body` is compiled for each format. What only some formats have is asked
    for there, in `if constexpr (F::trait)`: formats/fragments.cu lists the traits. That a number is a format's is asserted on the host, where
    gpu_matrix_of fills in every matrix that a kernel gets; a kernel does not ask again, since the branch costs registers. */
 #pragma nv_exec_check_disable
 template <class BODY> __host__ __device__ __forceinline__ void with_format(enum format format, const BODY &body) {
     switch (format) {
 #define FORMAT_CASE(NAME, name) case FORMAT_##NAME: body(format_##name()); break;
-        GPU_FORMATS(FORMAT_CASE)
+        FORMATS(FORMAT_CASE)
 #undef FORMAT_CASE
         default:
 #ifdef __CUDA_ARCH__
@@ -21,8 +21,8 @@ template <class BODY> __host__ __device__ __forceinline__ void with_format(enum 
 static gpu_matrix gpu_matrix_of(const matrix *w) {
     gpu_matrix g;
     memset(&g, 0, sizeof g);
-    assert(!w->bias);                          /* kernels add none: who asks for one is refused (FEATURE_BIAS) */
     g.data = (const char *)w->component[CODES];
+    g.bias = w->bias;
     g.rows = w->rows;
     g.cols = w->cols;
     g.k_blocks = matrix_k_blocks(w);

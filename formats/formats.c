@@ -9,7 +9,7 @@
    component comes of them: most lie in memory as they are stored, the rest is converted when it is loaded. Which encoding a
    matrix has is seen from the tensors that are there.
 
-   A format is formats/name.c, and formats/name.cu for its kernels, where a GPU has it, with a line here and in kernels.cu. It defines
+   A format is formats/name.c, and formats/name.cu for its kernels, with a line here and in kernels.cu. It defines
      name_format     a weight_format: what it is called, and its components
      name_floats     columns of a row, as floats
      name_random     random numbers for synthetic models
@@ -28,20 +28,17 @@
      NVFP4           CODES E2M1, packed: two in a byte, the even column in the lower half, cols / 2 bytes a row.
                      SCALES E4M3, never negative, [rows][cols / 16]. FACTOR one F32, never negative
                      weight = code * (scale * factor); cols is a multiple of 16
-     MXFP4           CODES as in NVFP4. SCALES E8M0, [rows][cols / 32]; weight = code * 2^(scale - 127); cols is a multiple of 32
+     MXFP4           CODES as in NVFP4, packed. SCALES E8M0, packed, [rows][cols / 32]; weight = code * 2^(scale - 127); cols is a
+                     multiple of 32
      INT4            CODES 0..15, packed, two in a byte as in NVFP4. SCALES 32-bit words [rows][cols / block_cols], a group
                      of block_cols = 32, 64, 128 or cols columns each: the scale's F32 bits, of which the lowest five are
                      the zero point 0..16 instead. An F16 or BF16 has zeros there, so those scales are exact
                      weight = (code - zero point) * scale; cols is a multiple of 8; scales may be negative
      INT4_FINE       INT4 in groups of 32 columns on a GPU, where k blocks are as wide as groups or narrower */
 
-#define GPU_FORMATS(X) \
-    X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(NVFP4, nvfp4) X(FP8_ROW, fp8_row) X(INT4, int4) \
-    X(INT4_FINE, int4_fine)
-
-/* After them those that have no formats/name.cu: the CPU alone multiplies with them, and a model that has one is refused on a GPU. */
 #define FORMATS(X) \
-    GPU_FORMATS(X) X(MXFP4, mxfp4)
+    X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(NVFP4, nvfp4) X(FP8_ROW, fp8_row) X(INT4, int4) \
+    X(INT4_FINE, int4_fine) X(MXFP4, mxfp4)
 
 /* The first whose tensors are all there counts; without one, what is missing is said of that of which most are there. */
 #define TENSOR_ENCODINGS(X) \
@@ -52,9 +49,6 @@
 #define FORMAT_ENUMERATOR(NAME, name) FORMAT_##NAME,
 enum format { FORMATS(FORMAT_ENUMERATOR) FORMAT_COUNT };
 #undef FORMAT_ENUMERATOR
-#define FORMAT_ONE(NAME, name) + 1
-enum { GPU_FORMAT_COUNT = 0 GPU_FORMATS(FORMAT_ONE) };     /* formats from this one on are the CPU's alone */
-#undef FORMAT_ONE
 #define ENCODING_ENUMERATOR(NAME, name) ENCODING_##NAME,
 enum encoding { TENSOR_ENCODINGS(ENCODING_ENUMERATOR) ENCODING_COUNT };
 #undef ENCODING_ENUMERATOR

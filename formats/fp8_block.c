@@ -93,8 +93,6 @@ static int quantised_scales(conversion *c, void *to) {
     return -1;
 }
 
-static inline uint8_t fp8_of_float(float f);                   /* layers/attention/cpu.c */
-
 static int quantised_codes(conversion *c, void *to) {
     const matrix *w = c->w;
     const uint16_t *from = (const uint16_t *)c->part[0];

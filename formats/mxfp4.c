@@ -1,12 +1,12 @@
 /* formats/mxfp4.c: E2M1 codes under a power of two for each 32 columns of a row (OCP Microscaling MXFP4).
 
    weight = code * 2^(scale - 127). Codes are NVFP4's (formats/nvfp4.c), a scale is an E8M0: eight bits of exponent, 255 NaN. gpt-oss stores
-   experts so: blocks of 16 bytes are a row's codes as they lie in memory, the even column in a byte's lower half. The CPU alone has it. */
+   experts so: blocks of 16 bytes are a row's codes as they lie in memory, the even column in a byte's lower half. */
 
-enum { MXFP4_GROUP = 32, MXFP4_BIAS = 127, MXFP4_LARGEST = MXFP4_BIAS + 125 };       /* with the largest all weights are finite floats */
+enum { MXFP4_GROUP = 32, MXFP4_BIAS = 127, MXFP4_LARGEST = MXFP4_BIAS + 63 };        /* with the largest all sums of a k block are floats */
 
 /* 2^(code - 127 - below) for a code up to MXFP4_LARGEST and 0 <= below <= 8, the smallest as subnormal numbers. */
-INLINE float e8m0_value(int code, const int below) {
+BOTH float e8m0_value(int code, const int below) {
     return float_of_bits(code > below ? (uint32_t)(code - below) << 23 : 1u << (22 + code - below));
 }
 
@@ -24,7 +24,7 @@ static const weight_format mxfp4_format = {
     .name = "MXFP4", .component_count = 2,
     .components = {{.bits = 4, .rows = 1, .cols = 1, .packed = 32},
                    {.bits = 8, .rows = 1, .cols = MXFP4_GROUP, .packed = 2, .find_wrong = mxfp4_find_wrong_scale, .number = "scale",
-                    .allowed = "a finite number below 2^126"}}};
+                    .allowed = "a finite number below 2^64"}}};
 
 enum { mxfp4_kernel = CPU_E2M1_E8M0 };
 

@@ -34,6 +34,29 @@ __device__ __forceinline__ uint32_t e2m1_neighbours(uint32_t codes, int n) {
     return pair;
 }
 
+/* Of a lane's 16 codes the four of a step, times the scale in both halves of `scale`. Columns 0 1 and 2 3, on SM12x, or 0 2 and 1 3. */
+__device__ __forceinline__ void e2m1_fragment(const uint2 &of, int step, uint32_t scale, uint32_t *k0, uint32_t *k1) {
+    const uint32_t codes = step < 2 ? of.x : of.y;
+    uint32_t even[2], odd[2];
+    if (E2M1_IN_HARDWARE) {
+        even[step % 2] = e2m1_neighbours(codes, step % 2 * 2);
+        odd[step % 2] = e2m1_neighbours(codes, step % 2 * 2 + 1);
+    } else {
+        e4m3_pairs(e2m1_quarter(codes, false), &even[0], &even[1]);
+        e4m3_pairs(e2m1_quarter(codes, true), &odd[0], &odd[1]);
+    }
+    *k0 = f16_times(even[step % 2], scale);
+    *k1 = f16_times(odd[step % 2], scale);
+}
+
+/* The same as neighbouring columns, as token rows have them. */
+__device__ __forceinline__ void e2m1_prefill(const uint2 &of, int step, uint32_t scale, uint32_t *k0, uint32_t *k1) {
+    uint32_t first, second;
+    e2m1_fragment(of, step, scale, &first, &second);
+    *k0 = E2M1_IN_HARDWARE ? first : __byte_perm(first, second, 0x5410);
+    *k1 = E2M1_IN_HARDWARE ? second : __byte_perm(first, second, 0x7632);
+}
+
 struct format_nvfp4 {
     enum { panel = 8 * (32 + 4), lane = 8, apart = E2M1_IN_HARDWARE ? 1 : 2, post_scale = 128, prefill_loads = 1 };
     enum { by_row = 0, groups = 0, whole = 1, per_load = 16, terms = 1, half = 1, scaled = 1, gemm = 1 };
@@ -60,26 +83,11 @@ struct format_nvfp4 {
         const uint32_t times = E2M1_IN_HARDWARE ? 0x40004000u : 0x58005800u;        /* 2, 2^7 */
         return f16_times(r.scale * 0x00800080u, times);
     }
-    /* Columns 0 1 and 2 3, on SM12x, or 0 2 and 1 3, of this step's four. */
     static __device__ __forceinline__ void fragment(const raw &r, int step, int, uint32_t *k0, uint32_t *k1) {
-        const uint32_t codes = step < 2 ? r.codes.x : r.codes.y, scale = scale_pair(r);
-        uint32_t even[2], odd[2];
-        if (E2M1_IN_HARDWARE) {
-            even[step % 2] = e2m1_neighbours(codes, step % 2 * 2);
-            odd[step % 2] = e2m1_neighbours(codes, step % 2 * 2 + 1);
-        } else {
-            e4m3_pairs(e2m1_quarter(codes, false), &even[0], &even[1]);
-            e4m3_pairs(e2m1_quarter(codes, true), &odd[0], &odd[1]);
-        }
-        *k0 = f16_times(even[step % 2], scale);
-        *k1 = f16_times(odd[step % 2], scale);
+        e2m1_fragment(r.codes, step, scale_pair(r), k0, k1);
     }
-    /* Neighbouring columns, as token rows have them. */
     static __device__ __forceinline__ void prefill(const raw &r, int step, float, uint32_t *k0, uint32_t *k1) {
-        uint32_t first, second;
-        fragment(r, step, 0, &first, &second);
-        *k0 = E2M1_IN_HARDWARE ? first : __byte_perm(first, second, 0x5410);
-        *k1 = E2M1_IN_HARDWARE ? second : __byte_perm(first, second, 0x7632);
+        e2m1_prefill(r.codes, step, scale_pair(r), k0, k1);
     }
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         const uint8_t *at = (const uint8_t *)w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + col / K_BLOCK_COLS) * panel;

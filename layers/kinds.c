@@ -1,22 +1,18 @@
-/* layers/kinds.c: the table of layer kinds: the only place that lists them all. Knows no session and no files.
+/* layers/kinds.c: what executors ask of each kind of layers, as switches over layers/table.c. Knows no session and no files.
 
-   A decoder layer is two sublayers, each of which adds to the residual x: a mixer, which looks at other tokens and so has a
-   state, and an FFN, which does not. A kind is one line here and its files in layers/, which define, for a kind `name`:
+   How a sublayer reads the residual x, and how its output becomes part of it, is the walk's part (residual_read, residual_write). A kind
+   `name` defines, for the CPU in layers/name/cpu.c:
 
-     NAME_FIELDS                its numbers, as layers/shape.c has them; SHAPE makes name_shape of them
-     name_weights               a layer: its shape, first of all, and its tensors
-     name_features              what a layer asks of an executor that its shape does not say
-     name_unfit                 the reason why the kernels do not take a shape, NULL: they take it
      name_job                   the arguments and the scratch of a call, laid out once for all layers of the kind
      name_layout_scratch        lays the scratch out
      name_bytes                 the bytes that a stage reads in a decode step
      name_operations            the floating-point operations of a stage
    an FFN also
-     name_forward               token rows through one layer, on the CPU
+     name_forward               adds what it makes of rows->u to rows->out
    a mixer also
      name_project               the same up to where tokens meet, all rows at once: a row's results do not depend on the others
      name_mix                   a sequence's rows and its state, by the results of that
-     name_output                what comes after, all rows at once
+     name_output                what comes after, all rows at once: adds it to rows->out
      name_state                 what it remembers of a session's tokens in one layer
      name_layout_state          lays it out
      name_pieces                the state piece by piece, as it is saved, copied and compared
@@ -30,31 +26,9 @@
      name_prefill_bytes          bytes of scratch for the rows of a prompt
      name_run_prefill           launches the kernels for the rows of a prompt */
 
-#define MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention)
-#define FFNS(X) X(MOE, moe) X(MLP, mlp)
-#define LAYER_KINDS(X) MIXERS(X) FFNS(X)
-
 /* An editor's search for attention_rollback finds no call: name##_rollback below is one. The cases of ATTENTION are, written out:
-     LAYER_ATTENTION, "attention", attention_shape attention; attention_weights attention; attention_job attention;
-     attention_features(&l->w.attention), attention_unfit(&l->w.attention.shape), attention_bytes, attention_operations,
-     attention_layout_scratch, attention_layout_state, attention_pieces, attention_log, attention_rollback,
-     attention_project, attention_mix, attention_output; of an FFN moe_forward in place of the last three.
-   Widening, fingerprint and sizes have no functions of a kind: shape_widen and its neighbours read attention_fields, the rows that
-   SHAPE makes of ATTENTION_FIELDS (layers/shape.c). */
-
-enum layer_kind {
-#define X(NAME, name) LAYER_##NAME,
-    LAYER_KINDS(X)
-#undef X
-    LAYER_KIND_COUNT,
-    LAYER_NONE, LAYER_MTP        /* of stages: no layer's; the MTP layer's, whatever that consists of */
-};
-
-static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
-#define X(NAME, name) #name,
-    LAYER_KINDS(X)
-#undef X
-};
+     attention_job attention; attention_bytes, attention_operations, attention_layout_scratch, attention_layout_state, attention_pieces,
+     attention_log, attention_rollback, attention_project, attention_mix, attention_output; of an FFN moe_forward in place of the last three. */
 
 /* The kind of layer that a stage is of. */
 static const enum layer_kind stage_kinds[STAGE_COUNT] = {
@@ -72,93 +46,12 @@ static enum rollback layer_rollback(enum layer_kind mixer) {
     return of[mixer];
 }
 
-#define X(NAME, name) name##_shape name;
-typedef struct layer_shapes {
-    LAYER_KINDS(X)
-    unsigned kinds;              /* bit set of those that there are */
-} layer_shapes;
-typedef union any_shape { LAYER_KINDS(X) } any_shape;
-#undef X
-#define X(NAME, name) name##_weights name;
-typedef union layer_weights { LAYER_KINDS(X) } layer_weights;
-#undef X
 #define X(NAME, name) name##_job name;
 typedef struct layer_jobs { LAYER_KINDS(X) } layer_jobs;
 #undef X
 #define X(NAME, name) name##_state name;
 typedef union layer_state { MIXERS(X) } layer_state;
 #undef X
-
-typedef struct sublayer { enum layer_kind kind; layer_weights w; } sublayer;
-
-typedef struct layer { sublayer mixer, ffn; } layer;
-
-/* What config.json says of a sublayer. */
-typedef struct sublayer_shape { enum layer_kind kind; any_shape of; } sublayer_shape;
-
-/* The rows of each kind's fields. */
-static const struct { const shape_field *row; int count; } layer_fields[LAYER_KIND_COUNT] = {
-#define X(NAME, name) {name##_fields, NAME##_FIELD_COUNT},
-    LAYER_KINDS(X)
-#undef X
-};
-
-#define X(NAME, name) static_assert(offsetof(name##_weights, shape) == 0, "weights begin with their shape");
-LAYER_KINDS(X)
-#undef X
-
-#define X(NAME, name) char name[NAME##_FIELD_COUNT];
-typedef union shape_sizes { LAYER_KINDS(X) } shape_sizes;
-#undef X
-enum { LAYER_SIZES = sizeof(shape_sizes) };    /* most fields of a shape */
-
-/* A kind's shape among the largest of all kinds. */
-static void *largest_of(layer_shapes *largest, enum layer_kind kind) {
-    switch (kind) {
-#define X(NAME, name) case LAYER_##NAME: return &largest->name;
-        LAYER_KINDS(X)
-#undef X
-        default: return NULL;
-    }
-}
-
-/* Gives a sublayer without tensors its kind and shape. */
-static void sublayer_begin(sublayer *l, const sublayer_shape *s) {
-    l->kind = s->kind;
-    switch (s->kind) {
-#define X(NAME, name) case LAYER_##NAME: l->w.name.shape = s->of.name; break;
-        LAYER_KINDS(X)
-#undef X
-        default: break;
-    }
-}
-
-/* Adds a sublayer's shape to the largest of its kind. A layer's weights begin with its shape. */
-static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
-    largest->kinds |= 1u << l->kind;
-    shape_widen(largest_of(largest, l->kind), &l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
-}
-
-/* What a sublayer asks of an executor. */
-static feature_set sublayer_features(const sublayer *l) {
-    const feature_set all = shape_features(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
-    switch (l->kind) {
-#define X(NAME, name) case LAYER_##NAME: return all | name##_features(&l->w.name);
-        LAYER_KINDS(X)
-#undef X
-        default: return all;
-    }
-}
-
-/* The reason why the kernels do not take a sublayer's sizes; NULL: they take them. */
-static const char *sublayer_unfit(const sublayer *l) {
-    switch (l->kind) {
-#define X(NAME, name) case LAYER_##NAME: return name##_unfit(&l->w.name.shape);
-        LAYER_KINDS(X)
-#undef X
-        default: return NULL;
-    }
-}
 
 /* Scratch for the largest layer of each kind. Only one layer runs at a time, so kinds share it; a kind that is absent has none. */
 static void layer_layout_scratch(layout *l, const layer_shapes *largest, const capacity *r, layer_jobs *to) {
@@ -201,27 +94,58 @@ static int layer_log(const layer *of, const layer_state *state, state_piece *to)
     }
 }
 
-/* Token rows through layer i, which is l; with rows->state_only only as far as its mixer's state needs. */
-static void layer_forward(const token_rows *rows, const layer *l, int i, layer_jobs *jobs) {
-    switch (l->mixer.kind) {
+/* The walk's part, on the CPU. Another way to read the residual and to write to it, as of several streams, has its place in these two. */
+
+/* A sublayer's rows: its input u, and out, to which it adds its output. That is x itself where nothing comes between: a mixture of experts
+   adds one after the other to what is there, and begun from 0 that would be another sum. Else it is rows of zeros. */
+static token_rows residual_read(const token_rows *all, const sublayer *l) {
+    token_rows rows = *all;
+    rms_norm(rows.u, rows.x, l->norm, rows.T, rows.hidden, rows.eps);
+    rows.out = l->residual.normed_after ? rows.y : rows.x;
+    if (l->residual.normed_after) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
+    return rows;
+}
+
+/* What it gave becomes part of the residual. */
+static void residual_write(const token_rows *rows, const sublayer *l) {
+    const size_t n = (size_t)rows->T * (size_t)rows->hidden;
+    if (l->residual.normed_after) rms_norm(rows->y, rows->y, l->norm_after, rows->T, rows->hidden, rows->eps);
+    for (size_t i = 0; l->residual.normed_after && i < n; i++) rows->x[i] += rows->y[i];
+    for (size_t i = 0; l->residual.scaled && i < n; i++) rows->x[i] *= *l->scale;
+}
+
+/* Token rows through the mixer of layer i; with rows->state_only only as far as its state needs. */
+static void mixer_forward(const token_rows *all, const sublayer *l, int i, layer_jobs *jobs) {
+    const token_rows rows = residual_read(all, l);
+    switch (l->kind) {
 #define X(NAME, name)                                                                                                 \
     case LAYER_##NAME:                                                                                                \
-        name##_project(rows, &l->mixer.w.name, &jobs->name);                                                          \
-        for (int k = 0; k < rows->count; k++)                                                                         \
-            name##_mix(rows, &rows->of[k], &jobs->name, &rows->of[k].states[i].name);                                 \
-        if (!rows->state_only) name##_output(rows, &jobs->name);                                                      \
+        name##_project(&rows, &l->w.name, &jobs->name);                                                               \
+        for (int k = 0; k < rows.count; k++) name##_mix(&rows, &rows.of[k], &jobs->name, &rows.of[k].states[i].name); \
+        if (!rows.state_only) name##_output(&rows, &jobs->name);                                                      \
         break;
         MIXERS(X)
 #undef X
         default: break;
     }
-    if (rows->state_only) return;
-    switch (l->ffn.kind) {
-#define X(NAME, name) case LAYER_##NAME: name##_forward(rows, &l->ffn.w.name, &jobs->name); break;
+    if (!rows.state_only) residual_write(&rows, l);
+}
+
+static void ffn_forward(const token_rows *all, const sublayer *l, layer_jobs *jobs) {
+    const token_rows rows = residual_read(all, l);
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: name##_forward(&rows, &l->w.name, &jobs->name); break;
         FFNS(X)
 #undef X
         default: break;
     }
+    residual_write(&rows, l);
+}
+
+/* Token rows through layer i, which is l; with rows->state_only only as far as its mixer's state needs. */
+static void layer_forward(const token_rows *rows, const layer *l, int i, layer_jobs *jobs) {
+    if (l->mixer.kind != LAYER_NONE) mixer_forward(rows, &l->mixer, i, jobs);
+    if (l->ffn.kind != LAYER_NONE && !rows->state_only) ffn_forward(rows, &l->ffn, jobs);
 }
 
 static inline uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffic *of) {

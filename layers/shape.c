@@ -25,6 +25,8 @@
     X(NO_ROPE,          1,  1,  1,       "queries and keys that are not rotated")                                                    \
     X(SHARED_EXPERT,    1,  1,  1,       "shared experts")                                                                           \
     X(WEIGHTS_OF_ALL,   1,  1,  1,       "router weights that are shares of all experts")                                            \
+    X(NORM_AFTER,       1,  0,  1,       "norms after mixers and FFNs")                                                              \
+    X(RESIDUAL_SCALE,   1,  0,  1,       "scaled residuals")                                                                         \
     X(UNLIKE_EXPERTS,   1,  0,  0,       "experts of different dtypes")                                                              \
     X(UNLIKE_GATE_UP,   1,  0,  0,       "a gate_proj and an up_proj of different dtypes")
 
@@ -75,6 +77,9 @@ typedef struct shape_field {
     enum feature feature;
     int set;                                   /* it asks for the feature if it is: 1 not 0, 0 0 */
 } shape_field;
+
+/* Where a struct that ends with this field ends. */
+#define END_OF(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
 
 #define FIELD_NONE FEATURE_NONE, 0
 #define FIELD_SET(feature) FEATURE_##feature, 1

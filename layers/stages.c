@@ -1,7 +1,7 @@
 /* layers/stages.c: the stages of a forward pass, in the order in which they run, and the kind of layer that each is of.
    Measurements name them; each is a kernel or two on a GPU. */
 
-/* X(NAME, "name", kind): kind: of layers/kinds.c, or NONE for what is not part of a layer. */
+/* X(NAME, "name", kind): kind: of layers/table.c, or NONE for what is not part of a layer. */
 #define STAGES(X)                                                                                                     \
     X(EMBED, "embed", NONE)                                                                                           \
     X(IN_PROJ, "norm_in_proj", DELTANET)                                                                              \

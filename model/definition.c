@@ -2,138 +2,174 @@
 
        x = embed_tokens[id];  for each layer: x += mixer(norm(x)), x += ffn(norm(x));  h = norm(x);  logits = lm_head h
 
+   With norms after them x += norm(mixer(norm(x))), the same of FFNs; with a scale x = x scale after that.
+
    The MTP layer predicts one token further: it takes h of a token and the embedding of the token after it, and has a layer, a norm
    and the model's head of its own. */
 
-typedef union defined_state { defined_deltanet deltanet; defined_attention attention; } defined_state;
+/* What a layer remembers, and its vectors: those of its kinds. */
+typedef struct defined_layer {
+    defined_deltanet deltanet;
+    defined_attention attention;
+    defined_moe moe;
+    defined_mlp mlp;
+} defined_layer;
 
-static void define_layer_state(const layer *l, int tokens, defined_state *state) {
-    if (l->mixer.kind == LAYER_DELTANET) deltanet_define_state(&l->mixer.w.deltanet.shape, &state->deltanet);
-    if (l->mixer.kind == LAYER_ATTENTION) attention_define_state(&l->mixer.w.attention.shape, tokens, &state->attention);
+/* A model that reads tokens, one after the other. */
+typedef struct definition {
+    const mote_model *m;
+    defining told;
+    double *memory;              /* of all vectors */
+    defined_layer *layers;       /* [layers + 1], the MTP layer's after the others */
+    double *u, *out;             /* [hidden] what a sublayer is given, and what it gives */
+    double *mtp_in, *mtp_x;      /* [2][hidden]; [hidden] the MTP layer's residual */
+    double *x, *logits;          /* [hidden] the residual, and from the head on h; [vocab] where nobody wants them */
+    int tokens;                  /* read so far */
+    token_row row;               /* that is being read: the MTP layer's stands where it does, too */
+} definition;
+
+static const layer *defined_layer_of(const mote_model *m, int i) {
+    return i < m->c.layers ? &m->layers[i] : &m->mtp;
 }
 
-/* x[hidden] through a layer, for one token, row r of a table: its mixer, its FFN. */
-static void define_mixer(const layer *l, const token_row *r, defined_state *state, double *x) {
-    defining.kind = layer_kind_names[l->mixer.kind];
-    if (l->mixer.kind == LAYER_DELTANET) deltanet_define(&l->mixer.w.deltanet, &state->deltanet, x);
-    if (l->mixer.kind == LAYER_ATTENTION) attention_define(&l->mixer.w.attention, &state->attention, r->position, x);
+/* Deals out the memory, for up to so many tokens. */
+static void definition_memory(definition *d, int most, defined_memory *m) {
+    const int hidden = d->m->c.hidden;
+    for (int i = 0; i < d->m->c.layers + d->m->has_mtp; i++) {
+        const layer *l = defined_layer_of(d->m, i);
+        defined_layer *t = &d->layers[i];
+        if (l->mixer.kind == LAYER_DELTANET) deltanet_define_memory(&l->mixer.w.deltanet.shape, m, &t->deltanet);
+        if (l->mixer.kind == LAYER_ATTENTION) attention_define_memory(&l->mixer.w.attention.shape, most, m, &t->attention);
+        if (l->ffn.kind == LAYER_MOE) moe_define_memory(&l->ffn.w.moe.shape, m, &t->moe);
+        if (l->ffn.kind == LAYER_MLP) mlp_define_memory(&l->ffn.w.mlp.shape, m, &t->mlp);
+    }
+    d->u = defined_array(m, 1, hidden);
+    d->out = defined_array(m, 1, hidden);
+    d->mtp_in = defined_array(m, 2, hidden);
+    d->mtp_x = defined_array(m, 1, hidden);
+    d->x = defined_array(m, 1, hidden);
+    d->logits = defined_array(m, 1, d->m->c.vocab);
 }
 
-static void define_ffn(const layer *l, double *x) {
-    defining.kind = layer_kind_names[l->ffn.kind];
-    if (l->ffn.kind == LAYER_MOE) moe_define(&l->ffn.w.moe, x);
-    if (l->ffn.kind == LAYER_MLP) mlp_define(&l->ffn.w.mlp, x);
+static void definition_close(definition *d) {
+    free(d->layers);
+    free(d->memory);
 }
 
-static void define_layer(const layer *l, const token_row *r, defined_state *state, double *x) {
-    define_mixer(l, r, state, x);
-    define_ffn(l, x);
+/* Before any token, for up to `most` of them; nobody looks on. To be closed by the caller. 0: there is not enough memory. */
+static int definition_open(definition *d, const mote_model *m, int most) {
+    defined_memory memory = {NULL, 0};
+    memset(d, 0, sizeof *d);
+    d->m = m;
+    d->layers = (defined_layer *)calloc((size_t)m->c.layers + 1, sizeof *d->layers);
+    if (!d->layers) return 0;
+    definition_memory(d, most, &memory);                          /* counts */
+    d->memory = memory.block = (double *)calloc(memory.used, sizeof(double));
+    memory.used = 0;
+    if (d->memory) definition_memory(d, most, &memory);
+    else definition_close(d);
+    return d->memory != NULL;
+}
+
+/* x[hidden] through a sublayer, for one token: x += sublayer(norm(x)). t: of its layer. */
+static void define_sublayer(definition *d, const sublayer *l, defined_layer *t, double *x) {
+    const int n = d->m->c.hidden;
+    const double eps = (double)d->m->c.eps;
+    if (l->kind == LAYER_NONE) return;
+    d->told.kind = layer_kind_names[l->kind];
+    defined_tell(&d->told, "x", x, n);
+    defined_norm(d->u, x, l->norm, n, eps);
+    if (l->kind == LAYER_DELTANET) deltanet_define(&d->told, &l->w.deltanet, &t->deltanet, d->u, d->out);
+    if (l->kind == LAYER_ATTENTION) attention_define(&d->told, &l->w.attention, &t->attention, d->row.position, d->u, d->out);
+    if (l->kind == LAYER_MOE) moe_define(&d->told, &l->w.moe, &t->moe, d->u, d->out);
+    if (l->kind == LAYER_MLP) mlp_define(&d->told, &l->w.mlp, &t->mlp, d->u, d->out);
+    if (l->residual.normed_after) defined_norm(d->out, d->out, l->norm_after, n, eps);
+    defined_tell(&d->told, "added", d->out, n);
+    for (int i = 0; i < n; i++) x[i] += d->out[i];
+    for (int i = 0; i < n && l->residual.scaled; i++) x[i] *= (double)*l->scale;
+}
+
+/* Through layer i: its mixer, its FFN. */
+static void define_layer(definition *d, int i, double *x) {
+    const layer *l = defined_layer_of(d->m, i);
+    d->told.layer_index = i;
+    define_sublayer(d, &l->mixer, &d->layers[i], x);
+    define_sublayer(d, &l->ffn, &d->layers[i], x);
 }
 
 static void define_embedding(const mote_model *m, const token_row *r, double *x) {
-    float *row = (float *)defined_array((size_t)m->c.hidden);
-    matrix_floats(&m->embed_tokens, r->id, 0, m->c.hidden, row);
-    for (int i = 0; i < m->c.hidden; i++) x[i] = (double)(r->embedding ? r->embedding[i] : row[i]);
-    defined_free(row);
+    for (int i = 0; i < m->c.hidden && r->embedding; i++) x[i] = (double)r->embedding[i];
+    for (int i = 0; i < m->c.hidden && !r->embedding; i += TILE)
+        defined_weights(&m->embed_tokens, r->id, i, min_int(m->c.hidden - i, TILE), x + i);
 }
 
-/* x[hidden] of the model's end becomes logits[vocab]; norm: the model's, or the MTP layer's. */
-static void define_head(const mote_model *m, const float *norm, double *x, double *logits) {
-    defining.kind = "head";
-    defined_tell("x", x, m->c.hidden);
-    defined_norm(x, x, norm, m->c.hidden, (double)m->c.eps);
-    defined_linear(&m->lm_head, x, logits);
-    defined_tell("logits", logits, m->c.vocab);
+/* x[hidden] of the model's end becomes h, and logits[vocab]; norm: the model's, or the MTP layer's. */
+static void define_head(definition *d, const float *norm, double *x, double *logits) {
+    const config *c = &d->m->c;
+    d->told.kind = "head";
+    defined_tell(&d->told, "x", x, c->hidden);
+    defined_norm(x, x, norm, c->hidden, (double)c->eps);
+    defined_linear(&d->m->lm_head, x, logits);
+    defined_tell(&d->told, "logits", logits, c->vocab);
 }
 
-/* x[hidden] that enters the MTP layer for the token whose final row is h, with the row after it. x may be h. */
-static void define_mtp_input(const mote_model *m, const token_row *next, const double *h, double *x) {
-    const int n = m->c.hidden;
-    double *in = defined_array(2 * (size_t)n);
-    define_embedding(m, next, in);
-    defined_norm(in, in, m->mtp_norm_embedding, n, (double)m->c.eps);
-    defined_norm(in + n, h, m->mtp_norm_hidden, n, (double)m->c.eps);
-    defined_linear(&m->mtp_fc, in, x);
-    defined_free(in);
+/* x[hidden] that enters the MTP layer for the row whose final row is h, with the row after it. x may be h. */
+static void define_mtp_input(definition *d, const token_row *next, const double *h, double *x) {
+    const mote_model *m = d->m;
+    double *first = d->mtp_in, *second = first + m->c.hidden;
+    define_embedding(m, next, first);
+    defined_norm(first, first, m->mtp_norm_embedding, m->c.hidden, (double)m->c.eps);
+    defined_norm(second, h, m->mtp_norm_hidden, m->c.hidden, (double)m->c.eps);
+    defined_linear(&m->mtp_fc, d->mtp_in, x);
 }
 
-/* Row r, whose final row is h, and the row after it. */
-static void define_mtp(const mote_model *m, const token_row *r, const double *h, defined_state *state, double *logits) {
-    const int n = m->c.hidden;
-    double *x = defined_array((size_t)n);
-    define_mtp_input(m, r + 1, h, x);
-    define_layer(&m->mtp, r, state, x);
-    define_head(m, m->mtp_norm, x, logits);
-    defined_free(x);
+static void define_mtp(definition *d, const token_row *next, double *logits) {
+    define_mtp_input(d, next, d->x, d->mtp_x);
+    define_layer(d, d->m->c.layers, d->mtp_x);
+    define_head(d, d->m->mtp_norm, d->mtp_x, logits);
 }
 
-/* The lengths of all vectors on a token's way through a layer, after T tokens. Of each of these lengths there are at most eight at once:
-   a formula's and those of who calls it. */
-static size_t defined_width(const mote_model *m, int T) {
-    const deltanet_shape *d = &m->largest.deltanet;
-    const attention_shape *a = &m->largest.attention;
-    const moe_shape *e = &m->largest.moe;
-    return (size_t)(m->c.hidden + deltanet_channels(d) + d->value_heads * d->value_dim + d->value_heads + d->key_dim) +
-           (size_t)((2 * a->heads + 2 * a->kv_heads) * a->head_dim + a->heads * a->head_dim) + (size_t)a->heads * (size_t)T +
-           (size_t)(e->experts + e->expert_size + e->shared_size + m->largest.mlp.size);
+/* One row through the model: its logits[vocab]; d->x becomes h. */
+static void define_row(definition *d, const token_row *r, double *logits) {
+    d->row = *r;
+    d->tokens++;
+    define_embedding(d->m, r, d->x);
+    for (int i = 0; i < d->m->c.layers && !d->told.stopped; i++) define_layer(d, i, d->x);
+    d->told.layer_index = -1;
+    if (!d->told.stopped) define_head(d, d->m->norm, d->x, logits);
 }
 
-/* The definitions' memory, for up to `layers` layers that have read T tokens, and `more` numbers of the caller's.
-   0: there is not enough. */
-static int defined_open(const mote_model *m, int T, int layers, size_t more) {
-    const deltanet_shape *d = &m->largest.deltanet;
-    const attention_shape *a = &m->largest.attention;
-    const size_t S = (size_t)d->value_heads * (size_t)d->value_dim * (size_t)d->key_dim, kv = (size_t)a->kv_heads * (size_t)a->head_dim;
-    const size_t state = S + (size_t)d->taps * (size_t)deltanet_channels(d) + 2 * (size_t)T * kv;
-    defining.used = 0;
-    defining.capacity = (size_t)layers * state + 8 * defined_width(m, T) + more;
-    defining.memory = (double *)malloc(defining.capacity * sizeof(double));
-    return defining.memory != NULL;
+/* The next token of a text. */
+static inline void define_token(definition *d, int32_t id, double *logits) {
+    token_row r;
+    text_rows(&r, &id, 1, d->tokens, 0);
+    define_row(d, &r, logits);
 }
 
-static void defined_close(void) {
-    free(defining.memory);
-    memset(&defining, 0, sizeof defining);
-}
-
-/* One token through the model: its row of logits[vocab]; x[hidden] becomes h. */
-static void define_token(const mote_model *m, const token_row *r, defined_state *state, double *x, double *logits) {
-    define_embedding(m, r, x);
-    for (int i = 0; i < m->c.layers && !defining.stopped; i++) {
-        defining.layer_index = i;
-        define_layer(&m->layers[i], r, &state[i], x);
+/* logits[T][vocab] after each of T rows; mtp_logits[T - 1][vocab], of those that have a row after them, if there is an MTP layer. NULL: who
+   looks is told of them, that is all. rows: [T]; or NULL: they are the next ones of a text, with these ids. */
+static void define_rows(definition *d, const token_row *rows, const int32_t *ids, int T, double *logits, double *mtp_logits) {
+    const size_t vocab = (size_t)d->m->c.vocab;
+    for (int t = 0; t < T && !d->told.stopped; t++) {
+        token_row two[2];
+        if (!rows) text_rows(two, ids + t, min_int(T - t, 2), d->tokens, 0);
+        const token_row *r = rows ? rows + t : two;
+        d->told.token = t;
+        define_row(d, r, logits ? logits + (size_t)t * vocab : d->logits);
+        if (!d->m->has_mtp || t + 1 == T || d->told.stopped) continue;
+        define_mtp(d, r + 1, mtp_logits ? mtp_logits + (size_t)t * vocab : d->logits);
     }
-    defining.layer_index = -1;
-    if (!defining.stopped) define_head(m, m->norm, x, logits);
 }
 
-/* logits[T][vocab] after each of T rows, the first of a session; mtp_logits[T - 1][vocab], of those that have a row after them, if there is an
-   MTP layer. NULL: who looks is told of them, that is all. 0: there is not enough memory. */
-static int definition_rows(const mote_model *m, const token_row *rows, int T, double *logits, double *mtp_logits) {
-    const int layers = m->c.layers;
-    const size_t vocab = (size_t)m->c.vocab, states = ((size_t)layers + 1) * sizeof(defined_state) / sizeof(double);
-    if (!defined_open(m, T, layers + 1, states + vocab)) return 0;
-    double *x = defined_array((size_t)m->c.hidden), *row = defined_array(vocab);
-    defined_state *state = (defined_state *)(void *)defined_array(states);
-    for (int i = 0; i < layers; i++) define_layer_state(&m->layers[i], T, &state[i]);
-    if (m->has_mtp) define_layer_state(&m->mtp, T, &state[layers]);
-    for (int t = 0; t < T && !defining.stopped; t++) {
-        defining.token = t;
-        define_token(m, &rows[t], state, x, logits ? logits + (size_t)t * vocab : row);
-        if (!m->has_mtp || t + 1 == T || defining.stopped) continue;
-        defining.layer_index = layers;
-        define_mtp(m, &rows[t], x, &state[layers], mtp_logits ? mtp_logits + (size_t)t * vocab : row);
-    }
-    defined_close();
+/* The same of a model that has read nothing, and nobody looks on. 0: there is not enough memory. */
+static inline int definition_rows(const mote_model *m, const token_row *rows, const int32_t *ids, int T, double *logits, double *mtp_logits) {
+    definition d;
+    if (!definition_open(&d, m, T)) return 0;
+    define_rows(&d, rows, ids, T, logits, mtp_logits);
+    definition_close(&d);
     return 1;
 }
 
-/* The same of T tokens of text. */
-static int definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
-    token_row *rows = (token_row *)malloc(((size_t)T + 1) * sizeof *rows);
-    if (!rows) return 0;
-    text_rows(rows, ids, T, 0, 0);
-    const int done = definition_rows(m, rows, T, logits, mtp_logits);
-    free(rows);
-    return done;
+static inline int definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
+    return definition_rows(m, NULL, ids, T, logits, mtp_logits);
 }

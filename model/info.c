@@ -1,5 +1,5 @@
-/* model/info.c: what mote_model_info says of a model that has been bound. Knows the parts of a model and the binder's sums; must
-   not know files. */
+/* model/info.c: what mote_model_info says of a model that has been bound, and loaded if its weights are wanted. Knows the parts of a model
+   and the binder's sums; must not know files. */
 
 /* "BF16+INT4 g128": how the matrices of each module are stored, and the types of its vectors. */
 static void model_module_dtypes(mote_model *m, const binder *b) {
@@ -78,6 +78,7 @@ static void model_state(mote_model *m) {
 static void model_info(mote_model *m, const binder *b) {
     const config *c = &m->c;
     mote_info *o = &m->info;
+    model_module_dtypes(m, b);
     o->architecture = c->family->name;
     o->layers = c->layers;
     o->mtp_layers = m->has_mtp;

@@ -53,6 +53,7 @@ struct mote_model {
     layer *layers;
     layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
     matrix *experts;                           /* the gate, up and down matrices of all layers */
+    size_t expert_tables_at;                   /* where in a GPU's arena the layers' tables of experts are, one after the other */
     float *frequencies;                        /* of all attention layers, in the host's memory */
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;

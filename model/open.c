@@ -51,10 +51,7 @@ static int model_bind_to(mote_model *m, checkpoint *files, binder *b, const mote
     b->m = m;
     b->err = err;
     bind_model(b, callbacks);
-    if (b->code) return b->code;
-    model_module_dtypes(m, b);
-    model_info(m, b);
-    return MOTE_OK;
+    return b->code;
 }
 
 /* Reads config.json and all headers and binds all tensors. describes: weights are not wanted, so they need not be there; if
@@ -89,6 +86,7 @@ static int model_open_weights(mote_model *m, const char *dir, int load, const mo
     binder b;
     int code = model_bind(m, &files, &b, dir, !load, callbacks, err);
     if (!code && load) code = load_weights(&b, callbacks, err);
+    if (!code) model_info(m, &b);
     buf_free(&b.items);
     checkpoint_close(&files);
     return code;
@@ -122,6 +120,12 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
     return code;
 }
 
+/* The token that ends a turn of the chat template; -1: none. */
+static int32_t turn_end_of(const mote_model *m) {
+    const chat_marks *marks = m->text ? chat_marks_of(m->family) : NULL;
+    return marks ? tokenizer_find(m->text, marks->turn_end) : -1;
+}
+
 int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
     mote_options o;
     mote_error failure;
@@ -138,15 +142,12 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     m->quantize = o.quantize;
     code = generation_read(m, dir, &o.callbacks, error);
     if (!code) pooling_read(m, dir);
-    if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, &o.callbacks, error);
-    if (!code && o.parts != MOTE_TEXT_ONLY) {
-        code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, &o.callbacks, error) : MOTE_OK;
-        if (!code) code = model_open_weights(m, dir, o.parts != MOTE_DESCRIPTION, &o.callbacks, error);
-    }
+    if (!code && o.parts != MOTE_WEIGHTS_ONLY) code = model_open_text(m, dir, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
+    if (!code) code = model_ends(m, dir, turn_end_of(m), error);
+    if (!code && o.parts != MOTE_TEXT_ONLY) code = model_open_weights(m, dir, o.parts != MOTE_DESCRIPTION, &o.callbacks, error);
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
                     dir, tokenizer_vocab(m->text) - 1, m->c.vocab);
-    if (!code) code = model_ends(m, dir, error);
     if (code) {
         mote_close(m);
         return code;

@@ -19,20 +19,16 @@ static void bind_draft_head(binder *b) {
     m->modules[MODULE_MTP].bytes += matrix_bytes(w);
 }
 
-/* Kernels find expert e's matrices *stride bytes times e after those of expert 0: all components of gate, up and down. So they
-   lie when all experts are stored alike. 0: they do not. */
-static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
-    const matrix *all[3] = {w->gate_proj, w->up_proj, w->down_proj};
-    uintptr_t zero = (uintptr_t)w->gate_proj[0].component[CODES];
-    *stride = experts > 1 ? (size_t)((uintptr_t)w->gate_proj[1].component[CODES] - zero) : 0;
-    for (int i = 0; i < 3; i++)
-        for (int e = 1; e < experts; e++) {
-            const matrix *first = all[i], *x = all[i] + e;
-            if (x->format != first->format) return 0;
-            for (int p = 0; p < formats[x->format]->component_count; p++)
-                if ((uintptr_t)x->component[p] != (uintptr_t)first->component[p] + *stride * (size_t)e) return 0;
-        }
-    return 1;
+/* Bytes of a layer's table of experts, moe_weights.expert_at: whole 64 bytes. */
+static size_t expert_table_bytes(const layer *l) {
+    return l->ffn.kind == LAYER_MOE ? ((size_t)l->ffn.w.moe.shape.experts * sizeof(int64_t) + 63) / 64 * 64 : 0;
+}
+
+/* A GPU's memory has these tables, too. */
+static void bind_expert_tables(binder *b) {
+    mote_model *m = b->m;
+    m->expert_tables_at = b->arena;
+    for (int i = 0; i < m->c.layers + m->has_mtp && m->memory->packs; i++) b->arena += expert_table_bytes(model_layer(m, i));
 }
 
 /* "layer 3: ", of a message. Layer -1: what is of no layer. */
@@ -82,10 +78,6 @@ static int check_sizes(const binder *b) {
                           in[MODULE_MTP];
     const char *wrong = NULL;
     char where[32] = "";
-    for (int f = GPU_FORMAT_COUNT; f < FORMAT_COUNT; f++)
-        for (int k = 0; k < MODULE_KINDS; k++)
-            if (in[k] >> f & 1)
-                return fail(b->err, MOTE_EUNSUPPORTED, "%s: %s weights are not supported on a GPU, use the CPU", b->files->dir, formats[f]->name);
     for (int i = 0; i < c->layers + m->has_mtp && !wrong; i++) {
         const layer *l = i < c->layers ? &m->layers[i] : &m->mtp;
         wrong = sublayer_unfit(&l->mixer);
@@ -105,14 +97,19 @@ static int check_device(const binder *b) {
     return code || !packs ? code : check_sizes(b);
 }
 
-/* Once experts have addresses. */
-static int check_experts(const binder *b) {
-    const mote_model *m = b->m;
-    size_t stride;
+/* Once experts have addresses: checks the address of each, and gives each layer the place of its table. */
+static int place_experts(const binder *b) {
+    mote_model *m = b->m;
+    const char *table = m->arena + m->expert_tables_at;
     for (int i = 0; i < m->c.layers + m->has_mtp && m->memory->packs; i++) {
-        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
-        if (l->ffn.kind == LAYER_MOE && !experts_stride(&l->ffn.w.moe, l->ffn.w.moe.shape.experts, &stride))
-            return refuse_features(m, b->files->dir, i, feature_bit(FEATURE_UNLIKE_EXPERTS), EXECUTOR_STEP, executor_features, b->err);
+        layer *l = model_layer(m, i);
+        moe_weights *w = &l->ffn.w.moe;
+        if (l->ffn.kind != LAYER_MOE) continue;
+        for (int e = 0; e < w->shape.experts; e++)
+            if (moe_distance(w, e) == -1)
+                return refuse_features(m, b->files->dir, i, feature_bit(FEATURE_UNLIKE_EXPERTS), EXECUTOR_STEP, executor_features, b->err);
+        w->expert_at = (const int64_t *)(const void *)table;
+        table += expert_table_bytes(l);
     }
     return MOTE_OK;
 }
@@ -157,6 +154,7 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
         sublayer_widen(&m->largest, &l->mixer);
         sublayer_widen(&m->largest, &l->ffn);
     }
+    if (!b->code) bind_expert_tables(b);
     if (m->has_mtp) bind_draft_head(b);
     if (!b->code) b->code = check_device(b);
 }
@@ -168,7 +166,7 @@ static int place_weights(binder *b, mote_error *err) {
     if (code) return code;
     if (m->c.tied) m->lm_head = m->embed_tokens;
     memcpy(m->draft_head.component, m->lm_head.component, sizeof m->draft_head.component);
-    return check_experts(b);
+    return place_experts(b);
 }
 
 /* An MTP layer with a weight that is no finite number, or with a projection of nothing but zeros, is left out: it would draft,
@@ -191,8 +189,7 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
         if (!wrong) continue;
         notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", b->files->dir,
                table_name(&b->files->table, item->from), wrong);
-        m->has_mtp = m->info.mtp_layers = 0;
-        model_kinds(m);
+        m->has_mtp = 0;
     }
     return MOTE_OK;
 }

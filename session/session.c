@@ -1,7 +1,7 @@
 /* session/session.c: what a session is: a timeline of tokens, and a slot on a runner. Its options, opening and closing it, and the
    checks at the entry of every call on one. Knows no device. */
 
-enum { DEFAULT_CONTEXT = 8192, CHUNK_LEAST = 512, MAX_THREADS = 256 };
+enum { DEFAULT_CONTEXT = 8192, CHUNK_LEAST = 512 };
 
 /* How often something has happened lately. */
 typedef struct rate {
@@ -60,14 +60,6 @@ struct mote_session {
     float *sorted;               /* [vocab] logits being sampled */
     int32_t *heap, *seen;        /* [vocab]; seen: zero between calls */
 };
-
-/* Processors this process may use. */
-static int processors(void) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
-}
 
 /* A chunk is a multiple of the alignment, and no longer than the context needs. */
 static int whole_chunk(const executor *on, int chunk, int context) {

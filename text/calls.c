@@ -147,10 +147,6 @@ const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size) 
     return model && size && model->text ? tokenizer_token(model->text, id, size) : NULL;
 }
 
-static int is_eos(const mote_model *m, int32_t id) {
-    return m->eos.size && bsearch(&id, m->eos.data, m->eos.size / sizeof id, sizeof id, by_id) != NULL;
-}
-
 int mote_is_end(const mote_model *model, int32_t id) {
     return model && is_eos(model, id);
 }

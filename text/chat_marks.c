@@ -1,31 +1,5 @@
-/* text/chat_marks.c: the chat families, and the marks with which each writes turns, thinking, results and calls: the one place
+/* text/chat_marks.c: the marks with which each chat family writes turns, thinking, results and calls: the one place
    where they are written out. It is data alone: the program takes it as well. */
-
-typedef enum chat_family {
-    CHAT_UNKNOWN = 0,
-    CHAT_QWEN3 = 1,         /* calls as JSON; the model opens its thinking itself */
-    CHAT_QWEN3_5 = 2,       /* calls as tags, one in another; the prompt ends inside open thinking */
-    /* Published texts of one family differ: */
-    CHAT_LENIENT = 4,       /* Qwen3: content that is no text counts as empty; Qwen3.5: so do arguments that are no object */
-    CHAT_QUIET = 8,         /* thinks only when asked to */
-    CHAT_PRESERVE = 16,     /* Qwen3.6: "preserve_thinking" keeps old thoughts; arguments that are no text are all JSON */
-    CHAT_CODER = 32,        /* Qwen3-Coder: calls as Qwen3.5's, tools as tags, no thinking */
-    CHAT_CHATML = 64,       /* turns alone */
-    CHAT_LLAMA3 = 128,
-    CHAT_MISTRAL = 256,
-    CHAT_ZEPHYR = 512,
-    CHAT_EFFORT = 1 << 10,  /* Qwen3.8: "reasoning_effort"; old thoughts stay unless asked */
-    CHAT_INSTRUCT = 1 << 11,/* Qwen3-2507: never thinks */
-    CHAT_OPEN = 1 << 12,    /* Qwen3-2507: always thinks, from the prompt on */
-    CHAT_NEXT = 1 << 13,    /* Qwen3-Coder-Next */
-    CHAT_SMOL = 1 << 14,    /* SmolLM2: ChatML with a system turn of its own */
-    CHAT_DATED = 1 << 15,   /* Llama 3.1: dates and tools */
-    CHAT_TODAY = 1 << 16,   /* Llama 3.2: the date is today's */
-    CHAT_SPACED = 1 << 17,  /* Mistral 7B of 2023: a space after each answer */
-    CHAT_NEMO = 1 << 18,    /* Mistral Nemo: marks that are tokens, without spaces; tools */
-    CHAT_SMALL = 1 << 19,   /* Mistral Small 3: a system turn; calls with a name in front */
-    CHAT_BOS = 1 << 20      /* begins with the tokenizer's own first token, where a renderer does not write that itself */
-} chat_family;
 
 enum { CHAT_QWENS = CHAT_QWEN3 | CHAT_QWEN3_5 };               /* those that chat_qwen.c writes */
 

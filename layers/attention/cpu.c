@@ -6,48 +6,6 @@
    holds k after norm and rotation, and v as projected, both rounded to its type when they are appended: a row of the present
    block is used as rounded, too. */
 
-/* rope_scale: a factor of cos and sin; mostly 1. gated: q_proj yields [q | gate] for every head, else q alone. normed: queries and keys
-   are normalised. biased: the four projections have a bias. window: how many tokens a row sees, its own among them; 0: all up to its own. sinks:
-   each head has a logit more in its softmax, which has no value. */
-#define ATTENTION_FIELDS(X)                                                                                                          \
-    X(int,   hidden,     MAX,  NONE,             "")                                                                                 \
-    X(int,   heads,      MAX,  NONE,             "heads")                                                                            \
-    X(int,   kv_heads,   MAX,  NONE,             "kv_heads")                                                                         \
-    X(int,   head_dim,   MAX,  NONE,             "head_dim")                                                                         \
-    X(int,   rotary_dim, MAX,  ZERO(NO_ROPE),    "rotary_dim")                                                                       \
-    X(float, eps,        NONE, NONE,             "")                                                                                 \
-    X(float, rope_scale, NONE, NONE,             "")                                                                                 \
-    X(int,   gated,      MAX,  SET(OUTPUT_GATE), "")                                                                                 \
-    X(int,   normed,     MAX,  SET(QK_NORM),     "")                                                                                 \
-    X(int,   biased,     NONE, SET(BIAS),        "")                                                                                 \
-    X(int,   window,     NONE, SET(WINDOW),      "")                                                                                 \
-    X(int,   sinks,      NONE, SET(SINKS),       "")
-SHAPE(ATTENTION, attention)
-
-/* Numbers of a head in a row of q_proj's results. */
-BOTH int attention_q_size(const attention_shape *s) {
-    return (1 + s->gated) * s->head_dim;
-}
-
-/* M-RoPE, of models that read images: frequency i takes the height of a row's position where i % 3 = 1 and i < height, the width where
-   i % 3 = 2 and i < width, else the time. 0, 0: the time always. */
-typedef struct rope_axes { int height, width; } rope_axes;
-
-BOTH int rope_axis(rope_axes a, int i) {
-    return i % ROW_AXES == 1 && i < a.height ? 1 : i % ROW_AXES == 2 && i < a.width ? 2 : 0;
-}
-
-typedef struct attention_weights {
-    attention_shape shape;
-    const float *input_norm;                       /* [hidden] */
-    matrix q_proj, k_proj, v_proj, o_proj;
-    const float *q_norm, *k_norm;                  /* [head_dim]; NULL unless normed */
-    const float *frequencies;                      /* [rotary_dim / 2] angles of one position, in the host's memory */
-    rope_axes axes;                                /* of positions, by which they are multiplied */
-    const float *sinks;                            /* [heads]; NULL unless there are sinks */
-    const float *k_scale, *v_scale;                /* [1] what a code 1 of an FP8 cache is worth, in the host's memory; NULL: 1 */
-} attention_weights;
-
 typedef struct attention_state { void *k, *v; } attention_state;       /* KV cache [context][kv_heads][head_dim] */
 
 typedef struct attention_job {
@@ -66,12 +24,10 @@ typedef struct attention_job {
     token_limbs *limbs;          /* of u, and then of o */
 } attention_job;
 
-/* norm_qkv: u = rms(x) input_norm; q | gate (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
-static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_weights *w, const float *x, int T,
-                           float *u, float *qg, float *k, float *v, token_limbs *scratch) {
+/* norm_qkv, without the norm: q | gate (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
+static void stage_qkv(pool *p, const attention_weights *w, const float *u, int T, float *qg, float *k, float *v, token_limbs *scratch) {
     projection job;
     memset(&job, 0, sizeof job);
-    rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
     job.w[0] = &w->k_proj;
     job.w[1] = &w->v_proj;
     job.w[2] = &w->q_proj;
@@ -274,23 +230,14 @@ static void stage_rope_attend(pool *p, attention_job *job) {
     attention_heads(p, job);
 }
 
-/* out: x += o_proj o. */
-static void stage_out(pool *p, attention_job *job, float *x) {
-    linear(p, &job->w->o_proj, job->o, x, job->T, 1, job->limbs);
+/* out: out += o_proj o. */
+static void stage_out(pool *p, attention_job *job, float *out) {
+    linear(p, &job->w->o_proj, job->o, out, job->T, 1, job->limbs);
 }
 
 /* The implementation of layers/kinds.c. */
 
 enum { attention_rollback = ROLLBACK_TRUNCATE };
-
-static inline feature_set attention_features(const attention_weights *w) {
-    (void)w;
-    return 0;
-}
-
-static const char *attention_unfit(const attention_shape *s) {
-    return s->hidden % 4 || s->heads * s->head_dim % 4 ? "hidden and head sizes that are no multiples of 4" : NULL;
-}
 
 /* Bytes of the keys, or the values, of one token. */
 static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
@@ -322,8 +269,7 @@ static void attention_project(const token_rows *rows, const attention_weights *w
     job->w = w;
     job->T = rows->T;
     job->kv_only = rows->state_only;
-    stage_norm_qkv(rows->threads, job->shape, w, rows->x, rows->T, rows->u, job->kv_only ? NULL : job->qg, job->k_new,
-                   job->v_new, job->limbs);
+    stage_qkv(rows->threads, w, rows->u, rows->T, job->kv_only ? NULL : job->qg, job->k_new, job->v_new, job->limbs);
 }
 
 static void attention_mix(const token_rows *rows, const token_sequence *of, const attention_job *all, const attention_state *state) {
@@ -344,7 +290,7 @@ static void attention_mix(const token_rows *rows, const token_sequence *of, cons
 }
 
 static void attention_output(const token_rows *rows, attention_job *job) {
-    stage_out(rows->threads, job, rows->x);
+    stage_out(rows->threads, job, rows->out);
 }
 
 static int attention_pieces(const attention_shape *s, const capacity *r, const attention_state *state, state_piece *to) {

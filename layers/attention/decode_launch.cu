@@ -78,13 +78,12 @@ template <bool FP8, bool EACH> static void gpu_rope_attend_as(gpu_queue *q, cons
 }
 
 /* norm_qkv on the GPU; for KV rows alone k and v. */
-static void gpu_norm_qkv(gpu_queue *q, const attention_weights *w, const attention_gpu *to, const float *x) {
-    gpu_projection<gpu_norm_rows> p =
-        gpu_norm_projection(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
+static void gpu_norm_qkv(const gpu_rows *rows, const attention_weights *w, const attention_gpu *to) {
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(rows->x, rows->norm, to->shape.hidden, to->T, rows->eps);
     if (!to->kv_only) gpu_add_segment(&p, &w->q_proj, to->qg);
     gpu_add_segment(&p, &w->k_proj, to->k_new);
     gpu_add_segment(&p, &w->v_proj, to->v_new);
-    gpu_record_projection(q, KERNEL_QKV, &p);
+    gpu_record_projection(rows->q, KERNEL_QKV, &p);
 }
 
 /* The new KV rows of blocks of one slot, before any of them is attended: a block sees those of the blocks before it, which it
@@ -146,10 +145,10 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.k_scale = kv_scale(p.kv, w->k_scale);
     p.v_scale = kv_scale(p.kv, w->v_scale);
     p.kv_only = rows->state_only;
-    gpu_norm_qkv(rows->q, w, &p, rows->x);
+    gpu_norm_qkv(rows, w, &p);
     if (rows->in_turn && !p.kv_only) gpu_append(rows->q, &p);
     gpu_rope_attend(rows->q, &p);
-    if (!p.kv_only) gpu_add_linear(rows->q, KERNEL_O_PROJ, &w->o_proj, p.o, rows->x, p.T);
+    if (!p.kv_only) gpu_output_linear(rows, KERNEL_O_PROJ, &w->o_proj, p.o);
 }
 
 /* Keys and values after the end are overwritten: there is no log. */

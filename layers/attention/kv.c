@@ -1,31 +1,5 @@
 /* layers/attention/kv.c: the numbers of a KV cache, F32, BF16 or E4M3. Knows no attention. */
 
-/* To the nearest BF16, ties to even; beyond the largest to infinity, any NaN to 0x7fff. */
-static inline uint16_t bf16_of_float(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-/* To the nearest E4M3, ties to even; beyond 448 to 448, any NaN to 0x7f. Below 2^-6 codes count units of 2^-9: that is
-   the last bit of a float next to 2^14, so adding 2^14 rounds. Above, the float's exponent and first three bits of its
-   mantissa are the code, 120 exponents too large. */
-static inline uint8_t fp8_of_float(float f) {
-    uint32_t bits, size, code;
-    memcpy(&bits, &f, 4);
-    size = bits & 0x7fffffff;
-    if (size > 0x7f800000) return 0x7f;
-    if (size < 0x3c800000) {
-        f = fabsf(f) + 0x1p14f;
-        memcpy(&code, &f, 4);
-        code -= 0x46800000;
-    } else {
-        code = ((size + 0x7ffff + (size >> 20 & 1)) >> 20) - (120 << 3);
-        if (code > 0x7e) code = 0x7e;
-    }
-    return (uint8_t)(code | (bits >> 24 & 0x80));
-}
-
 /* Here the NaN codes are NaN: unlike weights, keys and values are not checked before they are used. */
 static inline float float_of_fp8(uint8_t code) {
     float value = fp8_bits(code) * FP8_BITS_SCALE;

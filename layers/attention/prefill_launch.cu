@@ -35,9 +35,7 @@ static size_t attention_prefill_bytes(const attention_shape *s, int T, dtype kv)
     return attention_prefill_layout(s, T, NULL, &p);
 }
 
-static void attention_prefill_in(const prefill_rows *r, const attention_shape *s, const attention_weights *w,
-                                 const attention_prefill_job *job) {
-    prefill_rms_norm(r, r->x, w->input_norm, r->T, s->hidden, s->eps);
+static void attention_prefill_in(const prefill_rows *r, const attention_weights *w, const attention_prefill_job *job) {
     gpu_gemm p = prefill_gemm(r, prefill_normed(r), r->T);
     if (!r->state_only) prefill_product(&p, &w->q_proj, GEMM_STORE, job->qg);
     prefill_product(&p, &w->k_proj, GEMM_STORE, job->k);
@@ -73,10 +71,10 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     p.warps = scratch->prefill_warps;
     p.axes = w->axes;
     p.table = r->table;
-    if (stage_in(r->stages, STAGE_QKV)) attention_prefill_in(r, s, w, &job);
+    if (stage_in(r->stages, STAGE_QKV)) attention_prefill_in(r, w, &job);
     cudaError_t status = cudaSuccess;
     if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_run(&p, r->stream);
     const gemm_rows out = {job.out, job.out_scale, s->heads * s->head_dim / GEMM_COLS};
-    if (!r->state_only && stage_in(r->stages, STAGE_O_PROJ)) prefill_add_linear(r, &w->o_proj, out, NULL, r->x);
+    if (!r->state_only && stage_in(r->stages, STAGE_O_PROJ)) prefill_output(r, &w->o_proj, out, NULL);
     return status;
 }

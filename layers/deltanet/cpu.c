@@ -16,28 +16,6 @@
    the kept part of the log, by the same operations in the same order, hence with the same bits. S is read and written
    once a block. Longer blocks, of a prompt, are kept whole: they write S directly. */
 
-enum { MAX_KEY_DIM = 512 };      /* of a DeltaNet head: a row of S fits a small array */
-
-/* taps: of conv1d. */
-#define DELTANET_FIELDS(X)                                                                                                           \
-    X(int,   hidden,      MAX,  NONE, "")                                                                                            \
-    X(int,   key_heads,   MAX,  NONE, "key_heads")                                                                                   \
-    X(int,   value_heads, MAX,  NONE, "value_heads")                                                                                 \
-    X(int,   key_dim,     MAX,  NONE, "key_head_dim")                                                                                \
-    X(int,   value_dim,   MAX,  NONE, "value_head_dim")                                                                              \
-    X(int,   taps,        MAX,  NONE, "")                                                                                            \
-    X(float, eps,         NONE, NONE, "")
-SHAPE(DELTANET, deltanet)
-
-typedef struct deltanet_weights {
-    deltanet_shape shape;
-    const float *input_norm;                                        /* [hidden] */
-    matrix in_proj_qkv, in_proj_z, in_proj_b, in_proj_a, out_proj;
-    const float *conv1d;                                            /* [channels][taps], the last tap is the present */
-    const float *A_log, *dt_bias;                                   /* [value_heads] */
-    const float *norm;                                              /* [value_dim] */
-} deltanet_weights;
-
 /* Pointers into the session's state. channels = 2 key_heads key_dim + value_heads value_dim. */
 typedef struct deltanet_state {  /* one range of memory, in this order */
     float *S;                    /* [value_heads][value_dim][key_dim] before the logged block */
@@ -63,16 +41,11 @@ typedef struct deltanet_job {
     token_limbs *limbs;          /* of u, and then of o */
 } deltanet_job;
 
-static int deltanet_channels(const deltanet_shape *s) {
-    return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
-}
-
-/* norm_in_proj: u = rms(x) input_norm; qkv, z, b, a = the four projections of u. scratch: for the limbs of u. */
-static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
-                               float *u, float *qkv, float *z, float *b, float *a, token_limbs *scratch) {
+/* norm_in_proj, without the norm: qkv, z, b, a = the four projections of u. scratch: for the limbs of u. */
+static void stage_in_proj(pool *p, const deltanet_weights *w, const float *u, int T, float *qkv, float *z, float *b, float *a,
+                          token_limbs *scratch) {
     projection job;
     memset(&job, 0, sizeof job);
-    rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
     job.count = 4;
     job.w[0] = &w->in_proj_qkv;
     job.w[1] = &w->in_proj_z;
@@ -299,24 +272,15 @@ static void deltanet_gate_heads(void *context, int begin, int end, int thread) {
     }
 }
 
-/* gated_norm_out: x += out_proj (gated norm of o). */
-static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
+/* gated_norm_out: out += out_proj (gated norm of o). */
+static void stage_gated_norm_out(pool *p, deltanet_job *job, float *out) {
     parallel(p, job->T * job->shape->value_heads, deltanet_gate_heads, job);
-    linear(p, &job->w->out_proj, job->o, x, job->T, 1, job->limbs);
+    linear(p, &job->w->out_proj, job->o, out, job->T, 1, job->limbs);
 }
 
 /* The implementation of layers/kinds.c. */
 
 enum { deltanet_rollback = ROLLBACK_REPLAY };
-
-static inline feature_set deltanet_features(const deltanet_weights *w) {
-    (void)w;
-    return 0;
-}
-
-static const char *deltanet_unfit(const deltanet_shape *s) {
-    return s->hidden % 4 || s->key_dim % 4 || s->value_dim % 4 ? "hidden and head sizes that are no multiples of 4" : NULL;
-}
 
 static void deltanet_layout_state(layout *l, const deltanet_shape *s, const capacity *r, deltanet_state *to) {
     size_t channels = (size_t)deltanet_channels(s), keys = (size_t)(s->key_heads * s->key_dim);
@@ -348,8 +312,7 @@ static void deltanet_project(const token_rows *rows, const deltanet_weights *w, 
     job->shape = &w->shape;
     job->w = w;
     job->T = rows->T;
-    stage_norm_in_proj(rows->threads, job->shape, w, rows->x, rows->T, rows->u, job->raw, job->z, job->b, job->a,
-                       job->limbs);
+    stage_in_proj(rows->threads, w, rows->u, rows->T, job->raw, job->z, job->b, job->a, job->limbs);
 }
 
 static void deltanet_mix(const token_rows *rows, const token_sequence *of, const deltanet_job *all, const deltanet_state *state) {
@@ -370,7 +333,7 @@ static void deltanet_mix(const token_rows *rows, const token_sequence *of, const
 }
 
 static void deltanet_output(const token_rows *rows, deltanet_job *job) {
-    stage_gated_norm_out(rows->threads, job, rows->x);
+    stage_gated_norm_out(rows->threads, job, rows->out);
 }
 
 /* The log is not compared: after timeline_commit_state it holds nothing that counts. */

@@ -125,14 +125,13 @@ struct gpu_gated_rows {
 };
 
 /* norm_in_proj: RMSNorm, then the four input projections in one launch. */
-static void gpu_norm_in_proj(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *to, const float *x) {
+static void gpu_norm_in_proj(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *to) {
     const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
     float *y[4] = {to->raw, to->z, to->b, to->a};
-    gpu_projection<gpu_norm_rows> p =
-        gpu_norm_projection(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(rows->x, rows->norm, to->shape.hidden, to->T, rows->eps);
     p.waits_last = to->T == 1;              /* so many blocks, with more rows each, would slow experts_down down */
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], y[i]);
-    gpu_record_projection(q, KERNEL_IN_PROJ, &p);
+    gpu_record_projection(rows->q, KERNEL_IN_PROJ, &p);
 }
 
 /* Blocks of threads that one sequence's log takes. */
@@ -141,11 +140,11 @@ static int gpu_delta_log_blocks(const deltanet_gpu *p) {
     return (gpu_delta_log_items(&p->shape, rows) - 1) / GPU_THREADS + 1;
 }
 
-/* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue. */
-static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *block, float *x) {
+/* gated_norm_out: out_proj (gated norm of o), the sublayer's output, with gpu_gated_rows as its prologue. */
+static void gpu_gated_norm_out(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *block) {
     const deltanet_shape *s = &block->shape;
     gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(block->T, s->value_heads * s->value_dim);
-    p.add = 1;
+    p.end = epilogue_of_output(rows);
     p.in.o = block->o;
     p.in.squares = block->squares;
     p.in.per_head = reciprocal_of(s->value_dim);
@@ -156,8 +155,8 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
     p.in.log = *block;
     /* with fewer, of several items a thread, they would end last; more would leave no space for blocks of norm_router */
     p.extra = gpu_delta_log_blocks(block) * (block->in_turn ? 1 : max_int(block->sequences, 1));
-    gpu_add_segment(&p, &w->out_proj, x);
-    gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
+    gpu_add_segment(&p, &w->out_proj, rows->to);
+    gpu_record_projection(rows->q, KERNEL_OUT_PROJ, &p);
 }
 
 /* The implementation of layers/kinds.c on a GPU. */
@@ -194,8 +193,8 @@ static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, con
     p.sequences = rows->sequences;
     p.in_turn = rows->in_turn;
     p.T = rows->T;
-    gpu_norm_in_proj(rows->q, w, &p, rows->x);
+    gpu_norm_in_proj(rows, w, &p);
     if (rows->in_turn) gpu_conv_delta_in_turn(rows->q, &p);
     else gpu_conv_delta(rows->q, &p);
-    gpu_gated_norm_out(rows->q, w, &p, rows->x);
+    gpu_gated_norm_out(rows, w, &p);
 }

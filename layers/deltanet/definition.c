@@ -14,11 +14,26 @@
 typedef struct defined_deltanet {
     double *S;                   /* [value_heads][value_dim][key_dim] */
     double *window;              /* [taps][channels] conv inputs of the last tokens, the newest last */
+    double *qkv, *c;             /* [channels]: q [key_heads][key_dim], k the same, v [value_heads][value_dim]; after the convolution */
+    double *q, *k;               /* [key_dim] of a head */
+    double *z, *o;               /* [value_heads][value_dim]: the output gate; the output */
+    double *b, *a;               /* [value_heads] what beta and the decay are made of */
+    double *beta, *decay;        /* [value_heads] */
 } defined_deltanet;
 
-static void deltanet_define_state(const deltanet_shape *s, defined_deltanet *state) {
-    state->S = defined_array((size_t)s->value_heads * (size_t)s->value_dim * (size_t)s->key_dim);
-    state->window = defined_array((size_t)s->taps * (size_t)deltanet_channels(s));
+static void deltanet_define_memory(const deltanet_shape *s, defined_memory *m, defined_deltanet *t) {
+    t->S = defined_array(m, s->value_heads * s->value_dim, s->key_dim);
+    t->window = defined_array(m, s->taps, deltanet_channels(s));
+    t->qkv = defined_array(m, 1, deltanet_channels(s));
+    t->c = defined_array(m, 1, deltanet_channels(s));
+    t->q = defined_array(m, 1, s->key_dim);
+    t->k = defined_array(m, 1, s->key_dim);
+    t->z = defined_array(m, s->value_heads, s->value_dim);
+    t->o = defined_array(m, s->value_heads, s->value_dim);
+    t->b = defined_array(m, 1, s->value_heads);
+    t->a = defined_array(m, 1, s->value_heads);
+    t->beta = defined_array(m, 1, s->value_heads);
+    t->decay = defined_array(m, 1, s->value_heads);
 }
 
 /* c[channels] = SiLU(conv1d(qkv)): each channel's own weights over its last `taps` inputs. */
@@ -54,48 +69,37 @@ static void deltanet_define_rule(const deltanet_shape *s, double *S, const doubl
     }
 }
 
-/* x[hidden] += the layer's output for one token. */
-static void deltanet_define(const deltanet_weights *w, defined_deltanet *state, double *x) {
+/* out[hidden] = layer(u[hidden]), of the token after those that S holds. */
+static void deltanet_define(const defining *d, const deltanet_weights *w, defined_deltanet *t, const double *u, double *out) {
     const deltanet_shape *s = &w->shape;
-    const int channels = deltanet_channels(s), keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
-    double *normed = defined_array((size_t)s->hidden), *qkv = defined_array((size_t)channels), *c = defined_array((size_t)channels);
-    double *z = defined_array((size_t)values), *b = defined_array((size_t)s->value_heads), *a = defined_array((size_t)s->value_heads);
-    double *q = defined_array((size_t)s->key_dim), *k = defined_array((size_t)s->key_dim), *o = defined_array((size_t)values);
-    double *decay = defined_array((size_t)s->value_heads), *beta = defined_array((size_t)s->value_heads);
-    double *out = defined_array((size_t)s->hidden);
+    const int keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
 
-    defined_tell("x", x, s->hidden);
-    defined_norm(normed, x, w->input_norm, s->hidden, (double)s->eps);
-    defined_linear(&w->in_proj_qkv, normed, qkv);                 /* q [key_heads][key_dim], k the same, v [value_heads][value_dim] */
-    defined_linear(&w->in_proj_z, normed, z);                     /* the output gate */
-    defined_linear(&w->in_proj_b, normed, b);
-    defined_linear(&w->in_proj_a, normed, a);
-    defined_tell("in_proj_qkv", qkv, channels);
-    defined_tell("in_proj_z", z, values);
-    defined_tell("in_proj_b", b, s->value_heads);
-    defined_tell("in_proj_a", a, s->value_heads);
-    deltanet_define_conv(s, w, state->window, qkv, c);
+    defined_linear(&w->in_proj_qkv, u, t->qkv);
+    defined_linear(&w->in_proj_z, u, t->z);
+    defined_linear(&w->in_proj_b, u, t->b);
+    defined_linear(&w->in_proj_a, u, t->a);
+    defined_tell(d, "in_proj_qkv", t->qkv, deltanet_channels(s));
+    defined_tell(d, "in_proj_z", t->z, values);
+    defined_tell(d, "in_proj_b", t->b, s->value_heads);
+    defined_tell(d, "in_proj_a", t->a, s->value_heads);
+    deltanet_define_conv(s, w, t->window, t->qkv, t->c);
 
     for (int h = 0; h < s->value_heads; h++) {
         const int key_head = h / (s->value_heads / s->key_heads);
-        const double g = -exp((double)w->A_log[h]) * defined_softplus(a[h] + (double)w->dt_bias[h]);
-        double *head = o + h * s->value_dim;
-        decay[h] = exp(g);
-        beta[h] = defined_sigmoid(b[h]);
-        deltanet_define_unit(q, c + key_head * s->key_dim, s->key_dim, 1 / sqrt((double)s->key_dim));
-        deltanet_define_unit(k, c + keys + key_head * s->key_dim, s->key_dim, 1);
-        deltanet_define_rule(s, state->S + h * s->value_dim * s->key_dim, q, k, c + 2 * keys + h * s->value_dim, g, beta[h], head);
-        double rms = defined_rms(head, s->value_dim, (double)s->eps);
-        for (int i = 0; i < s->value_dim; i++)                    /* o / rms(o) norm SiLU(z) */
-            head[i] = head[i] / rms * (double)w->norm[i] * defined_silu(z[h * s->value_dim + i]);
+        const double *q = t->c + key_head * s->key_dim, *k = q + keys, *v = t->c + 2 * keys + h * s->value_dim, *z = t->z + h * s->value_dim;
+        const double g = -exp((double)w->A_log[h]) * defined_softplus(t->a[h] + (double)w->dt_bias[h]);
+        double *S = t->S + (size_t)(h * s->value_dim) * (size_t)s->key_dim, *o = t->o + h * s->value_dim;
+        t->decay[h] = exp(g);
+        t->beta[h] = defined_sigmoid(t->b[h]);
+        deltanet_define_unit(t->q, q, s->key_dim, 1 / sqrt((double)s->key_dim));
+        deltanet_define_unit(t->k, k, s->key_dim, 1);
+        deltanet_define_rule(s, S, t->q, t->k, v, g, t->beta[h], o);
+        const double rms = defined_rms(o, s->value_dim, (double)s->eps);
+        for (int i = 0; i < s->value_dim; i++) o[i] = o[i] / rms * (double)w->norm[i] * defined_silu(z[i]);
     }
-    defined_tell("decay", decay, s->value_heads);
-    defined_tell("beta", beta, s->value_heads);
-    defined_tell("S", state->S, values * s->key_dim);
-    defined_tell("o", o, values);
-    defined_linear(&w->out_proj, o, out);
-    defined_tell("added", out, s->hidden);
-    for (int i = 0; i < s->hidden; i++) x[i] += out[i];
-
-    defined_free(normed);
+    defined_tell(d, "decay", t->decay, s->value_heads);
+    defined_tell(d, "beta", t->beta, s->value_heads);
+    defined_tell(d, "S", t->S, values * s->key_dim);
+    defined_tell(d, "o", t->o, values);
+    defined_linear(&w->out_proj, t->o, out);
 }

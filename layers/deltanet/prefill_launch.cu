@@ -95,9 +95,7 @@ static cudaError_t deltanet_prefill_delta(const prefill_rows *r, const deltanet_
     return delta_prefill_run(&p, r->stream);
 }
 
-static void deltanet_prefill_in(const prefill_rows *r, const deltanet_shape *s, const deltanet_weights *w,
-                                const deltanet_prefill_job *job) {
-    prefill_rms_norm(r, r->x, w->input_norm, r->T, s->hidden, s->eps);
+static void deltanet_prefill_in(const prefill_rows *r, const deltanet_weights *w, const deltanet_prefill_job *job) {
     gpu_gemm p = prefill_gemm(r, prefill_normed(r), r->T);
     prefill_product(&p, &w->in_proj_a, GEMM_STORE, job->a);
     prefill_product(&p, &w->in_proj_b, GEMM_STORE, job->b);
@@ -113,7 +111,7 @@ static void deltanet_prefill_out(const prefill_rows *r, const deltanet_shape *s,
     const gemm_rows gated = {job->gated, job->act_scale, 1};
     prefill_linear(r, &w->in_proj_z, prefill_normed(r), r->T, job->z);
     delta_gate_rows<<<r->T, GPU_THREADS, row, r->stream>>>(gate);
-    prefill_add_linear(r, &w->out_proj, gated, NULL, r->x);
+    prefill_output(r, &w->out_proj, gated, NULL);
 }
 
 static cudaError_t deltanet_run_prefill(const prefill_rows *r, const deltanet_weights *w, const deltanet_gpu *scratch,
@@ -123,7 +121,7 @@ static cudaError_t deltanet_run_prefill(const prefill_rows *r, const deltanet_we
     cudaError_t status = cudaSuccess;
     (void)scratch;
     deltanet_prefill_layout(s, r->T, r->scratch, &job);
-    if (stage_in(r->stages, STAGE_IN_PROJ)) deltanet_prefill_in(r, s, w, &job);
+    if (stage_in(r->stages, STAGE_IN_PROJ)) deltanet_prefill_in(r, w, &job);
     if (stage_in(r->stages, STAGE_DELTA)) status = deltanet_prefill_delta(r, s, w, state, &job);
     if (stage_in(r->stages, STAGE_OUT_PROJ)) deltanet_prefill_out(r, s, w, &job);
     return status;

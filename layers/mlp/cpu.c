@@ -1,25 +1,13 @@
 /* layers/mlp/cpu.c: the stages of a dense FFN on the CPU. Knows matrices and threads, no session.
 
-   Every row goes through one SwiGLU: x += down_proj (SiLU(gate_proj u) * up_proj u), u = norm(x). */
-
-#define MLP_FIELDS(X)                                                                                                                \
-    X(int,   hidden, MAX,  NONE, "")                                                                                                 \
-    X(int,   size,   MAX,  NONE, "intermediate_size")                                                                                \
-    X(float, eps,    NONE, NONE, "")
-SHAPE(MLP, mlp)
-
-typedef struct mlp_weights {
-    mlp_shape shape;
-    const float *norm;                          /* [hidden] */
-    matrix gate_proj, up_proj, down_proj;       /* [size][hidden] twice, [hidden][size] */
-} mlp_weights;
+   Every row goes through one SwiGLU: out += down_proj (SiLU(gate_proj u) * up_proj u). */
 
 typedef struct mlp_job {
     const mlp_weights *w;
     int T;
-    float *u;                    /* [T][hidden] normalised rows */
+    const float *u;              /* [T][hidden] normalised rows */
     float *h;                    /* [T][size] */
-    float *x;                    /* [T][hidden] residual */
+    float *out;                  /* [T][hidden] to which the output is added */
     token_limbs *limbs;          /* of u, and then of h, row by row */
 } mlp_job;
 
@@ -50,37 +38,22 @@ static void mlp_up_blocks(void *context, int begin, int end, int thread) {
     for (int block = begin; block < end; block++) mlp_up_block((const mlp_job *)context, block);
 }
 
-/* norm_gate_up: u = rms(x) norm; h = SiLU(gate u) * (up u). */
-static void stage_norm_gate_up(pool *p, mlp_job *job) {
+/* norm_gate_up, without the norm: h = SiLU(gate u) * (up u). */
+static void stage_gate_up(pool *p, mlp_job *job) {
     const mlp_weights *w = job->w;
     const mlp_shape *s = &w->shape;
     const unsigned kinds = limb_kinds(&w->gate_proj) | limb_kinds(&w->up_proj);
     limb_rows rows = {.x = job->u, .stride = (size_t)s->hidden, .rows = job->T, .cols = s->hidden, .to = job->limbs, .kinds = kinds};
-    rms_norm(job->u, job->x, w->norm, job->T, s->hidden, s->eps);
     limbs_of_rows(p, &rows);
     parallel(p, row_blocks(&w->gate_proj), mlp_up_blocks, job);
 }
 
-/* down: x += down_proj h. */
+/* down: out += down_proj h. */
 static void stage_down(pool *p, mlp_job *job) {
-    linear(p, &job->w->down_proj, job->h, job->x, job->T, 1, job->limbs);
+    linear(p, &job->w->down_proj, job->h, job->out, job->T, 1, job->limbs);
 }
 
 /* The implementation of layers/kinds.c. */
-
-static const char *mlp_unfit(const mlp_shape *s) {
-    return s->hidden % 4 || s->size % 4 ? "hidden and FFN sizes that are no multiples of 4" : NULL;
-}
-
-/* Whether gate_proj and up_proj are stored alike, so that a tile may have a panel of each. */
-static inline int mlp_pairs(const mlp_weights *w) {
-    const matrix *a = &w->gate_proj, *b = &w->up_proj;
-    return a->format == b->format && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
-}
-
-static inline feature_set mlp_features(const mlp_weights *w) {
-    return mlp_pairs(w) ? 0 : feature_bit(FEATURE_UNLIKE_GATE_UP);
-}
 
 static void mlp_layout_scratch(layout *l, const mlp_shape *s, const capacity *r, mlp_job *to) {
     const size_t T = (size_t)r->rows;
@@ -92,8 +65,8 @@ static void mlp_forward(const token_rows *rows, const mlp_weights *w, mlp_job *j
     job->w = w;
     job->T = rows->T;
     job->u = rows->u;
-    job->x = rows->x;
-    stage_norm_gate_up(rows->threads, job);
+    job->out = rows->out;
+    stage_gate_up(rows->threads, job);
     stage_down(rows->threads, job);
 }
 

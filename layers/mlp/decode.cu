@@ -17,12 +17,12 @@ static void mlp_layout_gpu(layout *l, const mlp_shape *s, const capacity *r, con
 
 static void mlp_record(const gpu_rows *rows, const mlp_weights *w, const mlp_gpu *scratch) {
     const mlp_shape *s = &w->shape;
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(rows->x, w->norm, s->hidden, rows->T, s->eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(rows->x, rows->norm, s->hidden, rows->T, rows->eps);
     gpu_add_segment(&p, &w->gate_proj, NULL);
     p.segment[0].up = gpu_matrix_of(&w->up_proj);
     p.segment[0].h = scratch->h;
     p.h_row = (size_t)s->size;
     p.late = 1;
     gpu_record_projection(rows->q, KERNEL_GATE_UP, &p);
-    gpu_add_linear(rows->q, KERNEL_MLP_DOWN, &w->down_proj, scratch->h, rows->x, rows->T);
+    gpu_output_linear(rows, KERNEL_MLP_DOWN, &w->down_proj, scratch->h);
 }

@@ -39,10 +39,9 @@ static cudaError_t mlp_run_prefill(const prefill_rows *r, const mlp_weights *w, 
         h->up = gpu_matrix_of(&w->up_proj);
         h->to = job.h;
         h->to_scale = job.h_scale;
-        prefill_rms_norm(r, r->x, w->norm, r->T, s->hidden, s->eps);
         prefill_launch(r, &p);
     }
     const gemm_rows h = {job.h, job.h_scale, s->size / GEMM_COLS};
-    if (stage_in(r->stages, STAGE_MLP_DOWN)) prefill_add_linear(r, &w->down_proj, h, NULL, r->x);
+    if (stage_in(r->stages, STAGE_MLP_DOWN)) prefill_output(r, &w->down_proj, h, NULL);
     return cudaGetLastError();
 }

@@ -79,15 +79,14 @@ __device__ __forceinline__ void gpu_list_down_units(const moe_gpu &p, int low, i
     const int shared_units = gpu_shared_units(p), panel = PANELS * (int)blockIdx.x;
     for (int i = low + (int)threadIdx.x; i <= high; i += GPU_THREADS) {
         const gpu_matrix &w = i < shared_units ? p.shared_down : p.down;
-        const int2 unit = i < high ? __ldcg((const int2 *)&p.batch.unit[i]) : make_int2(0, -1);
-        const int64_t shift = i < shared_units ? 0 : unit.x * p.stride;
+        const gpu_unit unit = i < high ? gpu_load_unit(p, i) : gpu_unit{0, ~0u};
         gpu_down_unit *to = &list[i - low];
-        to->data = w.data + shift + (size_t)panel * (uint32_t)(w.k_blocks * F::panel);
-        to->scale = (const float *)((const char *)w.scale + shift);
+        to->data = w.data + unit.at + (size_t)panel * (uint32_t)(w.k_blocks * F::panel);
+        to->scale = (const float *)((const char *)w.scale + unit.at);
         if (gpu_scales_by_block<F>()) to->scale += (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols;
         if (F::whole) to->value = __ldg(to->scale);
         else if (F::by_row && !F::groups) to->scale += panel * PANEL_ROWS;
-        to->rows = (uint32_t)unit.y;
+        to->rows = unit.rows;
     }
 }
 

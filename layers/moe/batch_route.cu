@@ -31,6 +31,12 @@ __device__ __forceinline__ activation_fragments gpu_unit_h(const activation_frag
     return {of.x + (size_t)unit * (uint32_t)(down.k_blocks * gpu_unit_block<F>()), of.act_scale + unit * down.k_blocks * N_TILE_ROWS};
 }
 
+/* Unit i, from the L2. */
+__device__ __forceinline__ gpu_unit gpu_load_unit(const moe_gpu &p, int i) {
+    const uint4 raw = __ldcg((const uint4 *)&p.batch.unit[i]);
+    return {(int64_t)((uint64_t)raw.y << 32 | raw.x), raw.z};
+}
+
 /* The warp's row chooses. */
 __device__ __forceinline__ void gpu_route_row(const moe_gpu &p, int t) {
     const int lane = threadIdx.x % 32, top_k = p.shape.top_k, few = p.shape.experts <= 256;
@@ -62,15 +68,15 @@ __device__ __forceinline__ int gpu_units_before(gpu_unit_sort *to, int own, int 
     return before;
 }
 
-/* Writes the units of an expert from number `unit` on; rows: bit set of its token rows. */
-__device__ __forceinline__ void gpu_write_units(const moe_gpu &p, int expert, uint64_t rows, int unit) {
+/* Writes the units of an expert, which is at `at`, from number `unit` on; rows: bit set of its token rows. */
+__device__ __forceinline__ void gpu_write_units(const moe_gpu &p, int64_t at, uint64_t rows, int unit) {
     for (; rows; unit++) {
         uint32_t of = 0;
         for (int s = 0; s < N_TILE_ROWS; s++) {
             of |= (uint32_t)(rows ? __ffsll((long long)rows) - 1 : (int)UNIT_NO_ROW) << 8 * s;
             rows &= rows - 1;                               /* of no rows there remain none */
         }
-        p.batch.unit[unit] = {expert, of};
+        p.batch.unit[unit] = {at, of};
     }
 }
 
@@ -96,12 +102,12 @@ __device__ __forceinline__ void gpu_list_units(const moe_gpu &p, gpu_unit_sort *
     for (int e = from; e < from + own && e < p.shape.experts; e++) {
         const uint64_t rows = rows_of(e);
         to->first[e] = at;
-        gpu_write_units(p, e, rows, at);
+        gpu_write_units(p, __ldg(p.expert_at + e), rows, at);
         at += (__popcll(rows) + N_TILE_ROWS - 1) / N_TILE_ROWS;
     }
     if ((int)threadIdx.x < shared) {
         const int left = p.T - (int)threadIdx.x * N_TILE_ROWS;
-        gpu_write_units(p, p.shape.experts, (left < N_TILE_ROWS ? (1ull << left) - 1 : 15ull) << threadIdx.x * N_TILE_ROWS, threadIdx.x);
+        gpu_write_units(p, 0, (left < N_TILE_ROWS ? (1ull << left) - 1 : 15ull) << threadIdx.x * N_TILE_ROWS, threadIdx.x);
     }
     __syncthreads();
     for (int i = threadIdx.x; i < uses; i += GPU_THREADS) {
@@ -144,7 +150,7 @@ __device__ __forceinline__ void gpu_prepare_moe_row(const moe_gpu &p, int t) {
     const float sum = warp_sum(square[0]);
     if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = sum;
     __syncthreads();
-    if (threadIdx.x == 0) p.batch.x.rms[t] = rsqrtf(fmaf(sum_warp_partials(squares), 1.0f / (float)p.shape.hidden, p.shape.eps));
+    if (threadIdx.x == 0) p.batch.x.rms[t] = rsqrtf(fmaf(sum_warp_partials(squares), 1.0f / (float)p.shape.hidden, p.eps));
 }
 
 /* Grid: blocks in which a warp has a row, the last of which to be ready lists the units; then a block for each unit of the shared
@@ -154,6 +160,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_batch_route(const __gr
     __shared__ int last;
     const int choosing = (p.T + GPU_WARPS - 1) / GPU_WARPS, t = blockIdx.x * GPU_WARPS + threadIdx.x / 32;
     pdl_launch_dependents();
+    gpu_prefetch_table(p);
     pdl_wait();
     const int other = (int)blockIdx.x - choosing, shared = gpu_shared_units(p);
     if (other >= shared) {

@@ -42,8 +42,7 @@ template <class F> struct gpu_batch_tile {
 };
 
 /* Panels after the last count as the last. */
-template <class F> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_of(const moe_gpu &p, int expert, int panel) {
-    const int64_t shift = expert * p.stride;
+template <class F> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_of(const moe_gpu &p, int64_t shift, int panel) {
     gpu_batch_tile<F> tile;
     panel = min(panel, p.gate.panels - 1);
     tile.data = p.gate.data + shift + (size_t)panel * (uint32_t)(p.gate.k_blocks * F::panel) + threadIdx.x % 32 * F::lane;
@@ -113,10 +112,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
     pdl_wait();
     const int items = (__ldcg(p.batch.count) - shared_units) * parts;
     int item = (int)blockIdx.x;
-    auto unit_of = [&](int i) { return __ldcg((const int2 *)&p.batch.unit[shared_units + min(i, items - 1) / parts]); };
-    auto tile_of = [&](int i, int2 unit) { return gpu_batch_tile_of<F>(p, unit.x, min(i, items - 1) % parts * GPU_WARPS + warp); };
+    auto unit_of = [&](int i) { return gpu_load_unit(p, shared_units + min(i, items - 1) / parts); };
+    auto tile_of = [&](int i, const gpu_unit &unit) { return gpu_batch_tile_of<F>(p, unit.at, min(i, items - 1) % parts * GPU_WARPS + warp); };
     if (item >= items) return;
-    int2 unit = unit_of(item), next_unit = unit;
+    gpu_unit unit = unit_of(item), next_unit = unit;
     gpu_batch_tile<F> tile = tile_of(item, unit);
     auto load = [&](gpu_batch_weights<F> *set, const gpu_batch_tile<F> &of, int from, bool there) {
 #pragma unroll
@@ -142,12 +141,12 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
         if (!more) pdl_launch_dependents();
         next_unit = unit_of(item + (int)gridDim.x);
         __syncthreads();                                    /* the rows are used, h of the item before is there */
-        gpu_gather_rows<F>(p, shared_units + item / parts, (uint32_t)unit.y, dynamic, &own);
+        gpu_gather_rows<F>(p, shared_units + item / parts, unit.rows, dynamic, &own);
         if (item != (int)blockIdx.x) store_h_before(item);
         float row_scale[2] = {1, 1};                        /* where it is applied to a sum: of the lane's row, or of the matrix */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float *scale = (const float *)((const char *)(i ? p.up : p.gate).scale + unit.x * p.stride);
+            const float *scale = (const float *)((const char *)(i ? p.up : p.gate).scale + unit.at);
             if (F::by_row) scale += min(item % parts * GPU_WARPS + warp, p.gate.panels - 1) * PANEL_ROWS + lane / 4;
             if (gpu_scaled_at_end<F>()) row_scale[i] = ld_volatile(scale) * gpu_post_scale<F>();
         }

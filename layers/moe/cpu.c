@@ -5,34 +5,11 @@
    is listed by expert: a weight row is read once and used for all token rows that chose it. The shared expert is one more
    entry of that list, and comes last. A token's sum runs over its experts in ascending order, whatever the others chose. */
 
-/* shared_size 0: there is no shared expert. of_all: weights are shares of the softmax over all experts, not over the chosen ones.
-   limit: what gate is at most, and the magnitude of up; 0: none. alpha: an expert's activation is gate sigmoid(alpha gate) (up + 1); 0: it is
-   SiLU(gate) up. biased: router and experts have biases. */
-#define MOE_FIELDS(X)                                                                                                                \
-    X(int,   hidden,      MAX,  NONE,                "")                                                                             \
-    X(int,   experts,     MAX,  NONE,                "experts")                                                                      \
-    X(int,   top_k,       MAX,  NONE,                "experts_per_token")                                                            \
-    X(int,   expert_size, MAX,  NONE,                "expert_size")                                                                  \
-    X(int,   shared_size, MAX,  SET(SHARED_EXPERT),  "shared_expert_size")                                                           \
-    X(float, eps,         NONE, NONE,                "")                                                                             \
-    X(int,   of_all,      NONE, SET(WEIGHTS_OF_ALL), "")                                                                             \
-    X(float, limit,       NONE, SET(LIMIT),          "")                                                                             \
-    X(float, alpha,       NONE, SET(ALPHA),          "")                                                                             \
-    X(int,   biased,      NONE, SET(BIAS),           "")
-SHAPE(MOE, moe)
-
-typedef struct moe_weights {
-    moe_shape shape;
-    const float *norm;                                      /* [hidden] */
-    matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] */
-    matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one */
-} moe_weights;
-
 typedef struct moe_job {
     const moe_shape *shape;
     const moe_weights *w;
     int T;
-    float *u;                    /* [T][hidden] */
+    const float *u;              /* [T][hidden] normalised rows */
     float *router;               /* [T][experts] logits */
     float *shared_gate;          /* [T] logits */
     int32_t *choice;             /* [T][top_k] experts of a row, ascending */
@@ -44,7 +21,7 @@ typedef struct moe_job {
     int32_t *assignment_row;            /* [T (top_k + 1)] row of a use */
     float *assignment_weight;           /* the same shape */
     float *h;                    /* [T (top_k + 1)][max(expert_size, shared_size)] */
-    float *x;                    /* [T][hidden] residual */
+    float *out;                  /* [T][hidden] to which the output is added */
     token_limbs *limbs;          /* of u, and then of h, row by row */
 } moe_job;
 
@@ -118,12 +95,11 @@ static void moe_list_assignments(moe_job *job) {
     job->first[job->count] = at;
 }
 
-/* norm_router: u = rms(x) norm; router logits; choice and weights; list of distinct experts. */
-static void stage_norm_router(pool *p, moe_job *job) {
+/* norm_router, without the norm: router logits of u; choice and weights; list of distinct experts. */
+static void stage_router(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
     projection scores;
     memset(&scores, 0, sizeof scores);
-    rms_norm(job->u, job->x, job->w->norm, job->T, s->hidden, s->eps);
     scores.count = s->shared_size ? 2 : 1;
     scores.w[0] = &job->w->router;
     scores.w[1] = &job->w->shared_expert_gate;
@@ -189,7 +165,7 @@ static token_limbs *moe_h_limbs(const moe_job *job, int assignment) {
            (shared ? (size_t)shared * (size_t)col_block_count(job->shape->shared_size) : 0);
 }
 
-/* x[t][r] += weight * (down_proj[r] . h[use]) for a block of rows r, for all uses of expert i of the list. */
+/* out[t][r] += weight * (down_proj[r] . h[use]) for a block of rows r, for all uses of expert i of the list. */
 static void moe_down_block(const moe_job *job, int i, int block) {
     const moe_shape *s = job->shape;
     const matrix *down_proj = &job->w->down_proj[job->list[i]];
@@ -205,8 +181,8 @@ static void moe_down_block(const moe_job *job, int i, int block) {
         }
         matrix_block_dots(down_proj, row, rows, &tokens, y);
         for (int j = 0; j < tokens.count; j++) {
-            float *x = job->x + (size_t)job->assignment_row[first + j] * (size_t)s->hidden + (size_t)row;
-            for (int r = 0; r < rows; r++) x[r] += job->assignment_weight[first + j] * y[j][r];
+            float *out = job->out + (size_t)job->assignment_row[first + j] * (size_t)s->hidden + (size_t)row;
+            for (int r = 0; r < rows; r++) out[r] += job->assignment_weight[first + j] * y[j][r];
         }
     }
 }
@@ -226,7 +202,7 @@ static unsigned moe_limb_kinds(const moe_job *job, const matrix *w) {
     return kinds;
 }
 
-/* experts_up, experts_down: x += weighted sum of the chosen experts and the shared one. */
+/* experts_up, experts_down: out += weighted sum of the chosen experts and the shared one. */
 static void stage_experts_up(pool *p, moe_job *job) {
     const unsigned kinds = moe_limb_kinds(job, job->w->gate_proj) | moe_limb_kinds(job, job->w->up_proj);
     limb_rows rows = {.x = job->u, .stride = (size_t)job->shape->hidden, .rows = job->T, .cols = job->shape->hidden, .to = job->limbs,
@@ -257,24 +233,6 @@ static size_t moe_limb_floats(const moe_shape *s) {
     return max_size((size_t)col_block_count(s->hidden), h) * (sizeof(token_limbs) / sizeof(float));
 }
 
-/* Whether the matrices of all routed experts are stored as the first one's. */
-static int moe_alike(const moe_weights *w) {
-    const matrix *const all[3] = {w->gate_proj, w->up_proj, w->down_proj};
-    int alike = 1;
-    for (int i = 0; i < 3; i++)
-        for (int e = 1; e < w->shape.experts; e++) alike &= all[i][e].format == all[i][0].format;
-    return alike;
-}
-
-static inline feature_set moe_features(const moe_weights *w) {
-    return moe_alike(w) ? 0 : feature_bit(FEATURE_UNLIKE_EXPERTS);
-}
-
-static const char *moe_unfit(const moe_shape *s) {
-    if (s->experts > 1024 || s->top_k > 32) return "more than 1024 experts, or 32 of them for a token,";
-    return s->hidden % 4 || s->expert_size % 4 || s->shared_size % 4 ? "hidden and expert sizes that are no multiples of 4" : NULL;
-}
-
 static void moe_layout_scratch(layout *l, const moe_shape *s, const capacity *r, moe_job *to) {
     size_t T = (size_t)r->rows, uses = T * ((size_t)s->top_k + 1);
     to->shape = s;
@@ -295,8 +253,8 @@ static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *j
     job->w = w;
     job->T = rows->T;
     job->u = rows->u;
-    job->x = rows->x;
-    stage_norm_router(rows->threads, job);
+    job->out = rows->out;
+    stage_router(rows->threads, job);
     stage_experts_up(rows->threads, job);
     stage_experts_down(rows->threads, job);
 }

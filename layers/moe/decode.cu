@@ -12,14 +12,16 @@
 /* Limits: experts per token row, experts of a layer, distinct routed experts of a step. */
 enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_CHOSEN = STEP_ROWS * GPU_TOP };
 
-/* The distinct routed experts of a step, ascending; rows[i]: bit set of the token rows that chose expert[i]. */
+/* The distinct routed experts of a step, ascending. at: where their matrices are, as in moe_gpu.expert_at; rows: bit set of the token rows
+   that chose them. */
 typedef struct gpu_routing {
-    int32_t count, expert[GPU_CHOSEN], rows[GPU_CHOSEN];
+    int64_t at[GPU_CHOSEN];
+    int32_t rows[GPU_CHOSEN], count;
 } gpu_routing;
 
 /* Up to four token rows of one expert, which share a load of its weights: an n-tile. */
-typedef struct gpu_unit {
-    int32_t expert;
+typedef struct alignas(16) gpu_unit {
+    int64_t at;                  /* where the expert's matrices are; 0 of the shared one, which are elsewhere */
     uint32_t rows;               /* byte s: the token row in column s, UNIT_NO_ROW: none */
 } gpu_unit;
 
@@ -45,10 +47,11 @@ typedef struct moe_gpu {
     moe_shape shape;
     int T;
     gpu_matrix gate, up, down;   /* of routed expert 0 */
-    int64_t stride;              /* bytes from one routed expert's matrices to the next one's */
+    const int64_t *expert_at;    /* [experts] where each routed expert's are: bytes from those, the same for all that belongs to it */
     uint32_t per_tile;           /* reciprocal_of(gate.panels): tile * per_tile >> 32 is the tile's place in the routing */
     gpu_matrix shared_down;
-    const float *norm;
+    const float *norm;           /* [hidden] */
+    float eps;
     float *router;               /* [T][experts] logits */
     float *shared_gate;          /* [T] logits */
     gpu_routing *routing;        /* written by experts_up, read by experts_down */
@@ -74,7 +77,7 @@ static size_t gpu_h_size(const moe_shape *s) {
    routing. One kernel, three segments. */
 static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *to) {
     const moe_shape *s = &to->shape;
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(to->x, w->norm, s->hidden, to->T, s->eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(to->x, to->norm, s->hidden, to->T, to->eps);
     p.waits_last = 1;
     if (s->shared_size) {
         gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);

@@ -11,9 +11,8 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
     p.per_tile = reciprocal_of(p.gate.panels);
-    p.stride = p.shape.experts > 1 ? (const char *)w->gate_proj[1].component[CODES] - p.gate.data : 0;
+    p.expert_at = w->expert_at;
     p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
-    p.norm = w->norm;
     const int shared = gpu_shared_units(p) * p.shared_down.k_blocks;
     with_format(p.shared_down.format, [&](auto format) {
         p.batch.routed.x = p.batch.shared.x + (size_t)(shared * gpu_unit_block<decltype(format)>());
@@ -95,7 +94,7 @@ static void moe_layout_batch(layout *l, const moe_shape *s, moe_batch *to) {
     to->choice_weight = layout_alloc(l, uses);
     to->ready = (uint32_t *)(void *)layout_alloc(l, 1);
     to->count = (int32_t *)(void *)layout_alloc(l, 1);
-    to->unit = (gpu_unit *)(void *)layout_alloc(l, units * 2);
+    to->unit = (gpu_unit *)(void *)layout_alloc(l, units * sizeof(gpu_unit) / sizeof(float));
     to->weight = layout_alloc(l, units * N_TILE_ROWS);
     to->shared.x = (uint4 *)(void *)layout_alloc(l, units * blocks * 64 * N_TILE_ROWS * 2);
     to->shared.act_scale = layout_alloc(l, units * blocks * 2 * N_TILE_ROWS);
@@ -116,6 +115,8 @@ static void moe_layout_gpu(layout *l, const moe_shape *s, const capacity *r, con
 static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu *scratch) {
     moe_gpu p = moe_gpu_of(scratch, w, rows->T);
     p.x = rows->x;
+    p.norm = rows->norm;
+    p.eps = rows->eps;
     p.chosen = scratch->chosen + rows->q->layer;
     p.in_units = gpu_runs_in_units(&p);
     gpu_norm_router(rows->q, w, &p);

@@ -21,14 +21,19 @@ template <int ROWS> struct gpu_down_sizes {
 
 /* The active experts and their assignments, in shared memory. */
 typedef struct gpu_assignments {
+    int64_t shift[1 + GPU_CHOSEN];   /* from expert 0's weights to those of the active expert, in bytes */
     int32_t count;               /* active experts */
-    uint32_t shift[1 + GPU_CHOSEN];  /* from expert 0's weights to those of the active expert, in 16 bytes */
     int32_t rows[1 + GPU_CHOSEN];    /* bit set of the token rows that use it */
     int32_t first[2 + GPU_CHOSEN];   /* its first assignment; first[count]: their number */
     uint16_t use[(1 + GPU_TOP) * STEP_ROWS]; /* of an assignment: active expert * STEP_ROWS + row, ascending */
     int16_t number[(1 + GPU_CHOSEN) * STEP_ROWS]; /* assignment of an active expert to a row; -1: none */
     float gate[STEP_ROWS];   /* sigmoid of the shared expert's gate, by row */
 } gpu_assignments;
+
+/* Where expert i of the list is; the list has places for more than there are. */
+__device__ __forceinline__ int64_t gpu_listed_at(const moe_gpu &p, int i) {
+    return __ldcg((const long long *)&p.routing->at[i]);
+}
 
 /* Fills first, use and number from count and rows: one thread per active expert. Only for several rows. */
 __device__ __forceinline__ void gpu_list_assignments(gpu_assignments *assignments) {
@@ -161,7 +166,7 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
         if (item >= end) return;
         int i = items.entry(item);
         const char *at = i ? routed.data[0] : shared.data[0];
-        const int64_t shift = (int64_t)assignments->shift[i] * 16;
+        const int64_t shift = assignments->shift[i];
         at += shift + (items.first + items.k_block(item)) * F::panel;
 #pragma unroll
         for (int o = 0; o < PANELS; o++)
@@ -171,7 +176,7 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
     auto load_scale = [&](int item) {                       /* one scale for all panels of the block */
         if (!F::scaled || item >= end) return;
         int i = items.entry(item);
-        const float *at = (i ? routed.scale : shared.scale) + (size_t)assignments->shift[i] * 4;
+        const float *at = (i ? routed.scale : shared.scale) + assignments->shift[i] / 4;
         scale = __ldg(at + (items.first + items.k_block(item) >> w.k_block_shift));
     };
     int base = low * items.warp_k_blocks;
@@ -243,7 +248,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     float sum[4] = {0, 0, 0, 0}, residual = 0;
     pdl_launch_dependents();
     if (out < GPU_CHOSEN) {
-        assignments.shift[1 + out] = (uint32_t)__ldcg(&p.routing->expert[out]) * (uint32_t)(p.stride / 16);
+        assignments.shift[1 + out] = gpu_listed_at(p, out);
         assignments.rows[1 + out] = __ldcg(&p.routing->rows[out]);
     }
     if (out == GPU_CHOSEN) {

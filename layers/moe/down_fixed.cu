@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
             scale = ld_volatile(scales[item / WARP_K_BLOCKS] +
                                 (warp * WARP_K_BLOCKS + item % WARP_K_BLOCKS >> p.down.k_block_shift));
     };
-    const int64_t shift = threadIdx.x && threadIdx.x < EXPERTS ? __ldcg(&p.routing->expert[threadIdx.x - 1]) * p.stride : 0;
+    const int64_t shift = threadIdx.x && threadIdx.x < EXPERTS ? gpu_listed_at(p, threadIdx.x - 1) : 0;
     /* bytes of a matrix before this tile */
     const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * F::panel);
 #pragma unroll
@@ -170,13 +170,14 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int pa
         return;
     }
     const int count = min(__ldcg(&p.routing->count), (int)sizes::ACTIVE - 1), all_rows = (1 << ROWS) - 1;
-    const int listed = __ldcg(&p.routing->rows[i % 32]), expert = __ldcg(&p.routing->expert[i % 32]);
+    const int listed = __ldcg(&p.routing->rows[i % 32]);
+    const int64_t listed_at = gpu_listed_at(p, i % 32);
     const int rows = entry == 0 ? all_rows : i < count ? listed & all_rows : 0;
     int before = 0;
     if (entry) before = ROWS + warp_prefix_sum(__popc(rows)) - __popc(rows);
     else to->count = 1 + count;
     if (entry >= sizes::ACTIVE) return;
-    const int64_t shift = rows && entry ? expert * p.stride : 0;
+    const int64_t shift = rows && entry ? listed_at : 0;
     to->data[entry] = data + shift;
     to->scales[entry] = (const float *)((const char *)scales + shift);
 #pragma unroll

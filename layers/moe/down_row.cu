@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
     __shared__ const char *data[GPU_WARPS][32 + 2 * ROUND]; /* of a warp's items: this lane's weights are lane * F::lane on */
     const int lane = threadIdx.x % 32, warp = (int)threadIdx.x / 32 ^ (int)threadIdx.x / 128, tile = (int)blockIdx.x;
-    const int chosen = lane < p.shape.top_k ? __ldcg(&p.routing->expert[lane]) : 0, shared = p.shape.shared_size > 0;
+    const int shared = p.shape.shared_size > 0;
+    const int64_t chosen_at = lane < p.shape.top_k ? gpu_listed_at(p, lane) : 0;
     int warp_k_blocks;
     const int first = gpu_share(p.down.k_blocks, warp, GPU_WARPS, &warp_k_blocks), row = tile * TILE_ROWS + threadIdx.x;
     const int count = (p.shape.top_k + shared) * warp_k_blocks, panel = p.down.k_blocks * F::panel;     /* items; bytes of a row panel */
@@ -57,9 +58,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     auto entry_of = [&](int item) { return (int)(((float)item + 0.5f) * per_entry); };
     /* lane i: item i */
     const int own = min(lane, max(count - 1, 0)), entry = entry_of(own), k_block = first + own - entry * warp_k_blocks;
-    const int expert = __shfl_sync(~0u, chosen, max(entry - shared, 0));
+    const int64_t routed_at = __shfl_sync(~0u, chosen_at, max(entry - shared, 0)), shift = entry < shared ? 0 : routed_at;
     const gpu_matrix &w = entry < shared ? p.shared_down : p.down;
-    const int64_t shift = entry < shared ? 0 : expert * p.stride;
     data[warp][lane] = w.data + shift + before + k_block * F::panel;
     __syncwarp();
     if (!shared) load(0, 0);

@@ -29,7 +29,7 @@ typedef struct moe_prefill_job {
     uint16_t *h, *shared_h;      /* F16 [T top_k][expert_size], [T][shared_size] */
     float *h_scale, *shared_h_scale;
     uint16_t *part;              /* BF16 [T top_k][hidden] */
-    float *x;
+    float *out;                  /* prefill_rows' */
 } moe_prefill_job;
 
 /* A warp has a row: lane r the r-th best expert, which goes to its place in ascending order. */
@@ -94,8 +94,9 @@ static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_offsets(const 
         p.offset[(size_t)b * experts + e] = at;
         at += count;
     }
+    const int64_t at_expert = own_tiles ? __ldg(p.moe.expert_at + e) : 0;
     for (int i = 0; i < own_tiles; i++) {
-        const gemm_tile t = {e, first + i * p.width, min(p.width, all - i * p.width)};
+        const gemm_tile t = {at_expert, first + i * p.width, min(p.width, all - i * p.width)};
         p.tiles[tile + i] = t;
     }
     if (e == GPU_EXPERTS - 1) *p.tile_count = tile + own_tiles;
@@ -116,12 +117,12 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_place(const __
     }
 }
 
-/* x += the row's parts, in float, by ascending expert. Block t has row t, a thread eight columns at a time. */
+/* out += the row's parts, in float, by ascending expert. Block t has row t, a thread eight columns at a time. */
 static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_combine(const __grid_constant__ moe_prefill_job p) {
     const int hidden = p.moe.shape.hidden, top_k = p.moe.shape.top_k;
     const int32_t *slots = p.slot_of + (size_t)blockIdx.x * top_k;
     for (int i = 8 * threadIdx.x; i < hidden; i += 8 * GPU_THREADS) {
-        float *x = p.x + (size_t)blockIdx.x * hidden + i, sum[8] = {};
+        float *out = p.out + (size_t)blockIdx.x * hidden + i, sum[8] = {};
         for (int k = 0; k < top_k; k++) {
             const uint4 v = __ldcg((const uint4 *)(p.part + (size_t)slots[k] * hidden + i));
 #pragma unroll
@@ -131,7 +132,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_combine(const 
             }
         }
 #pragma unroll
-        for (int n = 0; n < 8; n++) x[n] += sum[n];
+        for (int n = 0; n < 8; n++) out[n] += sum[n];
     }
 }
 
@@ -190,7 +191,6 @@ static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, cons
     }
     prefill_product(&of, &w->router, GEMM_STORE, p->moe.router);
     if (p->moe.shape.shared_size) prefill_product(&of, &w->shared_expert_gate, GEMM_STORE, p->shared_weight);
-    prefill_rms_norm(r, r->x, w->norm, r->T, p->moe.shape.hidden, p->moe.shape.eps);
     prefill_launch(r, &of);
     moe_prefill_route<<<(r->T + GPU_WARPS - 1) / GPU_WARPS, GPU_THREADS, 0, r->stream>>>(*p);
     moe_prefill_count<<<blocks, GPU_THREADS, 0, r->stream>>>(*p);
@@ -199,12 +199,10 @@ static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, cons
 }
 
 /* A product of the slots; most: tiles. */
-static void moe_prefill_grouped(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p, gpu_gemm *of) {
+static void moe_prefill_grouped(const prefill_rows *r, const moe_prefill_job *p, gpu_gemm *of) {
     const int experts = p->moe.shape.experts, slots = of->T;
-    const char *first = (const char *)w->gate_proj[0].component[CODES];
     of->tiles = p->tiles;
     of->tile_count = p->tile_count;
-    of->expert_stride = experts > 1 ? (const char *)w->gate_proj[1].component[CODES] - first : 0;
     gemm_launch(of, p->width, slots / p->width + (slots < experts ? slots : experts), r->stream);
 }
 
@@ -215,7 +213,7 @@ static void moe_prefill_up(const prefill_rows *r, const moe_weights *w, const mo
     up->up = gpu_matrix_of(&w->up_proj[0]);
     up->to = p->h;
     up->to_scale = p->h_scale;
-    moe_prefill_grouped(r, w, p, &of);
+    moe_prefill_grouped(r, p, &of);
 }
 
 static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
@@ -226,21 +224,22 @@ static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const 
     gemm_product *down = prefill_product(&of, &w->down_proj[0], GEMM_PART, NULL);
     down->to = p->part;
     down->weight = p->slot_weight;
-    if (s->shared_size) prefill_add_linear(r, &w->down_proj[s->experts], shared, p->shared_weight, r->x);
-    moe_prefill_grouped(r, w, p, &of);
+    if (s->shared_size) prefill_output(r, &w->down_proj[s->experts], shared, p->shared_weight);
+    moe_prefill_grouped(r, p, &of);
     moe_prefill_combine<<<r->T, GPU_THREADS, 0, r->stream>>>(*p);
 }
 
-/* x += the experts of rms(x) norm. */
+/* out += the experts of u. */
 static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, const moe_gpu *scratch) {
     const moe_shape *s = &w->shape;
     (void)scratch;
     moe_prefill_job p;
     memset(&p, 0, sizeof p);
     p.moe.shape = *s;
+    p.moe.expert_at = w->expert_at;
     p.T = r->T;
     p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
-    p.x = r->x;
+    p.out = r->out;
     moe_prefill_layout(s, r->T, r->scratch, &p);
     if (stage_in(r->stages, STAGE_ROUTER)) moe_prefill_router(r, w, &p);
     if (stage_in(r->stages, STAGE_UP)) moe_prefill_up(r, w, &p);

@@ -116,6 +116,12 @@ struct gpu_block_routing {
     uint32_t mask[GPU_EXPERTS / 32];                        /* bit set of the distinct experts */
 };
 
+/* Prefetches where the experts are into the L2: what loads it when the routing is known does not wait for memory. Its last 16 bytes are the
+   table's, too. */
+__device__ __forceinline__ void gpu_prefetch_table(const moe_gpu &p) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) l2_prefetch(p.expert_at, (uint32_t)((p.shape.experts + 1) / 2 * 16));
+}
+
 /* Clears what gpu_route sets bits in. Ends with a barrier. */
 __device__ __forceinline__ void gpu_route_nothing(gpu_block_routing *to) {
     if (threadIdx.x < GPU_EXPERTS / 32) to->mask[threadIdx.x] = 0;
@@ -132,15 +138,18 @@ template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose_of(cons
 }
 
 /* Computes the routing of all rows; warp t chooses for row t. A lane r < top_k learns the expert it has chosen and its
-   place in the list; gpu_up_tiles::prepare computes the weights later, off the critical path.
+   place in the list; gpu_up_tiles::prepare computes the weights later, off the critical path. Where the expert is has been prefetched into
+   the L2, and comes while the lane looks for that place.
 
    Place in the list = number of distinct experts with a lower index: a prefix sum of population counts over the bit set.
    The integer atomics on shared memory set bits; their order does not matter. */
 template <int ROWS>
 __device__ __forceinline__ void gpu_route(const moe_gpu &p, gpu_block_routing *to, int *chosen, int *place) {
     int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
+    int64_t at = 0;
     if (t < p.T) {
         expert = p.shape.experts <= 256 ? gpu_choose_of<1, ROWS>(p, t) : gpu_choose_of<GPU_EXPERTS / 256, ROWS>(p, t);
+        at = __ldg(p.expert_at + expert);
         if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
     }
     __syncthreads();
@@ -149,7 +158,7 @@ __device__ __forceinline__ void gpu_route(const moe_gpu &p, gpu_block_routing *t
         int all = warp_prefix_sum(__popc(word)), before = __shfl_sync(~0u, all - __popc(word), expert / 32);
         before += __popc(__shfl_sync(~0u, word, expert / 32) & ((1u << expert % 32) - 1));
         if (lane < p.shape.top_k) {
-            to->list.expert[before] = expert;
+            to->list.at[before] = at;
             atomicOr(&to->list.rows[before], 1 << t);
         }
         if (threadIdx.x == 31) to->list.count = all;

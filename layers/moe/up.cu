@@ -24,7 +24,7 @@ template <int ROWS> struct gpu_up_tiles {
     float square[ROWS];          /* this lane's part of sum x^2 of each row */
     int chosen, listed;          /* from gpu_route: the expert this lane has chosen, and its place in the list */
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
-    __device__ __forceinline__ float eps() const { return p.shape.eps; }
+    __device__ __forceinline__ float eps() const { return p.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
     __device__ __forceinline__ bool valid(int tile) const { return tile < choice->list.count * p.gate.panels; }
     __device__ __forceinline__ int entry(int tile) const {
@@ -33,7 +33,7 @@ template <int ROWS> struct gpu_up_tiles {
     template <class F> __device__ __forceinline__ gpu_place place(int tile) const {
         int i = entry(tile), panel = tile - i * p.gate.panels;
         gpu_place at = gpu_place_of<F>(p.gate, panel, p.up, panel);
-        int64_t shift = choice->list.expert[i] * p.stride;
+        const int64_t shift = choice->list.at[i];
         at.data[0] += shift;
         at.data[1] += shift;
         at.scale = (const float *)((const char *)at.scale + shift);
@@ -48,7 +48,7 @@ template <int ROWS> struct gpu_up_tiles {
         const float weight = gpu_choice_weight<ROWS>(p, t, chosen);
         if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
     }
-    __device__ __forceinline__ float residual(int, int, int) const { return 0; }
+    __device__ __forceinline__ float before(int, int, int) const { return 0; }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float,
                                           float rms) const {
         int i = entry(tile), at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     const int tile = (int)blockIdx.x;
     gpu_up_tiles<ROWS> tiles = {p, &choice, {}, 0, 0};
     l2_prefetch_share(p.link.prefetch);
+    gpu_prefetch_table(p);
     gpu_route_nothing(&choice);
     pdl_wait();
     with_format(p.gate.format, [&](auto format) { gpu_stage_up<decltype(format), ROWS>(p, dynamic, tiles.square); });
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     if (threadIdx.x < 32)
         gpu_publish(p, choice.list.count, [&] {
             for (int i = threadIdx.x; i < choice.list.count; i += 32) {
-                p.routing->expert[i] = choice.list.expert[i];
+                p.routing->at[i] = choice.list.at[i];
                 p.routing->rows[i] = choice.list.rows[i];
             }
         });
@@ -131,23 +132,37 @@ struct gpu_lane_routing {
     float weight;                /* of this assignment */
 };
 
-/* Chooses the experts of all rows and tells all warps. key: in warp t row t's logits; shared: space for the experts of all
-   rows. */
-template <int ROWS, int TOP_K, int LISTS>
-__device__ __forceinline__ gpu_lane_routing gpu_route_lanes(const moe_gpu &p, uint32_t (*key)[8], int (*shared)[TOP_K]) {
+/* Of a block of gpu_experts_up_fixed, in shared memory: where all experts are, copied while the routing is not known, so that no load from
+   memory comes between that and the first weights; and the experts that each row has chosen. */
+template <class SHAPE, int ROWS> struct gpu_shared_routing {
+    alignas(16) int64_t at[SHAPE::LISTS * 256];
+    int chosen[ROWS][SHAPE::TOP_K];
+};
+
+/* Starts the copy of the table of experts; gpu_route_lanes waits for it. */
+__device__ __forceinline__ void gpu_fetch_table(const moe_gpu &p, int64_t *to) {
+    for (int i = 2 * threadIdx.x; i < p.shape.experts; i += 2 * GPU_THREADS) cp_async16(shared_address(to + i), p.expert_at + i, true);
+    cp_async_commit();
+}
+
+/* Chooses the experts of all rows and tells all warps. key: in warp t row t's logits. */
+template <class SHAPE, int ROWS>
+__device__ __forceinline__ gpu_lane_routing gpu_route_lanes(const moe_gpu &p, uint32_t (*key)[8], gpu_shared_routing<SHAPE, ROWS> *shared) {
+    enum { TOP_K = SHAPE::TOP_K, LISTS = SHAPE::LISTS };
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / TOP_K;
     gpu_lane_routing is = {};
     is.is = t < ROWS;
     if (warp < ROWS) {
         int expert = gpu_choose<LISTS, TOP_K>(p, key);
-        if (lane < TOP_K) shared[warp][lane] = expert;
+        if (lane < TOP_K) shared->chosen[warp][lane] = expert;
     }
+    cp_async_wait<0>();
     __syncthreads();
-    is.expert = is.is ? shared[t][lane % TOP_K] : 0;
+    is.expert = is.is ? shared->chosen[t][lane % TOP_K] : 0;
     if constexpr (ROWS == 1) {                              /* all are distinct: count those with a lower index */
         is.count = TOP_K;
 #pragma unroll
-        for (int i = 0; i < TOP_K; i++) is.listed += shared[0][i] < is.expert;
+        for (int i = 0; i < TOP_K; i++) is.listed += shared->chosen[0][i] < is.expert;
     } else {
 #pragma unroll
         for (int w = 0; w < 256 / 32; w++) {                /* bit set of experts 32 w .. 32 w + 31 */
@@ -165,24 +180,25 @@ __device__ __forceinline__ uint32_t gpu_lanes_of(const gpu_lane_routing &routing
 }
 
 /* Stores the distinct experts and their rows: the first lane that has an expert does. */
-template <int TOP_K> __device__ __forceinline__ void gpu_write_routing(const moe_gpu &p, const gpu_lane_routing &routing) {
+template <int TOP_K>
+__device__ __forceinline__ void gpu_write_routing(const moe_gpu &p, const gpu_lane_routing &routing, const int64_t *expert_at) {
     uint32_t lanes = __match_any_sync(~0u, routing.is ? routing.listed : -1);
     int rows = 0;
     for (int t = 0; t < STEP_ROWS; t++) rows |= (lanes >> t * TOP_K & ((1u << TOP_K) - 1)) ? 1 << t : 0;
     if (!routing.is || __ffs((int)lanes) - 1 != (int)threadIdx.x % 32) return;
-    p.routing->expert[routing.listed] = routing.expert;
+    p.routing->at[routing.listed] = expert_at[routing.expert];
     p.routing->rows[routing.listed] = rows;
 }
 
 template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __grid_constant__ moe_gpu p) {
     enum { TOP_K = SHAPE::TOP_K, TURNS = GPU_THREADS / (TILE_ROWS * STEP_ROWS) };
-    enum { LISTS = SHAPE::LISTS, LANES = TOP_K <= 8 ? 8 : 16 };
+    enum { LANES = TOP_K <= 8 ? 8 : 16 };
     static_assert((int)TOP_K <= LANES && (int)TOP_K * ROWS <= 32 && (ROWS == 1 || LANES == TOP_K), "a lane for each assignment");
     typedef fixed_tile<F, SHAPE::HIDDEN, ROWS, ROWS == 1 ? 5 : 6> sizes;
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
-    __shared__ int experts[ROWS][TOP_K];
+    __shared__ gpu_shared_routing<SHAPE, ROWS> shared;
     const int lane = threadIdx.x % 32, row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % STEP_ROWS;
     const int turn = threadIdx.x / (TILE_ROWS * STEP_ROWS);
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
@@ -192,20 +208,21 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     sizes weights;
     fixed_columns<sizes, F, ROWS, gpu_norm_rows> x(in);
     float square[ROWS] = {}, rms = 1;
-    uint32_t key[LISTS][8];
+    uint32_t key[SHAPE::LISTS][8];
     int tile = (int)blockIdx.x;
     l2_prefetch_share(p.link.prefetch);
+    gpu_fetch_table(p, shared.at);
     if (!p.link.await.mask) pdl_wait();
-    if (threadIdx.x < 32 * ROWS) load_logits<LISTS, ROWS>(p, threadIdx.x / 32, p.link.await, key);
+    if (threadIdx.x < 32 * ROWS) load_logits<SHAPE::LISTS, ROWS>(p, threadIdx.x / 32, p.link.await, key);
     __syncthreads();
     x.load(0);
-    gpu_lane_routing routing = gpu_route_lanes<ROWS, TOP_K, LISTS>(p, key, experts);
+    gpu_lane_routing routing = gpu_route_lanes(p, key, &shared);
     const float logit = load_relaxed(gpu_logit<ROWS>(p, routing.is ? lane / TOP_K : 0, routing.expert));
     const int tiles = routing.count * p.gate.panels;
     auto entry = [&](int tile) { return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile); };
     auto begin = [&](int tile) {
         int i = entry(tile), panel = tile - i * p.gate.panels;
-        int64_t shift = __shfl_sync(~0u, routing.expert, __ffs((int)gpu_lanes_of(routing, i)) - 1) * p.stride;
+        const int64_t shift = shared.at[__shfl_sync(~0u, routing.expert, __ffs((int)gpu_lanes_of(routing, i)) - 1)];
         gpu_place at = gpu_place_of<F>(p.gate, panel, p.up, panel);
         at.data[0] += shift;
         at.data[1] += shift;
@@ -220,7 +237,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     store_warp_squares<ROWS>(&partials, square);
     if (threadIdx.x < 32) {
         pdl_wait();
-        gpu_publish(p, routing.count, [&] { gpu_write_routing<TOP_K>(p, routing); });
+        gpu_publish(p, routing.count, [&] { gpu_write_routing<TOP_K>(p, routing, shared.at); });
     }
     weights.load_act_scale(act);
 #pragma unroll 1
@@ -232,7 +249,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
         __syncthreads();
         if (n == 0) {
             pdl_wait();
-            rms = gpu_rms_factor(&partials, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
+            rms = gpu_rms_factor(&partials, t, 1.0f / (float)p.shape.hidden, p.eps);
             routing.weight = gpu_softmax<LANES>(logit, TOP_K);
         }
         if (n % TURNS == turn) {

@@ -1,5 +1,5 @@
 /* run/cpu/forward.c: the forward pass on the CPU: the token rows of one session or of several through all layers, each of which adds a mixer
-   and an FFN to the residual x; the MTP layer after them. The executor of a model whose weights are in host memory.
+   and an FFN to the residual x (layers/kinds.c); the MTP layer after them. The executor of a model whose weights are in host memory.
 
    Only mixers know which session a row is of (token_sequence); all else takes the rows as they are, and reads each weight once for all
    of them. */
@@ -17,6 +17,7 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     s->table = (token_row *)(void *)layout_alloc(l, (size_t)most.rows * sizeof(token_row) / sizeof(float));
     s->x = layout_alloc(l, rows);
     s->u = layout_alloc(l, rows);
+    s->y = layout_alloc(l, m->largest.residual.normed_after ? rows : 0);
     s->hidden = layout_alloc(l, rows);
     s->mtp_in = s->head_in = layout_alloc(l, 2 * rows);
     s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));
@@ -86,7 +87,10 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     rows.of = of;
     rows.count = n;
     rows.state_only = state_only;
+    rows.hidden = r->m->c.hidden;
+    rows.eps = r->m->c.eps;
     rows.x = r->s.x;
+    rows.y = r->s.y;
     rows.u = r->s.u;
     layer_forward(&rows, l, i, &r->s.jobs);
 }

@@ -47,6 +47,7 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     p->scratch_bytes = (max_size(p->scratch_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * hidden);
+    p->y = layout_alloc(l, m->largest.residual.normed_after ? rows * hidden : 0);
     p->u_scale = layout_alloc(l, rows);
     p->table = (token_row *)layout_bytes(l, (rows + 1) * sizeof *p->table);
     p->table = p->table ? p->table + 1 : NULL;
@@ -67,7 +68,10 @@ static prefill_rows prefill_rows_of(const slot *s, int T, int index) {
     r.index = index;
     r.stages = g->q.stages;
     r.factor = s->m->bf16_factor;
+    r.hidden = s->m->c.hidden;
+    r.eps = s->m->c.eps;
     r.x = g->prefill.x;
+    r.y = g->prefill.y;
     r.u = g->prefill.u;
     r.u_scale = g->prefill.u_scale;
     r.scratch = g->prefill.scratch;

@@ -61,7 +61,7 @@ typedef struct moe_case {
 
 static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int shared, int length, int nvfp4) {
     moe_case c;
-    moe_shape shape = {.hidden = hidden, .experts = experts, .top_k = top_k, .expert_size = size, .shared_size = shared, .eps = 1e-6f};
+    moe_shape shape = {.hidden = hidden, .experts = experts, .top_k = top_k, .expert_size = size, .shared_size = shared};
     memset(&c, 0, sizeof c);
     c.shape = shape;
     c.length = length;
@@ -71,7 +71,6 @@ static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int s
     c.gate = matrix_new(FORMAT_BF16, 1, hidden, 1, 1);
     c.expert = (random_matrix *)allocate((size_t)(3 * experts + 3) * sizeof *c.expert);
     matrix *m = (matrix *)allocate((size_t)(3 * experts + 3) * sizeof *m);
-    c.w.norm = c.norm;
     c.w.router = c.router.w;
     c.w.shared_expert_gate = c.gate.w;
     c.w.gate_proj = m;
@@ -103,7 +102,6 @@ static moe_job moe_job_new(const moe_case *c, int T) {
     job.shape = &c->shape;
     job.w = &c->w;
     job.T = T;
-    job.u = floats(rows * (size_t)c->shape.hidden);
     job.router = floats(rows * (size_t)c->shape.experts);
     job.shared_gate = floats(rows);
     job.choice = (int32_t *)allocate(uses * 4);
@@ -115,13 +113,13 @@ static moe_job moe_job_new(const moe_case *c, int T) {
     job.h = floats(uses * (size_t)moe_width(&c->shape));
     for (size_t i = 0; i < uses * (size_t)moe_width(&c->shape); i++) job.h[i] = NAN;       // what is not written is not read
     job.limbs = (token_limbs *)allocate(rows * moe_limb_floats(&c->shape) * sizeof(float));
-    job.x = floats(rows * (size_t)c->shape.hidden);
+    job.out = floats(rows * (size_t)c->shape.hidden);
     return job;
 }
 
 static void moe_job_delete(moe_job *job) {
-    void *all[] = {job->u, job->router, job->shared_gate, job->choice, job->weight, job->list, job->first, job->assignment_row,
-                   job->assignment_weight, job->h, job->x, job->limbs};
+    void *all[] = {job->router, job->shared_gate, job->choice, job->weight, job->list, job->first, job->assignment_row,
+                   job->assignment_weight, job->h, job->out, job->limbs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -206,12 +204,16 @@ static void moe_run(const moe_case *c, pool *p, int T, float *out) {
     for (int first = 0; first < c->length; first += T) {
         int rows = c->length - first < T ? c->length - first : T;
         moe_job job = moe_job_new(c, rows);
-        memcpy(job.x, c->x + (size_t)first * hidden, (size_t)rows * hidden * sizeof(float));
-        stage_norm_router(p, &job);
+        float *u = floats((size_t)rows * hidden);
+        job.u = u;
+        memcpy(job.out, c->x + (size_t)first * hidden, (size_t)rows * hidden * sizeof(float));
+        rms_norm(u, job.out, c->norm, rows, c->shape.hidden, 1e-6f);
+        stage_router(p, &job);
         stage_experts_up(p, &job);
         stage_experts_down(p, &job);
-        memcpy(out + (size_t)first * hidden, job.x, (size_t)rows * hidden * sizeof(float));
+        memcpy(out + (size_t)first * hidden, job.out, (size_t)rows * hidden * sizeof(float));
         moe_job_delete(&job);
+        free(u);
     }
 }
 

@@ -80,7 +80,7 @@ static matrix matrix_new(enum format f, int rows, int cols, uint32_t seed) {
 }
 
 static bool allowed(enum format f, int cols) {
-    return !(f == FORMAT_NVFP4 && cols % NVFP4_GROUP) && !(format_has_groups(f) && cols % format_k_block_cols(f));
+    return !(f == FORMAT_NVFP4 && cols % NVFP4_GROUP) && !(f == FORMAT_MXFP4 && cols % MXFP4_GROUP) && !(format_has_groups(f) && cols % format_k_block_cols(f));
 }
 
 // ---- 2. Rows --------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ static void record(const job *j, int t, int T, float *y) {
     const float *from = x + (size_t)t * (size_t)j->cols;
     if (j->in == PLAIN) {
         gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(T, j->cols);
-        p.add = 1;
+        p.end.output = OUTPUT_ADD;
         p.in.x = from;
         add_segments(&p, j, y, T);
         record_any(KERNEL_O_PROJ, &p);
@@ -167,7 +167,7 @@ static void record(const job *j, int t, int T, float *y) {
         record_any(j->pair ? KERNEL_ROUTER : KERNEL_IN_PROJ, &p);
     } else {
         gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(T, j->cols);
-        p.add = 1;
+        p.end.output = OUTPUT_ADD;
         p.in.o = from;
         p.in.per_head = reciprocal_of(TILE);
         p.in.scale = 1.0f / TILE;
@@ -264,7 +264,7 @@ static void try_pair(enum format f, enum format other, int rows, int cols) {
 
 static void try_all(void) {
     static const int shapes[][2] = {{24, 64}, {200, 96}, {40, 544}, {88, 1088}, {2048, 4096}, {3072, 8192}, {12352, 2048}, {9216, 3072}};
-    for (int f = 0; f < GPU_FORMAT_COUNT; f++) {
+    for (int f = 0; f < FORMAT_COUNT; f++) {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_shape((enum format)f, shapes[i][0], shapes[i][1]);
         try_pair((enum format)f, FORMAT_BF16, 512, 2048);
         try_pair((enum format)f, FORMAT_FP8_BLOCK, 24, 192);

@@ -1,6 +1,6 @@
 // Tests of a mixture of experts for several token rows on a GPU, by units (layers/moe/batch_*.cu) and, up to four, by the kernels of a lone
-// step: every row's x has the bits that the kernels of one row give it alone, whatever the other rows are and choose. For nvcc; without a
-// GPU all is skipped.
+// step: every row's x has the bits that the kernels of one row give it alone, whatever the other rows are and choose, and wherever experts
+// lie. For nvcc; without a GPU all is skipped.
 //
 // Usage: gpu_batch_moe [--brief]        --time [NAME]: microseconds of the kernels, and what part of a read loop's bandwidth they have
 //
@@ -49,6 +49,8 @@ static const layer_case cases[] = {
     {"small bf16", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 68, 100, 128},
     {"small int4", FORMAT_INT4, FORMAT_INT4, FORMAT_F32, 320, 8, 2, 128, 64, 64},
     {"small fine int4", FORMAT_INT4_FINE, FORMAT_INT4_FINE, FORMAT_F32, 320, 8, 2, 96, 64, 32},
+    {"mxfp4 of gpt-oss", FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_BF16, 2880, 32, 4, 2880, 0, 128},
+    {"small mxfp4", FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_F32, 96, 8, 2, 32, 64, 128},
     {"small f16", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 64, 128},
     {"small f32", FORMAT_F32, FORMAT_F32, FORMAT_F32, 100, 8, 2, 36, 64, 128},
     {"small bf16 beside f32", FORMAT_BF16, FORMAT_F32, FORMAT_F32, 256, 12, 2, 64, 128, 128}};
@@ -58,6 +60,8 @@ enum { CASES = sizeof cases / sizeof *cases, ROWS = BATCH_ROWS_MAX };
 typedef struct layer_memory {
     moe_weights w;
     char *weights, *raw;         // of all matrices; of one, not yet packed
+    char *moved;                 // experts that have been moved; NULL: none have
+    int64_t *expert_at;          // where they are, moe_weights.expert_at
     size_t used, size;
     float *x, *norm;             // [ROWS][hidden]
     moe_gpu p;
@@ -130,9 +134,34 @@ static moe_gpu make_scratch(const moe_shape *s, float **memory) {
     return p;
 }
 
+// Tells kernels where experts are.
+static void put_table(void) {
+    int64_t distance[GPU_EXPERTS];
+    for (int e = 0; e < L.w.shape.experts; e++) distance[e] = moe_distance(&L.w, e);
+    CUDA(cudaMemcpy(L.expert_at, distance, sizeof distance, cudaMemcpyHostToDevice));
+}
+
+// Moves the routed experts to other places, in another order and not equally far apart. Where they were, no number is left.
+static void move_experts(void) {
+    const int experts = L.w.shape.experts;
+    const size_t bytes = 2 * capacity_of_matrix(&L.w.gate_proj[0]) + capacity_of_matrix(&L.w.down_proj[0]);
+    CUDA(cudaMalloc(&L.moved, (size_t)experts * (bytes + 2048)));
+    for (int e = 0; e < experts; e++) {
+        matrix *const own[3] = {&L.w.gate_proj[e], &L.w.up_proj[e], &L.w.down_proj[e]};
+        const size_t place = (size_t)(7 * e + 3) % (size_t)experts;
+        char *from = (char *)own[0]->component[CODES], *to = L.moved + place * (bytes + 2048) + place * place % 7 * 256;
+        CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+        for (int i = 0; i < 3; i++)
+            for (int k = 0; k < formats[own[i]->format]->component_count; k++)
+                own[i]->component[k] = to + ((char *)own[i]->component[k] - from);
+    }
+    CUDA(cudaMemset(L.weights, 0xff, (size_t)experts * bytes));
+    put_table();
+}
+
 static void open_layer(const layer_case *c) {
     const moe_shape shape = {.hidden = c->hidden, .experts = c->experts, .top_k = c->top_k, .expert_size = c->expert_size,
-                             .shared_size = c->shared_size, .eps = 1e-6f, .of_all = c->of_all};
+                             .shared_size = c->shared_size, .of_all = c->of_all};
     matrix gate = matrix_of(c->format, c->expert_size, c->hidden, c->block), down = matrix_of(c->format, c->hidden, c->expert_size, c->block);
     matrix shared_gate = matrix_of(c->shared_format, c->shared_size, c->hidden, c->block);
     matrix shared_down = matrix_of(c->shared_format, c->hidden, c->shared_size, c->block);
@@ -146,7 +175,10 @@ static void open_layer(const layer_case *c) {
     L.size = (capacity_of_matrix(&gate) * 2 + capacity_of_matrix(&down)) * (size_t)c->experts + capacity_of_matrix(&L.w.router) * 2 + 4096;
     if (c->shared_size) L.size += capacity_of_matrix(&shared_gate) * 2 + capacity_of_matrix(&shared_down);
     L.used = 0;
+    L.moved = NULL;
     CUDA(cudaMalloc(&L.weights, L.size));
+    CUDA(cudaMalloc(&L.expert_at, GPU_EXPERTS * sizeof *L.expert_at));
+    L.w.expert_at = L.expert_at;
     CUDA(cudaMalloc(&L.raw, 64 << 20));
     for (int e = 0; e < all; e++) {
         L.w.gate_proj[e] = L.w.up_proj[e] = e < c->experts ? gate : shared_gate;
@@ -155,10 +187,10 @@ static void open_layer(const layer_case *c) {
         make_matrix(&L.w.up_proj[e], (uint32_t)e * 3 + 1);
         make_matrix(&L.w.down_proj[e], (uint32_t)e * 3 + 2);
     }
+    put_table();
     make_matrix(&L.w.router, 77777);
     if (c->shared_size) make_matrix(&L.w.shared_expert_gate, 77778);
     L.norm = random_floats((size_t)c->hidden, 1, 0.2f);
-    L.w.norm = L.norm;
     L.x = random_floats(ROWS * (size_t)c->hidden, 0, 1);
     L.p = make_scratch(&shape, &L.scratch);
     layout l = layout_from(NULL);
@@ -171,7 +203,7 @@ static void open_layer(const layer_case *c) {
 }
 
 static void close_layer(void) {
-    cudaFree(L.weights), cudaFree(L.raw), cudaFree(L.norm), cudaFree(L.x), cudaFree(L.scratch), cudaFree(L.batch_scratch);
+    cudaFree(L.weights), cudaFree(L.moved), cudaFree(L.expert_at), cudaFree(L.raw), cudaFree(L.norm), cudaFree(L.x), cudaFree(L.scratch), cudaFree(L.batch_scratch);
     free(L.w.gate_proj);
 }
 
@@ -208,6 +240,8 @@ static void make_logits(enum routing routing, uint32_t seed, float *logits) {
 static void run(int first, int T, int in_units, const float *logits) {
     moe_gpu p = moe_gpu_of(&L.p, &L.w, T);
     p.x = L.x + (size_t)first * (size_t)p.shape.hidden;
+    p.norm = L.norm;
+    p.eps = 1e-6f;
     p.in_units = in_units;
     gpu_norm_router(&L.q, &L.w, &p);
     submit();
@@ -269,16 +303,33 @@ static void test_rows(const layer_case *c, const char *what, int T, int in_units
     free(spoilt);
 }
 
+// What the kernels give each row alone, with these logits.
+static void want_alone(const float *logits) {
+    put_rows(start);
+    for (int t = 0; t < ROWS; t++) run(t, 1, 0, logits);
+    get_rows(want);
+}
+
 static void test_routing(const layer_case *c, enum routing routing) {
     static const int rows[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64};
     float *logits = (float *)malloc(ROWS * (size_t)c->experts * 4);
     make_logits(routing, 5, logits);
-    put_rows(start);
-    for (int t = 0; t < ROWS; t++) run(t, 1, 0, logits);
-    get_rows(want);
+    want_alone(logits);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (!test_brief || i % 3 == 0) test_rows(c, routing_names[routing], rows[i], 1, logits);
     for (int T = 2; T <= STEP_ROWS; T++) test_rows(c, routing_names[routing], T, 0, logits);
+    free(logits);
+}
+
+// Experts that are elsewhere give the same.
+static void test_moved(const layer_case *c) {
+    float *logits = (float *)malloc(ROWS * (size_t)c->experts * 4);
+    make_logits(INDEPENDENT, 6, logits);
+    want_alone(logits);
+    move_experts();
+    for (int T = 1; T <= STEP_ROWS; T++) test_rows(c, "moved experts", T, 0, logits);
+    test_rows(c, "moved experts, units", 3, 1, logits);
+    test_rows(c, "moved experts, units", 33, 1, logits);
     free(logits);
 }
 
@@ -290,6 +341,7 @@ static void test_case(const layer_case *c) {
     start = got + ROWS * c->hidden;
     get_rows(start);
     for (int r = 0; r < ROUTINGS; r++) test_routing(c, (enum routing)r);
+    test_moved(c);
     free(want);
     close_layer();
     printf("%s: %d failed\n", c->name, test_failed - before);

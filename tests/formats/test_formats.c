@@ -363,6 +363,8 @@ static void test_wrong_numbers(void) {
     uint8_t e8m0[4] = {0, MXFP4_LARGEST, 253, 255};
     CHECK(mxfp4_find_wrong_scale(e8m0, 2, value) == 2, "MXFP4 scales");
     CHECK(mxfp4_find_wrong_scale(e8m0, 4, value) == 2 && !strcmp(value, "2^126"), "MXFP4 scale %s", value);
+    e8m0[1] = MXFP4_LARGEST + 1;
+    CHECK(mxfp4_find_wrong_scale(e8m0, 2, value) == 1 && !strcmp(value, "2^64"), "MXFP4 scale %s", value);
     CHECK(mxfp4_find_wrong_scale(e8m0 + 3, 1, value) == 0 && !strcmp(value, "NaN"), "MXFP4 scale %s", value);
     CHECK(nvfp4_find_wrong_scale(e4m3, 4, value) == 3 && !strcmp(value, "NaN"), "scale %s", value);
     e4m3[1] = 0x81;

@@ -104,20 +104,25 @@ static void test_damaged_weights(const char *folder) {
     mote_close(other);
 }
 
-/* The definitions' memory is taken at once, and where there is none, an error says so. */
+/* Whatever allocation fails, an error says so. */
 static void test_defined_without_memory(const char *folder) {
     static const int32_t ids[] = {1, 7};
     mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
     walk_results results = {folder, NULL, -1, 0};
     walk w = {.m = m, .ids = ids, .T = 2, .look = LOOK_NOWHERE, .tell = check_report, .user = &results, .err = &failure};
     double *logits = (double *)allocate(2 * (size_t)m->c.vocab * sizeof *logits);
-    refuse_rest = 1;
-    refuse_at = allocations;
-    CHECK(!definition_model(m, ids, 2, logits, NULL), "a definition without memory");
-    EXPECT(MOTE_ENOMEM, walk_model(&w));
+    for (int i = 0; i < 2; i++) {
+        refuse_at = allocations + i;
+        CHECK(!definition_model(m, ids, 2, logits, NULL), "%s: a definition without allocation %d", folder, i);
+    }
+    for (int i = 0; i < 6 + 2 * (m->c.layers + m->has_mtp); i++) {
+        refuse_at = allocations + i;
+        EXPECT(MOTE_ENOMEM, walk_model(&w));
+        CHECK(i >= 7 || !results.sublayers, "%s: %d sublayers without allocation %d", folder, results.sublayers, i);
+    }
     refuse_at = -1;
-    refuse_rest = 0;
-    CHECK(!results.sublayers && definition_model(m, ids, 2, logits, NULL), "%s: %d sublayers without memory", folder, results.sublayers);
+    EXPECT(MOTE_OK, walk_model(&w));
+    CHECK(definition_model(m, ids, 2, logits, NULL), "%s: with memory", folder);
     free(logits);
     mote_close(m);
 }

@@ -1,7 +1,7 @@
 /* Every field of every shape counts: with another value of it in one layer, the definition's logits are others, and the CPU's fast code has
    the same others. So a field that nobody reads, that only one of them reads, or that is read of another layer, is found.
 
-   Fields are those of layers/shape.c's tables: of the kinds of layers, of their rope, of a model. A new one needs its row in `fields` here:
+   Fields are those of layers/shape.c's tables: of the kinds of layers, of what the walk does around one, of their rope, of a model. A new one needs its row in `fields` here:
    another value that needs no other tensors, or the reason why there is none; else the test fails. Every value has to be tried with some
    checkpoint of tests/fixtures. */
 
@@ -35,13 +35,14 @@ static const struct field_value {
     const char *name, *fixed;       /* fixed: why it has no other value with these tensors */
     double (*other)(double v);
     int chunk;
+    const char *with;               /* a field without which it does not count */
 } fields[] = {
     {.table = LAYER_ATTENTION, .name = "hidden", .fixed = "columns of the projections"},
     {.table = LAYER_ATTENTION, .name = "heads", .fixed = "rows of q_proj, columns of o_proj"},
     {.table = LAYER_ATTENTION, .name = "kv_heads", .fixed = "rows of k_proj and v_proj"},
     {.table = LAYER_ATTENTION, .name = "head_dim", .fixed = "rows of q_proj, k_proj and v_proj"},
     {.table = LAYER_ATTENTION, .name = "rotary_dim", .other = field_half},
-    {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger},
+    {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger, .with = "normed"},
     {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
     {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
     {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
@@ -60,14 +61,14 @@ static const struct field_value {
     {.table = LAYER_MOE, .name = "top_k", .other = field_less},
     {.table = LAYER_MOE, .name = "expert_size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
     {.table = LAYER_MOE, .name = "shared_size", .other = field_off},
-    {.table = LAYER_MOE, .name = "eps", .other = field_larger},
     {.table = LAYER_MOE, .name = "of_all", .other = field_other},
     {.table = LAYER_MOE, .name = "limit", .other = field_scaled},
     {.table = LAYER_MOE, .name = "alpha", .other = field_scaled},
     {.table = LAYER_MOE, .name = "biased", .fixed = "which tensors are there"},
     {.table = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
     {.table = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
-    {.table = LAYER_MLP, .name = "eps", .other = field_larger},
+    {.table = OF_RESIDUAL, .name = "normed_after", .other = field_other},
+    {.table = OF_RESIDUAL, .name = "scaled", .other = field_other},
     {.table = OF_ROPE, .name = "kind", .other = field_off},
     {.table = OF_ROPE, .name = "theta", .other = field_smaller},
     {.table = OF_ROPE, .name = "factor", .other = field_eighth},
@@ -129,7 +130,7 @@ static field_logits field_compute(const mote_model *m, const int32_t *ids, int T
     double *logits = (double *)allocate(n * sizeof *logits), *mtp_logits = (double *)allocate(n * sizeof *logits);
     float *defined = (float *)allocate(n * sizeof *defined), *fast = (float *)allocate(n * sizeof *fast), *other = (float *)allocate(n * sizeof *fast);
     token_row *rows = field_rows(m, ids, T);
-    CHECK(definition_rows(m, rows, T, logits, m->has_mtp ? mtp_logits : NULL), "out of memory");
+    CHECK(definition_rows(m, rows, NULL, T, logits, m->has_mtp ? mtp_logits : NULL), "out of memory");
     for (size_t i = 0; i < n; i++) defined[i] = (float)(mtp ? mtp_logits : logits)[i];
     mote_session *s = session_of(m, .context = T, .chunk = chunk, .threads = 2, .mtp = m->has_mtp ? 1 : 0);
     const feed_results wanted = {mtp ? other : fast, mtp ? fast : m->has_mtp ? other : NULL, NULL, NULL};
@@ -158,6 +159,13 @@ static void field_set(const field_place *p, int i, double value) {
     *p->axes = (rope_axes){rope->height, rope->width};
 }
 
+static int field_counts(const field_place *p, const struct field_value *f) {
+    int counts = !f->with;
+    for (int i = 0; i < field_tables[p->table].count && !counts; i++)
+        counts = !strcmp(field_tables[p->table].row[i].name, f->with) && shape_value(p->of, field_tables[p->table].row, i) != 0;
+    return counts;
+}
+
 static void test_fields_of(const char *folder, const mote_model *m, const field_place *p, const int32_t *ids, int T) {
     const int mtp = p->at == m->c.layers;
     field_logits before = field_compute(m, ids, T, mtp, 7);
@@ -165,7 +173,7 @@ static void test_fields_of(const char *folder, const mote_model *m, const field_
         const shape_field *row = field_tables[p->table].row;
         const struct field_value *f = field_find(p->table, row[i].name);
         const double value = shape_value(p->of, row, i), other = f && f->other ? f->other(value) : value;
-        if (other == value) continue;
+        if (other == value || !field_counts(p, f)) continue;
         field_set(p, i, other);
         field_logits after = field_compute(m, ids, T, mtp, f->chunk ? f->chunk : 7);
         field_set(p, i, value);
@@ -180,6 +188,20 @@ static void test_fields_of(const char *folder, const mote_model *m, const field_
     field_free(&before);
 }
 
+/* Weights for what no layer has: a norm after it, and a scale. */
+static float *field_residuals(mote_model *m) {
+    static const float scale = 1.5f;
+    float *norm = (float *)allocate((size_t)m->c.hidden * sizeof *norm);
+    for (int i = 0; i < m->c.hidden; i++) norm[i] = 0.5f + (float)(i % 7) / 8;
+    for (int i = 0; i <= m->c.layers; i++) {
+        layer *l = model_layer(m, i);
+        l->mixer.norm_after = l->ffn.norm_after = norm;
+        l->mixer.scale = l->ffn.scale = &scale;
+    }
+    m->largest.residual.normed_after = 1;
+    return norm;
+}
+
 /* Of each kind the last layer that there is, as the first is what a mistake would read for all, and the MTP layer. */
 static void test_fields_in(const char *folder) {
     size_t size;
@@ -189,19 +211,24 @@ static void test_fields_in(const char *folder) {
     mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
     const int T = (int)(size / sizeof *ids);
     int last[LAYER_KIND_COUNT];
+    float *norm = field_residuals(m);
     for (int i = 0; i < m->c.layers; i++) last[m->layers[i].mixer.kind] = last[m->layers[i].ffn.kind] = i;
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         layer *l = model_layer(m, i);
         const field_place of[] = {
             {.table = l->mixer.kind, .at = i, .of = &l->mixer.w}, {.table = l->ffn.kind, .at = i, .of = &l->ffn.w},
             {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)l->mixer.w.attention.frequencies,
-             .rotated = rope_dim(&m->c.layer[i]), .axes = &l->mixer.w.attention.axes}};
+             .rotated = rope_dim(&m->c.layer[i]), .axes = &l->mixer.w.attention.axes},
+            {.table = OF_RESIDUAL, .at = i, .of = &l->mixer.residual}, {.table = OF_RESIDUAL, .at = i, .of = &l->ffn.residual}};
         if (i == m->c.layers || last[l->mixer.kind] == i) test_fields_of(folder, m, &of[0], ids, T);
         if (i == m->c.layers || last[l->ffn.kind] == i) test_fields_of(folder, m, &of[1], ids, T);
         if (of[2].rotated && (i == m->c.layers || last[l->mixer.kind] == i)) test_fields_of(folder, m, &of[2], ids, T);
+        if (i >= m->c.layers - 1) test_fields_of(folder, m, &of[3], ids, T);
+        if (i == m->c.layers - 2) test_fields_of(folder, m, &of[4], ids, T);       /* the last one's factor would not move a norm */
     }
     test_fields_of(folder, m, &(field_place){.table = OF_CONFIG, .of = &m->c}, ids, T);
     mote_close(m);
+    free(norm);
     free(ids);
 }
 

@@ -37,16 +37,16 @@ static void shapes_fingerprint(void) {
         change_field(&other, config_fields, i);
         CHECK(config_fingerprint(&other) != before, "config.%s", config_fields[i].name);
     }
-    for (int l = 0; l < 3 * (c.layers + 1); l++) {
-        config_layer *of = &c.layer[l / 3], kept = *of;
-        sublayer_shape *s = l % 3 ? &of->ffn : &of->mixer;
-        const shape_field *row = l % 3 == 2 ? rope_fields : layer_fields[s->kind].row;
-        const int count = l % 3 == 2 ? ROPE_FIELD_COUNT : layer_fields[s->kind].count;
-        for (int i = 0; i < count; i++) {
-            change_field(l % 3 == 2 ? (void *)&of->rope : (void *)&s->of, row, i);
-            CHECK(config_fingerprint(&c) != before, "layer %d: %s.%s", l / 3, l % 3 == 2 ? "rope" : layer_kind_names[s->kind], row[i].name);
-            *of = kept;
-        }
+    for (int l = 0; l <= c.layers; l++) {
+        config_layer *of = &c.layer[l], kept = *of;
+        const struct { void *shape; int table; } all[] = {{&of->mixer.of, of->mixer.kind}, {&of->ffn.of, of->ffn.kind}, {&of->rope, OF_ROPE},
+                                                          {&of->mixer.residual, OF_RESIDUAL}, {&of->ffn.residual, OF_RESIDUAL}};
+        for (size_t k = 0; k < COUNT(all); k++)
+            for (int i = 0; i < field_tables[all[k].table].count; i++) {
+                change_field(all[k].shape, field_tables[all[k].table].row, i);
+                CHECK(config_fingerprint(&c) != before, "layer %d: %s.%s", l, field_tables[all[k].table].name, field_tables[all[k].table].row[i].name);
+                *of = kept;
+            }
     }
     CHECK(config_fingerprint(&c) == before, "a model is its own");
     c.layer[0].mixer.kind = LAYER_ATTENTION;
@@ -164,6 +164,26 @@ static void shapes_unlike(void) {
     mote_close(m);
 }
 
+// A norm after an FFN, and a scaled residual: a CPU does both.
+static void shapes_residual(void) {
+    static const char *const refused[] = {"norms after mixers and FFNs", "scaled residuals"};
+    mote_options o;
+    mote_model *m = NULL;
+    memset(&o, 0, sizeof o);
+    o.device = "cpu";
+    EXPECT(MOTE_OK, mote_open_synthetic("tiny", &o, &m, &failure));
+    for (int i = 0; i < 2 && m; i++) {
+        char want[120];
+        m->layers[1].ffn.residual.normed_after = !i;
+        m->layers[1].ffn.residual.scaled = i;
+        EXPECT(MOTE_OK, check_features(m, "DIR", EXECUTOR_CPU, executor_features, &failure));
+        EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, executor_features, &failure));
+        snprintf(want, sizeof want, "DIR: layer 1: %s are not supported on a GPU, use the CPU", refused[i]);
+        CHECK(!strcmp(failure.message, want), "%s, expected %s", failure.message, want);
+    }
+    mote_close(m);
+}
+
 // gpt-oss asks for what the CPU alone does: a GPU refuses each of it by name, and after all of it the format of its experts.
 static void shapes_gpt_oss(void) {
     static const char *const refused[] = {"sliding windows", "attention sinks", "clamped activations", "activations with an alpha", "biases"};
@@ -186,18 +206,6 @@ static void shapes_gpt_oss(void) {
         EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, without, &failure));
         CHECK(!strcmp(failure.message, want), "%s, expected %s", failure.message, want);
     }
-    checkpoint files;
-    binder b;
-    memset(&files, 0, sizeof files);
-    memset(&b, 0, sizeof b);
-    files.dir = "DIR";
-    b.files = &files;
-    b.m = m;
-    b.err = &failure;
-    EXPECT(MOTE_OK, check_sizes(&b));
-    b.formats[MODULE_ROUTER] = 1u << FORMAT_BF16 | 1u << FORMAT_MXFP4;
-    EXPECT(MOTE_EUNSUPPORTED, check_sizes(&b));
-    CHECK(!strcmp(failure.message, "DIR: MXFP4 weights are not supported on a GPU, use the CPU"), "%s", failure.message);
     mote_close(m);
 }
 
@@ -209,6 +217,7 @@ int main(int argc, char **argv) {
     shapes_refused("tiny");
     shapes_refused("tiny-dense");
     shapes_unlike();
+    shapes_residual();
     shapes_gpt_oss();
     return test_main_end();
 }

@@ -17,7 +17,8 @@ typedef struct traced {
     const mote_model *m;
     const char *folder;
     double *row, *logits, *mtp_logits;       /* row [hidden]: x, then with what is added to it */
-    int have_row, token, layer, halves, cancel_after, nested, told;
+    int have_row, token, layer, halves, cancel_after, told;
+    uint64_t hash;
     double progress;
 } traced;
 
@@ -154,10 +155,15 @@ static void test_values(const char *folder) {
 
 static void count_told(void *user, const mote_traced *v) {
     traced *t = (traced *)user;
-    (void)v;
     t->told++;
-    if (t->nested) EXPECT(MOTE_EINVAL, mote_trace(t->m, &(int32_t){1}, 1, NULL, count_told, t, &failure));
-    t->nested = 0;
+    t->hash = fnv1a(t->hash, v->values, (size_t)v->count * sizeof *v->values);
+}
+
+// A trace that is told of another one, which is whole before it goes on.
+static void trace_within(void *user, const mote_traced *v) {
+    traced *t = (traced *)user, inner = {.folder = "inner"};
+    count_told(t, v);
+    if (t->told % 50 == 1) EXPECT(MOTE_OK, mote_trace(t->m, &(int32_t){1}, 1, NULL, count_told, &inner, &failure));
 }
 
 static void test_refused_traces(void) {
@@ -178,8 +184,10 @@ static void test_refused_traces(void) {
     EXPECT(MOTE_EINVAL, mote_trace(m, below, 1, NULL, count_told, &t, &failure));
     EXPECT(MOTE_EUNSUPPORTED, mote_trace(plan, ids, 1, NULL, count_told, &t, &failure));
     CHECK(!t.told, "%d values of what was refused", t.told);
-    refuse_at = allocations;
-    EXPECT(MOTE_ENOMEM, mote_trace(m, ids, 3, NULL, count_told, &t, &failure));
+    for (int i = 0; i < 2; i++) {
+        refuse_at = allocations + i;
+        EXPECT(MOTE_ENOMEM, mote_trace(m, ids, 3, NULL, count_told, &t, &failure));
+    }
     refuse_at = -1;
     for (t.cancel_after = 1; t.cancel_after < 60; t.cancel_after += 7) {
         t.told = 0;
@@ -187,9 +195,10 @@ static void test_refused_traces(void) {
         EXPECT(MOTE_ECANCELLED, mote_trace(m, ids, 3, &c, count_told, &t, &failure));
         CHECK(t.told >= t.cancel_after && t.told < t.cancel_after + 40, "%d values, cancelled after %d", t.told, t.cancel_after);
     }
-    t.cancel_after = 0;
-    t.nested = 1;
-    EXPECT(MOTE_OK, mote_trace(m, ids, 3, NULL, count_told, &t, &failure));
+    traced alone = {.m = m}, around = {.m = m};
+    EXPECT(MOTE_OK, mote_trace(m, ids, 3, NULL, count_told, &alone, &failure));
+    EXPECT(MOTE_OK, mote_trace(m, ids, 3, NULL, trace_within, &around, &failure));
+    CHECK(alone.told > 50 && around.told == alone.told && around.hash == alone.hash, "a trace in a trace: other values");
     mote_close(m);
     mote_close(plan);
 }

@@ -84,7 +84,7 @@ static void rows_feed(mote_session *s, const int32_t *ids, const token_row *rows
 static row_logits rows_defined(const row_prompt *p) {
     row_logits l = rows_logits(p);
     double *of = (double *)allocate((l.n + 1) * sizeof *of), *mtp = (double *)allocate((l.n + 1) * sizeof *mtp);
-    CHECK(definition_rows(p->m, p->rows, p->T, of, l.mtp ? mtp : NULL), "out of memory");
+    CHECK(definition_rows(p->m, p->rows, NULL, p->T, of, l.mtp ? mtp : NULL), "out of memory");
     for (size_t i = 0; i < l.n; i++) l.of[i] = (float)of[i];
     for (size_t i = 0; i < l.n_mtp; i++) l.mtp[i] = (float)mtp[i];
     free(of);

@@ -1,0 +1,25 @@
+/* layers/mlp/weights.c: what a dense FFN is: its numbers and its tensors. */
+
+#define MLP_FIELDS(X)                                                                                                                \
+    X(int,   hidden, MAX,  NONE, "")                                                                                                 \
+    X(int,   size,   MAX,  NONE, "intermediate_size")
+SHAPE(MLP, mlp)
+
+typedef struct mlp_weights {
+    mlp_shape shape;
+    matrix gate_proj, up_proj, down_proj;       /* [size][hidden] twice, [hidden][size] */
+} mlp_weights;
+
+/* Whether gate_proj and up_proj are stored alike, so that a tile may have a panel of each. */
+static inline int mlp_pairs(const mlp_weights *w) {
+    const matrix *a = &w->gate_proj, *b = &w->up_proj;
+    return a->format == b->format && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
+}
+
+static inline feature_set mlp_features(const mlp_weights *w) {
+    return mlp_pairs(w) ? 0 : feature_bit(FEATURE_UNLIKE_GATE_UP);
+}
+
+static const char *mlp_unfit(const mlp_shape *s) {
+    return s->hidden % 4 || s->size % 4 ? "hidden and FFN sizes that are no multiples of 4" : NULL;
+}

@@ -1,0 +1,57 @@
+/* layers/moe/weights.c: what a mixture of experts is: its numbers and its tensors. */
+
+/* shared_size 0: there is no shared expert. of_all: weights are shares of the softmax over all experts, not over the chosen ones.
+   limit: what gate is at most, and the magnitude of up; 0: none. alpha: an expert's activation is gate sigmoid(alpha gate) (up + 1); 0: it is
+   SiLU(gate) up. biased: router and experts have biases. */
+#define MOE_FIELDS(X)                                                                                                                \
+    X(int,   hidden,      MAX,  NONE,                "")                                                                             \
+    X(int,   experts,     MAX,  NONE,                "experts")                                                                      \
+    X(int,   top_k,       MAX,  NONE,                "experts_per_token")                                                            \
+    X(int,   expert_size, MAX,  NONE,                "expert_size")                                                                  \
+    X(int,   shared_size, MAX,  SET(SHARED_EXPERT),  "shared_expert_size")                                                           \
+    X(int,   of_all,      NONE, SET(WEIGHTS_OF_ALL), "")                                                                             \
+    X(float, limit,       NONE, SET(LIMIT),          "")                                                                             \
+    X(float, alpha,       NONE, SET(ALPHA),          "")                                                                             \
+    X(int,   biased,      NONE, SET(BIAS),           "")
+SHAPE(MOE, moe)
+
+typedef struct moe_weights {
+    moe_shape shape;
+    matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] */
+    matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one */
+    const int64_t *expert_at;                               /* on a GPU, in its memory: [experts] moe_distance of each routed expert */
+} moe_weights;
+
+/* Whether the matrices of all routed experts are stored as the first one's. */
+static int moe_alike(const moe_weights *w) {
+    const matrix *const all[3] = {w->gate_proj, w->up_proj, w->down_proj};
+    int alike = 1;
+    for (int i = 0; i < 3; i++)
+        for (int e = 1; e < w->shape.experts; e++) alike &= all[i][e].format == all[i][0].format;
+    return alike;
+}
+
+/* Bytes from the matrices of routed expert 0 to those of expert e: of gate, up and down all components, and biases, lie as far from those of
+   expert 0. -1: they do not, or lie where no 16 bytes begin. */
+static int64_t moe_distance(const moe_weights *w, int e) {
+    const matrix *const all[3] = {w->gate_proj, w->up_proj, w->down_proj};
+    const int64_t distance = (int64_t)((uintptr_t)w->gate_proj[e].component[CODES] - (uintptr_t)w->gate_proj[0].component[CODES]);
+    int wrong = distance % 16 != 0;
+    for (int i = 0; i < 3; i++) {
+        const matrix *first = &all[i][0], *x = &all[i][e];
+        wrong |= x->format != first->format || !x->bias != !first->bias;
+        wrong |= x->bias && (int64_t)((uintptr_t)x->bias - (uintptr_t)first->bias) != distance;
+        for (int p = 0; p < formats[first->format]->component_count; p++)
+            wrong |= (int64_t)((uintptr_t)x->component[p] - (uintptr_t)first->component[p]) != distance;
+    }
+    return wrong ? -1 : distance;
+}
+
+static inline feature_set moe_features(const moe_weights *w) {
+    return moe_alike(w) ? 0 : feature_bit(FEATURE_UNLIKE_EXPERTS);
+}
+
+static const char *moe_unfit(const moe_shape *s) {
+    if (s->experts > 1024 || s->top_k > 32) return "more than 1024 experts, or 32 of them for a token,";
+    return s->hidden % 4 || s->expert_size % 4 || s->shared_size % 4 ? "hidden and expert sizes that are no multiples of 4" : NULL;
+}

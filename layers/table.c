@@ -1,0 +1,137 @@
+/* layers/table.c: the table of layer kinds: the only place that lists them all; and what a layer is: kinds, numbers, tensors. Knows no
+   executor, no session and no files.
+
+   A decoder layer is two sublayers: a mixer, which looks at other tokens and so has a state, and an FFN, which does not. How they read the
+   residual x and what is added to it is the walk's part, in layers/kinds.c. A kind is one line here and its files in layers/;
+   layers/name/weights.c defines, for a kind `name`:
+
+     NAME_FIELDS                its numbers, as layers/shape.c has them; SHAPE makes name_shape of them
+     name_weights               a layer: its shape, first of all, and its tensors
+     name_features              what a layer asks of an executor that its shape does not say
+     name_unfit                 the reason why the kernels do not take a shape, NULL: they take it
+
+   layers/name/definition.c has its formulas, see layers/definition.c; what the CPU and CUDA need beside these is in layers/kinds.c. */
+
+#define MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention)
+#define FFNS(X) X(MOE, moe) X(MLP, mlp)
+#define LAYER_KINDS(X) MIXERS(X) FFNS(X)
+
+/* An editor's search for attention_unfit finds no call: name##_unfit below is one. The cases of ATTENTION are, written out:
+     LAYER_ATTENTION, "attention", attention_shape attention; attention_weights attention; attention_features(&l->w.attention),
+     attention_unfit(&l->w.attention.shape).
+   Widening, fingerprint and sizes have no functions of a kind: shape_widen and its neighbours read attention_fields, the rows that
+   SHAPE makes of ATTENTION_FIELDS (layers/shape.c). */
+
+enum layer_kind {
+#define X(NAME, name) LAYER_##NAME,
+    LAYER_KINDS(X)
+#undef X
+    LAYER_KIND_COUNT,
+    LAYER_NONE, LAYER_MTP        /* of stages: no layer's; the MTP layer's, whatever that consists of */
+};
+
+static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
+#define X(NAME, name) #name,
+    LAYER_KINDS(X)
+#undef X
+};
+
+/* What the walk does around a sublayer: u = rms(x) norm, y = the sublayer of u, x = x + y. normed_after: x = x + rms(y) norm_after. scaled:
+   after that x = x scale. */
+#define RESIDUAL_FIELDS(X)                                                                                                           \
+    X(int, normed_after, MAX,  SET(NORM_AFTER),     "")                                                                              \
+    X(int, scaled,       NONE, SET(RESIDUAL_SCALE), "")
+SHAPE(RESIDUAL, residual)
+
+#define X(NAME, name) name##_shape name;
+typedef struct layer_shapes {
+    LAYER_KINDS(X)
+    residual_shape residual;
+    unsigned kinds;              /* bit set of those that there are */
+} layer_shapes;
+typedef union any_shape { LAYER_KINDS(X) } any_shape;
+#undef X
+#define X(NAME, name) name##_weights name;
+typedef union layer_weights { LAYER_KINDS(X) } layer_weights;
+#undef X
+
+typedef struct sublayer {
+    enum layer_kind kind;
+    residual_shape residual;
+    const float *norm;                         /* [hidden] */
+    const float *norm_after;                   /* [hidden]; NULL unless normed_after */
+    const float *scale;                        /* [1]; NULL unless scaled */
+    layer_weights w;
+} sublayer;
+
+typedef struct layer { sublayer mixer, ffn; } layer;
+
+/* What config.json says of a sublayer. */
+typedef struct sublayer_shape { enum layer_kind kind; residual_shape residual; any_shape of; } sublayer_shape;
+
+/* The rows of each kind's fields. */
+static const struct { const shape_field *row; int count; } layer_fields[LAYER_KIND_COUNT] = {
+#define X(NAME, name) {name##_fields, NAME##_FIELD_COUNT},
+    LAYER_KINDS(X)
+#undef X
+};
+
+#define X(NAME, name) static_assert(offsetof(name##_weights, shape) == 0, "weights begin with their shape");
+LAYER_KINDS(X)
+#undef X
+
+#define X(NAME, name) char name[NAME##_FIELD_COUNT];
+typedef union shape_sizes { LAYER_KINDS(X) } shape_sizes;
+#undef X
+enum { LAYER_SIZES = sizeof(shape_sizes) };    /* most fields of a shape */
+
+/* A kind's shape among the largest of all kinds. */
+static void *largest_of(layer_shapes *largest, enum layer_kind kind) {
+    switch (kind) {
+#define X(NAME, name) case LAYER_##NAME: return &largest->name;
+        LAYER_KINDS(X)
+#undef X
+        default: return NULL;
+    }
+}
+
+/* Gives a sublayer without tensors its kind and shape. */
+static void sublayer_begin(sublayer *l, const sublayer_shape *s) {
+    l->kind = s->kind;
+    l->residual = s->residual;
+    switch (s->kind) {
+#define X(NAME, name) case LAYER_##NAME: l->w.name.shape = s->of.name; break;
+        LAYER_KINDS(X)
+#undef X
+        default: break;
+    }
+}
+
+/* Adds a sublayer's shape to the largest of its kind. A layer's weights begin with its shape. */
+static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
+    largest->kinds |= 1u << l->kind;
+    shape_widen(largest_of(largest, l->kind), &l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
+    shape_widen(&largest->residual, &l->residual, residual_fields, RESIDUAL_FIELD_COUNT);
+}
+
+/* What a sublayer asks of an executor. */
+static feature_set sublayer_features(const sublayer *l) {
+    const feature_set all = shape_features(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count) |
+                            shape_features(&l->residual, residual_fields, RESIDUAL_FIELD_COUNT);
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: return all | name##_features(&l->w.name);
+        LAYER_KINDS(X)
+#undef X
+        default: return all;
+    }
+}
+
+/* The reason why the kernels do not take a sublayer's sizes; NULL: they take them. */
+static const char *sublayer_unfit(const sublayer *l) {
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_unfit(&l->w.name.shape);
+        LAYER_KINDS(X)
+#undef X
+        default: return NULL;
+    }
+}
