@@ -48,7 +48,7 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-ROOMS   = checkpoint cpu cuda diagnose families formats generate generate/grammar layers layers/deltanet layers/attention layers/mlp layers/moe model run run/cpu \
+ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar layers layers/deltanet layers/attention layers/mlp layers/moe model run run/cpu \
           run/cuda session text
 LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
 PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_family.c text/chat_marks.c
@@ -101,6 +101,12 @@ $(BUILD):
 chat: $(MOTE)                 # make chat: build it and talk with the bundled model
 	./$(MOTE)
 
+# make reference: the smallest engine, ./reference DIR TEXT: the definitions, checkpoints and the tokenizer alone; tells its lines
+REFERENCE = $(if $(filter build,$(BUILD)),reference,$(BUILD)/reference)
+$(REFERENCE): reference.c | $(BUILD)
+	@$(CC) $(WARN) -Wno-unused-function $(CFLAGS) -MMD -MP -MT $@ -MF $(BUILD)/reference.d $< -o $@ $(LIBS)
+	@echo "$@: $$(sed -n 's/^#include "\([^"]*\)".*/\1/p' $< | xargs cat $< | wc -l) lines"
+
 # make test: every tests/*/test_*.c, what of them was not tested, and one line with the sum
 # SUITE: which of the tests. RUN: put before each, and before the program they try (qemu).
 SUITE = $(TESTS)
@@ -140,13 +146,16 @@ $(BUILD)/test_examples: $(EXAMPLES)
 
 $(BUILD)/inside: private CFLAGS = -O1
 $(BUILD)/test_formats: private CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
-$(BUILD)/test_schedule: private LEAN = -DMOTE_CPU_LEVEL=0
+$(BUILD)/test_schedule $(BUILD)/test_window: private LEAN = -DMOTE_CPU_LEVEL=0
 # With AddressSanitizer the CPU's fast kernels take longer to compile than they save.
 $(BUILD)/inside: private LEAN = $(if $(findstring -fsanitize=address,$(CFLAGS)),-DMOTE_CPU_LEVEL=0)
+# This one compares the reference with the library, and runs it.
+$(BUILD)/test_reference: private LEAN = -DREFERENCE='"$(strip $(RUN) ./$(REFERENCE))"'
+$(BUILD)/test_reference: $(BUILD)/engine.o $(REFERENCE)
 $(WHOLE): $(BUILD)/inside
 	ln -f $< $@
 $(INSIDE): $(BUILD)/%: %.c | $(BUILD)
-	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) $(DEPS) -I. -Itests $< -o $@ $(LIBS) $(WRAP)
+	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) $(DEPS) -I. -Itests $< $(filter %.o,$^) -o $@ $(if $(filter %.o,$^),$(CUDA)) $(LIBS) $(WRAP)
 
 # make wrong_logit: build/wrong_logit, which tells what part of a model computes something else than its definition, see CONTRIBUTING.md
 wrong_logit: $(BUILD)/wrong_logit
@@ -187,7 +196,7 @@ sanitize:
 # by the clock. TSan dislikes the address space of newer kernels
 threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
-	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_requests %/test_runner %/test_serve,$$(TESTS))'
+	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_parts %/test_requests %/test_runner %/test_serve,$$(TESTS))'
 
 # make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang)
 # So arithmetic, formats, checkpoints, sessions, answers and texts; of the program one conversation. What a test is about beside these,
@@ -320,7 +329,7 @@ uninstall:
 	-rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/include/mote $(SHARE)/mote/models/demo $(SHARE)/mote/models $(SHARE)/mote
 
 clean:                        # make clean: remove all that make made
-	rm -rf build dist mote
+	rm -rf build dist mote reference
 
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9_ -]*\): /make\1: /p' Makefile | sort -u

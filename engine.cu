@@ -78,6 +78,7 @@ static double seconds(void) {
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
 #include "checkpoint/config.c"
+#include "model/part.c"
 #include "model/model.c"
 #include "model/quantization_mix.c"
 #include "checkpoint/estimate.c"
@@ -119,6 +120,7 @@ static double seconds(void) {
 #include "checkpoint/pooling.c"
 #include "model/open.c"
 #include "diagnose/diagnose.h"
+#include "model/parts.c"
 #include "diagnose/synthetic.c"
 #include "text/calls.c"
 
@@ -130,6 +132,7 @@ static double seconds(void) {
 #include "run/meeting.c"
 #include "run/slot.c"
 #include "run/cpu/forward.c"
+#include "run/group.c"
 #ifdef __CUDACC__
 #include "run/cuda/resident.cu"
 #include "run/cuda/step.cu"

@@ -1,5 +1,5 @@
 /* kernels.cu: the spine of the mathematics. The stages of the forward pass, and nothing of files, names or sessions; of
-   engine.h it uses MOTE_ROWS_MAX alone.
+   engine.h it uses MOTE_ROWS_MAX and mote_error alone.
 
    A stage computes a block of T token rows, in C for the CPU and in CUDA. What all of them are tested against are the definitions,
    layers/<kind>/definition.c and model/definition.c: the formulas once, whole and naive. Rules all stages keep:
@@ -99,6 +99,8 @@ enum {
 #include "cpu/nibbles.c"
 #include "cpu/matrix.c"
 #include "cpu/math.c"
+#include "exchange/exchange.c"
+#include "exchange/threads.c"
 
 /* ---- 2. The stages on the CPU --------------------------------------------------------------------------------------- */
 
@@ -171,6 +173,7 @@ enum {
 #include "layers/deltanet/prefill.cu"
 #include "layers/deltanet/prefill_scan.cu"
 #include "layers/deltanet/prefill_launch.cu"
+#include "layers/attention/chunks.c"
 #include "layers/attention/decode.cu"
 #include "layers/attention/decode_chunk.cu"
 #include "layers/attention/decode_fast.cu"

@@ -78,6 +78,7 @@
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
 #include "checkpoint/config.c"
+#include "model/part.c"
 #include "model/model.c"
 #include "model/quantization_mix.c"
 #include "checkpoint/quantization_check.c"
@@ -148,6 +149,7 @@ static int open_weights(mote_model *m, const char *dir, mote_error *err) {
     b.m = m;
     b.err = err;
     m->gpu = -1;
+    m->part = part_of(0, 1, 0, 1);
     m->memory = &plain_memory;
     int code = config_read(&m->c, dir, err);                      /* what model it is */
     if (!code) code = checkpoint_open(&files, dir, 0, err);       /* which tensors there are */

@@ -15,8 +15,14 @@ static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of
     b->of = of;
 }
 
+/* What is bound from here on is of layer i: this part's or another's. */
+static void bind_for_layer(binder *b, int i) {
+    b->elsewhere = !part_has(&b->m->part, i);
+}
+
 /* Puts an item on the list, to lie at the next 64-byte boundary of the arena. */
 static void bind_item(binder *b, const load_item *like) {
+    if (b->elsewhere) return;
     load_item *item = (load_item *)buf_add(&b->items, like, sizeof *like);
     const uint64_t numbers = (uint64_t)like->rows * (uint64_t)like->cols;
     const int is_weight = like->component == CODES || like->component == VECTOR;
@@ -333,12 +339,32 @@ static void bind_slice(binder *b, const char *where, const char *what, const ten
     bind_components(b, &s, e, &stored, part, w);
 }
 
-static void bind_matrix(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
-    const tensor_slice all = slice_all(rows, cols);
-    bind_slice(b, where, what, &all, 0, w);
+/* Divides a slice among the ranks of the part, if there are several: this one gets its share. */
+static void slice_divide(const binder *b, tensor_slice *s, enum divided divided) {
+    const model_part *part = &b->m->part;
+    if (part->ranks < 2) return;
+    s->divided = divided;
+    s->rank = part->rank;
+    s->ranks = part->ranks;
 }
 
-/* A matrix that stays as it is when the others are quantised, as in the official FP8 checkpoints. */
+/* A matrix, of whose rows or columns each rank has a share. */
+static void bind_matrix(binder *b, const char *where, const char *what, matrix *w, int rows, int cols, enum divided divided) {
+    tensor_slice s = slice_all(rows, cols);
+    slice_divide(b, &s, divided);
+    bind_slice(b, where, what, &s, 0, w);
+}
+
+/* The embedding, or the head: of several ranks each has rows of the vocabulary. */
+static void bind_vocab(binder *b, const char *where, const char *what, matrix *w) {
+    const config *c = &b->m->c;
+    const vocab_share own = part_vocab(&b->m->part, c->vocab);
+    tensor_slice s = slice_all(c->vocab, c->hidden);
+    if (own.rows < c->vocab) s.runs = rows_of(&s, 1, own.first, own.rows);
+    bind_slice(b, where, what, &s, 1, w);
+}
+
+/* A matrix that each rank has, and that stays as it is when the others are quantised, as in the official FP8 checkpoints. */
 static void bind_kept(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
     const tensor_slice all = slice_all(rows, cols);
     bind_slice(b, where, what, &all, 1, w);
@@ -409,14 +435,30 @@ static void bind_bias(binder *b, const char *where, const char *what, const tens
     tensor_slice s = *all;
     s.cols = 1;
     s.transposed = s.col = s.width = 0;
-    if (s.divided == DIVIDED_COLS && s.rank) return;
-    if (s.divided == DIVIDED_COLS) s.ranks = 0;
+    const int elsewhere = b->elsewhere, by_cols = s.ranks && s.divided == DIVIDED_COLS;
+    b->elsewhere |= by_cols && s.rank;
+    if (by_cols) s.ranks = 0;
     bind_slice_vector(b, where, what, &s, &vector_part, &vector_source, &w->bias);
+    b->elsewhere = elsewhere;
 }
 
 static void bind_whole_bias(binder *b, const char *where, const char *what, matrix *w) {
     const tensor_slice all = slice_all(w->rows, w->cols);
     bind_bias(b, where, what, &all, w);
+}
+
+/* Of one that bind_matrix has bound, with so many rows in all. */
+static void bind_divided_bias(binder *b, const char *where, const char *what, matrix *w, int rows, enum divided divided) {
+    tensor_slice s = slice_all(rows, w->cols);
+    slice_divide(b, &s, divided);
+    bind_bias(b, where, what, &s, w);
+}
+
+/* A vector of which each rank has a share. */
+static void bind_divided_vector(binder *b, const char *where, const char *what, const float **v, int n) {
+    tensor_slice s = slice_all(n, 1);
+    slice_divide(b, &s, DIVIDED_ROWS);
+    bind_slice_vector(b, where, what, &s, &vector_part, &vector_source, v);
 }
 
 /* The weights of a norm, which the checkpoint keeps around zero: v becomes 1 + what is stored. */

@@ -179,24 +179,34 @@ __device__ __forceinline__ float2 gemm_pair_rows(float v0, float v1) {
     return odd ? make_float2(other, v1) : make_float2(v0, other);
 }
 
-/* The bias of a row of a product, times the weight of token t. */
-__device__ __forceinline__ float gemm_bias(const gemm_product &o, const gemm_place &at, int t, int row) {
-    const float bias = row < o.w.rows ? epilogue_bias<true>(o.w, at.offset, row) : 0;
-    return o.weight && t < at.count ? __fmul_rn(bias, __ldg(o.weight + at.first + t)) : bias;
+/* Adds the biases of this lane's rows to the sums, which are in units of the tokens' last activation scales: before the factor of a token,
+   in which its weight is. */
+template <int WIDTH, int TILES, int NT>
+__device__ __forceinline__ void gemm_add_biases(const gemm_stages<WIDTH> &stages, int token, float (&sum)[TILES][NT][4]) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t bias = stages.biases() + (threadIdx.x / 32 / gemm_form<WIDTH>::ACROSS * gemm_form<WIDTH>::WARP_ROWS + lane / 4) * 4;
+#pragma unroll
+    for (int j = 0; j < NT; j++) {
+        const float2 per_scale = load_shared8(stages.per_scale() + (token + 8 * j + lane % 4 * 2) * 4);
+#pragma unroll
+        for (int m = 0; m < 2 * TILES; m++) {
+            const float b = load_shared(bias + m * PANEL_ROWS * 4);
+            float *of = &sum[m / 2][j][m % 2 * 2];
+            of[0] = epilogue_sum(b, per_scale.x, of[0]);
+            of[1] = epilogue_sum(b, per_scale.y, of[1]);
+        }
+    }
 }
 
-/* Stores a column of sums, of the tile's token t: y = or y += them. */
+/* Stores a column of sums, of token t: y = or y += them. */
 template <int TILES, int NT>
-__device__ __forceinline__ void gemm_store_column(const gemm_product &o, const gemm_place &at, int t, int row,
-                                                  const float (&sum)[TILES][NT][4], int j, int c, float factor) {
+__device__ __forceinline__ void gemm_store_column(const gemm_product &o, int t, int row, const float (&sum)[TILES][NT][4],
+                                                  int j, int c, float factor) {
     row += threadIdx.x % 32 / 4;
-    float *y = o.y + (size_t)(at.first + t) * o.stride + row, before[2 * TILES] = {};
-    if (t >= at.count) return;
+    float *y = o.y + (size_t)t * o.stride + row, before[2 * TILES] = {};
 #pragma unroll
     for (int n = 0; n < 2 * TILES; n++)
         if (o.out == GEMM_ADD && row + 8 * n < o.w.rows) before[n] = y[8 * n];
-#pragma unroll
-    for (int n = 0; o.w.bias && n < 2 * TILES; n++) before[n] += gemm_bias(o, at, t, row + 8 * n);
 #pragma unroll
     for (int n = 0; n < 2 * TILES; n++)
         if (row + 8 * n < o.w.rows) y[8 * n] = epilogue_sum(sum[n / 2][j][n % 2 * 2 + c], factor, before[n]);
@@ -215,15 +225,13 @@ __device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_pla
 #pragma unroll
             for (int n = 0; n < 2 * TILES; n++) {           /* panels */
                 const float *of = &sum[n / 2][j][n % 2 * 2];
-                float before[2] = {};
-                for (int c = 0; o.w.bias && c < 2; c++) before[c] = gemm_bias(o, at, t + c, row + 8 * n + g);
-                const float2 v = gemm_pair_rows(epilogue_sum(of[0], factor.x, before[0]), epilogue_sum(of[1], factor.y, before[1]));
+                const float2 v = gemm_pair_rows(of[0] * factor.x, of[1] * factor.y);
                 uint16_t *to = o.to + (size_t)(at.first + t + g % 2) * o.stride + row + 8 * n + g / 2 * 2;
                 if (t + g % 2 < at.count && row + 8 * n < o.w.rows) *(uint32_t *)to = bf16_pair(v.x, v.y);
             }
         } else {
-            gemm_store_column(o, at, t, row, sum, j, 0, factor.x);
-            gemm_store_column(o, at, t + 1, row, sum, j, 1, factor.y);
+            if (t < at.count) gemm_store_column(o, at.first + t, row, sum, j, 0, factor.x);
+            if (t + 1 < at.count) gemm_store_column(o, at.first + t + 1, row, sum, j, 1, factor.y);
         }
     }
 }
@@ -243,8 +251,8 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
             float top = 0;
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
-                const int of = min(row + m * PANEL_ROWS + g, o.w.rows - 1);
-                sum[m][j][c] = epilogue_pair<true>(o.act, o.w, o.up, at.offset, of, sum[m][j][c], sum[m][j][2 + c], c ? scale.y : scale.x);
+                const float gate = sum[m][j][c] * (c ? scale.y : scale.x), up = sum[m][j][2 + c] * (c ? scale.y : scale.x);
+                sum[m][j][c] = activate<true>(o.act, gate, up);
                 top = fmaxf(top, fabsf(sum[m][j][c]));
             }
 #pragma unroll
@@ -279,7 +287,7 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
     typedef gemm_form<WIDTH> form;
     const int warp = threadIdx.x / 32, token = warp % form::ACROSS * 64;
     const int row = warp / form::ACROSS * (form::WARP_ROWS / (o.out == GEMM_SWIGLU ? 2 : 1));
-    gemm_stages<WIDTH> stages(p, at, o.weight, memory);
+    gemm_stages<WIDTH> stages(p, at, o, memory);
     float sum[form::TILES][NT][4] = {};
     for (int kb = 0; kb < form::STAGES - 1; kb++) stages.fill(kb, p.cols / GEMM_COLS);
     const auto multiply = [&](auto format) {
@@ -289,6 +297,7 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
     };
     if (std::is_same<F, format_bf16>::value || o.w.format != FORMAT_BF16) multiply(F());
     else multiply(format_bf16());
+    if (o.w.bias) gemm_add_biases(stages, token, sum);
     if (o.out != GEMM_SWIGLU) {
         gemm_store(o, at, stages, at.row + row, token, sum);
         return;

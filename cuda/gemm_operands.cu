@@ -178,12 +178,13 @@ template <class F, int TILES> struct gemm_weights {
     }
 };
 
-/* A block's shared memory: the stages of token rows, then their activation scales, then the ratios of scales. Rows after the last
-   are zeros, or copies of that: their columns are computed and not stored. */
+/* A block's shared memory: the stages of token rows, then their activation scales, the factors of the sums, what biases are multiplied with,
+   the biases, then the ratios of scales. Rows after the last are zeros, or copies of that: their columns are computed and not stored. */
 template <int WIDTH> struct gemm_stages {
     enum { COUNT = gemm_form<WIDTH>::STAGES, BYTES = WIDTH * GEMM_ROW_BYTES, SCALE_STAGES = COUNT + 1,
            APART = gemm_form<WIDTH>::THREADS / 8, PER_THREAD = WIDTH / APART,   /* rows, of those that a thread copies a chunk of */
-           GATHERS = WIDTH < 128 };                         /* the rows of grouped tiles, which are no wider, are gathered */
+           GATHERS = WIDTH < 128,                           /* the rows of grouped tiles, which are no wider, are gathered */
+           TILE_BIASES = gemm_form<WIDTH>::WARPS / gemm_form<WIDTH>::ACROSS * gemm_form<WIDTH>::WARP_ROWS };
     const gpu_gemm &p;
     const gemm_place &at;
     const uint32_t base;
@@ -192,7 +193,7 @@ template <int WIDTH> struct gemm_stages {
     uint32_t row[GATHERS ? PER_THREAD : 1];                 /* those that this thread copies, if they are gathered */
 
     static __host__ __device__ constexpr size_t size() {
-        return (size_t)COUNT * BYTES + (SCALE_STAGES + 1) * WIDTH * sizeof(float);
+        return (size_t)COUNT * BYTES + ((SCALE_STAGES + 2) * WIDTH + TILE_BIASES) * sizeof(float);
     }
     __device__ __forceinline__ uint32_t act_scales_at(int kb) const {
         return base + COUNT * BYTES + kb % SCALE_STAGES * WIDTH * (uint32_t)sizeof(float);
@@ -201,20 +202,36 @@ template <int WIDTH> struct gemm_stages {
     __device__ __forceinline__ uint32_t finish() const {
         return base + COUNT * BYTES + SCALE_STAGES * WIDTH * (uint32_t)sizeof(float);
     }
+    /* 1 / the last activation scale of each token, a power of two; and the biases in the order of the warps' panels. With biases alone. */
+    __device__ __forceinline__ uint32_t per_scale() const { return finish() + WIDTH * (uint32_t)sizeof(float); }
+    __device__ __forceinline__ uint32_t biases() const { return per_scale() + WIDTH * (uint32_t)sizeof(float); }
+    __device__ __forceinline__ float *at_address(void *memory, uint32_t address) const { return (float *)((char *)memory + (address - base)); }
+    __device__ __forceinline__ void load_biases(const gemm_product &o, void *memory) const {
+        enum { WARP_ROWS = gemm_form<WIDTH>::WARP_ROWS };
+        const bool pairs = o.out == GEMM_SWIGLU;
+        for (int i = threadIdx.x; i < (int)TILE_BIASES; i += gemm_form<WIDTH>::THREADS) {
+            const int panel = i % WARP_ROWS / PANEL_ROWS;
+            const int in_pair = i / WARP_ROWS * (WARP_ROWS / 2) + panel / 2 * PANEL_ROWS + i % PANEL_ROWS;
+            const int row = min(at.row + (pairs ? in_pair : i), o.w.rows - 1);
+            at_address(memory, biases())[i] = epilogue_bias<true>(pairs && panel % 2 ? o.up : o.w, at.offset, row);
+        }
+    }
     __device__ __forceinline__ uint32_t row_of(int t) const {
         const int slot = at.first + min(t, at.count - 1);
         return p.row ? p.row[slot] : slot;
     }
-    __device__ __forceinline__ gemm_stages(const gpu_gemm &p, const gemm_place &at, const float *weight, void *memory)
+    __device__ __forceinline__ gemm_stages(const gpu_gemm &p, const gemm_place &at, const gemm_product &o, void *memory)
         : p(p), at(at), base(shared_address(memory)),
           from((const uint4 *)p.in.x + (GATHERS ? 0 : (size_t)(at.first + threadIdx.x / 8) * (p.cols / 8)) + threadIdx.x % 8),
           rows(at.count - (int)threadIdx.x / 8) {
 #pragma unroll
         for (int n = 0; GATHERS && n < PER_THREAD; n++) row[n] = row_of(threadIdx.x / 8 + APART * n);
+        if (o.w.bias) load_biases(o, memory);
         if (threadIdx.x >= WIDTH) return;
         const float scale = __ldg(p.in.act_scale + (size_t)(p.in.act_scales - 1) * p.T + row_of(threadIdx.x));
-        ((float *)((char *)memory + (finish() - base)))[threadIdx.x] =
-            weight ? scale * __ldg(weight + at.first + min((int)threadIdx.x, at.count - 1)) : scale;
+        at_address(memory, finish())[threadIdx.x] =
+            o.weight ? scale * __ldg(o.weight + at.first + min((int)threadIdx.x, at.count - 1)) : scale;
+        at_address(memory, per_scale())[threadIdx.x] = gemm_ratio(1, scale);
     }
     /* Of k block kb; they are filled one after the other. */
     __device__ __forceinline__ void fill(int kb, int k_blocks) {

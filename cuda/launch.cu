@@ -55,8 +55,8 @@ typedef struct slot_view {
 } slot_view;
 
 /* Which slots a kernel of a mixer works for: the captured one; the resident one; or each of a pass's sequences, one for each blockIdx.z,
-   whose steps lie one after the other. */
-enum slot_use { SLOT_CAPTURED, SLOT_RESIDENT, SLOT_EACH };
+   whose steps lie one after the other. Or what its parameters say, where that need not be a constant. */
+enum slot_use { SLOT_CAPTURED, SLOT_RESIDENT, SLOT_EACH, SLOT_ANY };
 
 /* The same of a kernel that is given the sequence of each token row; NULL: there is one. */
 __device__ __forceinline__ const step_parameters *gpu_step_of_row(const step_parameters *step, const uint8_t *sequences, int row) {
@@ -114,6 +114,7 @@ typedef struct gpu_queue {
     unsigned stages;             /* bit set of those to launch; ALL_STAGES but to time or to test some alone */
     const struct gpu_batch *batch;                          /* scratch of projections of many rows (cuda/batch_rows.cu); NULL: none */
     int layer, in_mtp;           /* of the kernels that are recorded next; in_mtp: they count as stage mtp */
+    int stores_output;           /* of these: node's */
     node *nodes, no_record;      /* [capacity]; what gpu_record returns after a failure */
     gpu_launch_record *launches; /* [capacity] */
     int count, capacity;
@@ -133,6 +134,7 @@ typedef struct gpu_rows {
     float *x;                    /* [T][hidden] the residual */
     const float *norm;           /* [hidden] what a sublayer normalises x with */
     float eps;                   /* of norms */
+    int hidden;
     float *to;                   /* [T][hidden] where a sublayer's output goes: x, to which it is added, or elsewhere, where it is stored */
 } gpu_rows;
 
@@ -187,6 +189,7 @@ static node *gpu_record_grid(gpu_queue *q, enum kernel_kind kind, const char *fo
     n->kind = kind;
     n->layer = q->layer;
     n->in_mtp = q->in_mtp;
+    n->stores_output = q->stores_output;
     n->pieces = 1;
     n->blocks = (int)(grid.x * grid.y * grid.z);
     n->shared = gpu_static_shared(q, (const void *)kernel, kernels[kind].name) + (int)shared;
@@ -230,11 +233,19 @@ static void gpu_launch(gpu_queue *q, int i, int sm_shared) {
     gpu_check(q, cudaLaunchKernelExC(&c, l->kernel, arguments), what);
 }
 
+/* The stage of a kernel, after one of stage `before`. */
+static enum stage gpu_stage_of(const node *n, enum stage before) {
+    if (n->in_mtp) return STAGE_MTP;
+    return kernels[n->kind].stage == STAGE_COUNT ? before : kernels[n->kind].stage;
+}
+
 /* Drops what belongs to stages that are left out. */
 static void gpu_leave_out(gpu_queue *q) {
+    enum stage stage = STAGE_EMBED;
     int kept = 0;
     for (int i = 0; i < q->count; i++) {
-        if (!stage_in(q->stages, q->nodes[i].in_mtp ? STAGE_MTP : kernels[q->nodes[i].kind].stage)) continue;
+        stage = gpu_stage_of(&q->nodes[i], stage);
+        if (!stage_in(q->stages, stage)) continue;
         q->nodes[kept] = q->nodes[i];
         q->launches[kept++] = q->launches[i];
     }

@@ -167,26 +167,6 @@ static void prefill_rms_norm(const prefill_rows *r, const float *x, const float 
     prefill_norm_rows<<<T, GPU_THREADS, (size_t)cols * sizeof(float), r->stream>>>(p);
 }
 
-/* x = (x + rms(y) norm) scale; norm NULL: nothing is added; scale NULL: 1. Block t has row t. */
-static __global__ void __launch_bounds__(GPU_THREADS) prefill_add_rows(float *x, const float *y, const float *norm, const float *scale,
-                                                                       int cols, float eps) {
-    __shared__ float shared[GPU_WARPS];
-    float squares = 0;
-    x += (size_t)blockIdx.x * cols;
-    y += (size_t)blockIdx.x * cols;
-    for (int i = threadIdx.x; norm && i < cols; i += GPU_THREADS) squares = fmaf(y[i], y[i], squares);
-    const float factor = rms_factor_divided(block_sum(squares, shared), cols, eps);
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) {
-        const float sum = norm ? x[i] + y[i] * factor * __ldg(norm + i) : x[i];
-        x[i] = scale ? sum * __ldg(scale) : sum;
-    }
-}
-
-static cudaError_t prefill_add_normed(const prefill_rows *r, const float *norm, const float *scale) {
-    prefill_add_rows<<<r->T, GPU_THREADS, 0, r->stream>>>(r->x, r->y, norm, scale, r->hidden, r->eps);
-    return cudaGetLastError();
-}
-
 /* An element of a row's embedding: its token's, or its own. */
 __device__ __forceinline__ float prefill_embedding(const gpu_matrix *embed_tokens, const token_row *r, int col) {
     return r->embedding ? r->embedding[col] : gpu_weight(embed_tokens, r->id, col);

@@ -58,7 +58,7 @@ enum release { RELEASE_ENTRY, RELEASE_LATE, RELEASE_NEVER };
 /* The data flow between the kernels of a step: sets of buffers. After the wait it may read and write all that it names. */
 typedef struct kernel_uses {
     const char *name;
-    enum stage stage;
+    enum stage stage;            /* STAGE_COUNT: that of the kernel before it */
     enum release release;
     unsigned reads, writes, early_reads, early_writes;
     unsigned released;           /* RELEASE_LATE: of writes, what is stored before the release */
@@ -106,6 +106,7 @@ typedef struct node {
     int layer;                   /* -1 outside of layers */
     int in_mtp;                  /* of the MTP layer: x is another buffer, and is not tagged */
     int can_poll;                /* this kernel knows tags */
+    int stores_output;           /* of a sublayer whose output does not go into x: it writes OUTPUT in its place, without tags */
     int piece;                   /* number of this launch among those of one kernel: 0 but for the later ones */
     int pieces;                  /* launches of it */
     int blocks;
@@ -118,6 +119,15 @@ typedef struct node {
 static unsigned node_buffers(const node *n, unsigned set) {
     if (!n->in_mtp || !(set & BUFFER_X)) return set;
     return (set & ~(unsigned)BUFFER_X) | BUFFER_MTP_X;
+}
+
+static unsigned node_writes(const node *n) {
+    const unsigned set = kernels[n->kind].writes, stored = n->stores_output && set & BUFFER_X ? BUFFER_OUTPUT : 0;
+    return node_buffers(n, stored ? (set & ~(unsigned)BUFFER_X) | stored : set);
+}
+
+static unsigned node_tags(const node *n) {
+    return kernels[n->kind].tags & ~(n->stores_output ? (unsigned)BUFFER_X : 0);
 }
 
 /* Of `set`, what is the same buffer for both. */
@@ -150,11 +160,9 @@ static int schedule_check(const node *nodes, int i, int late, schedule_conflict 
         return schedule_refuse(nodes, c, i, i, BUFFER_STEP, "writers of step_parameters never release");
     for (int j = late < 0 ? 0 : late; j < i; j++) {
         const kernel_uses *other = &kernels[nodes[j].kind];
-        unsigned stored = other->writes, loaded = other->reads | other->early_reads;
+        unsigned stored = node_writes(&nodes[j]), loaded = stored | node_buffers(&nodes[j], other->reads | other->early_reads);
         if (j == late && other->release == RELEASE_NEVER) continue;     /* complete */
         if (j == late) stored &= ~other->released;
-        stored = node_buffers(&nodes[j], stored);
-        loaded = node_buffers(&nodes[j], loaded) | node_buffers(&nodes[j], other->writes);
         unsigned clash = same_buffers(n, &nodes[j], reads & stored);
         if (clash) return schedule_refuse(nodes, c, i, j, clash, "early read of what may still be written");
         clash = same_buffers(n, &nodes[j], writes & loaded);
@@ -168,7 +176,7 @@ static int schedule_polls(const node *nodes, int i, int stored, int before_late)
     const node *n = &nodes[i], *front = i ? n - 1 : NULL;
     unsigned polls = kernels[n->kind].polls;
     return n->can_poll && !n->in_mtp && polls && front && !front->in_mtp && front->pieces == 1 &&
-           kernels[front->kind].tags & polls && before_late >= 1 && stored - before_late <= 3;
+           node_tags(front) & polls && before_late >= 1 && stored - before_late <= 3;
 }
 
 static gpu_tag tag_of(int generation) {
@@ -198,7 +206,7 @@ static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, 
         for (int b = 0; b < BUFFERS; b++) {
             if (k->polls >> b & 1 && tagged && schedule_polls(nodes, i, stored[b], before_late[b]))
                 n->link.await = tag_of(stored[b]);
-            if (!(k->tags >> b & 1) || n->in_mtp) continue;
+            if (!(node_tags(n) >> b & 1) || n->in_mtp) continue;
             stored[b] += n->piece == 0;
             n->link.publish = tag_of(stored[b]);
         }

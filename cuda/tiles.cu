@@ -122,7 +122,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
    alone, for one row: its projections are 35B's, and its experts_down is gpu_experts_down_lone. */
 struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8, LISTS = 1 }; };
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8, LISTS = 1 }; };
-struct shape_coder_next { enum { HIDDEN = 2048, TOP_K = 10, LISTS = 2 }; };
+struct shape_coder_next { enum { HIDDEN = 2048, EXPERT = 512, TOP_K = 10, LISTS = 2 }; };
 
 /* Whether there are, for this format, the kernels of one row of a mixture of experts for other shapes: gpu_experts_down_lone, and
    Coder-Next's experts_up. */

@@ -82,6 +82,13 @@ int mote_selftest(const char *device, int sms,
                   void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
                   int *failed, mote_error *error);
 
+/* Opens the model in a folder in parts, for tests of what several devices will do: its layers are cut into `ranges`, one after the other, and
+   each of these into `ranks`, which have a share of every matrix. On the CPU: each part is loaded by itself, and computed by a thread of
+   its own. Sessions are opened and used as those of any model; with one rank they have the same bits, with several the same for the same
+   number of ranks. Their state cannot be remembered, copied or saved: MOTE_EUNSUPPORTED. MOTE_EUNSUPPORTED, too, if something cannot be
+   divided by so many. Otherwise as mote_open. */
+int mote_open_parts(const char *dir, const mote_options *options, int ranges, int ranks, mote_model **model, mote_error *error);
+
 enum { MOTE_TRACE_TOKENS = 1024 };         /* the most of a trace */
 
 /* A value on a token's way through the model, in double precision.

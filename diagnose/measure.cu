@@ -261,13 +261,15 @@ static void kernel_name(const void *kernel, char *to, size_t size) {
     free(name);
 }
 
-static cudaError_t describe_launch(const node *at, const gpu_launch_record *n, int rows, char *name, size_t size,
+/* *stage: of the launch before it, then of this one. */
+static cudaError_t describe_launch(const node *at, const gpu_launch_record *n, int rows, enum stage *stage, char *name, size_t size,
                                    mote_launch *l) {
     cudaFuncAttributes about;
     cudaError_t status = cudaFuncGetAttributes(&about, n->kernel);
     if (status != cudaSuccess) return status;
     kernel_name(n->kernel, name, size);
-    l->stage = stage_names[at->in_mtp ? STAGE_MTP : kernels[at->kind].stage];
+    *stage = gpu_stage_of(at, *stage);
+    l->stage = stage_names[*stage];
     l->kernel = name;
     l->format = n->format;
     l->rows = rows;

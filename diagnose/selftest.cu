@@ -25,6 +25,7 @@ typedef struct selftest {
     int sms, code, failed;
     mote_error *err;
     uint64_t random;
+    int attention;               /* the layer whose attention is tried */
     double worst;                /* largest difference so far of the next row to be reported */
     const char *name;            /* of the model: "small:fp8" */
     mote_model *models[2];       /* on the CPU, on the GPU */
@@ -176,7 +177,7 @@ static void try_fill_kv(selftest *t) {
     size_t n = (size_t)(shape->kv_heads * shape->head_dim);
     float *row = s->at.runner->s.jobs.attention.qg;
     size_t all = TRY_CONTEXT * n * kv_size(kv_type_of(s->o.kv));
-    attention_state *a = &s->at.state[TRY_ATTENTION].attention, *b = &t->gpu->at.state[TRY_ATTENTION].attention;
+    attention_state *a = &s->at.state[t->attention].attention, *b = &t->gpu->at.state[t->attention].attention;
     for (size_t i = 0; i < TRY_CONTEXT; i++) {
         try_fill(t, row, 2 * n);
         for (size_t j = 0; j < n; j++) row[j] *= 2;         /* keys: so that some positions matter more than others */
@@ -197,7 +198,7 @@ static void try_kv_rows(selftest *t, int T, int position) {
     int n = T * s->kv_heads * s->head_dim;
     dtype type = kv_type_of(t->cpu->o.kv);
     size_t bytes = (size_t)n * kv_size(type), at = (size_t)position * (bytes / (size_t)T);
-    attention_state *a = &t->cpu->at.state[TRY_ATTENTION].attention, *b = &t->gpu->at.state[TRY_ATTENTION].attention;
+    attention_state *a = &t->cpu->at.state[t->attention].attention, *b = &t->gpu->at.state[t->attention].attention;
     char *k = (char *)a->k + at, *v = (char *)a->v + at;
     const float *want = kv_floats(k, 0, n, t->cpu->at.runner->s.u, type);
     if (!t->code) t->code = slot_copy(&t->gpu->at, k, (const char *)b->k + at, bytes, t->err);
@@ -211,28 +212,30 @@ static void try_kv_rows(selftest *t, int T, int position) {
 static void try_attention(selftest *t, int T, int position) {
     mote_session *c = t->cpu;
     attention_job *job = &c->at.runner->s.jobs.attention;
-    const attention_shape *s = job->shape;
+    const attention_weights *w = &c->m->layers[t->attention].mixer.w.attention;
+    const attention_shape *s = &w->shape;
     const attention_gpu *g = &t->g->layers.attention;
     const int lag = position > 1000 ? 137 : 0;
     size_t n = (size_t)(T * s->heads * s->head_dim), kv = (size_t)(T * s->kv_heads * s->head_dim);
-    job->w = &c->m->layers[TRY_ATTENTION].mixer.w.attention;
+    job->shape = s;
+    job->w = w;
     job->T = T;
     job->index = position;
     job->kv_only = 0;
-    job->k = c->at.state[TRY_ATTENTION].attention.k;
-    job->v = c->at.state[TRY_ATTENTION].attention.v;
+    job->k = c->at.state[t->attention].attention.k;
+    job->v = c->at.state[t->attention].attention.v;
     try_both(t, job->qg, g->qg, (size_t)(T * s->heads * attention_q_size(s)));
     try_both(t, job->k_new, g->k_new, kv);
     try_both(t, job->v_new, g->v_new, kv);
     t->gpu->lag = lag;
-    try_layer(t, 1u << STAGE_ATTEND, TRY_ATTENTION, position, 0, T);
+    try_layer(t, 1u << STAGE_ATTEND, t->attention, position, 0, T);
     text_rows(c->at.runner->s.table, NULL, T, position, lag);
     attention_angles(job->w, c->at.runner->s.table, T, job->angles);
     parallel(c->at.runner->threads, T, attention_prepare, job);        /* stage_rope_attend, in two parts */
     try_kv_rows(t, T, position);
     attention_heads(c->at.runner->threads, job);
     try_compare(t, g->o, job->o, NULL, n);
-    try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d", kv_names[job->kv], T, position);
+    try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d window %d", kv_names[job->kv], T, position, s->window);
 }
 
 static int try_has(const selftest *t, enum layer_kind kind) {
@@ -242,7 +245,9 @@ static int try_has(const selftest *t, enum layer_kind kind) {
 /* The routing that experts_up computes: top_k of any number of experts, by logits of which many are equal. An expert's weights are what lies
    16 bytes after those of the one before. */
 static void try_choice(selftest *t, int T, int experts, int top_k) {
-    moe_gpu p = moe_gpu_of(&t->g->layers.moe, &t->gpu->m->layers[TRY_DELTANET].ffn.w.moe, T);
+    const layer *l = &t->gpu->m->layers[TRY_DELTANET];
+    const gpu_rows rows = {.T = T, .x = t->g->x, .norm = l->ffn.norm, .eps = t->gpu->m->c.eps, .to = t->g->x};
+    moe_gpu p = moe_gpu_of(&t->g->layers.moe, &l->ffn.w.moe, &rows);
     float logits[STEP_ROWS * GPU_EXPERTS], weight[GPU_TOP];
     int32_t choice[GPU_TOP + 1], uses[GPU_EXPERTS] = {0};
     int64_t at[GPU_EXPERTS];
@@ -268,7 +273,6 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     p.shape.top_k = top_k;
     p.expert_at = (const int64_t *)(const void *)p.batch.x.x;           /* scratch of what does not run here */
     p.router = t->g->logits;
-    p.x = t->g->x;
     gpu_record_experts(try_begin(t, 1u << STAGE_UP, 0, 0, NULL, T), &p);
     try_end(t);
     if (!t->code) t->code = slot_copy(&t->gpu->at, &got, p.routing, sizeof got, t->err);
@@ -293,16 +297,55 @@ static void try_embed(selftest *t, int T) {
     try_row(t, 0, "embed T=%d", T);
 }
 
+/* The first of the layers whose attention is tried: the last two where one has a window. */
+static int try_first_attention(const selftest *t) {
+    const sublayer *before = &t->models[0]->layers[TRY_ATTENTION - 1].mixer;
+    return before->kind == LAYER_ATTENTION && before->w.attention.shape.window ? TRY_ATTENTION - 1 : TRY_ATTENTION;
+}
+
+/* An FFN whose output a step stores, norms, scales and adds; the weights of the norm before it serve for that after it and for the scale. */
+static void try_normed_after(selftest *t, int T) {
+    scratch *w = &t->cpu->at.runner->s;
+    const int hidden = t->cpu->m->c.hidden;
+    const size_t n = (size_t)(T * hidden);
+    const float eps = t->cpu->m->c.eps;
+    float *output = t->g->layers.output;
+    layer on[2] = {t->cpu->m->layers[TRY_DELTANET], t->gpu->m->layers[TRY_DELTANET]};
+    for (int i = 0; i < 2; i++) {
+        on[i].mixer.kind = LAYER_NONE;
+        on[i].ffn.residual.normed_after = on[i].ffn.residual.scaled = 1;
+        on[i].ffn.norm_after = on[i].ffn.scale = on[i].ffn.norm;
+    }
+    token_rows rows = {.threads = t->cpu->at.runner->threads, .T = T, .of = NULL, .count = 0, .state_only = 0, .hidden = hidden, .eps = eps,
+                       .x = w->x, .y = (float *)malloc(n * sizeof(float)), .u = w->u, .out = NULL};
+    if (!t->code && !rows.y) t->code = fail_memory(t->err);
+    try_both(t, w->x, t->g->x, n);
+    memcpy(w->hidden, w->x, n * sizeof(float));
+    if (!t->code) ffn_forward(&rows, &on[0].ffn, &w->jobs);
+    const gpu_rows there = {.q = try_begin(t, ALL_STAGES, 0, 0, NULL, T), .T = T, .layer = TRY_DELTANET, .step = t->g->step,
+                            .slot = gpu_view_of(t->gpu->at.runner), .x = t->g->x, .eps = eps, .hidden = hidden};
+    t->g->layers.output = t->g->mtp_x;
+    layer_record(&there, &on[1], &t->g->layers, &t->g->captured.state[TRY_DELTANET], &t->g->grown.state[TRY_DELTANET]);
+    t->g->layers.output = output;
+    try_end(t);
+    try_compare(t, t->g->x, w->x, w->hidden, n);
+    try_row(t, 1e-4, "an FFN with a norm after it and a scale T=%d", T);
+    free(rows.y);
+}
+
 /* Stages, with any type of KV rows; with_all: those that do not depend on it, too. */
 static void try_stages(selftest *t, int with_all) {
     static const int positions[] = {0, 63, 64, 700, 9001};
-    try_fill_kv(t);
-    for (int T = 1; T <= STEP_ROWS && !t->code; T++) {
+    for (t->attention = try_first_attention(t); t->attention <= TRY_ATTENTION; t->attention++) {
+        try_fill_kv(t);
+        for (int T = 1; T <= STEP_ROWS; T++)
+            for (int i = 0; i < 5 && !t->code; i++) try_attention(t, T, positions[i]);
+    }
+    for (int T = 1; T <= STEP_ROWS && with_all && !t->code; T++) {
         try_both(t, t->cpu->at.runner->s.x, t->g->x, (size_t)(T * t->cpu->m->c.hidden));
-        for (int i = 0; i < 5 && !t->code; i++) try_attention(t, T, positions[i]);
-        if (!with_all) continue;
         for (int replay = 0; replay <= STEP_ROWS && !t->code && try_has(t, LAYER_DELTANET); replay++) try_deltanet(t, T, replay);
         try_embed(t, T);
+        try_normed_after(t, T);
         if (!try_has(t, LAYER_MOE)) continue;
         try_choice(t, T, 256, 8);
         try_choice(t, T, 77, 5);

@@ -54,8 +54,8 @@ static int try_divides(enum format format, int cols) {
     return divides;
 }
 
-/* A projection by a matrix of any format and width, with and without a norm before it. Borrows the session's memory: its KV
-   caches hold the matrix, unpacked (v) and packed (k). */
+/* A projection by a matrix of any format and width, with and without a norm before it, every other time with a bias. Borrows the session's
+   memory: its KV caches hold the matrix, unpacked (v) and packed (k), and the input of the MTP layer the bias. */
 static void try_format(selftest *t, enum format format, int cols) {
     if (!try_divides(format, cols)) return;
     scratch *w = &t->cpu->at.runner->s;
@@ -64,14 +64,17 @@ static void try_format(selftest *t, enum format format, int cols) {
     float *y_cpu = w->jobs.attention.o, *before = w->jobs.attention.qg, *y_gpu = t->g->layers.attention.o;
     gpu_queue *q = &t->g->q;
     matrix here = try_shape(format, TRY_MATRIX_ROWS, cols), there;
-    float eps = t->cpu->m->c.eps;
+    float eps = t->cpu->m->c.eps, bias[TRY_MATRIX_ROWS];
     try_matrix(t, &here, &there, (char *)t->cpu->at.state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
     try_pack(t, &there, raw);
     try_fill(t, w->mtp_in, (size_t)cols);
     try_both(t, w->x, t->g->x, STEP_ROWS * (size_t)t->cpu->m->c.hidden);
     try_put(t, t->gpu->at.hidden, w->mtp_in, (size_t)cols * sizeof(float));
+    try_both(t, bias, t->g->mtp_in, TRY_MATRIX_ROWS);
     for (int T = 1; T <= STEP_ROWS; T++) {
         size_t y = (size_t)(T * here.rows);
+        here.bias = T % 2 ? NULL : bias;
+        there.bias = T % 2 ? NULL : t->g->mtp_in;
         try_fill(t, y_cpu, y);
         memcpy(before, y_cpu, y * sizeof(float));
         try_put(t, y_gpu, y_cpu, y * sizeof(float));

@@ -74,7 +74,7 @@ static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     size_t heads = TRY_PROMPT * (size_t)s->value_heads, channels = TRY_PROMPT * (size_t)deltanet_channels(s);
     rms_norm(w->u, w->x, m->layers[TRY_DELTANET].mixer.norm, TRY_PROMPT, m->c.hidden, m->c.eps);
     stage_in_proj(t->cpu->at.runner->threads, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->u, TRY_PROMPT, job->raw, job->z, job->b,
-                       job->a, job->limbs);
+                  job->a, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0);
     try_compare(t, g->raw, job->raw, NULL, channels);
@@ -140,35 +140,36 @@ static void try_prefill_deltanet(selftest *t, int position, int extremes) {
 static void try_prefill_attention(selftest *t, int position) {
     mote_session *c = t->cpu;
     attention_job *job = &c->at.runner->s.jobs.attention;
-    const attention_shape *s = job->shape;
-    const attention_weights *w = &c->m->layers[TRY_ATTENTION].mixer.w.attention;
+    const attention_weights *w = &c->m->layers[t->attention].mixer.w.attention;
+    const attention_shape *s = &w->shape;
     size_t qg = TRY_PROMPT * (size_t)(s->heads * attention_q_size(s)), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
     attention_prefill_job g;
     attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
-    rms_norm(c->at.runner->s.u, c->at.runner->s.x, c->m->layers[TRY_ATTENTION].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
+    rms_norm(c->at.runner->s.u, c->at.runner->s.x, c->m->layers[t->attention].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
     stage_qkv(c->at.runner->threads, w, c->at.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, job->limbs);
     try_poison(t);
-    try_prefill_layer(t, 1u << STAGE_QKV, TRY_ATTENTION, position);
+    try_prefill_layer(t, 1u << STAGE_QKV, t->attention, position);
     try_compare(t, g.qg, job->qg, NULL, qg);
     try_compare(t, g.k, job->k_new, NULL, kv);
     try_compare(t, g.v, job->v_new, NULL, kv);
     try_row(t, 1e-3, "prefill norm_qkv");
+    job->shape = s;
     job->w = w;
     job->T = TRY_PROMPT;
     job->index = position;
     job->kv_only = 0;
-    job->k = c->at.state[TRY_ATTENTION].attention.k;
-    job->v = c->at.state[TRY_ATTENTION].attention.v;
+    job->k = c->at.state[t->attention].attention.k;
+    job->v = c->at.state[t->attention].attention.v;
     attention_angles(w, try_prefill_table_of(t, position), TRY_PROMPT, job->angles);
     stage_rope_attend(c->at.runner->threads, job);
     stage_out(c->at.runner->threads, job, c->at.runner->s.x);
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */
         t->g->layers.attention.prefill_warps = warps;
         try_put(t, t->g->prefill.x, c->at.runner->s.hidden, TRY_PROMPT * (size_t)s->hidden * sizeof(float));
-        try_prefill_layer(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, TRY_ATTENTION, position);
+        try_prefill_layer(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, t->attention, position);
         try_prefill_x(t);
-        try_row(t, 2e-2, "prefill rope_attend and out, KV %s, position %d, %d warps", kv_names[job->kv], position, warps);
+        try_row(t, 2e-2, "prefill rope_attend and out, KV %s, position %d, window %d, %d warps", kv_names[job->kv], position, s->window, warps);
     }
 }
 
@@ -266,17 +267,84 @@ static void try_prefill_normed_mlp(selftest *t) {
     free(rows.y);
 }
 
+/* n rows that are given, which a prompt's kernels read; logits: [n][vocab]. */
+static void try_feed(selftest *t, const int32_t *ids, const token_row *rows, int n, float *logits) {
+    const feed_results wanted = {logits, NULL, NULL, NULL};
+    if (!t->code) t->code = timeline_reset(t->gpu, t->err);
+    if (!t->code) t->code = feed_rows(t->gpu, ids, rows, (size_t)n, &wanted, t->err);
+}
+
+/* Rows with their tokens' embeddings have the bits of rows with tokens. */
+static void try_embeddings(selftest *t) {
+    const size_t hidden = (size_t)t->gpu->m->c.hidden, n = TRY_PROMPT * (size_t)t->gpu->m->c.vocab, bytes = TRY_PROMPT * hidden * sizeof(float);
+    float *logits = (float *)malloc(2 * n * sizeof *logits), *own = (float *)malloc(bytes), *there = NULL;
+    int32_t ids[TRY_PROMPT];
+    token_row rows[TRY_PROMPT];
+    if (!t->code && (!logits || !own || cudaMalloc((void **)&there, bytes) != cudaSuccess)) t->code = fail_memory(t->err);
+    try_tokens(t, 5, ids, TRY_PROMPT);
+    text_rows(rows, ids, TRY_PROMPT, 0, 0);
+    try_feed(t, ids, rows, TRY_PROMPT, logits);
+    if (!t->code) embed(&t->models[0]->embed_tokens, rows, TRY_PROMPT, own);
+    try_put(t, there, own, bytes);
+    for (int i = 0; i < TRY_PROMPT; i++) {
+        rows[i].embedding = there + (size_t)i * hidden;
+        ids[i] = rows[i].id = 0;
+    }
+    try_feed(t, ids, rows, TRY_PROMPT, logits + n);
+    try_equal(t, logits, logits + n, n * sizeof *logits);
+    try_row(t, 0, "prefill by embeddings");
+    free(logits);
+    free(own);
+    (void)cudaFree(there);
+}
+
+/* Text after a picture, in steps, is what it is as a part of the prompt, but for rounding: without the lag it would be further off. The last
+   TAIL rows. Of a model without a router, which might choose other experts. */
+static void try_picture(selftest *t) {
+    enum { TAIL = 3, T = 150, FIRST = 10, ROWS = 10, COLUMNS = 12, LAG = ROWS * COLUMNS - COLUMNS };
+    const size_t vocab = (size_t)t->gpu->m->c.vocab, n = TAIL * vocab;
+    float *logits = (float *)malloc(T * vocab * sizeof *logits), *steps = (float *)malloc(2 * n * sizeof *steps);
+    int32_t ids[T];
+    token_row rows[T];
+    double by[2] = {0, 0};
+    if (!t->code && (!logits || !steps)) t->code = fail_memory(t->err);
+    try_tokens(t, 7, ids, T);
+    text_rows(rows, ids, T, 0, 0);
+    text_rows(rows + FIRST + ROWS * COLUMNS, ids + FIRST + ROWS * COLUMNS, T - FIRST - ROWS * COLUMNS, FIRST + ROWS * COLUMNS, LAG);
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+        rows[FIRST + i].position[0] = FIRST;
+        rows[FIRST + i].position[1] = FIRST + i / COLUMNS;
+        rows[FIRST + i].position[2] = FIRST + i % COLUMNS;
+    }
+    for (int way = 0; way < 2; way++) {
+        try_feed(t, ids, rows, T - TAIL, logits);
+        if (way) t->gpu->lag = 0;
+        if (!t->code) t->code = mote_feed_logits(t->gpu, ids + T - TAIL, TAIL, steps + (size_t)way * n, NULL, t->err);
+    }
+    try_feed(t, ids, rows, T, logits);
+    for (int way = 0; way < 2 && !t->code; way++) by[way] = relative_difference(steps + (size_t)way * n, logits + (T - TAIL) * vocab, NULL, n);
+    if (!t->code) t->code = timeline_reset(t->gpu, t->err);
+    if (!t->code) try_worse(t, by[0] / by[1]);
+    try_row(t, 0.25, "steps after a picture");
+    free(logits);
+    free(steps);
+}
+
 /* All stages of prefill, where it runs the model. Both sessions are open, with scratch for TRY_PROMPT rows. */
 static void try_prefill(selftest *t) {
     if (t->code || !t->g->prefill.rows) return;
     for (int i = 0; i < 3 && try_has(t, LAYER_DELTANET); i++) try_prefill_deltanet(t, i ? 37 : 0, i > 1);
-    try_fill_kv(t);
-    try_prefill_attention(t, 0);
-    try_prefill_attention(t, 421);
+    for (t->attention = try_first_attention(t); t->attention <= TRY_ATTENTION; t->attention++) {
+        try_fill_kv(t);
+        try_prefill_attention(t, 0);
+        try_prefill_attention(t, 421);
+    }
     for (int agreeing = 0; agreeing < 2 && try_has(t, LAYER_MOE); agreeing++) try_prefill_moe(t, agreeing);
     if (try_has(t, LAYER_MLP)) try_prefill_mlp(t);
     if (try_has(t, LAYER_MLP)) try_prefill_normed_mlp(t);
     for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
+    try_embeddings(t);
+    if (try_has(t, LAYER_DELTANET) && !try_has(t, LAYER_MOE) && t->gpu->o.kv == MOTE_KV_BF16) try_picture(t);
 }
 
 /* All tests of a synthetic model. tokens, prompt: seeds for try_definition and try_whole; prompt 0: not the latter, nor try_format. */

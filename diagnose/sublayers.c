@@ -187,7 +187,7 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     else g->q.layer = i;
     if (i >= 0) {
         gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->at.runner), .x = x,
-                         .eps = m->c.eps};
+                         .eps = m->c.eps, .hidden = m->c.hidden};
         layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
     } else {
         gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, g->logits);

@@ -1,9 +1,9 @@
 /* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. May use model/ and
    checkpoint/, which do not use it; must not know how a device works or how a format stores numbers. */
 
-/* The numbers of the vector at this address: decays from long to short, weights of norms near 1. */
-static synthetic_floats vector_values(const mote_model *m, const void **target) {
-    static const synthetic_floats A_log = {0, 255, 0x1.6p-7f}, dt_bias = {-255, 255, 0x1p-6f}, conv1d = {-128, 255, 0x1p-8f},
+/* The numbers of the vector at this address, of this name: decays from long to short, small biases, weights of norms near 1. */
+static synthetic_floats vector_values(const mote_model *m, const void **target, const char *name) {
+    static const synthetic_floats bias = {-127, 255, 0x1p-11f}, A_log = {0, 255, 0x1.6p-7f}, dt_bias = {-255, 255, 0x1p-6f}, conv1d = {-128, 255, 0x1p-8f},
                              norm = {896, 255, 0x1p-10f};
     for (int i = 0; i < m->c.layers; i++) {
         const deltanet_weights *w = &m->layers[i].mixer.w.deltanet;
@@ -12,14 +12,14 @@ static synthetic_floats vector_values(const mote_model *m, const void **target) 
         if (target == (const void **)&w->dt_bias) return dt_bias;
         if (target == (const void **)&w->conv1d) return conv1d;
     }
-    return norm;
+    return strstr(name, "bias") ? bias : norm;
 }
 
 /* Fills the arena. */
 static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     load_item *items = (load_item *)(void *)b->items.data;
     for (size_t i = 0; i < b->items.size / sizeof *items; i++)
-        if (items[i].component == VECTOR) items[i].values = vector_values(b->m, items[i].target);
+        if (items[i].component == VECTOR) items[i].values = vector_values(b->m, items[i].target, table_name(&b->files->table, items[i].from));
     int code = place_weights(b, err);
     if (!code) code = b->m->memory->fill(b, callbacks, err);
     if (!code) code = b->m->memory->complete(b, err);
@@ -28,39 +28,45 @@ static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *
 }
 
 /* Shapes of synthetic models. With key heads it is a Qwen3.5: full attention in every fourth layer, DeltaNet in the others, an MTP
-   layer. Without it is a Qwen3, or a Llama, which has no norms of queries and keys: attention alone. */
+   layer. Without it is a Qwen3, or a Llama, which has no norms of queries and keys: attention alone. With a window it is a gpt-oss, with all
+   that this has. */
 typedef struct preset {
     const char *name, *family;
     int layers, hidden, vocab, context, tied;
     int heads, kv_heads, head_dim, key_heads, value_heads, delta_dim;
     int experts, top_k, size;                  /* of an expert, and of the shared one, or, without experts, of a dense FFN */
     int grown;                                 /* by YaRN its context is so many times the original one; 0: it is the original one */
+    int window;                                /* of every second layer, the first among them; 0: there is none */
 } preset;
 
-/* name, family, layers, hidden, vocab, context, tied, heads, kv_heads, head_dim, key_heads, value_heads, delta_dim, experts, top_k, size, grown */
+/* name, family, layers, hidden, vocab, context, tied, heads, kv_heads, head_dim, key_heads, value_heads, delta_dim, experts, top_k, size, grown,
+   window */
 static const preset presets[] = {
-    {"qwen3.5-35b-a3b", "qwen3_5_moe", 40, 2048, 248320, 262144, 0, 16, 2, 256, 16, 32, 128, 256, 8, 512, 0},
-    {"qwen3.5-122b-a10b", "qwen3_5_moe", 48, 3072, 248320, 262144, 0, 32, 2, 256, 16, 64, 128, 256, 8, 1024, 0},
-    {"qwen3.5-397b-a17b", "qwen3_5_moe", 60, 4096, 248320, 262144, 0, 32, 2, 256, 16, 64, 128, 512, 10, 1024, 0},
-    {"qwen3.5-27b", "qwen3_5", 64, 5120, 248320, 262144, 0, 24, 4, 256, 16, 48, 128, 0, 0, 17408, 0},
-    {"qwen3.5-9b", "qwen3_5", 32, 4096, 248320, 262144, 0, 16, 4, 256, 16, 32, 128, 0, 0, 12288, 0},
-    {"qwen3.5-4b", "qwen3_5", 32, 2560, 248320, 262144, 1, 16, 4, 256, 16, 32, 128, 0, 0, 9216, 0},
-    {"qwen3.5-2b", "qwen3_5", 24, 2048, 248320, 262144, 1, 8, 2, 256, 16, 16, 128, 0, 0, 6144, 0},
-    {"qwen3.5-0.8b", "qwen3_5", 24, 1024, 248320, 262144, 1, 8, 2, 256, 16, 16, 128, 0, 0, 3584, 0},
-    {"qwen3-30b-a3b", "qwen3_moe", 48, 2048, 151936, 262144, 0, 32, 4, 128, 0, 0, 0, 128, 8, 768, 0},
-    {"qwen3-8b", "qwen3", 36, 4096, 151936, 40960, 0, 32, 8, 128, 0, 0, 0, 0, 0, 12288, 0},
-    {"qwen3-0.6b", "qwen3", 28, 1024, 151936, 40960, 1, 16, 8, 128, 0, 0, 0, 0, 0, 3072, 0},
-    {"qwen3-coder-next", "qwen3_next", 48, 2048, 151936, 262144, 0, 16, 2, 256, 16, 32, 128, 512, 10, 512, 0},
-    {"mixtral-8x7b", "mixtral", 32, 4096, 32000, 32768, 0, 32, 8, 128, 0, 0, 0, 8, 2, 14336, 0},
-    {"llama-3.1-8b", "llama", 32, 4096, 128256, 131072, 0, 32, 8, 128, 0, 0, 0, 0, 0, 14336, 0},
-    {"smollm2-135m", "llama", 30, 576, 49152, 8192, 1, 9, 3, 64, 0, 0, 0, 0, 0, 1536, 0},
-    {"small", "qwen3_5_moe", 4, 2048, 2048, 262144, 0, 16, 2, 256, 16, 32, 128, 256, 8, 512, 0},
-    {"small-dense", "qwen3_5", 4, 2560, 2048, 262144, 0, 24, 4, 256, 16, 48, 128, 0, 0, 6400, 0},
-    {"small-plain", "llama", 4, 2048, 2048, 32768, 0, 16, 2, 128, 0, 0, 0, 0, 0, 5632, 4},
-    {"small-narrow", "llama", 4, 960, 2048, 32768, 0, 15, 5, 64, 0, 0, 0, 0, 0, 2560, 0},
-    {"tiny", "qwen3_5_moe", 4, 256, 1024, 32768, 0, 4, 2, 64, 2, 4, 32, 8, 2, 128, 0},
-    {"tiny-dense", "qwen3_5", 4, 256, 1024, 32768, 1, 6, 1, 64, 2, 6, 32, 0, 0, 384, 0},
-    {"tiny-plain", "llama", 4, 256, 1024, 32768, 1, 6, 2, 64, 0, 0, 0, 0, 0, 384, 4}};
+    {"qwen3.5-35b-a3b", "qwen3_5_moe", 40, 2048, 248320, 262144, 0, 16, 2, 256, 16, 32, 128, 256, 8, 512, 0, 0},
+    {"qwen3.5-122b-a10b", "qwen3_5_moe", 48, 3072, 248320, 262144, 0, 32, 2, 256, 16, 64, 128, 256, 8, 1024, 0, 0},
+    {"qwen3.5-397b-a17b", "qwen3_5_moe", 60, 4096, 248320, 262144, 0, 32, 2, 256, 16, 64, 128, 512, 10, 1024, 0, 0},
+    {"qwen3.5-27b", "qwen3_5", 64, 5120, 248320, 262144, 0, 24, 4, 256, 16, 48, 128, 0, 0, 17408, 0, 0},
+    {"qwen3.5-9b", "qwen3_5", 32, 4096, 248320, 262144, 0, 16, 4, 256, 16, 32, 128, 0, 0, 12288, 0, 0},
+    {"qwen3.5-4b", "qwen3_5", 32, 2560, 248320, 262144, 1, 16, 4, 256, 16, 32, 128, 0, 0, 9216, 0, 0},
+    {"qwen3.5-2b", "qwen3_5", 24, 2048, 248320, 262144, 1, 8, 2, 256, 16, 16, 128, 0, 0, 6144, 0, 0},
+    {"qwen3.5-0.8b", "qwen3_5", 24, 1024, 248320, 262144, 1, 8, 2, 256, 16, 16, 128, 0, 0, 3584, 0, 0},
+    {"qwen3-30b-a3b", "qwen3_moe", 48, 2048, 151936, 262144, 0, 32, 4, 128, 0, 0, 0, 128, 8, 768, 0, 0},
+    {"qwen3-8b", "qwen3", 36, 4096, 151936, 40960, 0, 32, 8, 128, 0, 0, 0, 0, 0, 12288, 0, 0},
+    {"qwen3-0.6b", "qwen3", 28, 1024, 151936, 40960, 1, 16, 8, 128, 0, 0, 0, 0, 0, 3072, 0, 0},
+    {"qwen3-coder-next", "qwen3_next", 48, 2048, 151936, 262144, 0, 16, 2, 256, 16, 32, 128, 512, 10, 512, 0, 0},
+    {"mixtral-8x7b", "mixtral", 32, 4096, 32000, 32768, 0, 32, 8, 128, 0, 0, 0, 8, 2, 14336, 0, 0},
+    {"llama-3.1-8b", "llama", 32, 4096, 128256, 131072, 0, 32, 8, 128, 0, 0, 0, 0, 0, 14336, 0, 0},
+    {"gpt-oss-20b", "gpt_oss", 24, 2880, 201088, 131072, 0, 64, 8, 64, 0, 0, 0, 32, 4, 2880, 32, 128},
+    {"smollm2-135m", "llama", 30, 576, 49152, 8192, 1, 9, 3, 64, 0, 0, 0, 0, 0, 1536, 0, 0},
+    {"small", "qwen3_5_moe", 4, 2048, 2048, 262144, 0, 16, 2, 256, 16, 32, 128, 256, 8, 512, 0, 0},
+    {"small-dense", "qwen3_5", 4, 2560, 2048, 262144, 0, 24, 4, 256, 16, 48, 128, 0, 0, 6400, 0, 0},
+    {"small-plain", "llama", 4, 2048, 2048, 32768, 0, 16, 2, 128, 0, 0, 0, 0, 0, 5632, 4, 0},
+    {"small-narrow", "llama", 4, 960, 2048, 32768, 0, 15, 5, 64, 0, 0, 0, 0, 0, 2560, 0, 0},
+    {"small-oss", "gpt_oss", 4, 2880, 2048, 131072, 0, 64, 8, 64, 0, 0, 0, 32, 4, 2880, 32, 128},
+    {"tiny", "qwen3_5_moe", 4, 256, 1024, 32768, 0, 4, 2, 64, 2, 4, 32, 8, 2, 128, 0, 0},
+    {"tiny-dense", "qwen3_5", 4, 256, 1024, 32768, 1, 6, 1, 64, 2, 6, 32, 0, 0, 384, 0, 0},
+    {"tiny-plain", "llama", 4, 256, 1024, 32768, 1, 6, 2, 64, 0, 0, 0, 0, 0, 384, 4, 0},
+    {"tiny-oss", "gpt_oss", 4, 256, 1024, 131072, 0, 4, 2, 64, 0, 0, 0, 8, 2, 128, 32, 5}};
 
 enum { PRESETS = sizeof presets / sizeof *presets };
 
@@ -80,6 +86,7 @@ static config_layer preset_layer(const preset *p, sublayer_shape *deltanet) {
     a->rope_scale = 1;
     a->gated = hybrid;
     a->normed = !strncmp(p->family, "qwen", 4);
+    a->biased = a->sinks = p->window > 0;
     d->key_heads = p->key_heads;
     d->value_heads = p->value_heads;
     d->key_dim = d->value_dim = p->delta_dim;
@@ -129,6 +136,7 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     if (!c->layer) return fail_memory(err);
     for (int i = 0; i <= c->layers; i++) {
         c->layer[i] = l;
+        if (i % 2 == 0 && i < c->layers) c->layer[i].mixer.of.attention.window = p->window;
         if (hybrid && i < c->layers && (i + 1) % 4) c->layer[i].mixer = deltanet;
     }
     return MOTE_OK;

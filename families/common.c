@@ -173,9 +173,10 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
     static const char *const v_scales[] = {"self_attn.v_proj.v_scale", "self_attn.v_scale", "self_attn.v_proj.output_scale"};
     const attention_shape *s = &w->shape;
-    bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, s->heads * attention_q_size(s), s->hidden);
-    bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, s->kv_heads * s->head_dim, s->hidden);
-    bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, s->kv_heads * s->head_dim, s->hidden);
+    const int queries = s->heads * attention_q_size(s), kv = s->kv_heads * s->head_dim;
+    bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, queries, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, kv, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, kv, s->hidden, DIVIDED_ROWS);
     if (s->normed) bind_norm(b, where, "self_attn.q_norm.weight", &w->q_norm, s->head_dim);
     if (s->normed) bind_norm(b, where, "self_attn.k_norm.weight", &w->k_norm, s->head_dim);
     bind_kv_scale(b, where, k_scales, 3, &w->k_scale);
@@ -183,21 +184,21 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     bind_unneeded(b, where, "self_attn.q_scale");              /* queries are not quantised */
     bind_unneeded(b, where, "self_attn.prob_scale");
     if (b->kind == MODULE_MTP) bind_as(b, MODULE_MTP, 0, 1);       /* from here on only read when the MTP layer drafts */
-    bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, s->hidden, s->heads * s->head_dim);
+    bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, s->hidden, s->heads * s->head_dim, DIVIDED_COLS);
     if (!s->biased) return;
-    bind_whole_bias(b, where, "self_attn.q_proj.bias", &w->q_proj);
-    bind_whole_bias(b, where, "self_attn.k_proj.bias", &w->k_proj);
-    bind_whole_bias(b, where, "self_attn.v_proj.bias", &w->v_proj);
-    bind_whole_bias(b, where, "self_attn.o_proj.bias", &w->o_proj);
+    bind_divided_bias(b, where, "self_attn.q_proj.bias", &w->q_proj, queries, DIVIDED_ROWS);
+    bind_divided_bias(b, where, "self_attn.k_proj.bias", &w->k_proj, kv, DIVIDED_ROWS);
+    bind_divided_bias(b, where, "self_attn.v_proj.bias", &w->v_proj, kv, DIVIDED_ROWS);
+    bind_divided_bias(b, where, "self_attn.o_proj.bias", &w->o_proj, s->hidden, DIVIDED_COLS);
 }
 
 /* A dense FFN. The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_MLP. */
 static void common_bind_mlp(binder *b, const char *where, mlp_weights *w) {
     const mlp_shape *s = &w->shape;
     if (b->kind != MODULE_MTP) bind_as(b, MODULE_MLP, 1, 1);
-    bind_matrix(b, where, "mlp.gate_proj.weight", &w->gate_proj, s->size, s->hidden);
-    bind_matrix(b, where, "mlp.up_proj.weight", &w->up_proj, s->size, s->hidden);
-    bind_matrix(b, where, "mlp.down_proj.weight", &w->down_proj, s->hidden, s->size);
+    bind_matrix(b, where, "mlp.gate_proj.weight", &w->gate_proj, s->size, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "mlp.up_proj.weight", &w->up_proj, s->size, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "mlp.down_proj.weight", &w->down_proj, s->hidden, s->size, DIVIDED_COLS);
 }
 
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
@@ -205,6 +206,8 @@ static void common_bind_experts_stacked(binder *b, const char *where, moe_weight
     const moe_shape *s = &w->shape;
     tensor_slice up = slice_all(2 * s->expert_size, s->hidden), down = slice_all(s->hidden, s->expert_size);
     up.entries = down.entries = s->experts;
+    slice_divide(b, &up, DIVIDED_ROWS);
+    slice_divide(b, &down, DIVIDED_COLS);
     for (int e = 0; e < s->experts && !b->code; e++) {
         up.entry = down.entry = e;
         up.runs = rows_of(&up, 1, 0, s->expert_size);
@@ -221,9 +224,9 @@ static void common_bind_experts_single(binder *b, const char *where, moe_weights
     for (int e = 0; e < s->experts && !b->code; e++) {
         char expert[192];
         snprintf(expert, sizeof expert, "%smlp.experts.%d.", where, e);
-        bind_matrix(b, expert, "gate_proj.weight", &w->gate_proj[e], s->expert_size, s->hidden);
-        bind_matrix(b, expert, "up_proj.weight", &w->up_proj[e], s->expert_size, s->hidden);
-        bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], s->hidden, s->expert_size);
+        bind_matrix(b, expert, "gate_proj.weight", &w->gate_proj[e], s->expert_size, s->hidden, DIVIDED_ROWS);
+        bind_matrix(b, expert, "up_proj.weight", &w->up_proj[e], s->expert_size, s->hidden, DIVIDED_ROWS);
+        bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], s->hidden, s->expert_size, DIVIDED_COLS);
     }
 }
 
@@ -265,11 +268,13 @@ static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     const config *c = &m->c;
     common_name_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
     common_name_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
+    b->elsewhere = !part_is_first(&m->part) && !(part_is_last(&m->part) && (c->tied || m->has_mtp));
     bind_as(b, MODULE_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
-    bind_kept(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, c->vocab, c->hidden);
+    bind_vocab(b, b->prefix, "embed_tokens.weight", &m->embed_tokens);
+    b->elsewhere = !part_is_last(&m->part);
     bind_as(b, MODULE_HEAD, 1, 1);
     if (c->tied) m->lm_head = m->embed_tokens;
-    else bind_kept(b, b->head_prefix, "lm_head.weight", &m->lm_head, c->vocab, c->hidden);
+    else bind_vocab(b, b->head_prefix, "lm_head.weight", &m->lm_head);
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
 }
@@ -282,6 +287,7 @@ static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
     const size_t items = b->items.size, arena = b->arena;
     if (b->code) return;
     b->err = &why;
+    b->elsewhere = !part_is_last(&m->part);
     bind(b);
     b->err = err;
     if (!b->code) return;

@@ -51,6 +51,8 @@ static void gpt_oss_bind_experts(binder *b, const char *where, moe_weights *w) {
     tensor_slice up = slice_all(2 * s->expert_size, s->hidden), down = slice_all(s->hidden, s->expert_size);
     up.entries = down.entries = s->experts;
     up.transposed = down.transposed = 1;
+    slice_divide(b, &up, DIVIDED_ROWS);
+    slice_divide(b, &down, DIVIDED_COLS);
     for (int e = 0; e < s->experts && !b->code; e++) {
         up.entry = down.entry = e;
         up.runs = rows_of(&up, s->expert_size, 0, 1);
@@ -69,7 +71,7 @@ static void gpt_oss_bind_layer(binder *b, int index, layer *l) {
     moe_weights *e = &l->ffn.w.moe;
     char where[128], all[192];
     plain_bind_layer(b, index, l, where, sizeof where);
-    bind_vector(b, where, "self_attn.sinks", &a->sinks, a->shape.heads);
+    bind_divided_vector(b, where, "self_attn.sinks", &a->sinks, a->shape.heads);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "mlp.router.weight", &e->router, e->shape.experts, e->shape.hidden);
     bind_whole_bias(b, where, "mlp.router.bias", &e->router);

@@ -33,9 +33,9 @@ static void mixtral_bind_layer(binder *b, int index, layer *l) {
     b->together = all;
     for (int i = 0; i < s->experts && !b->code; i++) {
         snprintf(expert, sizeof expert, "%sblock_sparse_moe.experts.%d.", where, i);
-        bind_matrix(b, expert, "w1.weight", &e->gate_proj[i], s->expert_size, s->hidden);
-        bind_matrix(b, expert, "w3.weight", &e->up_proj[i], s->expert_size, s->hidden);
-        bind_matrix(b, expert, "w2.weight", &e->down_proj[i], s->hidden, s->expert_size);
+        bind_matrix(b, expert, "w1.weight", &e->gate_proj[i], s->expert_size, s->hidden, DIVIDED_ROWS);
+        bind_matrix(b, expert, "w3.weight", &e->up_proj[i], s->expert_size, s->hidden, DIVIDED_ROWS);
+        bind_matrix(b, expert, "w2.weight", &e->down_proj[i], s->hidden, s->expert_size, DIVIDED_COLS);
     }
     b->together = NULL;
 }

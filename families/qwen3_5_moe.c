@@ -85,24 +85,37 @@ static void qwen3_5_moe_read(config_reader *r, config *c) {
 /* How a family keeps the four projections into DeltaNet. */
 typedef void in_proj_binder(binder *b, const char *where, deltanet_weights *w);
 
+/* DeltaNet's channels, q, k and v, by rows; of several ranks each has the channels of its heads. */
+static tensor_slice qwen_channels(const binder *b, const deltanet_shape *s, int cols) {
+    const int keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
+    const row_runs qkv = {.groups = 1, .group_rows = 2 * keys + values, .at = {0, keys, 2 * keys}, .rows = {keys, keys, values}, .first = 0};
+    tensor_slice channels = slice_all(2 * keys + values, cols);
+    slice_divide(b, &channels, DIVIDED_ROWS);
+    if (channels.ranks) channels.runs = qkv;
+    return channels;
+}
+
 static void qwen_bind_in_proj(binder *b, const char *where, deltanet_weights *w) {
     const deltanet_shape *s = &w->shape;
-    bind_matrix(b, where, "linear_attn.in_proj_qkv.weight", &w->in_proj_qkv, deltanet_channels(s), s->hidden);
-    bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, s->value_heads * s->value_dim, s->hidden);
-    bind_kept(b, where, "linear_attn.in_proj_b.weight", &w->in_proj_b, s->value_heads, s->hidden);
-    bind_kept(b, where, "linear_attn.in_proj_a.weight", &w->in_proj_a, s->value_heads, s->hidden);
+    const tensor_slice qkv = qwen_channels(b, s, s->hidden);
+    tensor_slice gates = slice_all(s->value_heads, s->hidden);
+    slice_divide(b, &gates, DIVIDED_ROWS);
+    bind_slice(b, where, "linear_attn.in_proj_qkv.weight", &qkv, 0, &w->in_proj_qkv);
+    bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, s->value_heads * s->value_dim, s->hidden, DIVIDED_ROWS);
+    bind_slice(b, where, "linear_attn.in_proj_b.weight", &gates, 1, &w->in_proj_b);
+    bind_slice(b, where, "linear_attn.in_proj_a.weight", &gates, 1, &w->in_proj_a);
 }
 
 static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w, in_proj_binder *bind_in_proj) {
     const deltanet_shape *s = &w->shape;
     int values = s->value_heads * s->value_dim;
-    const tensor_slice conv = slice_all(deltanet_channels(s), s->taps);
+    const tensor_slice conv = qwen_channels(b, s, s->taps);
     bind_as(b, MODULE_DELTANET, 1, 1);
     bind_in_proj(b, where, w);
-    bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, s->hidden, values);
+    bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, s->hidden, values, DIVIDED_COLS);
     bind_slice_vector(b, where, "linear_attn.conv1d.weight", &conv, &conv_part, &vector_source, &w->conv1d);
-    bind_vector(b, where, "linear_attn.A_log", &w->A_log, s->value_heads);
-    bind_vector(b, where, "linear_attn.dt_bias", &w->dt_bias, s->value_heads);
+    bind_divided_vector(b, where, "linear_attn.A_log", &w->A_log, s->value_heads);
+    bind_divided_vector(b, where, "linear_attn.dt_bias", &w->dt_bias, s->value_heads);
     bind_vector(b, where, "linear_attn.norm.weight", &w->norm, s->value_dim);
 }
 
@@ -115,9 +128,9 @@ static void qwen_bind_moe(binder *b, const char *where, moe_weights *w) {
     if (!mtp) bind_as(b, MODULE_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);
     common_bind_experts(b, where, w);
     if (!mtp) bind_as(b, MODULE_SHARED, 1, 1);
-    bind_matrix(b, where, "mlp.shared_expert.gate_proj.weight", &w->gate_proj[shared], s->shared_size, s->hidden);
-    bind_matrix(b, where, "mlp.shared_expert.up_proj.weight", &w->up_proj[shared], s->shared_size, s->hidden);
-    bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size);
+    bind_matrix(b, where, "mlp.shared_expert.gate_proj.weight", &w->gate_proj[shared], s->shared_size, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "mlp.shared_expert.up_proj.weight", &w->up_proj[shared], s->shared_size, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size, DIVIDED_COLS);
 }
 
 static void qwen_bind_ffn(binder *b, const char *where, sublayer *l) {
@@ -127,6 +140,7 @@ static void qwen_bind_ffn(binder *b, const char *where, sublayer *l) {
 
 static void qwen_bind_layer(binder *b, int index, layer *l, in_proj_binder *bind_in_proj) {
     char where[128];
+    bind_for_layer(b, index);
     snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
     common_bind_norms(b, where, l, bind_zero_centered);
     bind_as(b, MODULE_ATTENTION, 1, 1);
@@ -152,8 +166,8 @@ static void qwen_bind_mtp(binder *b) {
 /* The model, layers allocated; without its MTP layer if the checkpoint has none. */
 static void qwen_bind(binder *b, in_proj_binder *bind_in_proj) {
     mote_model *m = b->m;
-    common_bind_ends(b, bind_zero_centered);
     m->has_mtp = bind_has(b, "mtp.", "fc.weight");
+    common_bind_ends(b, bind_zero_centered);
     for (int i = 0; i < m->c.layers && !b->code; i++) qwen_bind_layer(b, i, &m->layers[i], bind_in_proj);
     if (m->has_mtp) common_bind_mtp(b, qwen_bind_mtp);
 }

@@ -62,6 +62,7 @@ static void qwen3_moe_read(config_reader *r, config *c) {
 
 /* The attention of layer `index`, and both norms; where: what all names of the layer begin with. */
 static void plain_bind_layer(binder *b, int index, layer *l, char *where, size_t size) {
+    bind_for_layer(b, index);
     snprintf(where, size, "%slayers.%d.", b->prefix, index);
     common_bind_norms(b, where, l, bind_vector);
     bind_as(b, MODULE_ATTENTION, 1, 1);

@@ -30,6 +30,8 @@ static void qwen3_next_bind_in_proj(binder *b, const char *where, deltanet_weigh
     const int heads = s->value_heads / s->key_heads, key = s->key_dim, values = heads * s->value_dim, group = 2 * key + 2 * values;
     const row_runs qkv = {.groups = s->key_heads, .group_rows = group, .at = {0, key, 2 * key}, .rows = {key, key, values}, .first = 0};
     tensor_slice qkvz = slice_all(s->key_heads * group, s->hidden), ba = slice_all(s->key_heads * 2 * heads, s->hidden);
+    slice_divide(b, &qkvz, DIVIDED_ROWS);
+    slice_divide(b, &ba, DIVIDED_ROWS);
     qkvz.runs = qkv;
     bind_slice(b, where, qkvz_name, &qkvz, 0, &w->in_proj_qkv);
     qkvz.runs = rows_of(&qkvz, s->key_heads, 2 * key + values, values);

@@ -101,16 +101,17 @@ static int layer_log(const layer *of, const layer_state *state, state_piece *to)
 static token_rows residual_read(const token_rows *all, const sublayer *l) {
     token_rows rows = *all;
     rms_norm(rows.u, rows.x, l->norm, rows.T, rows.hidden, rows.eps);
-    rows.out = l->residual.normed_after ? rows.y : rows.x;
-    if (l->residual.normed_after) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
+    rows.out = l->residual.normed_after || rows.ranks ? rows.y : rows.x;
+    if (rows.out == rows.y) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
     return rows;
 }
 
-/* What it gave becomes part of the residual. */
+/* What it gave becomes part of the residual: the only place where ranks meet in a layer. */
 static void residual_write(const token_rows *rows, const sublayer *l) {
     const size_t n = (size_t)rows->T * (size_t)rows->hidden;
+    if (rows->ranks) exchange_sum(rows->ranks, rows->y, n, rows->shares);
     if (l->residual.normed_after) rms_norm(rows->y, rows->y, l->norm_after, rows->T, rows->hidden, rows->eps);
-    for (size_t i = 0; l->residual.normed_after && i < n; i++) rows->x[i] += rows->y[i];
+    for (size_t i = 0; rows->out == rows->y && i < n; i++) rows->x[i] += rows->y[i];
     for (size_t i = 0; l->residual.scaled && i < n; i++) rows->x[i] *= *l->scale;
 }
 

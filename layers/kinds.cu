@@ -1,38 +1,86 @@
 /* layers/kinds.cu: the kinds of layers on a GPU: layers/kinds.c says what a kind defines for this. */
 
 #define X(NAME, name) name##_gpu name;
-typedef struct layer_gpus { LAYER_KINDS(X) } layer_gpus;
+typedef struct layer_gpus {
+    LAYER_KINDS(X)
+    float *output;               /* [rows][hidden] a sublayer's output that is not added to x as it is; NULL: all are */
+} layer_gpus;
 #undef X
 
 /* Scratch of a step's kernels in GPU memory for the largest layer of each kind, each kind's apart: a kernel may store before its
    predecessor is complete. */
-static void layer_layout_gpu(layout *l, const layer_shapes *largest, const capacity *r, const gpu_queue *q, layer_gpus *to) {
+static void layer_layout_gpu(layout *l, const layer_shapes *largest, int hidden, const capacity *r, const gpu_queue *q, layer_gpus *to) {
 #define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) name##_layout_gpu(l, &largest->name, r, q, &to->name);
     LAYER_KINDS(X)
 #undef X
+    const int stores = largest->residual.normed_after || largest->residual.scaled;
+    to->output = stores ? layout_alloc(l, (size_t)q->rows * (size_t)hidden) : NULL;
+}
+
+/* What the walk makes of a sublayer's output y, row by row: x = (x + rms(y) norm) scale. norm NULL: of y as it is; y NULL: without the sum;
+   scale NULL: without the factor. The tag is a step's. */
+typedef struct gpu_residual {
+    handoff link;
+    float *x;                    /* [T][cols] */
+    const float *y, *norm, *scale;                           /* [T][cols], [cols], [1] */
+    int cols;
+    float eps;
+} gpu_residual;
+
+/* add_output, and the same of a prompt's rows; block t has row t. It stores x when it has waited and loaded all of y, as what polls x relies on. */
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_add_output(const __grid_constant__ gpu_residual p) {
+    __shared__ float shared[GPU_WARPS];
+    const size_t row = (size_t)blockIdx.x * p.cols;
+    float squares = 0, factor = 1;
+    pdl_launch_dependents();
+    pdl_wait();
+    for (int i = threadIdx.x; p.norm && i < p.cols; i += GPU_THREADS) squares = fmaf(__ldcg(p.y + row + i), __ldcg(p.y + row + i), squares);
+    if (p.norm) factor = rms_factor_divided(block_sum(squares, shared), p.cols, p.eps);
+    for (int i = threadIdx.x; i < p.cols; i += GPU_THREADS) {
+        float sum = __ldcg(p.x + row + i);
+        if (p.y) sum += p.norm ? __ldcg(p.y + row + i) * factor * __ldg(p.norm + i) : __ldcg(p.y + row + i);
+        store_tagged(p.x + row + i, p.scale ? sum * __ldg(p.scale) : sum, p.link.publish);
+    }
+}
+
+/* The rows that a sublayer's kernels are given; what they record until residual_record goes where its output does. */
+static gpu_rows residual_rows(const gpu_rows *all, const sublayer *l, const layer_gpus *g) {
+    gpu_rows of = *all;
+    of.q->stores_output = l->residual.normed_after || l->residual.scaled;
+    of.norm = l->norm;
+    of.to = of.q->stores_output ? g->output : of.x;
+    return of;
+}
+
+/* Records what the walk does with the output. */
+static void residual_record(const gpu_rows *rows, const sublayer *l) {
+    const gpu_residual p = {.link = {}, .x = rows->x, .y = rows->to, .norm = l->residual.normed_after ? l->norm_after : NULL,
+                            .scale = l->residual.scaled ? l->scale : NULL, .cols = rows->hidden, .eps = rows->eps};
+    rows->q->stores_output = 0;
+    if (rows->to != rows->x && !rows->state_only) gpu_record(rows->q, KERNEL_ADD_OUTPUT, "", gpu_add_output, rows->T, 1, 0, &p);
 }
 
 /* Records the kernels of a layer; with rows->state_only only those that its mixer's state needs. state: of the slot
    that is captured; grown: where it would lie in one with KV_GRANULE more tokens of context. */
 static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus *g, const layer_state *state,
                          const layer_state *grown) {
-    gpu_rows of = *rows;
-    of.norm = l->mixer.norm;
-    of.to = of.x;
+    gpu_rows of = residual_rows(rows, &l->mixer, g);
     switch (l->mixer.kind) {
 #define X(NAME, name) case LAYER_##NAME: name##_record(&of, &l->mixer.w.name, &g->name, &state->name, &grown->name); break;
         MIXERS(X)
 #undef X
         default: break;
     }
+    residual_record(&of, &l->mixer);
     if (rows->state_only) return;
-    of.norm = l->ffn.norm;
+    of = residual_rows(rows, &l->ffn, g);
     switch (l->ffn.kind) {
 #define X(NAME, name) case LAYER_##NAME: name##_record(&of, &l->ffn.w.name, &g->name); break;
         FFNS(X)
 #undef X
         default: break;
     }
+    residual_record(&of, &l->ffn);
 }
 
 /* A block of more than STEP_ROWS rows has been accepted, and a step follows: the layer's log of it becomes shorter by as many. */
@@ -91,8 +139,11 @@ static prefill_rows prefill_read(const prefill_rows *all, const sublayer *l) {
 
 static cudaError_t prefill_write(const prefill_rows *r, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), last = stages & ~(stages >> 1);
-    const float *norm = l->residual.normed_after ? l->norm_after : NULL, *scale = l->residual.scaled ? l->scale : NULL;
-    return r->stages & last && (norm || scale) ? prefill_add_normed(r, norm, scale) : cudaSuccess;
+    const gpu_residual p = {.link = {}, .x = r->x, .y = l->residual.normed_after ? r->y : NULL,
+                            .norm = l->residual.normed_after ? l->norm_after : NULL, .scale = l->residual.scaled ? l->scale : NULL,
+                            .cols = r->hidden, .eps = r->eps};
+    if (r->stages & last && (l->residual.normed_after || l->residual.scaled)) gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);
+    return cudaGetLastError();
 }
 
 static cudaError_t mixer_run_prefill(const prefill_rows *all, const sublayer *l, const layer_gpus *g, const layer_state *state) {

@@ -20,8 +20,10 @@ typedef struct token_rows {
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     int hidden;
     float eps;                   /* of norms */
-    float *x, *y;                /* [T][hidden] the walk's: the residual; outputs before they are added to it, if a model has norms after */
+    float *x, *y;                /* [T][hidden] the walk's: the residual; outputs before they are added to it, if norms or other ranks come between */
     float *u, *out;              /* [T][hidden] a sublayer's: what it is given; to which it adds its output */
+    peer *ranks;                 /* of which this is one: outputs are shares of a sum; NULL: there is no other */
+    float *shares;               /* [ranks][T][hidden] of all */
 } token_rows;
 
 /* The capacity of a session. */

@@ -4,7 +4,8 @@
 
      X(type, name, widen, feature, report)
        type      int or float
-       widen     how the shape that scratch is laid out for, the largest of all layers, has it: MAX, or NONE: scratch does not depend on it
+       widen     how the shape that scratch is laid out for, the largest of all layers, has it: MAX, or NONE: scratch does not depend on it;
+                 RANK: as MAX, and the ranks of a layer divide it among them
        feature   what a field asks of an executor: SET(feature) if it is not 0, ZERO(feature) if it is; NONE: a number that every one takes
        report    its name in mote_info; "": it is not told
 
@@ -17,16 +18,16 @@
     /* name            CPU step prefill  "layer 3: ... are not supported on a GPU" */                                                 \
     X(OUTPUT_GATE,      1,  1,  1,       "output gates of attention")                                                                \
     X(QK_NORM,          1,  1,  1,       "norms of queries and keys")                                                                \
-    X(WINDOW,           1,  0,  0,       "sliding windows")                                                                          \
-    X(SINKS,            1,  0,  0,       "attention sinks")                                                                          \
-    X(LIMIT,            1,  0,  0,       "clamped activations")                                                                      \
-    X(ALPHA,            1,  0,  0,       "activations with an alpha")                                                                \
-    X(BIAS,             1,  0,  0,       "biases")                                                                                   \
+    X(WINDOW,           1,  1,  1,       "sliding windows")                                                                          \
+    X(SINKS,            1,  1,  1,       "attention sinks")                                                                          \
+    X(LIMIT,            1,  1,  1,       "clamped activations")                                                                      \
+    X(ALPHA,            1,  1,  1,       "activations with an alpha")                                                                \
+    X(BIAS,             1,  1,  1,       "biases")                                                                                   \
     X(NO_ROPE,          1,  1,  1,       "queries and keys that are not rotated")                                                    \
     X(SHARED_EXPERT,    1,  1,  1,       "shared experts")                                                                           \
     X(WEIGHTS_OF_ALL,   1,  1,  1,       "router weights that are shares of all experts")                                            \
-    X(NORM_AFTER,       1,  0,  1,       "norms after mixers and FFNs")                                                              \
-    X(RESIDUAL_SCALE,   1,  0,  1,       "scaled residuals")                                                                         \
+    X(NORM_AFTER,       1,  1,  1,       "norms after mixers and FFNs")                                                              \
+    X(RESIDUAL_SCALE,   1,  1,  1,       "scaled residuals")                                                                         \
     X(UNLIKE_EXPERTS,   1,  0,  0,       "experts of different dtypes")                                                              \
     X(UNLIKE_GATE_UP,   1,  0,  0,       "a gate_proj and an up_proj of different dtypes")
 
@@ -67,7 +68,7 @@ static const feature_set executor_features[EXECUTOR_KINDS] = {
 #undef X
 };
 
-enum widening { WIDEN_NONE, WIDEN_MAX };
+enum widening { WIDEN_NONE, WIDEN_MAX, WIDEN_RANK };
 
 /* A field of a shape. All are of four bytes, field i at byte 4 i. */
 typedef struct shape_field {
@@ -111,6 +112,23 @@ static void shape_widen(void *largest, const void *shape, const shape_field *fie
     for (int i = 0; i < count; i++)
         if (fields[i].widen == WIDEN_NONE || shape_value(shape, fields, i) > shape_value(largest, fields, i))
             memcpy((char *)largest + 4 * i, (const char *)shape + 4 * i, 4);
+}
+
+/* The first field that so many ranks cannot divide; NULL: there is none. *value: its number. */
+static const char *shape_indivisible(const void *shape, const shape_field *fields, int count, int ranks, int *value) {
+    for (int i = 0; i < count; i++) {
+        *value = (int)shape_value(shape, fields, i);
+        if (fields[i].widen == WIDEN_RANK && *value % ranks) return fields[i].name;
+    }
+    return NULL;
+}
+
+/* Makes it the shape of one of so many ranks. */
+static void shape_divide(void *shape, const shape_field *fields, int count, int ranks) {
+    for (int i = 0; i < count; i++) {
+        const int32_t share = (int32_t)shape_value(shape, fields, i) / ranks;
+        if (fields[i].widen == WIDEN_RANK) memcpy((char *)shape + 4 * i, &share, sizeof share);
+    }
 }
 
 /* What the fields of a shape ask for. */

@@ -40,7 +40,7 @@ static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
    after that x = x scale. */
 #define RESIDUAL_FIELDS(X)                                                                                                           \
     X(int, normed_after, MAX,  SET(NORM_AFTER),     "")                                                                              \
-    X(int, scaled,       NONE, SET(RESIDUAL_SCALE), "")
+    X(int, scaled,       MAX,  SET(RESIDUAL_SCALE), "")
 SHAPE(RESIDUAL, residual)
 
 #define X(NAME, name) name##_shape name;
@@ -112,6 +112,16 @@ static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
     largest->kinds |= 1u << l->kind;
     shape_widen(largest_of(largest, l->kind), &l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
     shape_widen(&largest->residual, &l->residual, residual_fields, RESIDUAL_FIELD_COUNT);
+}
+
+/* The first number of a sublayer that so many ranks cannot divide; NULL: there is none. */
+static const char *sublayer_indivisible(const sublayer *l, int ranks, int *value) {
+    return shape_indivisible(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count, ranks, value);
+}
+
+/* Gives a sublayer, whose tensors are a rank's share, the shape of that. */
+static void sublayer_divide(sublayer *l, int ranks) {
+    shape_divide(&l->w, layer_fields[l->kind].row, layer_fields[l->kind].count, ranks);
 }
 
 /* What a sublayer asks of an executor. */

@@ -22,6 +22,9 @@ static const char *const module_names[MODULE_KINDS] = {
 struct mote_model {
     int holders;                               /* who has not closed it: the application, and each session (atomic) */
     config c;
+    model_part part;                           /* of the program: all of it, or what a member of a group has */
+    struct mote_model **members;               /* [ranges][ranks] the models of a group's members, which have the weights; NULL: it has them */
+    int member_count;
     const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
     int gpu_sms, gpu_cc;                       /* its SMs, and 90 for compute capability 9.0 */
@@ -71,4 +74,8 @@ struct mote_model {
 /* Layer i, or, of number c.layers, the MTP layer. */
 static layer *model_layer(mote_model *m, int i) {
     return i < m->c.layers ? &m->layers[i] : &m->mtp;
+}
+
+static int model_has_weights(const mote_model *m) {
+    return m->arena || m->members;
 }

@@ -12,6 +12,7 @@ static mote_model *model_new(const char *name, int idle, const mote_callbacks *c
         return NULL;
     }
     m->holders = 1;
+    m->part = part_of(0, 1, 0, 1);
     m->draft_rows = DRAFT_ROWS;
     m->info.device = m->device;
     m->info.begin_token = m->info.end_token = -1;
@@ -126,25 +127,27 @@ static int32_t turn_end_of(const mote_model *m) {
     return marks ? tokenizer_find(m->text, marks->turn_end) : -1;
 }
 
-int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
-    mote_options o;
-    mote_error failure;
-    int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
-    if (code) return code;
-    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.draft_rows < 0 ||
-        o.quantize < MOTE_QUANTIZE_OFF || o.quantize > MOTE_QUANTIZE_FP8)
-        return fail(error, MOTE_EINVAL, "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., "
-                                        "draft_rows of 0 or more, quantize of MOTE_QUANTIZE_...");
-    if (!error) error = &failure;
-    mote_model *m = model_new(o.device, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
+/* What mote_open checks before it looks at the folder. */
+static int open_check(const char *name, const char *dir, const mote_options *o, mote_model **model, mote_error *err) {
+    if (dir && model && o->parts >= MOTE_EVERYTHING && o->parts <= MOTE_DESCRIPTION && o->draft_rows >= 0 &&
+        o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_FP8)
+        return MOTE_OK;
+    return fail(err, MOTE_EINVAL, "%s: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., draft_rows of 0 or more, "
+                                  "quantize of MOTE_QUANTIZE_...", name);
+}
+
+/* A part of the model in a folder, with the options that open_check has seen. load: with its weights; without them it is only described. */
+static int model_open(const char *dir, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *error) {
+    mote_model *m = model_new(o->device, o->parts == MOTE_TEXT_ONLY, &o->callbacks, error);
     if (!m) return error->code;
-    if (o.draft_rows) m->draft_rows = o.draft_rows;
-    m->quantize = o.quantize;
-    code = generation_read(m, dir, &o.callbacks, error);
+    if (o->draft_rows) m->draft_rows = o->draft_rows;
+    m->quantize = o->quantize;
+    m->part = *part;
+    int code = generation_read(m, dir, &o->callbacks, error);
     if (!code) pooling_read(m, dir);
-    if (!code && o.parts != MOTE_WEIGHTS_ONLY) code = model_open_text(m, dir, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
+    if (!code && o->parts != MOTE_WEIGHTS_ONLY) code = model_open_text(m, dir, o->parts == MOTE_TEXT_ONLY, &o->callbacks, error);
     if (!code) code = model_ends(m, dir, turn_end_of(m), error);
-    if (!code && o.parts != MOTE_TEXT_ONLY) code = model_open_weights(m, dir, o.parts != MOTE_DESCRIPTION, &o.callbacks, error);
+    if (!code && o->parts != MOTE_TEXT_ONLY) code = model_open_weights(m, dir, load, &o->callbacks, error);
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
                     dir, tokenizer_vocab(m->text) - 1, m->c.vocab);
@@ -154,6 +157,15 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     }
     *model = m;
     return MOTE_OK;
+}
+
+int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
+    const model_part whole = part_of(0, 1, 0, 1);
+    mote_options o;
+    mote_error failure;
+    int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
+    if (!code) code = open_check("mote_open", dir, &o, model, error);
+    return code ? code : model_open(dir, &o, &whole, o.parts != MOTE_DESCRIPTION, model, error ? error : &failure);
 }
 
 static void vocabulary_free(struct vocabulary *v);

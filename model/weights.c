@@ -10,7 +10,7 @@ static void bind_draft_head(binder *b) {
     matrix *w = &m->draft_head;
     if (b->code) return;
     *w = m->lm_head;
-    if (w->rows > m->draft_rows) w->rows = m->draft_rows;
+    w->rows = max_int(0, min_int(w->rows, m->draft_rows - part_vocab(&m->part, m->c.vocab).first));
     m->draft_at = b->arena;
     if (!m->memory->packs || formats[w->format]->components[CODES].bits <= 8) return;
     w->format = FORMAT_FP8_BLOCK;
@@ -122,10 +122,28 @@ static void weights_free(mote_model *m) {
     free(m->frequencies);
 }
 
+/* Refuses what the ranks of a part cannot divide. The MTP layer is of the last range. */
+static int check_ranks(const mote_model *m, const char *dir, mote_error *err) {
+    const int ranks = m->part.ranks;
+    char where[32];
+    int value = m->c.vocab;
+    const vocab_share last = part_vocab(&m->part, value);
+    const char *name = last.most * (ranks - 1) >= value ? "vocab" : NULL;
+    layer_text(m, -1, where, sizeof where);
+    for (int i = 0; i < m->c.layers + m->c.mtp_layers && !name; i++) {
+        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        name = sublayer_indivisible(&l->mixer, ranks, &value);
+        if (!name) name = sublayer_indivisible(&l->ffn, ranks, &value);
+        if (name) layer_text(m, i, where, sizeof where);
+    }
+    return name ? fail(err, MOTE_EUNSUPPORTED, "%s: %s%s = %d cannot be divided by %d ranks", dir, where, name, value, ranks) : MOTE_OK;
+}
+
 /* The layers as config.json has them, without tensors, each expert's matrices at their place. */
 static void begin_layers(binder *b) {
     mote_model *m = b->m;
     size_t experts = 0;
+    part_cut(&m->part, m->c.layers);
     m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
     for (int i = 0; i <= m->c.layers && m->layers; i++) {
         sublayer_begin(&model_layer(m, i)->mixer, &m->c.layer[i].mixer);
@@ -148,9 +166,14 @@ static void begin_layers(binder *b) {
 static void bind_model(binder *b, const mote_callbacks *callbacks) {
     mote_model *m = b->m;
     begin_layers(b);
+    if (!b->code) b->code = check_ranks(m, b->files->dir, b->err);
     if (!b->code) family_bind(b, callbacks);
+    m->has_mtp &= part_is_last(&m->part);
     for (int i = 0; i < m->c.layers + m->has_mtp && !b->code; i++) {
-        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        layer *l = model_layer(m, i);
+        if (i < m->c.layers && !part_has(&m->part, i)) continue;
+        sublayer_divide(&l->mixer, m->part.ranks);
+        sublayer_divide(&l->ffn, m->part.ranks);
         sublayer_widen(&m->largest, &l->mixer);
         sublayer_widen(&m->largest, &l->ffn);
     }

@@ -23,9 +23,11 @@ typedef struct scratch {
     float *head_in, **head_out;                             /* [chunk][hidden] in mtp_in's place: rows of which logits are wanted;
                                                                [chunk] where these go */
     float *draft_logits;                                    /* [rows of a pass][draft rows] */
-    int32_t *drafted;                                       /* [rows of a pass] their best, */
+    struct draft_choice *choice;                            /* [ranks][rows of a pass] the best of these, */
+    int32_t *drafted;                                       /* [rows of a pass] of all ranks, */
     float *sure;                                            /* [rows of a pass] and its probability among the draft rows */
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
+    float *share, *shares;                                  /* of several ranks: what one of them gives the others, [ranks] what all give */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
 } scratch;
 
@@ -52,6 +54,8 @@ typedef struct slot {
     int logits_in_block;         /* block_logits has those of all rows of the block */
     int last_row;                /* of the block's rows: the last token's */
     struct gpu_slot *gpu;        /* NULL: on the CPU */
+    struct slot *parts;          /* of a group's runner: this session's slots on its members' [members]; else NULL */
+    struct slot *front;          /* of a member's: the session's own, which has the logits; else NULL */
     struct slot *next;           /* of the open slots of the runner; this and what follows is run/meeting.c's */
     int answers;                 /* an answer is being generated: it will be back */
     int waits;                   /* it has a request that is not done */
@@ -184,6 +188,8 @@ struct mote_runner {
     pool *threads;               /* on the CPU */
     scratch s;                   /* the same */
     struct gpu_runner *gpu;
+    struct runner_group *group;  /* whose members compute: run/group.c; NULL: it computes itself */
+    peer *me;                    /* which member of a group it is; NULL: none, it has all of the program */
 };
 
 static const executor *executor_of(const mote_model *m);
@@ -225,11 +231,12 @@ static int block_refused(const slot *s, const block *b, int prompt, mote_error *
     return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU, in prompts alone");
 }
 
-/* Lays out the states of those layers that are rolled back in one way. state: NULL: only counts. */
+/* Lays out the states of those of the part's layers that are rolled back in one way. state: NULL: only counts. */
 static void layout_states(layout *l, const mote_model *m, const capacity *r, enum rollback rollback, int mtp, layer_state *state) {
     layer_state unused;
-    for (int i = 0; i < m->c.layers + mtp; i++) {
+    for (int i = m->part.first; i < m->c.layers + mtp; i++) {
         const layer *of = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        if (i < m->c.layers && !part_has(&m->part, i)) continue;
         if (layer_rollback(of->mixer.kind) == rollback) layer_layout_state(of, l, r, state ? &state[i] : &unused);
     }
 }
@@ -237,6 +244,11 @@ static void layout_states(layout *l, const mote_model *m, const capacity *r, enu
 /* The slot's buffers that the host can use. */
 static void layout_host(layout *l, slot *s) {
     const size_t vocab = (size_t)s->m->c.vocab;
+    if (s->front) {
+        s->logits = s->front->logits;
+        s->block_logits = s->front->block_logits;
+        return;
+    }
     s->logits = layout_alloc(l, vocab);
     s->block_logits = s->verifies ? layout_alloc(l, MOTE_ROWS_MAX * vocab) : NULL;
 }

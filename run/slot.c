@@ -74,6 +74,13 @@ static float *slot_final_row(const slot *s, int accepted) {
     return accepted ? s->hidden + (size_t)(accepted - 1) * (size_t)s->m->c.hidden : s->last_hidden;
 }
 
+/* A block has been computed, and the logits that it wanted are there. */
+static void slot_computed(slot *s, const block *b) {
+    s->last_row = b->T - 1;
+    s->logits_here = 1;
+    s->logits_in_block = b->logits && b->logits == s->block_logits;
+}
+
 /* The block's first `rows` rows are those that count. */
 static void slot_keep(slot *s, int rows) {
     const size_t vocab = (size_t)s->m->c.vocab;

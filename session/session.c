@@ -261,7 +261,7 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
     mote_session_options given;
     if (!model || !session)
         return fail(error, MOTE_EINVAL, "mote_session_open: needs a model and a place for the session");
-    if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
+    if (!model_has_weights(model)) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
     int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
     return code ? code : session_open(model, &given, session, error);
 }
@@ -270,7 +270,7 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
 int mote_runner_open(const mote_model *model, const mote_session_options *options, mote_runner **runner, mote_error *error) {
     mote_session_options given, o;
     if (!model || !runner) return fail(error, MOTE_EINVAL, "mote_runner_open: needs a model and a place for the runner");
-    if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
+    if (!model_has_weights(model)) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
     int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
     if (!code && given.runner) code = fail(error, MOTE_EINVAL, "mote_runner_open: a runner for a runner");
     if (!code) code = session_options(model, &given, &o, error);

@@ -352,8 +352,8 @@ def check_excerpts(text):
     return wrong
 
 
-def exercise(mote_folder, body):
-    """Makes the changes of a block: lines with - become those with +"""
+def change(mote_folder, body):
+    """Of a block of changes: the file, its text, the lines with -, which must stand there once, and those with +"""
     head, *lines = body.splitlines()
     path = os.path.join(mote_folder, head.split(",")[0])
     with open(path, encoding="utf-8") as file:
@@ -361,6 +361,12 @@ def exercise(mote_folder, body):
     old = "".join(line[1:] + "\n" for line in lines if line[0] in " -")
     new = "".join(line[1:] + "\n" for line in lines if line[0] in " +")
     assert source.count(old) == 1, f"{path}: not there once:\n{old}"
+    return path, source, old, new
+
+
+def exercise(mote_folder, body):
+    """Makes the changes of a block"""
+    path, source, old, new = change(mote_folder, body)
     with open(path, "w", encoding="utf-8") as file:
         file.write(source.replace(old, new))
     return path, source
@@ -433,6 +439,9 @@ def main():
     numbers(t, d)
     with open(TEXT, encoding="utf-8") as file:
         text = file.read()
+    for language, body in blocks(text):
+        if language == "diff":
+            change(ROOT, body)
     return 1 if check_excerpts(text) + check_names(text) else 0
 
 

@@ -11,6 +11,8 @@
        m = max s[p]    l = sum exp(s[p] - m)       computed with exp2: log2(e) is folded into q
        o = sum exp(s[p] - m) v[p] / l * sigmoid(gate)
 
+   A head's sink is a score more, which has no value: in split 0 m and l begin with it.
+
    Grid (kv head, split), 256 threads a block. The positions are dealt in chunks of 64: chunk c of a kv head belongs to
    split c % splits. A block serves all query rows of its kv head; attend_fast thus reads each KV row once. The block
    appends the new KV rows that fall into its chunks, and computes a partial for each query row: m, l and the undivided o
@@ -18,6 +20,11 @@
 
    Why a row's bits do not depend on the rows beside it: which positions form a partial depends on the position alone, and a
    position that the row does not see has weight 0 and changes neither m nor l nor o.
+
+   A window is the last `window` positions up to the row's own. A block begins with its first chunk of those that row 0 sees a part of, so that
+   a step costs no more than the window. A later row sees none of a chunk, or of a split, that begins before its own window: m stays -inf, and
+   l and o 0, with which a partial joins others without a trace. So that few blocks are without work, a layer with a window has as many splits as
+   that has chunks (attend_splits), in whole clusters: a number that is the layer's, as are its partials.
 
    What may be read before pdl_wait: step_parameters, and cached KV rows, those before the position of row 0. They were written
    before this graph was launched or, in a cycle of speculation, before its latest gpu_accept or sample_token. Neither of these
@@ -29,17 +36,15 @@
    that waits for rope_attend still knows that everything before rope_attend is complete. Returning early frees the SM for
    the successor's blocks. */
 
-enum {
-    ATTEND_CHUNK = 64,           /* positions */
-    ATTEND_CLUSTER = 8,          /* blocks of a thread block cluster: neighbouring splits; also slices of a head */
-    ATTEND_DIM = 256             /* head_dim of the fast kernels with gates and norms */
-};
+enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels with gates and norms */
 
 typedef struct attention_gpu {
     handoff link;
     int q_per_kv;                /* query heads of a kv head */
     attention_shape shape;
     const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
+    const float *sinks;          /* [heads]; NULL: none */
+    int window;                  /* attend_window */
     const step_parameters *step;
     int sequences, one_each;     /* of a pass, see attend_sequence; 0: one. one_each: of one row each */
     int appends;                 /* it only appends k and v, and never releases: see gpu_append */

@@ -54,8 +54,8 @@ __device__ __forceinline__ void attend_append(const attention_gpu *p, const atte
 template <bool FP8>
 __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, int kv_last, const float *q,
                                              float *weights, float *o, float *m, float *l) {
-    int d = p->shape.head_dim, lane = threadIdx.x % 32, first = chunk * ATTEND_CHUNK;
-    int count = min(kv_last + 1 - first, (int)ATTEND_CHUNK);
+    int d = p->shape.head_dim, lane = threadIdx.x % 32, first = max(chunk * ATTEND_CHUNK, attend_window_first(kv_last, p->window));
+    int count = min(kv_last + 1, (chunk + 1) * ATTEND_CHUNK) - first;
     size_t stride = (size_t)p->shape.kv_heads * d, from = (size_t)first * stride + (size_t)blockIdx.x * d;
     const char *k = attend_cache(p, false), *v = attend_cache(p, true);
     for (int j = threadIdx.x / 32; j < count; j += GPU_WARPS) {
@@ -128,7 +128,8 @@ template <bool FP8, bool EACH> __global__ void __launch_bounds__(GPU_THREADS, 2)
     if (p.kv_only) return;
     for (int row = 0; row < rows; row++) {
         int t = row / q_per_kv, kv_last = min(s.first + t, s.end - 1);
-        float m = -INFINITY, l = 0;
+        const bool sinks = p.sinks && partial == 0;
+        float m = attend_first_top(sinks ? p.sinks : NULL, (int)blockIdx.x * q_per_kv + row % q_per_kv), l = sinks;
         size_t head = (size_t)t * p.shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
         if (threadIdx.x < 32) attend_head(&p, p.qg + head * attention_q_size(&p.shape), p.q_norm, cs + t * p.shape.rotary_dim, q);
         __syncthreads();
@@ -137,7 +138,8 @@ template <bool FP8, bool EACH> __global__ void __launch_bounds__(GPU_THREADS, 2)
             o[i] = 0;
         }
         __syncthreads();
-        for (int chunk = partial; chunk * ATTEND_CHUNK <= kv_last; chunk += p.splits)
+        const int from = attend_window_first(kv_last, p.window) / ATTEND_CHUNK;
+        for (int chunk = attend_own_chunk(from, partial, p.splits); chunk * ATTEND_CHUNK <= kv_last; chunk += p.splits)
             attend_chunk<FP8>(&p, chunk, kv_last, q, weights, o, &m, &l);
         for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
             if (partials == 1) attend_finish_any(&p, row, i, l, o[i]);

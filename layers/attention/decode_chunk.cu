@@ -267,6 +267,24 @@ template <int ROWS, int DIM> struct attend_state {
     float o[TILES][DIM / 64][4];                             /* C fragments; [n] of 4: warp's dimensions 8i+n, 8i+4+n */
 };
 
+/* The state before the first chunk: in split 0 that of the heads' sinks. */
+template <bool FP8, int ROWS, int DIM>
+__device__ __forceinline__ void attend_begin(const attention_gpu *p, attend_state<ROWS, DIM> *state) {
+    const float *sinks = blockIdx.y == 0 ? p->sinks : NULL;
+    const int lane = threadIdx.x % 32;
+    memset(state, 0, sizeof *state);
+#pragma unroll
+    for (int k = 0; k < attend_sizes<ROWS>::TOP_ROWS / 32; k++) {
+        const int row = k * 32 + lane, of = row - attend_token(p, row) * p->q_per_kv;
+        state->m[k] = attend_first_top(sinks, min((int)blockIdx.x * p->q_per_kv + of, p->shape.heads - 1));
+    }
+#pragma unroll
+    for (int tile = 0; tile < attend_sizes<ROWS>::TILES; tile++)
+#pragma unroll
+        for (int half = 0; half < attend_sizes<ROWS>::HALVES; half++)        /* of a row's lanes one */
+            state->l[tile][half] = sinks && threadIdx.x < 32 && lane % 4 == 0 ? attend_unit(FP8) : 0;
+}
+
 /* c[tile] += q . k for the warp's 8 positions. */
 template <bool FP8, int ROWS, int DIM>
 __device__ __forceinline__ void attend_scores(const attend_shared<FP8, ROWS, DIM> *sh, const attend_rows<FP8, DIM> *r, int tiles,
@@ -326,7 +344,8 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS, DIM
 /* Masks the positions that a row does not see; top[row][warp] = the row's largest score over the warp's positions, in which
    the keys' scale is. */
 template <bool FP8, int ROWS, int DIM>
-__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS, DIM> *sh, int chunk, int tiles, float k_scale, float (*c)[4]) {
+__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS, DIM> *sh, int chunk, int window, int tiles, float k_scale,
+                                            float (*c)[4]) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES };
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = chunk * ATTEND_CHUNK + warp * 8 + lane % 4 * 2;
 #pragma unroll
@@ -335,8 +354,8 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS, DIM> *sh, i
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
             int row = tile * 16 + half * 8 + lane / 4, kv_last = sh->kv_last[row];
-            if (at > kv_last) c[tile][2 * half] = -INFINITY;
-            if (at + 1 > kv_last) c[tile][2 * half + 1] = -INFINITY;
+            if (attend_hidden(kv_last, at, window)) c[tile][2 * half] = -INFINITY;
+            if (attend_hidden(kv_last, at + 1, window)) c[tile][2 * half + 1] = -INFINITY;
             float top = fmaxf(c[tile][2 * half], c[tile][2 * half + 1]);
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
@@ -352,7 +371,7 @@ template <bool FP8, int ROWS, int DIM>
 __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS, DIM> *sh, int tiles, float k_scale, const float (*c)[4],
                                                attend_state<ROWS, DIM> *state) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
-    const float weight_scale = FP8 ? 16384.0f : 1.0f;
+    const float weight_scale = attend_unit(FP8);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float bases[TOP_ROWS / 32], rescales[TOP_ROWS / 32];
 #pragma unroll

@@ -242,7 +242,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     const int t = threadIdx.x / 32 % STEP_ROWS;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
-    int chunk = blockIdx.y, cached = max(0, min(s.first, s.end));
+    int chunk = attend_own_chunk(attend_window_first(s.first, p.window) / ATTEND_CHUNK, blockIdx.y, p.splits), cached = max(0, min(s.first, s.end));
     attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
@@ -258,9 +258,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
         attend_new_k<FP8, ROWS, DIM>(sh, &s, chunk, &r);
         attend_new_v<FP8, ROWS, DIM>(sh, &s, chunk, &r);
     }
-    memset(&state, 0, sizeof state);
-#pragma unroll
-    for (int k = 0; k < attend_sizes<ROWS>::TOP_ROWS / 32; k++) state.m[k] = -INFINITY;
+    attend_begin<FP8, ROWS, DIM>(&p, &state);
 #pragma unroll 1
     for (; chunk < s.chunks; chunk += p.splits) {
         float c[TILES][4];
@@ -271,7 +269,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
             attend_load_k<FP8, DIM>(&p, cached, next, &r);
             if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
-        attend_tops<FP8, ROWS, DIM>(sh, chunk, tiles, p.k_scale, c);
+        attend_tops<FP8, ROWS, DIM>(sh, chunk, p.window, tiles, p.k_scale, c);
         __syncthreads();
         attend_weights<FP8, ROWS, DIM>(sh, tiles, p.k_scale, c, &state);
         __syncthreads();

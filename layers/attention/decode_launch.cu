@@ -130,6 +130,9 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.q_per_kv = p.shape.heads / p.shape.kv_heads;
     p.q_norm = w->q_norm;
     p.k_norm = w->k_norm;
+    p.sinks = w->sinks;
+    p.window = attend_window(p.shape.window);
+    p.splits = attend_splits(p.window, p.splits);
     p.step = rows->step;
     p.slot = rows->slot;
     p.sequences = rows->sequences;

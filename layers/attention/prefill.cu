@@ -8,7 +8,8 @@
      attend_prefill           s[i] = q . k[i] for i = 0 .. p;  m = max s;  l = sum 2^(s - m)
                               o = sum 2^(s - m) v[i] / l * sigmoid(gate), as F16 with a power of two per 64 columns
    With kv_only there is only the first, for keys and values. Heads have DIM = 64, 128 or 256 dimensions; norms and gates, which the
-   kernels for 256 always compute, are left out where a layer has none.
+   kernels for 256 always compute, are left out where a layer has none; those for 256 have no windows and no sinks, which would cost them
+   spills.
 
    attend_prefill is flash attention. A warp owns 16 neighbouring positions of one query head. The warps of a block share a
    KV head: they have as many of its query heads as divide it (a power of two, at most one a warp) and, if warps are left,
@@ -28,8 +29,9 @@
 
    Why a row's bits depend on nothing but its position, the cache before it and its own q: tiles begin at multiples of their
    size, counted from position 0, a row meets them all in order, and no lane mixes rows. A tile that a row does not see has
-   score -inf and weight 0: m, l and o keep their bits (2^(m - m) = 1). Every row sees position 0, so m is finite after the
-   first tile. Positions after the last row read as zeros: what the cache holds there may be NaN. */
+   score -inf and weight 0: m, l and o keep their bits (2^(m - m) = 1). m begins with the head's sink or, without, with a finite number below all
+   scores. With a window the block begins with the tile that its first row's window begins in. Positions after the last row read as
+   zeros: what the cache holds there may be NaN. */
 
 typedef struct attention_prefill {
     attention_shape shape;       /* one that attention_prefill_fits */
@@ -39,6 +41,7 @@ typedef struct attention_prefill {
     const float *qg;             /* [T][heads][attention_q_size] q | gate as projected; unused with kv_only */
     const float *k_new, *v_new;  /* [T][kv_heads][head_dim] as projected */
     const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
+    const float *sinks;          /* [heads]; NULL: none */
     const float *frequencies;    /* [rotary_dim / 2] */
     dtype kv;                    /* BF16 or FP8 */
     void *k, *v;                 /* KV cache [context][kv_heads][head_dim]; rows before `index` are read */
@@ -47,6 +50,7 @@ typedef struct attention_prefill {
     void *out;                   /* [T][heads][head_dim] F16: o / out_scale */
     float *out_scale;            /* [heads][head_dim / 64][T] powers of two: gemm_act_scale */
     int warps;                   /* of a block: attention_prefill_warps */
+    int window;                  /* as attention_gpu's */
     rope_axes axes;
     const token_row *table;      /* [T] */
 } attention_prefill;
@@ -244,13 +248,13 @@ __device__ __forceinline__ void attend_tile_scores(float (*s)[4], const uint4 *q
 }
 
 /* Positions that a row does not see get -inf. first: position of the warp's first row. */
-template <class PLAN> __device__ __forceinline__ void attend_mask(float (*s)[4], int tile, int first, int thread) {
+template <class PLAN> __device__ __forceinline__ void attend_mask(float (*s)[4], int tile, int first, int window, int thread) {
     const int lane = thread % 32, kv_last = first + lane / 4 - tile * PLAN::KEYS - lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < PLAN::KEYS / 8; n++)
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            if (8 * n + j % 2 > kv_last + j / 2 * 8) s[n][j] = -INFINITY;
+            if (attend_hidden(kv_last + j / 2 * 8, 8 * n + j % 2, window)) s[n][j] = -INFINITY;
 }
 
 /* The online softmax: weights w from scores s, as A fragments; m and l of rows g and g + 8 (l over the lane's positions), and
@@ -378,21 +382,25 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     const attend_warp_tile warp_tile = attend_warp_tile_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
     const int end = p.index + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
     const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
+    const int window = DIM < ATTEND_DIM ? p.window : INT_MAX, from = attend_window_first(warp_tile.block_first, window) / plan::KEYS;
+    const float *sinks = DIM < ATTEND_DIM ? p.sinks : NULL;
     const char *k = (const char *)p.k + blockIdx.y * plan::ROW, *v = (const char *)p.v + blockIdx.y * plan::ROW;
     const uint32_t keys = shared_address(memory), values = keys + plan::STAGES * plan::TILE;
     const uint32_t queries = values + plan::STAGES * plan::TILE;
     uint4 q[plan::Q_REGISTERS ? plan::Q_REGISTERS : 1];
-    float o[DIM / 8][4], m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+    float o[DIM / 8][4], m[2], l[2];
+    m[0] = m[1] = fmaxf(attend_first_top(sinks, warp_tile.head), -0x1p126f);
+    l[0] = l[1] = sinks && threadIdx.x % 4 == 0 ? attend_unit(FP8) : 0;
     memset(o, 0, sizeof o);
 #pragma unroll
     for (int i = 0; i < plan::STAGES - 1; i++) {
-        if (i < tiles) attend_copy_tile<plan, WARPS>(keys + i * plan::TILE, k, v, stride, i, end, (int)threadIdx.x);
+        if (from + i < tiles) attend_copy_tile<plan, WARPS>(keys + i * plan::TILE, k, v, stride, from + i, end, (int)threadIdx.x);
         cp_async_commit();
     }
     attend_load_query<FP8, plan>(&p, &warp_tile, q, (uint4 *)(memory + 2 * plan::STAGES * plan::TILE +
                                                               threadIdx.x / 32 * plan::Q_BYTES) + threadIdx.x % 32);
 #pragma unroll 1
-    for (int j = 0, place = 0; j < tiles; j++) {
+    for (int j = from, place = 0; j < tiles; j++) {
         float s[plan::KEYS / 8][4], rescale[2];
         uint32_t w[plan::KEYS / 16][4];
         const int thread = attend_thread();                  /* anew: fewer registers from tile to tile */
@@ -403,8 +411,8 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
         cp_async_commit();
         attend_tile_scores<FP8, plan>(s, q, queries + attend_query_lane<plan>(thread),
                                       keys + place * plan::TILE + attend_key_lane<FP8, plan>(thread));
-        if ((j + 1) * plan::KEYS > warp_tile.block_first)
-            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, thread);
+        if (attend_tile_hides(j, plan::KEYS, warp_tile.block_first, kv_end, window))
+            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, window, thread);
         attend_tile_weights<FP8, plan>(s, p.k_scale, m, l, rescale, w);
         attend_tile_values<FP8, plan>(o, rescale, w, values + place * plan::TILE + attend_value_lane<plan>(thread));
         place = place == plan::STAGES - 1 ? 0 : place + 1;
@@ -421,7 +429,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
 /* ---- host --------------------------------------------------------------------------------------------------------- */
 
 static int attention_prefill_fits(const attention_shape *s, dtype kv) {
-    const int fits = s->head_dim == 64 || s->head_dim == 128 || (s->head_dim == ATTEND_DIM && s->gated && s->normed);
+    const int fits = s->head_dim == 64 || s->head_dim == 128 || (s->head_dim == ATTEND_DIM && s->gated && s->normed && !s->window && !s->sinks);
     return fits && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 && s->rotary_dim <= s->head_dim &&
            (kv == DTYPE_BF16 || kv == DTYPE_FP8);
 }

@@ -58,6 +58,8 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     p.v_new = job.v;
     p.q_norm = w->q_norm;
     p.k_norm = w->k_norm;
+    p.sinks = w->sinks;
+    p.window = attend_window(s->window);
     p.frequencies = scratch->frequencies + (size_t)(r->layer * scratch->frequencies_size);
     p.kv = scratch->kv;
     p.k = state->k;

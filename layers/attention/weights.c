@@ -5,8 +5,8 @@
    each head has a logit more in its softmax, which has no value. */
 #define ATTENTION_FIELDS(X)                                                                                                          \
     X(int,   hidden,     MAX,  NONE,             "")                                                                                 \
-    X(int,   heads,      MAX,  NONE,             "heads")                                                                            \
-    X(int,   kv_heads,   MAX,  NONE,             "kv_heads")                                                                         \
+    X(int,   heads,      RANK, NONE,             "heads")                                                                            \
+    X(int,   kv_heads,   RANK, NONE,             "kv_heads")                                                                         \
     X(int,   head_dim,   MAX,  NONE,             "head_dim")                                                                         \
     X(int,   rotary_dim, MAX,  ZERO(NO_ROPE),    "rotary_dim")                                                                       \
     X(float, eps,        NONE, NONE,             "")                                                                                 \

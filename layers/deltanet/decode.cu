@@ -364,7 +364,8 @@ template <class T> __device__ __forceinline__ void materialize(T *&pointer) {
 }
 
 /* The kernel of conv_delta; see the top of this file. C = ceil(key_dim / 32), rounded up to a power of two; ROWS = 1, or 4
-   for T = 2, 3 and 4. Grid: (value_heads, ceil(value_dim / (8 R)), sequences).
+   for T = 2, 3 and 4. Grid: (value_heads, ceil(value_dim / (8 R)), sequences). Where C is not DELTA_USUAL, which published models have, one
+   kernel serves all slots and numbers of rows.
 
    Occupancy: with one row and C <= 4 the kernel is held to 64 registers, so that one of its blocks fits an SM beside two
    blocks of norm_in_proj with 96 each and does step 1 while those still run. */
@@ -373,8 +374,9 @@ __global__ void __launch_bounds__(GPU_THREADS, C > 4 ? 1 : ROWS > 1 ? 2 : USE ==
 gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
     enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
     __shared__ __align__(16) float qk[ROWS][2][WIDTH], squares[ROWS][GPU_WARPS];
-    const deltanet_gpu own = USE == SLOT_EACH ? gpu_delta_sequence(all, blockIdx.z, gridDim.y) : all;
-    const deltanet_gpu &p = USE == SLOT_EACH ? own : all;
+    const bool each = USE == SLOT_EACH || (USE == SLOT_ANY && all.sequences);
+    const deltanet_gpu own = each ? gpu_delta_sequence(all, blockIdx.z, gridDim.y) : all;
+    const deltanet_gpu &p = USE == SLOT_EACH || USE == SLOT_ANY ? own : all;
     const deltanet_shape *s = &all.shape;
     const int lane = threadIdx.x % 32, token = lane / 8, element = lane % 8 / gpu_delta_rows<R, C>::LANES;
     const int replay = p.step->replay;
@@ -438,25 +440,28 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
     if (t < p.T) p.squares[of_head + blockIdx.y] = sum_warp_partials(squares[t]);
 }
 
-template <int C, enum slot_use USE> static void gpu_conv_delta_as(gpu_queue *q, const deltanet_gpu *p) {
-    const int sequences = max_int(p->sequences, 1);
-    const dim3 grid((unsigned)p->shape.value_heads, (unsigned)gpu_delta_parts(&p->shape), (unsigned)sequences);
-    gpu_record_grid(q, KERNEL_DELTA, "",
-                    p->T == sequences ? gpu_delta_kernel<C, 1, USE> : gpu_delta_kernel<C, STEP_ROWS, USE>, grid, 0, p);
+typedef void (*delta_kernel)(deltanet_gpu);
+
+enum { DELTA_USUAL = 4 };
+
+/* The kernel of one row for each sequence, or of up to STEP_ROWS. */
+template <int C, enum slot_use USE> static delta_kernel gpu_delta_of(int one) {
+    return one ? gpu_delta_kernel<C, 1, USE> : gpu_delta_kernel<C, STEP_ROWS, USE>;
 }
 
-template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const deltanet_gpu *p) {
-    if (p->sequences) gpu_conv_delta_as<C, SLOT_EACH>(q, p);
-    else if (p->slot.step) gpu_conv_delta_as<C, SLOT_RESIDENT>(q, p);
-    else gpu_conv_delta_as<C, SLOT_CAPTURED>(q, p);
+static delta_kernel gpu_delta_kernel_for(const deltanet_gpu *p) {
+    const int n = p->shape.key_dim, one = p->T == max_int(p->sequences, 1);
+    if (n <= 32) return gpu_delta_kernel<1, STEP_ROWS, SLOT_ANY>;
+    if (n <= 64) return gpu_delta_kernel<2, STEP_ROWS, SLOT_ANY>;
+    if (n > 256) return gpu_delta_kernel<16, STEP_ROWS, SLOT_ANY>;
+    if (n > 32 * DELTA_USUAL) return gpu_delta_kernel<8, STEP_ROWS, SLOT_ANY>;
+    if (p->sequences) return gpu_delta_of<DELTA_USUAL, SLOT_EACH>(one);
+    return p->slot.step ? gpu_delta_of<DELTA_USUAL, SLOT_RESIDENT>(one) : gpu_delta_of<DELTA_USUAL, SLOT_CAPTURED>(one);
 }
 
 /* Fills o, squares, k, decay and log_u. */
 static void gpu_conv_delta(gpu_queue *q, const deltanet_gpu *p) {
-    int n = p->shape.key_dim;
-    if (n <= 32) gpu_conv_delta_wide<1>(q, p);
-    else if (n <= 64) gpu_conv_delta_wide<2>(q, p);
-    else if (n <= 128) gpu_conv_delta_wide<4>(q, p);
-    else if (n <= 256) gpu_conv_delta_wide<8>(q, p);
-    else gpu_conv_delta_wide<16>(q, p);
+    const unsigned sequences = (unsigned)max_int(p->sequences, 1);
+    const dim3 grid((unsigned)p->shape.value_heads, (unsigned)gpu_delta_parts(&p->shape), sequences);
+    gpu_record_grid(q, KERNEL_DELTA, "", gpu_delta_kernel_for(p), grid, 0, p);
 }

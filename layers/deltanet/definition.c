@@ -14,9 +14,9 @@
 typedef struct defined_deltanet {
     double *S;                   /* [value_heads][value_dim][key_dim] */
     double *window;              /* [taps][channels] conv inputs of the last tokens, the newest last */
-    double *qkv, *c;             /* [channels]: q [key_heads][key_dim], k the same, v [value_heads][value_dim]; after the convolution */
-    double *q, *k;               /* [key_dim] of a head */
-    double *z, *o;               /* [value_heads][value_dim]: the output gate; the output */
+    double *qkv, *c;             /* [channels] q [key_heads][key_dim], k the same, v [value_heads][value_dim]; c: after the convolution */
+    double *q, *k;               /* [key_dim] of a head, of length 1 but for a factor */
+    double *z, *o;               /* [value_heads][value_dim] the output gate, the output */
     double *b, *a;               /* [value_heads] what beta and the decay are made of */
     double *beta, *decay;        /* [value_heads] */
 } defined_deltanet;

@@ -5,8 +5,8 @@ enum { MAX_KEY_DIM = 512 };      /* of a DeltaNet head: a row of S fits a small 
 /* taps: of conv1d. */
 #define DELTANET_FIELDS(X)                                                                                                           \
     X(int,   hidden,      MAX,  NONE, "")                                                                                            \
-    X(int,   key_heads,   MAX,  NONE, "key_heads")                                                                                   \
-    X(int,   value_heads, MAX,  NONE, "value_heads")                                                                                 \
+    X(int,   key_heads,   RANK, NONE, "key_heads")                                                                                   \
+    X(int,   value_heads, RANK, NONE, "value_heads")                                                                                 \
     X(int,   key_dim,     MAX,  NONE, "key_head_dim")                                                                                \
     X(int,   value_dim,   MAX,  NONE, "value_head_dim")                                                                              \
     X(int,   taps,        MAX,  NONE, "")                                                                                            \

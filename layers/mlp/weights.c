@@ -2,7 +2,7 @@
 
 #define MLP_FIELDS(X)                                                                                                                \
     X(int,   hidden, MAX,  NONE, "")                                                                                                 \
-    X(int,   size,   MAX,  NONE, "intermediate_size")
+    X(int,   size,   RANK, NONE, "intermediate_size")
 SHAPE(MLP, mlp)
 
 typedef struct mlp_weights {

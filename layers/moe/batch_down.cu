@@ -90,34 +90,41 @@ __device__ __forceinline__ void gpu_list_down_units(const moe_gpu &p, int low, i
     }
 }
 
-/* sums += units low .. high - 1, all of one format and size. Contains the pdl_wait.
-
-   Performance: DEPTH items are multiplied while the next DEPTH are on their way, all of which were asked for before. Were an item's registers
-   loaded anew as soon as it is multiplied, at most as many would be in flight, but a warp has six scoreboards for all its loads: in
-   every round the compiler waits for all of them, also for those just begun. SIDE items are multiplied side by side, as their four mma
-   operations wait for each other; what they are added to may be the same sums, so they are added one after the other. */
-template <class F, int PANELS, int DEPTH, int SIDE>
-__device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_unit *list, int low, int high, float *sums) {
+/* What a warp does with the units low .. high - 1, all of one format and size: of each the k blocks that it has in gpu_experts_down, one after
+   the other. */
+template <class F, int PANELS, int DEPTH, int SIDE> struct gpu_batch_down_warp {
     enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>(), ROW = 2 * PANEL_ROWS * PANELS };
     static_assert(DEPTH % SIDE == 0, "whole groups");
-    const int lane = opaque((int)threadIdx.x % 32), warp = threadIdx.x / 32, shared_units = gpu_shared_units(p), units = high - low;
-    const gpu_matrix &w = low < shared_units ? p.shared_down : p.down;
-    const int panels = min(PANELS, w.panels - PANELS * (int)blockIdx.x), panel = panels > 1 ? w.k_blocks * F::panel : 0;
-    const activation_fragments h = low < shared_units ? p.batch.shared : p.batch.routed;
-    int warp_k_blocks;
-    const int first = gpu_share(w.k_blocks, warp, GPU_WARPS, &warp_k_blocks), items = units * warp_k_blocks;
-    const int last = warp_k_blocks ? units : 0;             /* what is after the last item has no weights and no rows */
-    const int offset = first * F::panel + lane * F::lane;
-    const uint4 *x = h.x + (size_t)first * BLOCK + lane;
-    const float *act_scale = h.act_scale + first * N_TILE_ROWS + lane % 2 * 2;
-    gpu_down_item<F, PANELS> ahead[2][DEPTH];
-    int unit = 0, k_block = 0;                              /* of the item that is loaded next */
-    auto advance = [&] {
+    typedef gpu_down_item<F, PANELS> item;
+    const gpu_matrix &w;
+    const gpu_down_unit *list;
+    const int lane;
+    int first, warp_k_blocks;    /* k blocks */
+    int last;                    /* units: what is after the last item has no weights and no rows */
+    int panel, offset;           /* bytes from panel to panel, and to the lane's part of the warp's first k block */
+    int unit, k_block;           /* of the item that is loaded next */
+    const uint4 *x;
+    const float *act_scale;
+    uint32_t own;                /* the lane's sums of row 0 */
+
+    __device__ __forceinline__ gpu_batch_down_warp(const moe_gpu &p, const gpu_matrix &w, const activation_fragments &h,
+                                                   const gpu_down_unit *list, int units, const float *sums)
+        : w(w), list(list), lane(opaque((int)threadIdx.x % 32)), unit(0), k_block(0) {
+        const int warp = threadIdx.x / 32, panels = min(PANELS, w.panels - PANELS * (int)blockIdx.x);
+        panel = panels > 1 ? w.k_blocks * F::panel : 0;
+        first = gpu_share(w.k_blocks, warp, GPU_WARPS, &warp_k_blocks);
+        last = warp_k_blocks ? units : 0;
+        offset = first * F::panel + lane * F::lane;
+        x = h.x + (size_t)first * BLOCK + lane;
+        act_scale = h.act_scale + first * N_TILE_ROWS + lane % 2 * 2;
+        own = shared_address(sums + warp * p.T * ROW + (lane / 2 % 2 * PANEL_ROWS + lane / 4) * PANELS);
+    }
+    __device__ __forceinline__ void advance() {
         const bool ends = k_block + 1 >= warp_k_blocks;
         unit = min(unit + ends, last);
         k_block = ends ? 0 : k_block + 1;
-    };
-    auto load_weights = [&](gpu_down_item<F, PANELS> *to) {
+    }
+    __device__ __forceinline__ void load_weights(item *to) const {
         const gpu_down_unit *of = &list[unit];
         const bool there = unit < last;
         const char *data = of->data + (offset + k_block * F::panel);
@@ -126,8 +133,8 @@ __device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_
             gpu_load_weights<F>(&to->raw[o], data + o * panel, 0, of->scale + lane / 4 + o * PANEL_ROWS, there);
         if (F::whole) to->scale = of->value;
         else if (F::scaled) to->scale = ld_volatile(of->scale + (first + k_block >> w.k_block_shift), there);
-    };
-    auto load_h = [&](gpu_down_item<F, PANELS> *to) {
+    }
+    __device__ __forceinline__ void load_h(item *to) const {
         to->rows = unit < last ? list[unit].rows : ~0u;
         const int at = unit * w.k_blocks + k_block;
         const bool is = (to->rows >> lane / 4 % 4 * 8 & 255) != UNIT_NO_ROW;
@@ -135,27 +142,8 @@ __device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_
         for (int i = 0; i < pairs; i++) ld_l2(&to->x[i], x + (int64_t)at * BLOCK + i * 32, is);
         if (F::half) ld_l2(&to->act_scale, act_scale + (int64_t)at * N_TILE_ROWS, unit < last);
         to->rows >>= lane % 2 * 16;
-    };
-    const uint32_t own = shared_address(sums + warp * p.T * ROW + (lane / 2 % 2 * PANEL_ROWS + lane / 4) * PANELS);
-    auto add = [&](const gpu_down_item<F, PANELS> *item, float *part) {
-#pragma unroll
-        for (int i = 0; i < 2 * PANELS; i++)
-            if (F::by_row) part[i] = __fmul_rn(part[i], F::row_scale(item->raw[i / 2]));
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t row = item->rows >> i * 8 & 255;
-            float factor = F::half ? (i ? item->act_scale.y : item->act_scale.x) * gpu_post_scale<F>() : 1;
-            if (F::scaled) factor = __fmul_rn(item->scale, factor);
-            if (row == UNIT_NO_ROW) continue;
-            gpu_panel_rows<PANELS> *to = (gpu_panel_rows<PANELS> *)__cvta_shared_to_generic(own + row * (ROW * 4)), of = *to;
-#pragma unroll
-            for (int o = 0; o < PANELS; o++)
-                of.y[o] = F::half ? __fmaf_rn(factor, part[2 * o + i], of.y[o]) : __fadd_rn(of.y[o], part[2 * o + i]);
-            *to = of;
-        }
-        __syncwarp();
-    };
-    auto load = [&](gpu_down_item<F, PANELS> *set, bool weights, bool rows) {
+    }
+    __device__ __forceinline__ void load(item *set, bool weights, bool rows) {
 #pragma unroll
         for (int j = 0; j < DEPTH; j++) {
             if (weights) load_weights(&set[j]);
@@ -163,8 +151,27 @@ __device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_
             advance();
         }
         __syncwarp();                                       /* so that the compiler leaves the loads here */
-    };
-    auto multiply = [&](const gpu_down_item<F, PANELS> *set) {
+    }
+    /* The rows' sums += an item's product. */
+    __device__ __forceinline__ void add(const item *of, float *part) const {
+#pragma unroll
+        for (int i = 0; i < 2 * PANELS; i++)
+            if (F::by_row) part[i] = __fmul_rn(part[i], F::row_scale(of->raw[i / 2]));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t row = of->rows >> i * 8 & 255;
+            float factor = F::half ? (i ? of->act_scale.y : of->act_scale.x) * gpu_post_scale<F>() : 1;
+            if (F::scaled) factor = __fmul_rn(of->scale, factor);
+            if (row == UNIT_NO_ROW) continue;
+            gpu_panel_rows<PANELS> *to = (gpu_panel_rows<PANELS> *)__cvta_shared_to_generic(own + row * (ROW * 4)), sums = *to;
+#pragma unroll
+            for (int o = 0; o < PANELS; o++)
+                sums.y[o] = F::half ? __fmaf_rn(factor, part[2 * o + i], sums.y[o]) : __fadd_rn(sums.y[o], part[2 * o + i]);
+            *to = sums;
+        }
+        __syncwarp();
+    }
+    __device__ __forceinline__ void multiply(const item *set) const {
 #pragma unroll
         for (int j = 0; j < DEPTH; j += SIDE) {
             float part[SIDE][4];
@@ -172,21 +179,36 @@ __device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_
 #pragma unroll
             for (int n = 0; n < SIDE; n++) add(&set[j + n], part[n]);
         }
-    };
+    }
+};
+
+/* sums += units low .. high - 1, all of one format and size. Contains the pdl_wait.
+
+   Performance: DEPTH items are multiplied while the next DEPTH are on their way, all of which were asked for before. Were an item's registers
+   loaded anew as soon as it is multiplied, at most as many would be in flight, but a warp has six scoreboards for all its loads: in
+   every round the compiler waits for all of them, also for those just begun. SIDE items are multiplied side by side, as their four mma
+   operations wait for each other; what they are added to may be the same sums, so they are added one after the other. */
+template <class F, int PANELS, int DEPTH, int SIDE>
+__device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_unit *list, int low, int high, float *sums) {
+    const bool shared = low < gpu_shared_units(p);
+    gpu_batch_down_warp<F, PANELS, DEPTH, SIDE> warp(p, shared ? p.shared_down : p.down, shared ? p.batch.shared : p.batch.routed, list,
+                                                     high - low, sums);
+    gpu_down_item<F, PANELS> ahead[2][DEPTH];
+    const int items = (high - low) * warp.warp_k_blocks;
     __syncthreads();
     gpu_list_down_units<F, PANELS>(p, low, high, list);
     __syncthreads();
     memset(ahead, 0, sizeof ahead);
-    load(ahead[0], true, false);
-    unit = k_block = 0;
+    warp.load(ahead[0], true, false);
+    warp.unit = warp.k_block = 0;
     pdl_wait();
-    load(ahead[0], false, true);
+    warp.load(ahead[0], false, true);
 #pragma unroll 1
     for (int from = 0; from < items; from += 2 * DEPTH) {
-        load(ahead[1], true, true);
-        multiply(ahead[0]);
-        load(ahead[0], true, true);
-        multiply(ahead[1]);
+        warp.load(ahead[1], true, true);
+        warp.multiply(ahead[0]);
+        warp.load(ahead[0], true, true);
+        warp.multiply(ahead[1]);
     }
 }
 
@@ -198,7 +220,7 @@ template <int PANELS> __device__ __forceinline__ void gpu_begin_batch_down(const
     for (int i = threadIdx.x; i < gpu_batch_sums<PANELS>(p.T); i += GPU_THREADS) sums[i] = 0;
 }
 
-/* x += the warps' sums, in their order. */
+/* The output: the warps' sums, in their order. */
 template <int PANELS> __device__ __forceinline__ void gpu_end_batch_down(const moe_gpu &p, const float *sums) {
     enum { OUT = PANELS * PANEL_ROWS };
     __syncthreads();
@@ -206,10 +228,11 @@ template <int PANELS> __device__ __forceinline__ void gpu_end_batch_down(const m
         const int t = i / OUT, out = i % OUT, row = (int)blockIdx.x * OUT + out;
         const float *part = sums + t * 2 * OUT + out % PANEL_ROWS * PANELS + out / PANEL_ROWS;
         if (row >= p.shape.hidden) continue;
-        float *x = p.x + (size_t)t * p.shape.hidden + row, all = -0.0f;
+        float *to = p.to + (size_t)t * p.shape.hidden + row, all = -0.0f, before = epilogue_before<false>(p.end, p.down, row, to);
 #pragma unroll
         for (int warp = 0; warp < GPU_WARPS; warp++, part += p.T * 2 * OUT) all = __fadd_rn(all, __fadd_rn(part[0], part[OUT]));
-        store_tagged(x, __fadd_rn(__ldcg(x), all), p.link.publish);
+        if (gpu_has_down_bias(p)) before += gpu_down_bias(p, t, row);
+        epilogue_store(to, all, 1, before, p.link.publish);
     }
 }
 
@@ -236,26 +259,4 @@ static __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_batch_down_any(cons
         with_format(low || !high ? p.down.format : p.shared_down.format,
                     [&](auto format) { gpu_batch_down_units<decltype(format), PANELS, DEPTH, SIDE>(p, list, low, high, sums); });
     gpu_end_batch_down<PANELS>(p, sums);
-}
-
-template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
-    const size_t units = (size_t)(gpu_shared_units(*p) + gpu_most_units(&p->shape, p->T) + 1);
-    return gpu_batch_sums<PANELS>(p->T) * sizeof(float) + units * sizeof(gpu_down_unit);
-}
-
-/* Whether the shared expert, if there is one, has the format and the size of the routed ones. */
-static bool gpu_down_alike(const moe_gpu *p) {
-    return p->down.format == p->shared_down.format && p->down.k_blocks == p->shared_down.k_blocks;
-}
-
-static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
-    enum { PANELS = 2, DEPTH = 4, SIDE = 2 };
-    const bool alike = gpu_down_alike(p);
-    const bool fits = gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED;
-    const int side = alike && fits ? PANELS : 1;
-    gpu_moe_kernel kernel = gpu_batch_down_any;
-    if (alike && fits)
-        with_format(p->down.format, [&](auto format) { kernel = gpu_batch_down<decltype(format), PANELS, DEPTH, SIDE, 1>; });
-    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, (gpu_row_panels(p->shape.hidden) - 1) / side + 1, 1,
-               side == 1 ? gpu_batch_down_bytes<1>(p) : gpu_batch_down_bytes<PANELS>(p), p);
 }

@@ -39,12 +39,10 @@ __device__ __forceinline__ gpu_unit gpu_load_unit(const moe_gpu &p, int i) {
 
 /* The warp's row chooses. */
 __device__ __forceinline__ void gpu_route_row(const moe_gpu &p, int t) {
-    const int lane = threadIdx.x % 32, top_k = p.shape.top_k, few = p.shape.experts <= 256;
+    const int lane = threadIdx.x % 32, few = p.shape.experts <= 256;
     const int expert = few ? gpu_choose_of<1, STEP_ROWS>(p, t) : gpu_choose_of<GPU_EXPERTS / 256, STEP_ROWS>(p, t);
     const float weight = gpu_choice_weight<STEP_ROWS>(p, t, expert);
-    if (lane >= top_k) return;
-    p.batch.choice[t * top_k + lane] = expert;
-    p.batch.choice_weight[t * top_k + lane] = weight;
+    if (lane < p.shape.top_k) gpu_put_choice(p, t, expert, weight);
 }
 
 /* Of the counting sort, in shared memory. */

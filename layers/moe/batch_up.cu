@@ -53,6 +53,7 @@ template <class F> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_o
 
 /* Shared memory of a block besides the rows: of the item's, the factors that they are yet to be multiplied with; and h of the item before. */
 struct gpu_batch_up_shared {
+    int64_t at;                  /* where its expert is: for biases */
     float rms[N_TILE_ROWS], weight[N_TILE_ROWS];
     float h[N_TILE_ROWS][BATCH_UP_COLS];
 };
@@ -96,139 +97,173 @@ __device__ __forceinline__ void gpu_store_h(const moe_gpu &p, int unit, int part
     });
 }
 
-/* A warp multiplies DEPTH k blocks while the next DEPTH are on their way, as in gpu_batch_down_units. WHOLE: the columns of each warp of
-   gpu_run_tiles are whole sets, and these are an even number. */
-template <class F, int DEPTH, bool WHOLE>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_constant__ moe_gpu p) {
+/* A lane's sums of a tile, of the columns of one warp of gpu_run_tiles at a time: `close` adds them to the total, in the order of those warps.
+   WHOLE: each of these has `end` columns. */
+template <class F, bool WHOLE> struct gpu_batch_up_sums {
+    float sum[4], total[4];
+    int share, end;              /* warps whose columns are closed; k block at which the next one's end */
+    __device__ __forceinline__ explicit gpu_batch_up_sums(int k_blocks) : share(0), end(k_blocks / GPU_WARPS) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[i] = 0, total[i] = -0.0f;       /* -0 + x is x, also for x = -0 */
+    }
+    __device__ __forceinline__ void close(int k_blocks, const float *row_scale) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (gpu_scaled_at_end<F>()) sum[i] = __fmul_rn(sum[i], row_scale[i / 2]);
+            total[i] = __fadd_rn(total[i], __fadd_rn(sum[i], __shfl_xor_sync(~0u, sum[i], 2)));
+            sum[i] = 0;
+        }
+        share += !WHOLE;
+        end = WHOLE ? end + k_blocks / GPU_WARPS : k_blocks * (share + 1) / GPU_WARPS;
+    }
+    /* Closes what ends before k block k. */
+    __device__ __forceinline__ void close_up_to(int k, int k_blocks, const float *row_scale) {
+        if (WHOLE && k == end) close(k_blocks, row_scale);
+        while (!WHOLE && share < GPU_WARPS && k == end) close(k_blocks, row_scale);
+    }
+};
+
+/* What a warp does with its tiles, DEPTH k blocks at a time. WHOLE: the columns of each warp of gpu_run_tiles are whole sets, and these are an
+   even number. */
+template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
     enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>() };
-    extern __shared__ uint4 dynamic[];
-    __shared__ gpu_batch_up_shared own;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k_blocks = p.gate.k_blocks;
-    const int parts = (p.gate.panels + GPU_WARPS - 1) / GPU_WARPS, shared_units = gpu_shared_units(p);
-    const float *act_scales = (const float *)(dynamic + k_blocks * BLOCK) + lane % 2 * 2;        /* of the lane's rows */
-    const int64_t to_up = p.up.data - p.gate.data, scale_to_up = p.up.scale - p.gate.scale;
-    gpu_batch_weights<F> ahead[2][DEPTH];
-    if (p.T <= STEP_ROWS) l2_prefetch_share(p.link.prefetch);        /* many rows' weights would take its place */
-    pdl_wait();
-    const int items = (__ldcg(p.batch.count) - shared_units) * parts;
-    int item = (int)blockIdx.x;
-    auto unit_of = [&](int i) { return gpu_load_unit(p, shared_units + min(i, items - 1) / parts); };
-    auto tile_of = [&](int i, const gpu_unit &unit) { return gpu_batch_tile_of<F>(p, unit.at, min(i, items - 1) % parts * GPU_WARPS + warp); };
-    if (item >= items) return;
-    gpu_unit unit = unit_of(item), next_unit = unit;
-    gpu_batch_tile<F> tile = tile_of(item, unit);
-    auto load = [&](gpu_batch_weights<F> *set, const gpu_batch_tile<F> &of, int from, bool there) {
+    const moe_gpu &p;
+    const uint4 *rows;           /* the unit's rows, in shared memory, and their activation scales */
+    int items, parts, shared_units;
+    int64_t to_up, scale_to_up;  /* from a panel of gate_proj to that of up_proj */
+
+    __device__ __forceinline__ gpu_batch_up_warp(const moe_gpu &p, const uint4 *rows)
+        : p(p), rows(rows), items(0), parts((p.gate.panels + GPU_WARPS - 1) / GPU_WARPS), shared_units(gpu_shared_units(p)),
+          to_up(p.up.data - p.gate.data), scale_to_up(p.up.scale - p.gate.scale) {}
+    __device__ __forceinline__ gpu_unit unit_of(int item) const { return gpu_load_unit(p, shared_units + min(item, items - 1) / parts); }
+    __device__ __forceinline__ int panel_of(int item) const { return item % parts * GPU_WARPS + (int)threadIdx.x / 32; }
+    __device__ __forceinline__ gpu_batch_tile<F> tile_of(int item, const gpu_unit &unit) const {
+        return gpu_batch_tile_of<F>(p, unit.at, panel_of(min(item, items - 1)));
+    }
+    __device__ __forceinline__ void load(gpu_batch_weights<F> *set, const gpu_batch_tile<F> &of, int from, bool there) const {
 #pragma unroll
         for (int j = 0; j < DEPTH; j++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const int k = from + j;
-                const bool is = there && (WHOLE || k < k_blocks);
+                const bool is = there && (WHOLE || k < p.gate.k_blocks);
                 F::load(&set[j].raw[i], of.data + (i ? to_up : 0) + from * F::panel, j * F::panel, is);
                 if (gpu_scales_by_block<F>()) set[j].scale[i] = ld_volatile(of.scale + (i ? scale_to_up : 0) + (k >> p.gate.k_block_shift), is);
             }
         __syncwarp();                                       /* so that the compiler leaves the loads here */
-    };
-    auto store_h_before = [&](int i) {                      /* h of the block's item before item i */
-        i -= (int)gridDim.x;
-        if (warp == i % GPU_WARPS) gpu_store_h(p, i / parts, i % parts, own.h);
-    };
-    memset(ahead, 0, sizeof ahead);
-    load(ahead[0], tile, 0, true);
-#pragma unroll 1
-    for (; item < items; item += (int)gridDim.x, unit = next_unit) {
-        const bool more = item + (int)gridDim.x < items;
-        if (!more) pdl_launch_dependents();
-        next_unit = unit_of(item + (int)gridDim.x);
-        __syncthreads();                                    /* the rows are used, h of the item before is there */
-        gpu_gather_rows<F>(p, shared_units + item / parts, unit.rows, dynamic, &own);
-        if (item != (int)blockIdx.x) store_h_before(item);
-        float row_scale[2] = {1, 1};                        /* where it is applied to a sum: of the lane's row, or of the matrix */
+    }
+    /* Where it is applied to a sum: the scale of the lane's row, or of the matrix, of either. */
+    __device__ __forceinline__ void load_row_scale(float *row_scale, int item, const gpu_unit &unit) const {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float *scale = (const float *)((const char *)(i ? p.up : p.gate).scale + unit.at);
-            if (F::by_row) scale += min(item % parts * GPU_WARPS + warp, p.gate.panels - 1) * PANEL_ROWS + lane / 4;
+            if (F::by_row) scale += min(panel_of(item), p.gate.panels - 1) * PANEL_ROWS + (int)threadIdx.x % 32 / 4;
             if (gpu_scaled_at_end<F>()) row_scale[i] = ld_volatile(scale) * gpu_post_scale<F>();
         }
-        cp_async_wait<0>();
-        __syncthreads();
-        float sum[4] = {0, 0, 0, 0}, total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};              /* -0 + x is x, also for x = -0 */
-        int share = 0, end = k_blocks / GPU_WARPS;
-        auto close = [&] {
+    }
+    __device__ __forceinline__ void multiply(gpu_batch_up_sums<F, WHOLE> *to, const gpu_batch_weights<F> *set, int from,
+                                             const float *row_scale) const {
+        const int lane = threadIdx.x % 32, k_blocks = p.gate.k_blocks;
+        const float *act_scales = (const float *)(rows + k_blocks * BLOCK) + lane % 2 * 2;         /* of the lane's rows */
+#pragma unroll
+        for (int j = 0; j < DEPTH; j++) {
+            const int k = from + j;
+            const uint4 *x = rows + k * BLOCK + lane;
+            float part[4];
+            uint4 columns[pairs];
+            if (!WHOLE && k >= k_blocks) break;
+#pragma unroll
+            for (int i = 0; i < pairs; i++) columns[i] = x[i * 32];
+            gpu_multiply_block<F>(part, set[j].raw, columns);
+            const float2 act = F::half ? *(const float2 *)(act_scales + k * N_TILE_ROWS) : make_float2(1, 1);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                if (gpu_scaled_at_end<F>()) sum[i] = __fmul_rn(sum[i], row_scale[i / 2]);
-                total[i] = __fadd_rn(total[i], __fadd_rn(sum[i], __shfl_xor_sync(~0u, sum[i], 2)));
-                sum[i] = 0;
+                const float of = i % 2 ? act.y : act.x;
+                if (F::groups) part[i] = __fmul_rn(part[i], F::row_scale(set[j].raw[i / 2]));
+                if (!F::half) to->sum[i] = __fadd_rn(to->sum[i], part[i]);
+                else to->sum[i] = __fmaf_rn(gpu_scales_by_block<F>() ? __fmul_rn(set[j].scale[i / 2], of * gpu_post_scale<F>()) : of, part[i],
+                                            to->sum[i]);
             }
-            share += !WHOLE;
-            end = WHOLE ? end + k_blocks / GPU_WARPS : k_blocks * (share + 1) / GPU_WARPS;
-        };
-        auto close_up_to = [&](int k) {
-            if (WHOLE && k == end) close();
-            while (!WHOLE && share < GPU_WARPS && k == end) close();
-        };
-        auto multiply = [&](const gpu_batch_weights<F> *set, int from) {
+            if (!WHOLE || j == DEPTH - 1) to->close_up_to(k + 1, k_blocks, row_scale);
+        }
+    }
+    /* h of the item's columns: gate and up of a row meet in a lane. */
+    __device__ __forceinline__ void put_h(gpu_batch_up_shared *own, int item, const float *total) const {
+        const int lane = threadIdx.x % 32, row = panel_of(item) * PANEL_ROWS + lane / 4;
+        if (lane % 4 >= 2) return;
 #pragma unroll
-            for (int j = 0; j < DEPTH; j++) {
-                const int k = from + j;
-                const uint4 *x = dynamic + k * BLOCK + lane;
-                float part[4];
-                uint4 columns[pairs];
-                if (!WHOLE && k >= k_blocks) break;
-#pragma unroll
-                for (int i = 0; i < pairs; i++) columns[i] = x[i * 32];
-                gpu_multiply_block<F>(part, set[j].raw, columns);
-                const float2 act = F::half ? *(const float2 *)(act_scales + k * N_TILE_ROWS) : make_float2(1, 1);
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float of = i % 2 ? act.y : act.x;
-                    if (F::groups) part[i] = __fmul_rn(part[i], F::row_scale(set[j].raw[i / 2]));
-                    if (!F::half) sum[i] = __fadd_rn(sum[i], part[i]);
-                    else sum[i] = __fmaf_rn(gpu_scales_by_block<F>() ? __fmul_rn(set[j].scale[i / 2], of * gpu_post_scale<F>()) : of,
-                                            part[i], sum[i]);
-                }
-                if (!WHOLE || j == DEPTH - 1) close_up_to(k + 1);
-            }
-        };
-        close_up_to(0);
+        for (int i = 0; i < 2; i++) {
+            const int slot = lane % 2 * 2 + i;
+            float h = 0;
+            if (row < p.gate.rows)
+                h = epilogue_pair<!WHOLE>(p.end.act, p.gate, p.up, WHOLE ? 0 : own->at, row, total[i], total[i + 2], own->rms[slot]) *
+                    own->weight[slot];
+            own->h[slot][threadIdx.x / 32 * PANEL_ROWS + lane / 4] = h;
+        }
+    }
+    /* Stores h of the block's item before `item`. */
+    __device__ __forceinline__ void store_h_before(int item, const gpu_batch_up_shared *own) const {
+        item -= (int)gridDim.x;
+        if ((int)threadIdx.x / 32 == item % GPU_WARPS) gpu_store_h(p, item / parts, item % parts, own->h);
+    }
+};
+
+/* A warp multiplies DEPTH k blocks while the next DEPTH are on their way, as in gpu_batch_down_units. */
+template <class F, int DEPTH, bool WHOLE>
+__device__ __forceinline__ void gpu_batch_up_items(const moe_gpu &p, uint4 *rows, gpu_batch_up_shared *own) {
+    gpu_batch_up_warp<F, DEPTH, WHOLE> warp(p, rows);
+    gpu_batch_weights<F> ahead[2][DEPTH];
+    const int k_blocks = p.gate.k_blocks;
+    int item = (int)blockIdx.x;
+    if (p.T <= STEP_ROWS) l2_prefetch_share(p.link.prefetch);        /* many rows' weights would take its place */
+    pdl_wait();
+    warp.items = (__ldcg(p.batch.count) - warp.shared_units) * warp.parts;
+    if (item >= warp.items) return;
+    gpu_unit unit = warp.unit_of(item), next_unit = unit;
+    gpu_batch_tile<F> tile = warp.tile_of(item, unit);
+    memset(ahead, 0, sizeof ahead);
+    warp.load(ahead[0], tile, 0, true);
+#pragma unroll 1
+    for (; item < warp.items; item += (int)gridDim.x, unit = next_unit) {
+        const bool more = item + (int)gridDim.x < warp.items;
+        float row_scale[2] = {1, 1};
+        if (!more) pdl_launch_dependents();
+        next_unit = warp.unit_of(item + (int)gridDim.x);
+        __syncthreads();                                    /* the rows are used, h of the item before is there */
+        gpu_gather_rows<F>(p, warp.shared_units + item / warp.parts, unit.rows, rows, own);
+        if (!WHOLE && threadIdx.x == 0) own->at = unit.at;
+        if (item != (int)blockIdx.x) warp.store_h_before(item, own);
+        warp.load_row_scale(row_scale, item, unit);
+        cp_async_wait<0>();
+        __syncthreads();
+        gpu_batch_up_sums<F, WHOLE> sums(k_blocks);
+        sums.close_up_to(0, k_blocks, row_scale);
 #pragma unroll 1
         for (int from = 0; from < k_blocks; from += 2 * DEPTH) {
             const bool last = from + 2 * DEPTH >= k_blocks;
-            load(ahead[1], tile, from + DEPTH, true);
-            multiply(ahead[0], from);
-            if (last) tile = tile_of(item + (int)gridDim.x, next_unit);
-            load(ahead[0], tile, last ? 0 : from + 2 * DEPTH, !last || more);
-            multiply(ahead[1], from + DEPTH);
+            warp.load(ahead[1], tile, from + DEPTH, true);
+            warp.multiply(&sums, ahead[0], from, row_scale);
+            if (last) tile = warp.tile_of(item + (int)gridDim.x, next_unit);
+            warp.load(ahead[0], tile, last ? 0 : from + 2 * DEPTH, !last || more);
+            warp.multiply(&sums, ahead[1], from + DEPTH, row_scale);
         }
-        if (lane % 4 < 2) {
-            const int row = (item % parts * GPU_WARPS + warp) * PANEL_ROWS + lane / 4;
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int slot = lane % 2 * 2 + i;
-                const float rms = own.rms[slot], gate = __fmul_rn(total[i], rms), up = __fmul_rn(total[i + 2], rms);
-                own.h[slot][warp * PANEL_ROWS + lane / 4] = row < p.gate.rows ? gpu_silu(gate) * up * own.weight[slot] : 0;
-            }
-        }
+        warp.put_h(own, item, sums.total);
     }
     __syncthreads();
-    store_h_before(item);
+    warp.store_h_before(item, own);
 }
 
-/* The kernel for whole sets that registers hold: of four bits four k blocks, or three, where the columns of a warp are no multiple; else
-   two. Or for any number of k blocks. */
-template <class F> static gpu_moe_kernel gpu_batch_up_of(int k_blocks) {
-    if constexpr (F::lane <= 8) {
-        if (k_blocks % (GPU_WARPS * 4) == 0) return gpu_batch_up<F, 4, true>;
-        if (k_blocks % (GPU_WARPS * 3) == 0) return gpu_batch_up<F, 3, true>;
-    }
-    return k_blocks % (GPU_WARPS * 2) == 0 ? gpu_batch_up<F, 2, true> : gpu_batch_up<F, 2, false>;
+/* Of whole sets, and of experts without biases and with SiLU alone. Of four bits registers hold four k blocks, or three, where the columns of a
+   warp are no multiple of four; else two. */
+template <class F, int DEPTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_constant__ moe_gpu p) {
+    extern __shared__ uint4 dynamic[];
+    __shared__ gpu_batch_up_shared own;
+    gpu_batch_up_items<F, DEPTH, true>(p, dynamic, &own);
 }
 
-static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
-    const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->gate.panels + GPU_WARPS - 1) / GPU_WARPS);
-    const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, p->gate.k_blocks);
-    gpu_moe_kernel kernel = NULL;
-    with_format(p->gate.format, [&](auto format) { kernel = gpu_batch_up_of<decltype(format)>(p->gate.k_blocks); });
-    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, p);
+/* Of any. */
+static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up_any(const __grid_constant__ moe_gpu p) {
+    extern __shared__ uint4 dynamic[];
+    __shared__ gpu_batch_up_shared own;
+    with_format(p.gate.format, [&](auto format) { gpu_batch_up_items<decltype(format), 2, false>(p, dynamic, &own); });
 }

@@ -59,7 +59,9 @@ typedef struct moe_gpu {
     float *h;                    /* [1 + GPU_CHOSEN][STEP_ROWS][h_row] SwiGLU outputs, by active expert and token row */
     int h_row;
     uint32_t overlap;            /* of simulated_row; 0 but in measurements */
-    float *x;                    /* [T][hidden] residual */
+    const float *x;              /* [T][hidden] residual */
+    float *to;                   /* [T][hidden] where the output goes */
+    epilogue end;                /* of the output; act: of gate and up */
     int in_units;                /* experts run by units: the kernels of batch_*.cu do */
     moe_batch batch;
 } moe_gpu;
@@ -73,12 +75,18 @@ static size_t gpu_h_size(const moe_shape *s) {
     return (size_t)(1 + GPU_CHOSEN) * STEP_ROWS * gpu_h_row(s);
 }
 
+static activation moe_activation(const moe_shape *s) {
+    const activation a = {s->limit, s->alpha};
+    return a;
+}
+
 /* norm_router: RMSNorm; logits of router and shared_expert_gate; h of the shared expert, which does not depend on the
    routing. One kernel, three segments. */
 static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *to) {
     const moe_shape *s = &to->shape;
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(to->x, to->norm, s->hidden, to->T, to->eps);
     p.waits_last = 1;
+    p.end.act = to->end.act;
     if (s->shared_size) {
         gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
         p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);

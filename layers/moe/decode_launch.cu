@@ -1,12 +1,99 @@
-/* layers/moe/decode_launch.cu: a mixture of experts in a step on a GPU: picks the kernels for the shape, sizes their grids, records
-   them. Host code. */
+/* layers/moe/decode_launch.cu: a mixture of experts in a step on a GPU: which kernel runs when, the sizes of grids, how they are recorded.
+   Host code.
 
-/* The arguments for a layer's weights and T token rows. */
-static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
+     token rows     shape, format                          experts_up             experts_down                      files
+     1              of the table below                     gpu_experts_up_fixed   gpu_experts_down_row              up.cu, down_fixed.cu
+                    NVFP4, FP8 blocks, few enough items    gpu_experts_up         gpu_experts_down_lone             up.cu, down_row.cu
+                    any                                    gpu_experts_up<1>      gpu_experts_down<1>               up.cu, down.cu
+     2 to 4         of the table                           gpu_experts_up_fixed   gpu_experts_down_rows, _parts     up.cu, down_fixed.cu
+                    any; a shared expert unlike the others gpu_experts_up<4>      gpu_experts_down<4>               up.cu, down.cu
+     2 to 64        any; up to 4 where the table has no    gpu_batch_up           gpu_batch_down                    batch_route.cu, batch_up.cu,
+                    experts_down                                                                                    batch_down.cu
+     a prompt       those of moe_can_prefill               gemm_kernel            gemm_kernel                       prefill.cu, cuda/gemm.cu
+
+   Both are chosen by themselves: 30B-A3B has 35B's experts_up, and gpu_experts_down_lone. Before them runs norm_router (decode.cu), and route
+   where experts run by units. */
+
+typedef void (*gpu_moe_kernel)(moe_gpu);
+
+/* A kernel of experts_down, if there is one: its bytes of dynamic shared memory, and row panels of a block's tile. */
+typedef struct gpu_down_kernel {
+    gpu_moe_kernel kernel;
+    size_t shared;
+    int panels;
+} gpu_down_kernel;
+
+/* The kernels for shapes of cuda/tiles.cu: most token rows of experts_up, of experts_down; there are kernels for fewer, too. */
+#define MOE_FIXED(X)                             \
+    X(NVFP4,     nvfp4,     35b_a3b,    4, 4)    \
+    X(FP8_BLOCK, fp8_block, 35b_a3b,    4, 4)    \
+    X(BF16,      bf16,      35b_a3b,    4, 4)    \
+    X(FP8_ROW,   fp8_row,   35b_a3b,    4, 4)    \
+    X(INT4,      int4,      35b_a3b,    4, 4)    \
+    X(NVFP4,     nvfp4,     122b_a10b,  4, 4)    \
+    X(FP8_BLOCK, fp8_block, 122b_a10b,  2, 2)    \
+    X(NVFP4,     nvfp4,     coder_next, 1, 0)    \
+    X(FP8_BLOCK, fp8_block, coder_next, 1, 0)
+
+/* A line of it. */
+typedef struct moe_fixed {
+    enum format format;
+    int hidden, expert_size, top_k, experts;                /* experts: at most */
+    gpu_moe_kernel up[STEP_ROWS];
+    gpu_down_kernel down[STEP_ROWS];
+} moe_fixed;
+
+template <class F, class SHAPE, int ROWS, int MOST> static constexpr gpu_moe_kernel moe_fixed_up() {
+    if constexpr (ROWS <= MOST) return gpu_experts_up_fixed<F, SHAPE, ROWS>;
+    else return NULL;
+}
+
+template <class F, class SHAPE, int ROWS, int MOST> static constexpr gpu_down_kernel moe_fixed_down() {
+    if constexpr (ROWS > MOST) {
+        return {};
+    } else if constexpr (ROWS == 1) {
+        return {gpu_experts_down_row<F, SHAPE>, GPU_WARPS * (size_t)down_row_sizes<F, SHAPE>::BYTES, 2};
+    } else if constexpr (GPU_WARPS * (int)down_rows_sizes<F, SHAPE, ROWS>::BYTES + 4096 <= GPU_SHARED) {      /* 4096: static shared memory */
+        return {gpu_experts_down_rows<F, SHAPE, ROWS>, GPU_WARPS * (size_t)down_rows_sizes<F, SHAPE, ROWS>::BYTES, 2};
+    } else {
+        typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
+        return {gpu_experts_down_parts<F, SHAPE, ROWS>, GPU_WARPS * (size_t)sizes::BYTES, sizes::PANELS};
+    }
+}
+
+template <class F, class SHAPE, int UP, int DOWN> static constexpr moe_fixed moe_fixed_of(enum format format) {
+    return {format, SHAPE::HIDDEN, SHAPE::EXPERT, SHAPE::TOP_K, 256 * SHAPE::LISTS,
+            {moe_fixed_up<F, SHAPE, 1, UP>(), moe_fixed_up<F, SHAPE, 2, UP>(), moe_fixed_up<F, SHAPE, 3, UP>(), moe_fixed_up<F, SHAPE, 4, UP>()},
+            {moe_fixed_down<F, SHAPE, 1, DOWN>(), moe_fixed_down<F, SHAPE, 2, DOWN>(), moe_fixed_down<F, SHAPE, 3, DOWN>(),
+             moe_fixed_down<F, SHAPE, 4, DOWN>()}};
+}
+
+static const moe_fixed moe_fixed_kernels[] = {
+#define MOE_FIXED_LINE(FORMAT, format, shape, up, down) moe_fixed_of<format_##format, shape_##shape, up, down>(FORMAT_##FORMAT),
+    MOE_FIXED(MOE_FIXED_LINE)
+#undef MOE_FIXED_LINE
+};
+
+enum { MOE_FIXED_COUNT = sizeof moe_fixed_kernels / sizeof *moe_fixed_kernels };
+
+/* The kernels by units that have a format, and its k blocks in flight, as constants: of experts_up whole sets of so many k blocks, which each
+   warp of gpu_run_tiles has an even number of; of experts_down four. Others run through gpu_batch_up_any and gpu_batch_down_any. */
+#define MOE_BATCH_UP(X) X(NVFP4, nvfp4, 4) X(NVFP4, nvfp4, 3) X(INT4, int4, 4) X(INT4, int4, 3) \
+    X(FP8_BLOCK, fp8_block, 2) X(FP8_ROW, fp8_row, 2) X(BF16, bf16, 2)
+#define MOE_BATCH_DOWN(X) X(NVFP4, nvfp4) X(MXFP4, mxfp4) X(INT4, int4) X(FP8_BLOCK, fp8_block) X(FP8_ROW, fp8_row) X(BF16, bf16)
+
+/* The arguments for a layer's weights and token rows. */
+static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gpu_rows *rows) {
     moe_gpu p = *scratch;
     p.shape = w->shape;
     p.h_row = (int)gpu_h_row(&w->shape);
-    p.T = T;
+    p.T = rows->T;
+    p.x = rows->x;
+    p.norm = rows->norm;
+    p.eps = rows->eps;
+    p.to = rows->to;
+    p.end = epilogue_of_output(rows);
+    p.end.act = moe_activation(&w->shape);
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
@@ -21,14 +108,73 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
     return p;
 }
 
+/* Whether no expert has a bias, or another activation: fixed-shape kernels, and those of whole sets, ask for neither. */
+static bool gpu_moe_is_plain(const moe_gpu *p) {
+    return epilogue_is_plain(&p->end, &p->gate, &p->up) && !p->down.bias && !p->shared_down.bias;
+}
+
+/* The fixed-shape kernel of experts_up; NULL: there is none. */
+static gpu_moe_kernel gpu_fixed_up(const moe_gpu *p) {
+    if (!gpu_moe_is_plain(p) || p->shape.of_all || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
+    for (const moe_fixed *f = moe_fixed_kernels; f < moe_fixed_kernels + MOE_FIXED_COUNT; f++)
+        if (f->format == p->gate.format && f->hidden == p->gate.cols && f->top_k == p->shape.top_k && p->shape.experts <= f->experts)
+            return f->up[p->T - 1];
+    return NULL;
+}
+
+/* Whether the shared expert, if there is one, has the format and the size of the routed ones. */
+static bool gpu_down_alike(const moe_gpu *p) {
+    return p->down.format == p->shared_down.format && p->down.cols == p->shared_down.cols;
+}
+
+/* Whether both panels of a tile of down_proj have one scale, where a scale is a block's. */
+static bool gpu_down_scale_by_tile(const moe_gpu *p) {
+    bool by_block = false;
+    with_format(p->down.format, [&](auto format) { by_block = gpu_scales_by_block<decltype(format)>(); });
+    return !by_block || 1 << p->down.row_shift >= TILE_ROWS;
+}
+
+/* The fixed-shape kernel of experts_down, if there is one. It has whole tiles only. */
+static gpu_down_kernel gpu_fixed_down(const moe_gpu *p) {
+    if (!gpu_moe_is_plain(p) || !p->shape.shared_size || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return {};
+    for (const moe_fixed *f = moe_fixed_kernels; f < moe_fixed_kernels + MOE_FIXED_COUNT; f++) {
+        const gpu_down_kernel down = f->down[p->T - 1];
+        if (f->format == p->down.format && f->expert_size == p->down.cols && f->top_k == p->shape.top_k && down.kernel &&
+            p->down.panels % down.panels == 0)
+            return down;
+    }
+    return {};
+}
+
+/* gpu_experts_down_lone, if it takes these sizes: all items of an expert are in a warp's first part, where the shared expert's gate is applied,
+   and tiles are whole. */
+static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
+    enum { PARTS = 4, ROUND = 4 };
+    gpu_down_kernel lone = {};
+    const int most = (p->down.k_blocks + GPU_WARPS - 1) / GPU_WARPS, items = (p->shape.top_k + (p->shape.shared_size > 0)) * most;
+    if (p->T > 1 || p->down.panels % 2 || !gpu_moe_is_plain(p) || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return lone;
+    with_format(p->down.format, [&](auto format) {
+        typedef decltype(format) F;
+        if constexpr (gpu_has_lone<F>()) {
+            typedef down_lone_sizes<F, PARTS, ROUND> sizes;
+            if (items > (int)sizes::ITEMS || most * (int)sizes::LANES > 32) return;
+            lone = {gpu_experts_down_lone<F, PARTS, ROUND>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
+        }
+    });
+    return lone;
+}
+
+/* gpu_experts_down for one row, or for several. */
+static gpu_down_kernel gpu_down_of_any(const moe_gpu *p) {
+    if (p->T == 1) return {gpu_experts_down<1>, GPU_WARPS * (size_t)gpu_down_bytes<1>(), gpu_down_sizes<1>::PANELS};
+    return {gpu_experts_down<STEP_ROWS>, GPU_WARPS * (size_t)gpu_down_bytes<STEP_ROWS>(), gpu_down_sizes<STEP_ROWS>::PANELS};
+}
+
 static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     const int distinct = p->T * p->shape.top_k < p->shape.experts ? p->T * p->shape.top_k : p->shape.experts;
-    size_t bytes;
-    gpu_moe_kernel fixed = gpu_fixed_up(p, &bytes), kernel = fixed;
-    if (!fixed) {
-        kernel = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
-        bytes = activation_fragments_size(p->gate.format, p->T == 1 ? 1 : STEP_ROWS, p->gate.k_blocks);
-    }
+    const gpu_moe_kernel fixed = gpu_fixed_up(p), any = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
+    const size_t bytes = activation_fragments_size(p->gate.format, fixed ? p->T : p->T == 1 ? 1 : STEP_ROWS, p->gate.k_blocks);
+    const gpu_moe_kernel kernel = fixed ? fixed : any;
     int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed != NULL;
 }
@@ -36,7 +182,43 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_down_kernel down = gpu_fixed_down(p);
     if (!down.kernel) down = gpu_lone_down(p);
-    if (!down.kernel) down = p->T == 1 ? gpu_down_of_any<1>() : gpu_down_of_any<STEP_ROWS>();
+    if (!down.kernel) down = gpu_down_of_any(p);
+    const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1;
+    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
+}
+
+static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
+    static const struct { enum format format; int depth; gpu_moe_kernel kernel; } kernels[] = {
+#define MOE_BATCH_LINE(FORMAT, format, depth) {FORMAT_##FORMAT, depth, gpu_batch_up<format_##format, depth>},
+        MOE_BATCH_UP(MOE_BATCH_LINE)
+#undef MOE_BATCH_LINE
+    };
+    const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->gate.panels + GPU_WARPS - 1) / GPU_WARPS);
+    const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, p->gate.k_blocks);
+    gpu_moe_kernel kernel = NULL;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !kernel; i++)
+        if (kernels[i].format == p->gate.format && p->gate.k_blocks % (GPU_WARPS * kernels[i].depth) == 0 && gpu_moe_is_plain(p))
+            kernel = kernels[i].kernel;
+    if (!kernel) kernel = gpu_batch_up_any;
+    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, p);
+}
+
+template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
+    const size_t units = (size_t)(gpu_shared_units(*p) + gpu_most_units(&p->shape, p->T) + 1);
+    return gpu_batch_sums<PANELS>(p->T) * sizeof(float) + units * sizeof(gpu_down_unit);
+}
+
+static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
+    enum { PANELS = 2, DEPTH = 4, SIDE = 2 };
+    static const struct { enum format format; gpu_moe_kernel kernel; } kernels[] = {
+#define MOE_BATCH_LINE(FORMAT, format) {FORMAT_##FORMAT, gpu_batch_down<format_##format, PANELS, DEPTH, SIDE, 1>},
+        MOE_BATCH_DOWN(MOE_BATCH_LINE)
+#undef MOE_BATCH_LINE
+    };
+    gpu_down_kernel down = {gpu_batch_down_any, gpu_batch_down_bytes<1>(p), 1};
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        if (kernels[i].format == p->down.format && gpu_down_alike(p) && gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED)
+            down = {kernels[i].kernel, gpu_batch_down_bytes<PANELS>(p), PANELS};
     const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1;
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
 }
@@ -113,10 +295,7 @@ static void moe_layout_gpu(layout *l, const moe_shape *s, const capacity *r, con
 }
 
 static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu *scratch) {
-    moe_gpu p = moe_gpu_of(scratch, w, rows->T);
-    p.x = rows->x;
-    p.norm = rows->norm;
-    p.eps = rows->eps;
+    moe_gpu p = moe_gpu_of(scratch, w, rows);
     p.chosen = scratch->chosen + rows->q->layer;
     p.in_units = gpu_runs_in_units(&p);
     gpu_norm_router(rows->q, w, &p);

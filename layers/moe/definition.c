@@ -10,8 +10,9 @@
 
 typedef struct defined_moe {
     double *score;               /* [experts] the router's */
-    double *chosen, *weight;     /* [experts]: 1 of the top_k, 0 of the others; 0 of these, too */
-    double *gate, *up;           /* [expert_size, or shared_size] of an expert */
+    double *chosen;              /* [experts] 1: it is one of the top_k; 0: it is not */
+    double *weight;              /* [experts] 0 where it is not */
+    double *gate, *up;           /* [expert_size or shared_size] of an expert */
     double *down;                /* [hidden] */
 } defined_moe;
 

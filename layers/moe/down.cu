@@ -1,4 +1,4 @@
-/* layers/moe/down.cu: experts_down on a GPU, for any shape and format: x += sum over a row's assignments of down_proj h.
+/* layers/moe/down.cu: experts_down on a GPU, for any shape and format: the output is the sum over a row's assignments of down_proj h.
 
    Reads h, gpu_routing and the shared expert's gate, adds to x and tags it. h already holds the routing weights; the shared
    expert's is multiplied by its gate here. It chooses nothing, and knows the routing only as the list that experts_up
@@ -137,6 +137,73 @@ template <int ROWS> __host__ __device__ constexpr int gpu_down_bytes() {
     return ((gpu_down_sizes<ROWS>::SLOTS + 1) * (256 + (int)sizeof(float)) + 15) / 16 * 16;
 }
 
+/* The weights that a warp has in flight, of active experts of one format: DEEP items of a tile's panels, and the scale of one of them. */
+template <class F, int ROWS> struct gpu_down_weights {
+    enum { PANELS = gpu_down_sizes<ROWS>::PANELS };
+    enum { DEEP = sizeof(typename F::raw) > 16 ? 4 : (int)gpu_down_sizes<ROWS>::DEEP };     /* as many as registers hold */
+    const gpu_matrix &w;
+    const gpu_assignments *assignments;
+    gpu_place shared, routed;    /* of the tile's first panel, and of its last */
+    gpu_down_items<ROWS> items;
+    int panel, end;              /* bytes from panel to panel; items */
+    typename F::raw raw[DEEP][PANELS];
+    float scale;
+
+    __device__ __forceinline__ gpu_down_weights(const moe_gpu &p, const gpu_assignments *assignments, int tile, int low, int high)
+        : w(low ? p.down : p.shared_down), assignments(assignments), items{assignments}, raw{}, scale(1) {
+        shared = gpu_place_of<F>(p.shared_down, PANELS * tile, p.shared_down, PANELS * (tile + 1) - 1);
+        routed = gpu_place_of<F>(p.down, PANELS * tile, p.down, PANELS * (tile + 1) - 1);
+        panel = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]);
+        items.first = gpu_share(w.k_blocks, threadIdx.x / 32, GPU_WARPS, &items.warp_k_blocks);
+        items.per_warp_k_blocks = items.warp_k_blocks ? reciprocal_of(items.warp_k_blocks) : 0;
+        end = high * items.warp_k_blocks;
+    }
+    /* Of the items in flight, whose scale the lane holds. */
+    __device__ __forceinline__ int scale_slot() const { return threadIdx.x % 32 / ROWS % DEEP; }
+    __device__ __forceinline__ void load(int j, int item) {
+        if (item >= end) return;
+        const int i = items.entry(item);
+        const int64_t shift = assignments->shift[i];
+        const char *at = (i ? routed.data[0] : shared.data[0]) + shift + (items.first + items.k_block(item)) * F::panel;
+#pragma unroll
+        for (int o = 0; o < PANELS; o++)
+            gpu_load_weights<F>(&raw[j][o], at + o * panel, 0, (i ? routed.scale : shared.scale) + shift / 4 + o * PANEL_ROWS,
+                                true);
+    }
+    __device__ __forceinline__ void load_scale(int item) {  /* one scale for all panels of the block */
+        if (!F::scaled || item >= end) return;
+        const int i = items.entry(item);
+        const float *at = (i ? routed.scale : shared.scale) + assignments->shift[i] / 4;
+        scale = __ldg(at + (items.first + items.k_block(item) >> w.k_block_shift));
+    }
+    /* sum += the items base .. end - 1 of a batch, whose assignments are staged, a slot for each. */
+    __device__ __forceinline__ void multiply(const activation_fragments &act, int base, int end, float *sum) {
+        enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS };
+        const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, before = items.uses_before(base);
+        auto slot = [&](int item, int row) {
+            const int use = items.use_of(item, row);
+            return use < 0 ? (int)SLOTS : use - before;
+        };
+#pragma unroll 1
+        for (int from = base; from < end; from += DEEP) {
+            float factor = 0;
+            if (F::half && from + scale_slot() < end)
+                factor = scale * (act.act_scale[slot(from + scale_slot(), lane % ROWS)] * gpu_post_scale<F>());
+            load_scale(from + DEEP + scale_slot());
+#pragma unroll
+            for (int j = 0; j < DEEP; j++) {
+                uint4 x[pairs];
+                if (from + j >= end) break;
+                const uint4 *at = act.x + slot(from + j, lane / 4 % ROWS) * pairs * 8 + lane / 16 * 4 + lane % 4;
+#pragma unroll
+                for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8];
+                gpu_multiply<F, ROWS, PANELS>(sum, raw[j], x, factor, j * ROWS, 0, true);
+                load(j, from + DEEP + j);
+            }
+        }
+    }
+};
+
 /* sum += active experts low .. high - 1 of a tile, all of one format. Contains the pdl_wait.
 
    Same bits for a row whatever the others chose: the warp and the order in which a row's products are added depend on the k
@@ -146,73 +213,24 @@ template <int ROWS> __host__ __device__ constexpr int gpu_down_bytes() {
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assignments *assignments, int tile, int low,
                                                 int high, void *memory, float *sum) {
-    enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, PANELS = gpu_down_sizes<ROWS>::PANELS };
-    enum { DEEP = sizeof(typename F::raw) > 16 ? 4 : (int)gpu_down_sizes<ROWS>::DEEP };     /* as many as registers hold */
-    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int scale_slot = lane / ROWS % DEEP;              /* of the items in flight, whose scale it holds */
-    const gpu_matrix &w = low ? p.down : p.shared_down;
-    const gpu_place shared = gpu_place_of<F>(p.shared_down, PANELS * tile, p.shared_down, PANELS * (tile + 1) - 1);
-    const gpu_place routed = gpu_place_of<F>(p.down, PANELS * tile, p.down, PANELS * (tile + 1) - 1);
-    const int panel = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]);
+    enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, DEEP = gpu_down_weights<F, ROWS>::DEEP };
+    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32;
     const activation_fragments act =
-        activation_fragments_at<F, 1>((char *)memory + warp * gpu_down_bytes<ROWS>(), SLOTS + 1);
-    gpu_down_items<ROWS> items = {assignments};
-    items.first = gpu_share(w.k_blocks, warp, GPU_WARPS, &items.warp_k_blocks);
-    items.per_warp_k_blocks = items.warp_k_blocks ? reciprocal_of(items.warp_k_blocks) : 0;
-    const int end = high * items.warp_k_blocks;
-    typename F::raw raw[DEEP][PANELS] = {};
-    float scale = 1;
-    auto load = [&](int j, int item) {
-        if (item >= end) return;
-        int i = items.entry(item);
-        const char *at = i ? routed.data[0] : shared.data[0];
-        const int64_t shift = assignments->shift[i];
-        at += shift + (items.first + items.k_block(item)) * F::panel;
+        activation_fragments_at<F, 1>((char *)memory + threadIdx.x / 32 * gpu_down_bytes<ROWS>(), SLOTS + 1);
+    gpu_down_weights<F, ROWS> weights(p, assignments, tile, low, high);
+    int base = low * weights.items.warp_k_blocks;
 #pragma unroll
-        for (int o = 0; o < PANELS; o++)
-            gpu_load_weights<F>(&raw[j][o], at + o * panel, 0, (i ? routed.scale : shared.scale) + shift / 4 + o * PANEL_ROWS,
-                                true);
-    };
-    auto load_scale = [&](int item) {                       /* one scale for all panels of the block */
-        if (!F::scaled || item >= end) return;
-        int i = items.entry(item);
-        const float *at = (i ? routed.scale : shared.scale) + assignments->shift[i] / 4;
-        scale = __ldg(at + (items.first + items.k_block(item) >> w.k_block_shift));
-    };
-    int base = low * items.warp_k_blocks;
-#pragma unroll
-    for (int j = 0; j < DEEP; j++) load(j, base + j);
-    load_scale(base + scale_slot);
+    for (int j = 0; j < DEEP; j++) weights.load(j, base + j);
+    weights.load_scale(base + weights.scale_slot());
     if (lane < pairs * 8) act.x[SLOTS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
     if (F::half && lane == 0) act.act_scale[SLOTS] = 0;
     pdl_wait();
 #pragma unroll 1
-    for (int count; base < end; base += count) {
-        count = items.batch(base, end, DEEP, SLOTS);
-        int before = items.uses_before(base);
-        auto slot = [&](int item, int row) {
-            int use = items.use_of(item, row);
-            return use < 0 ? (int)SLOTS : use - before;
-        };
+    for (int count; base < weights.end; base += count) {
+        count = weights.items.batch(base, weights.end, DEEP, SLOTS);
         __syncwarp();
-        gpu_stage_down<F, ROWS>(p, items, base, count, act);
-#pragma unroll 1
-        for (int from = base; from < base + count; from += DEEP) {
-            float factor = 0;
-            if (F::half && from + scale_slot < base + count)
-                factor = scale * (act.act_scale[slot(from + scale_slot, lane % ROWS)] * gpu_post_scale<F>());
-            load_scale(from + DEEP + scale_slot);
-#pragma unroll
-            for (int j = 0; j < DEEP; j++) {
-                uint4 x[pairs];
-                if (from + j >= base + count) break;
-                const uint4 *at = act.x + slot(from + j, lane / 4 % ROWS) * pairs * 8 + lane / 16 * 4 + lane % 4;
-#pragma unroll
-                for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8];
-                gpu_multiply<F, ROWS, PANELS>(sum, raw[j], x, factor, j * ROWS, 0, true);
-                load(j, from + DEEP + j);
-            }
-        }
+        gpu_stage_down<F, ROWS>(p, weights.items, base, count, act);
+        weights.multiply(act, base, base + count, sum);
     }
 }
 
@@ -244,8 +262,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     __shared__ gpu_assignments assignments;
     enum { PANELS = gpu_down_sizes<ROWS>::PANELS, TILE_OUT = PANELS * PANEL_ROWS };
     const int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_OUT + out % TILE_OUT, t = out / TILE_OUT;
-    float *x = t < p.T && row < p.shape.hidden ? p.x + (size_t)t * p.shape.hidden + row : NULL;
-    float sum[4] = {0, 0, 0, 0}, residual = 0;
+    float *to = t < p.T && row < p.shape.hidden ? p.to + (size_t)t * p.shape.hidden + row : NULL;
+    float sum[4] = {0, 0, 0, 0}, before = 0;
     pdl_launch_dependents();
     if (out < GPU_CHOSEN) {
         assignments.shift[1 + out] = gpu_listed_at(p, out);
@@ -258,7 +276,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     }
     if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T)
         assignments.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
-    if (x) residual = __ldcg(x);
+    if (to) before = epilogue_before<false>(p.end, p.down, row, to);
     __syncthreads();
     if (ROWS > 1) {
         gpu_list_assignments(&assignments);
@@ -266,17 +284,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     }
     gpu_down_all<ROWS>(p, &assignments, tile, dynamic, sum);
     store_warp_partial<ROWS>(parts.tile[0], sum);
+    if (to && gpu_has_down_bias(p)) before += gpu_down_bias(p, t, row);
     __syncthreads();
-    if (x) store_tagged(x, residual + sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), p.link.publish);
-}
-
-/* A kernel of experts_down, if there is one: its bytes of dynamic shared memory, and row panels of a block's tile. */
-typedef struct gpu_down_kernel {
-    gpu_moe_kernel kernel;
-    size_t shared;
-    int panels;
-} gpu_down_kernel;
-
-template <int ROWS> static gpu_down_kernel gpu_down_of_any() {
-    return {gpu_experts_down<ROWS>, GPU_WARPS * (size_t)gpu_down_bytes<ROWS>(), gpu_down_sizes<ROWS>::PANELS};
+    if (to) epilogue_store(to, sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), 1, before, p.link.publish);
 }

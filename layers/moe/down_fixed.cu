@@ -1,4 +1,4 @@
-/* layers/moe/down_fixed.cu: experts_down for the shapes of cuda/tiles.cu and most formats, the shared expert of the same format
+/* layers/moe/down_fixed.cu: experts_down for the shapes and formats of decode_launch.cu's table, the shared expert of the same format
    and size as the routed ones. One kernel for one token row, one for two to four, and one for those where shared memory holds only a part.
 
    Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. One addition: the
@@ -31,86 +31,114 @@ template <class F, class SHAPE> struct down_row_sizes : down_sizes<F, SHAPE> {
     static_assert((int)ITEMS % ROUND == 0 && (int)of::WARP_K_BLOCKS <= PRELOAD, "whole rounds; the shared expert is preloaded");
 };
 
-template <class F, class SHAPE>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __grid_constant__ moe_gpu p) {
+/* What a warp of gpu_experts_down_row reads: a round of items in flight, and the scale of one of them. */
+template <class F, class SHAPE> struct gpu_down_row_warp {
     typedef down_row_sizes<F, SHAPE> sizes;
-    enum { pairs = gpu_step_pairs<F>(), WARP_K_BLOCKS = sizes::WARP_K_BLOCKS, EIGHTS = sizes::EIGHTS, ROUND = sizes::ROUND };
-    enum { EXPERTS = sizes::EXPERTS, ROUNDS = sizes::ITEMS / ROUND, PARTS = sizes::PARTS, PRELOAD = sizes::PRELOAD };
-    extern __shared__ uint4 dynamic[];
-    __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
-    __shared__ const char *data[EXPERTS];                   /* of each active expert: the tile's weights and scales */
-    __shared__ const float *scales[EXPERTS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x;
-    const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::ITEMS);
-    const uint4 *fragments = gpu_lane_fragments<F, 1>(act);
-    float shared[8], routed[PARTS][8], scale = 1, sum[4] = {0, 0, 0, 0};
+    enum { WARP_K_BLOCKS = sizes::WARP_K_BLOCKS, EIGHTS = sizes::EIGHTS, ROUND = sizes::ROUND };
+    const moe_gpu &p;
+    const char *const *data;     /* of each active expert, in shared memory: the tile's weights and scales */
+    const float *const *scales;
+    const int lane, warp;
     typename F::raw raw[ROUND][2];
-    pdl_launch_dependents();
-    auto load_h = [&](float *to, int part) {                /* eight columns of h, of expert part / EIGHTS */
+    float scale;
+
+    __device__ __forceinline__ gpu_down_row_warp(const moe_gpu &p, const char *const *data, const float *const *scales)
+        : p(p), data(data), scales(scales), lane(threadIdx.x % 32), warp(threadIdx.x / 32), scale(1) {}
+    /* Eight columns of h, of expert part / EIGHTS. */
+    __device__ __forceinline__ void load_h(float *to, int part) const {
         const float *h = p.h + part / EIGHTS * STEP_ROWS * p.h_row + (warp * EIGHTS + part % EIGHTS) * 8;
         gpu_load4(to, h, true);
         gpu_load4(to + 4, h + 4, true);
-    };
-    auto load_k_block = [&](int j, const char *expert, const float *rows, int k_block) {
+    }
+    __device__ __forceinline__ void load_k_block(int j, const char *expert, const float *rows, int k_block) {
         const char *at = expert + ((warp * WARP_K_BLOCKS + k_block) * F::panel + lane * F::lane);
         gpu_load_weights<F>(&raw[j][0], at, 0, rows + lane / 4, true);
         gpu_load_weights<F>(&raw[j][1], at, sizes::PANEL, rows + lane / 4 + PANEL_ROWS, true);
-    };
-    auto load = [&](int j, int round) {
-        int item = round * ROUND + j;
+    }
+    __device__ __forceinline__ void load(int j, int round) {
+        const int item = round * ROUND + j;
         load_k_block(j, data[item / WARP_K_BLOCKS], scales[item / WARP_K_BLOCKS], item % WARP_K_BLOCKS);
-    };
-    auto load_scale = [&](int round) {                      /* lane j: of item j of the round, for both panels */
-        int item = round * ROUND + min(lane, ROUND - 1);
+    }
+    /* Lane j: of item j of the round, for both panels. */
+    __device__ __forceinline__ void load_scale(int round) {
+        const int item = round * ROUND + min(lane, ROUND - 1);
         if (F::scaled)
             scale = ld_volatile(scales[item / WARP_K_BLOCKS] +
                                 (warp * WARP_K_BLOCKS + item % WARP_K_BLOCKS >> p.down.k_block_shift));
-    };
+    }
+    /* sum += all items. */
+    __device__ __forceinline__ void multiply(const activation_fragments &act, float *sum) {
+        enum { pairs = gpu_step_pairs<F>(), ROUNDS = sizes::ITEMS / ROUND };
+        const uint4 *fragments = gpu_lane_fragments<F, 1>(act);
+#pragma unroll 1
+        for (int round = 0; round < ROUNDS; round++, fragments += ROUND * pairs * 8) {
+            float factor = F::half && lane < ROUND ? scale * (act.act_scale[round * ROUND + lane] * gpu_post_scale<F>()) : 0;
+            if (round + 1 < ROUNDS) load_scale(round + 1);
+#pragma unroll
+            for (int j = 0; j < ROUND; j++) {
+                uint4 x[pairs];
+#pragma unroll
+                for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8];
+                gpu_multiply<F, 1>(sum, raw[j], x, factor, j, 0, true);
+                if (round + 1 < ROUNDS) load(j, round + 1);
+            }
+        }
+    }
+};
+
+/* Lists the active experts' weights and scales of a tile that begins `skipped` bytes from a matrix's: thread i's is expert i, which lies `shift`
+   bytes from the first routed one. */
+template <int EXPERTS>
+__device__ __forceinline__ void gpu_list_row_experts(const moe_gpu &p, int64_t shift, size_t skipped, const char **data, const float **scales) {
+    if (threadIdx.x >= EXPERTS) return;
+    const gpu_matrix &w = threadIdx.x ? p.down : p.shared_down;
+    data[threadIdx.x] = w.data + shift + skipped;
+    scales[threadIdx.x] = (const float *)((const char *)w.scale + shift) + ((int)blockIdx.x * TILE_ROWS >> w.row_shift) * w.scale_cols;
+}
+
+template <class F, class SHAPE>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __grid_constant__ moe_gpu p) {
+    typedef down_row_sizes<F, SHAPE> sizes;
+    enum { WARP_K_BLOCKS = sizes::WARP_K_BLOCKS, EIGHTS = sizes::EIGHTS, ROUND = sizes::ROUND };
+    enum { EXPERTS = sizes::EXPERTS, PARTS = sizes::PARTS, PRELOAD = sizes::PRELOAD };
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
+    __shared__ const char *data[EXPERTS];
+    __shared__ const float *scales[EXPERTS];
+    gpu_down_row_warp<F, SHAPE> warp(p, data, scales);
+    const int lane = threadIdx.x % 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x;
+    const activation_fragments act =
+        activation_fragments_at<F, 1>((char *)dynamic + threadIdx.x / 32 * sizes::BYTES, sizes::ITEMS);
+    float shared[8], routed[PARTS][8], sum[4] = {0, 0, 0, 0};
+    pdl_launch_dependents();
     const int64_t shift = threadIdx.x && threadIdx.x < EXPERTS ? gpu_listed_at(p, threadIdx.x - 1) : 0;
-    /* bytes of a matrix before this tile */
-    const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * F::panel);
+    const size_t skipped = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * F::panel);         /* bytes of a matrix before this tile */
 #pragma unroll
     for (int j = 0; j < WARP_K_BLOCKS; j++)                 /* needs no routing */
-        load_k_block(j, p.shared_down.data + before, p.shared_down.scale + tile * TILE_ROWS, j);
+        warp.load_k_block(j, p.shared_down.data + skipped, p.shared_down.scale + tile * TILE_ROWS, j);
     const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
-    load_h(shared, lane % EIGHTS);
+    warp.load_h(shared, lane % EIGHTS);
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
-    const float residual = stores ? __ldcg(p.x + row) : 0;
-    if (threadIdx.x < EXPERTS) {
-        const gpu_matrix &w = threadIdx.x ? p.down : p.shared_down;
-        data[threadIdx.x] = w.data + shift + before;
-        scales[threadIdx.x] = (const float *)((const char *)w.scale + shift) + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
-    }
+    const float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0;
+    gpu_list_row_experts<EXPERTS>(p, shift, skipped, data, scales);
     __syncthreads();
 #pragma unroll
-    for (int j = WARP_K_BLOCKS; j < PRELOAD; j++) load(j, 0);
-    load_scale(0);
+    for (int j = WARP_K_BLOCKS; j < PRELOAD; j++) warp.load(j, 0);
+    warp.load_scale(0);
     pdl_wait();
 #pragma unroll
-    for (int n = 0; n < PARTS; n++) load_h(routed[n], EIGHTS + n * 32 + lane);
+    for (int n = 0; n < PARTS; n++) warp.load_h(routed[n], EIGHTS + n * 32 + lane);
     __syncwarp();                                           /* so that the compiler leaves the weights after h */
 #pragma unroll
-    for (int j = PRELOAD; j < ROUND; j++) load(j, 0);
+    for (int j = PRELOAD; j < ROUND; j++) warp.load(j, 0);
     gpu_stage_h<F>(act, lane, shared, gate, lane < EIGHTS);
 #pragma unroll
     for (int n = 0; n < PARTS; n++) gpu_stage_h<F>(act, EIGHTS + n * 32 + lane, routed[n], 1, true);
     __syncwarp();
-#pragma unroll 1
-    for (int round = 0; round < ROUNDS; round++, fragments += ROUND * pairs * 8) {
-        float factor = F::half && lane < ROUND ? scale * (act.act_scale[round * ROUND + lane] * gpu_post_scale<F>()) : 0;
-        if (round + 1 < ROUNDS) load_scale(round + 1);
-#pragma unroll
-        for (int j = 0; j < ROUND; j++) {
-            uint4 x[pairs];
-#pragma unroll
-            for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8];
-            gpu_multiply<F, 1>(sum, raw[j], x, factor, j, 0, true);
-            if (round + 1 < ROUNDS) load(j, round + 1);
-        }
-    }
+    warp.multiply(act, sum);
     store_warp_partial<1>(parts, sum);
     __syncthreads();
-    if (stores) store_tagged(&p.x[row], residual + sum_warp_partials(parts[threadIdx.x][0]), p.link.publish);
+    if (stores) epilogue_store(&p.to[row], sum_warp_partials(parts[threadIdx.x][0]), 1, before, p.link.publish);
 }
 
 /* Items of several rows in flight. Of four bits, so many that the usual number of active experts fills whole rounds, if a warp has
@@ -135,6 +163,7 @@ template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F,
     enum { AT_ONCE = of::WARP_K_BLOCKS == 4 ? 2 : ROUTED > 6 ? 4 : (int)ROUTED };
     static_assert((int)ROUTED % AT_ONCE == 0, "whole rounds");
     enum { BYTES = ((ASSIGNMENTS + 1) * of::WARP_K_BLOCKS * of::ITEM_BYTES + 15) / 16 * 16 };  /* of a warp's fragments */
+    enum { IN_PARTS = 0, SLOTS = ASSIGNMENTS };
 };
 
 /* The active experts of a block, in shared memory, and their slots. */
@@ -188,6 +217,124 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int pa
     }
 }
 
+/* The weights that a warp has in flight: DEEP items of PANELS row panels, and the scale of one of them. SIZES: down_rows_sizes, or those of
+   parts. */
+template <class F, class SHAPE, int ROWS, class SIZES, int PANELS> struct gpu_down_rows_weights {
+    enum { DEEP = SIZES::DEEP, WARP_K_BLOCKS = SIZES::WARP_K_BLOCKS, ROUND = DEEP / WARP_K_BLOCKS };        /* ROUND: experts */
+    const moe_gpu &p;
+    const gpu_active_experts<F, SHAPE, ROWS> &active;
+    const int lane, warp;
+    int count;                   /* active experts */
+    typename F::raw raw[DEEP][PANELS];
+    float scale;
+
+    __device__ __forceinline__ gpu_down_rows_weights(const moe_gpu &p, const gpu_active_experts<F, SHAPE, ROWS> &active)
+        : p(p), active(active), lane(threadIdx.x % 32), warp(threadIdx.x / 32), count(0), raw{}, scale(1) {}
+    __device__ __forceinline__ int scale_slot() const { return min(lane / ROWS, DEEP - 1); }
+    /* Item j of the round that begins with active expert `from`. */
+    __device__ __forceinline__ void load(int j, int from) {
+        const int lane_offset = warp * WARP_K_BLOCKS * F::panel + lane * F::lane;
+        const char *at = active.data[from + j / WARP_K_BLOCKS] + (lane_offset + j % WARP_K_BLOCKS * F::panel);
+        const float *rows = active.scales[from + j / WARP_K_BLOCKS] + lane / 4;
+        const bool there = from + j / WARP_K_BLOCKS < count;
+#pragma unroll
+        for (int i = 0; i < PANELS; i++) gpu_load_weights<F>(&raw[j][i], at, i * SIZES::PANEL, rows + i * PANEL_ROWS, there);
+    }
+    /* Lane ROWS j + t: of item j of the round, for all panels. */
+    __device__ __forceinline__ void load_scale(int from) {
+        const int k_block = warp * WARP_K_BLOCKS + scale_slot() % WARP_K_BLOCKS;
+        if (F::scaled) scale = ld_volatile(active.scales[from + scale_slot() / WARP_K_BLOCKS] + (k_block >> p.down.k_block_shift));
+    }
+    /* Where the warp's fragments of an active expert's row are: k blocks. base: the first slot's assignment, in parts. */
+    __device__ __forceinline__ int slot_of(int entry, int row, int base) const {
+        const int slot = active.slot[entry][row];
+        if constexpr (SIZES::IN_PARTS) return (slot == SIZES::NONE ? (int)SIZES::SLOTS : slot - base) * WARP_K_BLOCKS;
+        else return slot * WARP_K_BLOCKS;
+    }
+    /* sum[panel / 2] += the round that begins with active expert `from`. */
+    __device__ __forceinline__ void multiply(const activation_fragments &act, int from, int base, float (*sum)[4]) {
+        enum { pairs = gpu_step_pairs<F>() };
+        const uint4 *fragments = act.x + lane / 16 * 4 + lane % 4;
+        float factor = 0;
+        if (F::half)
+            factor = scale * (gpu_post_scale<F>() * act.act_scale[slot_of(from + scale_slot() / WARP_K_BLOCKS, lane % ROWS, base) +
+                                                                  scale_slot() % WARP_K_BLOCKS]);
+        const int next = min(from + ROUND, (int)SIZES::ACTIVE);         /* the lists end ROUND entries on */
+        load_scale(next);
+#pragma unroll
+        for (int j = 0; j < DEEP; j++) {
+            uint4 x[pairs];
+            const int slot = slot_of(from + j / WARP_K_BLOCKS, lane % 16 / 4 % ROWS, base) + j % WARP_K_BLOCKS;
+#pragma unroll
+            for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(slot * pairs + pair) * 8];
+            gpu_multiply<F, ROWS>(sum[0], raw[j], x, factor, j * ROWS, 0, true);
+            if constexpr (PANELS == 3) gpu_multiply<F, ROWS, 1>(sum[1], raw[j] + 2, x, factor, j * ROWS, 0, true);
+            load(j, next);
+            __syncwarp();                                   /* so that the compiler leaves the loads here */
+        }
+    }
+};
+
+/* Slot `slot` of a warp's fragments is all zeros. */
+template <class F, int WARP_K_BLOCKS> __device__ __forceinline__ void gpu_clear_slot(const activation_fragments &act, int slot) {
+    enum { pairs = gpu_step_pairs<F>() };
+    const int lane = threadIdx.x % 32;
+    if (lane < WARP_K_BLOCKS * pairs * 8) act.x[slot * WARP_K_BLOCKS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
+    if (F::half && lane < WARP_K_BLOCKS) act.act_scale[slot * WARP_K_BLOCKS + lane] = 0;
+}
+
+/* A lane's columns of h, eight at a time: those of the shared expert, which are there before the wait, and whose the routed ones are. */
+template <class F, class SHAPE, int ROWS> struct gpu_down_rows_h {
+    typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
+    enum { EIGHTS = sizes::EIGHTS, SHARED = sizes::SHARED, ROUTED = sizes::ROUTED, AT_ONCE = sizes::AT_ONCE };
+    const moe_gpu &p;
+    const activation_fragments &act;
+    float shared[SHARED][8], gate[SHARED];
+    int routed[ROUTED];          /* rows of h */
+
+    /* Of row i of h. */
+    __device__ __forceinline__ void load(float *to, int i) const {
+        const float *h = p.h + i * p.h_row + (threadIdx.x / 32 * EIGHTS + threadIdx.x % 32 % EIGHTS) * 8;
+        gpu_load4(to, h, true);
+        gpu_load4(to + 4, h + 4, true);
+    }
+    /* As item `lane` from a slot on. */
+    __device__ __forceinline__ void stage(float *v, int slot, float gate) const {
+        enum { WARP_K_BLOCKS = sizes::WARP_K_BLOCKS };
+        const activation_fragments to = {act.x + slot * WARP_K_BLOCKS * gpu_step_pairs<F>() * 8, act.act_scale + slot * WARP_K_BLOCKS};
+        gpu_stage_h<F>(to, threadIdx.x % 32, v, gate, true);
+    }
+    /* The token row of the shared expert's h whose eight columns, number n of this lane's, it stages. Lanes after the last row
+       load that again and store it to the first slots of routed experts, which are staged next: an `if` would be a branch, in
+       front of which the compiler waits for the routed experts' h. */
+    __device__ __forceinline__ int shared_row(int n) const { return min((n * 32 + (int)(threadIdx.x % 32)) / EIGHTS, ROWS - 1); }
+    __device__ __forceinline__ void load_shared() {
+#pragma unroll
+        for (int n = 0; n < SHARED; n++) load(shared[n], shared_row(n));
+    }
+    __device__ __forceinline__ void list(const gpu_active_experts<F, SHAPE, ROWS> &active) {
+#pragma unroll
+        for (int n = 0; n < SHARED; n++) gate[n] = active.gate[shared_row(n)];
+#pragma unroll
+        for (int n = 0; n < ROUTED; n++) routed[n] = active.use[ROWS + (n * 32 + (int)(threadIdx.x % 32)) / EIGHTS];
+    }
+    __device__ __forceinline__ void stage_all() {
+#pragma unroll
+        for (int from = 0; from < ROUTED; from += AT_ONCE) {
+            float v[AT_ONCE][8];
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; n++) load(v[n], routed[from + n]);
+            __syncwarp();                                   /* so that the compiler leaves the loads here */
+#pragma unroll
+            for (int n = 0; from == 0 && n < SHARED; n++) stage(shared[n], n * 32 / EIGHTS, gate[n]);
+            __syncwarp();
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; n++) stage(v[n], ROWS + (from + n) * 32 / EIGHTS, 1);
+        }
+        __syncwarp();
+    }
+};
+
 /* Threads 16 t .. 16 t + 15 store the tile's rows of token row t. Weights of the first DEEP items are loaded before the
    wait, and the shared expert's h; after it a lane loads all it can hold of h before it stages the first.
 
@@ -196,105 +343,36 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int pa
 template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __grid_constant__ moe_gpu p) {
     typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
-    enum { pairs = gpu_step_pairs<F>(), DEEP = sizes::DEEP, WARP_K_BLOCKS = sizes::WARP_K_BLOCKS };
-    enum { EIGHTS = sizes::EIGHTS, NONE = sizes::NONE };
-    enum { SHARED = sizes::SHARED, ROUTED = sizes::ROUTED, AT_ONCE = sizes::AT_ONCE };
-    enum { ROUND = DEEP / WARP_K_BLOCKS };                  /* experts */
+    typedef gpu_down_rows_weights<F, SHAPE, ROWS, sizes, 2> in_flight;
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
     __shared__ __align__(16) gpu_active_experts<F, SHAPE, ROWS> active;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, scale_slot = min(lane / ROWS, DEEP - 1);
-    const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
-    const int lane_offset = warp * WARP_K_BLOCKS * F::panel + lane * F::lane;
-    const activation_fragments act =
-        activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, (sizes::ASSIGNMENTS + 1) * WARP_K_BLOCKS);
-    const uint4 *fragments = act.x + lane / 16 * 4 + lane % 4;
+    const int tile = (int)blockIdx.x, t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
+    const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + threadIdx.x / 32 * sizes::BYTES,
+                                                                   (sizes::ASSIGNMENTS + 1) * sizes::WARP_K_BLOCKS);
     const bool stores = t < ROWS && row < p.shape.hidden;
-    typename F::raw raw[DEEP][2] = {};
-    float sum[4] = {0, 0, 0, 0}, scale = 1;
-    int count = 0;
+    in_flight weights(p, active);
+    gpu_down_rows_h<F, SHAPE, ROWS> h = {p, act};
+    float sum[1][4] = {};
     pdl_launch_dependents();
-    /* Item j of the round that begins with active expert `from`. */
-    auto load = [&](int j, int from) {
-        const char *at = active.data[from + j / WARP_K_BLOCKS] + (lane_offset + j % WARP_K_BLOCKS * F::panel);
-        const float *rows = active.scales[from + j / WARP_K_BLOCKS] + lane / 4;
-        const bool there = from + j / WARP_K_BLOCKS < count;
-        gpu_load_weights<F>(&raw[j][0], at, 0, rows, there);
-        gpu_load_weights<F>(&raw[j][1], at, sizes::PANEL, rows + PANEL_ROWS, there);
-    };
-    auto load_scale = [&](int from) {                       /* lane ROWS j + t: of item j of the round, for both panels */
-        const int k_block = warp * WARP_K_BLOCKS + scale_slot % WARP_K_BLOCKS;
-        if (F::scaled) scale = ld_volatile(active.scales[from + scale_slot / WARP_K_BLOCKS] + (k_block >> p.down.k_block_shift));
-    };
-    auto load_h = [&](float *to, int i) {                   /* this lane's eight columns of row i of h */
-        const float *h = p.h + i * p.h_row + (warp * EIGHTS + lane % EIGHTS) * 8;
-        gpu_load4(to, h, true);
-        gpu_load4(to + 4, h + 4, true);
-    };
-    auto stage = [&](float *v, int slot, float gate) {      /* as item `lane` from a slot on */
-        const activation_fragments to = {act.x + slot * WARP_K_BLOCKS * pairs * 8, act.act_scale + slot * WARP_K_BLOCKS};
-        gpu_stage_h<F>(to, lane, v, gate, true);
-    };
-    /* The token row of the shared expert's h whose eight columns, number n of this lane's, it stages. Lanes after the last row
-       load that again and store it to the first slots of routed experts, which are staged next: an `if` would be a branch, in
-       front of which the compiler waits for the routed experts' h. */
-    auto shared_row = [&](int n) { return min((n * 32 + lane) / EIGHTS, ROWS - 1); };
-    float shared[SHARED][8], gate[SHARED];
-    int routed[ROUTED];          /* rows of h */
-#pragma unroll
-    for (int n = 0; n < SHARED; n++) load_h(shared[n], shared_row(n));
-    const float residual = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
+    h.load_shared();
+    const float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + t * p.shape.hidden + row) : 0;
     gpu_list_active_experts<F, SHAPE, ROWS>(p, 2 * tile, &active);
-    if (lane < WARP_K_BLOCKS * pairs * 8) act.x[NONE * WARP_K_BLOCKS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
-    if (F::half && lane < WARP_K_BLOCKS) act.act_scale[NONE * WARP_K_BLOCKS + lane] = 0;
+    gpu_clear_slot<F, sizes::WARP_K_BLOCKS>(act, sizes::NONE);
     __syncthreads();
-    count = active.count;
+    weights.count = active.count;
 #pragma unroll
-    for (int j = 0; j < DEEP; j++) load(j, 0);
-    load_scale(0);
-#pragma unroll
-    for (int n = 0; n < SHARED; n++) gate[n] = active.gate[shared_row(n)];
-#pragma unroll
-    for (int n = 0; n < ROUTED; n++) routed[n] = active.use[ROWS + (n * 32 + lane) / EIGHTS];
+    for (int j = 0; j < sizes::DEEP; j++) weights.load(j, 0);
+    weights.load_scale(0);
+    h.list(active);
     pdl_wait();
-#pragma unroll
-    for (int from = 0; from < ROUTED; from += AT_ONCE) {
-        float v[AT_ONCE][8];
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) load_h(v[n], routed[from + n]);
-        __syncwarp();                                       /* so that the compiler leaves the loads here */
-#pragma unroll
-        for (int n = 0; from == 0 && n < SHARED; n++) stage(shared[n], n * 32 / EIGHTS, gate[n]);
-        __syncwarp();
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) stage(v[n], ROWS + (from + n) * 32 / EIGHTS, 1);
-    }
-    __syncwarp();
+    h.stage_all();
 #pragma unroll 1
-    for (int from = 0; from < count; from += ROUND) {
-        float factor = 0;
-        if (F::half)
-            factor = scale * (gpu_post_scale<F>() *
-                              act.act_scale[active.slot[from + scale_slot / WARP_K_BLOCKS][lane % ROWS] * WARP_K_BLOCKS +
-                                            scale_slot % WARP_K_BLOCKS]);
-        const int next = min(from + ROUND, (int)sizes::ACTIVE);         /* the lists end ROUND entries on */
-        load_scale(next);
-#pragma unroll
-        for (int j = 0; j < DEEP; j++) {
-            uint4 x[pairs];
-            const int slot = active.slot[from + j / WARP_K_BLOCKS][lane % 16 / 4 % ROWS] * WARP_K_BLOCKS + j % WARP_K_BLOCKS;
-#pragma unroll
-            for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(slot * pairs + pair) * 8];
-            gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
-            load(j, next);
-            __syncwarp();                                   /* so that the compiler leaves the loads here */
-        }
-    }
-    store_warp_partial<ROWS>(parts, sum);
+    for (int from = 0; from < weights.count; from += in_flight::ROUND) weights.multiply(act, from, 0, sum);
+    store_warp_partial<ROWS>(parts, sum[0]);
     __syncthreads();
     if (stores)
-        store_tagged(&p.x[t * p.shape.hidden + row], residual + sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]),
-                     p.link.publish);
+        epilogue_store(&p.to[t * p.shape.hidden + row], sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]), 1, before, p.link.publish);
 }
 
 /* The same where shared memory does not hold all assignments: the active experts in parts, as many whole rounds as there are slots for.
@@ -308,7 +386,7 @@ template <class F, class SHAPE, int ROWS> struct down_parts_sizes : down_rows_si
     enum { PANELS = 3 };         /* of a tile: 122B's hidden size is 128 tiles of 24 rows, one for each SM */
     enum { DEEP = 6, ROUND = DEEP / of::WARP_K_BLOCKS };    /* items; active experts */
     enum { STEP = 32 / of::EIGHTS };                        /* slots whose eights of columns are a warp's lanes */
-    enum { SLOTS = 20, BYTES = ((SLOTS + 1) * of::WARP_K_BLOCKS * of::ITEM_BYTES + 15) / 16 * 16 };
+    enum { IN_PARTS = 1, SLOTS = 20, BYTES = ((SLOTS + 1) * of::WARP_K_BLOCKS * of::ITEM_BYTES + 15) / 16 * 16 };
     static_assert((int)DEEP % of::WARP_K_BLOCKS == 0 && (int)SLOTS % STEP == 0, "whole rounds, whole steps");
     static_assert(ROUND * ROWS <= (int)SLOTS && GPU_WARPS * BYTES + 5632 <= GPU_SHARED, "a part has a round, and fits");
 };
@@ -369,120 +447,36 @@ __device__ __forceinline__ void gpu_stage_part(const moe_gpu &p, const gpu_activ
 template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_experts_down_parts(const __grid_constant__ moe_gpu p) {
     typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
-    enum { pairs = gpu_step_pairs<F>(), DEEP = sizes::DEEP, WARP_K_BLOCKS = sizes::WARP_K_BLOCKS, ROUND = sizes::ROUND };
-    enum { SLOTS = sizes::SLOTS, PANELS = sizes::PANELS, ROWS_OF_TILE = PANELS * PANEL_ROWS };
+    enum { PANELS = sizes::PANELS, ROWS_OF_TILE = PANELS * PANEL_ROWS };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[2 * TILE_ROWS][STEP_ROWS][GPU_WARPS];       /* the last 8 rows are of no panel */
     __shared__ __align__(16) gpu_active_experts<F, SHAPE, ROWS> active;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, scale_slot = min(lane / ROWS, DEEP - 1);
-    const int t = threadIdx.x / ROWS_OF_TILE, row = tile * ROWS_OF_TILE + threadIdx.x % ROWS_OF_TILE;
-    const int lane_offset = warp * WARP_K_BLOCKS * F::panel + lane * F::lane;
-    const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, (SLOTS + 1) * WARP_K_BLOCKS);
-    const uint4 *fragments = act.x + lane / 16 * 4 + lane % 4;
+    const int tile = (int)blockIdx.x, t = threadIdx.x / ROWS_OF_TILE, row = tile * ROWS_OF_TILE + threadIdx.x % ROWS_OF_TILE;
+    const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + threadIdx.x / 32 * sizes::BYTES,
+                                                                   (sizes::SLOTS + 1) * sizes::WARP_K_BLOCKS);
     const bool stores = t < ROWS && row < p.shape.hidden;
-    typename F::raw raw[DEEP][PANELS] = {};
-    float sum[4] = {0, 0, 0, 0}, third[4] = {0, 0, 0, 0}, scale = 1;
-    int count = 0;
+    gpu_down_rows_weights<F, SHAPE, ROWS, sizes, PANELS> weights(p, active);
+    float sum[2][4] = {};
     pdl_launch_dependents();
-    auto load = [&](int j, int from) {                      /* as in gpu_experts_down_rows */
-        const char *at = active.data[from + j / WARP_K_BLOCKS] + (lane_offset + j % WARP_K_BLOCKS * F::panel);
-        const float *rows = active.scales[from + j / WARP_K_BLOCKS] + lane / 4;
-        const bool there = from + j / WARP_K_BLOCKS < count;
-#pragma unroll
-        for (int i = 0; i < PANELS; i++) gpu_load_weights<F>(&raw[j][i], at, i * sizes::PANEL, rows + i * PANEL_ROWS, there);
-    };
-    auto load_scale = [&](int from) {
-        const int k_block = warp * WARP_K_BLOCKS + scale_slot % WARP_K_BLOCKS;
-        if (F::scaled) scale = ld_volatile(active.scales[from + scale_slot / WARP_K_BLOCKS] + (k_block >> p.down.k_block_shift));
-    };
-    const float residual = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
+    const float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + t * p.shape.hidden + row) : 0;
     gpu_list_active_experts<F, SHAPE, ROWS>(p, PANELS * tile, &active);
-    if (lane < WARP_K_BLOCKS * pairs * 8) act.x[SLOTS * WARP_K_BLOCKS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
-    if (F::half && lane < WARP_K_BLOCKS) act.act_scale[SLOTS * WARP_K_BLOCKS + lane] = 0;
+    gpu_clear_slot<F, sizes::WARP_K_BLOCKS>(act, sizes::SLOTS);
     __syncthreads();
-    count = active.count;
+    weights.count = active.count;
 #pragma unroll
-    for (int j = 0; j < DEEP; j++) load(j, 0);
-    load_scale(0);
+    for (int j = 0; j < sizes::DEEP; j++) weights.load(j, 0);
+    weights.load_scale(0);
     pdl_wait();
 #pragma unroll 1
-    for (gpu_down_part part = {0, 0, 0, 0}; part.end < count;) {
+    for (gpu_down_part part = {0, 0, 0, 0}; part.end < weights.count;) {
         part = gpu_part_from<F, SHAPE, ROWS>(active, part.end, part.next);
-        auto slot_of = [&](int entry, int of) {
-            const int slot = active.slot[entry][of];
-            return (slot == sizes::NONE ? (int)SLOTS : slot - part.base) * WARP_K_BLOCKS;
-        };
         gpu_stage_part<F, SHAPE, ROWS>(p, active, part, act);
 #pragma unroll 1
-        for (int from = part.from; from < part.end; from += ROUND) {
-            float factor = 0;
-            if (F::half)
-                factor = scale * (gpu_post_scale<F>() * act.act_scale[slot_of(from + scale_slot / WARP_K_BLOCKS, lane % ROWS) +
-                                                                      scale_slot % WARP_K_BLOCKS]);
-            const int next = min(from + ROUND, (int)sizes::ACTIVE);
-            load_scale(next);
-#pragma unroll
-            for (int j = 0; j < DEEP; j++) {
-                uint4 x[pairs];
-                const int slot = slot_of(from + j / WARP_K_BLOCKS, lane % 16 / 4 % ROWS) + j % WARP_K_BLOCKS;
-#pragma unroll
-                for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(slot * pairs + pair) * 8];
-                gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
-                gpu_multiply<F, ROWS, 1>(third, raw[j] + 2, x, factor, j * ROWS, 0, true);
-                load(j, next);
-                __syncwarp();                               /* so that the compiler leaves the loads here */
-            }
-        }
+        for (int from = part.from; from < part.end; from += sizes::ROUND) weights.multiply(act, from, part.base, sum);
     }
-    store_warp_partial<ROWS>(parts, sum);
-    store_warp_partial<ROWS>(parts + TILE_ROWS, third);
+    store_warp_partial<ROWS>(parts, sum[0]);
+    store_warp_partial<ROWS>(parts + TILE_ROWS, sum[1]);
     __syncthreads();
     if (stores)
-        store_tagged(&p.x[t * p.shape.hidden + row], residual + sum_warp_partials(parts[threadIdx.x % ROWS_OF_TILE][t]),
-                     p.link.publish);
-}
-
-/* The kernel for ROWS token rows; none: there is no such kernel. */
-template <class F, class SHAPE, int ROWS> static gpu_down_kernel gpu_down_of_rows() {
-    constexpr int bytes = GPU_WARPS * down_rows_sizes<F, SHAPE, ROWS>::BYTES;
-    if constexpr (bytes + 4096 <= GPU_SHARED) {             /* 4096: static shared memory */
-        return {gpu_experts_down_rows<F, SHAPE, ROWS>, (size_t)bytes, 2};
-    } else if constexpr (F::lane == 8) {
-        typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
-        return {gpu_experts_down_parts<F, SHAPE, ROWS>, (size_t)(GPU_WARPS * sizes::BYTES), sizes::PANELS};
-    } else {
-        return {};
-    }
-}
-
-/* The kernel of a format and shape for T token rows. */
-template <class F, class SHAPE> static gpu_down_kernel gpu_down_of(int T) {
-    if constexpr (gpu_has_fixed<F, SHAPE>(STEP_ROWS)) {
-        if (T == 2) return gpu_down_of_rows<F, SHAPE, 2>();
-        if (T == 3) return gpu_down_of_rows<F, SHAPE, 3>();
-        if (T == STEP_ROWS) return gpu_down_of_rows<F, SHAPE, STEP_ROWS>();
-    }
-    if constexpr (gpu_has_fixed<F, SHAPE>(1)) {
-        if (T == 1) return {gpu_experts_down_row<F, SHAPE>, GPU_WARPS * (size_t)down_row_sizes<F, SHAPE>::BYTES, 2};
-    }
-    return {};
-}
-
-template <class SHAPE> static gpu_down_kernel gpu_fixed_down_of(const moe_gpu *p) {
-    gpu_down_kernel fixed = {};
-    if (p->shape.top_k != SHAPE::TOP_K || p->down.cols != SHAPE::EXPERT) return fixed;
-    with_format(p->down.format, [&](auto format) {
-        typedef decltype(format) F;
-        if (gpu_scales_by_block<F>() && 1 << p->down.row_shift < TILE_ROWS) return;        /* both panels have one scale */
-        fixed = gpu_down_of<F, SHAPE>(p->T);
-    });
-    if (fixed.kernel && p->down.panels % fixed.panels) return {};
-    return fixed;
-}
-
-/* The fixed-shape kernel for these sizes, if there is one. It has whole tiles only. */
-static gpu_down_kernel gpu_fixed_down(const moe_gpu *p) {
-    if (!p->shape.shared_size || p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols) return {};
-    const gpu_down_kernel fixed = gpu_fixed_down_of<shape_35b_a3b>(p);
-    return fixed.kernel ? fixed : gpu_fixed_down_of<shape_122b_a10b>(p);
+        epilogue_store(&p.to[t * p.shape.hidden + row], sum_warp_partials(parts[threadIdx.x % ROWS_OF_TILE][t]), 1, before, p.link.publish);
 }

@@ -186,6 +186,7 @@ static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, cons
     if (p->moe.shape.shared_size) {
         gemm_product *up = prefill_product(&of, &w->gate_proj[shared], GEMM_SWIGLU, NULL);
         up->up = gpu_matrix_of(&w->up_proj[shared]);
+        up->act = moe_activation(&p->moe.shape);
         up->to = p->shared_h;
         up->to_scale = p->shared_h_scale;
     }
@@ -211,6 +212,7 @@ static void moe_prefill_up(const prefill_rows *r, const moe_weights *w, const mo
     gemm_product *up = prefill_product(&of, &w->gate_proj[0], GEMM_SWIGLU, NULL);
     of.row = p->slot_row;
     up->up = gpu_matrix_of(&w->up_proj[0]);
+    up->act = moe_activation(&p->moe.shape);
     up->to = p->h;
     up->to_scale = p->h_scale;
     moe_prefill_grouped(r, p, &of);

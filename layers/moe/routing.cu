@@ -109,6 +109,30 @@ template <int ROWS> __device__ __forceinline__ float gpu_choice_weight(const moe
     return __expf(logit - best) / warp_sum(sum);
 }
 
+/* Whether a bias of down_proj is to be added. */
+__device__ __forceinline__ bool gpu_has_down_bias(const moe_gpu &p) {
+    return p.down.bias || p.shared_down.bias;
+}
+
+/* What a lane's expert is to row t: its r-th best, and its weight. */
+__device__ __forceinline__ void gpu_put_choice(const moe_gpu &p, int t, int expert, float weight) {
+    p.batch.choice[t * p.shape.top_k + threadIdx.x % 32] = expert;
+    p.batch.choice_weight[t * p.shape.top_k + threadIdx.x % 32] = weight;
+}
+
+/* The sum of the biases of row t's down projections, each times its weight: of its experts, best first, then of the shared one. h holds the
+   weights already, a bias does not. The same order in all kernels. After the wait for experts_up or route, which put the choice. */
+__device__ __forceinline__ float gpu_down_bias(const moe_gpu &p, int t, int row) {
+    const int top_k = p.shape.top_k;
+    float sum = 0;
+#pragma unroll 4
+    for (int i = t * top_k; p.down.bias && i < (t + 1) * top_k; i++)
+        sum = __fmaf_rn(__ldcg(p.batch.choice_weight + i), epilogue_bias<true>(p.down, __ldg(p.expert_at + __ldcg(p.batch.choice + i)), row), sum);
+    if (p.shape.shared_size && p.shared_down.bias)
+        sum = __fmaf_rn(gpu_sigmoid(__ldcg(p.shared_gate + t)), epilogue_bias<true>(p.shared_down, 0, row), sum);
+    return sum;
+}
+
 /* The routing as a block of gpu_experts_up holds it in shared memory. */
 struct gpu_block_routing {
     gpu_routing list;

@@ -1,7 +1,7 @@
 /* layers/moe/up.cu: experts_up on a GPU: routing, then h = weight SiLU(gate_proj u) (up_proj u) for every assignment to a
    routed expert.
 
-   Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_fixed for the shapes of cuda/tiles.cu and gpu_has_fixed.
+   Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_fixed for the shapes and formats of decode_launch.cu's table.
    Both read x and the logits, and write h, gpu_routing and the count of experts. They know nothing of down projections; the
    shared expert's h is norm_router's.
 
@@ -10,10 +10,12 @@
    b, b + gridDim.x, ... of the list of distinct experts. Every block normalises x for itself; the RMS is divided out of the
    finished sums. h is multiplied by the routing weight here, so that experts_down only adds. */
 
-/* SiLU(gate) * up for one row of a tile: the warps' partials of both panels, times the RMS factor. */
-__device__ __forceinline__ float gpu_up_times(const float (*part)[STEP_ROWS][GPU_WARPS], int row, int t, float rms) {
-    float gate = sum_warp_partials(part[row][t]) * rms, up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
-    return gpu_silu(gate) * up;
+/* h of row `of` of an expert, row `row` of a tile, from the warps' partials of both panels. offset: where the expert is. */
+template <bool ANY>
+__device__ __forceinline__ float gpu_up_pair(const moe_gpu &p, int64_t offset, int of, const float (*part)[STEP_ROWS][GPU_WARPS], int row,
+                                             int t, float rms) {
+    return epilogue_pair<ANY>(p.end.act, p.gate, p.up, offset, of, sum_warp_partials(part[row][t]), sum_warp_partials(part[row + PANEL_ROWS][t]),
+                              rms);
 }
 
 /* The tiles of experts_up, as gpu_run_tiles wants them. entry(tile): place of the tile's expert in the list. */
@@ -46,14 +48,17 @@ template <int ROWS> struct gpu_up_tiles {
         const int t = threadIdx.x / 32;                     /* routing weights: first needed by store */
         if (t >= p.T) return;
         const float weight = gpu_choice_weight<ROWS>(p, t, chosen);
-        if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
+        if ((int)threadIdx.x % 32 >= p.shape.top_k) return;
+        choice->weight[listed][t] = weight;
+        if (gpu_has_down_bias(p) && blockIdx.x == gridDim.x - 1) gpu_put_choice(p, t, chosen, weight);
     }
     __device__ __forceinline__ float before(int, int, int) const { return 0; }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float,
                                           float rms) const {
         int i = entry(tile), at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
         if (row >= PANEL_ROWS || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
-        p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] = gpu_up_times(part, row, t, rms) * choice->weight[i][t];
+        p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] =
+            gpu_up_pair<true>(p, choice->list.at[i], at, part, row, t, rms) * choice->weight[i][t];
     }
 };
 
@@ -257,39 +262,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
             const float weight = __shfl_sync(~0u, routing.weight, t * TOP_K + __ffs((int)lanes) - 1);
             const int at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
             if (lanes && row < PANEL_ROWS && at < p.gate.rows)
-                p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] = gpu_up_times(partials.tile[n % 2], row, t, rms) * weight;
+                p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] = gpu_up_pair<false>(p, 0, at, partials.tile[n % 2], row, t, rms) * weight;
         }
         tile = next;
     }
-}
-
-typedef void (*gpu_moe_kernel)(moe_gpu);
-
-/* The kernel of a format and shape for ROWS rows, or for T; NULL: there is none. */
-template <class F, class SHAPE, int ROWS> static constexpr gpu_moe_kernel gpu_up_of() {
-    constexpr bool is = SHAPE::LISTS == 1 ? gpu_has_fixed<F, SHAPE>(ROWS) : ROWS == 1 && gpu_has_lone<F>();
-    if constexpr (is) return gpu_experts_up_fixed<F, SHAPE, ROWS>;
-    else return NULL;
-}
-
-template <class F, class SHAPE> static gpu_moe_kernel gpu_up_of_rows(int T) {
-    static const gpu_moe_kernel kernels[STEP_ROWS] = {gpu_up_of<F, SHAPE, 1>(), gpu_up_of<F, SHAPE, 2>(),
-                                                          gpu_up_of<F, SHAPE, 3>(), gpu_up_of<F, SHAPE, 4>()};
-    return kernels[T - 1];
-}
-
-template <class SHAPE> static gpu_moe_kernel gpu_fixed_up_of(const moe_gpu *p) {
-    gpu_moe_kernel kernel = NULL;
-    if (p->shape.top_k != SHAPE::TOP_K || p->gate.cols != SHAPE::HIDDEN || p->shape.experts > 256 * SHAPE::LISTS) return NULL;
-    with_format(p->gate.format, [&](auto format) { kernel = gpu_up_of_rows<decltype(format), SHAPE>(p->T); });
-    return kernel;
-}
-
-/* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */
-static gpu_moe_kernel gpu_fixed_up(const moe_gpu *p, size_t *shared) {
-    *shared = activation_fragments_size(p->gate.format, p->T, p->gate.k_blocks);
-    if (p->shape.of_all || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
-    gpu_moe_kernel kernel = gpu_fixed_up_of<shape_35b_a3b>(p);
-    if (!kernel) kernel = gpu_fixed_up_of<shape_coder_next>(p);
-    return kernel ? kernel : gpu_fixed_up_of<shape_122b_a10b>(p);
 }

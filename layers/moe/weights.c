@@ -7,8 +7,8 @@
     X(int,   hidden,      MAX,  NONE,                "")                                                                             \
     X(int,   experts,     MAX,  NONE,                "experts")                                                                      \
     X(int,   top_k,       MAX,  NONE,                "experts_per_token")                                                            \
-    X(int,   expert_size, MAX,  NONE,                "expert_size")                                                                  \
-    X(int,   shared_size, MAX,  SET(SHARED_EXPERT),  "shared_expert_size")                                                           \
+    X(int,   expert_size, RANK, NONE,                "expert_size")                                                                  \
+    X(int,   shared_size, RANK, SET(SHARED_EXPERT),  "shared_expert_size")                                                           \
     X(int,   of_all,      NONE, SET(WEIGHTS_OF_ALL), "")                                                                             \
     X(float, limit,       NONE, SET(LIMIT),          "")                                                                             \
     X(float, alpha,       NONE, SET(ALPHA),          "")                                                                             \

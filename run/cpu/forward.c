@@ -9,6 +9,20 @@ static int cpu_pass_rows(const mote_runner *r) {
     return r->one_slot ? MOTE_ROWS_MAX : min_int(PASS_ROWS_MAX, capacity_of(&r->o, r->o.context).rows);
 }
 
+/* What a rank chooses for a draft: the best of its rows of the draft head, and the sum of e^(logit - the best one's) over these. */
+typedef struct draft_choice {
+    double sum;
+    float logit;
+    int32_t id;
+} draft_choice;
+
+enum { SHARED_LOGITS = MOTE_ROWS_MAX };                     /* rows of logits that ranks exchange at once */
+
+/* The most floats that a member of a group gives others at once: x of so many rows, or logits. */
+static size_t cpu_share(const mote_model *m, int rows) {
+    return max_size((size_t)rows * (size_t)m->c.hidden, SHARED_LOGITS * (size_t)part_vocab(&m->part, m->c.vocab).most);
+}
+
 static void cpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
@@ -17,14 +31,19 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     s->table = (token_row *)(void *)layout_alloc(l, (size_t)most.rows * sizeof(token_row) / sizeof(float));
     s->x = layout_alloc(l, rows);
     s->u = layout_alloc(l, rows);
-    s->y = layout_alloc(l, m->largest.residual.normed_after ? rows : 0);
+    s->y = layout_alloc(l, m->largest.residual.normed_after || m->part.ranks > 1 ? rows : 0);
     s->hidden = layout_alloc(l, rows);
     s->mtp_in = s->head_in = layout_alloc(l, 2 * rows);
     s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));
     s->draft_logits = layout_alloc(l, drafts * (size_t)m->draft_head.rows);
+    s->choice = (draft_choice *)(void *)layout_alloc(l, drafts * (size_t)m->part.ranks * sizeof *s->choice / sizeof(float));
     s->drafted = (int32_t *)(void *)layout_alloc(l, drafts);
     s->sure = layout_alloc(l, drafts);
     s->limbs = limbs_alloc(l, (size_t)most.rows, 2 * m->c.hidden);
+    if (m->part.ranks > 1) {
+        s->share = layout_alloc(l, cpu_share(m, most.rows));
+        s->shares = layout_alloc(l, (size_t)m->part.ranks * cpu_share(m, most.rows));
+    }
     layer_layout_scratch(l, &m->largest, &most, &s->jobs);
 }
 
@@ -78,6 +97,39 @@ static void cpu_slot_close(slot *s) {
     free(s->memory);
 }
 
+/* The ranks of which this runner is one; NULL: there is no other. */
+static peer *cpu_ranks(const mote_runner *r) {
+    return r->m->part.ranks > 1 ? r->me : NULL;
+}
+
+/* Whether this member of the last range is the one that answers for all. */
+static int cpu_answers(const mote_runner *r) {
+    return !r->m->part.rank;
+}
+
+/* Whether the other members of the group are lost: what has been computed means nothing. */
+static int cpu_ended(const mote_runner *r) {
+    return r->me && r->me->ended;
+}
+
+/* x = the embeddings of T rows. Of several ranks each has those of some tokens, the first those that are no token's; the others add zeros. */
+static void cpu_embed(mote_runner *r, const token_row *rows, int T, float *x) {
+    const matrix *w = &r->m->embed_tokens;
+    const size_t hidden = (size_t)w->cols;
+    const int32_t first = part_vocab(&r->m->part, r->m->c.vocab).first;
+    if (!cpu_ranks(r)) {
+        embed(w, rows, T, x);
+        return;
+    }
+    memset(x, 0, (size_t)T * hidden * sizeof *x);
+    for (int t = 0; t < T; t++) {
+        token_row own = rows[t];
+        own.id -= first;
+        if (own.embedding ? !r->m->part.rank : own.id >= 0 && own.id < w->rows) embed(w, &own, 1, x + (size_t)t * hidden);
+    }
+    exchange_sum(cpu_ranks(r), x, (size_t)T * hidden, r->s.shares);
+}
+
 /* The rows of x of n sequences through layer i, which is l. state_only: of the MTP layer, whose KV rows are all that is wanted. */
 static void run_layer(mote_runner *r, const layer *l, int i, const token_sequence *of, int n, int state_only) {
     token_rows rows;
@@ -92,6 +144,8 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     rows.x = r->s.x;
     rows.y = r->s.y;
     rows.u = r->s.u;
+    rows.ranks = cpu_ranks(r);
+    rows.shares = r->s.shares;
     layer_forward(&rows, l, i, &r->s.jobs);
 }
 
@@ -115,9 +169,26 @@ static void cpu_head_row(mote_runner *r, int *n, const float *row, float *logits
     r->s.head_out[(*n)++] = logits;
 }
 
-/* All these at once: its weights are read once. */
-static void cpu_head(mote_runner *r, const matrix *head, int n) {
-    if (n) stage_head_rows(r->threads, head, r->s.head_in, n, r->s.head_out, r->s.limbs);
+/* Of several ranks: of rows [at, at + n) each computes the logits of its rows of the vocabulary, and the one that answers gets all. */
+static void cpu_head_shares(mote_runner *r, int at, int n) {
+    const mote_model *m = r->m;
+    const size_t hidden = (size_t)m->c.hidden, most = (size_t)part_vocab(&m->part, m->c.vocab).most;
+    scratch *s = &r->s;
+    stage_head(r->threads, &m->lm_head, s->head_in + (size_t)at * hidden, n, s->share, s->limbs);
+    exchange_gather(r->me, s->share, (size_t)n * most * sizeof(float), s->shares);
+    for (int rank = 0; rank < m->part.ranks && cpu_answers(r) && !cpu_ended(r); rank++) {
+        const model_part of = part_of(0, 1, rank, m->part.ranks);
+        const vocab_share v = part_vocab(&of, m->c.vocab);
+        const float *from = s->shares + (size_t)rank * (size_t)n * most;
+        for (int t = 0; t < n; t++)
+            memcpy(s->head_out[at + t] + v.first, from + (size_t)t * (size_t)v.rows, (size_t)v.rows * sizeof(float));
+    }
+}
+
+/* All these at once: its weights are read once, but of several ranks. */
+static void cpu_head(mote_runner *r, int n) {
+    if (n && !cpu_ranks(r)) stage_head_rows(r->threads, &r->m->lm_head, r->s.head_in, n, r->s.head_out, r->s.limbs);
+    for (int at = 0; at < n && cpu_ranks(r); at += SHARED_LOGITS) cpu_head_shares(r, at, min_int(n - at, SHARED_LOGITS));
 }
 
 /* Row `to` of the MTP layer's table and of its input: it stands where `before` does, of which final_row is, and takes the token after
@@ -131,7 +202,7 @@ static void mtp_put(mote_runner *r, int to, int sequence, const token_row *befor
     row->sequence = sequence;
     row->id = next->id;
     row->embedding = next->embedding;
-    embed(&m->embed_tokens, row, 1, r->s.u);
+    cpu_embed(r, row, 1, r->s.u);
     rms_norm(in, r->s.u, m->mtp_norm_embedding, 1, hidden, m->c.eps);
     rms_norm(in + hidden, final_row, m->mtp_norm_hidden, 1, hidden, m->c.eps);
 }
@@ -181,13 +252,13 @@ static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequenc
     for (int i = 0, row = 0; i < n; i++)
         for (int t = 0; t < mtp_rows(of[i]); t++, row++)
             if (of[i]->b->mtp_logits) cpu_head_row(r, &head, w->u + (size_t)row * hidden, of[i]->b->mtp_logits + (size_t)t * vocab);
-    cpu_head(r, &m->lm_head, head);
+    cpu_head(r, head);
 }
 
 /* The rows of x that are wanted as they are. */
 static void cpu_residual(const mote_runner *r, const block *b, const token_sequence *at) {
     const size_t hidden = (size_t)r->m->c.hidden, rows = (size_t)b->residual_rows;
-    if (rows) memcpy(b->residual, r->s.x + ((size_t)(at->first + b->T) - rows) * hidden, rows * hidden * sizeof(float));
+    if (rows && cpu_answers(r)) memcpy(b->residual, r->s.x + ((size_t)(at->first + b->T) - rows) * hidden, rows * hidden * sizeof(float));
 }
 
 /* The logits that are wanted of final rows. */
@@ -200,19 +271,26 @@ static void run_head(mote_runner *r, pass_request *const *of, const token_sequen
         for (int t = b->logits ? 0 : b->T - 1; t < b->T; t++)
             cpu_head_row(r, &head, rows + (size_t)t * hidden, b->logits ? b->logits + (size_t)t * vocab : of[i]->s->logits);
     }
-    cpu_head(r, &r->m->lm_head, head);
+    cpu_head(r, head);
 }
 
 /* What the slot keeps of a block, whose final rows these are. Those of a block that may be kept in part stay with it; of a longer one
    the last, which is the timeline's then. */
 static void cpu_computed(slot *s, const block *b, const float *final_rows) {
     const size_t hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab, T = (size_t)b->T;
-    if (b->logits && b->logits != s->block_logits) memcpy(s->logits, b->logits + (T - 1) * vocab, vocab * sizeof(float));
+    if (b->logits && b->logits != s->block_logits && cpu_answers(s->runner)) memcpy(s->logits, b->logits + (T - 1) * vocab, vocab * sizeof(float));
     if (T <= MOTE_ROWS_MAX) memcpy(s->hidden, final_rows, T * hidden * sizeof(float));
     else memcpy(s->last_hidden, final_rows + (T - 1) * hidden, hidden * sizeof(float));
-    s->last_row = b->T - 1;
-    s->logits_here = 1;
-    s->logits_in_block = b->logits && b->logits == s->block_logits;
+    slot_computed(s, b);
+}
+
+/* x of n rows through the part's layers: from the embedding, or from the range before; to the next one, if there is one. */
+static void cpu_walk(mote_runner *r, const token_sequence *at, int n, int rows) {
+    const mote_model *m = r->m;
+    const size_t floats = (size_t)rows * (size_t)m->c.hidden;
+    if (!part_is_first(&m->part)) exchange_receive(r->me, r->s.x, floats);
+    for (int i = m->part.first; i < m->part.end && !cpu_ended(r); i++) run_layer(r, &m->layers[i], i, at, n, 0);
+    if (!part_is_last(&m->part)) exchange_send(r->me, r->s.x, floats);
 }
 
 /* The blocks of n slots as one pass. */
@@ -230,8 +308,9 @@ static void cpu_forward_all(mote_runner *r, pass_request *const *of, int n) {
         table_put(r, rows, i, b->rows, b->T);
         rows += b->T;
     }
-    embed(&m->embed_tokens, w->table, rows, w->x);
-    for (int i = 0; i < m->c.layers; i++) run_layer(r, &m->layers[i], i, at, n, 0);
+    if (part_is_first(&m->part)) cpu_embed(r, w->table, rows, w->x);
+    cpu_walk(r, at, n, rows);
+    if (!part_is_last(&m->part) || cpu_ended(r)) return;
     for (int i = 0; i < n; i++) cpu_residual(r, of[i]->b, &at[i]);
     rms_norm(w->hidden, w->x, m->norm, rows, m->c.hidden, m->c.eps);
     run_head(r, of, at, n);
@@ -239,7 +318,7 @@ static void cpu_forward_all(mote_runner *r, pass_request *const *of, int n) {
     for (int i = 0; i < n; i++) cpu_computed(of[i]->s, of[i]->b, w->hidden + (size_t)at[i].first * hidden);
 }
 
-/* The draft of each row, the highest of its logits, the lowest id on a tie; and its probability. */
+/* The highest of each row's logits, the lowest id on a tie. */
 static void cpu_choose_drafts(void *context, int begin, int end, int thread) {
     const mote_runner *r = (const mote_runner *)context;
     const int rows = r->m->draft_head.rows;
@@ -251,14 +330,47 @@ static void cpu_choose_drafts(void *context, int begin, int end, int thread) {
         for (int j = 1; j < rows; j++)
             if (logits[j] > logits[id]) id = j;
         for (int j = 0; j < rows; j++) sum += expf(logits[j] - logits[id]);
-        r->s.drafted[i] = id;
-        r->s.sure[i] = (float)(1 / sum);
+        r->s.choice[i].sum = sum;
+        r->s.choice[i].logit = rows ? logits[id] : -INFINITY;
+        r->s.choice[i].id = id;
+    }
+}
+
+/* The draft of each of n rows, and its probability, by what this rank, or all of them, have chosen. */
+static void cpu_join_drafts(mote_runner *r, int n) {
+    const int ranks = r->m->part.ranks;
+    const int32_t share = part_vocab(&r->m->part, r->m->c.vocab).most;
+    scratch *s = &r->s;
+    if (ranks > 1) {
+        memcpy(s->share, s->choice, (size_t)n * sizeof *s->choice);
+        exchange_gather(r->me, s->share, (size_t)n * sizeof *s->choice, s->choice);
+    }
+    for (int i = 0; i < n && !cpu_ended(r); i++) {
+        int best = 0;
+        double sum = 0;
+        for (int rank = 1; rank < ranks; rank++)
+            if (s->choice[rank * n + i].logit > s->choice[best * n + i].logit) best = rank;
+        const draft_choice *of = &s->choice[best * n + i];
+        for (int rank = 0; rank < ranks; rank++)
+            sum += rank == best ? of->sum : s->choice[rank * n + i].sum * exp((double)s->choice[rank * n + i].logit - (double)of->logit);
+        s->drafted[i] = best * share + of->id;
+        s->sure[i] = (float)(1 / sum);
     }
 }
 
 /* Whether the request wants a draft after the first i. */
 static int cpu_drafts_on(const pass_request *q, int i) {
     return q->drafts > i && *q->count == i && (!q->goes_on || !i || q->goes_on(q->user, i, q->sure));
+}
+
+/* The same of n requests: of several ranks one asks, for all. */
+static void cpu_ask_drafts(mote_runner *r, pass_request *const *of, int n, int i, char *on) {
+    memset(on, 0, PASS_ROWS_MAX);
+    for (int k = 0; k < n && cpu_answers(r); k++) on[k] = (char)cpu_drafts_on(of[k], i);
+    if (!cpu_ranks(r)) return;
+    exchange_gather(r->me, on, PASS_ROWS_MAX, r->s.shares);
+    memcpy(on, r->s.shares, PASS_ROWS_MAX);
+    if (cpu_ended(r)) memset(on, 0, PASS_ROWS_MAX);
 }
 
 /* ids of each request: what may follow its timeline and the token of b. Each draft is the MTP layer's favourite, and its
@@ -268,25 +380,28 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
     const mote_model *m = r->m;
     scratch *w = &r->s;
     token_sequence at[PASS_ROWS_MAX];
+    char on[PASS_ROWS_MAX];
     int row[PASS_ROWS_MAX] = {0};                           /* of a request in the pass of the draft before */
     const size_t hidden = (size_t)m->c.hidden;
     for (int k = 0; k < n; k++) *of[k]->count = 0;
     for (int i = 0, rows = 1; rows; i++) {
         rows = 0;
+        cpu_ask_drafts(r, of, n, i, on);
         for (int k = 0; k < n; k++) {
             const block *b = of[k]->b;
-            if (!cpu_drafts_on(of[k], i)) continue;
+            if (!on[k]) continue;
             *of[k]->count = i + 1;
             const token_row next = i ? text_after(b->rows, i, of[k]->ids[i - 1]) : *b->rows, before = i ? text_after(b->rows, i - 1, -1) : b->rows[-1];
             mtp_put(r, rows, rows, &before, &next, i ? w->hidden + (size_t)row[k] * hidden : slot_final_row(of[k]->s, b->replay));
             at[rows] = sequence_of(of[k]->s, rows, 1, b->replay);
             row[k] = rows++;
         }
-        if (!rows) return;
+        if (!rows || cpu_ended(r)) return;
         mtp_forward(r, at, rows, rows, 0);
         rms_norm(w->hidden, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
-        stage_head(r->threads, &m->draft_head, w->hidden, rows, w->draft_logits, w->limbs);
+        if (m->draft_head.rows) stage_head(r->threads, &m->draft_head, w->hidden, rows, w->draft_logits, w->limbs);
         parallel(r->threads, rows, cpu_choose_drafts, r);
+        cpu_join_drafts(r, rows);
         for (int k = 0; k < n; k++) {
             if (*of[k]->count != i + 1) continue;
             of[k]->ids[i] = w->drafted[row[k]];
@@ -297,9 +412,9 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
 
 /* Of one kind, FORWARD or DRAFT: the host samples. */
 static void cpu_pass(mote_runner *r, pass_request *const *of, int n) {
-    if (of[0]->kind == REQUEST_DRAFT) cpu_draft_all(r, of, n);
-    else cpu_forward_all(r, of, n);
-    for (int i = 0; i < n; i++) of[i]->code = MOTE_OK;
+    if (of[0]->kind != REQUEST_DRAFT) cpu_forward_all(r, of, n);
+    else if (part_is_last(&r->m->part)) cpu_draft_all(r, of, n);
+    for (int i = 0; i < n; i++) of[i]->code = cpu_ended(r) ? MOTE_EDEVICE : MOTE_OK;
 }
 
 static int cpu_forward(slot *s, const block *b, mote_error *err) {

@@ -28,7 +28,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->mtp_in = layout_alloc(l, T * 2 * hidden);
     gpu_batch_layout(l, max_int(2 * m->c.hidden, widest), PASS_ROWS_MAX, &g->batch);
     g->q.batch = &g->batch;
-    layer_layout_gpu(l, &m->largest, &most, &q, &g->layers);
+    layer_layout_gpu(l, &m->largest, m->c.hidden, &most, &q, &g->layers);
     g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
     g->layers.moe.chosen = g->chosen;
     g->logits = layout_alloc(l, T * vocab);

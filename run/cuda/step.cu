@@ -88,6 +88,7 @@ static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, floa
     rows.state_only = state_only;
     rows.x = x;
     rows.eps = m->c.eps;
+    rows.hidden = m->c.hidden;
     layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
 }
 

@@ -69,7 +69,7 @@ static void test_fused_matrix(enum encoding e, int head, int block) {
     temp_empty();
     fused_write(e, &stored, 0);
     binder b = fused_binder(&m, &files, &check, &failure);
-    bind_matrix(&b, "x", ".weight", &whole, rows, FUSED_COLS);
+    bind_matrix(&b, "x", ".weight", &whole, rows, FUSED_COLS, DIVIDED_ROWS);
     s.runs = qkv_runs;
     bind_slice(&b, "x", ".weight", &s, 0, &qkv);
     s.rank = 1, s.ranks = FUSED_GROUPS;
@@ -199,7 +199,7 @@ static void test_slices(enum encoding e, int stack, int block_rows, int block_co
     temp_empty();
     fused_write(e, &stored, stack);
     binder b = fused_binder(&m, &files, &check, &failure);
-    bind_matrix(&b, stack ? "y" : "x", ".weight", &whole, stored.rows, stored.cols);
+    bind_matrix(&b, stack ? "y" : "x", ".weight", &whole, stored.rows, stored.cols, DIVIDED_ROWS);
     for (size_t i = 0; i < COUNT(cuts) && !b.code; i++) {
         tensor_slice s = cut_slice(&cuts[i], stack ? stack - 1 : 0, stack);
         s.transposed = transposed;

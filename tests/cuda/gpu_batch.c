@@ -11,7 +11,7 @@ enum { ROWS = BATCH_ROWS_MAX, COLS = 8192, MOST = 248320 };
 static gpu_queue q;
 static gpu_batch batch;
 static char *raw;                                            // a matrix before it is packed
-static float *x, *norm_weights, *squares, *alone, *together, *before, *clean;
+static float *x, *norm_weights, *squares, *alone, *together, *before, *clean, *biases;
 static unsigned *differing;
 static size_t raw_bytes = (size_t)MOST * 2048 * 2;
 
@@ -119,10 +119,11 @@ static __global__ void count_differing(const float *a, const float *b, size_t n,
 enum prologue { PLAIN, NORM, GATED, PROLOGUES };
 static const char *const prologue_names[] = {"plain rows", "norm rows", "gated rows"};
 
-// What is projected: matrices of one width; with `up` the first is one of a pair.
+// What is projected: matrices of one width; with `up` the first is one of a pair. stored: the output of plain and gated rows is not added.
 typedef struct job {
     enum prologue in;
-    int count, cols, pair;
+    int count, cols, pair, stored;
+    activation act;
     matrix w[PROJECTIONS], up;
 } job;
 
@@ -155,19 +156,21 @@ template <class IN> static void record_any(enum kernel_kind kind, gpu_projection
 // Rows t to t + T - 1 to y, which has the matrices' results one after another.
 static void record(const job *j, int t, int T, float *y) {
     const float *from = x + (size_t)t * (size_t)j->cols;
+    const epilogue end = {.output = j->stored || j->in == NORM ? OUTPUT_STORE : OUTPUT_ADD, .act = j->act};
     if (j->in == PLAIN) {
         gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(T, j->cols);
-        p.end.output = OUTPUT_ADD;
+        p.end = end;
         p.in.x = from;
         add_segments(&p, j, y, T);
         record_any(KERNEL_O_PROJ, &p);
     } else if (j->in == NORM) {
         gpu_projection<gpu_norm_rows> p = gpu_norm_projection(from, norm_weights, j->cols, T, 1e-6f);
+        p.end = end;
         add_segments(&p, j, y, T);
         record_any(j->pair ? KERNEL_ROUTER : KERNEL_IN_PROJ, &p);
     } else {
         gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(T, j->cols);
-        p.end.output = OUTPUT_ADD;
+        p.end = end;
         p.in.o = from;
         p.in.per_head = reciprocal_of(TILE);
         p.in.scale = 1.0f / TILE;
@@ -244,8 +247,12 @@ static void try_shape(enum format f, int rows, int cols) {
     for (int in = 0; in < PROLOGUES; in++) {
         if (in == GATED && cols % TILE) continue;
         j.in = (enum prologue)in;
-        snprintf(what, sizeof what, "%s %dx%d, %s", formats[f]->name, rows, cols, prologue_names[in]);
-        same_bits(&j, what);
+        for (int biased = 0; biased < (rows < 1000 ? 2 : 1); biased++) {
+            snprintf(what, sizeof what, "%s %dx%d, %s%s", formats[f]->name, rows, cols, prologue_names[in], biased ? ", a bias, stored" : "");
+            j.w[0].bias = biased ? biases : NULL;
+            j.stored = biased;
+            same_bits(&j, what);
+        }
     }
     free_job(&j);
 }
@@ -258,6 +265,11 @@ static void try_pair(enum format f, enum format other, int rows, int cols) {
              .w = {matrix_new(f, rows, cols, 3), matrix_new(other, 256, cols, 4), matrix_new(FORMAT_F32, 1, cols, 5), matrix_new(f, 40, cols, 6)},
              .up = matrix_new(f, rows, cols, 7)};
     snprintf(what, sizeof what, "pair %s %dx%d and %s", formats[f]->name, rows, cols, formats[other]->name);
+    same_bits(&j, what);
+    j.act = {.limit = 0.75f, .alpha = 1.702f};
+    for (int i = 0; i < 3; i++) j.w[i].bias = biases + i;
+    j.up.bias = biases + 7;
+    snprintf(what, sizeof what, "biased and clamped pair %s %dx%d and %s", formats[f]->name, rows, cols, formats[other]->name);
     same_bits(&j, what);
     free_job(&j);
 }
@@ -412,8 +424,10 @@ int main(int argc, char **argv) {
     alone = (float *)device((size_t)ROWS * MOST * 4);
     together = (float *)device((size_t)ROWS * MOST * 4);
     before = (float *)device((size_t)ROWS * MOST * 4);
+    biases = (float *)device((size_t)COLS * 4);
     differing = (unsigned *)device(sizeof *differing);
     fill(norm_weights, COLS, 3, 1);
+    fill(biases, COLS, 17, 0);
     fill(before, (size_t)ROWS * MOST, 11, 0);
     finish();
     if (timed) time_all();

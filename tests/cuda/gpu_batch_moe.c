@@ -1,12 +1,14 @@
 // Tests of a mixture of experts for several token rows on a GPU, by units (layers/moe/batch_*.cu) and, up to four, by the kernels of a lone
 // step: every row's x has the bits that the kernels of one row give it alone, whatever the other rows are and choose, and wherever experts
-// lie. For nvcc; without a GPU all is skipped.
+// lie; and small layers add what their definition does. For nvcc; without a GPU all is skipped.
 //
 // Usage: gpu_batch_moe [--brief]        --time [NAME]: microseconds of the kernels, and what part of a read loop's bandwidth they have
 //
-// Contents   1. A layer   2. Passes   3. Equality   4. Times   5. Main
+// Contents   1. A layer   2. Passes   3. Equality   4. The definition   5. Times   6. Main
 
 #include "../../kernels.cu"
+#include "../../layers/definition.c"
+#include "../../layers/moe/definition.c"
 #include "test.h"
 
 #define CUDA(call) cuda_check(call, #call, __LINE__)
@@ -25,10 +27,11 @@ typedef struct layer_case {
     const char *name;
     enum format format, shared_format, dense_format;         // of the routed experts, of the shared one, of the router
     int hidden, experts, top_k, expert_size, shared_size, block;       // block: columns of a group, or both sides of a scale's block
-    int of_all;
+    int of_all, biased;
+    float limit, alpha;
 } layer_case;
 
-// name, format, shared_format, dense_format, hidden, experts, top_k, expert_size, shared_size, block, of_all
+// name, format, shared_format, dense_format, hidden, experts, top_k, expert_size, shared_size, block, of_all, biased, limit, alpha
 static const layer_case cases[] = {
     {"fp8", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},
     {"nvfp4", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},
@@ -51,6 +54,10 @@ static const layer_case cases[] = {
     {"small fine int4", FORMAT_INT4_FINE, FORMAT_INT4_FINE, FORMAT_F32, 320, 8, 2, 96, 64, 32},
     {"mxfp4 of gpt-oss", FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_BF16, 2880, 32, 4, 2880, 0, 128},
     {"small mxfp4", FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_F32, 96, 8, 2, 32, 64, 128},
+    {"nvfp4, biased", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2048, 256, 8, 512, 512, 128, 0, 1},
+    {"small mxfp4, biased, clamped", FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_BF16, 320, 32, 4, 320, 0, 128, 0, 1, 0.1f, 1.702f},
+    {"small bf16, biased, clamped", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 68, 100, 128, 0, 1, 0.1f, 1.702f},
+    {"small nvfp4, clamped", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 1024, 8, 2, 64, 64, 128, 0, 0, 0.1f},
     {"small f16", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 64, 128},
     {"small f32", FORMAT_F32, FORMAT_F32, FORMAT_F32, 100, 8, 2, 36, 64, 128},
     {"small bf16 beside f32", FORMAT_BF16, FORMAT_F32, FORMAT_F32, 256, 12, 2, 64, 128, 128}};
@@ -58,7 +65,8 @@ static const layer_case cases[] = {
 enum { CASES = sizeof cases / sizeof *cases, ROWS = BATCH_ROWS_MAX };
 
 typedef struct layer_memory {
-    moe_weights w;
+    moe_weights w, host;         // host: matrices as they were before they were packed, in the host's memory
+    size_t expert_bytes;         // of a routed expert, with all that belongs to it
     char *weights, *raw;         // of all matrices; of one, not yet packed
     char *moved;                 // experts that have been moved; NULL: none have
     int64_t *expert_at;          // where they are, moe_weights.expert_at
@@ -108,6 +116,40 @@ static void make_matrix(matrix *w, uint32_t seed) {
     CUDA(gpu_pack(w, L.raw, (char *)w->component[CODES], sms));
 }
 
+// A bias of a matrix, after it.
+static void make_bias(matrix *w) {
+    const size_t bytes = ((size_t)w->rows * sizeof(float) + 63) / 64 * 64;
+    float *host = (float *)calloc(bytes, 1);
+    for (int i = 0; i < w->rows; i++) host[i] = 0.2f * ((int)(random_bits() >> 8) - (1 << 23)) * 0x1p-23f;
+    CUDA(cudaMemcpy(L.weights + L.used, host, bytes, cudaMemcpyHostToDevice));
+    free(host);
+    w->bias = (const float *)(void *)(L.weights + L.used);
+    L.used += bytes;
+}
+
+// A matrix as it is before it is packed, and its bias, in the host's memory.
+static matrix matrix_to_host(const matrix *w, uint32_t seed) {
+    matrix host = *w;
+    for (int i = 0; i < formats[w->format]->component_count; i++) {
+        const component *c = &formats[w->format]->components[i];
+        char *to = (char *)calloc(matrix_component_capacity(w, i), 1);
+        const uint32_t words = (uint32_t)component_words(c, component_rows(c, w), component_cols(c, w));
+        for (uint32_t k = 0; k < 64 * 256; k++) format_random(w->format, i, seed * 16 + (uint32_t)i, to, k, words, 64 * 256);
+        host.component[i] = to;
+    }
+    if (w->bias) {
+        float *bias = (float *)malloc((size_t)w->rows * sizeof *bias);
+        CUDA(cudaMemcpy(bias, w->bias, (size_t)w->rows * sizeof *bias, cudaMemcpyDeviceToHost));
+        host.bias = bias;
+    }
+    return host;
+}
+
+static void matrix_free(matrix *host) {
+    for (int i = 0; i < formats[host->format]->component_count; i++) free((void *)host->component[i]);
+    free((void *)host->bias);
+}
+
 static float *random_floats(size_t n, float middle, float by) {
     float *host = (float *)malloc(n * sizeof *host), *to;
     for (size_t i = 0; i < n; i++) host[i] = middle + by * ((int)(random_bits() >> 8) - (1 << 23)) * 0x1p-23f;
@@ -144,7 +186,7 @@ static void put_table(void) {
 // Moves the routed experts to other places, in another order and not equally far apart. Where they were, no number is left.
 static void move_experts(void) {
     const int experts = L.w.shape.experts;
-    const size_t bytes = 2 * capacity_of_matrix(&L.w.gate_proj[0]) + capacity_of_matrix(&L.w.down_proj[0]);
+    const size_t bytes = L.expert_bytes;
     CUDA(cudaMalloc(&L.moved, (size_t)experts * (bytes + 2048)));
     for (int e = 0; e < experts; e++) {
         matrix *const own[3] = {&L.w.gate_proj[e], &L.w.up_proj[e], &L.w.down_proj[e]};
@@ -154,6 +196,7 @@ static void move_experts(void) {
         for (int i = 0; i < 3; i++)
             for (int k = 0; k < formats[own[i]->format]->component_count; k++)
                 own[i]->component[k] = to + ((char *)own[i]->component[k] - from);
+        for (int i = 0; i < 3 && own[i]->bias; i++) own[i]->bias = (const float *)(void *)(to + ((char *)own[i]->bias - from));
     }
     CUDA(cudaMemset(L.weights, 0xff, (size_t)experts * bytes));
     put_table();
@@ -161,7 +204,8 @@ static void move_experts(void) {
 
 static void open_layer(const layer_case *c) {
     const moe_shape shape = {.hidden = c->hidden, .experts = c->experts, .top_k = c->top_k, .expert_size = c->expert_size,
-                             .shared_size = c->shared_size, .of_all = c->of_all};
+                             .shared_size = c->shared_size, .of_all = c->of_all, .limit = c->limit, .alpha = c->alpha,
+                             .biased = c->biased};
     matrix gate = matrix_of(c->format, c->expert_size, c->hidden, c->block), down = matrix_of(c->format, c->hidden, c->expert_size, c->block);
     matrix shared_gate = matrix_of(c->shared_format, c->shared_size, c->hidden, c->block);
     matrix shared_down = matrix_of(c->shared_format, c->hidden, c->shared_size, c->block);
@@ -174,6 +218,7 @@ static void open_layer(const layer_case *c) {
     L.w.down_proj = L.w.up_proj + all;
     L.size = (capacity_of_matrix(&gate) * 2 + capacity_of_matrix(&down)) * (size_t)c->experts + capacity_of_matrix(&L.w.router) * 2 + 4096;
     if (c->shared_size) L.size += capacity_of_matrix(&shared_gate) * 2 + capacity_of_matrix(&shared_down);
+    L.size += (size_t)(c->experts + 2) * (size_t)(c->expert_size * 2 + c->shared_size * 2 + c->hidden + 48) * sizeof(float);      // biases
     L.used = 0;
     L.moved = NULL;
     CUDA(cudaMalloc(&L.weights, L.size));
@@ -183,12 +228,16 @@ static void open_layer(const layer_case *c) {
     for (int e = 0; e < all; e++) {
         L.w.gate_proj[e] = L.w.up_proj[e] = e < c->experts ? gate : shared_gate;
         L.w.down_proj[e] = e < c->experts ? down : shared_down;
-        make_matrix(&L.w.gate_proj[e], (uint32_t)e * 3);
-        make_matrix(&L.w.up_proj[e], (uint32_t)e * 3 + 1);
-        make_matrix(&L.w.down_proj[e], (uint32_t)e * 3 + 2);
+        for (int i = 0; i < 3; i++) {
+            matrix *w = &(i == 0 ? L.w.gate_proj : i == 1 ? L.w.up_proj : L.w.down_proj)[e];
+            make_matrix(w, (uint32_t)(e * 3 + i));
+            if (c->biased) make_bias(w);
+        }
+        if (!e) L.expert_bytes = L.used;
     }
     put_table();
     make_matrix(&L.w.router, 77777);
+    if (c->biased) make_bias(&L.w.router);
     if (c->shared_size) make_matrix(&L.w.shared_expert_gate, 77778);
     L.norm = random_floats((size_t)c->hidden, 1, 0.2f);
     L.x = random_floats(ROWS * (size_t)c->hidden, 0, 1);
@@ -236,16 +285,21 @@ static void make_logits(enum routing routing, uint32_t seed, float *logits) {
         }
 }
 
-// Rows `first` to `first` + T - 1 through the layer, with these logits.
+// Rows `first` to `first` + T - 1. to: where the output is stored; NULL: it is added to the rows.
+static gpu_rows rows_of(int first, int T, float *to) {
+    gpu_rows rows = {.q = &L.q, .T = T, .x = L.x + (size_t)first * (size_t)L.w.shape.hidden, .norm = L.norm, .eps = 1e-6f};
+    rows.to = to ? to : rows.x;
+    return rows;
+}
+
+// Those rows through the layer, with these logits; NULL: the router's.
 static void run(int first, int T, int in_units, const float *logits) {
-    moe_gpu p = moe_gpu_of(&L.p, &L.w, T);
-    p.x = L.x + (size_t)first * (size_t)p.shape.hidden;
-    p.norm = L.norm;
-    p.eps = 1e-6f;
+    const gpu_rows rows = rows_of(first, T, NULL);
+    moe_gpu p = moe_gpu_of(&L.p, &L.w, &rows);
     p.in_units = in_units;
     gpu_norm_router(&L.q, &L.w, &p);
     submit();
-    CUDA(cudaMemcpy(p.router, logits + first * p.shape.experts, (size_t)(T * p.shape.experts) * 4, cudaMemcpyHostToDevice));
+    if (logits) CUDA(cudaMemcpy(p.router, logits + first * p.shape.experts, (size_t)(T * p.shape.experts) * 4, cudaMemcpyHostToDevice));
     if (in_units) gpu_record_in_units(&L.q, &L.w, &p);
     else gpu_record_experts(&L.q, &p);
     submit();
@@ -333,6 +387,111 @@ static void test_moved(const layer_case *c) {
     free(logits);
 }
 
+// ---- 4. The definition ----------------------------------------------------------------------------------------------
+
+// The layer's matrices in the host's memory, as open_layer has made them.
+static void open_host(const layer_case *c) {
+    const int all = c->experts + (c->shared_size > 0);
+    L.host = L.w;
+    L.host.gate_proj = (matrix *)calloc((size_t)all * 3, sizeof(matrix));
+    L.host.up_proj = L.host.gate_proj + all;
+    L.host.down_proj = L.host.up_proj + all;
+    for (int e = 0; e < all; e++) {
+        L.host.gate_proj[e] = matrix_to_host(&L.w.gate_proj[e], (uint32_t)e * 3);
+        L.host.up_proj[e] = matrix_to_host(&L.w.up_proj[e], (uint32_t)e * 3 + 1);
+        L.host.down_proj[e] = matrix_to_host(&L.w.down_proj[e], (uint32_t)e * 3 + 2);
+    }
+    L.host.router = matrix_to_host(&L.w.router, 77777);
+    if (c->shared_size) L.host.shared_expert_gate = matrix_to_host(&L.w.shared_expert_gate, 77778);
+}
+
+static void close_host(const layer_case *c) {
+    for (int i = 0; i < 3 * (c->experts + (c->shared_size > 0)); i++) matrix_free(&L.host.gate_proj[i]);
+    matrix_free(&L.host.router);
+    if (c->shared_size) matrix_free(&L.host.shared_expert_gate);
+    free(L.host.gate_proj);
+}
+
+// to[T][hidden] = what the definition adds to the first T rows of `start`.
+static void define_rows(const layer_case *c, int T, double *to) {
+    defining nobody = {};
+    defined_memory memory = {};
+    defined_moe t;
+    float *norm = (float *)malloc((size_t)c->hidden * sizeof *norm);
+    double *u;
+    for (int pass = 0; pass < 2; pass++) {
+        memory.block = pass ? (double *)calloc(memory.used, sizeof(double)) : NULL;
+        memory.used = 0;
+        moe_define_memory(&L.host.shape, &memory, &t);
+        u = defined_array(&memory, 1, c->hidden);
+    }
+    CUDA(cudaMemcpy(norm, L.norm, (size_t)c->hidden * sizeof *norm, cudaMemcpyDeviceToHost));
+    for (int row = 0; row < T; row++) {
+        for (int i = 0; i < c->hidden; i++) u[i] = (double)start[row * c->hidden + i];
+        defined_norm(u, u, norm, c->hidden, 1e-6);
+        moe_define(&nobody, &L.host, &t, u, to + row * c->hidden);
+    }
+    free(memory.block);
+    free(norm);
+}
+
+// The largest difference of what has been added to a row, relative to its largest number, is within what diagnose/sublayers.c allows.
+static void compare_defined(const layer_case *c, const char *what, int T, const double *defined) {
+    for (int t = 0; t < T; t++) {
+        double top = 0, off = 0;
+        for (int i = t * c->hidden; i < (t + 1) * c->hidden; i++) {
+            top = fmax(top, fabs(defined[i]));
+            off = fmax(off, fabs((double)got[i] - (double)start[i] - defined[i]));
+        }
+        CHECK(top > 0 && off <= 1e-4 * top, "%s, %s, %d rows: row %d is off its definition by %g", c->name, what, T, t, off / top);
+    }
+}
+
+static void test_definition(const layer_case *c) {
+    static const int rows[] = {1, 2, 4, 9};
+    double *defined = (double *)malloc(9 * (size_t)c->hidden * sizeof *defined);
+    open_host(c);
+    define_rows(c, 9, defined);
+    for (int i = 0; i < 4; i++)
+        for (int in_units = rows[i] > STEP_ROWS; in_units < 2; in_units++) {
+            put_rows(start);
+            run(0, rows[i], in_units, NULL);
+            get_rows(got);
+            compare_defined(c, in_units ? "units" : "a step", rows[i], defined);
+        }
+    free(defined);
+    close_host(c);
+}
+
+// Stored elsewhere, the output is what would be added, and x stays.
+static void test_stored(const layer_case *c) {
+    const size_t bytes = STEP_ROWS * (size_t)c->hidden * 4;
+    float *to, *stored = (float *)malloc(bytes);
+    CUDA(cudaMalloc(&to, bytes));
+    for (int T = 1; T <= STEP_ROWS; T++)
+        for (int in_units = 0; in_units < 2; in_units++) {
+            const gpu_rows rows = rows_of(0, T, to);
+            moe_gpu p = moe_gpu_of(&L.p, &L.w, &rows);
+            int wrong = 0;
+            put_rows(start);
+            run(0, T, in_units, NULL);
+            get_rows(want);
+            put_rows(start);
+            p.in_units = in_units;
+            gpu_norm_router(&L.q, &L.w, &p);
+            if (in_units) gpu_record_in_units(&L.q, &L.w, &p);
+            else gpu_record_experts(&L.q, &p);
+            submit();
+            get_rows(got);
+            CUDA(cudaMemcpy(stored, to, bytes, cudaMemcpyDeviceToHost));
+            for (int i = 0; i < T * c->hidden; i++)
+                wrong += !(fabsf(start[i] + stored[i] - want[i]) <= 2e-6f * fmaxf(fabsf(want[i]), 1)) || got[i] != start[i];
+            CHECK(!wrong, "%s, stored, %d rows: %d numbers differ", c->name, T, wrong);
+        }
+    free(stored);
+    cudaFree(to);
+}
+
 static void test_case(const layer_case *c) {
     const int before = test_failed;
     open_layer(c);
@@ -341,6 +500,8 @@ static void test_case(const layer_case *c) {
     start = got + ROWS * c->hidden;
     get_rows(start);
     for (int r = 0; r < ROUTINGS; r++) test_routing(c, (enum routing)r);
+    if (c->hidden < 2048) test_definition(c);
+    test_stored(c);
     test_moved(c);
     free(want);
     close_layer();
@@ -348,7 +509,7 @@ static void test_case(const layer_case *c) {
     fflush(stdout);
 }
 
-// ---- 4. Times -------------------------------------------------------------------------------------------------------
+// ---- 5. Times -------------------------------------------------------------------------------------------------------
 
 enum { SETS = 4, TIMES = 9, LAUNCHES = 24 };
 
@@ -409,8 +570,8 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
     moe_gpu p[SETS];
     const unsigned stages[] = {ALL_STAGES, 1u << STAGE_ROUTER, 1u << STAGE_UP, 1u << STAGE_DOWN};
     for (int i = 0; i < SETS; i++) {
-        p[i] = moe_gpu_of(&scratch[i], &L.w, T);
-        p[i].x = L.x;
+        const gpu_rows all = rows_of(0, T, NULL);
+        p[i] = moe_gpu_of(&scratch[i], &L.w, &all);
         CUDA(cudaMemcpy(p[i].router, logits + (size_t)i * ROWS * (size_t)s->experts, (size_t)(T * s->experts) * 4, cudaMemcpyHostToDevice));
         gpu_record_in_units(&L.q, &L.w, &p[i]);
         submit();
@@ -458,7 +619,7 @@ static void time_case(const layer_case *c) {
     close_layer();
 }
 
-// ---- 5. Main --------------------------------------------------------------------------------------------------------
+// ---- 6. Main --------------------------------------------------------------------------------------------------------
 
 int main(int argc, char **argv) {
     int count = 0, major = 0, timed = argc > 1 && !strcmp(argv[1], "--time");

@@ -36,14 +36,16 @@ static node *add(enum kernel_kind kind, int layer, int in_mtp) {
 static int in_units;             // experts run by units, as those of many rows do
 static enum layer_kind ffn = LAYER_MOE;
 static int in_turn;              // the rows are blocks of one slot, as those of a short prompt are
+static int normed_after;         // sublayers' outputs are stored, and add_output follows
 
 // The kernels of a kind of layer, in their order.
 static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
     for (int k = 0; k < KERNEL_KINDS; k++) {
-        if (stage_kinds[kernels[k].stage] != kind || (k == KERNEL_ROUTE && !in_units)) continue;
+        if (kernels[k].stage == STAGE_COUNT || stage_kinds[kernels[k].stage] != kind || (k == KERNEL_ROUTE && !in_units)) continue;
         if (!in_turn && k == KERNEL_APPEND) continue;
-        add((enum kernel_kind)k, layer, in_mtp);
+        add((enum kernel_kind)k, layer, in_mtp)->stores_output = normed_after;
     }
+    if (normed_after) add(KERNEL_ADD_OUTPUT, layer, in_mtp);
 }
 
 static void add_mtp(int layers, int whole) {
@@ -176,6 +178,29 @@ static void test_dense(int layers, int interval, int turns) {
     }
 }
 
+// Norms after sublayers: x is stored as often as without, by add_output, which whoever polls x polls in its place.
+static void test_normed_after(enum layer_kind of) {
+    int x = 0;
+    ffn = of;
+    normed_after = 1;
+    add_step(8, 4, 3);
+    ffn = LAYER_MOE;
+    normed_after = 0;
+    CHECK(link_all(1), "norms after sublayers");
+    for (int i = 0; i < count; i++) {
+        const node *n = &nodes[i];
+        const kernel_uses *k = &kernels[n->kind];
+        if (k->polls == BUFFER_X) CHECK(!n->link.await.mask == (n->in_mtp || n->layer == 0), "node %d, %s of layer %d polls", i, k->name, n->layer);
+        if (k->polls == BUFFER_X && n->link.await.mask) CHECK(n[-1].kind == KERNEL_ADD_OUTPUT, "node %d polls %s", i, kernels[n[-1].kind].name);
+        if (k->tags != BUFFER_X || n->in_mtp) continue;
+        CHECK((n->link.publish.mask == 0) == n->stores_output, "node %d, %s tags", i, k->name);
+        if (n->stores_output) continue;
+        x++;
+        CHECK(n->link.publish.bits == ((uint32_t)x & 3), "node %d: generation %d", i, x);
+    }
+    CHECK(x == 16, "%d generations", x);
+}
+
 // ---- 2. Refusals ----------------------------------------------------------------------------------------------------
 
 static void refused(int at, int with, unsigned buffers, const char *rule) {
@@ -236,7 +261,7 @@ static content *cell(const node *n, int b) {
 // The node before i that stores this buffer last; -1: none.
 static int writer_before(int i, int b) {
     for (int j = i - 1; j >= 0; j--) {
-        unsigned stored = node_buffers(&nodes[j], kernels[nodes[j].kind].writes);
+        unsigned stored = node_writes(&nodes[j]);
         if (stored >> b & 1 && cell(&nodes[j], b) == cell(&nodes[i], b)) return j;
     }
     return -1;
@@ -253,13 +278,13 @@ static int store(int i, int b) {
         unsigned left = run[j].early_reads | run[j].reads | run[j].early_writes | run[j].writes;
         // what the tagged values of the predecessor depend on, it has loaded when they are seen
         if (run[i].polled && j == i - 1)
-            left &= node_buffers(&nodes[j], kernels[nodes[j].kind].reads_without_tags | (kernels[nodes[j].kind].writes &
-                                                                                 ~kernels[nodes[j].kind].tags));
+            left &= node_buffers(&nodes[j], kernels[nodes[j].kind].reads_without_tags) |
+                    (node_writes(&nodes[j]) & ~node_buffers(&nodes[j], node_tags(&nodes[j])));
         if (left >> b & 1 && cell(&nodes[j], b) == cell(&nodes[i], b)) ok = 0;
     }
     content *c = cell(&nodes[i], b);
     c->writer = i;
-    c->tag = kernels[nodes[i].kind].tags >> b & 1 && nodes[i].link.publish.mask ? nodes[i].link.publish.bits
+    c->tag = node_tags(&nodes[i]) >> b & 1 && nodes[i].link.publish.mask ? nodes[i].link.publish.bits
                                                                                 : random_bits() & 3;
     return ok;
 }
@@ -333,7 +358,7 @@ static int run_once(void) {
         run[i].early_reads = node_buffers(&nodes[i], k->early_reads);
         run[i].early_writes = node_buffers(&nodes[i], k->early_writes);
         run[i].reads = node_buffers(&nodes[i], k->reads);
-        run[i].writes = node_buffers(&nodes[i], k->writes);
+        run[i].writes = node_writes(&nodes[i]);
     }
     while (first < count && !wrong) {
         int started = first, moved = 0;
@@ -359,6 +384,9 @@ static void test_machine(void) {
             if (i && random_int(0, 2)) x->layer = x[-1].layer;
             if (i && random_int(0, 2) && x[-1].kind < KERNEL_MLP_DOWN) x->kind = (enum kernel_kind)(x[-1].kind + 1);
             if (i && x[-1].kind == KERNEL_OUT_PROJ && random_int(0, 2)) x->kind = KERNEL_ROUTER;
+            if (i && x[-1].stores_output && random_int(0, 3)) x->kind = KERNEL_ADD_OUTPUT;
+            if (i && x[-1].kind == KERNEL_ADD_OUTPUT && random_int(0, 2)) x->kind = random_int(0, 1) ? KERNEL_ROUTER : KERNEL_IN_PROJ;
+            x->stores_output = kernels[x->kind].tags == BUFFER_X && x->kind != KERNEL_ADD_OUTPUT && random_int(0, 2) == 0;
         }
         schedule_conflict c;
         int ok = schedule_link(nodes, count, 1, LIMIT, 1, &c);
@@ -383,7 +411,9 @@ static void test_machine_real(void) {
     int went = 0;
     for (int again = 0; again < (test_brief ? 3 : 100); again++) {
         ffn = again % 2 ? LAYER_MLP : LAYER_MOE;
+        normed_after = again % 3 == 2;
         add_step(8, 4, 2);
+        normed_after = 0;
         link_all(1);
         CHECK(run_once(), "a real step, run %d", again);
         ffn = LAYER_MOE;
@@ -457,6 +487,8 @@ int main(int argc, char **argv) {
     test_dense(64, 4, 0);
     test_dense(28, 1, 0);
     test_dense(8, 4, 1);
+    test_normed_after(LAYER_MOE);
+    test_normed_after(LAYER_MLP);
     test_refusals();
     test_machine();
     test_machine_real();

@@ -164,47 +164,19 @@ static void shapes_unlike(void) {
     mote_close(m);
 }
 
-// A norm after an FFN, and a scaled residual: a CPU does both.
+// A norm after an FFN, a scaled residual, biases of attention: all executors do them.
 static void shapes_residual(void) {
-    static const char *const refused[] = {"norms after mixers and FFNs", "scaled residuals"};
     mote_options o;
     mote_model *m = NULL;
     memset(&o, 0, sizeof o);
     o.device = "cpu";
     EXPECT(MOTE_OK, mote_open_synthetic("tiny", &o, &m, &failure));
-    for (int i = 0; i < 2 && m; i++) {
-        char want[120];
-        m->layers[1].ffn.residual.normed_after = !i;
-        m->layers[1].ffn.residual.scaled = i;
-        EXPECT(MOTE_OK, check_features(m, "DIR", EXECUTOR_CPU, executor_features, &failure));
-        EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, executor_features, &failure));
-        snprintf(want, sizeof want, "DIR: layer 1: %s are not supported on a GPU, use the CPU", refused[i]);
-        CHECK(!strcmp(failure.message, want), "%s, expected %s", failure.message, want);
-    }
-    mote_close(m);
-}
-
-// gpt-oss asks for what the CPU alone does: a GPU refuses each of it by name, and after all of it the format of its experts.
-static void shapes_gpt_oss(void) {
-    static const char *const refused[] = {"sliding windows", "attention sinks", "clamped activations", "activations with an alpha", "biases"};
-    mote_options o;
-    mote_model *m = NULL;
-    memset(&o, 0, sizeof o);
-    o.device = "cpu";
-    o.parts = MOTE_WEIGHTS_ONLY;
-    EXPECT(MOTE_OK, mote_open("tests/fixtures/families/gpt-oss-mxfp4", &o, &m, &failure));
-    if (!m) return;
-    EXPECT(MOTE_OK, check_features(m, "DIR", EXECUTOR_CPU, executor_features, &failure));
-    for (size_t i = 0; i < COUNT(refused); i++) {
-        char want[120];
-        feature_set without[EXECUTOR_KINDS];
-        memcpy(without, executor_features, sizeof without);
-        for (size_t k = 0; k < i; k++)
-            for (int f = FEATURE_NONE + 1; f < FEATURE_COUNT; f++)
-                if (!strcmp(feature_names[f], refused[k])) without[EXECUTOR_STEP] |= feature_bit((enum feature)f);
-        snprintf(want, sizeof want, "DIR: layer 0: %s are not supported on a GPU, use the CPU", refused[i]);
-        EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, without, &failure));
-        CHECK(!strcmp(failure.message, want), "%s, expected %s", failure.message, want);
+    for (int i = 0; i < 3 && m; i++) {
+        if (i == 0) m->layers[1].ffn.residual.normed_after = 1;
+        if (i == 1) m->layers[1].ffn.residual.scaled = 1;
+        for (int k = 0; k < m->c.layers && i == 2; k++)
+            if (m->layers[k].mixer.kind == LAYER_ATTENTION) m->layers[k].mixer.w.attention.shape.biased = 1;
+        for (int e = 0; e < EXECUTOR_KINDS; e++) EXPECT(MOTE_OK, check_features(m, "DIR", (enum executor_kind)e, executor_features, &failure));
     }
     mote_close(m);
 }
@@ -216,8 +188,8 @@ int main(int argc, char **argv) {
     shapes_features();
     shapes_refused("tiny");
     shapes_refused("tiny-dense");
+    shapes_refused("tiny-oss");
     shapes_unlike();
     shapes_residual();
-    shapes_gpt_oss();
     return test_main_end();
 }

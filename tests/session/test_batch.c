@@ -310,6 +310,8 @@ int main(int argc, char **argv) {
     test_counts("tiny:nvfp4", MOTE_KV_DEFAULT, 0);
     test_counts("tiny-dense:fp8", MOTE_KV_DEFAULT, 0);
     test_counts("tiny-plain:fp8", MOTE_KV_DEFAULT, 0);
+    test_counts("tiny-oss:mxfp4", MOTE_KV_DEFAULT, 0);      /* windows, sinks, biases */
+    test_counts("tiny-oss:bf16", MOTE_KV_FP8, 0);
     test_any_order("tiny:fp8", test_brief ? 200 : 10000);
     test_refused();
     test_one_session_twice();

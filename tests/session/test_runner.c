@@ -320,6 +320,7 @@ int main(int argc, char **argv) {
     test_main_begin("test_runner", argc, argv);
     test_interleaved("tiny:fp8", test_brief ? 60 : 300, MOTE_KV_DEFAULT);
     test_interleaved("tiny:bf16", test_brief ? 40 : 150, MOTE_KV_FP8);
+    test_interleaved("tiny-oss:mxfp4", test_brief ? 40 : 150, MOTE_KV_DEFAULT);
     test_interleaved("small:nvfp4", test_brief ? 10 : 40, MOTE_KV_DEFAULT);
     mote_model *demo = model_of("models/demo", MOTE_EVERYTHING);
     test_threads(demo);

@@ -1,0 +1,95 @@
+// Windows of attention on a GPU, without one: layers/attention/chunks.c. Which positions each row of a launch meets and sees, by the walks of
+// the kernels, against the window itself: all of it, in order, once, and wherever else a launch begins always in the same split.
+//
+// Contents   1. A step   2. A prompt   3. Main
+
+#include "../../engine.h"
+#include "../../kernels.cu"
+#include "../../layers/attention/chunks.c"
+#include "test.h"
+
+static const int windows[] = {1, 2, 3, 16, 24, 61, 62, 63, 64, 65, 126, 127, 128, 129, 200, 446, 447, 448, 449, 512, 1000, 4096, INT_MAX};
+
+// The first position after those that a row at this one does not see.
+static int window_begin(int position, int window) {
+    return (int)((long long)position + 1 > window ? (long long)position + 1 - window : 0);
+}
+
+// ---- 1. A step ------------------------------------------------------------------------------------------------------
+
+// What row t of a launch whose first row is at `first` meets: attend_fast begins with the chunk of row 0's window, attend_any, `own`, with its
+// own row's. Splits that the launch takes for idle (attend_place_of) meet nothing.
+static void step_row(int window, int most, int first, int T, int t, int own) {
+    const int splits = attend_splits(attend_window(window == INT_MAX ? 0 : window), most), end = first + T, last = first + t;
+    const int chunks = (end + ATTEND_CHUNK - 1) / ATTEND_CHUNK, from = attend_window_first(own ? last : first, window) / ATTEND_CHUNK;
+    const int partials = max_int(1, min_int((chunks + ATTEND_CLUSTER - 1) / ATTEND_CLUSTER, splits / ATTEND_CLUSTER));
+    int next = window_begin(last, window), met = 0, bad = 0;
+    for (int chunk = from; chunk < chunks; chunk++) {          // the split whose walk comes to this chunk, and how many do
+        int walks = 0;
+        for (int split = 0; split < splits; split++) {
+            const int begin = attend_own_chunk(from, split, splits);
+            bad += begin < from || begin - from >= splits;
+            if (chunk < begin || (chunk - begin) % splits) continue;
+            walks++;
+            bad += split != chunk % splits;                    // of the position and the layer alone
+            bad += split / ATTEND_CLUSTER >= partials;
+        }
+        bad += walks != 1;
+        met++;
+        for (int at = chunk * ATTEND_CHUNK; at < (chunk + 1) * ATTEND_CHUNK; at++)
+            if (!attend_hidden(last, at, window)) bad += at != next++;
+    }
+    bad += next != last + 1;
+    bad += splits < most && met > splits;                      // no split has two chunks of a window that fits
+    bad += window < INT_MAX && met > (window + T + 2 * ATTEND_CHUNK - 3) / ATTEND_CHUNK;
+    CHECK(!bad, "window %d, %d of %d splits, rows %d to %d: row %d", window, splits, most, first, end - 1, t);
+}
+
+static void steps(void) {
+    for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
+        for (int most = ATTEND_CLUSTER; most <= 4 * ATTEND_CLUSTER; most *= 2)
+            for (int first = 0; first < 1200; first += test_brief || first > 300 ? 13 : 1)
+                for (int T = 1; T <= STEP_ROWS; T++)
+                    for (int t = 0; t < T; t++) step_row(windows[w], most, first, T, t, t % 2);
+    step_row(128, 32, INT_MAX - 200, 4, 3, 0);
+    step_row(INT_MAX, 32, 100000, 1, 0, 0);
+}
+
+// ---- 2. A prompt ----------------------------------------------------------------------------------------------------
+
+// A block of `span` positions from block_first on, of a call of rows position .. end - 1: its rows see what a window is, of tiles from `from` on,
+// those masked that may hide something.
+static void prompt_block(int window, int keys, int span, int block_first, int position, int end) {
+    const int kv_end = min_int(block_first + span, end), from = attend_window_first(block_first, window) / keys;
+    int bad = 0;
+    for (int row = max_int(block_first, position); row < kv_end; row++) {
+        int next = window_begin(row, window);
+        bad += from * keys > next;
+        for (int tile = from; tile * keys < kv_end; tile++) {
+            const int masked = attend_tile_hides(tile, keys, block_first, kv_end, window);
+            for (int at = tile * keys; at < (tile + 1) * keys; at++)
+                if (!masked || !attend_hidden(row, at, window)) bad += at != next++;
+        }
+        bad += next != row + 1;
+    }
+    CHECK(!bad, "window %d, tiles of %d, positions %d to %d of %d to %d", window, keys, block_first, kv_end - 1, position, end - 1);
+}
+
+static void prompts(void) {
+    static const int calls[][2] = {{0, 70}, {0, 530}, {17, 201}, {64, 1024}, {499, 700}};
+    for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
+        for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
+            for (int keys = 32; keys <= 64; keys *= 2)
+                for (int span = 16; span <= 128; span *= 2)
+                    for (int first = calls[c][0] / span * span; first < calls[c][1]; first += span)
+                        prompt_block(windows[w], keys, span, first, calls[c][0], calls[c][1]);
+}
+
+// ---- 3. Main --------------------------------------------------------------------------------------------------------
+
+int main(int argc, char **argv) {
+    test_main_begin("test_window", argc, argv);
+    steps();
+    prompts();
+    return test_main_end();
+}
