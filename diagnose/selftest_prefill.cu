@@ -301,7 +301,7 @@ static void try_embeddings(selftest *t) {
 /* Text after a picture, in steps, is what it is as a part of the prompt, but for rounding: without the lag it would be further off. The last
    TAIL rows. Of a model without a router, which might choose other experts. */
 static void try_picture(selftest *t) {
-    enum { TAIL = 3, T = 150, FIRST = 10, ROWS = 10, COLUMNS = 12, LAG = ROWS * COLUMNS - COLUMNS };
+    enum { TAIL = 3, T = TRY_PROMPT, FIRST = 10, ROWS = 4, COLUMNS = 5, LAG = ROWS * COLUMNS - COLUMNS };
     const size_t vocab = (size_t)t->gpu->m->c.vocab, n = TAIL * vocab;
     float *logits = (float *)malloc(T * vocab * sizeof *logits), *steps = (float *)malloc(2 * n * sizeof *steps);
     int32_t ids[T];
