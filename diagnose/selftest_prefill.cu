@@ -271,7 +271,7 @@ static void try_prefill_normed_mlp(selftest *t) {
 static void try_feed(selftest *t, const int32_t *ids, const token_row *rows, int n, float *logits) {
     const feed_results wanted = {logits, NULL, NULL, NULL};
     if (!t->code) t->code = timeline_reset(t->gpu, t->err);
-    if (!t->code) t->code = feed_rows(t->gpu, ids, rows, (size_t)n, &wanted, t->err);
+    if (!t->code) t->code = feed_table(t->gpu, ids, rows, (size_t)n, &wanted, t->err);
 }
 
 /* Rows with their tokens' embeddings have the bits of rows with tokens. */

@@ -1,5 +1,5 @@
 /* Tests of the table of token rows: rows of images among text, whose positions differ by axis and which have an embedding of their own.
-   There is no call of the API for them yet; feed_rows is what it will use. On the CPU against the definition, and against transformers
+   There is no call of the API for them yet; feed_table is what it will use. On the CPU against the definition, and against transformers
    where DATA/vision-data is: models that read images, with what their vision towers made of some. */
 
 #include "inside.h"
@@ -77,7 +77,7 @@ static void rows_free(row_logits *l) {
 /* Reads n rows; with rows NULL as text. */
 static void rows_feed(mote_session *s, const int32_t *ids, const token_row *rows, int n, float *logits, float *mtp) {
     const feed_results wanted = {logits, mtp, NULL, NULL};
-    EXPECT(MOTE_OK, feed_rows(s, ids, rows, (size_t)n, &wanted, &failure));
+    EXPECT(MOTE_OK, feed_table(s, ids, rows, (size_t)n, &wanted, &failure));
 }
 
 /* By definition. */
@@ -279,7 +279,7 @@ static void test_rows_together(const char *folder) {
 
 static void rows_refused(mote_session *s, const row_prompt *p, int code, const char *why) {
     const int count = s->count, lag = s->lag;
-    EXPECT(code, feed_rows(s, p->ids, p->rows, (size_t)p->T, NULL, &failure));
+    EXPECT(code, feed_table(s, p->ids, p->rows, (size_t)p->T, NULL, &failure));
     CHECK(strstr(failure.message, why) && s->count == count && s->lag == lag, "%s: %d tokens are read", failure.message, s->count);
 }
 
