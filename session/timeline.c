@@ -49,6 +49,13 @@ static void timeline_drop(mote_session *s) {
     s->pending = s->accepted = 0;
 }
 
+/* Lays out the session's table: the rows of a block, and the one before them. NULL: it only counts. */
+static token_row *timeline_layout_rows(layout *l, const mote_session *s) {
+    const size_t rows = (size_t)max_int(s->o.chunk, PASS_ROWS_MAX) + 1;
+    token_row *all = (token_row *)(void *)layout_alloc(l, rows * sizeof *all / sizeof(float));
+    return all ? all + 1 : NULL;
+}
+
 /* T tokens after the timeline, as rows of the session's table: the block is computed before another one is built. ids NULL: the device
    has them, or chooses them. */
 static block timeline_block(mote_session *s, const int32_t *ids, int T) {
