@@ -200,6 +200,21 @@ static void test_ranges(const part_case *c, int ranges) {
     mote_close(m);
 }
 
+/* Of what is divided, each weight is one member's. */
+static void check_divided(const char *what, const mote_model *m, const mote_model *whole) {
+    static const enum module_kind divided[] = {MODULE_HEAD, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP};
+    for (size_t k = 0; k < COUNT(divided); k++) {
+        const char *name = module_names[divided[k]];
+        uint64_t sum = 0, all = 0;
+        for (int i = 0; i < whole->info.module_count; i++)
+            if (!strcmp(whole->modules[i].name, name)) all = whole->modules[i].parameters;
+        for (int i = 0; i < m->member_count; i++)
+            for (int j = 0; j < m->members[i]->info.module_count; j++)
+                if (!strcmp(m->members[i]->modules[j].name, name)) sum += m->members[i]->modules[j].parameters;
+        CHECK(sum == all, "%s: %s of %llu weights in all parts, %llu in the whole model", what, name, (unsigned long long)sum, (unsigned long long)all);
+    }
+}
+
 /* Ranks are as close to the definition as the whole model, choose its tokens, and do so again with the same bits. */
 static void test_ranks(const part_case *c, int ranges, int ranks) {
     char what[600];
@@ -210,6 +225,7 @@ static void test_ranks(const part_case *c, int ranges, int ranks) {
     if (m->has_mtp) check_close(what, "MTP logits", got.mtp, c->defined_mtp, (c->n - 1) * got.vocab);
     check_same_answers(what, &got, &c->want);
     check_same_bits(what, m, &got, &again);
+    check_divided(what, m, c->whole);
     played_free(&got);
     played_free(&again);
     mote_close(m);
