@@ -211,7 +211,8 @@ static void check_divided(const char *what, const mote_model *m, const mote_mode
         for (int i = 0; i < m->member_count; i++)
             for (int j = 0; j < m->members[i]->info.module_count; j++)
                 if (!strcmp(m->members[i]->modules[j].name, name)) sum += m->members[i]->modules[j].parameters;
-        CHECK(sum == all, "%s: %s of %llu weights in all parts, %llu in the whole model", what, name, (unsigned long long)sum, (unsigned long long)all);
+        CHECK(sum == all, "%s: %s of %llu weights in all parts, %llu in the whole model", what, name, (unsigned long long)sum,
+              (unsigned long long)all);
     }
 }
 
