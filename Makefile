@@ -230,6 +230,10 @@ build/fuzz/library $(filter-out $(LOOKING),$(FUZZERS)): build/fuzz/%: tests/fuzz
 	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $(DEPS) -I. -Itests \
 	    $< -o $@ $(LIBS)
 
+# make rooms: does each room use only what docs/design.md lets it use?
+rooms:
+	CC='$(CC)' python3 tools/rooms.py
+
 # make amalgamation: the library as two files: dist/engine.h, and dist/engine.c or, for GPUs too, dist/engine.cu; dist/diagnose.h beside them
 amalgamation:
 	tools/amalgamate.sh dist
@@ -334,7 +338,7 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9_ -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu test-gpu-tests test-gpu-sanitizers test-gpu-oracles gpu-stamp-fresh clean help
+.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation rooms check-kernels soak test-clients test-gpu test-gpu-tests test-gpu-sanitizers test-gpu-oracles gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
 
 # Not those that another make may be writing: CI runs these goals beside others.

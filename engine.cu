@@ -4,12 +4,13 @@
    tokenizer.c) include rooms.
 
      tokenizer.c, text/    text <-> token ids, chats -> prompts
-     kernels.cu            numbers (formats/), the CPU's tools (cpu/), the stages as C and as CUDA (layers/), what kernels
-                           share (cuda/)
+     kernels.cu            numbers (formats/), the CPU's tools (cpu/), what parts of a model give each other (exchange/), the
+                           stages as C and as CUDA (layers/), what kernels share (cuda/)
      checkpoint/           from untrusted files to named tensors in memory
      model/                a model: its struct, opening it, its weights, what mote_info says of it
      families/             what config.json says, which layers there are, what their tensors are called
-     session/              memory of a timeline, snapshots, files
+     run/                  runners: devices at work, executors
+     session/              a timeline, snapshots, files; opening sessions
      generate/             sampling, speculation, generating text, turns of a conversation
      diagnose/             measuring and testing the user's machine, synthetic models
 
@@ -146,15 +147,14 @@ static double seconds(void) {
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */
 
 #include "session/session.c"
-#include "session/plan.c"
 #include "session/timeline.c"
-#include "generate/logprobs.c"
+#include "session/snapshot.c"
+#include "session/files.c"
 #include "session/pooling.c"
 #include "session/feed.c"
 
-/* ---- 5. Sampling, speculation, text, snapshots --------------------------------------------------------------------- */
+/* ---- 5. Sampling, speculation, text ---------------------------------------------------------------------------------- */
 
-#include "generate/vocabulary.c"
 #include "generate/grammar/decimal.c"
 #include "generate/grammar/pattern.c"
 #include "generate/grammar/automaton.c"
@@ -167,20 +167,22 @@ static double seconds(void) {
 #include "generate/grammar/call.c"
 #include "generate/grammar/mask.c"
 #include "generate/grammar/constraint.c"
+#include "generate/copies.c"
+#include "generate/decoder.c"
+#include "generate/logprobs.c"
 #include "generate/sampling.c"
 #include "generate/step_many.c"
-#include "generate/copies.c"
 #include "generate/acceptance.c"
 #include "generate/speculation.c"
 #include "generate/verify.c"
-#include "session/snapshot.c"
-#include "session/files.c"
 #include "generate/thinking.c"
 #include "generate/stops.c"
 #include "generate/writer.c"
 #include "generate/generate.c"
 #include "generate/ask.c"
 #include "generate/restore.c"
+#include "session/open.c"
+#include "session/plan.c"
 
 /* ---- 6. Measuring and testing the machine -------------------------------------------------------------------------- */
 

@@ -35,7 +35,10 @@
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #endif
 
-enum { STEP_ROWS = 4 };          /* token rows that the kernels of a step take at once; longer blocks are taken in turns of so many */
+enum {
+    STEP_ROWS = 4,               /* token rows that the kernels of a step take at once; longer blocks are taken in turns of so many */
+    PASS_ROWS_MAX = 64           /* token rows of a pass of several sessions */
+};
 static_assert(MOTE_ROWS_MAX % STEP_ROWS == 0, "a block that may be kept in part is whole turns");
 
 /* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
@@ -152,14 +155,15 @@ enum {
 #include "cuda/fragments.cu"
 #include "cuda/tiles.cu"
 #include "cuda/batch_rows.cu"
+#include "cuda/launch_table.cu"
 #include "cuda/projection.cu"
 #include "cuda/shared_memory.cu"
 #include "cuda/batch_tile.cu"
 #include "cuda/batch_wide.cu"
 #include "cuda/batch_narrow.cu"
-#include "cuda/batch.cu"
 #include "cuda/gemm_operands.cu"
 #include "cuda/gemm.cu"
+#include "cuda/product_launch.cu"
 #include "cuda/prefill.cu"
 
 /* ---- 4. The stages as CUDA kernels: decode, one to four token rows; prefill, the rows of a prompt -------------------- */

@@ -34,6 +34,7 @@
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
      chat_stream.c     answer -> channels and calls
+     vocabulary.c      all tokens in alphabetical order
 
    Input is never trusted: any bytes give a result or one line of error. Malformed UTF-8 follows one rule everywhere:
    see utf8.c. */
@@ -85,3 +86,4 @@
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"
 #include "text/chat_stream.c"
+#include "text/vocabulary.c"

@@ -125,10 +125,18 @@ static int cuda_complete(binder *b, mote_error *err) {
 
 /* ---- The table ---- */
 
-static int prefill_from(const mote_model *m);                  /* run/cuda/prefill.cu */
+enum { PREFILL_FROM = PASS_ROWS_MAX + 1 };     /* calls with fewer rows decode them, all in one pass: quicker, see docs/performance-prompts.md */
+
+/* Whether prefill can run this model; otherwise its prompts are decoded. */
+static int prefill_runs(const mote_model *m, dtype kv) {
+    for (int i = 0; i < m->c.layers; i++)
+        if (!layer_can_prefill(&m->layers[i], kv)) return 0;
+    if (m->has_mtp && (!layer_can_prefill(&m->mtp, kv) || !prefill_takes(&m->mtp_fc))) return 0;
+    return prefill_takes(&m->lm_head) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
+}
 
 static void cuda_describe(mote_model *m) {
-    m->info.prefill_from = prefill_from(m);
+    m->info.prefill_from = prefill_runs(m, DTYPE_BF16) ? PREFILL_FROM : 0;
 }
 
 static const weight_memory cuda_memory = {

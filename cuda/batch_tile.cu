@@ -1,5 +1,17 @@
-/* cuda/batch_tile.cu: what both forms of a projection of many rows (cuda/batch.cu) do with a tile of weight rows: find and decode it,
-   multiply it with n-tiles of token rows, close the sums of a share, store what becomes of them. */
+/* cuda/batch_tile.cu: a projection of up to BATCH_ROWS_MAX token rows, which cuda/batch_rows.cu has prepared: what its two forms do with a
+   tile of weight rows. They find and decode it, multiply it with n-tiles of token rows, close the sums of a share, store what becomes of them.
+   Knows matrices and prepared rows; must not know prologues or layers.
+
+   Same bits as cuda/tiles.cu, row by row: the same mma in the same order, eight shares of the k blocks, each closed by itself (the
+   rows' scale, then high + low terms) and added in order. So that two kernels agree, products and sums are written as __fmul_rn,
+   __fadd_rn and __fmaf_rn here. A tile's weights are decoded once for all n-tiles of four token rows; what an n-tile costs is two
+   loads of B, four mma and four fma.
+
+   Two forms, for 8, 16, 32 and 64 rows each (NT n-tiles): wide (cuda/batch_wide.cu) for many tiles, narrow (cuda/batch_narrow.cu) for few.
+
+   n-tiles after the last row are computed, but for those of 64 rows by fours: straight-line code is worth more than they cost.
+   Neither form polls: they wait, and store tags. With up to 8 rows they release their successor at entry, or `late`; with more its blocks would
+   take registers and issue slots from theirs, so they do so when the weights have been multiplied. */
 
 typedef struct gpu_batch_projection {
     handoff link;

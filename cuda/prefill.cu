@@ -95,13 +95,11 @@ static gemm_product *prefill_product(gpu_gemm *p, const matrix *w, enum gemm_out
     return o;
 }
 
-/* Launches the products, those of a kernel together, with tiles as wide as pays: narrow ones for few rows, and where wide ones would
-   leave SMs idle. */
+/* Launches the products, those of a kernel together, with tiles as wide as pays. */
 static void prefill_launch(const prefill_rows *r, gpu_gemm *p) {
-    const int tokens = (p->T + 127) / 128;
     while (p->count) {
         gpu_gemm of = gemm_take(p);
-        const int width = of.T <= 32 || gemm_deal_tiles<128>(&of) * tokens < r->sms ? 32 : of.T <= 64 ? 64 : 128;
+        const int width = gemm_width(&of, r->sms);
         gemm_launch(&of, width, (of.T + width - 1) / width, r->stream);
     }
 }

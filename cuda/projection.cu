@@ -175,17 +175,12 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 #define GPU_SLIM_REGISTERS 128
 #endif
 
-/* Whether there is a kernel for a shape and so many rows of a segment of this format; then, whether a block may have several
-   tiles. */
-template <class IN, class SHAPE, class F> __host__ __device__ constexpr bool gpu_projects_fixed(int rows) {
-    return (IN::normed || rows <= (int)F::fixed_plain) && gpu_has_fixed<F, SHAPE>(rows);
-}
-
+/* Whether a block may have several tiles. */
 template <class IN, class F> __host__ __device__ constexpr bool gpu_fixed_loops() {
     return IN::normed && F::half;
 }
 
-/* gpu_project for one of the shapes of tiles.cu: segments of the formats of gpu_projects_fixed; one tile a block, but for
+/* gpu_project for one of the shapes of tiles.cu: segments of the formats of PROJECT_FIXED; one tile a block, but for
    gpu_fixed_loops. Same bits as gpu_project.
 
    SLIM: all segments are FP8 blocks. Two k blocks in flight, in so few registers that two blocks of it start early beside one of
@@ -203,8 +198,8 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     const int tile = tiles.first();
     with_format(w.format, [&](auto format) {
         typedef decltype(format) F;
-        if constexpr (!gpu_projects_fixed<IN, SHAPE, F>(ROWS) || (SLIM && !gpu_scales_by_block<F>())) {
-            __builtin_unreachable();                        /* gpu_fixed_takes or gpu_slim_projection has said no */
+        if constexpr (ROWS > projects_fixed<F, SHAPE>(IN::normed) || (SLIM && !gpu_scales_by_block<F>())) {
+            __builtin_unreachable();                        /* who launches it has said no */
         } else {
             if constexpr (IN::normed && F::whole && ROWS == 1 && GPU_TILES_BY_WARP) {
                 if (tiles.many()) {
@@ -217,181 +212,4 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
             else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
         }
     });
-}
-
-/* Tiles of a segment. */
-static int gpu_tiles(const gpu_segment *s) {
-    return s->up.data ? s->w.panels : (s->w.panels + 1) / 2;
-}
-
-/* Deals the blocks of a kernel, as many as are resident at once, to the segments, in proportion to their tiles; returns
-   how many there are. A segment of few tiles has a block for each: gpu_project_fixed wants that of BF16 ones. */
-template <class IN>
-static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(gpu_projection<IN>), size_t shared) {
-    enum { FEW = 16 };                                      /* a router of 256 experts */
-    int64_t all = 0, many = 0;
-    for (int i = 0; i < p->count; i++) {
-        int tiles = gpu_tiles(&p->segment[i]);
-        all += tiles;
-        many += tiles > FEW ? tiles : 0;
-    }
-    int64_t left = gpu_blocks(q, kernel, shared, all) - (all - many);
-    int used = 0;
-    for (int i = 0; i < p->count; i++) {
-        gpu_segment *s = &p->segment[i];
-        s->blocks = gpu_tiles(s) > FEW ? (int)(gpu_tiles(s) * left / many) : gpu_tiles(s);
-        if (s->blocks < 1) s->blocks = 1;
-        s->first_block = used;
-        used += s->blocks;
-    }
-    return used;
-}
-
-/* Bytes of the activation fragments of the segment that needs most. */
-template <class IN> static size_t activation_fragments_bytes(const gpu_projection<IN> *p, int rows) {
-    size_t most = 0;
-    for (int i = 0; i < p->count; i++) {
-        size_t bytes = activation_fragments_size(p->segment[i].w.format, rows, p->segment[i].w.k_blocks);
-        if (bytes > most) most = bytes;
-    }
-    return most;
-}
-
-template <class IN> using gpu_project_kernel = void (*)(gpu_projection<IN>);
-
-/* The kernel for SHAPE and T rows; NULL if so many do not fit shared memory. */
-template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows(int T) {
-    constexpr int fitting = (GPU_SHARED - sizeof(warp_partials) - 16) /
-                         ((IN::normed ? SHAPE::HIDDEN : SHAPE::OUT) / 32 * (128 + sizeof(float)));      /* BF16 needs most */
-    constexpr int most = fitting < STEP_ROWS ? fitting : STEP_ROWS;
-    static const gpu_project_kernel<IN> kernels[STEP_ROWS] = {
-        gpu_project_fixed<IN, SHAPE, 1>, gpu_project_fixed<IN, SHAPE, (most < 2 ? most : 2)>,
-        gpu_project_fixed<IN, SHAPE, (most < 3 ? most : 3)>, gpu_project_fixed<IN, SHAPE, most>};
-    return T <= most ? kernels[T - 1] : NULL;
-}
-
-/* The same of a format's number. */
-template <class IN, class SHAPE> static bool gpu_fixed_takes(enum format f, int rows) {
-    bool takes = false;
-    with_format(f, [&](auto format) { takes = gpu_projects_fixed<IN, SHAPE, decltype(format)>(rows); });
-    return takes;
-}
-
-template <class IN> static bool gpu_fixed_takes_several(enum format f) {
-    bool loops = false;
-    with_format(f, [&](auto format) { loops = gpu_fixed_loops<IN, decltype(format)>(); });
-    return loops;
-}
-
-/* The kernel for these columns, if it takes each segment; NULL: there is none. */
-template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_projection_of(const gpu_projection<IN> *p) {
-    const int cols = IN::normed ? SHAPE::HIDDEN : SHAPE::OUT;
-    if (p->cols != cols || !p->in.is_short()) return NULL;
-    for (int i = 0; i < p->count; i++)
-        if (p->segment[i].w.cols != cols || !gpu_fixed_takes<IN, SHAPE>(p->segment[i].w.format, p->T) ||
-            !epilogue_is_plain(&p->end, &p->segment[i].w, &p->segment[i].up)) return NULL;
-    return gpu_fixed_of_rows<IN, SHAPE>(p->T);
-}
-
-template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu_projection<IN> *p) {
-    gpu_project_kernel<IN> kernel = gpu_fixed_projection_of<IN, shape_35b_a3b>(p);
-    return kernel ? kernel : gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
-}
-
-/* The slim kernel for one row, if it takes these columns and formats and all blocks, of one tile each, are resident at once; NULL:
-   not. It has `bytes` of dynamic shared memory. */
-static gpu_project_kernel<gpu_norm_rows> gpu_slim_projection(gpu_queue *q, const gpu_projection<gpu_norm_rows> *p, size_t bytes) {
-    const gpu_project_kernel<gpu_norm_rows> kernel = gpu_project_fixed<gpu_norm_rows, shape_35b_a3b, 1, true>;
-    int64_t tiles = 0;
-    if (p->T > 1 || p->cols != shape_35b_a3b::HIDDEN) return NULL;
-    for (int i = 0; i < p->count; i++) {
-        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || p->segment[i].w.cols != p->cols ||
-            !epilogue_is_plain(&p->end, &p->segment[i].w, &p->segment[i].up)) return NULL;
-        tiles += gpu_tiles(&p->segment[i]);
-    }
-    return gpu_blocks(q, kernel, bytes, tiles) == tiles ? kernel : NULL;
-}
-
-/* Whether no block has more tiles than gpu_project_fixed takes. */
-template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
-    bool one = true;
-    for (int i = 0; i < p->count; i++) {
-        const gpu_segment *s = &p->segment[i];
-        one = one && (gpu_fixed_takes_several<IN>(s->w.format) || s->blocks >= gpu_tiles(s));
-    }
-    return one;
-}
-
-template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p);     /* cuda/batch.cu */
-
-/* Deals the blocks to the segments and records the kernel. More rows than STEP_ROWS are cuda/batch.cu's, and those that a block
-   does not have the shared memory for: no weight is to be read twice. */
-template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p) {
-    if (p->T > STEP_ROWS) {
-        gpu_record_batch(q, kind, p);
-        return;
-    }
-    gpu_project_kernel<IN> kernel = gpu_fixed_projection(p);
-    size_t bytes = activation_fragments_bytes(p, p->T);
-    if constexpr (std::is_same<IN, gpu_norm_rows>::value) {
-        const gpu_project_kernel<IN> slim = gpu_slim_projection(q, p, bytes);
-        if (slim) kernel = slim;
-    }
-    p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes) : 0;
-    const int fixed = kernel && gpu_one_tile_each(p);
-    if (!fixed) {
-        kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, STEP_ROWS>;
-        bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : STEP_ROWS);
-        if (bytes + sizeof(warp_partials) > GPU_SHARED) {
-            gpu_record_batch(q, kind, p);
-            return;
-        }
-        p->blocks = gpu_deal_blocks(q, p, kernel, bytes);
-    }
-    const gpu_matrix *w = &p->segment[0].w;
-    node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
-    n->can_poll = fixed;
-    if (!kernels[kind].prefetched) return;
-    n->first_weights.from = w->data;
-    n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
-}
-
-/* A projection without segments yet. */
-template <class IN> static gpu_projection<IN> gpu_projection_of(int T, int cols) {
-    gpu_projection<IN> p;
-    memset(&p, 0, sizeof p);
-    p.T = T;
-    p.cols = p.in.cols = cols;
-    return p;
-}
-
-template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const matrix *w, float *y) {
-    p->segment[p->count].w = gpu_matrix_of(w);
-    p->segment[p->count++].y = y;
-}
-
-/* A projection of rms(x) norm, without segments yet. */
-static gpu_projection<gpu_norm_rows> gpu_norm_projection(const float *x, const float *norm, int cols, int T, float eps) {
-    gpu_projection<gpu_norm_rows> p = gpu_projection_of<gpu_norm_rows>(T, cols);
-    p.eps = eps;
-    p.in.x = x;
-    p.in.norm = norm;
-    return p;
-}
-
-/* y = W x */
-static void gpu_linear(gpu_queue *q, enum kernel_kind kind, const matrix *w, const float *x, float *y, int T) {
-    gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(T, w->cols);
-    p.in.x = x;
-    gpu_add_segment(&p, w, y);
-    gpu_record_projection(q, kind, &p);
-}
-
-/* The last product of a sublayer, W x. */
-static void gpu_output_linear(const gpu_rows *rows, enum kernel_kind kind, const matrix *w, const float *x) {
-    gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(rows->T, w->cols);
-    p.end = epilogue_of_output(rows);
-    p.in.x = x;
-    gpu_add_segment(&p, w, rows->to);
-    gpu_record_projection(rows->q, kind, &p);
 }

@@ -130,11 +130,6 @@ template <class F> constexpr bool gpu_has_lone() {
     return F::whole || gpu_scales_by_block<F>();
 }
 
-/* Whether there are kernels of a shape for so many rows of this format. */
-template <class F, class SHAPE> __host__ __device__ constexpr bool gpu_has_fixed(int rows) {
-    return rows <= ((int)SHAPE::HIDDEN == (int)shape_35b_a3b::HIDDEN ? (int)F::fixed_rows : (int)F::fixed_rows_large);
-}
-
 /* A warp's part of a tile of COLS columns, which are WARP_K_BLOCKS whole k blocks for each of the eight warps: the same sums in the
    same order as gpu_run_tiles, sooner. ROWS is T exactly. DEPTH of the k blocks are in registers, in flight or arrived:
    all if they are no more than MAX_IN_FLIGHT, which depends on what else a kernel has in registers.

@@ -65,8 +65,8 @@ static void measure_begin(mote_session *s, const mote_measurement *m, int i, int
     measure_ids(s, i, m->rows, ids);
     const block b = timeline_block(s, ids, m->rows);
     gpu_set_step(&s->at, &b, b.replay);
-    s->spec.next = ids[0];
-    s->spec.drafts = m->drafts;
+    s->decoder->spec.next = ids[0];
+    s->decoder->spec.drafts = m->drafts;
 }
 
 /* Queues 8 warm-up steps, then m->steps steps between CUDA events; writes the seconds of each, in ascending order. */
@@ -211,8 +211,8 @@ static int measure_cycle(mote_session *s, mote_measurement *m, mote_error *err) 
     if (*graph) (void)cudaGraphExecDestroy(*graph);
     *graph = kept;
     gpu_forget_passes(g);
-    s->spec.next = -1;
-    s->spec.drafts = 0;
+    s->decoder->spec.next = -1;
+    s->decoder->spec.drafts = 0;
     return code;
 }
 

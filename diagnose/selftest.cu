@@ -292,12 +292,6 @@ static void try_embed(selftest *t, int T) {
     try_row(t, 0, "embed T=%d", T);
 }
 
-/* The first of the layers whose attention is tried: the last two where one has a window. */
-static int try_first_attention(const selftest *t) {
-    const sublayer *before = &t->models[0]->layers[TRY_ATTENTION - 1].mixer;
-    return before->kind == LAYER_ATTENTION && before->w.attention.shape.window ? TRY_ATTENTION - 1 : TRY_ATTENTION;
-}
-
 /* An FFN whose output a step stores, norms, scales and adds; the weights of the norm before it serve for that after it and for the scale. */
 static void try_normed_after(selftest *t, int T) {
     scratch *w = &t->cpu->at.runner->s;
@@ -326,6 +320,12 @@ static void try_normed_after(selftest *t, int T) {
     try_compare(t, t->g->x, w->x, w->hidden, n);
     try_row(t, 1e-4, "an FFN with a norm after it and a scale T=%d", T);
     free(rows.y);
+}
+
+/* The first of the layers whose attention is tried: the last two where one has a window. */
+static int try_first_attention(const selftest *t) {
+    const sublayer *before = &t->models[0]->layers[TRY_ATTENTION - 1].mixer;
+    return before->kind == LAYER_ATTENTION && before->w.attention.shape.window ? TRY_ATTENTION - 1 : TRY_ATTENTION;
 }
 
 /* Stages, with any type of KV rows; with_all: those that do not depend on it, too. */

@@ -1,7 +1,7 @@
 /* formats/bf16.cu: BF16 in a kernel: as the tensor cores take it. */
 
 struct format_bf16 : format_of_16_bytes {
-    enum { per_load = 8, terms = 1, half = 0, scaled = 0, gemm = 1, fixed_rows = STEP_ROWS, fixed_rows_large = STEP_ROWS, fixed_plain = STEP_ROWS };
+    enum { per_load = 8, terms = 1, half = 0, scaled = 0, gemm = 1 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
         *k0 = gpu_word(raw, 2 * step);
         *k1 = gpu_word(raw, 2 * step + 1);

@@ -1,7 +1,7 @@
 /* formats/f16.cu: F16 in a kernel: as the tensor cores take it. */
 
 struct format_f16 : format_of_16_bytes {
-    enum { per_load = 8, terms = 1, half = 1, scaled = 0, gemm = 0, fixed_rows = 0, fixed_rows_large = 0, fixed_plain = 0 };
+    enum { per_load = 8, terms = 1, half = 1, scaled = 0, gemm = 0 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
         *k0 = gpu_word(raw, 2 * step);
         *k1 = gpu_word(raw, 2 * step + 1);

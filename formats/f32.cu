@@ -12,7 +12,7 @@ __device__ __forceinline__ uint32_t bf16_term(float x, float y, int term) {
 }
 
 struct format_f32 : format_of_16_bytes {              /* three BF16 terms of 8 bits each hold all 24 of a float */
-    enum { per_load = 4, terms = 3, half = 0, scaled = 0, gemm = 0, fixed_rows = 0, fixed_rows_large = 0, fixed_plain = 0 };
+    enum { per_load = 4, terms = 3, half = 0, scaled = 0, gemm = 0 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int, int term, uint32_t *k0, uint32_t *k1) {
         *k0 = bf16_term(__uint_as_float(raw.x), __uint_as_float(raw.y), term);
         *k1 = bf16_term(__uint_as_float(raw.z), __uint_as_float(raw.w), term);

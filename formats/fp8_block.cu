@@ -8,7 +8,7 @@ static int log2_of(int n) {
 }
 
 struct format_fp8_block : format_of_16_bytes {
-    enum { per_load = 16, terms = 1, half = 1, scaled = 1, gemm = 1, fixed_rows = STEP_ROWS, fixed_rows_large = STEP_ROWS, fixed_plain = STEP_ROWS };
+    enum { per_load = 16, terms = 1, half = 1, scaled = 1, gemm = 1 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
         e4m3_pairs(gpu_word(raw, step), k0, k1);
     }

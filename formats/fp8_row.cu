@@ -3,7 +3,7 @@
 
 struct format_fp8_row {
     enum { panel = 512, lane = 16, apart = 1, post_scale = 1, by_row = 1, groups = 0, whole = 0, prefill_loads = 1 };
-    enum { per_load = 16, terms = 1, half = 1, scaled = 0, gemm = 1, fixed_rows = STEP_ROWS, fixed_rows_large = 0, fixed_plain = 1 };
+    enum { per_load = 16, terms = 1, half = 1, scaled = 0, gemm = 1 };
     struct raw {
         uint4 codes;
         float scale;

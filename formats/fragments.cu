@@ -22,9 +22,6 @@
                 prefill_loads: how many of them 64 columns take, 1 or 2. Both of formats with `gemm` alone
      weight     a single one, for kernels that gather rows
      gemm       cuda/gemm.cu takes it: it has `prefill`
-     fixed_rows most token rows of the kernels for the smaller fixed shape that are built for it, and fixed_rows_large for the larger one: 0,
-                none: kernels for any shape do all. Each kernel costs everyone who builds some seconds
-     fixed_plain  of these, most rows of projections without a norm: those of all formats are one kernel, whose registers they share
      place      fills in what a gpu_matrix has for this format: where its components after the codes lie */
 
 enum { TILE_ROWS = 2 * PANEL_ROWS, AHEAD = 4 };            /* rows of A; k blocks that a warp has in flight */

@@ -27,7 +27,7 @@ template <class CODES> struct format_of_groups {
 };
 
 struct format_int4 : format_of_groups<uint2> {
-    enum { panel = 8 * (32 + 4), per_load = 16, prefill_loads = 1, gemm = 1, fixed_rows = STEP_ROWS, fixed_rows_large = 0, fixed_plain = 1 };
+    enum { panel = 8 * (32 + 4), per_load = 16, prefill_loads = 1, gemm = 1 };
     /* (a & 000f000f) | bits, or (a & 00f000f0) | bits: one instruction, of which the compiler makes two. */
     static __device__ __forceinline__ uint32_t nibbles_or(uint32_t a, bool upper, uint32_t bits) {
         uint32_t r;

@@ -2,7 +2,7 @@
    eight. Kernels for any shape alone have it. */
 
 struct format_int4_fine : format_of_groups<uint32_t> {
-    enum { panel = 8 * (16 + 4), per_load = 8, prefill_loads = 2, gemm = 1, fixed_rows = 0, fixed_rows_large = 0, fixed_plain = 0, columns = 32 };
+    enum { panel = 8 * (16 + 4), per_load = 8, prefill_loads = 2, gemm = 1, columns = 32 };
     static __device__ __forceinline__ void fragment(const raw &r, int step, int, uint32_t *k0, uint32_t *k1) {
         *k0 = format_int4::pair(r.codes, step * 2, r.group);
         *k1 = format_int4::pair(r.codes, step * 2 + 1, r.group);

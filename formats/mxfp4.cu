@@ -5,7 +5,6 @@
 struct format_mxfp4 {
     enum { panel = 8 * (32 + 2), lane = 8, apart = E2M1_IN_HARDWARE ? 1 : 2, post_scale = 1, prefill_loads = 1 };
     enum { by_row = 1, groups = 1, whole = 0, per_load = 16, terms = 1, half = 1, scaled = 0, gemm = 1 };
-    enum { fixed_rows = 0, fixed_rows_large = 0, fixed_plain = 0 };
     enum { ABOVE = 9 };          /* codes enter as F16 times 2^9: the lower group's have all of F16's range below */
     struct raw {
         uint2 codes;

@@ -1,6 +1,6 @@
-/* formats/numbers.c: stored numbers to floats, and random numbers. Knows single values, and nothing of matrices.
+/* formats/numbers.c: stored numbers to floats and back, and random numbers. Knows single values, and nothing of matrices.
 
-   Each conversion is exact. FP8 is E4M3 "fn" (1 sign, 4 exponent, 3 mantissa bits, bias 7, largest 448, no infinity):
+   Each conversion to a float is exact. FP8 is E4M3 "fn" (1 sign, 4 exponent, 3 mantissa bits, bias 7, largest 448, no infinity):
    its bits, moved to their places in a float, are the value times 2^-120, subnormals included. The two NaN codes 0x7f and
    0xff would come out as 480: a checkpoint holding them is refused when it is loaded. */
 

@@ -60,7 +60,6 @@ __device__ __forceinline__ void e2m1_prefill(const uint2 &of, int step, uint32_t
 struct format_nvfp4 {
     enum { panel = 8 * (32 + 4), lane = 8, apart = E2M1_IN_HARDWARE ? 1 : 2, post_scale = 128, prefill_loads = 1 };
     enum { by_row = 0, groups = 0, whole = 1, per_load = 16, terms = 1, half = 1, scaled = 1, gemm = 1 };
-    enum { fixed_rows = STEP_ROWS, fixed_rows_large = STEP_ROWS, fixed_plain = 0 };
     struct raw {
         uint2 codes;
         uint32_t scale;          /* E4M3 */

@@ -4,7 +4,13 @@
    The index has, for the hash of COPY_SHORT and of COPY_LONG tokens in a row, where these ended last. It is a table of as many places
    as the context, 2 MiB for 262,144 tokens, and takes two stores a token. A hash of other tokens, or of tokens that are no longer in
    the timeline, does no harm: a place found is compared with the timeline, token by token, backwards. So nothing is undone when the
-   timeline is cut back: it only says from where on its tokens are to be indexed again (timeline_cut). */
+   timeline is cut back: it only says from where on its tokens are to be indexed again (mote_session.cut). */
+
+typedef struct copy_index {
+    int32_t *ends_short, *ends_long;                        /* [mask + 1] by a hash of some tokens, where they ended; 0: nowhere */
+    uint32_t mask;
+    int indexed;                                            /* tokens of the timeline that are in them */
+} copy_index;
 
 enum { COPY_SHORT = 3, COPY_LONG = 8, COPY_MOST = 64 };     /* tokens; COPY_MOST: no more are compared */
 
@@ -46,6 +52,11 @@ static void copies_index(copy_index *c, const token_tail *t, int end) {
         if (at >= COPY_LONG) c->ends_long[copies_hash(c, t, at, COPY_LONG)] = at;
     }
     c->indexed = max_int(c->indexed, end);
+}
+
+/* Tokens after the first `count` may have become others. */
+static void copies_cut(copy_index *c, int count) {
+    c->indexed = min_int(c->indexed, count);
 }
 
 /* How many tokens before `at` are those before `end`. */

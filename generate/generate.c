@@ -17,7 +17,7 @@ static void generate_token(mote_session *s, generator *a) {
     const mote_generation *g = &a->g;
     int32_t id = s->tokens[s->count - 1];
     a->r.generated_tokens++;
-    s->spec.seen.tokens++;
+    s->decoder->spec.seen.tokens++;
     if (a->by.must) constraint_follow(&a->must, id);
     if (g->on_token && g->on_token(g->user, id)) a->r.stop = MOTE_STOP_CALLBACK;
     if (g->on_logprobs) g->on_logprobs(g->user, a->by.logprobs, a->by.logprobs + 1, a->by.top);

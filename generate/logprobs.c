@@ -1,5 +1,5 @@
-/* generate/logprobs.c: the most probable tokens of a row of logits, their log-probabilities, and those of a prompt's tokens. It
-   knows rows of logits, and nothing of how they are computed or of who chooses.
+/* generate/logprobs.c: the most probable tokens of a row of logits, their log-probabilities, and those of a prompt's tokens:
+   mote_feed_logprobs. It knows rows of logits, and nothing of how they are computed or of who chooses.
 
    The candidates lie in a heap, most probable on top. */
 
@@ -88,7 +88,7 @@ enum { SCORED_ROWS = 32 };                                  /* at a time */
 typedef struct prompt_scores {
     const int32_t *ids;          /* [count] of the prompt */
     size_t count;
-    int top;
+    int top, vocab;
     mote_logprob *tokens;        /* [count] */
     mote_logprob *alternatives;  /* [count][top] */
     mote_logprob *one;           /* [1 + top] */
@@ -108,24 +108,53 @@ static int scores_open(prompt_scores *p, const mote_session *s, const int32_t *i
     p->ids = ids;
     p->count = count;
     p->top = top;
-    p->heap = s->heap;
+    p->vocab = s->m->c.vocab;
+    p->heap = s->decoder->heap;
     p->rows = (float *)malloc(rows * (size_t)s->m->c.vocab * sizeof(float) + 1);
     p->one = (mote_logprob *)malloc(((size_t)top + 1) * sizeof *p->one);
     return p->rows && p->one ? MOTE_OK : fail_memory(err);
 }
 
 /* Token `at` of the prompt, by the row of logits before it; NULL: there is none. */
-static void score_token(prompt_scores *p, const float *logits, int vocab, size_t at) {
+static void score_token(prompt_scores *p, const float *logits, size_t at) {
     mote_logprob nothing = {-1, 0};
     for (int i = 0; i <= p->top; i++) p->one[i] = nothing;
     p->one[0].id = p->ids[at];
-    if (logits) row_logprobs(logits, vocab, p->ids[at], p->top, p->heap, p->one);
+    if (logits) row_logprobs(logits, p->vocab, p->ids[at], p->top, p->heap, p->one);
     p->tokens[at] = p->one[0];
     if (p->top) memcpy(p->alternatives + at * (size_t)p->top, p->one + 1, (size_t)p->top * sizeof *p->one);
 }
 
 /* rows: those of n tokens, the first of which is number `first`. */
-static void score_rows(prompt_scores *p, const float *rows, int vocab, size_t first, int n) {
+static void score_rows(void *user, const float *rows, size_t first, int n) {
+    prompt_scores *p = (prompt_scores *)user;
     for (size_t i = 0; i < (size_t)n && first + i + 1 < p->count; i++)
-        score_token(p, rows + i * (size_t)vocab, vocab, first + i + 1);
+        score_token(p, rows + i * (size_t)p->vocab, first + i + 1);
+}
+
+int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, int top, mote_logprob *tokens,
+                       mote_logprob *alternatives, mote_error *error) {
+    mote_session *s = session;
+    prompt_scores scores;
+    int code = session_enter(s, (ids && tokens && (alternatives || !top)) || !count,
+                             "mote_feed_logprobs: needs a session, tokens, and room for the results", error);
+    if (!code && (top < 0 || top > s->m->c.vocab))
+        code = fail(error, MOTE_EINVAL, "%d alternatives asked for, expected 0 to %d", top, s->m->c.vocab);
+    if (!code) code = check_ids(s, s->count, ids, count, error);
+    if (code || !count) return code;
+    code = session_begin(s, "mote_feed_logprobs", error);
+    if (code) return code;
+    const int before = s->count;
+    code = scores_open(&scores, s, ids, count, top, error);
+    scores.tokens = tokens;
+    scores.alternatives = alternatives;
+    if (!code) code = session_logits(s, error);
+    if (!code) score_token(&scores, s->count ? s->at.logits : NULL, 0);
+    const logits_reader reader = {score_rows, &scores, scores.rows, SCORED_ROWS};
+    const feed_results wanted = {NULL, NULL, &reader, NULL};
+    if (!code) code = feed(s, ids, count, &wanted, error);
+    if (s->count > before) forget_answer(s);
+    scores_close(&scores);
+    session_leave(s);
+    return code;
 }

@@ -22,43 +22,45 @@ static chooser chooser_of(const mote_sampling *sampling) {
     return by;
 }
 
-/* s->sorted: logits after bias and penalties. */
+/* s->decoder->sorted: logits after bias and penalties. */
 static void penalise(const mote_session *s, const mote_sampling *p) {
-    float repetition = p->repetition_penalty > 0 ? p->repetition_penalty : 1;
+    float *sorted = s->decoder->sorted, repetition = p->repetition_penalty > 0 ? p->repetition_penalty : 1;
+    int32_t *seen = s->decoder->seen;
     for (int i = 0; i < p->bias_count; i++) {
         const mote_bias *b = &p->bias[i];
-        s->sorted[b->id] = b->bias > -INFINITY ? s->sorted[b->id] + b->bias : -INFINITY;
+        sorted[b->id] = b->bias > -INFINITY ? sorted[b->id] + b->bias : -INFINITY;
     }
     for (int i = 0; i < s->count; i++) {
         int32_t id = s->tokens[i];
-        if (!s->seen[id]++) s->sorted[id] = s->sorted[id] > 0 ? s->sorted[id] / repetition : s->sorted[id] * repetition;
+        if (!seen[id]++) sorted[id] = sorted[id] > 0 ? sorted[id] / repetition : sorted[id] * repetition;
     }
-    for (int i = 0; i < s->count; i++) s->seen[s->tokens[i]] = 0;
+    for (int i = 0; i < s->count; i++) seen[s->tokens[i]] = 0;
     for (int i = s->generated_from; i < s->count; i++) {
         int32_t id = s->tokens[i];
-        s->sorted[id] -= p->frequency_penalty + (s->seen[id]++ ? 0 : p->presence_penalty);
+        sorted[id] -= p->frequency_penalty + (seen[id]++ ? 0 : p->presence_penalty);
     }
-    for (int i = s->generated_from; i < s->count; i++) s->seen[s->tokens[i]] = 0;
+    for (int i = s->generated_from; i < s->count; i++) seen[s->tokens[i]] = 0;
 }
 
-/* Draws from the distribution after penalties, in s->sorted. */
+/* Draws from the distribution after penalties, in s->decoder->sorted. */
 static int32_t sample(const mote_session *s, const mote_sampling *p, int n) {
-    int32_t *heap = s->heap;
+    int32_t *heap = s->decoder->heap;
+    const float *sorted = s->decoder->sorted;
     double total = 0, sum, mass = 0;
     int kept = p->top_k > 0 && p->top_k < n ? p->top_k : n;
-    heap_fill(heap, kept, n, s->sorted);
-    float best = s->sorted[heap[0]], temperature = p->temperature;
+    heap_fill(heap, kept, n, sorted);
+    float best = sorted[heap[0]], temperature = p->temperature;
     double least = p->min_p > 0 ? p->min_p : DBL_TRUE_MIN, limit = p->top_p > 0 && p->top_p < 1 ? p->top_p : INFINITY;
     if (limit < INFINITY && kept == n)
-        for (int i = 0; i < n; i++) total += exp((double)(s->sorted[i] - best) / temperature);
+        for (int i = 0; i < n; i++) total += exp((double)(sorted[i] - best) / temperature);
     if (limit < INFINITY && kept < n) {                     /* top-p is a share of what top-k leaves */
-        (void)heap_take(heap, kept, s->sorted, temperature, INFINITY, 0, &total);
-        heap_make(heap, kept, s->sorted, 0);
+        (void)heap_take(heap, kept, sorted, temperature, INFINITY, 0, &total);
+        heap_make(heap, kept, sorted, 0);
     }
-    int taken = heap_take(heap, kept, s->sorted, temperature, limit * (limit < INFINITY ? total : 1), least, &sum);
+    int taken = heap_take(heap, kept, sorted, temperature, limit * (limit < INFINITY ? total : 1), least, &sum);
     double draw = uniform(p->seed, (uint64_t)s->count) * sum;
     for (int i = 0; i < taken; i++) {
-        mass += exp((double)(s->sorted[heap[kept - 1 - i]] - best) / temperature);
+        mass += exp((double)(sorted[heap[kept - 1 - i]] - best) / temperature);
         if (draw < mass) return heap[kept - 1 - i];
     }
     return heap[kept - taken];
@@ -87,10 +89,10 @@ static int check_not_empty(const mote_session *s, mote_error *err) {
     return s->count ? MOTE_OK : fail(err, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
 }
 
-/* The application's own word on s->sorted, of n ids. */
+/* The application's own word on s->decoder->sorted, of n ids. */
 static int ask_logits(const mote_session *s, chooser *by, int n, mote_error *err) {
-    const float *logits = s->sorted;
-    by->stopped = by->on_logits(by->user, s->sorted, n) != 0;
+    const float *logits = s->decoder->sorted;
+    by->stopped = by->on_logits(by->user, s->decoder->sorted, n) != 0;
     for (int i = 0; i < n && !by->stopped; i++)
         if (isnan(logits[i])) return fail(err, MOTE_EINVAL, "on_logits made the logit of token %d not a number", i);
     return MOTE_OK;
@@ -99,24 +101,25 @@ static int ask_logits(const mote_session *s, chooser *by, int n, mote_error *err
 /* The implementation of mote_sample, of checked sampling and a timeline that is not empty. *id is -1 when by->stopped. */
 static int choose(mote_session *s, chooser *by, int32_t *id, mote_error *err) {
     const mote_sampling *p = &by->p;
+    float *sorted = s->decoder->sorted;
     int n = known_vocab(s->m), best = 0;
     int code = session_logits(s, err);
     if (code) return code;
     for (int i = 0; i < n; i++)
         if (isnan(s->at.logits[i]))
             return fail(err, MOTE_EFORMAT, "the logit of token %d is not a number: are the weights damaged?", i);
-    memcpy(s->sorted, s->at.logits, (size_t)n * sizeof(float));
+    memcpy(sorted, s->at.logits, (size_t)n * sizeof(float));
     penalise(s, p);
-    if (by->must) constraint_mask(by->must, s->sorted, n);
+    if (by->must) constraint_mask(by->must, sorted, n);
     if (by->on_logits) code = ask_logits(s, by, n, err);
     *id = -1;
     if (code || by->stopped) return code;
     for (int i = 1; i < n; i++)
-        if (s->sorted[i] > s->sorted[best]) best = i;
-    if (s->sorted[best] == -INFINITY && (by->must || by->on_logits || p->bias_count))
+        if (sorted[i] > sorted[best]) best = i;
+    if (sorted[best] == -INFINITY && (by->must || by->on_logits || p->bias_count))
         return fail(err, MOTE_EINVAL, "no token is left to choose: all logits are -INFINITY behind token %d", s->count - 1);
-    *id = p->temperature > 0 && isfinite(s->sorted[best]) ? sample(s, p, n) : best;
-    if (by->logprobs) row_logprobs(s->at.logits, s->m->c.vocab, *id, by->top, s->heap, by->logprobs);
+    *id = p->temperature > 0 && isfinite(sorted[best]) ? sample(s, p, n) : best;
+    if (by->logprobs) row_logprobs(s->at.logits, s->m->c.vocab, *id, by->top, s->decoder->heap, by->logprobs);
     return MOTE_OK;
 }
 
@@ -130,11 +133,10 @@ int mote_sample(const mote_session *session, const mote_sampling *sampling, int3
 
 /* Whether the device can choose the token by itself: a kind of sampling that it knows, and nothing that needs the logits here. */
 static int device_samples(const mote_session *s, const chooser *by) {
-    const executor *on = s->at.runner->on;
     const mote_sampling *p = &by->p;
     int penalties = (p->repetition_penalty > 0 && p->repetition_penalty != 1) || p->presence_penalty != 0 ||
                     p->frequency_penalty != 0 || p->bias_count;
-    return on->can_sample && s->count && !penalties && !by->must && !by->on_logits && !by->logprobs && on->can_sample(&s->at, p);
+    return s->count && !penalties && !by->must && !by->on_logits && !by->logprobs && slot_can_sample(&s->at, p);
 }
 
 /* Computes the token after the timeline, chosen by the device; it is not part of the timeline yet. */
@@ -183,9 +185,9 @@ int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *l
     if (!code) code = session_logits((mote_session *)session, error);
     if (code) return code;
     int vocab = session->m->c.vocab;
-    double total = row_best(session->at.logits, vocab, n, session->heap);
+    double total = row_best(session->at.logits, vocab, n, session->decoder->heap);
     for (int i = 0; i < n; i++) {
-        ids[i] = session->heap[n - 1 - i];
+        ids[i] = session->decoder->heap[n - 1 - i];
         logprobs[i] = (float)((double)session->at.logits[ids[i]] - total);
     }
     return MOTE_OK;

@@ -22,9 +22,9 @@ static int speculates(const mote_session *s) {
 }
 
 static void speculation_start(mote_session *s) {
-    acceptance_begin(&s->spec);
-    s->spec.seen.depth = s->at.has_mtp && s->o.mtp > 0 ? s->o.mtp : 0;
-    s->spec.next = -1;
+    acceptance_begin(&s->decoder->spec);
+    s->decoder->spec.seen.depth = s->at.has_mtp && s->o.mtp > 0 ? s->o.mtp : 0;
+    s->decoder->spec.next = -1;
 }
 
 /* ---- How many ------------------------------------------------------------------------------------------------------- */
@@ -40,7 +40,7 @@ static prices prices_now(const mote_session *s) {
     mote_runner *r = s->at.runner;
     prices p;
     pthread_mutex_lock(&r->lock);
-    const int company = max_int(r->costs.sessions - 1, 0), others = company ? max_int(r->costs.rows - s->spec.rows, company) : 0;
+    const int company = max_int(r->costs.sessions - 1, 0), others = company ? max_int(r->costs.rows - s->decoder->spec.rows, company) : 0;
     const int drafters = company ? max_int(r->costs.drafters, 1) : 1;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) {
         const int rows = others + k + 1;
@@ -76,7 +76,7 @@ static drafts drafts_by_place(mote_session *s, int k) {
     drafts d;
     memset(&d, 0, sizeof d);
     d.n = k;
-    for (int i = 0; i < k; i++) d.of[i] = &s->spec.place[i];
+    for (int i = 0; i < k; i++) d.of[i] = &s->decoder->spec.place[i];
     return d;
 }
 
@@ -88,7 +88,7 @@ static double speed_by_place(mote_session *s, const prices *p, int k) {
 
 /* How many the MTP layer is asked for. A change must promise a twentieth. */
 static void speculation_choose(mote_session *s) {
-    mote_speculation *seen = &s->spec.seen;
+    mote_speculation *seen = &s->decoder->spec.seen;
     if (s->o.mtp != MOTE_MTP_AUTO || !s->at.has_mtp) return;
     const prices p = prices_now(s);
     double best = 1.05 * speed_by_place(s, &p, seen->depth);
@@ -111,7 +111,7 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
                                     "mote_speculation_of: needs a session and a place for the result", error);
     if (code) return code;
     mote_runner *r = session->at.runner;
-    *speculation = session->spec.seen;
+    *speculation = session->decoder->spec.seen;
     pthread_mutex_lock(&r->lock);
     const cost_table *alone = &r->costs.alone, *drafting = &r->costs.drafting;
     for (int k = 0; k < MOTE_ROWS_MAX; k++)
@@ -123,7 +123,7 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
 
 /* Before an answer. */
 static int speculation_begin(mote_session *s, mote_error *err) {
-    speculation *p = &s->spec;
+    speculation *p = &s->decoder->spec;
     int code = MOTE_OK;
     p->next = -1;
     p->drafts = 0;
@@ -142,11 +142,13 @@ static void drafts_copy(mote_session *s, int given, int most, drafts *d) {
     d->source = MOTE_DRAFT_COPY;
     d->n = 0;
     if (!most || s->count + given < COPY_SHORT) return;
-    const int at = copies_find(&s->copies, s->tokens, s->count, d->ids, given, &length);
+    copies_cut(&s->decoder->copies, s->cut);
+    s->cut = s->count;
+    const int at = copies_find(&s->decoder->copies, s->tokens, s->count, d->ids, given, &length);
     if (!at) return;
     d->n = most;
     copies_take(s->tokens, s->count, d->ids, given, at, most);
-    for (int i = 0; i < most; i++) d->of[i] = acceptance_of_copy(&s->spec, length + i);
+    for (int i = 0; i < most; i++) d->of[i] = acceptance_of_copy(&s->decoder->spec, length + i);
 }
 
 /* The MTP layer's drafts while they are made. */
@@ -159,7 +161,7 @@ typedef struct draft_chain {
 /* So many have been drafted: *speed, what they promise if `more` follow of which nothing is known; returns how many of all are worth a row. */
 static int chain_worth(const draft_chain *c, int drafted, int more, const float *sure, double *speed) {
     c->d->n = drafted + more;
-    for (int i = 0; i < c->d->n; i++) c->d->of[i] = acceptance_of_sure(&c->s->spec, i, i < drafted ? sure[i] : NAN);
+    for (int i = 0; i < c->d->n; i++) c->d->of[i] = acceptance_of_sure(&c->s->decoder->spec, i, i < drafted ? sure[i] : NAN);
     return drafts_worth(&c->p, c->d, c->d->n * c->p.draft, speed);
 }
 
@@ -184,7 +186,7 @@ static int drafts_make(mote_session *s, const prices *p, int most, drafts *d, in
     d->source = MOTE_DRAFT_MTP;
     *worth = chain_worth(&c, n, 0, sure, &speed);
     if (s->o.mtp > 0) *worth = n;
-    s->spec.seen.draft_seconds += seconds() - start;
+    s->decoder->spec.seen.draft_seconds += seconds() - start;
     return code;
 }
 
@@ -200,7 +202,7 @@ static int copies_win(const mote_session *s, const prices *p, const drafts *copi
 
 /* Drafts after the chosen token, d->ids[0]; *worth: how many are to be verified. */
 static int drafts_choose(mote_session *s, int left, drafts *d, int *worth, mote_error *err) {
-    const int most = drafts_most(s, s->count, left), asked = min_int(s->at.has_mtp ? s->spec.seen.depth : 0, most);
+    const int most = drafts_most(s, s->count, left), asked = min_int(s->at.has_mtp ? s->decoder->spec.seen.depth : 0, most);
     const prices p = prices_now(s);
     const drafts mtp = drafts_by_place(s, asked);
     drafts_copy(s, 1, most, d);
@@ -223,7 +225,7 @@ typedef struct decode_pass {
 static int pass_verify(mote_session *s, const int32_t *ids, int k, decode_pass *p, mote_error *err) {
     int code = timeline_forward(s, ids, k + 1, 1, s->at.block_logits, NULL, err);
     if (code) return code;
-    s->spec.next = -1;
+    s->decoder->spec.next = -1;
     p->by_host = p->accepted = 1;
     p->rows = k + 1;
     return MOTE_OK;
@@ -232,21 +234,21 @@ static int pass_verify(mote_session *s, const int32_t *ids, int k, decode_pass *
 /* A pass in which the host samples the tokens. */
 static int pass_by_host(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
     int worth = 0, code = MOTE_OK;
-    if (s->spec.next < 0) {
-        code = choose(s, by, &s->spec.next, err);
+    if (s->decoder->spec.next < 0) {
+        code = choose(s, by, &s->decoder->spec.next, err);
         if (code || by->stopped) return code;
-        acceptance_judge(&s->spec, s->spec.next);
+        acceptance_judge(&s->decoder->spec, s->decoder->spec.next);
     }
-    p->d.ids[0] = s->spec.next;
+    p->d.ids[0] = s->decoder->spec.next;
     if (speculates(s)) code = drafts_choose(s, left, &p->d, &worth, err);
     return code ? code : pass_verify(s, p->d.ids, worth, p, err);
 }
 
-/* A pass by a device alone, of the first k drafts after the chosen token: given, s->spec.next and they; or, with NULL, those that it
+/* A pass by a device alone, of the first k drafts after the chosen token: given, spec.next and they; or, with NULL, those that it
    has made, and the token itself if it is not known. `next` are made for the next pass. of->d says what is verified. */
 static int pass_on_device(mote_session *s, const mote_sampling *sampling, const int32_t *given, int k, int next, decode_pass *of,
                           mote_error *err) {
-    speculation *p = &s->spec;
+    speculation *p = &s->decoder->spec;
     int32_t ids[1 + MOTE_ROWS_MAX];
     int n;
     const block b = timeline_block(s, given, k + 1);
@@ -267,14 +269,14 @@ static int pass_on_device(mote_session *s, const mote_sampling *sampling, const 
 static int pass_plain(mote_session *s, const mote_sampling *sampling, decode_pass *p, mote_error *err) {
     int code = step_sampled(s, sampling, err);
     p->rows = p->accepted = 1;
-    s->spec.next = -1;
+    s->decoder->spec.next = -1;
     return code;
 }
 
-/* The drafts that a device has made after s->spec.next: *d, and how many of them are worth a row. It tells how sure they are where it
+/* The drafts that a device has made after spec.next: *d, and how many of them are worth a row. It tells how sure they are where it
    works for this session alone; and what is verified is chosen then, while all are verified where their number is given. */
 static int drafts_of_device(mote_session *s, const prices *p, drafts *d, int *worth, mote_error *err) {
-    const int made = s->spec.drafts;
+    const int made = s->decoder->spec.drafts;
     float sure[MOTE_ROWS_MAX];
     double speed;
     int code = MOTE_OK;
@@ -283,10 +285,10 @@ static int drafts_of_device(mote_session *s, const prices *p, drafts *d, int *wo
     if (s->o.mtp > 0 || !made || p->others > 0) return MOTE_OK;
     code = slot_drafted(&s->at, made, d->ids + 1, sure, err);
     if (code || isnan(sure[0])) return code;
-    for (int i = 0; i < made; i++) d->of[i] = acceptance_of_sure(&s->spec, i, sure[i]);
+    for (int i = 0; i < made; i++) d->of[i] = acceptance_of_sure(&s->decoder->spec, i, sure[i]);
     *worth = drafts_worth(p, d, 0, &speed);
     pthread_mutex_lock(&s->at.runner->lock);
-    cost_learn(&s->at.runner->costs.drafting, 1, s->count, (seconds() - s->spec.passed) / made);
+    cost_learn(&s->at.runner->costs.drafting, 1, s->count, (seconds() - s->decoder->spec.passed) / made);
     pthread_mutex_unlock(&s->at.runner->lock);
     return MOTE_OK;
 }
@@ -294,17 +296,17 @@ static int drafts_of_device(mote_session *s, const prices *p, drafts *d, int *wo
 /* A pass of a session whose tokens a device chooses. Copies compete with the drafts that it has made already; where it has none and
    makes none, the next token is not known before the step, and it is asked for by the host if copies are likely to follow it. */
 static int pass_by_device(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
-    const int made = s->spec.drafts, known = s->spec.next >= 0;
+    const int made = s->decoder->spec.drafts, known = s->decoder->spec.next >= 0;
     const int most = drafts_most(s, s->count, left), next = drafts_most(s, s->count + made + 1, left - 1);
-    const int wanted = s->at.has_mtp ? min_int(s->spec.seen.depth, next) : 0;
+    const int wanted = s->at.has_mtp ? min_int(s->decoder->spec.seen.depth, next) : 0;
     int worth = made, copied;
     drafts copy;
     if (!speculates(s)) return pass_plain(s, &by->p, p, err);
-    if (known) acceptance_judge(&s->spec, s->spec.next);
+    if (known) acceptance_judge(&s->decoder->spec, s->decoder->spec.next);
     const prices price = prices_now(s);
     int code = drafts_of_device(s, &price, &p->d, &worth, err);
     if (code) return code;
-    copy.ids[0] = p->d.ids[0] = s->spec.next;
+    copy.ids[0] = p->d.ids[0] = s->decoder->spec.next;
     drafts_copy(s, known, known || !wanted ? most : 0, &copy);
     const int wins = copies_win(s, &price, &copy, &p->d, 0, &copied);
     if (wins && !known && copied > 1) return pass_by_host(s, by, left, p, err);
@@ -315,26 +317,26 @@ static int pass_by_device(mote_session *s, chooser *by, int left, decode_pass *p
 
 /* Begins a pass of an answer of which `left` tokens are left. No row is kept yet; none is accepted if by->stopped. */
 static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
-    const double start = seconds(), drafting = s->spec.seen.draft_seconds;
+    const double start = seconds(), drafting = s->decoder->spec.seen.draft_seconds;
     memset(p, 0, sizeof *p);
     int code = device_samples(s, by) ? pass_by_device(s, by, left, p, err) : pass_by_host(s, by, left, p, err);
-    s->spec.passed = seconds();
-    s->spec.seen.pass_seconds += s->spec.passed - start - (s->spec.seen.draft_seconds - drafting);
+    s->decoder->spec.passed = seconds();
+    s->decoder->spec.seen.pass_seconds += s->decoder->spec.passed - start - (s->decoder->spec.seen.draft_seconds - drafting);
     return code;
 }
 
 /* Keeps the next row of a pass, if its token is the one that is chosen there: *more. What the host chooses it chooses here,
    when all before it is part of the answer for good: so the application's on_logits never sees a draft that is refused, nor
-   what comes after an answer's end. The token that differs from its draft begins the next pass: s->spec.next. */
+   what comes after an answer's end. The token that differs from its draft begins the next pass: spec.next. */
 static int pass_keep(mote_session *s, chooser *by, decode_pass *p, int *more, mote_error *err) {
     *more = 0;
     if (p->by_host && p->kept == p->accepted && p->kept < p->rows) {
-        int code = choose(s, by, &s->spec.next, err);
+        int code = choose(s, by, &s->decoder->spec.next, err);
         if (code || by->stopped) return code;
         p->judged++;
-        if (s->spec.next == s->tokens[s->block_at + p->kept]) {
+        if (s->decoder->spec.next == s->tokens[s->block_at + p->kept]) {
             p->accepted++;
-            s->spec.next = -1;
+            s->decoder->spec.next = -1;
         }
     }
     *more = p->kept < p->accepted;
@@ -346,10 +348,10 @@ static int pass_keep(mote_session *s, chooser *by, decode_pass *p, int *more, mo
 static void pass_end(mote_session *s, const decode_pass *p) {
     mote_runner *r = s->at.runner;
     if (!p->rows) return;
-    acceptance_learn(&s->spec, &p->d, p->judged, p->accepted - 1);
-    acceptance_count(&s->spec.seen, &p->d, p->rows - 1, p->judged, p->accepted - 1);
-    if (p->accepted == p->rows && p->d.n >= p->rows) acceptance_await(&s->spec, &p->d, p->rows - 1);
-    s->spec.rows = p->rows;
+    acceptance_learn(&s->decoder->spec, &p->d, p->judged, p->accepted - 1);
+    acceptance_count(&s->decoder->spec.seen, &p->d, p->rows - 1, p->judged, p->accepted - 1);
+    if (p->accepted == p->rows && p->d.n >= p->rows) acceptance_await(&s->decoder->spec, &p->d, p->rows - 1);
+    s->decoder->spec.rows = p->rows;
     pthread_mutex_lock(&r->lock);
     if (r->costs.sessions > 1) r->costs.kept += (p->kept - r->costs.kept) / 16;
     pthread_mutex_unlock(&r->lock);

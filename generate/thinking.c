@@ -5,11 +5,6 @@
    the next user turn the session goes back to there and reads what came since once more, without the thinking. The texts are
    those of the timeline's tokens: the token history stays the truth. */
 
-/* Forgets the state remembered before an answer. */
-static void forget_answer(mote_session *s) {
-    if (s->before_answer) s->before_answer->count = -1;
-}
-
 /* Takes the memory for the state before an answer. */
 static int reserve_answer(mote_session *s, mote_error *err) {
     if (!s->before_answer) s->before_answer = checkpoint_new(s, s->o.context);

@@ -168,7 +168,24 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     return code ? code : model_open(dir, &o, &whole, o.parts != MOTE_DESCRIPTION, model, error ? error : &failure);
 }
 
-static void vocabulary_free(struct vocabulary *v);
+/* Ids that can be chosen: those the tokenizer knows. Above them the table is padding. */
+static int known_vocab(const mote_model *m) {
+    const int known = m->text ? tokenizer_vocab(m->text) : m->c.vocab;
+    return min_int(known, m->c.vocab);
+}
+
+/* The model's vocabulary, made when an answer is first masked; NULL: out of memory. Threads that need it at once may each make one: the
+   first one stays. */
+static const vocabulary *model_vocabulary(const mote_model *model) {
+    vocabulary **place = &((mote_model *)(uintptr_t)model)->words, *there = __atomic_load_n(place, __ATOMIC_ACQUIRE);
+    if (there) return there;
+    vocabulary *made = vocabulary_new(model->text, (const int32_t *)(const void *)model->eos.data, model->eos.size / sizeof(int32_t));
+    if (made && !__atomic_compare_exchange_n(place, &there, made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        vocabulary_free(made);
+        return there;
+    }
+    return made;
+}
 
 static const mote_model *model_hold(const mote_model *model) {
     __atomic_add_fetch(&((mote_model *)model)->holders, 1, __ATOMIC_RELAXED);

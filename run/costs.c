@@ -10,8 +10,6 @@
    Those of several sessions have any number of rows, and the next row's cost is a small difference of two that are not exact: a power
    law through all that was seen, what is near counting most, is steadier (cost_fitted). */
 
-enum { PASS_ROWS_MAX = 64 };     /* token rows of a pass of several sessions */
-
 /* Passes of one number of rows. */
 typedef struct row_cost {
     double seconds;

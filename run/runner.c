@@ -191,12 +191,6 @@ struct mote_runner {
 
 static const executor *executor_of(const mote_model *m);
 
-/* Ids that can be chosen: those the tokenizer knows. Above them the table is padding. */
-static int known_vocab(const mote_model *m) {
-    const int known = m->text ? tokenizer_vocab(m->text) : m->c.vocab;
-    return min_int(known, m->c.vocab);
-}
-
 /* The type that MOTE_KV_... stands for. */
 static dtype kv_type_of(int kv) {
     return kv == MOTE_KV_BF16 ? DTYPE_BF16 : kv == MOTE_KV_FP8 ? DTYPE_FP8 : DTYPE_F32;
@@ -294,6 +288,11 @@ static mote_runner *runner_shell(const mote_model *m, const run_options *o, int 
     if (!r->on->runner_bytes || (r->gpu = (struct gpu_runner *)calloc(1, r->on->runner_bytes))) return r;
     runner_free(r);
     return NULL;
+}
+
+/* Gets a shell its memory, its threads or stream. */
+static int runner_start(mote_runner *r, mote_error *err) {
+    return r->on->open(r, err);
 }
 
 static mote_runner *runner_hold(mote_runner *r) {

@@ -110,6 +110,11 @@ static int slot_read_logits(slot *s, mote_error *err) RUN(logits(s, err))
 static int slot_drafted(slot *s, int n, int32_t *ids, float *sure, mote_error *err) RUN(drafted(s, n, ids, sure, err))
 #undef RUN
 
+/* Rows of the next block of a prompt, of which so many are left. */
+static int slot_prompt_rows(const slot *s, int position, size_t count) {
+    return s->runner->on->prompt_rows(s, position, count);
+}
+
 static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
     int code = prompt_enter(s->runner, s, err);
     if (code) return code;
@@ -128,6 +133,12 @@ static int slot_forward_alone(slot *s, const block *b, mote_error *err) {
     if (!code) seen_prompt(s->runner, b->T);
     runner_leave(s->runner);
     return code;
+}
+
+/* Whether the device can choose tokens by itself so. */
+static int slot_can_sample(const slot *s, const mote_sampling *p) {
+    const executor *on = s->runner->on;
+    return on->can_sample && on->can_sample(s, p);
 }
 
 /* Operations of which one pass can do several sessions'. */

@@ -1,7 +1,5 @@
 /* session/feed.c: tokens into a timeline, as the application gives them: mote_feed and what it returns. */
 
-static void forget_answer(mote_session *s);
-
 /* n tokens fit after `before` others, and are tokens. */
 static int check_ids(const mote_session *s, int before, const int32_t *ids, size_t n, mote_error *err) {
     size_t left = before < s->o.context ? (size_t)(s->o.context - before) : 0;
@@ -25,10 +23,18 @@ static void report_prompt(const mote_session *s, double done, size_t count, doub
     report(c, what, all / (double)count);
 }
 
+/* Who is told the logits of a call's tokens, a few rows at a time. */
+typedef struct logits_reader {
+    void (*read)(void *user, const float *rows, size_t first, int n);          /* [n][vocab], of tokens from number `first` on */
+    void *user;
+    float *rows;                 /* [rows_most][vocab] for them */
+    int rows_most;
+} logits_reader;
+
 /* What a call that reads tokens gives besides; NULL: not wanted. */
 typedef struct feed_results {
     float *logits, *mtp_logits;  /* of every token */
-    prompt_scores *scores;
+    const logits_reader *reader;
     pooling *embedding;
 } feed_results;
 
@@ -46,9 +52,9 @@ static int feed_layer(void *user, double rows) {
     return cancelled(&f->s->o.callbacks);
 }
 
-static void feed_scores(void *user, const float *rows, int first, int n) {
+static void feed_rows(void *user, const float *rows, int first, int n) {
     const feeding *f = (const feeding *)user;
-    score_rows(f->to.scores, rows, f->s->m->c.vocab, f->done + (size_t)first, n);
+    f->to.reader->read(f->to.reader->user, rows, f->done + (size_t)first, n);
 }
 
 /* The next block of a call, of at most `most` rows. */
@@ -65,10 +71,10 @@ static block feed_next(const feeding *f, const int32_t *ids, size_t most) {
 /* Reads the next block of a call that is read as a prompt. */
 static int feed_prompt(const feeding *f, const int32_t *ids, block *b, mote_error *err) {
     mote_session *s = f->s;
-    prompt_scores *scores = f->to.scores;
-    block_watch watch = {.user = (void *)f, .layer = feed_layer, .logits = scores ? feed_scores : NULL,
-                         .rows = scores ? scores->rows : NULL, .rows_most = SCORED_ROWS};
-    *b = feed_next(f, ids, (size_t)s->at.runner->on->prompt_rows(&s->at, s->count, f->count - f->done));
+    const logits_reader *reader = f->to.reader;
+    block_watch watch = {.user = (void *)f, .layer = feed_layer, .logits = reader ? feed_rows : NULL,
+                         .rows = reader ? reader->rows : NULL, .rows_most = reader ? reader->rows_most : 0};
+    *b = feed_next(f, ids, (size_t)slot_prompt_rows(&s->at, s->count, f->count - f->done));
     int code = timeline_prompt(s, b, &watch, err);
     if (code == MOTE_ECANCELLED) return fail(err, code, "cancelled after %zu of %zu tokens", f->done, f->count);
     return code;
@@ -77,14 +83,14 @@ static int feed_prompt(const feeding *f, const int32_t *ids, block *b, mote_erro
 /* Reads the next block of any other. */
 static int feed_block(const feeding *f, const int32_t *ids, block *b, mote_error *err) {
     mote_session *s = f->s;
-    prompt_scores *scores = f->to.scores;
+    const logits_reader *reader = f->to.reader;
     const int most = f->to.mtp_logits ? s->at.runner->mtp_rows : session_rows(s), before = s->count;
     if (cancelled(&s->o.callbacks)) return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", f->done, f->count);
-    *b = feed_next(f, ids, (size_t)(scores ? min_int(most, SCORED_ROWS) : most));
-    if (scores) b->logits = scores->rows;
+    *b = feed_next(f, ids, (size_t)(reader ? min_int(most, reader->rows_most) : most));
+    if (reader) b->logits = reader->rows;
     int code = timeline_compute(s, b, err);
     if (code) return code;
-    if (scores) feed_scores((void *)f, scores->rows, 0, b->T);
+    if (reader) feed_rows((void *)f, reader->rows, 0, b->T);
     timeline_keep(s, before + b->T - s->block_at);
     s->generated_from = s->count;
     return MOTE_OK;
@@ -125,32 +131,6 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
     const feed_results wanted = {logits, mtp_logits, NULL, NULL};
     code = feed(s, ids, count, &wanted, error);
     if (s->count > before) forget_answer(s);
-    session_leave(s);
-    return code;
-}
-
-int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, int top, mote_logprob *tokens,
-                       mote_logprob *alternatives, mote_error *error) {
-    mote_session *s = session;
-    prompt_scores scores;
-    int code = session_enter(s, (ids && tokens && (alternatives || !top)) || !count,
-                             "mote_feed_logprobs: needs a session, tokens, and room for the results", error);
-    if (!code && (top < 0 || top > s->m->c.vocab))
-        code = fail(error, MOTE_EINVAL, "%d alternatives asked for, expected 0 to %d", top, s->m->c.vocab);
-    if (!code) code = check_ids(s, s->count, ids, count, error);
-    if (code || !count) return code;
-    code = session_begin(s, "mote_feed_logprobs", error);
-    if (code) return code;
-    const int before = s->count;
-    code = scores_open(&scores, s, ids, count, top, error);
-    scores.tokens = tokens;
-    scores.alternatives = alternatives;
-    if (!code) code = session_logits(s, error);
-    if (!code) score_token(&scores, s->count ? s->at.logits : NULL, s->m->c.vocab, 0);
-    const feed_results wanted = {NULL, NULL, &scores, NULL};
-    if (!code) code = feed(s, ids, count, &wanted, error);
-    if (s->count > before) forget_answer(s);
-    scores_close(&scores);
     session_leave(s);
     return code;
 }

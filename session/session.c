@@ -1,41 +1,7 @@
-/* session/session.c: what a session is: a timeline of tokens, and a slot on a runner. Its options, opening and closing it, and the
-   checks at the entry of every call on one. Knows no device. */
+/* session/session.c: what a session is: a timeline of tokens, and a slot on a runner. Its options, and the checks at the entry of every
+   call on one. Knows no device, and of what decoding keeps in it a pointer; session/open.c opens it. */
 
-enum { DEFAULT_CONTEXT = 8192, CHUNK_LEAST = 512 };
-
-/* How often something has happened lately. */
-typedef struct rate {
-    double share, weight;                                   /* weight: the samples that it averages */
-} rate;
-
-enum {
-    SURE_CLASSES = 8,            /* classes of a draft's probability, */
-    COPY_CLASSES = 7             /* of the length of a match */
-};
-
-/* Speculation: see generate/speculation.c. */
-typedef struct speculation {
-    mote_speculation seen;
-    rate place[MOTE_ROWS_MAX - 1];                          /* the MTP layer's drafts accepted, if those before them are: by place, */
-    rate sure[SURE_CLASSES];                                /* by the probability that the draft head gave them */
-    rate copied[COPY_CLASSES];                              /* copies accepted, by the length of the match so far */
-    rate *judges[2];                                        /* to be told whether a draft that was not verified was right; or NULL */
-    int32_t unverified;                                     /* that draft */
-    int32_t next;                                           /* the token that begins the next pass; -1: not chosen yet */
-    int drafts;                                             /* that follow it, made already */
-    double passed;                                          /* seconds(): when the last pass was over */
-    int rows;                                               /* of the last pass */
-    int prepared;                                           /* the device is, for answers */
-} speculation;
-
-/* What may be copied: see generate/copies.c. */
-typedef struct copy_index {
-    int32_t *ends_short, *ends_long;                        /* [mask + 1] by a hash of some tokens, where they ended; 0: nowhere */
-    uint32_t mask;
-    int indexed;                                            /* tokens of the timeline that are in them */
-} copy_index;
-
-static void copies_layout(layout *l, copy_index *c, int context);
+enum { DEFAULT_CONTEXT = 8192 };
 
 struct mote_session {
     const mote_model *m;
@@ -50,13 +16,11 @@ struct mote_session {
     int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
     int generated_from;          /* what follows was generated */
     int pending, accepted;       /* rows of the last block, in the log; the first of them, which are in the timeline */
-    mote_checkpoint *before_answer;                         /* see generate/thinking.c; NULL: never taken */
+    mote_checkpoint *before_answer;                         /* it may go back to, see forget_answer; NULL: never taken */
     size_t read_before, read_after;                         /* tokens of a turn read before and after what feed() reads */
-    speculation spec;
-    copy_index copies;
-    float *memory;               /* of the host: tokens, and what follows */
-    float *sorted;               /* [vocab] logits being sampled */
-    int32_t *heap, *seen;        /* [vocab]; seen: zero between calls */
+    int cut;                     /* the fewest tokens since generate/copies.c looked last: later ones may be others now */
+    struct decoder *decoder;     /* generate/decoder.c: what decoding keeps from one call to the next */
+    float *memory;               /* of the host: tokens, decoder */
 };
 
 /* A chunk is a multiple of the alignment, and no longer than the context needs. */
@@ -132,175 +96,12 @@ static int session_has_mtp(const mote_model *m, const mote_session_options *o) {
     return m->has_mtp && o->mtp != MOTE_MTP_OFF;
 }
 
-/* Lays out what the host alone works on; returns its floats. */
-static size_t layout_session(float *base, mote_session *s) {
-    const size_t vocab = (size_t)s->m->c.vocab;
-    layout l = layout_from(base);
-    s->tokens = (int32_t *)(void *)layout_alloc(&l, (size_t)s->o.context);
-    s->sorted = layout_alloc(&l, vocab);
-    s->heap = (int32_t *)(void *)layout_alloc(&l, vocab);
-    s->seen = (int32_t *)(void *)layout_alloc(&l, vocab);
-    if (s->at.verifies) copies_layout(&l, &s->copies, s->o.context);
-    return l.used;
-}
-
-/* Frees a session, however far it was opened. */
-static void session_free(mote_session *s) {
-    const mote_model *m = s->m;
-    slot_close(&s->at);
-    mote_checkpoint_free(s->before_answer);
-    free(s->memory);
-    free(s);
-    mote_close((mote_model *)m);
-}
-
-/* A session of the model with these options, without memory: only its layout can be counted. A runner of its own, without memory
-   too, unless o tells one; to_share: for other sessions, too. NULL: there is no memory. */
-static mote_session *session_shell(const mote_model *m, const mote_session_options *o, int to_share, mote_error *err) {
-    mote_session *s = (mote_session *)calloc(1, sizeof *s);
-    if (!s) {
-        fail_memory(err);
-        return NULL;
-    }
-    s->m = model_hold(m);
-    s->owner = getpid();
-    s->o = *o;
-    const run_options how = run_options_of(m, o);
-    mote_runner *r = o->runner ? runner_hold(o->runner) : runner_shell(m, &how, !to_share);
-    int code = r ? slot_begin(&s->at, r, o->context, session_has_mtp(m, o), err) : fail_memory(err);
-    s->at.verifies = o->mtp != MOTE_MTP_OFF;
-    if (r) runner_drop(r);                                  /* the slot holds it */
-    if (!code) return s;
-    session_free(s);
-    return NULL;
-}
-
-/* The memory of a shell with these options. */
-static memory_parts session_parts(mote_session *s, const mote_session_options *o) {
-    mote_runner *r = s->at.runner;
-    s->o = *o;
-    s->at.context = o->context;
-    if (!o->runner) r->o = run_options_of(s->m, o);
-    memory_parts parts = layout_slot(NULL, NULL, &s->at);
-    if (!o->runner) parts.scratch += layout_runner(r, NULL);
-    if (r->on->shares_memory) parts.scratch += layout_session(NULL, s);
-    return parts;
-}
-
-static size_t parts_bytes(const memory_parts *p) {
-    return (p->kv + p->state + p->scratch) * sizeof(float);
-}
-
-/* Makes a chunk that nobody asked for smaller until the shell fits into `left` bytes: half as long each time, down to CHUNK_LEAST
-   rows. Returns what the session then needs. */
-static memory_parts fit_chunk(mote_session *s, const mote_session_options *given, uint64_t left) {
-    const executor *on = s->at.runner->on;
-    mote_session_options o = s->o;
-    memory_parts parts = session_parts(s, &o);
-    while (on->chunk_alignment > 1 && !o.runner && !given->chunk && left && parts_bytes(&parts) > left && o.chunk > CHUNK_LEAST) {
-        o.chunk = whole_chunk(on, o.chunk / 2, o.context);
-        parts = session_parts(s, &o);
-    }
-    return parts;
-}
-
-/* The longest context with which the shell fits into `left` bytes, at most the model's or its runner's; 0: none. */
-static int context_that_fits(mote_session *s, uint64_t left) {
-    const mote_session_options before = s->o;
-    mote_session_options o = before;
-    int fits = 0, over = (o.runner ? o.runner->o.context : s->m->c.context_max) + 1;
-    while (over - fits > 1) {
-        o.context = fits + (over - fits) / 2;
-        if (!o.runner) o.chunk = whole_chunk(s->at.runner->on, before.chunk, o.context);
-        memory_parts parts = session_parts(s, &o);
-        if (parts_bytes(&parts) <= left) fits = o.context;
-        else over = o.context;
-    }
-    (void)session_parts(s, &before);
-    return fits;
-}
-
-static int session_no_memory(mote_session *s, const memory_parts *parts, uint64_t available, mote_error *err) {
-    return fail(err, MOTE_ENOMEM, "a session of %d tokens needs %.2f GB, %.2f GB are free%s%s: a context of %d tokens would fit",
-                s->o.context, (double)parts_bytes(parts) * 1e-9, (double)available * 1e-9, s->m->gpu < 0 ? "" : " on ",
-                s->m->gpu < 0 ? "" : s->m->device, context_that_fits(s, available));
-}
-
-/* Gets a shell its memory. */
-static int session_start(mote_session *s, const mote_session_options *given, mote_error *err) {
-    const uint64_t available = device_available(s->m);
-    const memory_parts parts = fit_chunk(s, given, available);
-    if (available && parts_bytes(&parts) > available) return session_no_memory(s, &parts, available, err);
-    int code = s->o.runner ? MOTE_OK : s->at.runner->on->open(s->at.runner, err);
-    if (!code) code = slot_open(&s->at, err);
-    if (code) return code;
-    s->memory = (float *)calloc(1, layout_session(NULL, s) * sizeof(float) + CACHE_LINE);
-    if (!s->memory) return fail_memory(err);
-    layout_session(layout_base(s->memory), s);
-    return MOTE_OK;
-}
-
-static void speculation_start(mote_session *s);
-
-static int session_open(const mote_model *m, const mote_session_options *given, mote_session **session, mote_error *err) {
-    mote_session_options o;
-    int code = session_options(m, given, &o, err);
-    mote_session *s = code ? NULL : session_shell(m, &o, 0, err);
-    if (!s) return code ? code : MOTE_ENOMEM;
-    code = session_start(s, given, err);
-    speculation_start(s);
-    if (code) session_free(s);
-    else *session = s;
-    return code;
-}
-
-int mote_session_open(const mote_model *model, const mote_session_options *options, mote_session **session, mote_error *error) {
-    mote_session_options given;
-    if (!model || !session)
-        return fail(error, MOTE_EINVAL, "mote_session_open: needs a model and a place for the session");
-    if (!model_has_weights(model)) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
-    int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
-    return code ? code : session_open(model, &given, session, error);
-}
-
-/* The chunk is what fits beside one session of the longest context. */
-int mote_runner_open(const mote_model *model, const mote_session_options *options, mote_runner **runner, mote_error *error) {
-    mote_session_options given, o;
-    if (!model || !runner) return fail(error, MOTE_EINVAL, "mote_runner_open: needs a model and a place for the runner");
-    if (!model_has_weights(model)) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
-    int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
-    if (!code && given.runner) code = fail(error, MOTE_EINVAL, "mote_runner_open: a runner for a runner");
-    if (!code) code = session_options(model, &given, &o, error);
-    mote_session *s = code ? NULL : session_shell(model, &o, 1, error);
-    if (!s) return code ? code : MOTE_ENOMEM;
-    const uint64_t available = device_available(model);
-    const memory_parts parts = fit_chunk(s, &given, available);
-    if (available && parts_bytes(&parts) > available) code = session_no_memory(s, &parts, available, error);
-    if (!code) code = s->at.runner->on->open(s->at.runner, error);
-    if (!code) *runner = runner_hold(s->at.runner);
-    session_free(s);
-    return code;
-}
-
-void mote_runner_close(mote_runner *runner) {
-    if (runner) runner_drop(runner);
-}
-
 /* Whether the call that made the session busy may still run. It does not when this thread's stack ends above where that of the
    call was: an exception or a longjmp out of a callback left it. */
 static int session_runs(const mote_session *s, uintptr_t frame) {
     if (!__atomic_load_n(&s->busy, __ATOMIC_ACQUIRE)) return 0;
     int of_this_thread = __atomic_load_n(&s->thread, __ATOMIC_RELAXED) == (uintptr_t)pthread_self();
     return !of_this_thread || frame <= __atomic_load_n(&s->frame, __ATOMIC_RELAXED);
-}
-
-void mote_session_close(mote_session *session) {
-    if (!session) return;
-    if (session->owner == getpid() && session_runs(session, (uintptr_t)__builtin_frame_address(0))) {
-        notice(&session->o.callbacks, "mote_session_close: ignored: a call on the session has not returned");
-        return;
-    }
-    session_free(session);
 }
 
 static int session_is_busy(const char *needs, mote_error *err) {

@@ -1,4 +1,4 @@
-/* session/snapshot.c: checkpoints, clones, and sessions as bytes. All of them may outlive what they came from, so they say
+/* session/snapshot.c: checkpoints, and sessions as bytes. All of them may outlive what they came from, so they say
    themselves what they are of: a model's fingerprint, and sizes.
 
    The state of a session beside its tokens and KV rows: the DeltaNet state with its log, the last hidden row, the last
@@ -118,6 +118,11 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
 int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_error *error) {
     int code = session_enter(session, checkpoint != NULL, "mote_rewind: needs a session and a checkpoint", error);
     return code ? code : session_rewind(session, checkpoint, error);
+}
+
+/* Forgets the state remembered before an answer: the timeline has become another one, or longer by what is no answer. */
+static void forget_answer(mote_session *s) {
+    if (s->before_answer) s->before_answer->count = -1;
 }
 
 typedef struct saved_header {
@@ -352,18 +357,4 @@ static int session_copy(mote_session *to, mote_session *from, mote_error *err) {
         code = slot_copy(&from->at, q.at, p.at, p.size, err);
     }
     return code ? code : session_restored(to, &h, err);
-}
-
-int mote_clone(const mote_session *session, mote_session **clone, mote_error *error) {
-    mote_session *s = NULL;
-    int code = session_enter(session, clone != NULL, "mote_clone: needs a session and a place for the clone", error);
-    if (!code) code = mote_session_open(session->m, &session->o, &s, error);
-    if (!code) code = session_copy(s, (mote_session *)session, error);
-    if (!code && session->before_answer) {
-        s->before_answer = checkpoint_copy(s, session->before_answer, s->o.context);
-        if (!s->before_answer) code = fail_memory(error);
-    }
-    if (code) mote_session_close(s);
-    else *clone = s;
-    return code;
 }

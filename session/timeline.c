@@ -28,9 +28,9 @@ static void timeline_computed(mote_session *s, int T) {
     s->accepted = 0;
 }
 
-/* The tokens after the first `count` are others from now on: see generate/copies.c. */
+/* The tokens after the first `count` are others from now on. */
 static void timeline_cut(mote_session *s, int count) {
-    s->copies.indexed = min_int(s->copies.indexed, count);
+    s->cut = min_int(s->cut, count);
 }
 
 /* Makes the first `rows` of the block just computed part of the timeline: all of them or, of a block of at most MOTE_ROWS_MAX rows, fewer,

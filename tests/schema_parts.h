@@ -1,17 +1,15 @@
-// schema_parts.h: the parts of the library that follow a text through a JSON schema, on a model that is nothing but a vocabulary: whoever
-// includes this says which (tokenizer_vocab, tokenizer_token, is_eos). After text/json.c.
+// schema_parts.h: the parts of the library that follow a text through a JSON schema, with a tokenizer that is nothing but a vocabulary:
+// whoever includes this says which (tokenizer_vocab, tokenizer_token). After text/json.c.
 
 #ifndef MOTE_TEST_SCHEMA_PARTS_H
 #define MOTE_TEST_SCHEMA_PARTS_H
 
 typedef struct tokenizer tokenizer;
-struct mote_model { tokenizer *text; struct vocabulary *words; };
 static int32_t tokenizer_vocab(const tokenizer *t);
 static const char *tokenizer_token(const tokenizer *t, int32_t id, size_t *size);
 static int tokenizer_is_added(const tokenizer *t, int32_t id) { return t != NULL && id < 0; }
-static int is_eos(const mote_model *m, int32_t id);
 
-#include "../generate/vocabulary.c"
+#include "../text/vocabulary.c"
 #include "../generate/grammar/decimal.c"
 #include "../generate/grammar/pattern.c"
 #include "../generate/grammar/automaton.c"

@@ -105,12 +105,11 @@ __device__ __forceinline__ void attend_combine_any(const attention_gpu *p, int r
 }
 
 /* The kernel. Grid: (kv head, split, sequence), with kv_only one split. */
-template <bool FP8, bool EACH> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any(const __grid_constant__ attention_gpu all) {
+template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any(const __grid_constant__ attention_gpu all) {
     extern __shared__ __align__(16) char memory[];
     __shared__ float weights[ATTEND_CHUNK];
     __shared__ int last;
-    const attention_gpu own = EACH ? attend_sequence(all, blockIdx.z) : all;
-    const attention_gpu &p = EACH ? own : all;
+    const attention_gpu p = all.sequences ? attend_sequence(all, blockIdx.z) : all;
     int d = p.shape.head_dim, q_per_kv = p.q_per_kv, rows = p.T * q_per_kv;
     float *q = (float *)memory, *o = q + d, *cs = o + d;
     if (!p.appends) pdl_launch_dependents();

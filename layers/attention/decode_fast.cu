@@ -222,12 +222,14 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
 /* The kernel. Grid: (kv head, split, sequence), clusters of 8 splits; with fewer than p.splits of them, those that have chunks. Two
    blocks an SM up to 32 query rows (16 of each sequence), one with more.
    Two block barriers a chunk: one makes the maxima visible, the other the weights. Each also protects the other's buffer: a
-   warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights. */
+   warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights.
+   EACH: of a pass of several sequences; for heads below 256 dimensions one kernel serves those and a single one. */
 template <bool FP8, int ROWS, int DIM, bool EACH>
 __global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, DIM < ATTEND_DIM || ROWS <= (EACH ? 16 : 32) ? 2 : 1)
 attend_fast(const __grid_constant__ attention_gpu all) {
     extern __shared__ __align__(16) char memory[];
-    const attention_gpu own = EACH ? attend_sequence(all, blockIdx.z) : all;
+    const bool each = EACH && (DIM == ATTEND_DIM || all.sequences);
+    const attention_gpu own = each ? attend_sequence(all, blockIdx.z) : all;
     const attention_gpu &p = EACH ? own : all;
     enum { TILES = attend_sizes<ROWS>::TILES };
     attend_shared<FP8, ROWS, DIM> *sh = (attend_shared<FP8, ROWS, DIM> *)memory;

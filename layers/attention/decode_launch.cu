@@ -25,16 +25,16 @@ template <bool FP8, int ROWS, int DIM, bool EACH> static attend_kernel gpu_atten
     return attend_fast<FP8, ROWS, DIM, EACH>;
 }
 
-template <bool FP8, int DIM, bool EACH> static attend_kernel gpu_attend_small(int rows, size_t *shared) {
-    return rows <= 8 ? gpu_attend_fast<FP8, 8, DIM, EACH>(shared) : gpu_attend_fast<FP8, 64, DIM, EACH>(shared);
+template <bool FP8, int DIM> static attend_kernel gpu_attend_small(int rows, size_t *shared) {
+    return rows <= 8 ? gpu_attend_fast<FP8, 8, DIM, true>(shared) : gpu_attend_fast<FP8, 64, DIM, true>(shared);
 }
 
 template <bool FP8, bool EACH> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, size_t *shared) {
     int rows = T * (s->heads / s->kv_heads);
     *shared = gpu_attention_shared(s);
-    if (!gpu_attention_is_fast(s)) return attend_any<FP8, EACH>;
-    if (s->head_dim == 64) return gpu_attend_small<FP8, 64, EACH>(rows, shared);
-    if (s->head_dim == 128) return gpu_attend_small<FP8, 128, EACH>(rows, shared);
+    if (!gpu_attention_is_fast(s)) return attend_any<FP8>;
+    if (s->head_dim == 64) return gpu_attend_small<FP8, 64>(rows, shared);
+    if (s->head_dim == 128) return gpu_attend_small<FP8, 128>(rows, shared);
     if (rows <= 8) return gpu_attend_fast<FP8, 8, ATTEND_DIM, EACH>(shared);
     if (rows <= 16) return gpu_attend_fast<FP8, 16, ATTEND_DIM, EACH>(shared);
     return rows <= 32 ? gpu_attend_fast<FP8, 32, ATTEND_DIM, EACH>(shared) : gpu_attend_fast<FP8, 64, ATTEND_DIM, EACH>(shared);
@@ -72,7 +72,7 @@ template <bool FP8, bool EACH> static void gpu_rope_attend_as(gpu_queue *q, cons
     size_t shared;
     attend_kernel kernel = gpu_attend_kernel<FP8, EACH>(&p->shape, !EACH ? p->T : p->one_each ? 1 : STEP_ROWS, &shared);
     const int splits = p->kv_only ? 1 : p->blocks ? p->blocks : p->splits;
-    if (p->kv_only) kernel = attend_any<FP8, EACH>, shared = gpu_attention_shared(&p->shape);
+    if (p->kv_only) kernel = attend_any<FP8>, shared = gpu_attention_shared(&p->shape);
     const dim3 grid((unsigned)p->shape.kv_heads, (unsigned)splits, (unsigned)max_int(p->sequences, 1));
     gpu_record_grid(q, KERNEL_ATTEND, FP8 ? "KV FP8" : "KV BF16", kernel, grid, shared, p);
 }
@@ -93,7 +93,7 @@ static void gpu_append(gpu_queue *q, const attention_gpu *blocks) {
     p.kv_only = p.appends = 1;
     const dim3 grid((unsigned)p.shape.kv_heads, 1, (unsigned)p.sequences);
     gpu_record_grid(q, KERNEL_APPEND, p.kv == DTYPE_FP8 ? "KV FP8" : "KV BF16",
-                    p.kv == DTYPE_FP8 ? attend_any<true, true> : attend_any<false, true>, grid, gpu_attention_shared(&p.shape), &p);
+                    p.kv == DTYPE_FP8 ? attend_any<true> : attend_any<false>, grid, gpu_attention_shared(&p.shape), &p);
 }
 
 /* rope_attend on the GPU. */

@@ -81,13 +81,14 @@ __device__ __forceinline__ void attend_prefill_head(const attention_prefill *p, 
 }
 
 /* Grid: token rows. Warp w has vectors w, w + 8, ... of the row: its keys, values and queries, in this order. */
-template <bool FP8, int DIM> __global__ void __launch_bounds__(GPU_THREADS)
+template <int DIM> __global__ void __launch_bounds__(GPU_THREADS)
 attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
     __shared__ float cs[DIM];
     __shared__ float2 exchange[GPU_WARPS][DIM / 2];
     const int t = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = p.position + t;
     const int heads = p.shape.heads, kv_heads = p.shape.kv_heads, count = 2 * kv_heads + (p.kv_only ? 0 : heads);
     const float scale = attend_query_scale<DIM>();
+    const bool fp8 = p.kv == DTYPE_FP8;
     if (threadIdx.x < p.shape.rotary_dim / 2) attend_angle(&p.shape, at, (int)threadIdx.x, p.frequencies[threadIdx.x], cs);
     __syncthreads();
 #pragma unroll 1
@@ -101,8 +102,9 @@ attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
 #pragma unroll
         for (int j = 0; j < DIM / 64; j++) {
             float x = v.x[j].x * scale, y = v.x[j].y * scale;
-            if (is_q) ((uint32_t *)p.q)[row * (DIM / 2) + lane + 32 * j] = FP8 ? f16_pair(x, y) : bf16_pair(x, y);
-            else attend_store_pair<FP8>(is_k ? p.k : p.v, to + 32 * j, v.x[j], is_k ? p.k_scale : p.v_scale);
+            if (is_q) ((uint32_t *)p.q)[row * (DIM / 2) + lane + 32 * j] = fp8 ? f16_pair(x, y) : bf16_pair(x, y);
+            else if (fp8) attend_store_pair<true>(is_k ? p.k : p.v, to + 32 * j, v.x[j], is_k ? p.k_scale : p.v_scale);
+            else attend_store_pair<false>(is_k ? p.k : p.v, to + 32 * j, v.x[j], is_k ? p.k_scale : p.v_scale);
         }
     }
 }
@@ -455,7 +457,7 @@ static int attention_prefill_warps(int shared_bytes_an_sm) {
 }
 
 template <bool FP8, int DIM> static cudaError_t attend_prefill_run(const attention_prefill *p, cudaStream_t stream) {
-    attend_prefill_prepare<FP8, DIM><<<(unsigned)p->T, GPU_THREADS, 0, stream>>>(*p);
+    attend_prefill_prepare<DIM><<<(unsigned)p->T, GPU_THREADS, 0, stream>>>(*p);
     const cudaError_t status = cudaGetLastError();
     if (status != cudaSuccess || p->kv_only) return status;
     return DIM < ATTEND_DIM || p->warps == 4 ? attend_prefill_launch<FP8, 4, DIM>(p, stream)

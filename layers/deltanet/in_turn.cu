@@ -164,6 +164,44 @@ __device__ __forceinline__ deltanet_gpu gpu_later_log(const deltanet_gpu &all) {
     return later;
 }
 
+/* Turn i; after the last one: of no rows. total: rows of all turns. */
+__device__ __forceinline__ deltanet_gpu gpu_turn(const deltanet_gpu &all, int i, int total) {
+    return gpu_delta_rows_of(all, i * STEP_ROWS, min(total - i * STEP_ROWS, (int)STEP_ROWS), gridDim.y);
+}
+
+/* Brings S up to the first turn: the rows of the log that are to be replayed, the first STEP_ROWS of which are loaded. */
+template <int R, int C>
+__device__ __forceinline__ void gpu_replay_turns(const deltanet_gpu &all, int64_t shift, int replay, gpu_log<R, C, STEP_ROWS> *log,
+                                                 gpu_delta_rows<R, C> *rows) {
+    gpu_replay<R, C, STEP_ROWS>(&all, shift, min(replay, (int)STEP_ROWS), log, rows);
+    if (replay <= STEP_ROWS) return;
+    const deltanet_gpu later = gpu_later_log(all);
+    gpu_load_log<R, C, STEP_ROWS>(&later, shift, rows, log);
+    gpu_replay<R, C, STEP_ROWS>(&later, shift, replay - STEP_ROWS, log, rows);
+}
+
+/* Stores sum o^2 of turn i's rows. */
+template <int C>
+__device__ __forceinline__ void gpu_store_turn_squares(const deltanet_gpu &all, int i, int total, int h, const gpu_turn_shared<C> &shared) {
+    const deltanet_gpu p = gpu_turn(all, i, total);
+    const int t = threadIdx.x;
+    if (t < p.T)
+        p.squares[(t * all.shape.value_heads + h) * gpu_squares_stride(gridDim.y) + blockIdx.y] = sum_warp_partials(shared.squares[i % 2][t]);
+}
+
+/* What is due at turn i besides that itself: the squares of the one before, the factors of the next, q and k of the one after that. */
+template <int C>
+__device__ __forceinline__ void gpu_around_turn(const deltanet_gpu &all, int64_t shift, int i, int total, int h, gpu_turn_inputs<C> *in,
+                                                gpu_turn_shared<C> &shared) {
+    const int turns = all.sequences, replay = all.step->replay;
+    if (i > 0) gpu_store_turn_squares<C>(all, i - 1, total, h, shared);
+    if (i >= -1 && i + 1 < turns) gpu_find_factors<C>(shared.qk[(i + 1) % 3], all.shape.key_dim, shared.factors[(i + 1) % 2]);
+    if (i + 2 >= turns) return;
+    const deltanet_gpu p = gpu_turn(all, i + 2, total), after = gpu_turn(all, i + 3, total);
+    gpu_store_turn_qk<C>(&p, shift, replay, (i + 2) * STEP_ROWS, in, shared.qk[(i + 2) % 3]);
+    gpu_load_turn_qk<C>(&after, in);
+}
+
 /* Grid: (value_heads, gpu_delta_parts). all.sequences: turns; the first one's step has the replay. */
 template <int C> __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_delta_in_turn(const __grid_constant__ deltanet_gpu all) {
     enum { ROWS = STEP_ROWS, R = C <= 4 ? 4 : 16 / C };
@@ -187,36 +225,15 @@ template <int C> __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_delta_in_
     const int value = has ? rows.h * s->value_dim + rows.first + element : -1;
     gpu_begin_turns<C>(&all, shift, rows.key_head, has ? 2 * s->key_heads * s->key_dim + value : -1, &in);
     const float norm = has ? all.norm[rows.first + element] : 0, rate = -expf(all.A_log[rows.h]), bias = all.dt_bias[rows.h];
-    gpu_replay<R, C, ROWS>(&all, shift, min(replay, (int)ROWS), &log, &rows);
-    if (replay > ROWS) {
-        const deltanet_gpu later = gpu_later_log(all);
-        gpu_load_log<R, C, ROWS>(&later, shift, &rows, &log);
-        gpu_replay<R, C, ROWS>(&later, shift, replay - ROWS, &log, &rows);
-    }
-    auto turn = [&](int i) { return gpu_delta_rows_of(all, i * ROWS, min(total - i * ROWS, (int)ROWS), gridDim.y); };
-    auto load_qk = [&](int i) {
-        const deltanet_gpu p = turn(i);                     /* after the last turn: of no rows */
-        gpu_load_turn_qk<C>(&p, &in);
-    };
-    auto store_squares = [&](int i) {
-        const deltanet_gpu p = turn(i);
-        const int t = threadIdx.x;
-        if (t < p.T)
-            p.squares[(t * s->value_heads + rows.h) * gpu_squares_stride(gridDim.y) + blockIdx.y] = sum_warp_partials(shared.squares[i % 2][t]);
-    };
+    gpu_replay_turns<R, C>(all, shift, replay, &log, &rows);
     pdl_wait();
-    load_qk(0);
+    const deltanet_gpu begin = gpu_turn(all, 0, total);
+    gpu_load_turn_qk<C>(&begin, &in);
 #pragma unroll 1
     for (int i = -2; i < turns; i++) {
         __syncthreads();
-        if (i > 0) store_squares(i - 1);
-        if (i >= -1 && i + 1 < turns) gpu_find_factors<C>(shared.qk[(i + 1) % 3], s->key_dim, shared.factors[(i + 1) % 2]);
-        if (i + 2 < turns) {
-            const deltanet_gpu p = turn(i + 2);
-            gpu_store_turn_qk<C>(&p, shift, replay, (i + 2) * ROWS, &in, shared.qk[(i + 2) % 3]);
-            load_qk(i + 3);
-        }
-        const deltanet_gpu p = turn(max(i, 0)), next = turn(i + 1);
+        gpu_around_turn<C>(all, shift, i, total, rows.h, &in, shared);
+        const deltanet_gpu p = gpu_turn(all, max(i, 0), total), next = gpu_turn(all, i + 1, total);
         if (i == -1) gpu_load_turn_v<C>(&next, rows.h, value, &in);
         if (i < 0) continue;
         gpu_conv_turn(&p, shift, replay, i * ROWS, &in.v);
@@ -231,7 +248,7 @@ template <int C> __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_delta_in_
                               shared.squares[i % 2], i * ROWS - before_log);
     }
     __syncthreads();
-    store_squares(turns - 1);
+    gpu_store_turn_squares<C>(all, turns - 1, total, rows.h, shared);
 }
 
 template <int C> static void gpu_record_in_turn(gpu_queue *q, const deltanet_gpu *p) {

@@ -2,7 +2,7 @@
    no session and no other kind of layer. The definition is definition.c.
 
      norm_gate_up   h = SiLU(gate u) * (up u), u = rms(x) norm: a tile has a panel of either matrix, which meet where it is stored
-     down           x += down h. Rows of h are long: of a few, a block has the shared memory, more are cuda/batch.cu's
+     down           x += down h. Rows of h are long: of a few, a block has the shared memory, more are cuda/batch_tile.cu's
 
    The implementation of layers/kinds.c on a GPU. */
 

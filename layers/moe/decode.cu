@@ -1,9 +1,8 @@
 /* layers/moe/decode.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
-   Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu for any shape,
-   down_fixed.cu for two models, down_row.cu for one row of others); decode_launch.cu records them. More rows, and shapes
-   without an experts_down for several, run through route and its own two (batch_route.cu, batch_up.cu, batch_down.cu). They
-   know no session and no other kind of layer. The definition is layers/moe/cpu.c.
+   Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu, down_fixed.cu, down_row.cu). More rows, and shapes
+   without an experts_down for several, run through route and its own two (batch_route.cu, batch_up.cu, batch_down.cu).
+   decode_launch.cu records them, and says which runs when. They know no session and no other kind of layer. The definition is layers/moe/cpu.c.
 
    An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,
    and the distinct routed experts, number 1 + i for place i of the routing. Weights of an active expert are read once for
@@ -33,7 +32,7 @@ typedef struct moe_batch {
     batch_rows x;                /* x norm, in the operand order of gate_proj */
     int prepared;                /* it is norm_router's */
     float *shared_h;             /* [BATCH_ROWS_MAX][h_row] of the shared expert, not yet times its gate */
-    int32_t *choice;             /* [BATCH_ROWS_MAX][top_k] experts of a row, best first */
+    int32_t *choice;             /* [BATCH_ROWS_MAX][top_k] experts of a row, best first; in a step too, for biases of down_proj */
     float *choice_weight;        /* the same shape */
     uint32_t *ready;             /* blocks of route that have chosen; 0 between two launches */
     int32_t *count;              /* units */

@@ -86,8 +86,8 @@ template <class F, class SHAPE> struct gpu_down_row_warp {
     }
 };
 
-/* Lists the active experts' weights and scales of a tile that begins `skipped` bytes from a matrix's: thread i's is expert i, which lies `shift`
-   bytes from the first routed one. */
+/* Lists the active experts' weights and scales of a tile that begins `skipped` bytes from a matrix's: thread i's is expert i, which lies
+   `shift` bytes from the first routed one. */
 template <int EXPERTS>
 __device__ __forceinline__ void gpu_list_row_experts(const moe_gpu &p, int64_t shift, size_t skipped, const char **data, const float **scales) {
     if (threadIdx.x >= EXPERTS) return;

@@ -127,7 +127,8 @@ __device__ __forceinline__ float gpu_down_bias(const moe_gpu &p, int t, int row)
     float sum = 0;
 #pragma unroll 4
     for (int i = t * top_k; p.down.bias && i < (t + 1) * top_k; i++)
-        sum = __fmaf_rn(__ldcg(p.batch.choice_weight + i), epilogue_bias<true>(p.down, __ldg(p.expert_at + __ldcg(p.batch.choice + i)), row), sum);
+        sum = __fmaf_rn(__ldcg(p.batch.choice_weight + i), epilogue_bias<true>(p.down, __ldg(p.expert_at + __ldcg(p.batch.choice + i)), row),
+                        sum);
     if (p.shape.shared_size && p.shared_down.bias)
         sum = __fmaf_rn(gpu_sigmoid(__ldcg(p.shared_gate + t)), epilogue_bias<true>(p.shared_down, 0, row), sum);
     return sum;

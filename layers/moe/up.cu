@@ -14,8 +14,8 @@
 template <bool ANY>
 __device__ __forceinline__ float gpu_up_pair(const moe_gpu &p, int64_t offset, int of, const float (*part)[STEP_ROWS][GPU_WARPS], int row,
                                              int t, float rms) {
-    return epilogue_pair<ANY>(p.end.act, p.gate, p.up, offset, of, sum_warp_partials(part[row][t]), sum_warp_partials(part[row + PANEL_ROWS][t]),
-                              rms);
+    const float gate = sum_warp_partials(part[row][t]), up = sum_warp_partials(part[row + PANEL_ROWS][t]);
+    return epilogue_pair<ANY>(p.end.act, p.gate, p.up, offset, of, gate, up, rms);
 }
 
 /* The tiles of experts_up, as gpu_run_tiles wants them. entry(tile): place of the tile's expert in the list. */
@@ -140,13 +140,15 @@ struct gpu_lane_routing {
 /* Of a block of gpu_experts_up_fixed, in shared memory: where all experts are, copied while the routing is not known, so that no load from
    memory comes between that and the first weights; and the experts that each row has chosen. */
 template <class SHAPE, int ROWS> struct gpu_shared_routing {
+    static_assert((int)SHAPE::LISTS * 256 <= 2 * GPU_THREADS, "two for each thread to copy");
     alignas(16) int64_t at[SHAPE::LISTS * 256];
     int chosen[ROWS][SHAPE::TOP_K];
 };
 
 /* Starts the copy of the table of experts; gpu_route_lanes waits for it. */
 __device__ __forceinline__ void gpu_fetch_table(const moe_gpu &p, int64_t *to) {
-    for (int i = 2 * threadIdx.x; i < p.shape.experts; i += 2 * GPU_THREADS) cp_async16(shared_address(to + i), p.expert_at + i, true);
+    const int i = 2 * (int)threadIdx.x;                     /* the table's last 16 bytes are its own, too */
+    if (i < p.shape.experts) cp_async16(shared_address(to + i), p.expert_at + i, true);
     cp_async_commit();
 }
 
@@ -195,12 +197,46 @@ __device__ __forceinline__ void gpu_write_routing(const moe_gpu &p, const gpu_la
     p.routing->rows[routing.listed] = rows;
 }
 
-template <class F, class SHAPE, int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __grid_constant__ moe_gpu p) {
-    enum { TOP_K = SHAPE::TOP_K, TURNS = GPU_THREADS / (TILE_ROWS * STEP_ROWS) };
-    enum { LANES = TOP_K <= 8 ? 8 : 16 };
+/* What a warp of gpu_experts_up_fixed has once the routing is known: its weights in flight, from tile to tile. */
+template <class F, class SHAPE, int ROWS> struct gpu_up_fixed_warp {
+    enum { TOP_K = SHAPE::TOP_K, LANES = TOP_K <= 8 ? 8 : 16 };
     static_assert((int)TOP_K <= LANES && (int)TOP_K * ROWS <= 32 && (ROWS == 1 || LANES == TOP_K), "a lane for each assignment");
     typedef fixed_tile<F, SHAPE::HIDDEN, ROWS, ROWS == 1 ? 5 : 6> sizes;
+    const moe_gpu &p;
+    const int64_t *expert_at;    /* in shared memory */
+    gpu_lane_routing routing;
+    sizes weights;
+
+    __device__ __forceinline__ gpu_up_fixed_warp(const moe_gpu &p, const int64_t *expert_at) : p(p), expert_at(expert_at) {}
+    __device__ __forceinline__ int tiles() const { return routing.count * p.gate.panels; }
+    /* Place of a tile's expert in the list. */
+    __device__ __forceinline__ int entry(int tile) const {
+        return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
+    }
+    __device__ __forceinline__ void begin(int tile) {
+        const int i = entry(tile), panel = tile - i * p.gate.panels;
+        const int64_t shift = expert_at[__shfl_sync(~0u, routing.expert, __ffs((int)gpu_lanes_of(routing, i)) - 1)];
+        gpu_place at = gpu_place_of<F>(p.gate, panel, p.up, panel);
+        at.data[0] += shift;
+        at.data[1] += shift;
+        at.scale = (const float *)((const char *)at.scale + shift);
+        weights.move(at);
+        weights.load_scale(p.gate);
+    }
+    /* Stores h of the thread's row of a tile, for token row t, if that has chosen the expert. */
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float rms) const {
+        const int i = entry(tile), at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
+        const uint32_t lanes = gpu_lanes_of(routing, i) >> t * TOP_K & ((1u << TOP_K) - 1);
+        const float weight = __shfl_sync(~0u, routing.weight, t * TOP_K + __ffs((int)lanes) - 1);
+        if (lanes && row < PANEL_ROWS && at < p.gate.rows)
+            p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] = gpu_up_pair<false>(p, 0, at, part, row, t, rms) * weight;
+    }
+};
+
+template <class F, class SHAPE, int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __grid_constant__ moe_gpu p) {
+    typedef gpu_up_fixed_warp<F, SHAPE, ROWS> of;
+    enum { TURNS = GPU_THREADS / (TILE_ROWS * STEP_ROWS) };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
     __shared__ gpu_shared_routing<SHAPE, ROWS> shared;
@@ -210,8 +246,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     const activation_fragments act = activation_fragments_at<F, ROWS>(dynamic, p.gate.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     const gpu_tag none = {0, 0};
-    sizes weights;
-    fixed_columns<sizes, F, ROWS, gpu_norm_rows> x(in);
+    of warp(p, shared.at);
+    fixed_columns<typename of::sizes, F, ROWS, gpu_norm_rows> x(in);
     float square[ROWS] = {}, rms = 1;
     uint32_t key[SHAPE::LISTS][8];
     int tile = (int)blockIdx.x;
@@ -221,49 +257,31 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     if (threadIdx.x < 32 * ROWS) load_logits<SHAPE::LISTS, ROWS>(p, threadIdx.x / 32, p.link.await, key);
     __syncthreads();
     x.load(0);
-    gpu_lane_routing routing = gpu_route_lanes(p, key, &shared);
-    const float logit = load_relaxed(gpu_logit<ROWS>(p, routing.is ? lane / TOP_K : 0, routing.expert));
-    const int tiles = routing.count * p.gate.panels;
-    auto entry = [&](int tile) { return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile); };
-    auto begin = [&](int tile) {
-        int i = entry(tile), panel = tile - i * p.gate.panels;
-        const int64_t shift = shared.at[__shfl_sync(~0u, routing.expert, __ffs((int)gpu_lanes_of(routing, i)) - 1)];
-        gpu_place at = gpu_place_of<F>(p.gate, panel, p.up, panel);
-        at.data[0] += shift;
-        at.data[1] += shift;
-        at.scale = (const float *)((const char *)at.scale + shift);
-        weights.move(at);
-        weights.load_scale(p.gate);
-    };
-    begin(min(tile, tiles - 1));
+    warp.routing = gpu_route_lanes(p, key, &shared);
+    const float logit = load_relaxed(gpu_logit<ROWS>(p, warp.routing.is ? lane / of::TOP_K : 0, warp.routing.expert));
+    const int tiles = warp.tiles();
+    warp.begin(min(tile, tiles - 1));
 #pragma unroll
-    for (int j = 0; j < sizes::DEPTH; j++) weights.load(j);
+    for (int j = 0; j < of::sizes::DEPTH; j++) warp.weights.load(j);
     x.stage_all(act, square, none);
     store_warp_squares<ROWS>(&partials, square);
     if (threadIdx.x < 32) {
         pdl_wait();
-        gpu_publish(p, routing.count, [&] { gpu_write_routing<TOP_K>(p, routing, shared.at); });
+        gpu_publish(p, warp.routing.count, [&] { gpu_write_routing<of::TOP_K>(p, warp.routing, shared.at); });
     }
-    weights.load_act_scale(act);
+    warp.weights.load_act_scale(act);
 #pragma unroll 1
-    for (int n = 0; tile < tiles; n++) {
-        const int next = tile + (int)gridDim.x, i = entry(tile);
+    for (int n = 0, next; tile < tiles; n++, tile = next) {
         float sum[4] = {0, 0, 0, 0};
-        weights.template multiply<true>(fragments, sum, next < tiles, [&] { begin(min(next, tiles - 1)); });
+        next = tile + (int)gridDim.x;
+        warp.weights.template multiply<true>(fragments, sum, next < tiles, [&] { warp.begin(min(next, tiles - 1)); });
         store_warp_partial<ROWS>(partials.tile[n % 2], sum);
         __syncthreads();
         if (n == 0) {
             pdl_wait();
             rms = gpu_rms_factor(&partials, t, 1.0f / (float)p.shape.hidden, p.eps);
-            routing.weight = gpu_softmax<LANES>(logit, TOP_K);
+            warp.routing.weight = gpu_softmax<of::LANES>(logit, of::TOP_K);
         }
-        if (n % TURNS == turn) {
-            const uint32_t lanes = gpu_lanes_of(routing, i) >> t * TOP_K & ((1u << TOP_K) - 1);
-            const float weight = __shfl_sync(~0u, routing.weight, t * TOP_K + __ffs((int)lanes) - 1);
-            const int at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
-            if (lanes && row < PANEL_ROWS && at < p.gate.rows)
-                p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] = gpu_up_pair<false>(p, 0, at, partials.tile[n % 2], row, t, rms) * weight;
-        }
-        tile = next;
+        if (n % TURNS == turn) warp.store(tile, row, t, partials.tile[n % 2], rms);
     }
 }

@@ -188,11 +188,13 @@ static void mtp_input(mote_runner *r, int32_t id, const float *final_row, float 
     rms_norm(in + hidden, final_row, m->mtp_norm_hidden, 1, hidden, m->c.eps);
 }
 
-/* The MTP layer over `rows` rows of mtp_in. */
-static void mtp_forward(mote_runner *r, const token_sequence *of, int n, int rows, int state_only) {
+/* The MTP layer over `rows` rows of mtp_in: what its head is multiplied with, to h [rows][hidden]; NULL: its states alone. */
+static void mtp_forward(mote_runner *r, const token_sequence *of, int n, int rows, float *h) {
+    const mote_model *m = r->m;
     scratch *w = &r->s;
-    linear(r->threads, &r->m->mtp_fc, w->mtp_in, w->x, rows, 0, w->limbs);
-    run_layer(r, &r->m->mtp, r->m->c.layers, of, n, state_only);
+    linear(r->threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0, w->limbs);
+    run_layer(r, &m->mtp, m->c.layers, of, n, !h);
+    if (h) rms_norm(h, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
 }
 
 /* The rows of a block that the MTP layer takes: see run_mtp. */
@@ -228,9 +230,8 @@ static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequenc
         wanted |= b->mtp_logits != NULL;
     }
     if (!rows) return;
-    mtp_forward(r, at, count, rows, !wanted);
+    mtp_forward(r, at, count, rows, wanted ? w->u : NULL);
     if (!wanted) return;
-    rms_norm(w->u, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
     for (int i = 0, row = 0; i < n; i++)
         for (int t = 0; t < mtp_rows(of[i]); t++, row++)
             if (of[i]->b->mtp_logits) cpu_head_row(r, &head, w->u + (size_t)row * hidden, of[i]->b->mtp_logits + (size_t)t * vocab);
@@ -378,8 +379,7 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
             row[k] = rows++;
         }
         if (!rows || cpu_ended(r)) return;
-        mtp_forward(r, at, rows, rows, 0);
-        rms_norm(w->hidden, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
+        mtp_forward(r, at, rows, rows, w->hidden);
         if (m->draft_head.rows) stage_head(r->threads, &m->draft_head, w->hidden, rows, w->draft_logits, w->limbs);
         parallel(r->threads, rows, cpu_choose_drafts, r);
         cpu_join_drafts(r, rows);

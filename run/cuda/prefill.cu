@@ -9,23 +9,7 @@
    and in x its last row, from which lm_head makes logits when they are wanted. If it fails or is cancelled, S and window go
    back to what they were: the timeline ends before it. */
 
-enum {
-    PREFILL_ALIGNMENT = 64,      /* token rows */
-    PREFILL_FROM = PASS_ROWS_MAX + 1       /* calls with fewer rows decode them, all in one pass: quicker, see docs/performance-prompts.md */
-};
-
-/* Whether prefill can run this model; otherwise its prompts are decoded. */
-static int prefill_runs(const mote_model *m, dtype kv) {
-    for (int i = 0; i < m->c.layers; i++)
-        if (!layer_can_prefill(&m->layers[i], kv)) return 0;
-    if (m->has_mtp && (!layer_can_prefill(&m->mtp, kv) || !prefill_takes(&m->mtp_fc))) return 0;
-    return prefill_takes(&m->lm_head) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
-}
-
-/* info.prefill_from. */
-static int prefill_from(const mote_model *m) {
-    return m->gpu >= 0 && prefill_runs(m, DTYPE_BF16) ? PREFILL_FROM : 0;
-}
+enum { PREFILL_ALIGNMENT = 64 };  /* token rows */
 
 /* Floats of the states of a slot that cannot be truncated, with the MTP layer's. */
 static size_t recurrent_floats(const mote_model *m, const run_options *o) {

@@ -121,19 +121,26 @@ static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
     return p;
 }
 
-static void gpu_record_mtp(const gpu_form *f, gpu_queue *q, int logits) {
+/* The MTP layer over T rows whose input is in mtp_in; offset: as gpu_record_layer has it. head NULL: its states alone. */
+static void gpu_walk_mtp(const gpu_form *f, gpu_queue *q, int T, int offset, const matrix *head, float *logits) {
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
-    gpu_mtp_input p = gpu_mtp_input_of(f);
+    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, T);
+    gpu_record_layer(f, q, m->c.layers, T, g->mtp_x, offset, !head);
+    if (head) gpu_head(q, head, m->mtp_norm, g->mtp_x, T, m->c.eps, logits);
+}
+
+/* Records it for the rows of a step. */
+static void gpu_record_mtp(const gpu_form *f, gpu_queue *q, int logits) {
+    const mote_model *m = f->r->m;
+    const gpu_mtp_input p = gpu_mtp_input_of(f);
     gpu_set_mtp(m, q, 1);
     gpu_mtp_start(q, &p, f->T);
-    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, f->T);
-    gpu_record_layer(f, q, m->c.layers, f->T, g->mtp_x, -1, !logits);
-    if (logits) gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, f->T, m->c.eps, g->mtp_logits);
+    gpu_walk_mtp(f, q, f->T, -1, logits ? &m->lm_head : NULL, f->r->gpu->mtp_logits);
     gpu_set_mtp(m, q, 0);
 }
 
-/* Records draft number i, from 0 on, as in cpu_draft, of each sequence. Its position and the token before it are in
+/* Records draft number i, from 0 on, as in cpu_draft_all, of each sequence. Its position and the token before it are in
    step_parameters. */
 static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int drafts) {
     const gpu_form form = gpu_drafts_of(after), *f = &form;
@@ -159,9 +166,7 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
     choice.told = g->mailbox;
     gpu_set_mtp(m, q, 1);
     gpu_draft_start(q, &p, T);
-    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, T);
-    gpu_record_layer(f, q, m->c.layers, T, g->mtp_x, i - 1, 0);
-    gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->draft_logits);
+    gpu_walk_mtp(f, q, T, i - 1, &m->draft_head, g->draft_logits);
     gpu_sample(q, KERNEL_SAMPLE_TOKEN, &choice, sample_token);
     gpu_set_mtp(m, q, 0);
 }

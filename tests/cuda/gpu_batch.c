@@ -1,4 +1,4 @@
-// Projections of many token rows (cuda/batch_rows.cu, cuda/batch.cu), on a GPU: every row has the bits that it has alone in the kernels
+// Projections of many token rows (cuda/batch_rows.cu, cuda/batch_tile.cu), on a GPU: every row has the bits that it has alone in the kernels
 // of a step, whatever rows are beside it. With --time: how long they take, against a loop that reads as many bytes.
 //
 // Contents   1. Matrices   2. Rows   3. Projections   4. The same bits   5. Times   6. Main

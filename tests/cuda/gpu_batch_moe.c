@@ -293,8 +293,8 @@ static gpu_rows rows_of(int first, int T, float *to) {
 }
 
 // Those rows through the layer, with these logits; NULL: the router's.
-static void run(int first, int T, int in_units, const float *logits) {
-    const gpu_rows rows = rows_of(first, T, NULL);
+static void run_to(int first, int T, int in_units, const float *logits, float *to) {
+    const gpu_rows rows = rows_of(first, T, to);
     moe_gpu p = moe_gpu_of(&L.p, &L.w, &rows);
     p.in_units = in_units;
     gpu_norm_router(&L.q, &L.w, &p);
@@ -303,6 +303,10 @@ static void run(int first, int T, int in_units, const float *logits) {
     if (in_units) gpu_record_in_units(&L.q, &L.w, &p);
     else gpu_record_experts(&L.q, &p);
     submit();
+}
+
+static void run(int first, int T, int in_units, const float *logits) {
+    run_to(first, T, in_units, logits, NULL);
 }
 
 // ---- 3. Equality ----------------------------------------------------------------------------------------------------
@@ -435,13 +439,13 @@ static void define_rows(const layer_case *c, int T, double *to) {
     free(norm);
 }
 
-// The largest difference of what has been added to a row, relative to its largest number, is within what diagnose/sublayers.c allows.
+// The largest difference of a row's output, relative to its largest number, is within what diagnose/sublayers.c allows.
 static void compare_defined(const layer_case *c, const char *what, int T, const double *defined) {
     for (int t = 0; t < T; t++) {
         double top = 0, off = 0;
         for (int i = t * c->hidden; i < (t + 1) * c->hidden; i++) {
             top = fmax(top, fabs(defined[i]));
-            off = fmax(off, fabs((double)got[i] - (double)start[i] - defined[i]));
+            off = fmax(off, fabs((double)got[i] - defined[i]));
         }
         CHECK(top > 0 && off <= 1e-4 * top, "%s, %s, %d rows: row %d is off its definition by %g", c->name, what, T, t, off / top);
     }
@@ -450,16 +454,19 @@ static void compare_defined(const layer_case *c, const char *what, int T, const 
 static void test_definition(const layer_case *c) {
     static const int rows[] = {1, 2, 4, 9};
     double *defined = (double *)malloc(9 * (size_t)c->hidden * sizeof *defined);
+    float *to;
+    CUDA(cudaMalloc(&to, 9 * (size_t)c->hidden * 4));
     open_host(c);
     define_rows(c, 9, defined);
+    put_rows(start);
     for (int i = 0; i < 4; i++)
         for (int in_units = rows[i] > STEP_ROWS; in_units < 2; in_units++) {
-            put_rows(start);
-            run(0, rows[i], in_units, NULL);
-            get_rows(got);
+            run_to(0, rows[i], in_units, NULL, to);
+            CUDA(cudaMemcpy(got, to, (size_t)rows[i] * (size_t)c->hidden * 4, cudaMemcpyDeviceToHost));
             compare_defined(c, in_units ? "units" : "a step", rows[i], defined);
         }
     free(defined);
+    cudaFree(to);
     close_host(c);
 }
 
@@ -470,18 +477,12 @@ static void test_stored(const layer_case *c) {
     CUDA(cudaMalloc(&to, bytes));
     for (int T = 1; T <= STEP_ROWS; T++)
         for (int in_units = 0; in_units < 2; in_units++) {
-            const gpu_rows rows = rows_of(0, T, to);
-            moe_gpu p = moe_gpu_of(&L.p, &L.w, &rows);
             int wrong = 0;
             put_rows(start);
             run(0, T, in_units, NULL);
             get_rows(want);
             put_rows(start);
-            p.in_units = in_units;
-            gpu_norm_router(&L.q, &L.w, &p);
-            if (in_units) gpu_record_in_units(&L.q, &L.w, &p);
-            else gpu_record_experts(&L.q, &p);
-            submit();
+            run_to(0, T, in_units, NULL, to);
             get_rows(got);
             CUDA(cudaMemcpy(stored, to, bytes, cudaMemcpyDeviceToHost));
             for (int i = 0; i < T * c->hidden; i++)
@@ -566,12 +567,13 @@ static void time_read_loop(void) {
 static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const float *logits) {
     const moe_shape *s = &L.w.shape;
     int32_t chosen[SETS];
-    double active = 0, us[7];
-    moe_gpu p[SETS];
+    double active = 0, us[10];
+    moe_gpu p[SETS], any[SETS];          // any: no element is clamped, but who asks runs through the kernels for any shape
     const unsigned stages[] = {ALL_STAGES, 1u << STAGE_ROUTER, 1u << STAGE_UP, 1u << STAGE_DOWN};
     for (int i = 0; i < SETS; i++) {
         const gpu_rows all = rows_of(0, T, NULL);
-        p[i] = moe_gpu_of(&scratch[i], &L.w, &all);
+        p[i] = any[i] = moe_gpu_of(&scratch[i], &L.w, &all);
+        any[i].end.act.limit = 1e30f;
         CUDA(cudaMemcpy(p[i].router, logits + (size_t)i * ROWS * (size_t)s->experts, (size_t)(T * s->experts) * 4, cudaMemcpyHostToDevice));
         gpu_record_in_units(&L.q, &L.w, &p[i]);
         submit();
@@ -586,19 +588,28 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
         });
         L.q.stages = ALL_STAGES;
     }
-    for (int k = 0; k < 3 && T <= STEP_ROWS; k++) {      // as decode has it: all, experts_up, experts_down
+    for (int k = 0; k < 6 && T <= STEP_ROWS; k++) {      // as decode has it, and for any shape: all, experts_up, experts_down
         us[4 + k] = microseconds([&](int i) {
-            L.q.stages = stages[k ? k + 1 : 0];
-            gpu_record_experts(&L.q, &p[i % SETS]);
+            L.q.stages = stages[k % 3 ? k % 3 + 1 : 0];
+            gpu_record_experts(&L.q, k < 3 ? &p[i % SETS] : &any[i % SETS]);
             gpu_submit(&L.q);
         });
         L.q.stages = ALL_STAGES;
     }
+    const double up_of_any = microseconds([&](int i) {
+        L.q.stages = stages[2];
+        gpu_record_in_units(&L.q, &L.w, &any[i % SETS]);
+        gpu_submit(&L.q);
+    });
+    L.q.stages = ALL_STAGES;
     const double up = active * 2 * (double)matrix_bytes(&L.w.gate_proj[0]);
     const double down = active * (double)matrix_bytes(&L.w.down_proj[0]) + (s->shared_size ? (double)matrix_bytes(&L.w.down_proj[s->experts]) : 0);
     printf("%-16s %2d rows %6.1f experts: route %5.1f us, up %6.1f us %3.0f %%, down %6.1f us %3.0f %%, all %6.1f us", c->name, T, active,
            us[1], us[2], 100 * up / us[2] * 1e6 / bandwidth, us[3], 100 * down / us[3] * 1e6 / bandwidth, us[0]);
-    if (T <= STEP_ROWS) printf(", as decode has it up %5.1f, down %5.1f, all %6.1f us", us[5], us[6], us[4]);
+    printf(", up of any %6.1f us", up_of_any);
+    if (T <= STEP_ROWS)
+        printf("; as decode has it up %5.1f, down %5.1f, all %6.1f us; for any shape up %5.1f, down %5.1f, all %6.1f us", us[5], us[6], us[4],
+               us[8], us[9], us[7]);
     printf("\n");
     fflush(stdout);
 }

@@ -21,9 +21,8 @@
 
 // A vocabulary of single bytes.
 static char bytes_of[256];
-static mote_model model;
+static vocabulary *words;
 
-static int is_eos(const mote_model *m, int32_t id) { return m != NULL && id < 0; }
 static int32_t tokenizer_vocab(const tokenizer *t) { (void)t; return 256; }
 
 static const char *tokenizer_token(const tokenizer *t, int32_t id, size_t *size) {
@@ -38,7 +37,9 @@ static void follow(follower *w, const uint8_t *choices, size_t n) {
     for (size_t i = 0; i < n && i < 200; i++) {
         int count = 0, at = 0;
         memset(allowed, 0, sizeof allowed);
-        mask_words(w, model_vocabulary(&model), allowed);
+        if (!words) words = vocabulary_new(NULL, NULL, 0);
+        if (!words) abort();
+        mask_words(w, words, allowed);
         for (int opens = 0; w->calls && opens < 2; opens++) allowed[256 + opens] = (unsigned char)place_tag(w, &w->now, &w->next, opens);
         for (int b = 0; b < 258; b++) count += allowed[b];
         if (!count && !follower_is_complete(w)) abort();

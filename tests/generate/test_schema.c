@@ -28,9 +28,9 @@ static const char *const pieces[] = {
     "\xf0\x9f\x98\x80", "\xed\xa0", "hello world", "x\",\"", "\"list\":[", "1,2", "]}", "\"}}", "ab", "abc", "\"ab\"", "\"abc\""};
 enum { PIECES = sizeof pieces / sizeof pieces[0], END = 256 + PIECES, VOCAB = END + 1 };
 static char bytes_of[256];
-static mote_model model;
+static vocabulary *words;
 
-static int is_eos(const mote_model *m, int32_t id) { return m != NULL && id == END; }
+static const int32_t ends[] = {END};
 static int32_t tokenizer_vocab(const tokenizer *t) { (void)t; return VOCAB; }
 
 static const char *tokenizer_token(const tokenizer *t, int32_t id, size_t *size) {
@@ -61,7 +61,7 @@ static void close_schema(followed *x) {
 static const unsigned char *mask_of(followed *x) {
     static unsigned char allowed[VOCAB];
     memset(allowed, 0, sizeof allowed);
-    mask_words(&x->w, model_vocabulary(&model), allowed);
+    mask_words(&x->w, words, allowed);
     allowed[END] = (unsigned char)follower_is_complete(&x->w);
     return allowed;
 }
@@ -613,7 +613,8 @@ static void test_random(void) {
 int main(int argc, char **argv) {
     test_main_begin("schema", argc, argv);
     for (int i = 0; i < 256; i++) bytes_of[i] = (char)i;
-    CHECK(model_vocabulary(&model) && model.words->count == END, "the vocabulary");
+    words = vocabulary_new(NULL, ends, 1);
+    if (!CHECK(words && words->count == END, "the vocabulary")) return 1;
     read_fixtures();
     test_fixture_texts();
     test_annotations();
@@ -625,6 +626,6 @@ int main(int argc, char **argv) {
     test_walks();
     test_hostile();
     test_random();
-    vocabulary_free(model.words);
+    vocabulary_free(words);
     return test_main_end();
 }

@@ -181,30 +181,6 @@ static void shapes_residual(void) {
     mote_close(m);
 }
 
-// gpt-oss asks for windows, sinks, biases, clamped activations and their alpha: all executors do them. One that did not is refused by that name.
-static void shapes_gpt_oss(void) {
-    static const char *const asked[] = {"sliding windows", "attention sinks", "clamped activations", "activations with an alpha", "biases"};
-    mote_options o;
-    mote_model *m = NULL;
-    memset(&o, 0, sizeof o);
-    o.device = "cpu";
-    o.parts = MOTE_WEIGHTS_ONLY;
-    EXPECT(MOTE_OK, mote_open("tests/fixtures/families/gpt-oss-mxfp4", &o, &m, &failure));
-    if (!m) return;
-    for (int e = 0; e < EXECUTOR_KINDS; e++) EXPECT(MOTE_OK, check_features(m, "DIR", (enum executor_kind)e, executor_features, &failure));
-    for (size_t i = 0; i < COUNT(asked); i++) {
-        char want[120];
-        feature_set without[EXECUTOR_KINDS];
-        memcpy(without, executor_features, sizeof without);
-        for (int f = FEATURE_NONE + 1; f < FEATURE_COUNT; f++)
-            if (!strcmp(feature_names[f], asked[i])) without[EXECUTOR_STEP] &= ~feature_bit((enum feature)f);
-        snprintf(want, sizeof want, "DIR: layer 0: %s are not supported on a GPU, use the CPU", asked[i]);
-        EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, without, &failure));
-        CHECK(!strcmp(failure.message, want), "%s, expected %s", failure.message, want);
-    }
-    mote_close(m);
-}
-
 int main(int argc, char **argv) {
     test_main_begin("test_shapes", argc, argv);
     shapes_fingerprint();
@@ -215,6 +191,5 @@ int main(int argc, char **argv) {
     shapes_refused("tiny-oss");
     shapes_unlike();
     shapes_residual();
-    shapes_gpt_oss();
     return test_main_end();
 }

@@ -48,7 +48,7 @@ static void test_end(const mote_model *m, const char *what, int range, int rank,
 
 static void test_lost_members(void) {
     mote_model *m = parts_of("models/demo", 2, 2);
-    for (int calls = 0; calls < 60; calls += test_brief ? 13 : 3) {
+    for (int calls = 0; calls < 60; calls += test_brief ? 29 : 3) {
         test_end(m, "gather", calls % 2, calls / 2 % 2, calls);
         test_end(m, "send", 0, calls % 2, calls / 12);
         test_end(m, "receive", 1, calls % 2, calls / 12);
@@ -93,7 +93,7 @@ static void test_refusals(void) {
 static void test_parts_without_memory(void) {
     const int32_t ids[] = {1, 2, 3};
     for (int rest = 0; rest < 2; rest++)
-        for (long n = 0, used = 1; n < used; n += test_brief ? 31 : 3) {
+        for (long n = 0, used = 1; n < used; n += test_brief ? 97 : 3) {
             mote_model *m = NULL;
             mote_session *s = NULL;
             allocations = 0;

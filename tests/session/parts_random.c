@@ -8,6 +8,11 @@ static const random_size random_qwen[] = {
     {"hidden_size", "128"}, {"vocab_size", "770"}, {"num_attention_heads", "24"}, {"num_key_value_heads", "6"}, {"head_dim", "32"},
     {"linear_num_key_heads", "6"}, {"linear_num_value_heads", "12"}, {"linear_key_head_dim", "16"}, {"linear_value_head_dim", "64"},
     {"moe_intermediate_size", "768"}, {"shared_expert_intermediate_size", "768"}, {NULL, NULL}};
+/* In brief: for NVFP4 in groups of 16 columns and FP8 with one scale. */
+static const random_size random_small[] = {
+    {"hidden_size", "64"}, {"vocab_size", "98"}, {"num_attention_heads", "12"}, {"num_key_value_heads", "6"}, {"head_dim", "16"},
+    {"linear_num_key_heads", "6"}, {"linear_num_value_heads", "6"}, {"linear_key_head_dim", "16"}, {"linear_value_head_dim", "16"},
+    {"moe_intermediate_size", "96"}, {"shared_expert_intermediate_size", "96"}, {NULL, NULL}};
 static const random_size random_gpt_oss[] = {
     {"hidden_size", "64"}, {"vocab_size", "133"}, {"num_attention_heads", "12"}, {"num_key_value_heads", "6"}, {"intermediate_size", "192"},
     {NULL, NULL}};

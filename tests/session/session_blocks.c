@@ -124,8 +124,8 @@ static void draft(pair *x, int at, int k, int a) {
     for (int i = 0; i <= k; i++) ids[i] = i == a + 1 ? (x->truth[at + i] + 1) % 60 : x->truth[at + i];
     EXPECT(MOTE_OK, pass_verify(x->s, ids, k, &p, &failure));
     while (more) EXPECT(MOTE_OK, pass_keep(x->s, &by, &p, &more, &failure));
-    CHECK(p.kept == a + 1 && p.judged == (a < k ? a + 1 : k) && x->s->spec.next == next,
-          "%s: %d of %d drafts: %d rows, surprise %d", x->what, a, k, p.kept, x->s->spec.next);
+    CHECK(p.kept == a + 1 && p.judged == (a < k ? a + 1 : k) && x->s->decoder->spec.next == next,
+          "%s: %d of %d drafts: %d rows, surprise %d", x->what, a, k, p.kept, x->s->decoder->spec.next);
     CHECK(x->s->count == first + a + 1 && !memcmp(x->s->tokens + first, ids, (size_t)(a + 1) * sizeof *ids), "%s: tokens",
           x->what);
 }

@@ -89,7 +89,7 @@ static void test_copies_cut(const mote_model *m) {
     memset(&d, 0, sizeof d);
     d.ids[0] = 3;
     drafts_copy(s, 1, 2, &d);
-    CHECK(d.n == 2 && d.ids[1] == 4 && d.ids[2] == 5 && d.of[0] == &s->spec.copied[0], "%d copies: %d %d", d.n, d.ids[1], d.ids[2]);
+    CHECK(d.n == 2 && d.ids[1] == 4 && d.ids[2] == 5 && d.of[0] == &s->decoder->spec.copied[0], "%d copies: %d %d", d.n, d.ids[1], d.ids[2]);
     EXPECT(MOTE_OK, mote_clone(s, &copy, &failure));
     d.n = 0;
     drafts_copy(copy, 1, 2, &d);
@@ -105,6 +105,6 @@ static void test_copies_cut(const mote_model *m) {
     mote_checkpoint_free(start);
     mote_session_close(s);
     s = session_of(m, .context = CONTEXT, .threads = 1, .mtp = MOTE_MTP_OFF);
-    CHECK(!s->copies.ends_short && !s->at.block_logits && !drafts_most(s, 10, 10), "a session without drafts has their memory");
+    CHECK(!s->decoder->copies.ends_short && !s->at.block_logits && !drafts_most(s, 10, 10), "a session without drafts has their memory");
     mote_session_close(s);
 }

@@ -13,12 +13,12 @@ static mote_session *session_costing(const mote_model *m, const double *cost) {
 
 // A pass in which each draft is accepted with this probability. Returns its cost.
 static double pass(mote_session *s, double acceptance) {
-    int n = s->spec.seen.depth, accepted = 0;
+    int n = s->decoder->spec.seen.depth, accepted = 0;
     double cost = s->at.runner->costs.alone.of[n + 1].seconds;
     const drafts d = drafts_by_place(s, n);
     while (accepted < n && random_int(0, 999999) < acceptance * 1e6) accepted++;
-    acceptance_learn(&s->spec, &d, n, accepted);
-    acceptance_count(&s->spec.seen, &d, n, n, accepted);
+    acceptance_learn(&s->decoder->spec, &d, n, accepted);
+    acceptance_count(&s->decoder->spec.seen, &d, n, n, accepted);
     speculation_choose(s);
     return cost;
 }
@@ -27,9 +27,9 @@ static double pass(mote_session *s, double acceptance) {
 static int changes(mote_session *s, double acceptance, int passes) {
     int n = 0;
     for (int i = 0; i < passes; i++) {
-        int depth = s->spec.seen.depth;
+        int depth = s->decoder->spec.seen.depth;
         pass(s, acceptance);
-        n += s->spec.seen.depth != depth;
+        n += s->decoder->spec.seen.depth != depth;
     }
     return n;
 }
@@ -40,17 +40,17 @@ static void test_depth(const mote_model *m) {
     double sum = 0;
     int n = 0;
     changes(s, 1, 100);
-    CHECK(s->spec.seen.depth == 3, "all accepted: depth %d", s->spec.seen.depth);
-    for (n = 0; s->spec.seen.depth && n < 1000; n++) pass(s, 0);
+    CHECK(s->decoder->spec.seen.depth == 3, "all accepted: depth %d", s->decoder->spec.seen.depth);
+    for (n = 0; s->decoder->spec.seen.depth && n < 1000; n++) pass(s, 0);
     CHECK(n <= 80, "none accepted any more: drafts for %d passes", n);
     for (int i = 0; i < 20000; i++) sum += pass(s, 0);
     CHECK(sum < 1.004 * 20000, "none accepted: a pass costs %g of a plain one", sum / 20000);
-    CHECK(s->spec.seen.passes[1] + s->spec.seen.passes[2] + s->spec.seen.passes[3] > 100 + (uint64_t)n,
+    CHECK(s->decoder->spec.seen.passes[1] + s->decoder->spec.seen.passes[2] + s->decoder->spec.seen.passes[3] > 100 + (uint64_t)n,
           "none accepted: drafts are never tried again");
-    for (n = 0; !s->spec.seen.depth && n < 10000; n++) pass(s, 0.9);
+    for (n = 0; !s->decoder->spec.seen.depth && n < 10000; n++) pass(s, 0.9);
     CHECK(n <= 4000, "accepted again: no drafts for %d passes", n);
     changes(s, 0.9, 1000);
-    CHECK(s->spec.seen.depth > 0, "accepted again: depth %d", s->spec.seen.depth);
+    CHECK(s->decoder->spec.seen.depth > 0, "accepted again: depth %d", s->decoder->spec.seen.depth);
     mote_session_close(s);
 }
 
@@ -59,13 +59,13 @@ static void test_depth_of_nothing(const mote_model *m) {
     static const double cost[4] = {1, 1.2, 1.4, 1.6}, dear[4] = {1, 2, 3, 4};
     mote_session *s = session_costing(m, cost);
     int n;
-    CHECK(s->spec.seen.depth > 0, "drafts are not tried");
-    for (n = 0; s->spec.seen.depth && n < 1000; n++) pass(s, 0);
+    CHECK(s->decoder->spec.seen.depth > 0, "drafts are not tried");
+    for (n = 0; s->decoder->spec.seen.depth && n < 1000; n++) pass(s, 0);
     CHECK(n <= 40, "none accepted from the start: drafts for %d passes", n);
     mote_session_close(s);
     s = session_costing(m, dear);
-    CHECK(changes(s, 1, 1000) == 0 && s->spec.seen.depth == 0, "drafts that cost as much as passes: depth %d",
-          s->spec.seen.depth);
+    CHECK(changes(s, 1, 1000) == 0 && s->decoder->spec.seen.depth == 0, "drafts that cost as much as passes: depth %d",
+          s->decoder->spec.seen.depth);
     mote_session_close(s);
 }
 
@@ -158,7 +158,7 @@ static void test_draft_chain(const mote_model *m) {
     c.p.draft = 2;
     CHECK(!chain_goes_on(&c, 1, sure), "drafts that cost more than passes go on");
     c.p.draft = 0;
-    for (int i = 0; i < 100; i++) rate_learn(acceptance_of_sure(&s->spec, 0, 0.99f), 0);
+    for (int i = 0; i < 100; i++) rate_learn(acceptance_of_sure(&s->decoder->spec, 0, 0.99f), 0);
     sure[1] = 0.99f;
     CHECK(chain_worth(&c, 2, 0, sure, &dear) == 0 && dear < speed, "sure drafts that were wrong are believed");
     mote_session_close(s);

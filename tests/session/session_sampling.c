@@ -151,8 +151,8 @@ static void test_penalties(const fixture *f) {
         EXPECT(MOTE_OK, mote_sample(s, &p, &id, &failure));
         naive_penalties(s, &p, f->vocab, value);
         for (int i = 0; i < f->vocab; i++) {
-            CHECK(fabs(s->sorted[i] - value[i]) < 1e-5, "round %d: logit %d is %g, expected %g", round, i,
-                  (double)s->sorted[i], value[i]);
+            CHECK(fabs(s->decoder->sorted[i] - value[i]) < 1e-5, "round %d: logit %d is %g, expected %g", round, i,
+                  (double)s->decoder->sorted[i], value[i]);
             if (value[i] > value[best]) best = i;
         }
         CHECK(id == best, "round %d: id %d, expected %d", round, id, best);

@@ -1,7 +1,5 @@
-/* generate/vocabulary.c: the vocabulary in alphabetical order, so that tokens which begin alike are tried together. It knows
-   the model's tokens, and nothing of what they are tried for.
-
-   It is made once per model, when an answer is first masked, and belongs to the model. */
+/* text/vocabulary.c: the vocabulary in alphabetical order, so that tokens which begin alike are tried together. It knows the tokenizer's
+   tokens, and nothing of what they are tried for. */
 
 enum { WORD_MAX = 48 };                    /* bytes: longer tokens are never chosen under a mask */
 
@@ -49,9 +47,9 @@ static void vocabulary_free(vocabulary *v) {
     free(v);
 }
 
-/* All tokens but control tokens and those that end an answer. NULL: out of memory. */
-static vocabulary *vocabulary_new(const mote_model *m) {
-    size_t most = (size_t)tokenizer_vocab(m->text);
+/* All tokens but control tokens and the `end_count` that end an answer. NULL: out of memory. */
+static vocabulary *vocabulary_new(const tokenizer *t, const int32_t *ends, size_t end_count) {
+    size_t most = (size_t)tokenizer_vocab(t);
     vocabulary *v = (vocabulary *)calloc(1, sizeof *v);
     if (!v) return NULL;
     v->words = (word *)malloc(most * sizeof *v->words + 1);
@@ -62,8 +60,10 @@ static vocabulary *vocabulary_new(const mote_model *m) {
     }
     for (int32_t id = 0; id < (int32_t)most; id++) {
         size_t size = 0;
-        const char *bytes = tokenizer_token(m->text, id, &size);
-        if (!bytes || !size || size > WORD_MAX || is_eos(m, id) || tokenizer_is_added(m->text, id)) continue;
+        int is_end = 0;
+        const char *bytes = tokenizer_token(t, id, &size);
+        for (size_t i = 0; i < end_count; i++) is_end |= ends[i] == id;
+        if (!bytes || !size || size > WORD_MAX || is_end || tokenizer_is_added(t, id)) continue;
         word w = {.id = id, .size = (uint8_t)size, .same = 0, .characters = (uint8_t)plain_length(bytes, size), .bytes = bytes};
         v->words[v->count++] = w;
         if (!w.characters) v->odd[v->odd_count++] = w;
@@ -71,16 +71,4 @@ static vocabulary *vocabulary_new(const mote_model *m) {
     words_sort(v->words, v->count);
     words_sort(v->odd, v->odd_count);
     return v;
-}
-
-/* The model's vocabulary; NULL: out of memory. Threads that need it at once may each make one: the first one stays. */
-static const vocabulary *model_vocabulary(const mote_model *model) {
-    vocabulary **place = &((mote_model *)(uintptr_t)model)->words, *there = __atomic_load_n(place, __ATOMIC_ACQUIRE);
-    if (there) return there;
-    vocabulary *made = vocabulary_new(model);
-    if (made && !__atomic_compare_exchange_n(place, &there, made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-        vocabulary_free(made);
-        return there;
-    }
-    return made;
 }

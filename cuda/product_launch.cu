@@ -1,0 +1,343 @@
+/* cuda/product_launch.cu: how projections are recorded in a step or a pass, and a prompt's products launched: by the kernel that
+   cuda/launch_table.cu says, whose blocks are dealt to the matrices. Host code. Knows matrices and queues; must not know layers. */
+
+/* ---- Projections of a step --------------------------------------------------------------------------------------------- */
+
+/* Tiles of a segment. */
+static int gpu_tiles(const gpu_segment *s) {
+    return s->up.data ? s->w.panels : (s->w.panels + 1) / 2;
+}
+
+/* Deals the blocks of a kernel, as many as are resident at once, to the segments, in proportion to their tiles; returns
+   how many there are. A segment of few tiles has a block for each: gpu_project_fixed wants that of BF16 ones. */
+template <class IN>
+static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(gpu_projection<IN>), size_t shared) {
+    enum { FEW = 16 };                                      /* a router of 256 experts */
+    int64_t all = 0, many = 0;
+    for (int i = 0; i < p->count; i++) {
+        int tiles = gpu_tiles(&p->segment[i]);
+        all += tiles;
+        many += tiles > FEW ? tiles : 0;
+    }
+    int64_t left = gpu_blocks(q, kernel, shared, all) - (all - many);
+    int used = 0;
+    for (int i = 0; i < p->count; i++) {
+        gpu_segment *s = &p->segment[i];
+        s->blocks = gpu_tiles(s) > FEW ? (int)(gpu_tiles(s) * left / many) : gpu_tiles(s);
+        if (s->blocks < 1) s->blocks = 1;
+        s->first_block = used;
+        used += s->blocks;
+    }
+    return used;
+}
+
+/* Bytes of the activation fragments of the segment that needs most. */
+template <class IN> static size_t activation_fragments_bytes(const gpu_projection<IN> *p, int rows) {
+    size_t most = 0;
+    for (int i = 0; i < p->count; i++) {
+        size_t bytes = activation_fragments_size(p->segment[i].w.format, rows, p->segment[i].w.k_blocks);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+template <class IN> using gpu_project_kernel = void (*)(gpu_projection<IN>);
+
+/* The kernel for SHAPE and T rows; NULL: there is none. */
+template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows(int T) {
+    constexpr int cols = IN::normed ? SHAPE::HIDDEN : SHAPE::OUT, most = most_projects_fixed<SHAPE>(IN::normed);
+    static_assert(most * cols / 32 * (128 + sizeof(float)) + sizeof(warp_partials) + 16 <= GPU_SHARED, "of BF16, which needs most");
+    static const gpu_project_kernel<IN> kernels[STEP_ROWS] = {
+        gpu_project_fixed<IN, SHAPE, 1>, gpu_project_fixed<IN, SHAPE, (most < 2 ? most : 2)>,
+        gpu_project_fixed<IN, SHAPE, (most < 3 ? most : 3)>, gpu_project_fixed<IN, SHAPE, most>};
+    return T <= most ? kernels[T - 1] : NULL;
+}
+
+/* Whether T rows of a segment run through it; whether a block may then have several tiles. */
+template <class IN, class SHAPE> static bool gpu_fixed_takes(const gpu_projection<IN> *p, const gpu_segment *s) {
+    int rows = 0;
+    with_format(s->w.format, [&](auto format) { rows = projects_fixed<decltype(format), SHAPE>(IN::normed); });
+    return p->T <= rows && s->w.cols == p->cols && epilogue_is_plain(&p->end, &s->w, &s->up);
+}
+
+template <class IN> static bool gpu_fixed_takes_several(enum format f) {
+    bool loops = false;
+    with_format(f, [&](auto format) { loops = gpu_fixed_loops<IN, decltype(format)>(); });
+    return loops;
+}
+
+/* The kernel for these columns, if it takes each segment; NULL: there is none. */
+template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_projection_of(const gpu_projection<IN> *p) {
+    if (p->cols != (IN::normed ? SHAPE::HIDDEN : SHAPE::OUT) || !p->in.is_short()) return NULL;
+    for (int i = 0; i < p->count; i++)
+        if (!gpu_fixed_takes<IN, SHAPE>(p, &p->segment[i])) return NULL;
+    return gpu_fixed_of_rows<IN, SHAPE>(p->T);
+}
+
+template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu_projection<IN> *p) {
+    gpu_project_kernel<IN> kernel = gpu_fixed_projection_of<IN, shape_35b_a3b>(p);
+    return kernel ? kernel : gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
+}
+
+/* The slim kernel for one row, if it takes these columns and formats and all blocks, of one tile each, are resident at once; NULL:
+   not. It has `bytes` of dynamic shared memory. */
+static gpu_project_kernel<gpu_norm_rows> gpu_slim_projection(gpu_queue *q, const gpu_projection<gpu_norm_rows> *p, size_t bytes) {
+    const gpu_project_kernel<gpu_norm_rows> kernel = gpu_project_fixed<gpu_norm_rows, shape_35b_a3b, 1, true>;
+    int64_t tiles = 0;
+    if (p->T > 1 || p->cols != shape_35b_a3b::HIDDEN) return NULL;
+    for (int i = 0; i < p->count; i++) {
+        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || p->segment[i].w.cols != p->cols ||
+            !epilogue_is_plain(&p->end, &p->segment[i].w, &p->segment[i].up)) return NULL;
+        tiles += gpu_tiles(&p->segment[i]);
+    }
+    return gpu_blocks(q, kernel, bytes, tiles) == tiles ? kernel : NULL;
+}
+
+/* Whether no block has more tiles than gpu_project_fixed takes. */
+template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
+    bool one = true;
+    for (int i = 0; i < p->count; i++) {
+        const gpu_segment *s = &p->segment[i];
+        one = one && (gpu_fixed_takes_several<IN>(s->w.format) || s->blocks >= gpu_tiles(s));
+    }
+    return one;
+}
+
+/* ---- Projections of a pass of many rows -------------------------------------------------------------------------------- */
+
+typedef void (*gpu_batch_kernel)(gpu_batch_projection);
+
+typedef struct gpu_batch_choice {
+    gpu_batch_kernel kernel;
+    int bytes, block_tiles;      /* of shared memory; that a block has at a time */
+} gpu_batch_choice;
+
+template <int NT> static gpu_batch_choice gpu_batch_choose(int narrow) {
+    const gpu_batch_choice of_narrow = {gpu_batch_narrow<NT>, batch_narrow<NT>::BYTES, 1};
+    const gpu_batch_choice of_wide = {gpu_batch_wide<NT>, batch_sizes<NT>::BYTES, batch_sizes<NT>::BLOCK_TILES};
+    return narrow ? of_narrow : of_wide;
+}
+
+static gpu_batch_choice gpu_batch_choice_of(int T, int narrow) {
+    return T <= 8 ? gpu_batch_choose<2>(narrow) : T <= 16 ? gpu_batch_choose<4>(narrow) : T <= 32 ? gpu_batch_choose<8>(narrow) :
+                                                                                                     gpu_batch_choose<16>(narrow);
+}
+
+/* Deals the blocks that are resident at once to the segments, in proportion to their tiles; one of few has a block for each
+   turn. Returns how many there are. */
+static int gpu_batch_deal(gpu_queue *q, gpu_batch_projection *p, const gpu_batch_choice *c) {
+    enum { FEW = 16 };
+    int64_t turns[PROJECTIONS], all = 0, many = 0;
+    int used = 0;
+    for (int i = 0; i < p->count; i++) {
+        turns[i] = (gpu_batch_tiles(p->segment[i]) - 1) / c->block_tiles + 1;
+        all += turns[i];
+        many += turns[i] > FEW ? turns[i] : 0;
+    }
+    const int64_t left = gpu_blocks(q, c->kernel, (size_t)c->bytes, all) - (all - many);
+    for (int i = 0; i < p->count; i++) {
+        gpu_segment *s = &p->segment[i];
+        s->blocks = turns[i] > FEW ? (int)(turns[i] * left / many) : (int)turns[i];
+        if (s->blocks < 1) s->blocks = 1;
+        s->first_block = used;
+        used += s->blocks;
+    }
+    return used;
+}
+
+static node *gpu_record_product(gpu_queue *q, enum kernel_kind kind, gpu_batch_projection *p) {
+    int tiles = 0;
+    for (int i = 0; i < p->count; i++) tiles += gpu_batch_tiles(p->segment[i]);
+    const gpu_batch_choice c = gpu_batch_choice_of(p->T, tiles < BATCH_WIDE_TILES * q->sms);
+    const int blocks = gpu_batch_deal(q, p, &c);
+    const gpu_matrix *w = &p->segment[0].w;
+    node *n = gpu_record(q, kind, formats[w->format]->name, c.kernel, blocks, 1, (size_t)c.bytes, p);
+    if (!kernels[kind].prefetched) return n;
+    n->first_weights.from = w->data;
+    n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
+    return n;
+}
+
+/* The number of a format's operand order in `order`, where there are *count; it is added if there is space for it. -1: there is none. */
+static int gpu_batch_order_of(const gpu_matrix *w, const batch_rows *rows, int *count, gpu_batch_order *order) {
+    for (int i = 0; i < *count; i++)
+        if (gpu_operand_order(order[i].format) == gpu_operand_order(w->format)) return i;
+    if (*count == BATCH_ORDERS) return -1;
+    order[*count].format = w->format;
+    order[*count].k_blocks = w->k_blocks;
+    order[*count].to = rows[*count];
+    return (*count)++;
+}
+
+/* Records a projection of the rows in q->batch: their preparation, then the products of all segments whose operand orders there is
+   scratch for, and so on. To the schedule these are pieces of one kernel. */
+template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p) {
+    const int from = q->count;
+    for (int i = 0, extra = p->extra; i < p->count; extra = 0) {
+        gpu_batch_projection part;
+        gpu_batch_order order[BATCH_ORDERS];
+        int orders = 0;
+        memset(&part, 0, sizeof part);
+        part.T = p->T;
+        part.end = p->end;
+        part.late = p->late;
+        part.h_row = p->h_row;
+        memcpy(part.rows, q->batch->rows, sizeof part.rows);
+        for (; i < p->count; i++) {
+            const int of = gpu_batch_order_of(&p->segment[i].w, part.rows, &orders, order);
+            if (of < 0) break;
+            part.order[part.count] = of;
+            part.segment[part.count++] = p->segment[i];
+        }
+        gpu_record_preparation(q, kind, p->in, p->T, p->eps, orders, order, extra, p->late);
+        gpu_record_product(q, kind, &part);
+    }
+    for (int i = from; i < q->count; i++) {
+        q->nodes[i].piece = i - from;
+        q->nodes[i].pieces = q->count - from;
+    }
+}
+
+/* ---- Recording a projection -------------------------------------------------------------------------------------------- */
+
+/* Deals the blocks to the segments and records the kernel. More rows than STEP_ROWS are cuda/batch_tile.cu's, and those that a block
+   does not have the shared memory for: no weight is to be read twice. */
+template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p) {
+    if (p->T > STEP_ROWS) {
+        gpu_record_batch(q, kind, p);
+        return;
+    }
+    gpu_project_kernel<IN> kernel = gpu_fixed_projection(p);
+    size_t bytes = activation_fragments_bytes(p, p->T);
+    if constexpr (std::is_same<IN, gpu_norm_rows>::value) {
+        const gpu_project_kernel<IN> slim = gpu_slim_projection(q, p, bytes);
+        if (slim) kernel = slim;
+    }
+    p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes) : 0;
+    const int fixed = kernel && gpu_one_tile_each(p);
+    if (!fixed) {
+        kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, STEP_ROWS>;
+        bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : STEP_ROWS);
+        if (bytes + sizeof(warp_partials) > GPU_SHARED) {
+            gpu_record_batch(q, kind, p);
+            return;
+        }
+        p->blocks = gpu_deal_blocks(q, p, kernel, bytes);
+    }
+    const gpu_matrix *w = &p->segment[0].w;
+    node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
+    n->can_poll = fixed;
+    if (!kernels[kind].prefetched) return;
+    n->first_weights.from = w->data;
+    n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
+}
+
+/* A projection without segments yet. */
+template <class IN> static gpu_projection<IN> gpu_projection_of(int T, int cols) {
+    gpu_projection<IN> p;
+    memset(&p, 0, sizeof p);
+    p.T = T;
+    p.cols = p.in.cols = cols;
+    return p;
+}
+
+template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const matrix *w, float *y) {
+    p->segment[p->count].w = gpu_matrix_of(w);
+    p->segment[p->count++].y = y;
+}
+
+/* A projection of rms(x) norm, without segments yet. */
+static gpu_projection<gpu_norm_rows> gpu_norm_projection(const float *x, const float *norm, int cols, int T, float eps) {
+    gpu_projection<gpu_norm_rows> p = gpu_projection_of<gpu_norm_rows>(T, cols);
+    p.eps = eps;
+    p.in.x = x;
+    p.in.norm = norm;
+    return p;
+}
+
+/* y = W x */
+static void gpu_linear(gpu_queue *q, enum kernel_kind kind, const matrix *w, const float *x, float *y, int T) {
+    gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(T, w->cols);
+    p.in.x = x;
+    gpu_add_segment(&p, w, y);
+    gpu_record_projection(q, kind, &p);
+}
+
+/* The last product of a sublayer, W x. */
+static void gpu_output_linear(const gpu_rows *rows, enum kernel_kind kind, const matrix *w, const float *x) {
+    gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(rows->T, w->cols);
+    p.end = epilogue_of_output(rows);
+    p.in.x = x;
+    gpu_add_segment(&p, w, rows->to);
+    gpu_record_projection(rows->q, kind, &p);
+}
+
+/* ---- Products of a prompt ---------------------------------------------------------------------------------------------- */
+
+/* Deals weight tiles of this width to the products; returns how many there are. */
+template <int WIDTH> static int gemm_deal_tiles(gpu_gemm *p) {
+    int tiles = 0;
+    for (int i = 0; i < p->count; i++) {
+        gemm_product *o = &p->product[i];
+        const int rows = gemm_tile_rows<WIDTH>(o->out);
+        o->first_tile = tiles;
+        o->end_tile = tiles += (o->w.rows + rows - 1) / rows;
+    }
+    return tiles;
+}
+
+/* Token rows of a tile of products of which none is grouped: narrow tiles for few rows, and where wide ones would leave SMs idle. */
+static int gemm_width(gpu_gemm *p, int sms) {
+    const int tokens = (p->T + 127) / 128;
+    return p->T <= 32 || gemm_deal_tiles<128>(p) * tokens < sms ? 32 : p->T <= 64 ? 64 : 128;
+}
+
+/* The format that chooses the kernel: the first that is not BF16. */
+static enum format gemm_format(const gpu_gemm *p) {
+    for (int i = 0; i < p->count; i++)
+        if (p->product[i].w.format != FORMAT_BF16) return p->product[i].w.format;
+    return FORMAT_BF16;
+}
+
+/* The kernel for products of this format; NULL: there is none, which launching it reports. */
+template <int WIDTH> static const void *gemm_kernel_of(enum format format) {
+    const void *kernel = NULL;
+    with_format(format, [&](auto of) {
+        if constexpr (decltype(of)::gemm) kernel = (const void *)gemm_kernel<decltype(of), WIDTH>;
+    });
+    return kernel;
+}
+
+template <int WIDTH> static void gemm_launch_as(gpu_gemm *p, int token_tiles, cudaStream_t stream) {
+    const void *kernel = gemm_kernel_of<WIDTH>(gemm_format(p));
+    void *arguments[1] = {p};
+    const int row_tiles = gemm_deal_tiles<WIDTH>(p);
+    size_t scales = 0;
+    for (int i = 0; i < p->count; i++)
+        if (p->product[i].w.scale) scales = max_size(scales, (size_t)p->product[i].w.scale_cols + 1);
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
+    (void)cudaLaunchKernel(kernel, dim3((unsigned)(row_tiles * token_tiles)), dim3(gemm_form<WIDTH>::THREADS), arguments,
+                           gemm_stages<WIDTH>::size() + gemm_form<WIDTH>::WARPS * 2 * scales * sizeof(float), stream);
+}
+
+/* Takes the products that one kernel computes out of *p. */
+static gpu_gemm gemm_take(gpu_gemm *p) {
+    const enum format format = gemm_format(p);
+    const int count = p->count;
+    gpu_gemm taken = *p;
+    taken.count = p->count = 0;
+    for (int i = 0; i < count; i++) {
+        const gemm_product o = p->product[i];
+        gpu_gemm *to = o.w.format == format || o.w.format == FORMAT_BF16 ? &taken : p;
+        to->product[to->count++] = o;
+    }
+    return taken;
+}
+
+/* Launches the products, all of one kernel, with tiles of 128, 64 or 32 tokens. Grouped: at most `token_tiles` tiles. A failure is
+   cudaGetLastError's. */
+static void gemm_launch(gpu_gemm *p, int width, int token_tiles, cudaStream_t stream) {
+    if (width == 128) gemm_launch_as<128>(p, token_tiles, stream);
+    else if (width == 64) gemm_launch_as<64>(p, token_tiles, stream);
+    else gemm_launch_as<32>(p, token_tiles, stream);
+}

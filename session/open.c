@@ -1,0 +1,175 @@
+/* session/open.c: opening sessions and runners, closing and cloning them. It stands after generate/, as it knows all that a session
+   consists of: its slot, the timeline's tokens, and what decoding keeps. */
+
+enum { CHUNK_LEAST = 512 };      /* token rows */
+
+/* Lays out what the host alone works on; returns its floats. */
+static size_t layout_session(float *base, mote_session *s) {
+    layout l = layout_from(base);
+    s->tokens = (int32_t *)(void *)layout_alloc(&l, (size_t)s->o.context);
+    s->decoder = decoder_layout(&l, s->m->c.vocab, s->at.verifies ? s->o.context : 0);
+    return l.used;
+}
+
+/* Frees a session, however far it was opened. */
+static void session_free(mote_session *s) {
+    const mote_model *m = s->m;
+    slot_close(&s->at);
+    mote_checkpoint_free(s->before_answer);
+    free(s->memory);
+    free(s);
+    mote_close((mote_model *)m);
+}
+
+/* A session of the model with these options, without memory: only its layout can be counted. A runner of its own, without memory
+   too, unless o tells one; to_share: for other sessions, too. NULL: there is no memory. */
+static mote_session *session_shell(const mote_model *m, const mote_session_options *o, int to_share, mote_error *err) {
+    mote_session *s = (mote_session *)calloc(1, sizeof *s);
+    if (!s) {
+        fail_memory(err);
+        return NULL;
+    }
+    s->m = model_hold(m);
+    s->owner = getpid();
+    s->o = *o;
+    const run_options how = run_options_of(m, o);
+    mote_runner *r = o->runner ? runner_hold(o->runner) : runner_shell(m, &how, !to_share);
+    int code = r ? slot_begin(&s->at, r, o->context, session_has_mtp(m, o), err) : fail_memory(err);
+    s->at.verifies = o->mtp != MOTE_MTP_OFF;
+    if (r) runner_drop(r);                                  /* the slot holds it */
+    if (!code) return s;
+    session_free(s);
+    return NULL;
+}
+
+/* The memory of a shell with these options. */
+static memory_parts session_parts(mote_session *s, const mote_session_options *o) {
+    mote_runner *r = s->at.runner;
+    s->o = *o;
+    s->at.context = o->context;
+    if (!o->runner) r->o = run_options_of(s->m, o);
+    memory_parts parts = layout_slot(NULL, NULL, &s->at);
+    if (!o->runner) parts.scratch += layout_runner(r, NULL);
+    if (r->on->shares_memory) parts.scratch += layout_session(NULL, s);
+    return parts;
+}
+
+static size_t parts_bytes(const memory_parts *p) {
+    return (p->kv + p->state + p->scratch) * sizeof(float);
+}
+
+/* Makes a chunk that nobody asked for smaller until the shell fits into `left` bytes: half as long each time, down to CHUNK_LEAST
+   rows. Returns what the session then needs. */
+static memory_parts fit_chunk(mote_session *s, const mote_session_options *given, uint64_t left) {
+    const executor *on = s->at.runner->on;
+    mote_session_options o = s->o;
+    memory_parts parts = session_parts(s, &o);
+    while (on->chunk_alignment > 1 && !o.runner && !given->chunk && left && parts_bytes(&parts) > left && o.chunk > CHUNK_LEAST) {
+        o.chunk = whole_chunk(on, o.chunk / 2, o.context);
+        parts = session_parts(s, &o);
+    }
+    return parts;
+}
+
+/* The longest context with which the shell fits into `left` bytes, at most the model's or its runner's; 0: none. */
+static int context_that_fits(mote_session *s, uint64_t left) {
+    const mote_session_options before = s->o;
+    mote_session_options o = before;
+    int fits = 0, over = (o.runner ? o.runner->o.context : s->m->c.context_max) + 1;
+    while (over - fits > 1) {
+        o.context = fits + (over - fits) / 2;
+        if (!o.runner) o.chunk = whole_chunk(s->at.runner->on, before.chunk, o.context);
+        memory_parts parts = session_parts(s, &o);
+        if (parts_bytes(&parts) <= left) fits = o.context;
+        else over = o.context;
+    }
+    (void)session_parts(s, &before);
+    return fits;
+}
+
+static int session_no_memory(mote_session *s, const memory_parts *parts, uint64_t available, mote_error *err) {
+    return fail(err, MOTE_ENOMEM, "a session of %d tokens needs %.2f GB, %.2f GB are free%s%s: a context of %d tokens would fit",
+                s->o.context, (double)parts_bytes(parts) * 1e-9, (double)available * 1e-9, s->m->gpu < 0 ? "" : " on ",
+                s->m->gpu < 0 ? "" : s->m->device, context_that_fits(s, available));
+}
+
+/* Gets a shell its memory. */
+static int session_start(mote_session *s, const mote_session_options *given, mote_error *err) {
+    const uint64_t available = device_available(s->m);
+    const memory_parts parts = fit_chunk(s, given, available);
+    if (available && parts_bytes(&parts) > available) return session_no_memory(s, &parts, available, err);
+    int code = s->o.runner ? MOTE_OK : runner_start(s->at.runner, err);
+    if (!code) code = slot_open(&s->at, err);
+    if (code) return code;
+    s->memory = (float *)calloc(1, layout_session(NULL, s) * sizeof(float) + CACHE_LINE);
+    if (!s->memory) return fail_memory(err);
+    layout_session(layout_base(s->memory), s);
+    return MOTE_OK;
+}
+
+static int session_open(const mote_model *m, const mote_session_options *given, mote_session **session, mote_error *err) {
+    mote_session_options o;
+    int code = session_options(m, given, &o, err);
+    mote_session *s = code ? NULL : session_shell(m, &o, 0, err);
+    if (!s) return code ? code : MOTE_ENOMEM;
+    code = session_start(s, given, err);
+    if (!code) speculation_start(s);
+    if (code) session_free(s);
+    else *session = s;
+    return code;
+}
+
+int mote_session_open(const mote_model *model, const mote_session_options *options, mote_session **session, mote_error *error) {
+    mote_session_options given;
+    if (!model || !session)
+        return fail(error, MOTE_EINVAL, "mote_session_open: needs a model and a place for the session");
+    if (!model_has_weights(model)) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
+    int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
+    return code ? code : session_open(model, &given, session, error);
+}
+
+/* The chunk is what fits beside one session of the longest context. */
+int mote_runner_open(const mote_model *model, const mote_session_options *options, mote_runner **runner, mote_error *error) {
+    mote_session_options given, o;
+    if (!model || !runner) return fail(error, MOTE_EINVAL, "mote_runner_open: needs a model and a place for the runner");
+    if (!model_has_weights(model)) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
+    int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
+    if (!code && given.runner) code = fail(error, MOTE_EINVAL, "mote_runner_open: a runner for a runner");
+    if (!code) code = session_options(model, &given, &o, error);
+    mote_session *s = code ? NULL : session_shell(model, &o, 1, error);
+    if (!s) return code ? code : MOTE_ENOMEM;
+    const uint64_t available = device_available(model);
+    const memory_parts parts = fit_chunk(s, &given, available);
+    if (available && parts_bytes(&parts) > available) code = session_no_memory(s, &parts, available, error);
+    if (!code) code = runner_start(s->at.runner, error);
+    if (!code) *runner = runner_hold(s->at.runner);
+    session_free(s);
+    return code;
+}
+
+void mote_runner_close(mote_runner *runner) {
+    if (runner) runner_drop(runner);
+}
+
+void mote_session_close(mote_session *session) {
+    if (!session) return;
+    if (session->owner == getpid() && session_runs(session, (uintptr_t)__builtin_frame_address(0))) {
+        notice(&session->o.callbacks, "mote_session_close: ignored: a call on the session has not returned");
+        return;
+    }
+    session_free(session);
+}
+
+int mote_clone(const mote_session *session, mote_session **clone, mote_error *error) {
+    mote_session *s = NULL;
+    int code = session_enter(session, clone != NULL, "mote_clone: needs a session and a place for the clone", error);
+    if (!code) code = mote_session_open(session->m, &session->o, &s, error);
+    if (!code) code = session_copy(s, (mote_session *)session, error);
+    if (!code && session->before_answer) {
+        s->before_answer = checkpoint_copy(s, session->before_answer, s->o.context);
+        if (!s->before_answer) code = fail_memory(error);
+    }
+    if (code) mote_session_close(s);
+    else *clone = s;
+    return code;
+}
