@@ -108,6 +108,7 @@ enum {
 /* ---- 2. The stages on the CPU --------------------------------------------------------------------------------------- */
 
 #include "layers/shape.c"
+#include "layers/rows.c"
 #include "layers/deltanet/weights.c"
 #include "layers/attention/weights.c"
 #include "layers/moe/weights.c"

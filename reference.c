@@ -62,6 +62,7 @@
 /* ---- 3. What a layer is: kinds, numbers, tensors --------------------------------------------------------------------------- */
 
 #include "layers/shape.c"
+#include "layers/rows.c"
 #include "layers/deltanet/weights.c"
 #include "layers/attention/weights.c"
 #include "layers/moe/weights.c"

@@ -1,4 +1,4 @@
-/* cpu/math.c: norms, activations and rotary angles, of plain arrays; random numbers. */
+/* cpu/math.c: norms, activations and rotation, of plain arrays; random numbers. */
 
 static inline float sigmoid(float x) {
     return 1.0f / (1.0f + expf(-x));
@@ -24,18 +24,6 @@ static void rms_norm(float *out, const float *x, const float *w, int T, int n, f
         const float *row = x + (size_t)t * (size_t)n;
         float *to = out + (size_t)t * (size_t)n, factor = rms_factor(row, n, eps);
         for (int i = 0; i < n; i++) to[i] = row[i] * factor * w[i];
-    }
-}
-
-/* angles[t] = cos of each of dim / 2 frequencies, then sin of each, at position first + t, times `scale`. */
-static void rotary_angles(float *angles, int first, int T, int dim, const float *frequencies, float scale) {
-    int half = dim / 2;
-    for (int i = 0; i < half; i++) {
-        for (int t = 0; t < T; t++) {
-            float angle = (float)(first + t) * frequencies[i];
-            angles[(size_t)t * (size_t)dim + (size_t)i] = cosf(angle) * scale;
-            angles[(size_t)t * (size_t)dim + (size_t)(half + i)] = sinf(angle) * scale;
-        }
     }
 }
 

@@ -15,7 +15,8 @@
    and adds it (layers/kinds.cu), or where a rank's part of a sum lies. Other products are stored. */
 enum output { OUTPUT_STORE, OUTPUT_ADD };
 
-/* SiLU(gate) up; with a limit gate is at most that, and up between minus that and that; with an alpha gate sigmoid(alpha gate) (up + 1). 0: neither. */
+/* SiLU(gate) up; with a limit gate is at most that, and up between minus that and that; with an alpha gate sigmoid(alpha gate) (up + 1).
+   0: neither. */
 typedef struct activation { float limit, alpha; } activation;
 
 /* Of a launch's products, in its kernel's parameters. */

@@ -30,9 +30,13 @@ enum {
     GPU_PREFETCH_SHARE = 5                                  /* 1/5 of the L2 is for prefetched weights */
 };
 
-/* The parameters that change from step to step, in device memory. */
+/* The parameters that change from step to step, in device memory: there the device finds what a token_row says. Rows of a step are those of
+   text: row t has index + t, and on all axes the position index + t - lag. A step's last kernels write the next one's index and
+   tokens, and leave the lag, which only rows of an image change: those are a prompt's, whose table is in device memory as the host
+   has it (prefill_rows). Whose a row is says a table beside the steps (gpu_pass_table.sequence_of). */
 typedef struct step_parameters {
-    int32_t position;            /* of the first token row: tokens before it */
+    int32_t index;               /* of the first token row: rows of its session before it */
+    int32_t lag;                 /* of positions behind indexes; read with the index */
     int32_t accepted;            /* rows of the last block, those that were accepted: the last one's final row is the timeline's */
     int32_t replay;              /* of these, the first ones of the DeltaNet log, those that are not in S yet */
     int32_t ids[MOTE_ROWS_MAX];  /* tokens of the rows: after the first, drafts to verify */
@@ -125,7 +129,7 @@ typedef struct gpu_rows {
     int in_turn;                 /* the sequences are blocks of one slot, each of which continues the one before it */
     int splits;                  /* of a sequence's keys that there are blocks for; 0: all */
     slot_view slot;
-    int offset;                  /* position of row 0 minus step->position */
+    int offset;                  /* index of row 0 minus step->index */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     float *x;                    /* [T][hidden] the residual */
     const float *norm;           /* [hidden] what a sublayer normalises x with */

@@ -9,7 +9,8 @@
 typedef struct prefill_rows {
     cudaStream_t stream;
     int sms;
-    int T, position;             /* rows; position of the first */
+    const token_row *table;      /* [T], in GPU memory */
+    int T, index;                /* rows; index of the first */
     int layer;                   /* number of the layer, the MTP layer's after the others' */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     unsigned stages;             /* bit set of those to run; ALL_STAGES but to time some alone */
@@ -29,7 +30,7 @@ typedef struct prefill_scratch {
     int rows;                    /* of a prefill chunk; 0: its prompts are decoded */
     float *x, *y;                /* [rows][hidden] */
     float *u_scale;              /* [rows] */
-    int32_t *ids;                /* [rows] */
+    token_row *table;            /* [rows] of the prefill chunk, and before them table[-1], as in a block */
     char *scratch;
     uint16_t *u;                 /* F16 [rows][hidden], the end of the scratch */
     size_t scratch_bytes;
@@ -164,14 +165,19 @@ static void prefill_rms_norm(const prefill_rows *r, const float *x, const float 
     prefill_norm_rows<<<T, GPU_THREADS, (size_t)cols * sizeof(float), r->stream>>>(p);
 }
 
-/* x[t] = row ids[t] of the embedding table. Grid: (ceil(cols / 256), T). */
-static __global__ void __launch_bounds__(GPU_THREADS) prefill_embed_rows(const __grid_constant__ gpu_matrix table,
-                                                                         const int32_t *ids, float *x) {
-    const int col = blockIdx.x * GPU_THREADS + threadIdx.x;
-    if (col < table.cols) x[(size_t)blockIdx.y * table.cols + col] = gpu_weight(&table, ids[blockIdx.y], col);
+/* An element of a row's embedding: its token's, or its own. */
+__device__ __forceinline__ float prefill_embedding(const gpu_matrix *embed_tokens, const token_row *r, int col) {
+    return r->embedding ? r->embedding[col] : gpu_weight(embed_tokens, r->id, col);
 }
 
-static void prefill_embed(const prefill_rows *r, const matrix *table, const int32_t *ids) {
-    const dim3 grid((unsigned)((table->cols + GPU_THREADS - 1) / GPU_THREADS), (unsigned)r->T);
-    prefill_embed_rows<<<grid, GPU_THREADS, 0, r->stream>>>(gpu_matrix_of(table), ids, r->x);
+/* x[t] = the embedding of row t. Grid: (ceil(cols / 256), T). */
+static __global__ void __launch_bounds__(GPU_THREADS) prefill_embed_rows(const __grid_constant__ gpu_matrix embed_tokens,
+                                                                         const token_row *rows, float *x) {
+    const int col = blockIdx.x * GPU_THREADS + threadIdx.x, cols = embed_tokens.cols;
+    if (col < cols) x[(size_t)blockIdx.y * cols + col] = prefill_embedding(&embed_tokens, &rows[blockIdx.y], col);
+}
+
+static void prefill_embed(const prefill_rows *r, const matrix *embed_tokens) {
+    const dim3 grid((unsigned)((embed_tokens->cols + GPU_THREADS - 1) / GPU_THREADS), (unsigned)r->T);
+    prefill_embed_rows<<<grid, GPU_THREADS, 0, r->stream>>>(gpu_matrix_of(embed_tokens), r->table, r->x);
 }

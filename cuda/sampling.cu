@@ -3,7 +3,7 @@
 
    The computation is sample() of generate/sampling.c: of the top_k largest logits, best first, the candidates up to a share
    top_p of their weights, and none lighter than min_p times the best; of these one, by a uniform number that depends on
-   seed and position only.
+   seed and index only.
 
    Keys. A logit and its id make a 64-bit key: the high half is the logit's bits, rearranged so that unsigned order is the
    order of floats, the low half the complement of the id. Of equal logits the lowest id has the greatest key, and no two
@@ -54,7 +54,7 @@ typedef struct gpu_sampling {
     uint64_t *topk;              /* device scratch: [T][GPU_TOPK_BLOCKS][GPU_TOP_K] */
     step_parameters *step;       /* device: of the step that was computed; overwritten for the next one */
     volatile gpu_mailbox *mailbox;                           /* pinned host memory, of each sequence; NULL: drafts, not posted */
-    int32_t position, accepted, replay;                     /* sample_token with a mailbox: step_parameters of the step that runs
+    struct { int32_t index, lag, accepted, replay; } next;  /* sample_token with a mailbox: step_parameters of the step that runs
                                                                the token; those of several sequences have them already */
     int draft;                   /* sample_token: index of the token in step->ids; 0 with a mailbox */
     int drafts;                  /* that are made, of which this is one; it is told to the host with its probability, in */
@@ -163,9 +163,9 @@ __global__ void __launch_bounds__(GPU_THREADS) topk_partial(const __grid_constan
 }
 
 /* sample(), given the k candidates, best first: thread i weighs candidate i, thread 0 adds the weights in order and draws.
-   position: of the token. Whole block; thread 0 gets the token. */
+   index: of the token. Whole block; thread 0 gets the token. */
 __device__ __forceinline__ int32_t sample_from_top(const sampling_parameters *parameters, const uint64_t *top, double *weight,
-                                                   uint64_t position) {
+                                                   uint64_t index) {
     int taken = 0, most = parameters->k;
     float best = gpu_key_logit(top[0]);
     if (threadIdx.x < most)
@@ -178,7 +178,7 @@ __device__ __forceinline__ int32_t sample_from_top(const sampling_parameters *pa
         limit = parameters->top_p * total;
     }
     while (taken < most && sum < limit && !(taken && weight[taken] < parameters->min_p)) sum += weight[taken++];
-    double draw = uniform(parameters->seed, position) * sum;
+    double draw = uniform(parameters->seed, index) * sum;
     for (int i = 0; i < taken; i++) {
         mass += weight[i];
         if (draw < mass) return (int32_t)~(uint32_t)top[i];
@@ -188,7 +188,7 @@ __device__ __forceinline__ int32_t sample_from_top(const sampling_parameters *pa
 
 /* The token of a row, from the keys that topk_partial found; -1: a logit is NaN. Whole block; thread 0 gets the token. At most
    k threads reach the bound, with at most k keys each: that is the size of `keys`. */
-__device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, const sampling_parameters *parameters, int row, uint64_t position) {
+__device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, const sampling_parameters *parameters, int row, uint64_t index) {
     __shared__ uint64_t keys[GPU_TOP_K * GPU_TOP_K], top[GPU_TOP_K];
     __shared__ double weight[GPU_TOP_K];
     __shared__ int count;
@@ -209,7 +209,7 @@ __device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, const sampli
     __syncthreads();
     gpu_order(keys, count, k, top);
     __syncthreads();
-    return isfinite(gpu_key_logit(top[0])) ? sample_from_top(parameters, top, weight, position) : (int32_t)~(uint32_t)top[0];
+    return isfinite(gpu_key_logit(top[0])) ? sample_from_top(parameters, top, weight, index) : (int32_t)~(uint32_t)top[0];
 }
 
 /* Posts `count` ids of sequence z to the host. Memory order: the ids, a system-wide fence, then `posted` in one 64-bit store. So a host
@@ -250,18 +250,23 @@ __global__ void __launch_bounds__(GPU_THREADS) sample_token(const __grid_constan
     const sampling_parameters *parameters = p.parameters + z * p.parameters_step;
     step_parameters *step = p.step + z;
     pdl_wait();
-    int32_t id = gpu_token(p, parameters, z, (uint64_t)(p.sequences ? step->position : p.position));
+    int32_t id = gpu_token(p, parameters, z, (uint64_t)(p.sequences ? step->index : p.next.index));
     const float sure = p.told ? gpu_sureness(p, z) : 0;
     if (threadIdx.x) return;
     if (parameters->simulated.on) id = simulated_token(step, p.draft, p.n);
     step->ids[p.draft] = id < 0 ? 0 : id;
     if (p.told) mailbox_tell(p, z, step->ids[p.draft], sure);
     if (!p.mailbox) return;
-    if (!p.sequences) step->position = p.position, step->replay = p.replay, step->accepted = p.accepted;
+    if (!p.sequences) {
+        step->index = p.next.index;
+        step->lag = p.next.lag;
+        step->accepted = p.next.accepted;
+        step->replay = p.next.replay;
+    }
     mailbox_post(p, z, &id, 1);
 }
 
-/* Verifies drafts. A block a sequence. Row t's logits determine the token at position + t + 1, chosen as ever for that position.
+/* Verifies drafts. A block a sequence. Row t's logits determine the token of index + t + 1, chosen as ever for that index.
    While that token is the draft in row t + 1, row t + 1 was computed for the right text and is accepted. The first token
    that differs (or that follows the last row) ends the loop: it begins the next step, which replays the accepted rows. */
 __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant__ gpu_sampling p) {
@@ -270,9 +275,9 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant_
     const sampling_parameters *parameters = p.parameters + blockIdx.x * p.parameters_step;
     step_parameters *step = p.step + blockIdx.x;
     pdl_wait();
-    const int position = step->position, T = p.sequences ? step->rows : p.turns ? gpu_rows_of_turns(step, p.turns) : p.T;
+    const int index = step->index, T = p.sequences ? step->rows : p.turns ? gpu_rows_of_turns(step, p.turns) : p.T;
     for (int t = 0; t < T; t++) {
-        int32_t id = gpu_token(p, parameters, step->first + t, (uint64_t)(position + t + 1));
+        int32_t id = gpu_token(p, parameters, step->first + t, (uint64_t)(index + t + 1));
         if (threadIdx.x == 0) {
             go_on = t + 1 < T && id == step->ids[t + 1];
             if (parameters->simulated.on) {
@@ -286,7 +291,7 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant_
         if (!go_on) break;
     }
     if (threadIdx.x) return;
-    step->position = position + kept;
+    step->index = index + kept;
     step->replay = step->accepted = kept;
     step->ids[0] = ids[kept - 1] < 0 ? 0 : ids[kept - 1];
     if (p.sequences) step->first = blockIdx.x, step->rows = 1;         /* of the drafts' rows, one for each sequence */

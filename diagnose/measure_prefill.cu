@@ -80,6 +80,7 @@ static void measure_prefill_times(mote_session *s, const mote_measurement *m, co
                                   double *of) {
     gpu_queue *q = &s->at.runner->gpu->q;
     cudaEvent_t begin = NULL, end = NULL;
+    const block b = timeline_block(s, s->tokens + m->depth, m->rows);
     prefill_rows r = prefill_rows_of(&s->at, m->rows, s->count);
     if (partition->context) {
         r.stream = partition->stream;
@@ -87,11 +88,10 @@ static void measure_prefill_times(mote_session *s, const mote_measurement *m, co
     }
     gpu_check(q, cudaEventCreate(&begin), "timing");
     gpu_check(q, cudaEventCreate(&end), "timing");
-    gpu_check(q, cudaMemcpyAsync(s->at.runner->gpu->prefill.ids, s->tokens + m->depth, (size_t)m->rows * sizeof(int32_t),
-                                 cudaMemcpyHostToDevice, r.stream), "copying tokens");
+    prefill_send(s->at.runner->gpu, &b, r.stream);
     for (int i = -1; i < m->steps && q->status == cudaSuccess; i++) {
         float ms = 0;
-        if (stages == ALL_STAGES || i < 0) prefill_embed(&r, &s->m->embed_tokens, s->at.runner->gpu->prefill.ids);
+        if (stages == ALL_STAGES || i < 0) prefill_embed(&r, &s->m->embed_tokens);
         gpu_check(q, cudaEventRecord(begin, r.stream), "timing");
         measure_layers(s, &r, i < 0 ? (unsigned)ALL_STAGES : stages);
         gpu_check(q, cudaEventRecord(end, r.stream), "timing");

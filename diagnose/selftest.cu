@@ -118,7 +118,7 @@ static gpu_queue *try_begin(selftest *t, unsigned stages, int position, int repl
 static void try_end(selftest *t) {
     gpu_submit(&t->g->q);
     t->g->q.stages = ALL_STAGES;
-    t->gpu->count = t->gpu->accepted = 0;
+    t->gpu->count = t->gpu->accepted = t->gpu->lag = 0;
     if (!t->code) t->code = gpu_finish(&t->gpu->at, t->err);
 }
 
@@ -208,26 +208,29 @@ static void try_kv_rows(selftest *t, int T, int position) {
     try_row(t, type == DTYPE_FP8 ? 0x1p-3 : 0x1p-7, "KV %s rows T=%d position=%d", kv_names[type], T, position);
 }
 
-/* rope_attend of random queries and new keys and values, after `position` others. */
+/* rope_attend of random queries and new keys and values, after `position` others; after many, of text after an image. */
 static void try_attention(selftest *t, int T, int position) {
     mote_session *c = t->cpu;
     attention_job *job = &c->at.runner->s.jobs.attention;
     const attention_weights *w = &c->m->layers[t->attention].mixer.w.attention;
     const attention_shape *s = &w->shape;
     const attention_gpu *g = &t->g->layers.attention;
+    const int lag = position > 1000 ? 137 : 0;
     size_t n = (size_t)(T * s->heads * s->head_dim), kv = (size_t)(T * s->kv_heads * s->head_dim);
     job->shape = s;
     job->w = w;
     job->T = T;
-    job->position = position;
+    job->index = position;
     job->kv_only = 0;
     job->k = c->at.state[t->attention].attention.k;
     job->v = c->at.state[t->attention].attention.v;
     try_both(t, job->qg, g->qg, (size_t)(T * s->heads * attention_q_size(s)));
     try_both(t, job->k_new, g->k_new, kv);
     try_both(t, job->v_new, g->v_new, kv);
+    t->gpu->lag = lag;
     try_layer(t, 1u << STAGE_ATTEND, t->attention, position, 0, T);
-    rotary_angles(job->angles, position, T, s->rotary_dim, job->w->frequencies, s->rope_scale);
+    text_rows(c->at.runner->s.table, NULL, T, position, lag);
+    attention_angles(job->w, c->at.runner->s.table, T, job->angles);
     parallel(c->at.runner->threads, T, attention_prepare, job);        /* stage_rope_attend, in two parts */
     try_kv_rows(t, T, position);
     attention_heads(c->at.runner->threads, job);
@@ -284,7 +287,9 @@ static void try_embed(selftest *t, int T) {
     float *x = t->cpu->at.runner->s.x;
     int32_t ids[STEP_ROWS];
     try_tokens(t, (uint64_t)T, ids, T);
-    embed(&m->embed_tokens, ids, T, x);
+    token_row *rows = t->cpu->at.runner->s.table;
+    text_rows(rows, ids, T, 0, 0);
+    embed(&m->embed_tokens, rows, T, x);
     const gpu_form form = gpu_form_of(&t->gpu->at, T);
     gpu_record_step(&form, try_begin(t, 1u << STAGE_EMBED, 0, 0, ids, T), GPU_NO_LOGITS);
     try_end(t);

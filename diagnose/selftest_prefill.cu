@@ -21,6 +21,18 @@ static void try_poison(selftest *t) {
     gpu_check(q, cudaMemsetAsync(t->g->prefill.scratch, 0xff, t->g->prefill.scratch_bytes, q->stream), "poisoning");
 }
 
+/* The table of rows after `position` others: text, and from row 20 on a picture of four rows and five columns. */
+static const token_row *try_prefill_table_of(selftest *t, int position) {
+    token_row *rows = t->gpu->rows;
+    text_rows(rows - 1, NULL, TRY_PROMPT + 1, position - 1, 0);
+    for (int i = 0; i < 20; i++) {
+        rows[20 + i].position[0] = position + 20;
+        rows[20 + i].position[1] = position + 20 + i / 5;
+        rows[20 + i].position[2] = position + 20 + i % 5;
+    }
+    return rows;
+}
+
 /* On the CPU. */
 static token_rows try_token_rows(const selftest *t) {
     const scratch *w = &t->cpu->at.runner->s;
@@ -34,8 +46,10 @@ static void try_prefill_stages(selftest *t, unsigned stages, int index, int posi
     if (t->code) return;
     t->gpu->count = position;
     prefill_rows r = prefill_rows_of(&t->gpu->at, TRY_PROMPT, t->gpu->count);
+    const block b = {.rows = try_prefill_table_of(t, position), .T = TRY_PROMPT};
     r.layer = index;
     r.stages = stages;
+    prefill_send(t->g, &b, r.stream);
     r.y = y;
     gpu_check(&t->g->q, layer_run_prefill(&r, l, &t->g->layers, &t->gpu->at.state[index]), "prefill");
     t->gpu->count = 0;
@@ -143,11 +157,11 @@ static void try_prefill_attention(selftest *t, int position) {
     job->shape = s;
     job->w = w;
     job->T = TRY_PROMPT;
-    job->position = position;
+    job->index = position;
     job->kv_only = 0;
     job->k = c->at.state[t->attention].attention.k;
     job->v = c->at.state[t->attention].attention.v;
-    rotary_angles(job->angles, position, TRY_PROMPT, s->rotary_dim, job->w->frequencies, s->rope_scale);
+    attention_angles(w, try_prefill_table_of(t, position), TRY_PROMPT, job->angles);
     stage_rope_attend(c->at.runner->threads, job);
     stage_out(c->at.runner->threads, job, c->at.runner->s.x);
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */
@@ -253,6 +267,69 @@ static void try_prefill_normed_mlp(selftest *t) {
     free(rows.y);
 }
 
+/* n rows that are given, which a prompt's kernels read; logits: [n][vocab]. */
+static void try_feed(selftest *t, const int32_t *ids, const token_row *rows, int n, float *logits) {
+    const feed_results wanted = {logits, NULL, NULL, NULL};
+    if (!t->code) t->code = timeline_reset(t->gpu, t->err);
+    if (!t->code) t->code = feed_table(t->gpu, ids, rows, (size_t)n, &wanted, t->err);
+}
+
+/* Rows with their tokens' embeddings have the bits of rows with tokens. */
+static void try_embeddings(selftest *t) {
+    const size_t hidden = (size_t)t->gpu->m->c.hidden, n = TRY_PROMPT * (size_t)t->gpu->m->c.vocab, bytes = TRY_PROMPT * hidden * sizeof(float);
+    float *logits = (float *)malloc(2 * n * sizeof *logits), *own = (float *)malloc(bytes), *there = NULL;
+    int32_t ids[TRY_PROMPT];
+    token_row rows[TRY_PROMPT];
+    if (!t->code && (!logits || !own || cudaMalloc((void **)&there, bytes) != cudaSuccess)) t->code = fail_memory(t->err);
+    try_tokens(t, 5, ids, TRY_PROMPT);
+    text_rows(rows, ids, TRY_PROMPT, 0, 0);
+    try_feed(t, ids, rows, TRY_PROMPT, logits);
+    if (!t->code) embed(&t->models[0]->embed_tokens, rows, TRY_PROMPT, own);
+    try_put(t, there, own, bytes);
+    for (int i = 0; i < TRY_PROMPT; i++) {
+        rows[i].embedding = there + (size_t)i * hidden;
+        ids[i] = rows[i].id = 0;
+    }
+    try_feed(t, ids, rows, TRY_PROMPT, logits + n);
+    try_equal(t, logits, logits + n, n * sizeof *logits);
+    try_row(t, 0, "prefill by embeddings");
+    free(logits);
+    free(own);
+    (void)cudaFree(there);
+}
+
+/* Text after a picture, in steps, is what it is as a part of the prompt, but for rounding: without the lag it would be further off. The last
+   TAIL rows. Of a model without a router, which might choose other experts. */
+static void try_picture(selftest *t) {
+    enum { TAIL = 3, T = TRY_PROMPT, FIRST = 10, ROWS = 4, COLUMNS = 5, LAG = ROWS * COLUMNS - COLUMNS };
+    const size_t vocab = (size_t)t->gpu->m->c.vocab, n = TAIL * vocab;
+    float *logits = (float *)malloc(T * vocab * sizeof *logits), *steps = (float *)malloc(2 * n * sizeof *steps);
+    int32_t ids[T];
+    token_row rows[T];
+    double by[2] = {0, 0};
+    if (!t->code && (!logits || !steps)) t->code = fail_memory(t->err);
+    try_tokens(t, 7, ids, T);
+    text_rows(rows, ids, T, 0, 0);
+    text_rows(rows + FIRST + ROWS * COLUMNS, ids + FIRST + ROWS * COLUMNS, T - FIRST - ROWS * COLUMNS, FIRST + ROWS * COLUMNS, LAG);
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+        rows[FIRST + i].position[0] = FIRST;
+        rows[FIRST + i].position[1] = FIRST + i / COLUMNS;
+        rows[FIRST + i].position[2] = FIRST + i % COLUMNS;
+    }
+    for (int way = 0; way < 2; way++) {
+        try_feed(t, ids, rows, T - TAIL, logits);
+        if (way) t->gpu->lag = 0;
+        if (!t->code) t->code = mote_feed_logits(t->gpu, ids + T - TAIL, TAIL, steps + (size_t)way * n, NULL, t->err);
+    }
+    try_feed(t, ids, rows, T, logits);
+    for (int way = 0; way < 2 && !t->code; way++) by[way] = relative_difference(steps + (size_t)way * n, logits + (T - TAIL) * vocab, NULL, n);
+    if (!t->code) t->code = timeline_reset(t->gpu, t->err);
+    if (!t->code) try_worse(t, by[0] / by[1]);
+    try_row(t, 0.25, "steps after a picture");
+    free(logits);
+    free(steps);
+}
+
 /* All stages of prefill, where it runs the model. Both sessions are open, with scratch for TRY_PROMPT rows. */
 static void try_prefill(selftest *t) {
     if (t->code || !t->g->prefill.rows) return;
@@ -266,6 +343,8 @@ static void try_prefill(selftest *t) {
     if (try_has(t, LAYER_MLP)) try_prefill_mlp(t);
     if (try_has(t, LAYER_MLP)) try_prefill_normed_mlp(t);
     for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
+    try_embeddings(t);
+    if (try_has(t, LAYER_DELTANET) && !try_has(t, LAYER_MOE) && t->gpu->o.kv == MOTE_KV_BF16) try_picture(t);
 }
 
 /* All tests of a synthetic model. tokens, prompt: seeds for try_definition and try_whole; prompt 0: not the latter, nor try_format. */

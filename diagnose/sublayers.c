@@ -138,6 +138,13 @@ typedef struct walk_part {
 /* A block's part of the rows. */
 typedef struct walk_rows { const float *x; int T, position, replay; } walk_rows;
 
+/* Their table: text. */
+static const token_row *walk_table(mote_session *s, const walk_rows *r) {
+    text_rows(s->rows - 1, NULL, r->T + 1, r->position - 1, 0);
+    for (int t = 0; t < r->T; t++) s->rows[t].id = 0;
+    return s->rows;
+}
+
 #ifdef __CUDACC__
 static void gpu_values(const mote_session *s, const layer *l, const float **at) {
     const layer_gpus *g = &s->at.runner->gpu->layers;
@@ -168,16 +175,10 @@ static int gpu_normalise(mote_session *s, const deltanet_shape *d, int T, float 
 
 /* The kernels of a step, of one part of it: *at is where the rows are on the GPU. */
 static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, const float **at, mote_error *err) {
-    static const int32_t none[MOTE_ROWS_MAX] = {0};
     const mote_model *m = s->m;
     struct gpu_runner *g = s->at.runner->gpu;
     float *x = i == m->c.layers ? g->mtp_x : g->x;
-    block b;
-    memset(&b, 0, sizeof b);
-    b.ids = none;
-    b.T = r->T;
-    b.position = r->position;
-    b.replay = r->replay;
+    const block b = {.rows = walk_table(s, r), .T = r->T, .replay = r->replay};
     int code = slot_copy(&s->at, x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float), err);
     if (!code) code = gpu_enter(&s->at, err);
     if (code) return code;
@@ -219,7 +220,8 @@ static void cpu_part(mote_session *s, int i, const layer *l, const walk_rows *r,
     memcpy(w->x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float));
     *at = i >= 0 ? w->x : got;
     if (i >= 0) {
-        const token_sequence rows = sequence_of(&s->at, 0, r->T, r->position, r->replay);
+        const token_sequence rows = sequence_of(&s->at, 0, r->T, r->replay);
+        table_put(s->at.runner, 0, 0, walk_table(s, r), r->T);
         run_layer(s->at.runner, l, i, &rows, 1, 0);
         return;
     }
@@ -327,7 +329,10 @@ static int walk_sublayer(const walk *w, int i, int half, double *x, int T) {
     memcpy(p.before, x, n * sizeof *x);
     w->d->told.watch = watch_value;
     w->d->told.user = &to;
-    for (to.t = 0; to.t < T; to.t++) define_sublayer(w->d, half ? &l->ffn : &l->mixer, &w->d->layers[i], x + (size_t)to.t * (size_t)hidden);
+    for (to.t = 0; to.t < T; to.t++) {
+        text_rows(&w->d->row, NULL, 1, to.t, 0);
+        define_sublayer(w->d, half ? &l->ffn : &l->mixer, &w->d->layers[i], x + (size_t)to.t * (size_t)hidden);
+    }
     w->d->told.watch = NULL;
     for (int c = 0; c < w->count && !code; c++) code = walk_blocks(w, c, &p, &r);
     if (!code) w->tell(w->user, &r);
@@ -367,12 +372,19 @@ static int walk_head(const walk *w, double *x, float *rows, double *logits) {
 static int walk_parts(const walk *w, double *x, float *rows, double *logits) {
     const mote_model *m = w->m;
     const size_t hidden = (size_t)m->c.hidden;
+    token_row r;
     int code = MOTE_OK;
-    for (int t = 0; t < w->T; t++) define_embedding(m, w->ids[t], x + (size_t)t * hidden);
+    for (int t = 0; t < w->T; t++) {
+        text_rows(&r, &w->ids[t], 1, t, 0);
+        define_embedding(m, &r, x + (size_t)t * hidden);
+    }
     for (int i = 0; i < m->c.layers && !code; i++) code = walk_layer(w, i, x, w->T);
     if (!code) code = walk_head(w, x, rows, logits);
     if (!m->has_mtp || w->T < 2 || code) return code;
-    for (int t = 0; t + 1 < w->T; t++) define_mtp_input(w->d, w->ids[t + 1], x + (size_t)t * hidden, x + (size_t)t * hidden);
+    for (int t = 0; t + 1 < w->T; t++) {
+        text_rows(&r, &w->ids[t + 1], 1, t + 1, 0);
+        define_mtp_input(w->d, &r, x + (size_t)t * hidden, x + (size_t)t * hidden);
+    }
     return walk_layer(w, m->c.layers, x, w->T - 1);
 }
 

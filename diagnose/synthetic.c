@@ -119,6 +119,8 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     c->tied = p->tied;
     c->mtp_layers = hybrid;
     l.rope.theta = hybrid ? 1e7f : 1e6f;
+    l.rope.height = hybrid ? 33 : 0;
+    l.rope.width = hybrid ? 30 : 0;
     if (p->grown) {
         l.rope.kind = ROPE_YARN;
         l.rope.factor = (float)p->grown;

@@ -45,7 +45,7 @@ int mote_trace(const mote_model *model, const int32_t *ids, size_t count, const 
     if (!definition_open(&t.d, model, t.T)) return fail_memory(error);
     t.d.told.watch = trace_value;
     t.d.told.user = &t;
-    define_text(&t.d, ids, t.T, NULL, NULL);
+    define_rows(&t.d, NULL, ids, t.T, NULL, NULL);
     definition_close(&t.d);
     if (t.d.told.stopped) return fail(error, MOTE_ECANCELLED, "mote_trace: cancelled");
     report(t.callbacks, "tracing", 1);

@@ -60,6 +60,7 @@ static void qwen_read(config_reader *r, config *c, const sublayer_shape *ffn) {
     config_only(r, r->text, "mtp_use_dedicated_embeddings", "false");
     config_only(r, r->text, "use_qk_norm", "true");
     common_rope(r, c, &l, 0.25f, 1e4f);
+    rope_sections(r, &l.rope);
     qwen_layer_types(r, c);
     for (int i = 0; i <= c->layers; i++) {
         const enum layer_kind mixer = i < c->layers ? c->layer[i].mixer.kind : LAYER_ATTENTION;

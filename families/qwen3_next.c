@@ -21,6 +21,7 @@ static const char *const qwen3_next_types[] = {"qwen3_next", NULL};
 static void qwen3_next_read(config_reader *r, config *c) {
     qwen3_5_moe_read(r, c);
     config_int_or(r, "mtp_num_hidden_layers", 0, 1, 1, &c->mtp_layers);
+    for (int i = 0; i <= c->layers; i++) c->layer[i].rope.height = c->layer[i].rope.width = 0;     /* text alone */
 }
 
 static void qwen3_next_bind_in_proj(binder *b, const char *where, deltanet_weights *w) {

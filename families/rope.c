@@ -139,6 +139,22 @@ static void common_rope(config_reader *r, config *c, config_layer *l, float part
                        r->dir, a->rotary_dim);
 }
 
+/* M-RoPE: how many frequencies take the time, the height and the width of a position; they alternate, whatever mrope_interleaved says. */
+static void rope_sections(config_reader *r, rope_shape *to) {
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
+    uint64_t of[ROW_AXES] = {11, 11, 10};
+    for (int i = 0; i < 2 && !r->code; i++) {
+        const uint32_t object = config_get(r, r->text, objects[i]);
+        const uint32_t list = object && r->j->nodes[object].type == JSON_OBJECT ? config_get(r, object, "mrope_section") : 0;
+        if (!list || r->j->nodes[list].type == JSON_NULL) continue;
+        int three = r->j->nodes[list].type == JSON_ARRAY && r->j->nodes[list].size == ROW_AXES;
+        for (int k = 0; k < ROW_AXES && three; k++) three = json_u64(r->j, list + 1 + (uint32_t)k, &of[k]) && of[k] <= 1 << 16;
+        if (!three) r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s.mrope_section must be three whole numbers", r->dir, objects[i]);
+    }
+    to->height = ROW_AXES * (int)of[1];
+    to->width = ROW_AXES * (int)of[2];
+}
+
 /* How many dimensions of a head are rotated; 0: none, or it is no attention. */
 static int rope_dim(const config_layer *l) {
     return l->mixer.kind == LAYER_ATTENTION ? l->mixer.of.attention.rotary_dim : 0;
@@ -185,7 +201,10 @@ static void bind_frequencies(binder *b) {
     for (int i = 0; i <= m->c.layers && to; i++) {
         const config_layer *l = &m->c.layer[i];
         if (!rope_dim(l)) continue;
-        model_layer(m, i)->mixer.w.attention.frequencies = to;
+        attention_weights *w = &model_layer(m, i)->mixer.w.attention;
+        w->frequencies = to;
+        w->axes.height = l->rope.height;
+        w->axes.width = l->rope.width;
         rope_frequencies(&l->rope, rope_dim(l), to);
         to += rope_dim(l) / 2;
     }

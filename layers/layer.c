@@ -5,8 +5,7 @@ union layer_state;               /* of a mixer: layers/kinds.c */
 
 /* Consecutive rows of one session. What a mixer does with them depends on these alone, whatever other rows are beside them. */
 typedef struct token_sequence {
-    int first, T;                /* rows first .. first + T - 1 of all */
-    int position;                /* of the first */
+    int first, T;                /* rows first .. first + T - 1 of the table */
     int replay;                  /* rows of the block before this one that were accepted, where it is logged */
     const union layer_state *states;                        /* of the session, one for each layer */
 } token_sequence;
@@ -14,6 +13,7 @@ typedef struct token_sequence {
 /* T token rows on their way through the layers, on the CPU: those of `count` sequences, one after the other. */
 typedef struct token_rows {
     pool *threads;
+    const token_row *table;      /* [T] */
     int T;
     const token_sequence *of;
     int count;

@@ -24,6 +24,8 @@ typedef struct definition {
     double *u, *out;             /* [hidden] what a sublayer is given, and what it gives */
     double *mtp_in, *mtp_x;      /* [2][hidden]; [hidden] the MTP layer's residual */
     double *x, *logits;          /* [hidden] the residual, and from the head on h; [vocab] where nobody wants them */
+    int tokens;                  /* read so far */
+    token_row row;               /* that is being read: the MTP layer's stands where it does, too */
 } definition;
 
 static const layer *defined_layer_of(const mote_model *m, int i) {
@@ -78,7 +80,7 @@ static void define_sublayer(definition *d, const sublayer *l, defined_layer *t, 
     defined_tell(&d->told, "x", x, n);
     defined_norm(d->u, x, l->norm, n, eps);
     if (l->kind == LAYER_DELTANET) deltanet_define(&d->told, &l->w.deltanet, &t->deltanet, d->u, d->out);
-    if (l->kind == LAYER_ATTENTION) attention_define(&d->told, &l->w.attention, &t->attention, d->u, d->out);
+    if (l->kind == LAYER_ATTENTION) attention_define(&d->told, &l->w.attention, &t->attention, d->row.position, d->u, d->out);
     if (l->kind == LAYER_MOE) moe_define(&d->told, &l->w.moe, &t->moe, d->u, d->out);
     if (l->kind == LAYER_MLP) mlp_define(&d->told, &l->w.mlp, &t->mlp, d->u, d->out);
     if (l->residual.normed_after) defined_norm(d->out, d->out, l->norm_after, n, eps);
@@ -95,8 +97,10 @@ static void define_layer(definition *d, int i, double *x) {
     define_sublayer(d, &l->ffn, &d->layers[i], x);
 }
 
-static void define_embedding(const mote_model *m, int32_t id, double *x) {
-    for (int i = 0; i < m->c.hidden; i += TILE) defined_weights(&m->embed_tokens, id, i, min_int(m->c.hidden - i, TILE), x + i);
+static void define_embedding(const mote_model *m, const token_row *r, double *x) {
+    for (int i = 0; i < m->c.hidden && r->embedding; i++) x[i] = (double)r->embedding[i];
+    for (int i = 0; i < m->c.hidden && !r->embedding; i += TILE)
+        defined_weights(&m->embed_tokens, r->id, i, min_int(m->c.hidden - i, TILE), x + i);
 }
 
 /* x[hidden] of the model's end becomes h, and logits[vocab]; norm: the model's, or the MTP layer's. */
@@ -109,8 +113,8 @@ static void define_head(definition *d, const float *norm, double *x, double *log
     defined_tell(&d->told, "logits", logits, c->vocab);
 }
 
-/* x[hidden] that enters the MTP layer for the token at a position whose final row is h, with the token after it. x may be h. */
-static void define_mtp_input(definition *d, int32_t next, const double *h, double *x) {
+/* x[hidden] that enters the MTP layer for the row whose final row is h, with the row after it. x may be h. */
+static void define_mtp_input(definition *d, const token_row *next, const double *h, double *x) {
     const mote_model *m = d->m;
     double *first = d->mtp_in, *second = first + m->c.hidden;
     define_embedding(m, next, first);
@@ -119,37 +123,53 @@ static void define_mtp_input(definition *d, int32_t next, const double *h, doubl
     defined_linear(&m->mtp_fc, d->mtp_in, x);
 }
 
-static void define_mtp(definition *d, int32_t next, double *logits) {
+static void define_mtp(definition *d, const token_row *next, double *logits) {
     define_mtp_input(d, next, d->x, d->mtp_x);
     define_layer(d, d->m->c.layers, d->mtp_x);
     define_head(d, d->m->mtp_norm, d->mtp_x, logits);
 }
 
-/* One token through the model: its row of logits[vocab]; d->x becomes h. */
-static void define_token(definition *d, int32_t id, double *logits) {
-    define_embedding(d->m, id, d->x);
+/* One row through the model: its logits[vocab]; d->x becomes h. */
+static void define_row(definition *d, const token_row *r, double *logits) {
+    d->row = *r;
+    d->tokens++;
+    define_embedding(d->m, r, d->x);
     for (int i = 0; i < d->m->c.layers && !d->told.stopped; i++) define_layer(d, i, d->x);
     d->told.layer_index = -1;
     if (!d->told.stopped) define_head(d, d->m->norm, d->x, logits);
 }
 
-/* logits[T][vocab] after each of T tokens; mtp_logits[T - 1][vocab], of the positions that have a token after them, if there is an MTP
-   layer. NULL: who looks is told of them, that is all. */
-static void define_text(definition *d, const int32_t *ids, int T, double *logits, double *mtp_logits) {
+/* The next token of a text. */
+static inline void define_token(definition *d, int32_t id, double *logits) {
+    token_row r;
+    text_rows(&r, &id, 1, d->tokens, 0);
+    define_row(d, &r, logits);
+}
+
+/* logits[T][vocab] after each of T rows; mtp_logits[T - 1][vocab], of those that have a row after them, if there is an MTP layer. NULL: who
+   looks is told of them, that is all. rows: [T]; or NULL: they are the next ones of a text, with these ids. */
+static void define_rows(definition *d, const token_row *rows, const int32_t *ids, int T, double *logits, double *mtp_logits) {
     const size_t vocab = (size_t)d->m->c.vocab;
     for (int t = 0; t < T && !d->told.stopped; t++) {
+        token_row two[2];
+        if (!rows) text_rows(two, ids + t, min_int(T - t, 2), d->tokens, 0);
+        const token_row *r = rows ? rows + t : two;
         d->told.token = t;
-        define_token(d, ids[t], logits ? logits + (size_t)t * vocab : d->logits);
+        define_row(d, r, logits ? logits + (size_t)t * vocab : d->logits);
         if (!d->m->has_mtp || t + 1 == T || d->told.stopped) continue;
-        define_mtp(d, ids[t + 1], mtp_logits ? mtp_logits + (size_t)t * vocab : d->logits);
+        define_mtp(d, r + 1, mtp_logits ? mtp_logits + (size_t)t * vocab : d->logits);
     }
 }
 
 /* The same of a model that has read nothing, and nobody looks on. 0: there is not enough memory. */
-static inline int definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
+static inline int definition_rows(const mote_model *m, const token_row *rows, const int32_t *ids, int T, double *logits, double *mtp_logits) {
     definition d;
     if (!definition_open(&d, m, T)) return 0;
-    define_text(&d, ids, T, logits, mtp_logits);
+    define_rows(&d, rows, ids, T, logits, mtp_logits);
     definition_close(&d);
     return 1;
+}
+
+static inline int definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
+    return definition_rows(m, NULL, ids, T, logits, mtp_logits);
 }

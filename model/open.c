@@ -194,6 +194,8 @@ static const mote_model *model_hold(const mote_model *model) {
 
 void mote_close(mote_model *model) {
     if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
+    for (int i = 0; i < model->member_count; i++) mote_close(model->members[i]);
+    free(model->members);
     tokenizer_free(model->text);
     vocabulary_free(model->words);
     config_free(&model->c);

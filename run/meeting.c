@@ -185,7 +185,7 @@ static void pass_learn(mote_runner *r, pass_request *const *of, int n, double sp
     int rows = 0, most = 1, position = 0;
     for (int i = 0; i < n; i++) {
         rows += request_rows(of[i]);
-        position = max_int(position, of[i]->b->position);
+        position = max_int(position, of[i]->b->rows->index);
         if (drafts) most = max_int(most, *of[i]->count);
     }
     if (drafts) {
@@ -236,7 +236,8 @@ static void meet(mote_runner *r, pass_request *of, int n) {
 }
 
 static int meet_alone(pass_request *q, mote_error *err) {
-    meet(q->s->runner, q, 1);
+    q->code = block_refused(q->s, q->b, 0, &q->error);
+    if (!q->code) meet(q->s->runner, q, 1);
     if (q->code && err) *err = q->error;
     return q->code;
 }

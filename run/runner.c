@@ -17,6 +17,7 @@ typedef struct run_options {
 
 /* Scratch of a pass on the CPU. */
 typedef struct scratch {
+    token_row *table;                                       /* [chunk] of the pass, or of the MTP layer's after it */
     float *x, *y, *u, *hidden;                              /* [chunk][hidden] y: see token_rows */
     float *mtp_in;                                          /* [chunk][2 hidden] */
     float *head_in, **head_out;                             /* [chunk][hidden] in mtp_in's place: rows of which logits are wanted;
@@ -63,12 +64,13 @@ typedef struct slot {
 
 /* Token rows to compute. */
 typedef struct block {
-    const int32_t *ids;          /* [T] */
-    int T, position;             /* rows; tokens before them */
+    const token_row *rows;       /* [T] the next ones of its session; rows[-1]: the one before them, of which the MTP layer takes the
+                                    position, unless they begin at index 0 */
+    int T;
     int replay;                  /* rows of the block before that are in the timeline, and in the states only as a log */
     int last;                    /* the logits after the last row are wanted later on */
     float *logits;               /* to be filled with [T][vocab]; NULL: only the last row's, into the slot */
-    float *mtp_logits;           /* to be filled with those of all rows but the one at position 0; NULL: not wanted */
+    float *mtp_logits;           /* to be filled with those of all rows but the one of index 0; NULL: not wanted */
     float *residual;             /* [residual_rows][hidden] in host memory, to be filled with x after the last layer, of the last so many */
     int residual_rows;           /* rows; 0: not wanted */
 } block;
@@ -79,8 +81,8 @@ enum request_kind { REQUEST_FORWARD, REQUEST_DRAFT, REQUEST_STEP, REQUEST_CYCLE,
 typedef struct pass_request {
     enum request_kind kind;
     slot *s;
-    const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT: after its first token, not computed yet; STEP, CYCLE: its
-                                    position is that of the token, nothing is computed yet; CYCLE: ids NULL: those that were drafted */
+    const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT: after its first token, not computed yet; STEP, CYCLE: its first
+                                    row is the token's, nothing is computed yet; CYCLE: no ids: those that were drafted */
     const mote_sampling *sampling;                          /* STEP, CYCLE */
     int drafts;                  /* DRAFT: at most; CYCLE: for the next pass */
     int32_t *ids;                /* DRAFT: [drafts]; STEP: [1]; CYCLE: as executor.cycle */
@@ -114,6 +116,7 @@ typedef struct block_watch {
 typedef struct executor {
     int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
+    int reads_text;              /* forward() and what follows it takes rows of text alone; prompt() takes any */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
     void (*layout_runner)(layout *l, mote_runner *r);       /* scratch */
     void (*layout_slot)(layout *l, slot *s);                /* what a slot has besides states and hidden rows */
@@ -127,14 +130,14 @@ typedef struct executor {
     int (*prompt)(slot *s, const block *b, const block_watch *watch, mote_error *err);
     int (*commit_state)(slot *s, const block *b, mote_error *err);
                                                             /* forward() of a block that is dropped; what was prepared stays */
-    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, float *sure, mote_error *err);   /* after b->ids[0], not computed yet;
+    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, float *sure, mote_error *err);   /* after b's first, not computed yet;
                                                                NULL: by pass() */
     int (*logits)(slot *s, mote_error *err);                /* brings them here */
     int (*copy)(slot *s, void *to, const void *from, size_t n, mote_error *err);       /* to or from the slot's memory; from the model's */
     int (*clear)(slot *s, mote_error *err);                 /* the recurrent state */
     int (*finish)(slot *s, mote_error *err);                /* waits for all that was asked for */
     int (*prepare)(slot *s, mote_error *err);               /* before an answer: what would cost time in its middle */
-    /* Sampling on the device; NULL: there is none. b: its position is that of the token, nothing is computed yet. */
+    /* Sampling on the device; NULL: there is none. b: its first row is the token's, nothing is computed yet. */
     int (*can_sample)(const slot *s, const mote_sampling *p);
     int (*step)(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err);
     int (*cycle)(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err);
@@ -205,6 +208,20 @@ static capacity capacity_of(const run_options *o, int context) {
     r.kv = kv_type_of(o->kv);
     r.layers = o->layers;
     return r;
+}
+
+/* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. */
+static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {
+    int even = 1, text = 1, axes = 0;
+    for (int t = b->rows->index ? -1 : 0; t < b->T; t++) {
+        const token_row *r = &b->rows[t];
+        even &= r->position[1] == r->position[0] && r->position[2] == r->position[0];
+        text &= row_lag(r) == row_lag(b->rows) && (t < 0 || !r->embedding);
+    }
+    for (int i = 0; i <= s->m->c.layers && !even; i++) axes |= s->m->c.layer[i].rope.height | s->m->c.layer[i].rope.width;
+    if (!even && !axes) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
+    if ((even && text) || prompt || !s->runner->on->reads_text) return MOTE_OK;
+    return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU, in prompts alone");
 }
 
 /* Lays out the states of those of the part's layers that are rolled back in one way. state: NULL: only counts. */

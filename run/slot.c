@@ -101,14 +101,19 @@ static void slot_keep(slot *s, int rows) {
         return code;                                                                                                  \
     }
 
-static int slot_commit_state(slot *s, const block *b, mote_error *err) RUN(commit_state(s, b, err))
 static int slot_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) RUN(copy(s, to, from, n, err))
 static int slot_clear(slot *s, mote_error *err) RUN(clear(s, err))
 static int slot_finish(slot *s, mote_error *err) RUN(finish(s, err))
 static int slot_prepare(slot *s, mote_error *err) RUN(prepare(s, err))
 static int slot_read_logits(slot *s, mote_error *err) RUN(logits(s, err))
 static int slot_drafted(slot *s, int n, int32_t *ids, float *sure, mote_error *err) RUN(drafted(s, n, ids, sure, err))
+static int slot_run_commit_state(slot *s, const block *b, mote_error *err) RUN(commit_state(s, b, err))
 #undef RUN
+
+static int slot_commit_state(slot *s, const block *b, mote_error *err) {
+    int code = block_refused(s, b, 0, err);
+    return code ? code : slot_run_commit_state(s, b, err);
+}
 
 /* Rows of the next block of a prompt, of which so many are left. */
 static int slot_prompt_rows(const slot *s, int position, size_t count) {
@@ -116,7 +121,8 @@ static int slot_prompt_rows(const slot *s, int position, size_t count) {
 }
 
 static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
-    int code = prompt_enter(s->runner, s, err);
+    int code = block_refused(s, b, 1, err);
+    if (!code) code = prompt_enter(s->runner, s, err);
     if (code) return code;
     code = s->runner->on->prompt(s, b, watch, err);
     if (!code) seen_prompt(s->runner, b->T);
@@ -126,7 +132,8 @@ static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_e
 
 /* A block of a prompt where there is no prompt(). */
 static int slot_forward_alone(slot *s, const block *b, mote_error *err) {
-    int code = runner_enter(s->runner, s, err);
+    int code = block_refused(s, b, 0, err);
+    if (!code) code = runner_enter(s->runner, s, err);
     if (code) return code;
     s->runner->seen.began = s->runner->led_since;
     code = s->runner->on->forward(s, b, err);

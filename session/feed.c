@@ -11,6 +11,15 @@ static int check_ids(const mote_session *s, int before, const int32_t *ids, size
     return MOTE_OK;
 }
 
+/* Positions that a model reads. */
+static int check_rows(const mote_session *s, const token_row *rows, size_t n, mote_error *err) {
+    for (size_t i = 0; i < n; i++)
+        for (int a = 0; a < ROW_AXES; a++)
+            if (rows[i].position[a] < 0 || rows[i].position[a] >= s->m->c.context_max)
+                return fail(err, MOTE_EINVAL, "row %zu: position %d, expected 0 to %d", i, rows[i].position[a], s->m->c.context_max - 1);
+    return MOTE_OK;
+}
+
 /* How far a prompt of `count` tokens has been read, and how quickly since `start`. */
 static void report_prompt(const mote_session *s, double done, size_t count, double start) {
     const mote_callbacks *c = &s->o.callbacks;
@@ -41,6 +50,7 @@ typedef struct feed_results {
 /* Such a call, as far as it has come. */
 typedef struct feeding {
     mote_session *s;
+    const token_row *rows;       /* [count] of which the positions and the embeddings count; NULL: text */
     size_t done, count;          /* tokens */
     double start;                /* seconds */
     feed_results to;             /* its logits: where those of the next block go */
@@ -61,6 +71,7 @@ static void feed_rows(void *user, const float *rows, int first, int n) {
 static block feed_next(const feeding *f, const int32_t *ids, size_t most) {
     const size_t left = f->count - f->done;
     block b = timeline_block(f->s, ids, (int)(left < most ? left : most));
+    if (f->rows) timeline_place(f->s, &b, f->rows + f->done, f->done > 0);
     b.logits = f->to.logits;
     b.mtp_logits = f->to.mtp_logits;
     if (f->to.embedding) pooling_ask(f->to.embedding, &b);
@@ -74,8 +85,10 @@ static int feed_prompt(const feeding *f, const int32_t *ids, block *b, mote_erro
     const logits_reader *reader = f->to.reader;
     block_watch watch = {.user = (void *)f, .layer = feed_layer, .logits = reader ? feed_rows : NULL,
                          .rows = reader ? reader->rows : NULL, .rows_most = reader ? reader->rows_most : 0};
+    int code = s->accepted ? timeline_commit_state(s, err) : MOTE_OK;
+    if (code) return code;
     *b = feed_next(f, ids, (size_t)slot_prompt_rows(&s->at, s->count, f->count - f->done));
-    int code = timeline_prompt(s, b, &watch, err);
+    code = timeline_prompt(s, b, &watch, err);
     if (code == MOTE_ECANCELLED) return fail(err, code, "cancelled after %zu of %zu tokens", f->done, f->count);
     return code;
 }
@@ -96,19 +109,22 @@ static int feed_block(const feeding *f, const int32_t *ids, block *b, mote_error
     return MOTE_OK;
 }
 
-/* Reads tokens into the timeline. wanted: NULL: nothing besides. Only the callbacks and a GPU can make it fail once the ids are
-   checked. */
-static int feed(mote_session *s, const int32_t *ids, size_t count, const feed_results *wanted, mote_error *err) {
+/* Reads tokens into the timeline, with rows not as text: images are to be read so. Their rows have three positions and an embedding, in
+   memory of the session's device; what a device does not do is refused. rows: NULL: text. wanted: NULL: nothing besides. Only the callbacks
+   and a GPU can make it fail once tokens and rows are checked. */
+static int feed_table(mote_session *s, const int32_t *ids, const token_row *rows, size_t count, const feed_results *wanted, mote_error *err) {
     static const feed_results nothing = {NULL, NULL, NULL, NULL};
     const size_t vocab = (size_t)s->m->c.vocab;
-    const int from = s->at.runner->prompt_from;
-    feeding f = {s, 0, count, seconds(), wanted ? *wanted : nothing};
+    const int from = s->at.runner->prompt_from, prompt = from && (rows || count >= (size_t)from);
+    feeding f = {.s = s, .rows = rows, .done = 0, .count = count, .start = seconds(), .to = wanted ? *wanted : nothing};
     int code = check_ids(s, s->count, ids, count, err);
+    if (!code && rows) code = check_rows(s, rows, count, err);
     while (!code && f.done < count) {
         const int first = s->count;
         block b;
-        code = from && count >= (size_t)from ? feed_prompt(&f, ids + f.done, &b, err) : feed_block(&f, ids + f.done, &b, err);
+        code = prompt ? feed_prompt(&f, ids + f.done, &b, err) : feed_block(&f, ids + f.done, &b, err);
         if (code) return code;
+        if (rows) timeline_go_on(s, &b);
         f.done += (size_t)b.T;
         if (f.to.logits) f.to.logits += (size_t)b.T * vocab;
         if (f.to.mtp_logits) f.to.mtp_logits += (size_t)(b.T - (first == 0)) * vocab;
@@ -116,6 +132,10 @@ static int feed(mote_session *s, const int32_t *ids, size_t count, const feed_re
         report_prompt(s, (double)f.done, count, f.start);
     }
     return code ? code : slot_finish(&s->at, err);
+}
+
+static int feed(mote_session *s, const int32_t *ids, size_t count, const feed_results *wanted, mote_error *err) {
+    return feed_table(s, ids, NULL, count, wanted, err);
 }
 
 int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,

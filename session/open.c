@@ -6,6 +6,7 @@ enum { CHUNK_LEAST = 512 };      /* token rows */
 /* Lays out what the host alone works on; returns its floats. */
 static size_t layout_session(float *base, mote_session *s) {
     layout l = layout_from(base);
+    s->rows = timeline_layout_rows(&l, s);
     s->tokens = (int32_t *)(void *)layout_alloc(&l, (size_t)s->o.context);
     s->decoder = decoder_layout(&l, s->m->c.vocab, s->at.verifies ? s->o.context : 0);
     return l.used;

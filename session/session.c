@@ -11,7 +11,9 @@ struct mote_session {
     mote_session_options o;      /* with defaults filled in */
     slot at;                     /* on its runner */
     int32_t *tokens;             /* [context] */
+    token_row *rows;             /* [most rows of a block] the table of the block that is computed next; before them rows[-1] */
     int count;                   /* tokens of the timeline */
+    int lag;                     /* of the positions of text after it behind their indexes: more than 0 after an image */
     int block_at;                /* those before the block computed last */
     int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
     int generated_from;          /* what follows was generated */

@@ -10,7 +10,7 @@ struct mote_checkpoint {
     uint64_t fingerprint;        /* of the model */
     size_t state_floats, hidden, vocab;
     int kv;                      /* MOTE_KV_... of the rows that the state was computed with */
-    int count, generated_from, pending, accepted;
+    int count, lag, generated_from, pending, accepted;
     int32_t *tokens;
     float *values;               /* state, last_hidden, logits */
 };
@@ -55,6 +55,7 @@ static int checkpoint_fill(mote_session *s, mote_checkpoint *c, mote_error *err)
     memcpy(c->values + state + hidden, s->at.logits, vocab * sizeof(float));
     memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
     c->count = s->count;
+    c->lag = s->lag;
     c->generated_from = s->generated_from;
     c->pending = s->pending;
     c->accepted = s->accepted;
@@ -77,6 +78,7 @@ static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkp
     memcpy(c->tokens, from->tokens, (size_t)from->count * sizeof *c->tokens);
     memcpy(c->values, from->values, checkpoint_floats(s) * sizeof(float));
     c->count = from->count;
+    c->lag = from->lag;
     c->generated_from = from->generated_from;
     c->pending = from->pending;
     c->accepted = from->accepted;
@@ -108,7 +110,7 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
         return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
     int code = runner_refuses(s->at.runner, err);
     if (code) return code;
-    timeline_set(s, c->count, c->generated_from, c->pending, c->accepted);
+    timeline_set(s, c->count, c->lag, c->generated_from, c->pending, c->accepted);
     code = slot_copy(&s->at, s->at.recurrent, c->values, s->at.recurrent_floats * sizeof(float), err);
     if (!code) code = slot_copy(&s->at, session_final_row(s), c->values + s->at.recurrent_floats, hidden * sizeof(float), err);
     memcpy(s->at.logits, c->values + s->at.recurrent_floats + hidden, (size_t)s->m->c.vocab * sizeof(float));
@@ -233,6 +235,8 @@ static void saved_clear(const mote_session *s, int i, const saved_piece *p, char
 /* The session as *size bytes; those that fit. */
 static int session_save(mote_session *s, void *bytes, size_t capacity, size_t *count, mote_error *err) {
     saved_header h;
+    *count = 0;
+    if (s->lag) return fail(err, MOTE_EUNSUPPORTED, "a session with images cannot be saved");
     saved_describe(s, &h);
     size_t size = *count = saved_size(s, &h);
     if (size > capacity) return fail(err, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
@@ -308,8 +312,8 @@ static int saved_restore(mote_session *s, const saved_piece *piece, const char *
 }
 
 /* The pieces that h describes are in the session, the last hidden row in its slot's last_hidden. */
-static int session_restored(mote_session *s, const saved_header *h, mote_error *err) {
-    timeline_set(s, h->count, h->generated_from, h->pending, h->accepted);
+static int session_restored(mote_session *s, const saved_header *h, int lag, mote_error *err) {
+    timeline_set(s, h->count, lag, h->generated_from, h->pending, h->accepted);
     timeline_cut(s, 0);                                     /* all tokens are others */
     s->valid = h->count;
     if (!s->accepted) return MOTE_OK;
@@ -336,7 +340,7 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
         from += p.size;
     }
     free(converted);
-    return code ? code : session_restored(s, &h, err);
+    return code ? code : session_restored(s, &h, 0, err);
 }
 
 int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error) {
@@ -356,5 +360,5 @@ static int session_copy(mote_session *to, mote_session *from, mote_error *err) {
         saved_piece q = saved_piece_of(to, &h, to->at.last_hidden, i);
         code = slot_copy(&from->at, q.at, p.at, p.size, err);
     }
-    return code ? code : session_restored(to, &h, err);
+    return code ? code : session_restored(to, &h, from->lag, err);
 }

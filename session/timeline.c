@@ -49,14 +49,44 @@ static void timeline_drop(mote_session *s) {
     s->pending = s->accepted = 0;
 }
 
-static block timeline_block(const mote_session *s, const int32_t *ids, int T) {
+/* Lays out the session's table: the rows of a block, and the one before them. NULL: it only counts. */
+static token_row *timeline_layout_rows(layout *l, const mote_session *s) {
+    const size_t rows = (size_t)max_int(s->o.chunk, PASS_ROWS_MAX) + 1;
+    token_row *all = (token_row *)(void *)layout_alloc(l, rows * sizeof *all / sizeof(float));
+    return all ? all + 1 : NULL;
+}
+
+/* T tokens after the timeline, as rows of the session's table: the block is computed before another one is built. ids NULL: the device
+   has them, or chooses them. */
+static block timeline_block(mote_session *s, const int32_t *ids, int T) {
     block b;
     memset(&b, 0, sizeof b);
-    b.ids = ids;
+    text_rows(s->rows - 1, NULL, 1, s->count - 1, s->lag);
+    text_rows(s->rows, ids, T, s->count, s->lag);
+    b.rows = s->rows;
     b.T = T;
-    b.position = s->count;
     b.replay = s->accepted;
     return b;
+}
+
+/* A block of text becomes one of given rows: theirs are the positions and the embeddings, and the position before them, if they follow a row
+   (before) of the same call. */
+static void timeline_place(mote_session *s, const block *b, const token_row *given, int before) {
+    for (int t = -before; t < b->T; t++) {
+        memcpy(s->rows[t].position, given[t].position, sizeof given->position);
+        s->rows[t].embedding = given[t].embedding;
+    }
+}
+
+/* Text goes on after such a block at the first position that none of its last row's is at, or above. */
+static void timeline_go_on(mote_session *s, const block *b) {
+    const int32_t *last = b->rows[b->T - 1].position;
+    s->lag = b->rows[b->T - 1].index - max_int(max_int(last[0], last[1]), last[2]);
+}
+
+/* The tokens of the rows that are computed, after the timeline. */
+static void timeline_tokens(mote_session *s, const block *b) {
+    for (int t = 0; t < b->T; t++) s->tokens[s->count + t] = b->rows[t].id;
 }
 
 /* Computes a block of at most session_rows rows, which begins where the timeline ends. The rows are not part of it until timeline_keep. */
@@ -64,7 +94,7 @@ static int timeline_compute(mote_session *s, const block *b, mote_error *err) {
     int code = runner_refuses(s->at.runner, err);
     if (code) return code;
     code = slot_forward(&s->at, b, err);
-    memcpy(s->tokens + s->count, b->ids, (size_t)b->T * sizeof *b->ids);
+    timeline_tokens(s, b);
     timeline_computed(s, b->T);
     return code;
 }
@@ -97,15 +127,12 @@ static int timeline_commit_state(mote_session *s, mote_error *err) {
     return code;
 }
 
-/* Computes a block as a part of a prompt, and makes it part of the timeline, where that ends. */
-static int timeline_prompt(mote_session *s, block *b, const block_watch *watch, mote_error *err) {
-    int code = s->accepted ? timeline_commit_state(s, err) : MOTE_OK;
-    if (code) return code;
-    b->replay = 0;                                          /* nothing is left to repeat */
+/* Computes a block as a part of a prompt, and makes it part of the timeline, where that ends; nothing is left to repeat: b->replay is 0. */
+static int timeline_prompt(mote_session *s, const block *b, const block_watch *watch, mote_error *err) {
     s->valid = s->count;                                    /* KV rows after the end are overwritten */
-    code = slot_prompt(&s->at, b, watch, err);
+    int code = slot_prompt(&s->at, b, watch, err);
     if (code) return code;
-    memcpy(s->tokens + s->count, b->ids, (size_t)b->T * sizeof *b->ids);
+    timeline_tokens(s, b);
     timeline_computed(s, b->T);
     s->count += b->T;
     s->valid = s->block_at = s->generated_from = s->count;
@@ -114,8 +141,9 @@ static int timeline_prompt(mote_session *s, block *b, const block_watch *watch, 
 }
 
 /* The timeline is what a checkpoint or a saved session says; its states and logits are written. */
-static void timeline_set(mote_session *s, int count, int generated_from, int pending, int accepted) {
+static void timeline_set(mote_session *s, int count, int lag, int generated_from, int pending, int accepted) {
     s->count = count;
+    s->lag = lag;
     timeline_cut(s, count);
     s->generated_from = generated_from;
     s->pending = pending;
@@ -126,7 +154,7 @@ static void timeline_set(mote_session *s, int count, int generated_from, int pen
 static int timeline_reset(mote_session *s, mote_error *err) {
     int code = slot_clear(&s->at, err);
     if (code) return code;
-    s->count = s->valid = s->generated_from = s->pending = s->accepted = 0;
+    s->count = s->lag = s->valid = s->generated_from = s->pending = s->accepted = 0;
     timeline_cut(s, 0);
     return MOTE_OK;
 }

@@ -1,8 +1,8 @@
 /* layers/attention/cpu.c: the stages of an attention layer on the CPU. Knows matrices, threads and KV rows, no session.
 
    Grouped-query attention. q_proj yields for every head a query and, if the layer is gated, an output gate, [q | gate]; query
-   and key heads are normalised, unless the layer has no norms for them, and the first rotary_dim dimensions rotated by position;
-   softmax runs over the tokens up to the row's own; the result is multiplied by sigmoid(gate), if there is one. The KV cache
+   and key heads are normalised, unless the layer has no norms for them, and the first rotary_dim dimensions rotated by the row's position;
+   softmax runs over the rows up to its own, by index; the result is multiplied by sigmoid(gate), if there is one. The KV cache
    holds k after norm and rotation, and v as projected, both rounded to its type when they are appended: a row of the present
    block is used as rounded, too. */
 
@@ -11,7 +11,7 @@ typedef struct attention_state { void *k, *v; } attention_state;       /* KV cac
 typedef struct attention_job {
     const attention_shape *shape;
     const attention_weights *w;
-    int T, position;             /* rows of this block, or of all blocks; position of the first */
+    int T, index;                /* rows of this block, or of all blocks; index of the first */
     float *angles;               /* [T][rotary_dim] */
     float *qg;                   /* [T][heads][attention_q_size] */
     int kv_only;                 /* only KV rows are wanted, there is no qg */
@@ -39,6 +39,19 @@ static void stage_qkv(pool *p, const attention_weights *w, const float *u, int T
     job.limbs = scratch;
     job.T = T;
     project(p, &job);
+}
+
+/* angles[t] = cos of each frequency times its axis of the position of row t, then sin of each, times rope_scale. */
+static void attention_angles(const attention_weights *w, const token_row *rows, int T, float *angles) {
+    const int dim = w->shape.rotary_dim, half = dim / 2;
+    for (int i = 0; i < half; i++) {
+        const int axis = rope_axis(w->axes, i);
+        for (int t = 0; t < T; t++) {
+            float angle = (float)rows[t].position[axis] * w->frequencies[i];
+            angles[(size_t)t * (size_t)dim + (size_t)i] = cosf(angle) * w->shape.rope_scale;
+            angles[(size_t)t * (size_t)dim + (size_t)(half + i)] = sinf(angle) * w->shape.rope_scale;
+        }
+    }
 }
 
 /* The factor of the cache's numbers. */
@@ -70,23 +83,23 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
             if (s->normed) rms_norm(k + (size_t)h * d, k + (size_t)h * d, job->w->k_norm, 1, s->head_dim, s->eps);
             rotate(k + (size_t)h * d, angles, s->rotary_dim);
         }
-        const size_t at = (size_t)(job->position + t) * kv;
+        const size_t at = (size_t)(job->index + t) * kv;
         attention_append(job, job->k, at, k, kv, kv_scale(job->kv, job->w->k_scale));
         attention_append(job, job->v, at, job->v_new + (size_t)t * kv, kv, kv_scale(job->kv, job->w->v_scale));
     }
 }
 
-/* The positions [first, end) whose keys the row at a position sees. */
-typedef struct seen_positions { int first, end; } seen_positions;
+/* The indexes [first, end) of the rows whose keys the row of an index sees. */
+typedef struct seen_rows { int first, end; } seen_rows;
 
-static inline seen_positions attention_seen(const attention_shape *s, int position) {
-    seen_positions seen = {s->window ? max_int(position + 1 - s->window, 0) : 0, position + 1};
+static inline seen_rows attention_seen(const attention_shape *s, int index) {
+    seen_rows seen = {s->window ? max_int(index + 1 - s->window, 0) : 0, index + 1};
     return seen;
 }
 
 /* Spans [first, end) that row t sees a part of. */
-static seen_positions attention_spans(const attention_job *job, int t) {
-    seen_positions seen = attention_seen(job->shape, job->position + t);
+static seen_rows attention_spans(const attention_job *job, int t) {
+    seen_rows seen = attention_seen(job->shape, job->index + t);
     seen.first /= SPAN;
     seen.end = (seen.end - 1) / SPAN + 1;
     return seen;
@@ -112,7 +125,7 @@ static size_t attention_part_count(const attention_shape *s, const capacity *r) 
 /* Row t's parts of one span for all queries of a KV head, each `step` parts after the one before. */
 static void attention_span(const attention_job *job, int t, int group, int span, float *part, size_t step) {
     const attention_shape *s = job->shape;
-    const seen_positions seen = attention_seen(s, job->position + t);
+    const seen_rows seen = attention_seen(s, job->index + t);
     const int queries = s->heads / s->kv_heads, first = max_int(seen.first, span * SPAN), end = min_int(seen.end, (span + 1) * SPAN);
     const size_t d = (size_t)s->head_dim, size = attention_part_size(s), q_size = (size_t)attention_q_size(s);
     const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * q_size;
@@ -157,7 +170,7 @@ static void attention_rows(void *context, int begin, int end, int thread) {
     float *all = job->parts + 2 * (size_t)thread * (size_t)queries * size, *part = all + (size_t)queries * size;
     for (int item = begin; item < end; item++) {
         const int t = item / s->kv_heads, group = item % s->kv_heads;
-        const seen_positions spans = attention_spans(job, t);
+        const seen_rows spans = attention_spans(job, t);
         attention_span(job, t, group, spans.first, all, 1);
         for (int span = spans.first + 1; span < spans.end; span++) {
             attention_span(job, t, group, span, part, 1);
@@ -176,7 +189,7 @@ static void attention_shared_spans(void *context, int begin, int end, int thread
     for (int item = begin; item < end; item++) {
         const int span = item % count + first, group = item / count % s->kv_heads, t = item / count / s->kv_heads;
         const size_t at = ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * (size_t)count + (size_t)(span - first);
-        const seen_positions spans = attention_spans(job, t);
+        const seen_rows spans = attention_spans(job, t);
         if (span >= spans.first && span < spans.end)
             attention_span(job, t, group, span, job->parts + at * attention_part_size(s), (size_t)count);
     }
@@ -191,7 +204,7 @@ static void attention_shared_heads(void *context, int begin, int end, int thread
     (void)thread;
     for (int item = begin; item < end; item++) {
         const int t = item / s->heads;
-        const seen_positions spans = attention_spans(job, t);
+        const seen_rows spans = attention_spans(job, t);
         float *all = job->parts + ((size_t)item * (size_t)count + (size_t)(spans.first - first)) * size;
         for (int i = 1; i < spans.end - spans.first; i++) span_join(all, all + (size_t)i * size, s->head_dim);
         attention_output_gate(job, t, item % s->heads, all);
@@ -264,14 +277,14 @@ static void attention_mix(const token_rows *rows, const token_sequence *of, cons
     const size_t first = (size_t)of->first, heads = first * (size_t)s->heads, kv = first * (size_t)(s->kv_heads * s->head_dim);
     attention_job job = *all;
     job.T = of->T;
-    job.position = of->position;
+    job.index = rows->table[of->first].index;
     job.k = state->k;
     job.v = state->v;
     job.qg += heads * (size_t)attention_q_size(s);
     job.k_new += kv;
     job.v_new += kv;
     job.o += heads * (size_t)s->head_dim;
-    rotary_angles(job.angles, job.position, job.T, s->rotary_dim, job.w->frequencies, s->rope_scale);
+    attention_angles(job.w, rows->table + of->first, job.T, job.angles);
     if (job.kv_only) parallel(rows->threads, job.T, attention_prepare, &job);
     else stage_rope_attend(rows->threads, &job);
 }
@@ -294,7 +307,7 @@ static int attention_log(const attention_shape *s, const attention_state *state,
 static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
     const attention_shape *s = &w->shape;
     if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
-    const seen_positions seen = attention_seen(s, of->length - 1);
+    const seen_rows seen = attention_seen(s, of->length - 1);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)(seen.end - seen.first) * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
 }
@@ -302,7 +315,7 @@ static uint64_t attention_bytes(const attention_weights *w, enum stage stage, co
 /* As deltanet_operations. Of attention: q . k and the weighted sum of v, over as many positions as the first and the last row see in the mean. */
 static inline double attention_operations(const attention_weights *w, enum stage stage, double rows, double position) {
     const attention_shape *s = &w->shape;
-    const seen_positions first = attention_seen(s, (int)position), last = attention_seen(s, (int)(position + rows) - 1);
+    const seen_rows first = attention_seen(s, (int)position), last = attention_seen(s, (int)(position + rows) - 1);
     if (stage == STAGE_QKV)
         return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj));
     if (stage == STAGE_ATTEND) return 2.0 * s->heads * s->head_dim * rows * (first.end - first.first + last.end - last.first);

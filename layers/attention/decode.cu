@@ -49,7 +49,7 @@ typedef struct attention_gpu {
     int sequences, one_each;     /* of a pass, see attend_sequence; 0: one. one_each: of one row each */
     int appends;                 /* it only appends k and v, and never releases: see gpu_append */
     int blocks;                  /* a kv head's, of a sequence: its first so many splits, which have all chunks there are; 0: all */
-    int offset;                  /* position of row 0 minus step->position; a row before position 0 yields zeros */
+    int offset;                  /* index of row 0 minus step->index; a row before index 0 yields zeros */
     int T;                       /* token rows: of one sequence 1..STEP_ROWS */
     float *frequencies;          /* [rotary_dim / 2] of the layer; in scratch [layers][frequencies_size] */
     int frequencies_size;
@@ -100,18 +100,20 @@ __device__ __forceinline__ char *attend_cache(const attention_gpu *p, bool value
     return gpu_in_slot(&p->slot, values ? p->v : p->k) + (p->slot.step ? growth * __ldg(&p->slot.step->kv_granules) : 0);
 }
 
-/* The positions of a launch. */
+/* Where the rows of a launch stand. What the head of this file calls the positions of keys and rows are indexes: the cache's rows. */
 typedef struct attend_span {
-    int first;                   /* position of row 0 */
-    int end;                     /* positions in the cache after this step */
+    int first;                   /* index of row 0 */
+    int end;                     /* rows in the cache after this step */
     int chunks;                  /* that hold those */
+    int lag;                     /* of the position that rotates a row behind its index */
 } attend_span;
 
 __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
     attend_span s;
-    s.first = p->step->position + p->offset;
+    s.first = p->step->index + p->offset;
     s.end = min(s.first + p->T, gpu_slot_context(&p->slot));
     s.chunks = (s.end + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
+    s.lag = p->step->lag;
     return s;
 }
 

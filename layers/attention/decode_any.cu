@@ -119,7 +119,7 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
     for (int j = threadIdx.x; j < p.T * (p.shape.rotary_dim / 2); j += GPU_THREADS) {
         int t = j / (p.shape.rotary_dim / 2);
         int i = j % (p.shape.rotary_dim / 2);
-        attend_angle(&p.shape, s.first + t, i, p.frequencies[i], cs + t * p.shape.rotary_dim);
+        attend_angle(&p.shape, s.first + t - s.lag, i, p.frequencies[i], cs + t * p.shape.rotary_dim);
     }
     __syncthreads();
     pdl_wait();

@@ -249,8 +249,8 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
     if (owns && attend_normed<DIM>(&p.shape)) attend_load_vector(&k_norm, p.k_norm);
-    if (threadIdx.x / 32 < p.T) attend_angle(&p.shape, s.first + t, threadIdx.x % 32, frequency, sh->cs[t]);
-    if (threadIdx.x / 32 < p.T && all_rotate) attend_angle(&p.shape, s.first + t, 32 + threadIdx.x % 32, higher, sh->cs[t]);
+    if (threadIdx.x / 32 < p.T) attend_angle(&p.shape, s.first + t - s.lag, threadIdx.x % 32, frequency, sh->cs[t]);
+    if (threadIdx.x / 32 < p.T && all_rotate) attend_angle(&p.shape, s.first + t - s.lag, 32 + threadIdx.x % 32, higher, sh->cs[t]);
     if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
     __syncthreads();
     pdl_wait();

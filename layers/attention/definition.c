@@ -10,7 +10,8 @@
    With sinks the softmax of a head has one logit more, sinks[head], which takes its share and has no value.
 
    Rotation turns the pairs (x[i], x[i + rotary_dim / 2]) of the first rotary_dim elements by position * frequencies[i], and
-   multiplies them by rope_scale. */
+   multiplies them by rope_scale. A position is a time, a height and a width, of text all the same; which of them frequency i takes says
+   rope_axis. */
 
 typedef struct defined_attention {
     int tokens;                  /* so far */
@@ -31,11 +32,11 @@ static void attention_define_memory(const attention_shape *s, int most, defined_
 }
 
 /* In place. The angle is single precision, as the model was trained with. */
-static void attention_define_rotation(const attention_weights *w, double *x, int position) {
+static void attention_define_rotation(const attention_weights *w, double *x, const int32_t *position) {
     const int half = w->shape.rotary_dim / 2;
     const double scale = (double)w->shape.rope_scale;
     for (int i = 0; i < half; i++) {
-        const float angle = (float)position * w->frequencies[i];
+        const float angle = (float)position[rope_axis(w->axes, i)] * w->frequencies[i];
         const double a = x[i], b = x[half + i], c = scale * cos((double)angle), d = scale * sin((double)angle);
         x[i] = a * c - b * d;
         x[half + i] = b * c + a * d;
@@ -63,11 +64,12 @@ static void attention_define_head(const attention_weights *w, const defined_atte
         for (int i = 0; i < d; i++) o[i] += weight[p] * v[(size_t)p * (size_t)stride + (size_t)i];
 }
 
-/* out[hidden] = layer(u[hidden]), of the token after those so far. */
-static void attention_define(const defining *d, const attention_weights *w, defined_attention *t, const double *u, double *out) {
+/* out[hidden] = layer(u[hidden]), of the token after those so far, at a position. */
+static void attention_define(const defining *d, const attention_weights *w, defined_attention *t, const int32_t *position, const double *u,
+                             double *out) {
     const attention_shape *s = &w->shape;
-    const int n = s->head_dim, position = t->tokens++;
-    double *k = t->k + (size_t)position * (size_t)(s->kv_heads * n), *v = t->v + (k - t->k);
+    const int n = s->head_dim, index = t->tokens++;
+    double *k = t->k + (size_t)index * (size_t)(s->kv_heads * n), *v = t->v + (k - t->k);
 
     defined_linear(&w->q_proj, u, t->q);
     defined_linear(&w->k_proj, u, k);

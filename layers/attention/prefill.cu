@@ -1,8 +1,9 @@
 /* layers/attention/prefill.cu: rope_attend for the rows of a prompt, up to 8,192 at once, on tensor cores. Its definition
    is layers/attention/cpu.c. Knows one layer's rows and KV cache, no session; plain launches on a stream, no schedule.
 
-   For token row t at position p = position + t and query head h of KV head g:
-     attend_prefill_prepare   q = rotate(rms(q) q_norm) log2(e) / sqrt(head_dim), rounded to BF16 or F16: to scratch
+   For token row t of index p = index + t and query head h of KV head g:
+     attend_prefill_prepare   q = rotate(rms(q) q_norm) log2(e) / sqrt(head_dim), rounded to BF16 or F16: to scratch. Rotated by the
+                              row's position, which the table has; below, positions of rows and keys are their indexes
                               k = rotate(rms(k) k_norm) and v, rounded as decode rounds them: row p of the KV cache
      attend_prefill           s[i] = q . k[i] for i = 0 .. p;  m = max s;  l = sum 2^(s - m)
                               o = sum 2^(s - m) v[i] / l * sigmoid(gate), as F16 with a power of two per 64 columns
@@ -35,7 +36,7 @@
 typedef struct attention_prefill {
     attention_shape shape;       /* one that attention_prefill_fits */
     int kv_only;                 /* only append k and v */
-    int T, position;             /* token rows, at least 1; position of row 0. They must not share eight bytes: loaded as a pair, they
+    int T, index;                /* token rows, at least 1; index of row 0. They must not share eight bytes: loaded as a pair, they
                                     cost sm_90a spills */
     const float *qg;             /* [T][heads][attention_q_size] q | gate as projected; unused with kv_only */
     const float *k_new, *v_new;  /* [T][kv_heads][head_dim] as projected */
@@ -43,15 +44,17 @@ typedef struct attention_prefill {
     const float *sinks;          /* [heads]; NULL: none */
     const float *frequencies;    /* [rotary_dim / 2] */
     dtype kv;                    /* BF16 or FP8 */
-    void *k, *v;                 /* KV cache [context][kv_heads][head_dim]; rows before `position` are read */
+    void *k, *v;                 /* KV cache [context][kv_heads][head_dim]; rows before `index` are read */
     float k_scale, v_scale;      /* as attention_gpu's */
     void *q;                     /* scratch, attention_prefill_q_bytes bytes: [T][heads][head_dim] BF16 or F16 */
     void *out;                   /* [T][heads][head_dim] F16: o / out_scale */
     float *out_scale;            /* [heads][head_dim / 64][T] powers of two: gemm_act_scale */
     int warps;                   /* of a block: attention_prefill_warps */
     int window;                  /* as attention_gpu's */
+    rope_axes axes;
+    const token_row *table;      /* [T] */
 } attention_prefill;
-static_assert(offsetof(attention_prefill, position) % 8 == 0, "T and position share eight bytes");
+static_assert(offsetof(attention_prefill, index) % 8 == 0, "T and index share eight bytes");
 
 /* ---- norms, rotation, KV append ----------------------------------------------------------------------------------- */
 
@@ -85,11 +88,12 @@ template <int DIM> __global__ void __launch_bounds__(GPU_THREADS)
 attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
     __shared__ float cs[DIM];
     __shared__ float2 exchange[GPU_WARPS][DIM / 2];
-    const int t = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = p.position + t;
+    const int t = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = p.index + t;
     const int heads = p.shape.heads, kv_heads = p.shape.kv_heads, count = 2 * kv_heads + (p.kv_only ? 0 : heads);
     const float scale = attend_query_scale<DIM>();
     const bool fp8 = p.kv == DTYPE_FP8;
-    if (threadIdx.x < p.shape.rotary_dim / 2) attend_angle(&p.shape, at, (int)threadIdx.x, p.frequencies[threadIdx.x], cs);
+    if (threadIdx.x < p.shape.rotary_dim / 2)
+        attend_angle(&p.shape, p.table[t].position[rope_axis(p.axes, (int)threadIdx.x)], (int)threadIdx.x, p.frequencies[threadIdx.x], cs);
     __syncthreads();
 #pragma unroll 1
     for (int i = warp; i < count; i += GPU_WARPS) {
@@ -141,9 +145,9 @@ __device__ __forceinline__ attend_warp_tile attend_warp_tile_of(const attention_
     const int span = 16 * (WARPS >> heads_shift), warp = thread / 32;    /* span: a power of two */
     attend_warp_tile s;
     s.head = ((int)(blockIdx.y * gridDim.x + blockIdx.x) << heads_shift) + (warp & ((1 << heads_shift) - 1));
-    s.block_first = (p->position & -span) + (int)(gridDim.z - 1 - blockIdx.z) * span;
+    s.block_first = (p->index & -span) + (int)(gridDim.z - 1 - blockIdx.z) * span;
     s.first = s.block_first + 16 * (warp >> heads_shift);
-    s.row = s.first + thread % 32 / 4 - p->position;
+    s.row = s.first + thread % 32 / 4 - p->index;
     return s;
 }
 
@@ -378,7 +382,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     extern __shared__ __align__(16) char memory[];
     typedef attend_plan<FP8, WARPS, DIM> plan;
     const attend_warp_tile warp_tile = attend_warp_tile_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
-    const int end = p.position + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
+    const int end = p.index + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
     const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
     const int window = DIM < ATTEND_DIM ? p.window : INT_MAX, from = attend_window_first(warp_tile.block_first, window) / plan::KEYS;
     const float *sinks = DIM < ATTEND_DIM ? p.sinks : NULL;
@@ -441,7 +445,7 @@ template <bool FP8, int WARPS, int DIM> static cudaError_t attend_prefill_launch
     const int q_per_kv = p->shape.heads / p->shape.kv_heads;
     int shift = 0;                                           /* of a block's heads: a power of two that divides q_per_kv */
     while (2 << shift <= WARPS && q_per_kv % (2 << shift) == 0) shift++;
-    const int span = 16 * (WARPS >> shift), spans = (p->position + p->T - 1) / span - p->position / span + 1;
+    const int span = 16 * (WARPS >> shift), spans = (p->index + p->T - 1) / span - p->index / span + 1;
     const void *kernel = (const void *)attend_prefill<FP8, WARPS, DIM>;
     cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
     if (status != cudaSuccess) return status;

@@ -52,7 +52,7 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     memset(&p, 0, sizeof p);
     p.shape = *s;
     p.T = r->T;
-    p.position = r->position;
+    p.index = r->index;
     p.qg = job.qg;
     p.k_new = job.k;
     p.v_new = job.v;
@@ -71,6 +71,8 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     p.out_scale = job.out_scale;
     p.kv_only = r->state_only;
     p.warps = scratch->prefill_warps;
+    p.axes = w->axes;
+    p.table = r->table;
     if (stage_in(r->stages, STAGE_QKV)) attention_prefill_in(r, w, &job);
     cudaError_t status = cudaSuccess;
     if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_run(&p, r->stream);

@@ -23,11 +23,20 @@ BOTH int attention_q_size(const attention_shape *s) {
     return (1 + s->gated) * s->head_dim;
 }
 
+/* M-RoPE, of models that read images: frequency i takes the height of a row's position where i % 3 = 1 and i < height, the width where
+   i % 3 = 2 and i < width, else the time. 0, 0: the time always. */
+typedef struct rope_axes { int height, width; } rope_axes;
+
+BOTH int rope_axis(rope_axes a, int i) {
+    return i % ROW_AXES == 1 && i < a.height ? 1 : i % ROW_AXES == 2 && i < a.width ? 2 : 0;
+}
+
 typedef struct attention_weights {
     attention_shape shape;
     matrix q_proj, k_proj, v_proj, o_proj;
     const float *q_norm, *k_norm;                  /* [head_dim]; NULL unless normed */
     const float *frequencies;                      /* [rotary_dim / 2] angles of one position, in the host's memory */
+    rope_axes axes;                                /* of positions, by which they are multiplied */
     const float *sinks;                            /* [heads]; NULL unless there are sinks */
     const float *k_scale, *v_scale;                /* [1] what a code 1 of an FP8 cache is worth, in the host's memory; NULL: 1 */
 } attention_weights;

@@ -81,7 +81,7 @@ static cudaError_t deltanet_prefill_delta(const prefill_rows *r, const deltanet_
     memset(&p, 0, sizeof p);
     p.shape = *s;
     p.T = r->T;
-    p.position = r->position;
+    p.position = r->index;
     p.raw = job->raw;
     p.a = job->a;
     p.b = job->b;

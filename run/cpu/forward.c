@@ -28,6 +28,7 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     const capacity most = capacity_of(&r->o, r->o.context);
     const size_t rows = (size_t)most.rows * (size_t)m->c.hidden, drafts = r->one_slot ? 1 : (size_t)cpu_pass_rows(r);
     scratch *s = &r->s;
+    s->table = (token_row *)(void *)layout_alloc(l, (size_t)most.rows * sizeof(token_row) / sizeof(float));
     s->x = layout_alloc(l, rows);
     s->u = layout_alloc(l, rows);
     s->y = layout_alloc(l, m->largest.residual.normed_after || m->part.ranks > 1 ? rows : 0);
@@ -111,18 +112,21 @@ static int cpu_ended(const mote_runner *r) {
     return r->me && r->me->ended;
 }
 
-/* x = the embedding of T tokens. Of several ranks each has some of the rows, and the others add zeros. */
-static void cpu_embed(mote_runner *r, const int32_t *ids, int T, float *x) {
+/* x = the embeddings of T rows. Of several ranks each has those of some tokens, the first those that are no token's; the others add zeros. */
+static void cpu_embed(mote_runner *r, const token_row *rows, int T, float *x) {
     const matrix *w = &r->m->embed_tokens;
     const size_t hidden = (size_t)w->cols;
     const int32_t first = part_vocab(&r->m->part, r->m->c.vocab).first;
     if (!cpu_ranks(r)) {
-        embed(w, ids, T, x);
+        embed(w, rows, T, x);
         return;
     }
     memset(x, 0, (size_t)T * hidden * sizeof *x);
-    for (int t = 0; t < T; t++)
-        if (ids[t] >= first && ids[t] < first + w->rows) matrix_floats(w, ids[t] - first, 0, w->cols, x + (size_t)t * hidden);
+    for (int t = 0; t < T; t++) {
+        token_row own = rows[t];
+        own.id -= first;
+        if (own.embedding ? !r->m->part.rank : own.id >= 0 && own.id < w->rows) embed(w, &own, 1, x + (size_t)t * hidden);
+    }
     exchange_sum(cpu_ranks(r), x, (size_t)T * hidden, r->s.shares);
 }
 
@@ -130,6 +134,7 @@ static void cpu_embed(mote_runner *r, const int32_t *ids, int T, float *x) {
 static void run_layer(mote_runner *r, const layer *l, int i, const token_sequence *of, int n, int state_only) {
     token_rows rows;
     rows.threads = r->threads;
+    rows.table = r->s.table;
     rows.T = of[n - 1].first + of[n - 1].T;
     rows.of = of;
     rows.count = n;
@@ -144,9 +149,17 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     layer_forward(&rows, l, i, &r->s.jobs);
 }
 
-static token_sequence sequence_of(const slot *s, int first, int T, int position, int replay) {
-    token_sequence q = {.first = first, .T = T, .position = position, .replay = replay, .states = s->state};
+static token_sequence sequence_of(const slot *s, int first, int T, int replay) {
+    token_sequence q = {.first = first, .T = T, .replay = replay, .states = s->state};
     return q;
+}
+
+/* Puts T rows of sequence `sequence` into the runner's table, from row `first` on. */
+static void table_put(mote_runner *r, int first, int sequence, const token_row *rows, int T) {
+    for (int t = 0; t < T; t++) {
+        r->s.table[first + t] = rows[t];
+        r->s.table[first + t].sequence = sequence;
+    }
 }
 
 /* Logits of a row that cpu_head is to compute as its row number *n. */
@@ -178,13 +191,19 @@ static void cpu_head(mote_runner *r, int n) {
     for (int at = 0; at < n && cpu_ranks(r); at += SHARED_LOGITS) cpu_head_shares(r, at, min_int(n - at, SHARED_LOGITS));
 }
 
-/* in = a row of the MTP layer's input: a token, and the final row of the token before it. */
-static void mtp_input(mote_runner *r, int32_t id, const float *final_row, float *in) {
+/* Row `to` of the MTP layer's table and of its input: it stands where `before` does, of which final_row is, and takes the token after
+   that, `next`. */
+static void mtp_put(mote_runner *r, int to, int sequence, const token_row *before, const token_row *next, const float *final_row) {
     const mote_model *m = r->m;
     const int hidden = m->c.hidden;
-    float *row = r->s.u;
-    cpu_embed(r, &id, 1, row);
-    rms_norm(in, row, m->mtp_norm_embedding, 1, hidden, m->c.eps);
+    float *in = r->s.mtp_in + (size_t)to * 2 * (size_t)hidden;
+    token_row *row = &r->s.table[to];
+    *row = *before;
+    row->sequence = sequence;
+    row->id = next->id;
+    row->embedding = next->embedding;
+    cpu_embed(r, row, 1, r->s.u);
+    rms_norm(in, r->s.u, m->mtp_norm_embedding, 1, hidden, m->c.eps);
     rms_norm(in + hidden, final_row, m->mtp_norm_hidden, 1, hidden, m->c.eps);
 }
 
@@ -199,20 +218,19 @@ static void mtp_forward(mote_runner *r, const token_sequence *of, int n, int row
 
 /* The rows of a block that the MTP layer takes: see run_mtp. */
 static int mtp_rows(const pass_request *q) {
-    return q->s->has_mtp ? q->b->T - (q->b->position == 0) : 0;
+    return q->s->has_mtp ? q->b->T - (q->b->rows->index == 0) : 0;
 }
 
-/* Their inputs, from row `to` of mtp_in on. hidden: the block's final rows. */
-static void mtp_inputs(const pass_request *q, const float *hidden, int to) {
+/* These of sequence `sequence`, from row `to` on. hidden: the block's final rows. */
+static void mtp_inputs(const pass_request *q, int sequence, const float *hidden, int to) {
     const block *b = q->b;
     const size_t size = (size_t)q->s->m->c.hidden;
     for (int t = b->T - mtp_rows(q); t < b->T; t++, to++)
-        mtp_input(q->s->runner, b->ids[t], t ? hidden + (size_t)(t - 1) * size : q->s->last_hidden,
-                  q->s->runner->s.mtp_in + (size_t)to * 2 * size);
+        mtp_put(q->s->runner, to, sequence, &b->rows[t - 1], &b->rows[t], t ? hidden + (size_t)(t - 1) * size : q->s->last_hidden);
 }
 
-/* The MTP layer for the rows just computed: the row of position p takes the token after it and the final row of p, and predicts
-   the token after that. So the rows are those of positions first-1 .. first+T-2, without -1. Its KV rows are kept for drafting;
+/* The MTP layer for the rows just computed: the row of index p takes the token after it and the final row of p, and predicts
+   the token after that. So the rows are those of indexes first-1 .. first+T-2, without -1. Its KV rows are kept for drafting;
    logits, when wanted, get one row for each. */
 static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequence *main_rows, int n) {
     const mote_model *m = r->m;
@@ -224,8 +242,8 @@ static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequenc
         const block *b = of[i]->b;
         const int T = mtp_rows(of[i]);
         if (!T) continue;
-        mtp_inputs(of[i], w->hidden + (size_t)main_rows[i].first * hidden, rows);
-        at[count++] = sequence_of(of[i]->s, rows, T, b->position + b->T - T - 1, b->replay);
+        mtp_inputs(of[i], count, w->hidden + (size_t)main_rows[i].first * hidden, rows);
+        at[count++] = sequence_of(of[i]->s, rows, T, b->replay);
         rows += T;
         wanted |= b->mtp_logits != NULL;
     }
@@ -287,10 +305,11 @@ static void cpu_forward_all(mote_runner *r, pass_request *const *of, int n) {
         slot *s = of[i]->s;
         const block *b = of[i]->b;
         if (b->replay) memcpy(s->last_hidden, slot_final_row(s, b->replay), hidden * sizeof(float));
-        at[i] = sequence_of(s, rows, b->T, b->position, b->replay);
-        if (part_is_first(&m->part)) cpu_embed(r, b->ids, b->T, w->x + (size_t)rows * hidden);
+        at[i] = sequence_of(s, rows, b->T, b->replay);
+        table_put(r, rows, i, b->rows, b->T);
         rows += b->T;
     }
+    if (part_is_first(&m->part)) cpu_embed(r, w->table, rows, w->x);
     cpu_walk(r, at, n, rows);
     if (!part_is_last(&m->part) || cpu_ended(r)) return;
     for (int i = 0; i < n; i++) cpu_residual(r, of[i]->b, &at[i]);
@@ -355,7 +374,7 @@ static void cpu_ask_drafts(mote_runner *r, pass_request *const *of, int n, int i
     if (cpu_ended(r)) memset(on, 0, PASS_ROWS_MAX);
 }
 
-/* ids of each request: what may follow its timeline and b->ids[0]. Each draft is the MTP layer's favourite, and its
+/* ids of each request: what may follow its timeline and the token of b. Each draft is the MTP layer's favourite, and its
    input for the next one, with its own final row in place of the model's. The KV rows it writes on the way, after the first, are of
    guesses: the block that runs next writes them anew. Draft i of all that want so many is one pass. */
 static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
@@ -373,9 +392,9 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
             const block *b = of[k]->b;
             if (!on[k]) continue;
             *of[k]->count = i + 1;
-            mtp_input(r, i ? of[k]->ids[i - 1] : b->ids[0], i ? w->hidden + (size_t)row[k] * hidden : slot_final_row(of[k]->s, b->replay),
-                      w->mtp_in + (size_t)rows * 2 * hidden);
-            at[rows] = sequence_of(of[k]->s, rows, 1, b->position - 1 + i, b->replay);
+            const token_row next = i ? text_after(b->rows, i, of[k]->ids[i - 1]) : *b->rows, before = i ? text_after(b->rows, i - 1, -1) : b->rows[-1];
+            mtp_put(r, rows, rows, &before, &next, i ? w->hidden + (size_t)row[k] * hidden : slot_final_row(of[k]->s, b->replay));
+            at[rows] = sequence_of(of[k]->s, rows, 1, b->replay);
             row[k] = rows++;
         }
         if (!rows || cpu_ended(r)) return;
@@ -430,7 +449,7 @@ enum { CPU_CHUNK = 256 };                                   /* token rows */
 
 /* A prompt is read by forward(), and the host samples. */
 static const executor cpu_executor = {
-    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .runner_bytes = 0, .slot_bytes = 0,
+    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .reads_text = 0, .runner_bytes = 0, .slot_bytes = 0,
     .layout_runner = cpu_layout_runner, .layout_slot = cpu_layout_slot, .open = cpu_open, .close = cpu_close,
     .slot_open = cpu_slot_open, .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = cpu_forward, .draft = NULL, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear,

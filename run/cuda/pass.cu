@@ -34,42 +34,45 @@ static void gpu_pass_begin(mote_runner *r, gpu_form *f, int has_mtp) {
     memset(f, 0, sizeof *f);
     f->r = r;
     f->has_mtp = has_mtp;
-    f->one_each = 1;
+    f->rows.one_each = 1;
 }
 
-/* Adds a request's block; ids NULL: its tokens are those that its slot had prepared. */
-static void gpu_pass_add(gpu_form *f, const pass_request *q, const int32_t *ids) {
+/* Adds a request's block; first: the id of its first row, where the block has none. Without one its tokens are those that its slot had
+   prepared. */
+static void gpu_pass_add(gpu_form *f, const pass_request *q, int32_t first) {
     struct gpu_runner *g = f->r->gpu;
     gpu_pass_table *to = g->pass;
-    const int z = f->sequences++;
+    const token_row *rows = q->b->rows;
+    const int z = f->rows.sequences++;
     step_parameters step = gpu_step_of(q->s);
-    step.position = q->b->position;
+    step.index = rows->index;
+    step.lag = row_lag(rows);
     step.accepted = q->b->replay;
     step.replay = q->s->gpu->replay;
     step.sequence = g->sequence;
-    step.first = f->T;
+    step.first = f->rows.T;
     step.rows = q->b->T;
-    for (int t = 0; ids && t < q->b->T; t++) step.ids[t] = ids[t];
-    for (int t = 0; t < q->b->T; t++) to->sequence_of[f->T++] = (uint8_t)z;
+    for (int t = 0; t < q->b->T; t++) step.ids[t] = t || rows->id >= 0 ? rows[t].id : first;
+    for (int t = 0; t < q->b->T; t++) to->sequence_of[f->rows.T++] = (uint8_t)z;
     to->steps[z] = step;
     to->first[z] = step.first;
-    to->keeps_ids[z] = !ids;
+    to->keeps_ids[z] = step.ids[0] < 0;
     to->home[z].step = q->s->gpu->step;
     to->home[z].x = q->s->gpu->x;
     memset(&to->sampling[z], 0, sizeof to->sampling[z]);
     to->sampling[z].k = 1;
     if (q->sampling) gpu_sampling_of(g, q->sampling, &to->sampling[z]), q->s->gpu->sampling = to->sampling[z];
-    f->one_each &= q->b->T == 1;
-    f->splits = max_int(f->splits, gpu_splits_for(g, q->b->position + q->b->T));
+    f->rows.one_each &= q->b->T == 1;
+    f->rows.splits = max_int(f->rows.splits, gpu_splits_for(g, rows->index + q->b->T));
 }
 
 /* Copies the table to the GPU. */
 static void gpu_pass_send(const gpu_form *f) {
     struct gpu_runner *g = f->r->gpu;
     gpu_check(&g->q, cudaMemcpyAsync(g->table, g->pass, sizeof *g->pass, cudaMemcpyHostToDevice, g->stream), "copying a pass");
-    for (int z = 0; z < f->sequences; z++) {
+    for (int z = 0; z < f->rows.sequences; z++) {
         if (!g->pass->keeps_ids[z] || g->q.status != cudaSuccess) continue;
-        gpu_pass_ids<<<1, PASS_ROWS_MAX, 0, g->stream>>>(g->table, f->sequences);
+        gpu_pass_ids<<<1, PASS_ROWS_MAX, 0, g->stream>>>(g->table, f->rows.sequences);
         gpu_check(&g->q, cudaGetLastError(), "the tokens of a pass");
         return;
     }
@@ -110,9 +113,9 @@ static void gpu_pass_run(const gpu_form *f, pass_request *const *of, int drafts)
     cudaGraphExec_t graph = gpu_pass_graph_of(f, GPU_ALL_LOGITS, drafts);
     g->logits_pass++;
     if (g->q.status != cudaSuccess || !gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a pass")) return;
-    gpu_pass_home<<<dim3((unsigned)((cols - 1) / GPU_THREADS + 1), (unsigned)f->T), GPU_THREADS, 0, g->stream>>>(g->table, g->x, cols);
+    gpu_pass_home<<<dim3((unsigned)((cols - 1) / GPU_THREADS + 1), (unsigned)f->rows.T), GPU_THREADS, 0, g->stream>>>(g->table, g->x, cols);
     gpu_check(&g->q, cudaGetLastError(), "the end of a pass");
-    for (int i = 0; i < f->sequences; i++) {
+    for (int i = 0; i < f->rows.sequences; i++) {
         slot *s = of[i]->s;
         s->last_row = of[i]->b->T - 1;
         s->logits_here = s->logits_set = s->logits_in_block = 0;
@@ -210,12 +213,11 @@ static int gpu_pass_read(mote_runner *r, pass_request *const *of, int n, int wai
 
 /* Steps and blocks. The first `steps` requests are steps: while the GPU computes them their tokens are on their way to the host. */
 static int gpu_pass_steps(pass_request *const *of, int n, int steps, mote_error *err) {
-    static const int32_t none = 0;
     mote_runner *r = of[0]->s->runner;
     gpu_form f;
     gpu_pass_begin(r, &f, of[0]->s->has_mtp);
     if (steps) gpu_place_logits(of, steps);
-    for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], i < steps ? &none : of[i]->b->ids);
+    for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], i < steps ? 0 : -1);
     gpu_pass_send(&f);
     if (steps) gpu_pass_choose(&f, steps);
     gpu_pass_run(&f, of, -1);
@@ -226,18 +228,17 @@ static int gpu_pass_steps(pass_request *const *of, int n, int steps, mote_error 
 
 /* Whether the request's token is to be chosen, and then is all that its block consists of. */
 static int gpu_begins(const pass_request *q) {
-    return q->kind == REQUEST_STEP || (q->kind == REQUEST_CYCLE && q->b->T == 1 && !q->b->ids);
+    return q->kind == REQUEST_STEP || (q->kind == REQUEST_CYCLE && q->b->T == 1 && q->b->rows->id < 0);
 }
 
 /* Chooses the tokens of the first n requests, and waits for them. */
 static int gpu_choose_first(pass_request *const *of, int n, mote_error *err) {
-    static const int32_t none = 0;
     mote_runner *r = of[0]->s->runner;
     gpu_form f;
     if (!n) return MOTE_OK;
     gpu_pass_begin(r, &f, of[0]->s->has_mtp);
     gpu_place_logits(of, n);
-    for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], &none);
+    for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], 0);
     gpu_pass_send(&f);
     gpu_pass_choose(&f, n);
     return gpu_pass_chosen(r, of, n, err);
@@ -258,7 +259,7 @@ static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_erro
         if (all[i]->code) continue;
         of[count++] = all[i];
         drafts = max_int(drafts, all[i]->drafts);
-        gpu_pass_add(&f, all[i], gpu_begins(all[i]) ? all[i]->ids : all[i]->b->ids);
+        gpu_pass_add(&f, all[i], gpu_begins(all[i]) ? *all[i]->ids : -1);
     }
     if (!count) return MOTE_OK;
     gpu_pass_send(&f);
@@ -281,11 +282,11 @@ static int gpu_pass_drafts(pass_request *const *of, int n, mote_error *err) {
     gpu_form f;
     gpu_pass_begin(r, &f, 1);
     for (int i = 0; i < n; i++) {
-        gpu_pass_add(&f, of[i], of[i]->b->ids);
+        gpu_pass_add(&f, of[i], -1);
         drafts = max_int(drafts, of[i]->drafts);
     }
     gpu_pass_send(&f);
-    f.T = 0;                                                /* no block: drafts alone */
+    f.rows.T = 0;                                           /* no block: drafts alone */
     cudaGraphExec_t graph = gpu_pass_graph_of(&f, GPU_NO_LOGITS, drafts);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching drafts");
     gpu_check(&g->q, cudaMemcpyAsync(g->pass->steps, g->table->steps, (size_t)n * sizeof *g->pass->steps, cudaMemcpyDeviceToHost, g->stream),

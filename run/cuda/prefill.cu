@@ -33,20 +33,23 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     p->x = layout_alloc(l, rows * hidden);
     p->y = layout_alloc(l, m->largest.residual.normed_after ? rows * hidden : 0);
     p->u_scale = layout_alloc(l, rows);
-    p->ids = (int32_t *)(void *)layout_alloc(l, rows);
+    p->table = (token_row *)layout_bytes(l, (rows + 1) * sizeof *p->table);
+    p->table = p->table ? p->table + 1 : NULL;
     p->scratch = (char *)layout_alloc(l, p->scratch_bytes / sizeof(float));
     p->u = p->scratch ? (uint16_t *)(void *)(p->scratch + p->scratch_bytes - u) : NULL;
     p->before = layout_alloc(l, recurrent_floats(m, o));
 }
 
-static prefill_rows prefill_rows_of(const slot *s, int T, int position) {
+/* T rows, whose table prefill_send puts in place. */
+static prefill_rows prefill_rows_of(const slot *s, int T, int index) {
     const struct gpu_runner *g = s->runner->gpu;
     prefill_rows r;
     memset(&r, 0, sizeof r);
     r.stream = g->stream;
     r.sms = g->q.sms;
+    r.table = g->prefill.table;
     r.T = T;
-    r.position = position;
+    r.index = index;
     r.stages = g->q.stages;
     r.factor = s->m->bf16_factor;
     r.hidden = s->m->c.hidden;
@@ -57,6 +60,12 @@ static prefill_rows prefill_rows_of(const slot *s, int T, int position) {
     r.u_scale = g->prefill.u_scale;
     r.scratch = g->prefill.scratch;
     return r;
+}
+
+/* Copies a block's table to the GPU, with the row before it. */
+static void prefill_send(struct gpu_runner *g, const block *b, cudaStream_t stream) {
+    gpu_check(&g->q, cudaMemcpyAsync(g->prefill.table - 1, b->rows - 1, ((size_t)b->T + 1) * sizeof *b->rows, cudaMemcpyHostToDevice, stream),
+              "copying tokens");
 }
 
 /* The last row of a prefill chunk, for what follows it: x as it is, and normed. One block. */
@@ -70,7 +79,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_last_row(const flo
 /* The MTP layer's input of the prefill chunk's rows from `skip` on, as F16 with an activation scale a row; see layers/mtp.cu. */
 typedef struct prefill_mtp_input {
     gpu_matrix embed_tokens;
-    const int32_t *ids;
+    const token_row *rows;       /* of the prefill chunk */
     const float *x, *norm;       /* [T][cols] after the last layer; final norm */
     const float *last_hidden;    /* [cols] final row before the prefill chunk */
     const float *norm_embedding, *norm_hidden;
@@ -86,7 +95,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     __shared__ float shared[GPU_WARPS];
     const int t = blockIdx.x + p.skip, cols = p.embed_tokens.cols;
     float *spare = row + 2 * cols, top = 0;
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) spare[i] = gpu_weight(&p.embed_tokens, p.ids[t], i);
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) spare[i] = prefill_embedding(&p.embed_tokens, &p.rows[t], i);
     __syncthreads();
     gpu_norm_row(row, spare, p.norm_embedding, cols, p.eps, shared);
     if (t) gpu_norm_row(spare, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
@@ -129,21 +138,23 @@ static int prefill_watched(slot *s, const prefill_rows *r, int T, const block_wa
     return code;
 }
 
-/* The MTP layer over the prefill chunk's rows; their x is overwritten. mtp_logits: of each row but one before position 0. */
+/* The MTP layer over the prefill chunk's rows; their x is overwritten. Each takes the token of a row, and stands where the row before that
+   does. mtp_logits: of each row but the one of index 0. */
 static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logits) {
     const mote_model *m = s->m;
     struct gpu_runner *g = s->runner->gpu;
     prefill_rows r = *main_rows;
     prefill_mtp_input p;
     memset(&p, 0, sizeof p);
-    p.skip = r.position == 0;
+    p.skip = r.index == 0;
     r.T -= p.skip;
-    r.position += p.skip - 1;
+    r.table += p.skip - 1;
+    r.index += p.skip - 1;
     r.layer = m->c.layers;
     r.state_only = mtp_logits == NULL;
     if (!r.T) return;
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
-    p.ids = g->prefill.ids;
+    p.rows = main_rows->table;
     p.x = r.x;
     p.norm = m->norm;
     p.last_hidden = s->last_hidden;
@@ -186,13 +197,12 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     const mote_model *m = s->m;
     struct gpu_runner *g = s->runner->gpu;
     const size_t hidden = (size_t)m->c.hidden;
-    prefill_rows r = prefill_rows_of(s, b->T, b->position);
+    prefill_rows r = prefill_rows_of(s, b->T, b->rows->index);
     int code = gpu_enter(s, err);
     if (code) return code;
     prefill_copy(g, g->prefill.before, s->recurrent, s->recurrent_floats);
-    gpu_check(&g->q, cudaMemcpyAsync(g->prefill.ids, b->ids, (size_t)b->T * sizeof(int32_t), cudaMemcpyHostToDevice, g->stream),
-              "copying tokens");
-    prefill_embed(&r, &m->embed_tokens, g->prefill.ids);
+    prefill_send(g, b, g->stream);
+    prefill_embed(&r, &m->embed_tokens);
     code = prefill_layers(s, &r, watch, err);
     if (code) {
         if (g->q.status == cudaSuccess) prefill_copy(g, s->recurrent, g->prefill.before, s->recurrent_floats);

@@ -29,14 +29,12 @@ typedef struct gpu_pass_table {
     uint8_t keeps_ids[PASS_ROWS_MAX];                           /* the tokens are those of its own step */
 } gpu_pass_table;
 
-/* What kernels are recorded for: rows of one slot, or of each sequence of a pass. */
+/* What kernels are recorded for: rows of one slot, the resident one, or of each sequence of a pass. */
 typedef struct gpu_form {
     mote_runner *r;
-    int T, has_mtp;              /* token rows; the slots have the MTP layer */
-    int sequences, one_each;     /* 0: one slot, the resident one; one_each: each has one row */
-    int in_turn;                 /* the sequences are blocks of one slot, see run/cuda/turns.cu */
-    int rows;                    /* of these blocks, whose tokens are all in the first step; 0: each has its own */
-    int splits;                  /* of gpu_rows */
+    gpu_rows rows;               /* as layers are given them; what differs from layer to layer is not set here */
+    int has_mtp;                 /* the slots have the MTP layer */
+    int dealt;                   /* rows of blocks in turn (run/cuda/turns.cu), whose tokens are all in the first step; 0: each has its own */
 } gpu_form;
 
 /* A captured pass, and what it was captured for. */

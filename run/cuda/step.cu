@@ -41,13 +41,13 @@ static gpu_form gpu_form_of(const slot *s, int T) {
     gpu_form f;
     memset(&f, 0, sizeof f);
     f.r = s->runner;
-    f.T = T;
+    f.rows.T = T;
     f.has_mtp = s->has_mtp;
     if (T <= STEP_ROWS) return f;
-    f.sequences = gpu_turns_of(T);
-    f.T = f.sequences * STEP_ROWS;
-    f.in_turn = 1;
-    f.rows = T;
+    f.rows.sequences = gpu_turns_of(T);
+    f.rows.T = f.rows.sequences * STEP_ROWS;
+    f.rows.in_turn = 1;
+    f.dealt = T;
     return f;
 }
 
@@ -61,36 +61,34 @@ static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
 /* The drafts after these rows. */
 static gpu_form gpu_drafts_of(const gpu_form *f) {
     gpu_form one = *f;
-    if (!f->in_turn) return one;
-    one.T = 1;
-    one.sequences = one.in_turn = one.splits = one.rows = 0;
+    if (!f->rows.in_turn) return one;
+    one.rows.T = 1;
+    one.rows.sequences = one.rows.in_turn = one.rows.splits = one.dealt = 0;
     return one;
 }
 
 /* Of each row its sequence, for kernels; NULL: there is one. */
 static const uint8_t *gpu_sequence_of(const gpu_form *f) {
-    return f->sequences ? f->r->gpu->table->sequence_of : NULL;
+    return f->rows.sequences ? f->r->gpu->table->sequence_of : NULL;
 }
 
-/* T rows of x through layer i, the MTP layer after the others; offset: their first position minus that of the step. */
+/* T rows of x through layer i, the MTP layer after the others; offset: their first index minus that of the step. */
 static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, float *x, int offset, int state_only) {
     const struct gpu_runner *g = f->r->gpu;
     const mote_model *m = f->r->m;
     const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
-    gpu_rows rows = {.q = q,
-                     .T = T,
-                     .layer = i,
-                     .step = g->step,
-                     .sequences = f->sequences,
-                     .one_each = f->one_each || T == f->sequences,
-                     .in_turn = f->in_turn,
-                     .splits = f->splits,
-                     .slot = gpu_view_of(f->r),
-                     .offset = offset,
-                     .state_only = state_only,
-                     .x = x,
-                     .eps = m->c.eps,
-                     .hidden = m->c.hidden};
+    gpu_rows rows = f->rows;
+    rows.q = q;
+    rows.T = T;
+    rows.layer = i;
+    rows.step = g->step;
+    rows.one_each |= T == rows.sequences;
+    rows.slot = gpu_view_of(f->r);
+    rows.offset = offset;
+    rows.state_only = state_only;
+    rows.x = x;
+    rows.eps = m->c.eps;
+    rows.hidden = m->c.hidden;
     layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
 }
 
@@ -108,7 +106,7 @@ static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
     p.step = g->step;
     p.sequences = gpu_sequence_of(f);
-    p.in_turn = f->in_turn ? f->sequences : 0;
+    p.in_turn = f->rows.in_turn ? f->rows.sequences : 0;
     p.slot = gpu_view_of(f->r);
     p.hidden = g->captured.hidden;
     p.last_hidden = g->captured.last_hidden;
@@ -135,8 +133,8 @@ static void gpu_record_mtp(const gpu_form *f, gpu_queue *q, int logits) {
     const mote_model *m = f->r->m;
     const gpu_mtp_input p = gpu_mtp_input_of(f);
     gpu_set_mtp(m, q, 1);
-    gpu_mtp_start(q, &p, f->T);
-    gpu_walk_mtp(f, q, f->T, -1, logits ? &m->lm_head : NULL, f->r->gpu->mtp_logits);
+    gpu_mtp_start(q, &p, f->rows.T);
+    gpu_walk_mtp(f, q, f->rows.T, -1, logits ? &m->lm_head : NULL, f->r->gpu->mtp_logits);
     gpu_set_mtp(m, q, 0);
 }
 
@@ -146,7 +144,7 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
     const gpu_form form = gpu_drafts_of(after), *f = &form;
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
-    const int T = max_int(f->sequences, 1);
+    const int T = max_int(f->rows.sequences, 1);
     gpu_mtp_input p = gpu_mtp_input_of(f);
     gpu_sampling choice;
     memset(&choice, 0, sizeof choice);
@@ -154,7 +152,7 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
     p.x = g->mtp_x;
     p.norm = m->mtp_norm;
     choice.parameters = g->greedy;
-    choice.sequences = f->sequences;
+    choice.sequences = f->rows.sequences;
     choice.logits = g->draft_logits;
     choice.stride = (size_t)m->draft_head.rows;
     choice.T = T;
@@ -177,16 +175,16 @@ static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
     gpu_sampling p;
     memset(&p, 0, sizeof p);
     p.parameters = g->parameters;
-    if (f->in_turn) {
-        p.turns = f->sequences;
+    if (f->rows.in_turn) {
+        p.turns = f->rows.sequences;
     } else {
-        p.parameters_step = f->sequences > 0;
-        p.sequences = f->sequences;
+        p.parameters_step = f->rows.sequences > 0;
+        p.sequences = f->rows.sequences;
         p.sequence_of = gpu_sequence_of(f);
     }
     p.logits = g->logits;
     p.stride = (size_t)f->r->m->c.vocab;
-    p.T = f->T;
+    p.T = f->rows.T;
     p.n = known_vocab(f->r->m);
     p.topk = g->topk;
     p.step = g->step;
@@ -198,7 +196,7 @@ static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
 static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind) {
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
-    const int T = f->T;
+    const int T = f->rows.T;
     gpu_embedding p;
     memset(&p, 0, sizeof p);
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
@@ -210,7 +208,7 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     p.hidden = g->captured.hidden;
     p.last_hidden = f->has_mtp ? g->captured.last_hidden : NULL;
     q->layer = -1;
-    gpu_embed(q, &p, f->in_turn ? 1 : max_int(f->sequences, 1));
+    gpu_embed(q, &p, f->rows.in_turn ? 1 : max_int(f->rows.sequences, 1));
     for (int i = 0; i < m->c.layers; i++) {
         q->layer = i;
         gpu_record_layer(f, q, i, T, g->x, 0, 0);
@@ -232,9 +230,9 @@ static cudaGraphExec_t gpu_capture_form(const gpu_form *f, enum gpu_kind kind, i
     cudaGraphExec_t ready = NULL;
     if (!gpu_check(q, cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
         return NULL;
-    if (f->rows) gpu_split_step(f, q);
-    if (f->T) gpu_record_step(f, q, kind);
-    if (f->T && drafts >= 0) gpu_record_accept(f, q);
+    if (f->dealt) gpu_split_step(f, q);
+    if (f->rows.T) gpu_record_step(f, q, kind);
+    if (f->rows.T && drafts >= 0) gpu_record_accept(f, q);
     for (int i = 0; i < drafts; i++) gpu_record_draft(f, q, i, drafts);
     gpu_submit(q);
     cudaError_t status = cudaStreamEndCapture(q->stream, &graph);
@@ -334,11 +332,12 @@ static int gpu_log_left(slot *s, int replay, int T) {
 static void gpu_set_step(slot *s, const block *b, int replay) {
     struct gpu_runner *g = s->runner->gpu;
     step_parameters step = gpu_step_of(s);
-    step.position = b->position;
+    step.index = b->rows->index;
+    step.lag = row_lag(b->rows);
     step.accepted = b->replay;
     step.replay = replay;
     step.sequence = g->sequence;
-    for (int t = 0; t < b->T; t++) step.ids[t] = b->ids[t];
+    for (int t = 0; t < b->T; t++) step.ids[t] = b->rows[t].id;
     gpu_put(&g->q, gpu_put_step_kernel, g->step, &step);
 }
 
@@ -356,7 +355,7 @@ static void gpu_read_residual(slot *s, const block *b, const float *x) {
 /* Waits for the GPU only if it copies logits or rows to the host. */
 static int gpu_forward(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
-    const size_t vocab = (size_t)s->m->c.vocab, T = (size_t)b->T, skip = b->position == 0;
+    const size_t vocab = (size_t)s->m->c.vocab, T = (size_t)b->T, skip = b->rows->index == 0;
     if (b->T > STEP_ROWS) return gpu_forward_in_turn(s, b, err);
     int code = gpu_enter(s, err);
     if (code) return code;
@@ -418,7 +417,7 @@ static void gpu_sampling_of(const struct gpu_runner *g, const mote_sampling *sam
     to->seed = sampling->seed;
 }
 
-/* Queues the sampling of the token at b->position: sample_token makes it the first token of the next step and posts it. */
+/* Queues the sampling of the token of b's row: sample_token makes it the first token of the next step and posts it. */
 static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampling) {
     struct gpu_runner *g = s->runner->gpu;
     sampling_parameters parameters;
@@ -433,9 +432,10 @@ static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampli
     p.topk = g->topk;
     p.step = g->step;
     p.mailbox = g->mailbox;
-    p.position = b->position;
-    p.accepted = b->replay;
-    p.replay = gpu_log_left(s, b->replay, 1);
+    p.next.index = b->rows->index;
+    p.next.lag = row_lag(b->rows);
+    p.next.accepted = b->replay;
+    p.next.replay = gpu_log_left(s, b->replay, 1);
     g->sequence++;
     gpu_sample(&g->q, KERNEL_SAMPLE_TOKEN, &p, sample_token);
     gpu_submit(&g->q);
@@ -447,7 +447,7 @@ static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, flo
     int code = gpu_enter(s, err);
     if (code || !k) return code;
     gpu_set_step(s, b, b->replay);
-    gpu_launch_cycle(s, 0, b->position, k);
+    gpu_launch_cycle(s, 0, b->rows->index, k);
     gpu_check(&g->q, cudaMemcpyAsync(drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, cudaMemcpyDefault, g->stream),
               "reading drafts");
     code = gpu_finish(s, err);
@@ -488,15 +488,15 @@ static __global__ void gpu_put_replay(step_parameters *to, int replay) {
     to->replay = replay;
 }
 
-/* A pass of b->T rows by the GPU alone. Their tokens are b->ids or, with NULL, the first ones of those in step_parameters; but one row
-   without ids is of the token that is chosen here. `drafts` are made for the next pass. ids: the first row's token, if it is
+/* A pass of b->T rows by the GPU alone. Their tokens are those of b or, without ids, the first ones of those in step_parameters; but one row
+   without id is of the token that is chosen here. `drafts` are made for the next pass. ids: the first row's token, if it is
    chosen here; then those that follow the accepted rows, *count of them; the last of these begins the next pass. */
 static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int drafts, int32_t *ids, int *count,
                      mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int one, code = gpu_enter(s, err);
     if (code) return code;
-    if (b->ids) {
+    if (b->rows->id >= 0) {
         sampling_parameters parameters;
         gpu_sampling_of(g, sampling, &parameters);
         gpu_set_sampling(s, &parameters);
@@ -510,7 +510,7 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
         if (replay < b->replay) gpu_put_replay<<<1, 1, 0, g->stream>>>(g->step, replay);
     }
     if (code) return code;
-    gpu_launch_cycle(s, b->T, b->position, drafts);
+    gpu_launch_cycle(s, b->T, b->rows->index, drafts);
     code = gpu_failed(&s->runner->gpu->q, err);
     return code ? code : mailbox_wait(s->runner, 0, ids + 1, count, err);
 }

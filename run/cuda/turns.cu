@@ -14,7 +14,7 @@ typedef struct gpu_turns {
 
 /* Makes the step of a block of T rows that of its turn number z, but for the tokens. */
 __device__ __forceinline__ void gpu_make_turn(step_parameters *step, int z, int T) {
-    step->position += z * STEP_ROWS;
+    step->index += z * STEP_ROWS;
     step->first = z * STEP_ROWS;
     step->rows = min(T - step->first, (int)STEP_ROWS);
 }
@@ -43,7 +43,7 @@ static __global__ void gpu_split_first(gpu_pass_table *to, int T) {
 
 /* Records it in front of a step. */
 static void gpu_split_step(const gpu_form *f, gpu_queue *q) {
-    gpu_split_first<<<1, PASS_ROWS_MAX, 0, q->stream>>>(f->r->gpu->table, f->rows);
+    gpu_split_first<<<1, PASS_ROWS_MAX, 0, q->stream>>>(f->r->gpu->table, f->dealt);
     gpu_check(q, cudaGetLastError(), "dealing out a step's rows");
 }
 
@@ -56,11 +56,11 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_end_turns(float *x, co
     for (int i = threadIdx.x; i < rows * cols; i += GPU_THREADS) x[i] = x[(size_t)first * cols + i];
 }
 
-/* The graph for T rows at that position, captured if there is none. drafts < 0: for whole turns, whose steps are written before. */
-static cudaGraphExec_t gpu_turns_graph(const slot *s, int T, int position, enum gpu_kind kind, int drafts) {
+/* The graph for T rows from that index on, captured if there is none. drafts < 0: for whole turns, whose steps are written before. */
+static cudaGraphExec_t gpu_turns_graph(const slot *s, int T, int index, enum gpu_kind kind, int drafts) {
     gpu_form f = gpu_form_of(s, T);
-    if (drafts < 0) f.rows = 0;
-    f.splits = gpu_splits_for(s->runner->gpu, position + T);
+    if (drafts < 0) f.dealt = 0;
+    f.rows.splits = gpu_splits_for(s->runner->gpu, index + T);
     return gpu_pass_graph_of(&f, kind, drafts);
 }
 
@@ -74,14 +74,15 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     memset(&turns, 0, sizeof turns);
     turns.to = g->table;
     turns.first = gpu_step_of(s);
-    turns.first.position = b->position;
+    turns.first.index = b->rows->index;
+    turns.first.lag = row_lag(b->rows);
     turns.first.accepted = turns.first.replay = b->replay;
     turns.first.sequence = g->sequence;
     turns.T = b->T;
-    memcpy(turns.ids, b->ids, (size_t)b->T * sizeof *b->ids);
+    for (int t = 0; t < b->T; t++) turns.ids[t] = b->rows[t].id;
     int code = gpu_enter(s, err);
     if (code) return code;
-    cudaGraphExec_t graph = gpu_turns_graph(s, b->T, b->position, kind, -1);
+    cudaGraphExec_t graph = gpu_turns_graph(s, b->T, b->rows->index, kind, -1);
     gpu_put_turns<<<1, PASS_ROWS_MAX, 0, g->stream>>>(turns);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a block");
     if (b->logits)

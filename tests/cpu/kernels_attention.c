@@ -93,17 +93,21 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
     capacity room_for = {.context = c->length, .rows = T, .threads = threads, .kv = kv_type, .layers = 1};
     float *parts = floats(attention_part_count(s, &room_for) * attention_part_size(s));
     float *angles = floats(n * (size_t)s->rotary_dim), *k_new = floats(n * kv);
+    token_row *table = (token_row *)allocate((size_t)T * sizeof *table);
     for (int i = 0; i < s->rotary_dim / 2; i++) frequencies[i] = powf(theta, -2.0f * (float)i / (float)s->rotary_dim);
     memcpy(qg, c->qg, n * queries * sizeof(float));
     memcpy(k_new, c->k, n * kv * sizeof(float));
     for (int first = 0; first < c->length; first += T) {
         int rows = c->length - first < T ? c->length - first : T;
+        attention_weights w = c->w;
         attention_job job;
         memset(&job, 0, sizeof job);
+        w.shape = *s;
+        w.frequencies = frequencies;
         job.shape = s;
-        job.w = &c->w;
+        job.w = &w;
         job.T = rows;
-        job.position = first;
+        job.index = first;
         job.angles = angles;
         job.qg = qg + (size_t)first * queries;
         job.k_new = k_new + (size_t)first * kv;
@@ -113,11 +117,13 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
         job.v = v;
         job.parts = parts;
         job.o = o + (size_t)first * wide;
-        rotary_angles(angles, first, rows, s->rotary_dim, frequencies, s->rope_scale);
+        text_rows(table, NULL, rows, first, 0);
+        attention_angles(&w, table, rows, angles);
         stage_rope_attend(p, &job);
     }
     float *all[] = {k, v, qg, parts, angles, k_new, frequencies};
     for (int i = 0; i < 7; i++) free(all[i]);
+    free(table);
 }
 
 // gated: with an output gate and norms of queries and keys, as Qwen3.5 has them; else without both, as Llama, and YaRN's factor. window: with
@@ -215,7 +221,7 @@ static void test_attention_extremes(pool *p) {
     cache_k[0] = cache_k[1] = 1e4f;
     job.shape = &s;
     job.w = &w;
-    job.T = job.position = 1;
+    job.T = job.index = 1;
     job.angles = angles;
     job.qg = qg;
     job.k_new = k + 2;

@@ -297,10 +297,14 @@ static void test_project(pool **pools) {
 static void test_embed(void) {
     random_matrix r = matrix_new(FORMAT_FP8_BLOCK, 20, 33, 8, 16);
     const int32_t ids[4] = {19, 0, 7, 19};
-    float x[4 * 33];
+    float x[4 * 33], own[33];
+    token_row rows[4];
     int bad = 0;
-    embed(&r.w, ids, 4, x);
-    for (int i = 0; i < 4 * 33; i++) bad += x[i] != (float)r.value[ids[i / 33] * 33 + i % 33];
+    for (int i = 0; i < 33; i++) own[i] = (float)i / 7;
+    text_rows(rows, ids, 4, 11, 0);
+    rows[2].embedding = own;
+    embed(&r.w, rows, 4, x);
+    for (int i = 0; i < 4 * 33; i++) bad += x[i] != (i / 33 == 2 ? own[i % 33] : (float)r.value[ids[i / 33] * 33 + i % 33]);
     CHECK(!bad, "embed: %d wrong", bad);
     matrix_delete(&r);
 }
@@ -340,17 +344,31 @@ static void test_norms(void) {
     CHECK(near(big[0], 0.6, 1e-6), "l2_norm of large numbers does not overflow");
 }
 
-static void test_rotary(int dim, int first, float theta) {
+// Rows of text, and rows whose height and width are other numbers: then with M-RoPE's axes, t h w t h w ..., of which the last frequencies
+// take the time.
+static void test_rotary(int dim, int first, float theta, int plane) {
     float *angles = floats((size_t)(3 * dim)), *x = random_floats((size_t)dim, 1), *y = floats((size_t)dim);
     int half = dim / 2;
     float *frequencies = floats((size_t)dim);
+    attention_weights w;
+    token_row rows[3];
+    memset(&w, 0, sizeof w);
     for (int i = 0; i < half; i++) frequencies[i] = powf(theta, -2.0f * (float)i / (float)dim);
-    rotary_angles(angles, first, 3, dim, frequencies, 1);
+    text_rows(rows, NULL, 3, first, 0);
+    for (int t = 0; t < 3 && plane; t++) rows[t].position[1] = first + 5 * t + 1, rows[t].position[2] = first + 2 * t + 7;
+    w.shape.rotary_dim = dim;
+    w.shape.rope_scale = 1;
+    w.frequencies = frequencies;
+    if (plane) w.axes.height = half - half / 4, w.axes.width = half - half / 2;
+    attention_angles(&w, rows, 3, angles);
     for (int t = 0; t < 3; t++) {
         memcpy(y, x, (size_t)dim * sizeof(float));
         rotate(y, angles + t * dim, dim);
         for (int i = 0; i < half; i++) {
-            double angle = (first + t) * pow(theta, -2.0 * i / dim), slack = 1e-5 + 3e-7 * fabs(angle);
+            int at = first + t;
+            if (plane && i % 3 == 1 && i < half - half / 4) at = first + 5 * t + 1;
+            if (plane && i % 3 == 2 && i < half - half / 2) at = first + 2 * t + 7;
+            double angle = at * pow(theta, -2.0 * i / dim), slack = 1e-5 + 3e-7 * fabs(angle);
             double a = x[i] * cos(angle) - x[half + i] * sin(angle), b = x[half + i] * cos(angle) + x[i] * sin(angle);
             CHECK(fabs(angles[t * dim + i] - cos(angle)) < slack, "cosine %d of %d at %d", i, dim, first + t);
             CHECK(fabs(angles[t * dim + half + i] - sin(angle)) < slack, "sine %d of %d at %d", i, dim, first + t);

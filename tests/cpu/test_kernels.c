@@ -73,7 +73,8 @@ int main(int argc, char **argv) {
     test_embed();
     test_activations();
     test_norms();
-    for (int dim = 2; dim <= 64; dim *= 2) test_rotary(dim, dim * 37 - 74, dim % 3 ? 1e4f : 1e7f);
+    for (int dim = 2; dim <= 64; dim *= 2)
+        for (int plane = 0; plane < 2; plane++) test_rotary(dim, dim * 37 - 74, dim % 3 ? 1e4f : 1e7f, plane);
     for (int ratio = 1; ratio <= 4; ratio++)
         for (int taps = 1; taps <= 5; taps++) test_deltanet(1 + taps % 2, ratio, 8 + 6 * ratio, 7 + taps, taps, pools);
     test_deltanet(1, 2, 16, 8, 30, pools);

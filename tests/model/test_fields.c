@@ -76,6 +76,8 @@ static const struct field_value {
     {.table = OF_ROPE, .name = "slow", .other = field_trebled},
     {.table = OF_ROPE, .name = "fast", .other = field_eightfold},
     {.table = OF_ROPE, .name = "whole", .other = field_off},
+    {.table = OF_ROPE, .name = "height", .other = field_off},
+    {.table = OF_ROPE, .name = "width", .other = field_off},
     {.table = OF_CONFIG, .name = "layers", .fixed = "as many layers have tensors"},
     {.table = OF_CONFIG, .name = "hidden", .fixed = "columns of the embedding and of lm_head"},
     {.table = OF_CONFIG, .name = "vocab", .fixed = "rows of the embedding and of lm_head"},
@@ -110,6 +112,16 @@ static void test_field_rows(void) {
     CHECK(count == COUNT(fields), "%zu fields, %zu rows: one is of no field, or there twice", count, COUNT(fields));
 }
 
+/* The rows of T tokens. Where a model tells the axes of positions apart, these differ, as in a picture. */
+static token_row *field_rows(const mote_model *m, const int32_t *ids, int T) {
+    token_row *rows = (token_row *)allocate((size_t)T * sizeof *rows);
+    int axes = 0;
+    text_rows(rows, ids, T, 0, 0);
+    for (int i = 0; i <= m->c.layers; i++) axes |= m->c.layer[i].rope.height | m->c.layer[i].rope.width;
+    for (int t = 0; t < T && axes; t++) rows[t].position[1] += t % 5 * 100, rows[t].position[2] += t % 7 * 400;
+    return rows;
+}
+
 /* Logits [T][vocab] of the definition and of the CPU's code, of the MTP layer [T - 1][vocab] if mtp. */
 typedef struct field_logits { float *defined, *fast; size_t count; } field_logits;
 
@@ -117,12 +129,14 @@ static field_logits field_compute(const mote_model *m, const int32_t *ids, int T
     const size_t vocab = (size_t)m->c.vocab, n = (size_t)T * vocab;
     double *logits = (double *)allocate(n * sizeof *logits), *mtp_logits = (double *)allocate(n * sizeof *logits);
     float *defined = (float *)allocate(n * sizeof *defined), *fast = (float *)allocate(n * sizeof *fast), *other = (float *)allocate(n * sizeof *fast);
-    CHECK(definition_model(m, ids, T, logits, m->has_mtp ? mtp_logits : NULL), "out of memory");
+    token_row *rows = field_rows(m, ids, T);
+    CHECK(definition_rows(m, rows, NULL, T, logits, m->has_mtp ? mtp_logits : NULL), "out of memory");
     for (size_t i = 0; i < n; i++) defined[i] = (float)(mtp ? mtp_logits : logits)[i];
     mote_session *s = session_of(m, .context = T, .chunk = chunk, .threads = 2, .mtp = m->has_mtp ? 1 : 0);
-    EXPECT(MOTE_OK, mote_feed_logits(s, ids, (size_t)T, mtp ? other : fast, mtp ? fast : m->has_mtp ? other : NULL, &failure));
+    const feed_results wanted = {mtp ? other : fast, mtp ? fast : m->has_mtp ? other : NULL, NULL, NULL};
+    EXPECT(MOTE_OK, feed_table(s, ids, rows, (size_t)T, &wanted, &failure));
     mote_session_close(s);
-    free(logits), free(mtp_logits), free(other);
+    free(logits), free(mtp_logits), free(other), free(rows);
     return (field_logits){defined, fast, n - (mtp ? vocab : 0)};
 }
 
@@ -131,15 +145,18 @@ static void field_free(field_logits *l) {
 }
 
 /* Numbers of a model: `of`, a struct of that table, of layer `at`, the last one the MTP layer, whose logits are then looked at. Of a rope: where the
-   frequencies of so many rotated dimensions are, which come of it. */
-typedef struct field_place { int table, at; void *of; float *frequencies; int rotated; } field_place;
+   frequencies of so many rotated dimensions are, and the axes, which come of it. */
+typedef struct field_place { int table, at; void *of; float *frequencies; int rotated; rope_axes *axes; } field_place;
 
 static void field_set(const field_place *p, int i, double value) {
     const shape_field *row = &field_tables[p->table].row[i];
     const float real = (float)value;
     const int32_t whole = (int32_t)value;
     memcpy((char *)p->of + 4 * i, row->is_float ? (const void *)&real : &whole, 4);
-    if (p->table == OF_ROPE) rope_frequencies((const rope_shape *)p->of, p->rotated, p->frequencies);
+    if (p->table != OF_ROPE) return;
+    const rope_shape *rope = (const rope_shape *)p->of;
+    rope_frequencies(rope, p->rotated, p->frequencies);
+    *p->axes = (rope_axes){rope->height, rope->width};
 }
 
 static int field_counts(const field_place *p, const struct field_value *f) {
@@ -201,7 +218,7 @@ static void test_fields_in(const char *folder) {
         const field_place of[] = {
             {.table = l->mixer.kind, .at = i, .of = &l->mixer.w}, {.table = l->ffn.kind, .at = i, .of = &l->ffn.w},
             {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)l->mixer.w.attention.frequencies,
-             .rotated = rope_dim(&m->c.layer[i])},
+             .rotated = rope_dim(&m->c.layer[i]), .axes = &l->mixer.w.attention.axes},
             {.table = OF_RESIDUAL, .at = i, .of = &l->mixer.residual}, {.table = OF_RESIDUAL, .at = i, .of = &l->ffn.residual}};
         if (i == m->c.layers || last[l->mixer.kind] == i) test_fields_of(folder, m, &of[0], ids, T);
         if (i == m->c.layers || last[l->ffn.kind] == i) test_fields_of(folder, m, &of[1], ids, T);

@@ -24,6 +24,8 @@ enum { PART_ANSWER = 12, PART_STEPS = 6, PART_SESSIONS = 3 };
 typedef struct played {
     size_t rows, vocab;
     float *logits, *mtp;                                    /* [rows][vocab], [rows - 1][vocab] */
+    mote_traced_pass pass[PART_ANSWER];                     /* with their drafts, */
+    int passes;                  /* so many */
     int32_t answer[PART_ANSWER], chosen[PART_SESSIONS][PART_STEPS];
     float *last;                                            /* [PART_SESSIONS][vocab] */
 } played;
@@ -49,6 +51,11 @@ static int keep_answer(void *user, int32_t id) {
     return 0;
 }
 
+static void keep_pass(void *user, const mote_traced_pass *pass) {
+    played *to = (played *)user;
+    if (to->passes < PART_ANSWER) to->pass[to->passes++] = *pass;
+}
+
 /* All ranks of the last range have the same final rows: they add shares in the same order. */
 static void check_ranks_agree(const mote_session *s) {
     const struct runner_group *g = s->at.runner->group;
@@ -63,10 +70,11 @@ static void play_alone(const mote_model *m, const int32_t *ids, size_t n, played
     const mote_sampling greedy = {0};
     int32_t *at = to->answer;
     mote_generation g = {.size = sizeof g, .sampling = &greedy, .max_tokens = PART_ANSWER, .on_token = keep_answer, .user = &at};
-    mote_session *s = session_of(m, .context = (int)n + PART_ANSWER + 8, .chunk = 9, .threads = 2, .mtp = m->has_mtp ? 3 : MOTE_MTP_OFF);
+    mote_session *s = session_of(m, .context = (int)n + 2 * PART_ANSWER + 8, .chunk = 9, .threads = 2, .mtp = m->has_mtp ? 3 : MOTE_MTP_OFF);
     memset(to->answer, -1, sizeof to->answer);
     EXPECT(MOTE_OK, mote_feed_logits(s, ids, n, to->logits, m->has_mtp ? to->mtp : NULL, &failure));
     EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
+    EXPECT(MOTE_OK, mote_trace_passes(s, PART_ANSWER, keep_pass, to, &failure));
     check_ranks_agree(s);
     mote_session_close(s);
 }
@@ -107,12 +115,23 @@ static played play(const mote_model *m, const int32_t *ids, size_t n) {
     return to;
 }
 
+/* Tokens of answers, and drafts on the way to them. */
+static void check_same_answers(const char *what, const played *a, const played *b) {
+    CHECK(!memcmp(a->answer, b->answer, sizeof a->answer), "%s: an answer", what);
+    CHECK(!memcmp(a->chosen, b->chosen, sizeof a->chosen), "%s: steps together", what);
+    CHECK(a->passes == b->passes && a->passes > 0, "%s: %d passes, %d", what, a->passes, b->passes);
+    for (int i = 0; i < a->passes && i < b->passes; i++) {
+        const mote_traced_pass *p = &a->pass[i], *q = &b->pass[i];
+        const size_t rows = (size_t)(p->drafts + 1) * sizeof *p->ids;
+        CHECK(p->drafts == q->drafts && p->source == q->source && !memcmp(p->ids, q->ids, rows), "%s: drafts of pass %d", what, i);
+    }
+}
+
 static void check_same_bits(const char *what, const mote_model *m, const played *a, const played *b) {
     const size_t row = a->vocab * sizeof(float);
     CHECK(!memcmp(a->logits, b->logits, a->rows * row), "%s: logits", what);
     if (m->has_mtp) CHECK(!memcmp(a->mtp, b->mtp, (a->rows - 1) * row), "%s: MTP logits", what);
-    CHECK(!memcmp(a->answer, b->answer, sizeof a->answer), "%s: an answer", what);
-    CHECK(!memcmp(a->chosen, b->chosen, sizeof a->chosen), "%s: steps together", what);
+    check_same_answers(what, a, b);
     CHECK(!memcmp(a->last, b->last, PART_SESSIONS * row), "%s: logits after steps together", what);
 }
 
@@ -181,6 +200,22 @@ static void test_ranges(const part_case *c, int ranges) {
     mote_close(m);
 }
 
+/* Of what is divided, each weight is one member's. */
+static void check_divided(const char *what, const mote_model *m, const mote_model *whole) {
+    static const enum module_kind divided[] = {MODULE_HEAD, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP};
+    for (size_t k = 0; k < COUNT(divided); k++) {
+        const char *name = module_names[divided[k]];
+        uint64_t sum = 0, all = 0;
+        for (int i = 0; i < whole->info.module_count; i++)
+            if (!strcmp(whole->modules[i].name, name)) all = whole->modules[i].parameters;
+        for (int i = 0; i < m->member_count; i++)
+            for (int j = 0; j < m->members[i]->info.module_count; j++)
+                if (!strcmp(m->members[i]->modules[j].name, name)) sum += m->members[i]->modules[j].parameters;
+        CHECK(sum == all, "%s: %s of %llu weights in all parts, %llu in the whole model", what, name, (unsigned long long)sum,
+              (unsigned long long)all);
+    }
+}
+
 /* Ranks are as close to the definition as the whole model, choose its tokens, and do so again with the same bits. */
 static void test_ranks(const part_case *c, int ranges, int ranks) {
     char what[600];
@@ -189,9 +224,9 @@ static void test_ranks(const part_case *c, int ranges, int ranks) {
     played got = play(m, c->ids, c->n), again = play(m, c->ids, c->n);
     check_close(what, "logits", got.logits, c->defined, c->n * got.vocab);
     if (m->has_mtp) check_close(what, "MTP logits", got.mtp, c->defined_mtp, (c->n - 1) * got.vocab);
-    CHECK(!memcmp(got.answer, c->want.answer, sizeof got.answer), "%s: an answer", what);
-    CHECK(!memcmp(got.chosen, c->want.chosen, sizeof got.chosen), "%s: steps together", what);
+    check_same_answers(what, &got, &c->want);
     check_same_bits(what, m, &got, &again);
+    check_divided(what, m, c->whole);
     played_free(&got);
     played_free(&again);
     mote_close(m);

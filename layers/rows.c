@@ -1,0 +1,38 @@
+/* layers/rows.c: token rows before they are computed. Knows no kind of layer and no session. */
+
+enum { ROW_AXES = 3 };           /* of a position: time, height, width */
+
+/* A row of a pass's table, which says of each token row what is known before it is computed. Who wants rows computed builds their part
+   of the table, index after index; all that asks whose a row is, where it stands or what its token is, asks here.
+
+   Index and position are one number until there are images. The rows of an image stand side by side in a plane, so their positions
+   differ by axis, and those of the text after it lag behind the indexes by a constant. */
+typedef struct token_row {
+    int32_t sequence;            /* of the pass: a session's rows in it */
+    int32_t index;               /* rows of its session before it: where its keys and values lie. It sees those up to its own */
+    int32_t position[ROW_AXES];  /* by which queries and keys are rotated; of text the same on all axes */
+    int32_t id;                  /* of its token; -1: the device has that already, or will choose it */
+    const float *embedding;      /* [hidden] in place of the token's, in the device's memory; NULL: the token's */
+} token_row;
+
+/* T rows of text from `index` on, whose positions lag behind that. ids NULL: the device's. */
+static void text_rows(token_row *to, const int32_t *ids, int T, int index, int lag) {
+    for (int t = 0; t < T; t++) {
+        const int position = index + t - lag;
+        const token_row r = {.sequence = 0, .index = index + t, .position = {position, position, position}, .id = ids ? ids[t] : -1,
+                             .embedding = NULL};
+        to[t] = r;
+    }
+}
+
+/* How far the position of a row of text lags behind its index. */
+static inline int row_lag(const token_row *r) {
+    return r->index - r->position[0];
+}
+
+/* The row of text n rows after r, which is one, too. */
+static inline token_row text_after(const token_row *r, int n, int32_t id) {
+    token_row next;
+    text_rows(&next, &id, 1, r->index + n, row_lag(r));
+    return next;
+}
