@@ -237,6 +237,15 @@ __device__ __forceinline__ void gpu_put_columns(const activation_fragments &to, 
     }
 }
 
+/* Kernels for fixed shapes exist for one, two and four token rows. That of four serves three, too: what it loads, polls and stages of the
+   fourth is the third again, without a branch, and nothing is stored of it. Rows of the kernel for T rows; in one for ROWS, how many there
+   are, and whose data row t has if `last` is the last. */
+__host__ __device__ constexpr int gpu_fixed_rows(int T) { return T == STEP_ROWS - 1 ? STEP_ROWS : T; }
+template <int ROWS> __device__ __forceinline__ int gpu_rows_there(int T) { return ROWS < STEP_ROWS ? ROWS : T; }
+template <int ROWS> __device__ __forceinline__ int gpu_row_there(int t, int last) {
+    return ROWS < STEP_ROWS || t < STEP_ROWS - 1 ? t : min(t, last);
+}
+
 /* Token rows on their way into a warp's activation fragments: `count` k blocks from k block `first` on, which are items of
    eight columns. A lane has the items lane, lane + 32, ..., AT_ONCE of them in registers: all are loaded before the first is
    used. IN is a prologue (cuda/projection.cu):
@@ -244,7 +253,7 @@ __device__ __forceinline__ void gpu_put_columns(const activation_fragments &to, 
      in.finish(v, more, square, whole)   makes of them what is multiplied, and, where there is a norm, adds their squares
                                          to the lane's own sums in `square`; whole: without further loads
    The kernels for any shape exist for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4. Rows from T on are not staged;
-   what shared memory holds there only reaches sums that nobody stores. */
+   what shared memory holds there only reaches sums that nobody stores. Those for fixed shapes: gpu_fixed_rows. */
 template <class F, int ROWS, int AT_ONCE, class IN> struct row_columns {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8 };      /* of a k block */
     const IN &in;
@@ -304,7 +313,7 @@ template <class F, int ROWS, int AT_ONCE, class IN> struct row_columns {
         for (int n = 0; n < AT_ONCE; n++)
 #pragma unroll
             for (int t = 0; t < ROWS; t++)
-                if (!tag.mask || tag_mismatch(v[n][t], 8, tag)) in.load_row(v[n][t], T, t, column(begin, n));
+                if (!tag.mask || tag_mismatch(v[n][t], 8, tag)) in.template load_row<ROWS>(v[n][t], T, t, column(begin, n));
     }
 };
 

@@ -46,10 +46,11 @@ template <class IN> using gpu_project_kernel = void (*)(gpu_projection<IN>);
 /* The kernel for SHAPE and T rows; NULL: there is none. */
 template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows(int T) {
     constexpr int cols = IN::normed ? SHAPE::HIDDEN : SHAPE::OUT, most = most_projects_fixed<SHAPE>(IN::normed);
+    static_assert(most == gpu_fixed_rows(most), "no kernel for three rows");
     static_assert(most * cols / 32 * (128 + sizeof(float)) + sizeof(warp_partials) + 16 <= GPU_SHARED, "of BF16, which needs most");
     static const gpu_project_kernel<IN> kernels[STEP_ROWS] = {
-        gpu_project_fixed<IN, SHAPE, 1>, gpu_project_fixed<IN, SHAPE, (most < 2 ? most : 2)>,
-        gpu_project_fixed<IN, SHAPE, (most < 3 ? most : 3)>, gpu_project_fixed<IN, SHAPE, most>};
+        gpu_project_fixed<IN, SHAPE, 1>, gpu_project_fixed<IN, SHAPE, (most < 2 ? most : 2)>, gpu_project_fixed<IN, SHAPE, most>,
+        gpu_project_fixed<IN, SHAPE, most>};
     return T <= most ? kernels[T - 1] : NULL;
 }
 
@@ -208,7 +209,7 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
         return;
     }
     gpu_project_kernel<IN> kernel = gpu_fixed_projection(p);
-    size_t bytes = activation_fragments_bytes(p, p->T);
+    size_t bytes = activation_fragments_bytes(p, gpu_fixed_rows(p->T));
     if constexpr (std::is_same<IN, gpu_norm_rows>::value) {
         const gpu_project_kernel<IN> slim = gpu_slim_projection(q, p, bytes);
         if (slim) kernel = slim;
@@ -238,6 +239,7 @@ template <class IN> static gpu_projection<IN> gpu_projection_of(int T, int cols)
     memset(&p, 0, sizeof p);
     p.T = T;
     p.cols = p.in.cols = cols;
+    p.in.last = T - 1;
     return p;
 }
 

@@ -29,6 +29,7 @@ template <class IN> struct gpu_projection {
      at_once    items of eight columns that a lane has in flight, in a kernel for fixed shapes
      blocks     that fit an SM with several rows
      is_short   load loads all that finish needs, which finish(.., whole = true) relies on
+     last       the last token row
      extra      there may be p.extra blocks more, which run extra_block(block, of) after their pdl_wait: other work that is
                 due then
      all_early  a block that has one tile and one row loads all of it before its wait: before these rows the bus is idle */
@@ -38,11 +39,11 @@ struct gpu_plain_rows {
     enum { normed = 0, blocks = 2, extra = 0, all_early = 1 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x;              /* [T][cols] */
-    int cols;
+    int cols, last;
     template <int ROWS> struct more {};
     template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *, int T, int col) const {
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) gpu_load8(v[t], x + (size_t)t * cols, col, t < T ? cols : 0);
+        for (int t = 0; t < ROWS; t++) gpu_load8(v[t], x + (size_t)gpu_row_there<ROWS>(t, last) * cols, col, t < T ? cols : 0);
     }
     template <int ROWS> __device__ __forceinline__ void finish(float (*)[8], const more<ROWS> *, float *, bool) const {}
     bool is_short() const { return true; }
@@ -55,15 +56,15 @@ struct gpu_norm_rows {
     enum { normed = 1, blocks = 2, extra = 0, all_early = 0 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x, *norm;       /* [T][cols], [cols] */
-    int cols;
+    int cols, last;
     template <int ROWS> struct more { float w[8]; };
     template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *of, int T, int col) const {
         gpu_load8_constants(of->w, norm, col, cols);
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) load_row(v[t], T, t, col);
+        for (int t = 0; t < ROWS; t++) load_row<ROWS>(v[t], T, t, col);
     }
-    __device__ __forceinline__ void load_row(float *v, int T, int t, int col) const {
-        gpu_load8(v, x + (size_t)t * cols, col, t < T ? cols : 0);
+    template <int ROWS> __device__ __forceinline__ void load_row(float *v, int T, int t, int col) const {
+        gpu_load8(v, x + (size_t)gpu_row_there<ROWS>(t, last) * cols, col, t < T ? cols : 0);
     }
     template <int ROWS>
     __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *square, bool) const {

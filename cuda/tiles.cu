@@ -131,7 +131,7 @@ template <class F> constexpr bool gpu_has_lone() {
 }
 
 /* A warp's part of a tile of COLS columns, which are WARP_K_BLOCKS whole k blocks for each of the eight warps: the same sums in the
-   same order as gpu_run_tiles, sooner. ROWS is T exactly. DEPTH of the k blocks are in registers, in flight or arrived:
+   same order as gpu_run_tiles, sooner. ROWS is gpu_fixed_rows(T). DEPTH of the k blocks are in registers, in flight or arrived:
    all if they are no more than MAX_IN_FLIGHT, which depends on what else a kernel has in registers.
 
    Why it is fast: what a block does once, from its wait on, is straight-line code. In front of a loop or a branch the
@@ -273,7 +273,7 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
-    const bool stores = t < ROWS;
+    const bool stores = t < gpu_rows_there<ROWS>(tiles.p.T);
     sizes weights;
     fixed_columns<sizes, F, ROWS, IN> x(in);
     float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, before = 0, rms = 1;
@@ -348,7 +348,7 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
 #pragma unroll 1
     for (int n = 0; tiles.valid(tile); n++) {
         const int next = tiles.next(tile);
-        const bool more = tiles.valid(next), stores = n % turns == turn && t < ROWS;
+        const bool more = tiles.valid(next), stores = n % turns == turn && t < gpu_rows_there<ROWS>(tiles.p.T);
         const float before = stores ? tiles.before(tile, row, t) : 0;
         float sum[4] = {0, 0, 0, 0};
         weights.template multiply<true>(fragments, sum, more, [&] {

@@ -84,7 +84,7 @@ struct gpu_gated_rows {
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
     deltanet_gpu log;
     const float *o, *squares;    /* [T][cols] and [T][heads][stride]: o and squares of deltanet_gpu */
-    int cols, heads, stride;
+    int cols, last, heads, stride;
     uint32_t per_head;           /* reciprocal_of(columns of a head): column col is of head col * per_head >> 32 */
     float scale, eps;            /* 1 / columns of a head */
     /* A lane's eight columns are two fours, possibly of two heads. Of each: the address of its head's sums of squares, and
@@ -96,9 +96,10 @@ struct gpu_gated_rows {
             of->of_head[i] = squares + min((int)__umulhi((uint32_t)(col + 4 * i), per_head), heads - 1) * stride;
 #pragma unroll
         for (int t = 0; t < ROWS; t++) {
-            gpu_load8(v[t], o + (size_t)t * cols, col, t < T ? cols : 0);
+            const int row = gpu_row_there<ROWS>(t, last);
+            gpu_load8(v[t], o + (size_t)row * cols, col, t < T ? cols : 0);
 #pragma unroll
-            for (int i = 0; i < 2; i++) gpu_load4(of->sums[t][i], of->of_head[i] + t * heads * stride, t < T);
+            for (int i = 0; i < 2; i++) gpu_load4(of->sums[t][i], of->of_head[i] + row * heads * stride, t < T);
         }
     }
     template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *,

@@ -141,7 +141,7 @@ template <class F> __device__ __forceinline__ void gpu_prepare_shared(const moe_
 /* Prepares token row t as gpu_prepare_rows does. */
 __device__ __forceinline__ void gpu_prepare_moe_row(const moe_gpu &p, int t) {
     __shared__ __align__(16) float squares[GPU_WARPS];
-    const gpu_norm_rows in = {p.x + (size_t)t * p.shape.hidden, p.norm, p.shape.hidden};
+    const gpu_norm_rows in = {p.x + (size_t)t * p.shape.hidden, p.norm, p.shape.hidden, 0};
     const gpu_batch_order of = {p.gate.format, p.gate.k_blocks, p.batch.x};
     float square[1] = {};
     with_format(p.gate.format, [&](auto format) { gpu_prepare_row<decltype(format)>(in, of, t, square); });

@@ -63,8 +63,8 @@ template <class F, class SHAPE, int ROWS, int MOST> static constexpr gpu_down_ke
 
 template <class F, class SHAPE, int UP, int DOWN> static constexpr moe_fixed moe_fixed_of(enum format format) {
     return {format, SHAPE::HIDDEN, SHAPE::EXPERT, SHAPE::TOP_K, 256 * SHAPE::LISTS,
-            {moe_fixed_up<F, SHAPE, 1, UP>(), moe_fixed_up<F, SHAPE, 2, UP>(), moe_fixed_up<F, SHAPE, 3, UP>(), moe_fixed_up<F, SHAPE, 4, UP>()},
-            {moe_fixed_down<F, SHAPE, 1, DOWN>(), moe_fixed_down<F, SHAPE, 2, DOWN>(), moe_fixed_down<F, SHAPE, 3, DOWN>(),
+            {moe_fixed_up<F, SHAPE, 1, UP>(), moe_fixed_up<F, SHAPE, 2, UP>(), moe_fixed_up<F, SHAPE, 4, UP>(), moe_fixed_up<F, SHAPE, 4, UP>()},
+            {moe_fixed_down<F, SHAPE, 1, DOWN>(), moe_fixed_down<F, SHAPE, 2, DOWN>(), moe_fixed_down<F, SHAPE, 4, DOWN>(),
              moe_fixed_down<F, SHAPE, 4, DOWN>()}};
 }
 
@@ -173,7 +173,7 @@ static gpu_down_kernel gpu_down_of_any(const moe_gpu *p) {
 static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     const int distinct = p->T * p->shape.top_k < p->shape.experts ? p->T * p->shape.top_k : p->shape.experts;
     const gpu_moe_kernel fixed = gpu_fixed_up(p), any = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
-    const size_t bytes = activation_fragments_size(p->gate.format, fixed ? p->T : p->T == 1 ? 1 : STEP_ROWS, p->gate.k_blocks);
+    const size_t bytes = activation_fragments_size(p->gate.format, fixed ? gpu_fixed_rows(p->T) : p->T == 1 ? 1 : STEP_ROWS, p->gate.k_blocks);
     const gpu_moe_kernel kernel = fixed ? fixed : any;
     int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed != NULL;

@@ -142,16 +142,16 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
 }
 
 /* Items of several rows in flight. Of four bits, so many that the usual number of active experts fills whole rounds, if a warp has
-   one k block of each: 17 with two rows, 25 with three, 32 with four. Eight of them ptxas keeps in registers for compute
-   capability 9.0 alone. Three rows of FP8 by row, whose scales take registers, are as four bits: six items spill. */
+   one k block of each: 17 with two rows, 32 with four. Eight of them ptxas keeps in registers for compute
+   capability 9.0 alone. */
 template <class F, int WARP_K_BLOCKS, int ROWS> constexpr int gpu_down_deep() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
     if (F::lane == 8 && ROWS == 4) return 8;
 #endif
-    return WARP_K_BLOCKS == 4 ? 8 : WARP_K_BLOCKS == 1 && (F::lane == 8 || F::by_row) && ROWS == 3 ? 5 : 6;
+    return WARP_K_BLOCKS == 4 ? 8 : 6;
 }
 
-/* Two to four token rows (exactly ROWS). Grid as above. There are up to 1 + TOP_K ROWS active experts; a warp keeps DEEP
+/* Two to four token rows, ROWS = gpu_fixed_rows(T). Grid as above. There are up to 1 + TOP_K ROWS active experts; a warp keeps DEEP
    items in flight. Each row has nine assignments; each assignment has a slot of WARP_K_BLOCKS k blocks in the warp's activation
    fragments, all staged at once. Slot NONE is all zeros, for the rows that do not use an active expert. */
 template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F, SHAPE> {
@@ -164,6 +164,8 @@ template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F,
     static_assert((int)ROUTED % AT_ONCE == 0, "whole rounds");
     enum { BYTES = ((ASSIGNMENTS + 1) * of::WARP_K_BLOCKS * of::ITEM_BYTES + 15) / 16 * 16 };  /* of a warp's fragments */
     enum { IN_PARTS = 0, SLOTS = ASSIGNMENTS };
+    /* Of T rows; the shared expert has ROWS in any case. */
+    __device__ __forceinline__ static int assignments(int T) { return ROWS + SHAPE::TOP_K * gpu_rows_there<ROWS>(T); }
 };
 
 /* The active experts of a block, in shared memory, and their slots. */
@@ -195,7 +197,7 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int pa
             to->data[spare] = data;
             to->scales[spare] = scales;
         }
-        if (i >= 64 && i - 64 < ROWS) to->gate[i - 64] = gpu_sigmoid(__ldcg(p.shared_gate + i - 64));
+        if (i >= 64 && i - 64 < ROWS) to->gate[i - 64] = gpu_sigmoid(__ldcg(p.shared_gate + gpu_row_there<ROWS>(i - 64, p.T - 1)));
         return;
     }
     const int count = min(__ldcg(&p.routing->count), (int)sizes::ACTIVE - 1), all_rows = (1 << ROWS) - 1;
@@ -213,7 +215,7 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int pa
     for (int t = 0; t < STEP_ROWS; t++) {
         bool is = (rows >> t & 1) && before < sizes::ASSIGNMENTS;
         to->slot[entry][t] = (uint8_t)(is ? before : sizes::NONE);
-        if (is) to->use[before++] = (uint8_t)(entry * STEP_ROWS + t);
+        if (is) to->use[before++] = (uint8_t)(entry * STEP_ROWS + gpu_row_there<ROWS>(t, p.T - 1));
     }
 }
 
@@ -307,7 +309,9 @@ template <class F, class SHAPE, int ROWS> struct gpu_down_rows_h {
     /* The token row of the shared expert's h whose eight columns, number n of this lane's, it stages. Lanes after the last row
        load that again and store it to the first slots of routed experts, which are staged next: an `if` would be a branch, in
        front of which the compiler waits for the routed experts' h. */
-    __device__ __forceinline__ int shared_row(int n) const { return min((n * 32 + (int)(threadIdx.x % 32)) / EIGHTS, ROWS - 1); }
+    __device__ __forceinline__ int shared_row(int n) const {
+        return min((n * 32 + (int)(threadIdx.x % 32)) / EIGHTS, gpu_rows_there<ROWS>(p.T) - 1);
+    }
     __device__ __forceinline__ void load_shared() {
 #pragma unroll
         for (int n = 0; n < SHARED; n++) load(shared[n], shared_row(n));
@@ -316,7 +320,8 @@ template <class F, class SHAPE, int ROWS> struct gpu_down_rows_h {
 #pragma unroll
         for (int n = 0; n < SHARED; n++) gate[n] = active.gate[shared_row(n)];
 #pragma unroll
-        for (int n = 0; n < ROUTED; n++) routed[n] = active.use[ROWS + (n * 32 + (int)(threadIdx.x % 32)) / EIGHTS];
+        for (int n = 0; n < ROUTED; n++)
+            routed[n] = active.use[min(ROWS + (n * 32 + (int)(threadIdx.x % 32)) / EIGHTS, sizes::assignments(p.T) - 1)];
     }
     __device__ __forceinline__ void stage_all() {
 #pragma unroll
@@ -350,7 +355,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     const int tile = (int)blockIdx.x, t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
     const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + threadIdx.x / 32 * sizes::BYTES,
                                                                    (sizes::ASSIGNMENTS + 1) * sizes::WARP_K_BLOCKS);
-    const bool stores = t < ROWS && row < p.shape.hidden;
+    const bool stores = t < gpu_rows_there<ROWS>(p.T) && row < p.shape.hidden;
     in_flight weights(p, active);
     gpu_down_rows_h<F, SHAPE, ROWS> h = {p, act};
     float sum[1][4] = {};
@@ -397,10 +402,11 @@ struct gpu_down_part {
 };
 
 template <class F, class SHAPE, int ROWS>
-__device__ __forceinline__ gpu_down_part gpu_part_from(const gpu_active_experts<F, SHAPE, ROWS> &active, int from, int base) {
+__device__ __forceinline__ gpu_down_part gpu_part_from(const moe_gpu &p, const gpu_active_experts<F, SHAPE, ROWS> &active, int from,
+                                                       int base) {
     typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
-    gpu_down_part part = {from, active.count, base, sizes::ASSIGNMENTS};
-    if (base + sizes::SLOTS >= sizes::ASSIGNMENTS) return part;
+    gpu_down_part part = {from, active.count, base, sizes::assignments(p.T)};
+    if (base + sizes::SLOTS >= part.next) return part;
     const int over = active.use[base + sizes::SLOTS] / STEP_ROWS;       /* the first active expert not all of whose rows have slots */
     part.end = from + (over - from) / sizes::ROUND * sizes::ROUND;
     part.next = (int)__reduce_min_sync(~0u, (uint32_t)active.slot[part.end][threadIdx.x % STEP_ROWS]);
@@ -420,7 +426,7 @@ __device__ __forceinline__ void gpu_stage_part(const moe_gpu &p, const gpu_activ
     const float *h = p.h + (threadIdx.x / 32 * 32 + lane) * 4;
 #pragma unroll
     for (int i = 0; i < sizes::SLOTS; i++) {
-        const int number = min(part.base + i, sizes::ASSIGNMENTS - 1);
+        const int number = min(part.base + i, sizes::assignments(p.T) - 1);
         cp_async16(shared_address(act.x + i * SLOT + lane), h + active.use[number] * p.h_row, part.base + i < part.next);
     }
     cp_async_commit();
@@ -454,7 +460,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_experts_down_parts(const _
     const int tile = (int)blockIdx.x, t = threadIdx.x / ROWS_OF_TILE, row = tile * ROWS_OF_TILE + threadIdx.x % ROWS_OF_TILE;
     const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + threadIdx.x / 32 * sizes::BYTES,
                                                                    (sizes::SLOTS + 1) * sizes::WARP_K_BLOCKS);
-    const bool stores = t < ROWS && row < p.shape.hidden;
+    const bool stores = t < gpu_rows_there<ROWS>(p.T) && row < p.shape.hidden;
     gpu_down_rows_weights<F, SHAPE, ROWS, sizes, PANELS> weights(p, active);
     float sum[2][4] = {};
     pdl_launch_dependents();
@@ -469,7 +475,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_experts_down_parts(const _
     pdl_wait();
 #pragma unroll 1
     for (gpu_down_part part = {0, 0, 0, 0}; part.end < weights.count;) {
-        part = gpu_part_from<F, SHAPE, ROWS>(active, part.end, part.next);
+        part = gpu_part_from<F, SHAPE, ROWS>(p, active, part.end, part.next);
         gpu_stage_part<F, SHAPE, ROWS>(p, active, part, act);
 #pragma unroll 1
         for (int from = part.from; from < part.end; from += sizes::ROUND) weights.multiply(act, from, part.base, sum);

@@ -66,7 +66,7 @@ template <int ROWS> struct gpu_up_tiles {
    will multiply itself. */
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_stage_up(const moe_gpu &p, void *memory, float *square) {
-    const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
+    const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden, p.T - 1};
     int count, first = gpu_share(p.gate.k_blocks, threadIdx.x / 32, GPU_WARPS, &count);
     gpu_stage_activations<F, ROWS, 1>(in, p.T, first, count, activation_fragments_at<F, ROWS>(memory, p.gate.k_blocks),
                                       square);
@@ -102,13 +102,13 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     });
 }
 
-/* experts_up for a fixed shape and format: HIDDEN columns, TOP_K experts per row out of at most LISTS * 256, exactly ROWS
-   token rows.
+/* experts_up for a fixed shape and format: HIDDEN columns, TOP_K experts per row out of at most LISTS * 256, ROWS =
+   gpu_fixed_rows(T) token rows.
 
    Layout: a warp has the same k blocks of every tile (fixed_tile). Every warp holds the whole routing in registers: lane
    TOP_K t + r has the r-th best expert of row t (gpu_lane_routing).
 
-   Order: warp t < ROWS polls row t's logits. Then all warps load x, and warp t chooses while x is on its way. When the
+   Order: warp t < ROWS polls row t's logits, with three rows the fourth the third's. Then all warps load x, and warp t chooses while x is on its way. When the
    routing is known each warp loads its part of the first tile and stages x; warp 0 publishes the routing; the loop over the
    tiles follows.
 
@@ -158,7 +158,7 @@ __device__ __forceinline__ gpu_lane_routing gpu_route_lanes(const moe_gpu &p, ui
     enum { TOP_K = SHAPE::TOP_K, LISTS = SHAPE::LISTS };
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / TOP_K;
     gpu_lane_routing is = {};
-    is.is = t < ROWS;
+    is.is = t < gpu_rows_there<ROWS>(p.T);
     if (warp < ROWS) {
         int expert = gpu_choose<LISTS, TOP_K>(p, key);
         if (lane < TOP_K) shared->chosen[warp][lane] = expert;
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     __shared__ gpu_shared_routing<SHAPE, ROWS> shared;
     const int lane = threadIdx.x % 32, row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % STEP_ROWS;
     const int turn = threadIdx.x / (TILE_ROWS * STEP_ROWS);
-    const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
+    const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden, p.T - 1};
     const activation_fragments act = activation_fragments_at<F, ROWS>(dynamic, p.gate.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     const gpu_tag none = {0, 0};
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     l2_prefetch_share(p.link.prefetch);
     gpu_fetch_table(p, shared.at);
     if (!p.link.await.mask) pdl_wait();
-    if (threadIdx.x < 32 * ROWS) load_logits<SHAPE::LISTS, ROWS>(p, threadIdx.x / 32, p.link.await, key);
+    if (threadIdx.x < 32 * ROWS) load_logits<SHAPE::LISTS, ROWS>(p, gpu_row_there<ROWS>(threadIdx.x / 32, p.T - 1), p.link.await, key);
     __syncthreads();
     x.load(0);
     warp.routing = gpu_route_lanes(p, key, &shared);
