@@ -62,8 +62,9 @@ typedef struct gpu_sampling {
     int blocks;                  /* of topk_partial, for a row; set by gpu_sample */
 } gpu_sampling;
 
-typedef struct gpu_put_step { step_parameters *to, value; } gpu_put_step;
-typedef struct gpu_put_sampling { sampling_parameters *to, value; } gpu_put_sampling;
+/* A value on its way to the GPU: the parameters of a step, or of sampling. */
+enum { GPU_PUT_WORDS = 32 };
+typedef struct gpu_value { uint32_t *to, word[GPU_PUT_WORDS]; } gpu_value;
 
 /* Whether gpu_sample can choose as sample() would. If not, the logits go to the host. */
 static int gpu_can_sample(int n, float temperature, int top_k) {
@@ -298,25 +299,22 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant_
     mailbox_post(p, blockIdx.x, ids, kept);
 }
 
-__global__ void gpu_put_step_kernel(const __grid_constant__ gpu_put_step p) {
-    *p.to = p.value;
+static __global__ void gpu_put_kernel(const __grid_constant__ gpu_value p) {
+    p.to[threadIdx.x] = p.word[threadIdx.x];
 }
 
-__global__ void gpu_put_sampling_kernel(const __grid_constant__ gpu_put_sampling p) {
-    *p.to = p.value;
-}
-
-/* A step's parameters, as another session's last step left them; sequence and, unless it is negative, replay are these (replay: of accepted rows, too). */
-static __global__ void gpu_resume_kernel(step_parameters *to, const step_parameters *from, uint32_t sequence, int replay) {
+/* A step's parameters, as another session's last step left them, or this one's; sequence and, unless negative, replay and accepted are these. */
+static __global__ void gpu_resume_kernel(step_parameters *to, const step_parameters *from, uint32_t sequence, int replay, int accepted) {
     step_parameters step = *from;
     step.sequence = sequence;
-    if (replay >= 0) step.replay = step.accepted = replay;
+    if (replay >= 0) step.replay = replay;
+    if (accepted >= 0) step.accepted = accepted;
     *to = step;
 }
 
-static void gpu_resume(gpu_queue *q, step_parameters *to, const step_parameters *from, uint32_t sequence, int replay) {
+static void gpu_resume(gpu_queue *q, step_parameters *to, const step_parameters *from, uint32_t sequence, int replay, int accepted) {
     if (q->status != cudaSuccess) return;
-    gpu_resume_kernel<<<1, 1, 0, q->stream>>>(to, from, sequence, replay);
+    gpu_resume_kernel<<<1, 1, 0, q->stream>>>(to, from, sequence, replay, accepted);
     gpu_check(q, cudaGetLastError(), "changing the session");
 }
 
@@ -334,14 +332,14 @@ static void gpu_sample(gpu_queue *q, enum kernel_kind kind, const gpu_sampling *
 /* Stores *value to *to on the GPU, in stream order. The value travels as a kernel parameter: no host buffer has to live on.
    A plain launch, without programmatic dependent launch: it starts when all earlier kernels are complete, and since it does
    not call pdl_launch_dependents, the next kernel starts when it is complete. */
-template <class P, class V> static void gpu_put(gpu_queue *q, void (*kernel)(P), V *to, const V *value) {
-    P p;
+template <class V> static void gpu_put(gpu_queue *q, V *to, const V *value) {
+    static_assert(sizeof *value % 4 == 0 && sizeof *value <= sizeof(gpu_value::word), "a thread for each word");
+    gpu_value p = {(uint32_t *)(void *)to, {}};
     cudaLaunchConfig_t c = {};
     if (q->status != cudaSuccess) return;
     c.gridDim = dim3(1);
-    c.blockDim = dim3(1);
+    c.blockDim = dim3(sizeof *value / 4);
     c.stream = q->stream;
-    p.to = to;
-    p.value = *value;
-    gpu_check(q, cudaLaunchKernelEx(&c, kernel, p), "writing a step");
+    memcpy(p.word, value, sizeof *value);
+    gpu_check(q, cudaLaunchKernelEx(&c, gpu_put_kernel, p), "writing a step");
 }

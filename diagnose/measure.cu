@@ -147,7 +147,7 @@ static void runner_simulate(struct gpu_runner *g, const double *accept) {
         for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) g->simulated.accept[i] = (float)accept[i];
     }
     greedy.simulated = g->simulated;
-    gpu_put(&g->q, gpu_put_sampling_kernel, g->greedy, &greedy);
+    gpu_put(&g->q, g->greedy, &greedy);
 }
 
 /* The same for cycles of a session, with experts shared at m's overlap. m NULL: off. */

@@ -35,9 +35,9 @@ template <bool FP8, bool EACH> static attend_kernel gpu_attend_kernel(const atte
     if (!gpu_attention_is_fast(s)) return attend_any<FP8>;
     if (s->head_dim == 64) return gpu_attend_small<FP8, 64>(rows, shared);
     if (s->head_dim == 128) return gpu_attend_small<FP8, 128>(rows, shared);
-    if (rows <= 8) return gpu_attend_fast<FP8, 8, ATTEND_DIM, EACH>(shared);
     if (rows <= 16) return gpu_attend_fast<FP8, 16, ATTEND_DIM, EACH>(shared);
-    return rows <= 32 ? gpu_attend_fast<FP8, 32, ATTEND_DIM, EACH>(shared) : gpu_attend_fast<FP8, 64, ATTEND_DIM, EACH>(shared);
+    if (EACH || rows > 32) return gpu_attend_fast<FP8, 64, ATTEND_DIM, EACH>(shared);
+    return gpu_attend_fast<FP8, 32, ATTEND_DIM, false>(shared);
 }
 
 /* How many splits to use, at most `most`: seven eighths of the clusters that occupancy allows on an empty GPU.

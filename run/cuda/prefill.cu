@@ -68,12 +68,13 @@ static void prefill_send(struct gpu_runner *g, const block *b, cudaStream_t stre
               "copying tokens");
 }
 
-/* The last row of a prefill chunk, for what follows it: x as it is, and normed. One block. */
-static __global__ void __launch_bounds__(GPU_THREADS) prefill_last_row(const float *x, const float *norm, int cols, float eps,
-                                                                       float *to_x, float *to_hidden) {
+/* The end of a block of many rows, for what follows it: the residual rows from x on become the first ones of `to`, and row `last`, which
+   may be the one before them, becomes the final row `hidden`, if that is wanted. `to` may be in the same rows, before x. One block. */
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_keep_rows(float *to, const float *x, const float *norm, int cols, float eps, int rows,
+                                                                    int last, float *hidden) {
     __shared__ float shared[GPU_WARPS];
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) to_x[i] = x[i];
-    gpu_norm_row(to_hidden, x, norm, cols, eps, shared);
+    if (hidden) gpu_norm_row(hidden, x + (ptrdiff_t)last * cols, norm, cols, eps, shared);
+    for (int i = threadIdx.x; i < rows * cols; i += GPU_THREADS) to[i] = x[i];
 }
 
 /* The MTP layer's input of the prefill chunk's rows from `skip` on, as F16 with an activation scale a row; see layers/mtp.cu. */
@@ -213,7 +214,7 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     if ((code = gpu_enter(s, err))) return code;            /* another slot may be resident meanwhile */
     gpu_read_residual(s, b, r.x);
     const float *last = r.x + (size_t)(b->T - 1) * hidden;  /* last_hidden is still wanted as it was */
-    prefill_last_row<<<1, GPU_THREADS, 0, g->stream>>>(last, m->norm, m->c.hidden, m->c.eps, g->x, s->hidden);
+    gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, last, m->norm, m->c.hidden, m->c.eps, 1, 0, s->hidden);
     if (s->has_mtp) prefill_mtp(s, &r, b->mtp_logits);
     prefill_copy(g, s->last_hidden, s->hidden, hidden);
     gpu_check(&g->q, cudaGetLastError(), "prefill");

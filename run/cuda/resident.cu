@@ -105,7 +105,7 @@ static void gpu_set_sampling(slot *s, const sampling_parameters *parameters) {
     struct gpu_runner *g = s->runner->gpu;
     s->gpu->sampling = *parameters;
     if (!memcmp(parameters, &g->sampling_on_device, sizeof *parameters)) return;
-    gpu_put(&g->q, gpu_put_sampling_kernel, g->parameters, parameters);
+    gpu_put(&g->q, g->parameters, parameters);
     g->sampling_on_device = *parameters;
 }
 
@@ -128,7 +128,7 @@ static int gpu_enter(slot *s, mote_error *err) {
     gpu_check(&g->q, cudaSetDevice(s->m->gpu), "choosing the GPU");
     if (g->resident != s && g->q.status == cudaSuccess) {
         gpu_swap_out(g);
-        gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, -1);
+        gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, -1, -1);
         gpu_move(&g->q, g->x, s->gpu->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float));
         gpu_set_sampling(s, &s->gpu->sampling);
         g->logits_of = LOGITS_NOWHERE;

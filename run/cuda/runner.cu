@@ -107,7 +107,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     sampling_parameters greedy;
     memset(&greedy, 0, sizeof greedy);
     greedy.k = 1;
-    gpu_put(q, gpu_put_sampling_kernel, g->greedy, &greedy);
+    gpu_put(q, g->greedy, &greedy);
     int code = gpu_failed(q, err);
     if (!code && !r->one_slot) code = gpu_imagine_slot(r, KV_GRANULE, &g->captured, err);
     if (!code && !r->one_slot) code = gpu_imagine_slot(r, 2 * KV_GRANULE, &g->grown, err);
@@ -164,7 +164,7 @@ static int gpu_slot_open(slot *s, mote_error *err) {
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
     if (s->runner->one_slot) g->captured = g->grown = *s;
     step_parameters step = gpu_step_of(s);
-    gpu_put(q, gpu_put_step_kernel, s->gpu->step, &step);
+    gpu_put(q, s->gpu->step, &step);
     gpu_capture_steps(s);
     return gpu_finish(s, err);
 }

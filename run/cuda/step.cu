@@ -338,7 +338,7 @@ static void gpu_set_step(slot *s, const block *b, int replay) {
     step.replay = replay;
     step.sequence = g->sequence;
     for (int t = 0; t < b->T; t++) step.ids[t] = b->rows[t].id;
-    gpu_put(&g->q, gpu_put_step_kernel, g->step, &step);
+    gpu_put(&g->q, g->step, &step);
 }
 
 static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
@@ -380,7 +380,7 @@ static int gpu_commit_state(slot *s, const block *b, mote_error *err) {
     if (code) return code;
     gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step);
     code = gpu_forward(s, b, err);
-    gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, 0);
+    gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, 0, 0);
     return code;
 }
 
@@ -484,10 +484,6 @@ static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int3
     return !code && *id < 0 ? gpu_not_a_number(err) : code;
 }
 
-static __global__ void gpu_put_replay(step_parameters *to, int replay) {
-    to->replay = replay;
-}
-
 /* A pass of b->T rows by the GPU alone. Their tokens are those of b or, without ids, the first ones of those in step_parameters; but one row
    without id is of the token that is chosen here. `drafts` are made for the next pass. ids: the first row's token, if it is
    chosen here; then those that follow the accepted rows, *count of them; the last of these begins the next pass. */
@@ -507,7 +503,7 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
         if (!code && ids[0] < 0) code = gpu_not_a_number(err);
     } else {
         const int replay = gpu_log_left(s, b->replay, b->T);
-        if (replay < b->replay) gpu_put_replay<<<1, 1, 0, g->stream>>>(g->step, replay);
+        if (replay < b->replay) gpu_resume(&g->q, g->step, g->step, g->sequence, replay, -1);
     }
     if (code) return code;
     gpu_launch_cycle(s, b->T, b->rows->index, drafts);

@@ -9,7 +9,7 @@ typedef struct gpu_turns {
     gpu_pass_table *to;
     step_parameters first;       /* of the first turn */
     int32_t ids[PASS_ROWS_MAX];
-    int T;
+    int T, given;                /* given: the first step is there, with the tokens of all T <= MOTE_ROWS_MAX rows, and keeps them */
 } gpu_turns;
 
 /* Makes the step of a block of T rows that of its turn number z, but for the tokens. */
@@ -25,35 +25,22 @@ static __global__ void gpu_put_turns(const __grid_constant__ gpu_turns p) {
     p.to->sequence_of[z] = (uint8_t)(z / STEP_ROWS);
     if (at >= p.T) return;
     step_parameters *step = &p.to->steps[z];
-    *step = p.first;
+    const step_parameters *first = p.given ? p.to->steps : &p.first;
+    const int32_t *ids = p.given ? first->ids : p.ids;
+    if (step != first) *step = *first;                      /* of one given, turn 0 changes what the others have of their own */
     gpu_make_turn(step, z, p.T);
-    for (int t = 0; t < step->rows; t++) step->ids[t] = p.ids[at + t];
+    for (int t = 0; step != first && t < step->rows; t++) step->ids[t] = ids[at + t];
 }
 
-/* The same of T <= MOTE_ROWS_MAX rows whose tokens the first step has, and keeps. */
-static __global__ void gpu_split_first(gpu_pass_table *to, int T) {
-    const int z = threadIdx.x, at = z * STEP_ROWS;
-    step_parameters *first = to->steps, *step = first + z;
-    to->sequence_of[z] = (uint8_t)(z / STEP_ROWS);
-    if (at >= T) return;
-    if (z) *step = *first;                                  /* of this, turn 0 changes what the others have of their own */
-    gpu_make_turn(step, z, T);
-    for (int t = 0; z && t < step->rows; t++) step->ids[t] = first->ids[at + t];
-}
-
-/* Records it in front of a step. */
+/* Records it in front of a step, whose parameters are the first turn's. */
 static void gpu_split_step(const gpu_form *f, gpu_queue *q) {
-    gpu_split_first<<<1, PASS_ROWS_MAX, 0, q->stream>>>(f->r->gpu->table, f->dealt);
+    gpu_turns turns;
+    memset(&turns, 0, sizeof turns);
+    turns.to = f->r->gpu->table;
+    turns.T = f->dealt;
+    turns.given = 1;
+    gpu_put_turns<<<1, PASS_ROWS_MAX, 0, q->stream>>>(turns);
     gpu_check(q, cudaGetLastError(), "dealing out a step's rows");
-}
-
-/* Of a block of more than MOTE_ROWS_MAX rows: the residual rows of those that are logged become the first ones of x, and what was before
-   them is the slot's last_hidden. One block. */
-static __global__ void __launch_bounds__(GPU_THREADS) gpu_end_turns(float *x, const float *norm, int cols, float eps, int first, int rows,
-                                                                    float *last_hidden) {
-    __shared__ float shared[GPU_WARPS];
-    if (last_hidden) gpu_norm_row(last_hidden, x + (size_t)(first - 1) * cols, norm, cols, eps, shared);
-    for (int i = threadIdx.x; i < rows * cols; i += GPU_THREADS) x[i] = x[(size_t)first * cols + i];
 }
 
 /* The graph for T rows from that index on, captured if there is none. drafts < 0: for whole turns, whose steps are written before. */
@@ -90,8 +77,8 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
                   "reading the logits");
     gpu_read_residual(s, b, g->x);
     if (before)
-        gpu_end_turns<<<1, GPU_THREADS, 0, g->stream>>>(g->x, m->norm, m->c.hidden, m->c.eps, before, b->T - before,
-                                                        s->has_mtp ? s->last_hidden : NULL);
+        gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, g->x + (size_t)before * (size_t)m->c.hidden, m->norm, m->c.hidden, m->c.eps,
+                                                        b->T - before, -1, s->has_mtp ? s->last_hidden : NULL);
     gpu_check(&g->q, cudaGetLastError(), "a block");
     if (kind != GPU_NO_LOGITS) g->logits_pass++;
     gpu_launched(s, b->T - before, GPU_NO_LOGITS);
