@@ -3,7 +3,7 @@
 
      token rows     matrices                                          kernel
      1              after a norm, as many tiles as there are blocks   gpu_project_fixed, slim: of FP8 blocks and 35B's hidden size
-     1 to 4         of PROJECT_FIXED                                  gpu_project_fixed<.., SHAPE, rows>
+     1 to 4         of PROJECT_FIXED                                  gpu_project_fixed<.., SHAPE, 1>, <.., 2>, <.., 4>: gpu_fixed_rows
                     any                                               gpu_project<.., 1>, gpu_project<.., 4>
      5 to 64; fewer of which a block does not hold the fragments:
                     less than BATCH_WIDE_TILES tiles for each SM      gpu_batch_narrow<n-tiles>: of 8, 16, 32, 64 rows
@@ -13,8 +13,8 @@
    The first that takes all matrices of a projection runs it. Fixed shapes take no biases and no activation but SiLU(gate) up. */
 
 /* Fixed shapes (cuda/tiles.cu) by format: most token rows after a norm, whose columns are the hidden size, and of other rows, whose columns are
-   those of out_proj and o_proj; there are kernels for fewer rows, too. All formats of other rows share one kernel, and its registers. Each kernel
-   costs everyone who builds some seconds. */
+   those of out_proj and o_proj; there are kernels for fewer rows, too, but three run through that of four. All formats of other rows share one
+   kernel, and its registers. Each kernel costs everyone who builds some seconds. */
 #define PROJECT_FIXED(X)        \
     X(nvfp4,     35b_a3b,   4, 0) \
     X(fp8_block, 35b_a3b,   4, 4) \

@@ -5,7 +5,7 @@
    What it does of a chunk of positions is decode_chunk.cu; here are the partials of blocks, and the kernel.
 
    attend_fast<FP8, ROWS, DIM>: FP8 is the type of the KV cache (else BF16), ROWS the most query rows, 8 to 64, DIM that of a head. A
-   query row is a (token row, query head). 8 query rows, which is one token row of the first model, fill half of a
+   query row is a (token row, query head). 8 query rows, which heads below 256 dimensions have a kernel of, fill half of a
    tensor-core tile: registers, shared memory and loads for the other half do not exist (HALVES).
 
    Combining the partials. A thread block cluster of 8 neighbouring splits first combines its own through distributed shared

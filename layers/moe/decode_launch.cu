@@ -23,7 +23,8 @@ typedef struct gpu_down_kernel {
     int panels;
 } gpu_down_kernel;
 
-/* The kernels for shapes of cuda/tiles.cu: most token rows of experts_up, of experts_down; there are kernels for fewer, too. */
+/* The kernels for shapes of cuda/tiles.cu: most token rows of experts_up, of experts_down; there are kernels for fewer, too,
+   but three run through that of four. */
 #define MOE_FIXED(X)                             \
     X(NVFP4,     nvfp4,     35b_a3b,    4, 4)    \
     X(FP8_BLOCK, fp8_block, 35b_a3b,    4, 4)    \
