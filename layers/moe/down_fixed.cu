@@ -142,8 +142,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
 }
 
 /* Items of several rows in flight. Of four bits, so many that the usual number of active experts fills whole rounds, if a warp has
-   one k block of each: 17 with two rows, 32 with four. Eight of them ptxas keeps in registers for compute
-   capability 9.0 alone. */
+   one k block of each: 17 with two rows, 25 with three, 32 with four. Eight of them, which fill rounds of four rows and not of three, ptxas
+   keeps in registers for compute capability 9.0 alone. */
 template <class F, int WARP_K_BLOCKS, int ROWS> constexpr int gpu_down_deep() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
     if (F::lane == 8 && ROWS == 4) return 8;

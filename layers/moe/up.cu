@@ -108,9 +108,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
    Layout: a warp has the same k blocks of every tile (fixed_tile). Every warp holds the whole routing in registers: lane
    TOP_K t + r has the r-th best expert of row t (gpu_lane_routing).
 
-   Order: warp t < ROWS polls row t's logits, with three rows the fourth the third's. Then all warps load x, and warp t chooses while x is on its way. When the
-   routing is known each warp loads its part of the first tile and stages x; warp 0 publishes the routing; the loop over the
-   tiles follows.
+   Order: warp t < ROWS polls row t's logits, with three rows the fourth the third's. Then all warps load x, and warp t
+   chooses while x is on its way. When the routing is known each warp loads its part of the first tile and stages x; warp 0
+   publishes the routing; the loop over the tiles follows.
 
    Correctness: norm_router stores its logits only after it has seen all of x, so a warp that has seen all logits of a row
    knows that x is complete. The warps that do not poll learn it from those that do, at a barrier. Warp 0 calls
