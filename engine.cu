@@ -121,7 +121,7 @@ static double seconds(void) {
 #include "checkpoint/pooling.c"
 #include "model/open.c"
 #include "diagnose/diagnose.h"
-#include "model/parts.c"
+#include "diagnose/parts.c"
 #include "diagnose/synthetic.c"
 #include "text/calls.c"
 
