@@ -198,6 +198,7 @@ static double seconds(void) {
 #endif
 
 #ifdef __CUDACC__
+#include "diagnose/work.c"
 #include "diagnose/measure.cu"
 #include "diagnose/measure_prefill.cu"
 #include "diagnose/selftest.cu"

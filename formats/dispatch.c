@@ -88,11 +88,6 @@ static uint64_t matrix_bytes(const matrix *w) {
     return n;
 }
 
-/* Floating-point operations of its product with one row. */
-static inline double matrix_operations(const matrix *w) {
-    return 2.0 * w->rows * w->cols;
-}
-
 /* Of a matrix of format f. */
 INLINE weight_row row_of(const matrix *w, int row, const enum format f) {
     weight_row r = {{NULL}};

@@ -354,25 +354,3 @@ static int deltanet_log(const deltanet_shape *s, const deltanet_state *state, st
     to[3] = state_piece_of("decay log", state->log_decay, values, 1);
     return 4;
 }
-
-/* S is read and written. */
-static uint64_t deltanet_bytes(const deltanet_weights *w, enum stage stage, const traffic *of) {
-    const deltanet_shape *s = &w->shape;
-    (void)of;
-    if (stage == STAGE_IN_PROJ)
-        return matrix_bytes(&w->in_proj_qkv) + matrix_bytes(&w->in_proj_z) + matrix_bytes(&w->in_proj_b) +
-               matrix_bytes(&w->in_proj_a);
-    if (stage == STAGE_DELTA) return 2 * (uint64_t)(s->value_heads * s->value_dim * s->key_dim) * sizeof(float);
-    return stage == STAGE_OUT_PROJ ? matrix_bytes(&w->out_proj) : 0;
-}
-
-/* Floating-point operations of a stage for `rows` rows after `position` tokens. Of the delta rule: as it is defined. */
-static inline double deltanet_operations(const deltanet_weights *w, enum stage stage, double rows, double position) {
-    const deltanet_shape *s = &w->shape;
-    (void)position;
-    if (stage == STAGE_IN_PROJ)
-        return rows * (matrix_operations(&w->in_proj_qkv) + matrix_operations(&w->in_proj_z) +
-                       matrix_operations(&w->in_proj_b) + matrix_operations(&w->in_proj_a));
-    if (stage == STAGE_DELTA) return 6.0 * rows * s->value_heads * s->value_dim * s->key_dim;
-    return stage == STAGE_OUT_PROJ ? rows * matrix_operations(&w->out_proj) : 0;
-}

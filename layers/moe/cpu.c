@@ -258,28 +258,3 @@ static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *j
     stage_experts_up(rows->threads, job);
     stage_experts_down(rows->threads, job);
 }
-
-static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic *of) {
-    const moe_shape *s = &w->shape;
-    const matrix *gate = w->gate_proj, *up = w->up_proj, *down = w->down_proj;
-    uint64_t experts = (uint64_t)of->experts;
-    int shared = s->experts;
-    if (stage == STAGE_ROUTER && s->shared_size)
-        return matrix_bytes(&w->router) + matrix_bytes(&w->shared_expert_gate) + matrix_bytes(&gate[shared]) +
-               matrix_bytes(&up[shared]);
-    if (stage == STAGE_ROUTER) return matrix_bytes(&w->router);
-    if (stage == STAGE_UP) return experts * (matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));
-    return stage == STAGE_DOWN ? experts * matrix_bytes(&down[0]) + (s->shared_size ? matrix_bytes(&down[shared]) : 0) : 0;
-}
-
-/* As deltanet_operations. */
-static inline double moe_operations(const moe_weights *w, enum stage stage, double rows, double position) {
-    const moe_shape *s = &w->shape;
-    const matrix *gate = w->gate_proj, *down = w->down_proj;
-    const double shared_up = s->shared_size ? 2 * matrix_operations(&gate[s->experts]) : 0;
-    const double shared_down = s->shared_size ? matrix_operations(&down[s->experts]) : 0;
-    (void)position;
-    if (stage == STAGE_ROUTER) return rows * (matrix_operations(&w->router) + shared_up);
-    if (stage == STAGE_UP) return rows * s->top_k * 2 * matrix_operations(&gate[0]);
-    return stage == STAGE_DOWN ? rows * (s->top_k * matrix_operations(&down[0]) + shared_down) : 0;
-}
