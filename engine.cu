@@ -191,7 +191,7 @@ static double seconds(void) {
 #include "layers/attention/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
-#include "model/definition.c"
+#include "diagnose/definition.c"
 #include "diagnose/trace.c"
 #if defined __CUDACC__ || defined MOTE_DEFINITIONS             /* of mote selftest, and of tests */
 #include "diagnose/sublayers.c"

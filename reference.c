@@ -115,7 +115,7 @@
 #include "layers/attention/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
-#include "model/definition.c"
+#include "diagnose/definition.c"
 
 /* ---- 7. The program -------------------------------------------------------------------------------------------------------- */
 
