@@ -26,18 +26,10 @@ typedef struct attention_job {
 
 /* norm_qkv, without the norm: q | gate (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
 static void stage_qkv(pool *p, const attention_weights *w, const float *u, int T, float *qg, float *k, float *v, token_limbs *scratch) {
-    projection job;
-    memset(&job, 0, sizeof job);
-    job.w[0] = &w->k_proj;
-    job.w[1] = &w->v_proj;
-    job.w[2] = &w->q_proj;
-    job.y[0] = k;
-    job.y[1] = v;
-    job.y[2] = qg;
-    job.count = qg ? 3 : 2;
-    job.x = u;
-    job.limbs = scratch;
-    job.T = T;
+    projection job = projection_of(u, T, scratch);
+    projection_add(&job, &w->k_proj, k);
+    projection_add(&job, &w->v_proj, v);
+    if (qg) projection_add(&job, &w->q_proj, qg);
     project(p, &job);
 }
 

@@ -44,20 +44,11 @@ typedef struct deltanet_job {
 /* norm_in_proj, without the norm: qkv, z, b, a = the four projections of u. scratch: for the limbs of u. */
 static void stage_in_proj(pool *p, const deltanet_weights *w, const float *u, int T, float *qkv, float *z, float *b, float *a,
                           token_limbs *scratch) {
-    projection job;
-    memset(&job, 0, sizeof job);
-    job.count = 4;
-    job.w[0] = &w->in_proj_qkv;
-    job.w[1] = &w->in_proj_z;
-    job.w[2] = &w->in_proj_b;
-    job.w[3] = &w->in_proj_a;
-    job.y[0] = qkv;
-    job.y[1] = z;
-    job.y[2] = b;
-    job.y[3] = a;
-    job.x = u;
-    job.limbs = scratch;
-    job.T = T;
+    projection job = projection_of(u, T, scratch);
+    projection_add(&job, &w->in_proj_qkv, qkv);
+    projection_add(&job, &w->in_proj_z, z);
+    projection_add(&job, &w->in_proj_b, b);
+    projection_add(&job, &w->in_proj_a, a);
     project(p, &job);
 }
 
