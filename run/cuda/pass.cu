@@ -162,17 +162,11 @@ static void gpu_place_logits(pass_request *const *of, int n) {
 /* Queues the choice of the first n sequences' next tokens: each becomes the first of its step, and is posted. */
 static void gpu_pass_choose(const gpu_form *f, int n) {
     struct gpu_runner *g = f->r->gpu;
-    gpu_sampling p;
-    memset(&p, 0, sizeof p);
-    p.parameters = g->parameters;
+    gpu_sampling p = gpu_choice_of(g, g->logits, n, known_vocab(f->r->m));
     p.parameters_step = 1;
-    p.sequences = p.T = n;
+    p.sequences = n;
     p.rows = g->table->logits_row;
-    p.logits = g->logits;
     p.stride = (size_t)f->r->m->c.vocab;
-    p.n = known_vocab(f->r->m);
-    p.topk = g->topk;
-    p.step = g->step;
     p.mailbox = g->mailbox;
     g->sequence++;
     gpu_sample(&g->q, KERNEL_SAMPLE_TOKEN, &p, sample_token);

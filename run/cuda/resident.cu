@@ -109,6 +109,19 @@ static void gpu_set_sampling(slot *s, const sampling_parameters *parameters) {
     g->sampling_on_device = *parameters;
 }
 
+/* A choice among n ids by the logits of T rows. */
+static gpu_sampling gpu_choice_of(const struct gpu_runner *g, const float *logits, int T, int n) {
+    gpu_sampling p;
+    memset(&p, 0, sizeof p);
+    p.parameters = g->parameters;
+    p.logits = logits;
+    p.T = T;
+    p.n = n;
+    p.topk = g->topk;
+    p.step = g->step;
+    return p;
+}
+
 static void gpu_move(gpu_queue *q, void *to, const void *from, size_t bytes) {
     gpu_check(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, q->stream), "changing the session");
 }

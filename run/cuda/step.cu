@@ -146,19 +146,13 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
     struct gpu_runner *g = f->r->gpu;
     const int T = max_int(f->rows.sequences, 1);
     gpu_mtp_input p = gpu_mtp_input_of(f);
-    gpu_sampling choice;
-    memset(&choice, 0, sizeof choice);
+    gpu_sampling choice = gpu_choice_of(g, g->draft_logits, T, m->draft_head.rows);
     p.draft = i;
     p.x = g->mtp_x;
     p.norm = m->mtp_norm;
     choice.parameters = g->greedy;
     choice.sequences = f->rows.sequences;
-    choice.logits = g->draft_logits;
     choice.stride = (size_t)m->draft_head.rows;
-    choice.T = T;
-    choice.n = m->draft_head.rows;
-    choice.topk = g->topk;
-    choice.step = g->step;
     choice.draft = i + 1;
     choice.drafts = drafts;
     choice.told = g->mailbox;
@@ -172,9 +166,7 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
 /* Records the sampling and verification of the tokens that follow the rows just computed. */
 static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
     struct gpu_runner *g = f->r->gpu;
-    gpu_sampling p;
-    memset(&p, 0, sizeof p);
-    p.parameters = g->parameters;
+    gpu_sampling p = gpu_choice_of(g, g->logits, f->rows.T, known_vocab(f->r->m));
     if (f->rows.in_turn) {
         p.turns = f->rows.sequences;
     } else {
@@ -182,12 +174,7 @@ static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
         p.sequences = f->rows.sequences;
         p.sequence_of = gpu_sequence_of(f);
     }
-    p.logits = g->logits;
     p.stride = (size_t)f->r->m->c.vocab;
-    p.T = f->rows.T;
-    p.n = known_vocab(f->r->m);
-    p.topk = g->topk;
-    p.step = g->step;
     p.mailbox = g->mailbox;
     gpu_sample(q, KERNEL_ACCEPT, &p, gpu_accept);
 }
@@ -417,20 +404,17 @@ static void gpu_sampling_of(const struct gpu_runner *g, const mote_sampling *sam
     to->seed = sampling->seed;
 }
 
+static void gpu_use_sampling(slot *s, const mote_sampling *sampling) {
+    sampling_parameters parameters;
+    gpu_sampling_of(s->runner->gpu, sampling, &parameters);
+    gpu_set_sampling(s, &parameters);
+}
+
 /* Queues the sampling of the token of b's row: sample_token makes it the first token of the next step and posts it. */
 static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampling) {
     struct gpu_runner *g = s->runner->gpu;
-    sampling_parameters parameters;
-    gpu_sampling p;
-    memset(&p, 0, sizeof p);
-    gpu_sampling_of(g, sampling, &parameters);
-    gpu_set_sampling(s, &parameters);
-    p.parameters = g->parameters;
-    p.logits = gpu_last_logits(s);
-    p.T = 1;
-    p.n = known_vocab(s->m);
-    p.topk = g->topk;
-    p.step = g->step;
+    gpu_use_sampling(s, sampling);
+    gpu_sampling p = gpu_choice_of(g, gpu_last_logits(s), 1, known_vocab(s->m));
     p.mailbox = g->mailbox;
     p.next.index = b->rows->index;
     p.next.lag = row_lag(b->rows);
@@ -497,9 +481,7 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
     int one, code = gpu_enter(s, err);
     if (code) return code;
     if (b->rows->id >= 0) {
-        sampling_parameters parameters;
-        gpu_sampling_of(g, sampling, &parameters);
-        gpu_set_sampling(s, &parameters);
+        gpu_use_sampling(s, sampling);
         gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
     } else if (b->T == 1) {
         gpu_choose_next(s, b, sampling);
