@@ -98,16 +98,9 @@ static void moe_list_assignments(moe_job *job) {
 /* norm_router, without the norm: router logits of u; choice and weights; list of distinct experts. */
 static void stage_router(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
-    projection scores;
-    memset(&scores, 0, sizeof scores);
-    scores.count = s->shared_size ? 2 : 1;
-    scores.w[0] = &job->w->router;
-    scores.w[1] = &job->w->shared_expert_gate;
-    scores.y[0] = job->router;
-    scores.y[1] = job->shared_gate;
-    scores.x = job->u;
-    scores.limbs = job->limbs;
-    scores.T = job->T;
+    projection scores = projection_of(job->u, job->T, job->limbs);
+    projection_add(&scores, &job->w->router, job->router);
+    if (s->shared_size) projection_add(&scores, &job->w->shared_expert_gate, job->shared_gate);
     project(p, &scores);
     for (int t = 0; t < job->T; t++)
         moe_choose(s, job->router + (size_t)t * (size_t)s->experts,
