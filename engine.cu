@@ -91,7 +91,6 @@ static double seconds(void) {
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"
 #include "checkpoint/memory_cpu.c"
-#include "checkpoint/fill_cpu.c"
 #ifdef __CUDACC__
 #include "checkpoint/device_cuda.cu"
 #include "checkpoint/load_cuda.cu"
@@ -122,6 +121,8 @@ static double seconds(void) {
 #include "model/open.c"
 #include "diagnose/diagnose.h"
 #include "diagnose/parts.c"
+#include "diagnose/random.c"
+#include "diagnose/fill.c"
 #include "diagnose/synthetic.c"
 #include "text/calls.c"
 
@@ -198,6 +199,7 @@ static double seconds(void) {
 #endif
 
 #ifdef __CUDACC__
+#include "diagnose/fill.cu"
 #include "diagnose/work.c"
 #include "diagnose/measure.cu"
 #include "diagnose/measure_prefill.cu"

@@ -96,3 +96,8 @@ static int cpu_complete(binder *b, mote_error *err) {
 static void cpu_describe(mote_model *m) {
     m->info.prefill_from = 0;
 }
+
+static const weight_memory cpu_memory = {
+    .choose = cpu_choose, .available = cpu_available, .allocate = cpu_allocate, .release = cpu_release,
+    .load = cpu_load, .scan = cpu_scan, .complete = cpu_complete,
+    .describe = cpu_describe, .kv = DTYPE_F32, .packs = 0};

@@ -131,22 +131,6 @@ static void matrix_floats(const matrix *w, int row, int col, int n, float *out) 
     matrix_row_floats(w, &r, col, n, out);
 }
 
-/* Words begin, begin + step, ... before end of a component = random ones. */
-BOTH void format_random(enum format f, int component, uint32_t seed, void *to, uint32_t begin, uint32_t end, uint32_t step) {
-    switch (f) {
-#define FORMAT_CASE(NAME, name)                                                                               \
-    case FORMAT_##NAME:                                                                                       \
-        if (component == CODES)                                                                                   \
-            for (uint32_t i = begin; i < end; i += step) name##_random(CODES, seed, i, to);                   \
-        else                                                                                                  \
-            for (uint32_t i = begin; i < end; i += step) name##_random(component, seed, i, to);                   \
-        break;
-        FORMATS(FORMAT_CASE)
-#undef FORMAT_CASE
-        default: break;
-    }
-}
-
 /* WEIGHTS_... of word i of a component. */
 BOTH unsigned format_inspect(enum format f, int component, const void *words, size_t i) {
     switch (f) {
