@@ -67,12 +67,6 @@ INLINE float add_tail(float sum, const float *w, const float *x, int n) {
     return sum;
 }
 
-INLINE float dot(const float *a, const float *b, int n) {
-    partial sum = no_partial();
-    add_products(&sum, a, &b, 0, n, 1);
-    return add_tail(sum_lanes(&sum), a, b, n);
-}
-
 /* y[j][r] = W[row + r] . token row j + bias[row + r] for `rows` <= ROW_BLOCK weight rows. */
 static void matrix_block_dots(const matrix *w, int row, int rows, const token_batch *tokens, float (*y)[ROW_BLOCK]) {
 #ifdef LEVELS

@@ -281,8 +281,7 @@ static const float *gpu_last_logits(slot *s) {
     if (g->logits_of == LOGITS_OF_ALL) return g->logits + row * vocab;
     if (g->logits_of == LOGITS_NOWHERE) g->logits_pass++;
     if (g->logits_of == LOGITS_NOWHERE && s->logits_here)
-        gpu_check(&g->q, cudaMemcpyAsync(g->logits, s->logits, vocab * sizeof(float), cudaMemcpyHostToDevice, g->stream),
-                  "copying logits");
+        gpu_move(&g->q, g->logits, s->logits, vocab * sizeof(float), "copying logits");
     else if (g->logits_of == LOGITS_NOWHERE)
         gpu_head(&g->q, &m->lm_head, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
     g->logits_of = LOGITS_OF_LAST;
@@ -297,8 +296,7 @@ static int gpu_fetch_logits(slot *s, mote_error *err) {
     if (code) return code;
     const float *logits = gpu_last_logits(s);
     gpu_submit(&g->q);
-    gpu_check(&g->q, cudaMemcpyAsync(s->logits, logits, (size_t)s->m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
-                                     g->stream), "reading the logits");
+    gpu_move(&g->q, s->logits, logits, (size_t)s->m->c.vocab * sizeof(float), "reading the logits");
     code = gpu_finish(s, err);
     s->logits_here = !code;
     return code;
@@ -332,11 +330,9 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
 
 /* Copies the rows of x that are wanted to the host; x: [T][hidden] of the block. */
 static void gpu_read_residual(slot *s, const block *b, const float *x) {
-    struct gpu_runner *g = s->runner->gpu;
     const size_t hidden = (size_t)s->m->c.hidden, rows = (size_t)b->residual_rows;
-    if (!rows) return;
-    gpu_check(&g->q, cudaMemcpyAsync(b->residual, x + ((size_t)b->T - rows) * hidden, rows * hidden * sizeof(float), cudaMemcpyDeviceToHost,
-                                     g->stream), "reading the residual");
+    const float *from = x + ((size_t)b->T - rows) * hidden;
+    if (rows) gpu_move(&s->runner->gpu->q, b->residual, from, rows * hidden * sizeof(float), "reading the residual");
 }
 
 /* Waits for the GPU only if it copies logits or rows to the host. */
@@ -350,12 +346,9 @@ static int gpu_forward(slot *s, const block *b, mote_error *err) {
     gpu_launch_step(s, b->T, b->mtp_logits ? GPU_MTP_LOGITS : b->logits ? GPU_ALL_LOGITS : b->last ? GPU_LAST_LOGITS
                                                                                                   : GPU_NO_LOGITS);
     s->logits_in_block = b->logits && b->logits == s->block_logits;
-    if (b->logits)
-        gpu_check(&g->q, cudaMemcpyAsync(b->logits, g->logits, T * vocab * sizeof(float), cudaMemcpyDeviceToHost, g->stream),
-                  "reading the logits");
+    if (b->logits) gpu_move(&g->q, b->logits, g->logits, T * vocab * sizeof(float), "reading the logits");
     if (b->mtp_logits && T > skip)
-        gpu_check(&g->q, cudaMemcpyAsync(b->mtp_logits, g->mtp_logits + skip * vocab, (T - skip) * vocab * sizeof(float),
-                                         cudaMemcpyDeviceToHost, g->stream), "reading the MTP logits");
+        gpu_move(&g->q, b->mtp_logits, g->mtp_logits + skip * vocab, (T - skip) * vocab * sizeof(float), "reading the MTP logits");
     gpu_read_residual(s, b, g->x);
     return b->logits || b->mtp_logits || b->residual_rows ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }
@@ -365,7 +358,7 @@ static int gpu_commit_state(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
     if (code) return code;
-    gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step);
+    gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step, "changing the session");
     code = gpu_forward(s, b, err);
     gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, 0);
     return code;
@@ -432,8 +425,7 @@ static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, flo
     if (code || !k) return code;
     gpu_set_step(s, b, b->replay);
     gpu_launch_cycle(s, 0, b->rows->index, k);
-    gpu_check(&g->q, cudaMemcpyAsync(drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, cudaMemcpyDefault, g->stream),
-              "reading drafts");
+    gpu_move(&g->q, drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, "reading drafts");
     code = gpu_finish(s, err);
     for (int i = 0; i < k && !code; i++) sure[i] = g->mailbox->sure[i];
     return code;
