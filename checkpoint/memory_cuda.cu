@@ -40,7 +40,6 @@ static int make_draft_head(mote_model *m, mote_error *err) {
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making the draft head");
 }
 
-/* Fills in the layers' tables of experts. */
 static int put_expert_tables(mote_model *m, mote_error *err) {
     int64_t distance[GPU_EXPERTS];
     cudaError_t status = cudaSuccess;

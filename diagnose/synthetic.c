@@ -7,7 +7,7 @@ static int cuda_fill(binder *b, const mote_callbacks *callbacks, mote_error *err
 static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     int code = place_weights(b, err);
     if (!code) code = b->m->gpu >= 0 ? cuda_fill(b, callbacks, err) : cpu_fill(b, callbacks, err);
-    if (!code) code = b->m->memory->complete(b, err);
+    if (!code && b->m->memory->complete) code = b->m->memory->complete(b, err);
     if (!code) report(callbacks, "making weights", 1);
     return code;
 }

@@ -225,7 +225,6 @@ static void common_bind_experts_single(binder *b, const char *where, moe_weights
     }
 }
 
-/* Routed experts. */
 static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
     char all[192];
     snprintf(all, sizeof all, "%smlp.experts", where);

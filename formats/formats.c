@@ -64,7 +64,6 @@ enum cpu_kernel {
     CPU_UINT4                    /* cpu/int4_products.c, for words of a scale and a zero point for each group of columns */
 };
 
-/* A component of a format. */
 typedef struct component {
     int bits;                    /* of a number in memory. Less than 8: several in a byte, rows are whole bytes */
     int rows, cols;              /* of the matrix that have a number together; 0: a block's. INT_MAX: all */

@@ -179,7 +179,6 @@ static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
     gpu_sample(q, KERNEL_ACCEPT, &p, gpu_accept);
 }
 
-/* Records all kernels of a step. */
 static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind) {
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
