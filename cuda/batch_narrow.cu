@@ -48,9 +48,9 @@ __device__ __forceinline__ void gpu_batch_finish(const gpu_batch_projection &p, 
 #pragma unroll 1
     for (int t = threadIdx.x / TILE_ROWS; t < p.T; t += GPU_THREADS / TILE_ROWS) {
         const float *of = partials + (t * TILE_ROWS + row) * GPU_WARPS;
-        if (!pair) gpu_batch_put(p, s, tile * TILE_ROWS + row, t, sum_warp_partials(of), rms[t]);
+        if (!pair) gpu_batch_put<true>(p, s, tile * TILE_ROWS + row, t, sum_warp_partials(of), rms[t]);
         else if (row < PANEL_ROWS)
-            gpu_batch_put_pair(p, s, tile * PANEL_ROWS + row, t, sum_warp_partials(of),
+            gpu_batch_put_pair<true>(p, s, tile * PANEL_ROWS + row, t, sum_warp_partials(of),
                                sum_warp_partials(of + PANEL_ROWS * GPU_WARPS), rms[t]);
     }
 }

@@ -139,15 +139,17 @@ __device__ __forceinline__ int gpu_batch_own(int segment) {
 }
 
 /* y[t][row], of which the shares' sum is known. */
+template <bool ANY>
 __device__ __forceinline__ void gpu_batch_put(const gpu_batch_projection &p, const gpu_segment &s, int row, int t, float sum, float rms) {
     if (row >= s.w.rows || t >= p.T) return;
     float *y = &s.y[(size_t)t * s.w.rows + row];
-    epilogue_store(y, sum, rms, epilogue_before<true>(p.end, s.w, row, y), p.link.publish);
+    epilogue_store(y, sum, rms, epilogue_before<ANY>(p.end, s.w, row, y), p.link.publish);
 }
 
 /* h[t][row] of a pair of matrices. */
+template <bool ANY>
 __device__ __forceinline__ void gpu_batch_put_pair(const gpu_batch_projection &p, const gpu_segment &s, int row, int t, float gate,
                                                    float up, float rms) {
     if (row >= s.w.rows || t >= p.T) return;
-    s.h[(size_t)t * p.h_row + row] = epilogue_pair<true>(p.end.act, s.w, s.up, 0, row, gate, up, rms);
+    s.h[(size_t)t * p.h_row + row] = epilogue_pair<ANY>(p.end.act, s.w, s.up, 0, row, gate, up, rms);
 }

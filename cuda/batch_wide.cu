@@ -159,7 +159,7 @@ template <class F, int NT> struct batch_sums {
                 }
         }
     }
-    template <bool PAIR>
+    template <bool PAIR, bool ANY>
     __device__ __forceinline__ void store_as(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice,
                                              const float *rms) const {
         const int lane = threadIdx.x % 32;
@@ -173,14 +173,17 @@ template <class F, int NT> struct batch_sums {
                 const float *v = total[m][u];
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    if (!PAIR) gpu_batch_put(p, s, row + i / 2 * PANEL_ROWS, t + i % 2, v[i], i % 2 ? factor.y : factor.x);
-                    else if (i < 2) gpu_batch_put_pair(p, s, row, t + i, v[i], v[i + 2], i ? factor.y : factor.x);
+                    if (!PAIR) gpu_batch_put<ANY>(p, s, row + i / 2 * PANEL_ROWS, t + i % 2, v[i], i % 2 ? factor.y : factor.x);
+                    else if (i < 2) gpu_batch_put_pair<ANY>(p, s, row, t + i, v[i], v[i + 2], i ? factor.y : factor.x);
             }
     }
     __device__ __forceinline__ void store(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice,
                                           const float *rms) const {
-        if (s.up.data) store_as<true>(p, s, tile, slice, rms);
-        else store_as<false>(p, s, tile, slice, rms);
+        const bool plain = epilogue_is_plain(p.end, s.w, s.up);
+        if (s.up.data && plain) store_as<true, false>(p, s, tile, slice, rms);
+        else if (s.up.data) store_as<true, true>(p, s, tile, slice, rms);
+        else if (plain) store_as<false, false>(p, s, tile, slice, rms);
+        else store_as<false, true>(p, s, tile, slice, rms);
     }
 };
 

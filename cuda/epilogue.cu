@@ -9,7 +9,7 @@
    with factor 1 a sum. `before` is loaded while the sum is still being computed.
 
    Fixed-shape kernels take no bias and no activation but SiLU(gate) up (ANY: false): asking costs them registers, and who launches them
-   asks epilogue_is_plain. Elsewhere what is off is a uniform branch on a parameter. */
+   asks epilogue_is_plain. Those of many rows ask once for a tile. Elsewhere what is off is a uniform branch on a parameter. */
 
 /* How a result goes to its place. A sublayer's last product is added to the residual x, tagged; or it is stored, where the walk norms, scales
    and adds it (layers/kinds.cu), or where a rank's part of a sum lies. Other products are stored. */
@@ -31,9 +31,14 @@ static inline epilogue epilogue_of_output(const gpu_rows *rows) {
     return e;
 }
 
-/* Whether fixed-shape kernels take it, with these matrices. */
-static inline bool epilogue_is_plain(const epilogue *e, const gpu_matrix *w, const gpu_matrix *up) {
-    return e->act.limit == 0 && e->act.alpha == 0 && !w->bias && !up->bias;
+/* SiLU(gate) up? */
+__host__ __device__ __forceinline__ bool activation_is_plain(const activation &a) {
+    return a.limit == 0 && a.alpha == 0;
+}
+
+/* Whether what asks for nothing else (ANY: false) takes it, with these matrices. */
+__host__ __device__ __forceinline__ bool epilogue_is_plain(const epilogue &e, const gpu_matrix &w, const gpu_matrix &up) {
+    return activation_is_plain(e.act) && !w.bias && !up.bias;
 }
 
 /* Bias of a row; 0: there is none. offset: bytes from w, an expert's matrix, to another expert's. */

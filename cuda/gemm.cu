@@ -238,7 +238,7 @@ __device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_pla
 
 /* h = SiLU(gate) * up as F16 with an activation scale for each 64 elements: the share of SHARERS warps, whose largest values
    meet in `tops`, [warps][64 tokens] in shared memory. */
-template <int WIDTH, int TILES, int NT>
+template <bool ANY, int WIDTH, int TILES, int NT>
 __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH> &stages,
                                                   int row, int token, float (&sum)[TILES][NT][4], float *tops, int T) {
     enum { ACROSS = gemm_form<WIDTH>::ACROSS, SHARERS = 64 / (gemm_form<WIDTH>::WARP_ROWS / 2) };
@@ -252,7 +252,7 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
                 const float gate = sum[m][j][c] * (c ? scale.y : scale.x), up = sum[m][j][2 + c] * (c ? scale.y : scale.x);
-                sum[m][j][c] = activate<true>(o.act, gate, up);
+                sum[m][j][c] = activate<ANY>(o.act, gate, up);
                 top = fmaxf(top, fabsf(sum[m][j][c]));
             }
 #pragma unroll
@@ -303,7 +303,8 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
         return;
     }
     __syncthreads();                                        /* the stages are done with */
-    gemm_store_swiglu(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
+    if (activation_is_plain(o.act)) gemm_store_swiglu<false>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
+    else gemm_store_swiglu<true>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
 }
 
 /* Products of matrices of format F and, beside them, of BF16. Grid: weight tiles x token tiles. Tiles of half the tokens or fewer skip

@@ -231,7 +231,7 @@ template <int WIDTH> struct gemm_stages {
         const float scale = __ldg(p.in.act_scale + (size_t)(p.in.act_scales - 1) * p.T + row_of(threadIdx.x));
         at_address(memory, finish())[threadIdx.x] =
             o.weight ? scale * __ldg(o.weight + at.first + min((int)threadIdx.x, at.count - 1)) : scale;
-        at_address(memory, per_scale())[threadIdx.x] = gemm_ratio(1, scale);
+        if (o.w.bias) at_address(memory, per_scale())[threadIdx.x] = gemm_ratio(1, scale);
     }
     /* Of k block kb; they are filled one after the other. */
     __device__ __forceinline__ void fill(int kb, int k_blocks) {

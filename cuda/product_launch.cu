@@ -59,7 +59,7 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows
 template <class IN, class SHAPE> static bool gpu_fixed_takes(const gpu_projection<IN> *p, const gpu_segment *s) {
     int rows = 0;
     with_format(s->w.format, [&](auto format) { rows = projects_fixed<decltype(format), SHAPE>(IN::normed); });
-    return p->T <= rows && s->w.cols == p->cols && epilogue_is_plain(&p->end, &s->w, &s->up);
+    return p->T <= rows && s->w.cols == p->cols && epilogue_is_plain(p->end, s->w, s->up);
 }
 
 template <class IN> static bool gpu_fixed_takes_several(enum format f) {
@@ -89,7 +89,7 @@ static gpu_project_kernel<gpu_norm_rows> gpu_slim_projection(gpu_queue *q, const
     if (p->T > 1 || p->cols != shape_35b_a3b::HIDDEN) return NULL;
     for (int i = 0; i < p->count; i++) {
         if (p->segment[i].w.format != FORMAT_FP8_BLOCK || p->segment[i].w.cols != p->cols ||
-            !epilogue_is_plain(&p->end, &p->segment[i].w, &p->segment[i].up)) return NULL;
+            !epilogue_is_plain(p->end, p->segment[i].w, p->segment[i].up)) return NULL;
         tiles += gpu_tiles(p->segment[i]);
     }
     return gpu_blocks(q, kernel, bytes, tiles) == tiles ? kernel : NULL;

@@ -113,11 +113,11 @@ template <class IN, bool ANY> struct gpu_segment_tiles {
     }
     __device__ __forceinline__ void put(int row, int t, float sum, float rms, float before) const {
         if (row >= s.w.rows) return;
-        if (normed) before = epilogue_bias<ANY>(s.w, 0, row);
         epilogue_store(&s.y[(size_t)t * s.w.rows + row], sum, rms, before, p.link.publish);
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float before,
                                           float rms) const {
+        if (normed && !pairs && tile * TILE_ROWS + row < s.w.rows) before = epilogue_bias<ANY>(s.w, 0, tile * TILE_ROWS + row);
         const float sum = sum_warp_partials(part[row][t]);
         if (!pairs) {
             put(tile * TILE_ROWS + row, t, sum, rms, before);

@@ -110,7 +110,7 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
 
 /* Whether no expert has a bias, or another activation: fixed-shape kernels, and those of whole sets, ask for neither. */
 static bool gpu_moe_is_plain(const moe_gpu *p) {
-    return epilogue_is_plain(&p->end, &p->gate, &p->up) && !p->down.bias && !p->shared_down.bias;
+    return epilogue_is_plain(p->end, p->gate, p->up) && !p->down.bias && !p->shared_down.bias;
 }
 
 /* The fixed-shape kernel of experts_up; NULL: there is none. */
