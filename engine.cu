@@ -91,7 +91,6 @@ static double seconds(void) {
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"
 #include "checkpoint/memory_cpu.c"
-#include "checkpoint/fill_cpu.c"
 #ifdef __CUDACC__
 #include "checkpoint/device_cuda.cu"
 #include "checkpoint/load_cuda.cu"
@@ -121,7 +120,9 @@ static double seconds(void) {
 #include "checkpoint/pooling.c"
 #include "model/open.c"
 #include "diagnose/diagnose.h"
-#include "model/parts.c"
+#include "diagnose/parts.c"
+#include "diagnose/random.c"
+#include "diagnose/fill.c"
 #include "diagnose/synthetic.c"
 #include "text/calls.c"
 
@@ -191,13 +192,15 @@ static double seconds(void) {
 #include "layers/attention/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
-#include "model/definition.c"
+#include "diagnose/definition.c"
 #include "diagnose/trace.c"
 #if defined __CUDACC__ || defined MOTE_DEFINITIONS             /* of mote selftest, and of tests */
 #include "diagnose/sublayers.c"
 #endif
 
 #ifdef __CUDACC__
+#include "diagnose/fill.cu"
+#include "diagnose/work.c"
 #include "diagnose/measure.cu"
 #include "diagnose/measure_prefill.cu"
 #include "diagnose/selftest.cu"

@@ -2,7 +2,7 @@
    engine.h it uses MOTE_ROWS_MAX and mote_error alone.
 
    A stage computes a block of T token rows, in C for the CPU and in CUDA. What all of them are tested against are the definitions,
-   layers/<kind>/definition.c and model/definition.c: the formulas once, whole and naive. Rules all stages keep:
+   layers/<kind>/definition.c and diagnose/definition.c: the formulas once, whole and naive. Rules all stages keep:
    - The arithmetic of a row does not depend on T or on the other rows: same operations, same order, same bits.
    - Every output element is computed by one thread, so that two runs give the same bits.
    - Weights stay as stored and become float on use; activations, KV and state are float.

@@ -115,15 +115,11 @@
 #include "layers/attention/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
-#include "model/definition.c"
+#include "diagnose/definition.c"
 
 /* ---- 7. The program -------------------------------------------------------------------------------------------------------- */
 
 enum { TOKENS = 64, TOKENS_MOST = 1 << 20 };   /* of a continuation, unless asked otherwise, and at most */
-
-static const weight_memory plain_memory = {
-    .available = cpu_available, .allocate = cpu_allocate, .release = cpu_release, .load = cpu_load, .scan = cpu_scan,
-    .complete = cpu_complete, .kv = DTYPE_F32};
 
 static void print_notice(void *user, const char *line) {
     (void)user;
@@ -135,7 +131,7 @@ static void close_model(mote_model *m) {
     config_free(&m->c);
     weights_free(m);
     buf_free(&m->eos);
-    plain_memory.release(m);
+    cpu_memory.release(m);
 }
 
 /* The weights of a folder. What has been opened when it fails is in *m. */
@@ -150,7 +146,7 @@ static int open_weights(mote_model *m, const char *dir, mote_error *err) {
     b.err = err;
     m->gpu = -1;
     m->part = part_of(0, 1, 0, 1);
-    m->memory = &plain_memory;
+    m->memory = &cpu_memory;
     int code = config_read(&m->c, dir, err);                      /* what model it is */
     if (!code) code = checkpoint_open(&files, dir, 0, err);       /* which tensors there are */
     if (!code) bind_model(&b, &callbacks), code = b.code;         /* which tensor is what of it */

@@ -81,6 +81,16 @@ typedef struct config_reader {
     int code;                                  /* the first failure; later calls do nothing */
 } config_reader;
 
+/* Refuses config.json, for a reason. */
+__attribute__((format(printf, 3, 4))) static void config_fail(config_reader *r, int code, const char *format, ...) {
+    char reason[sizeof r->err->message];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reason, sizeof reason, format, args);
+    va_end(args);
+    r->code = fail(r->err, code, "%s/config.json: %s", r->dir, reason);
+}
+
 enum { KEYS_MAX = 1024 };                      /* of an object: so many no config.json has */
 
 /* KEY_BESIDE: it stands beside a text_config that was asked for it, and has none. KEYS_READ: it is an object in which keys were looked
@@ -101,17 +111,16 @@ static uint32_t config_get(config_reader *r, uint32_t object, const char *key) {
 static void config_few_keys(config_reader *r, uint32_t object) {
     const unsigned keys = r->j->nodes[object].size;
     if (!r->code && keys > KEYS_MAX)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: an object of %u keys, expected at most %d", r->dir, keys, KEYS_MAX);
+        config_fail(r, MOTE_EFORMAT, "an object of %u keys, expected at most %d", keys, KEYS_MAX);
 }
 
 static void config_int(config_reader *r, const char *key, int low, int high, int *out) {
     uint64_t value;
     uint32_t node = config_get(r, r->text, key);
     if (r->code) return;
-    if (!node) r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s is missing", r->dir, key);
+    if (!node) config_fail(r, MOTE_EFORMAT, "%s is missing", key);
     else if (!json_u64(r->j, node, &value) || value < (uint64_t)low || value > (uint64_t)high)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must be a whole number from %d to %d", r->dir, key,
-                       low, high);
+        config_fail(r, MOTE_EFORMAT, "%s must be a whole number from %d to %d", key, low, high);
     else *out = (int)value;
 }
 
@@ -131,8 +140,7 @@ static void config_float(config_reader *r, uint32_t object, const char *key, dou
     int code = node ? json_double(r->j, node, &value) : MOTE_OK;
     if (code == MOTE_ENOMEM) r->code = fail_memory(r->err);
     else if (code || !(value >= low && value <= high))
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s%s must be a number from %g to %g", r->dir, r->within ? r->within : "", key,
-                       low, high);
+        config_fail(r, MOTE_EFORMAT, "%s%s must be a number from %g to %g", r->within ? r->within : "", key, low, high);
     *out = (float)value;
 }
 
@@ -156,7 +164,7 @@ static int config_flag(config_reader *r, uint32_t node, const char *key, int abs
     if (!node || r->code) return absent;
     const int on = config_is(r->j, node, "true");
     if (!on && r->j->nodes[node].type != JSON_NULL && !config_is(r->j, node, "false"))
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s%s must be true or false", r->dir, r->within ? r->within : "", key);
+        config_fail(r, MOTE_EFORMAT, "%s%s must be true or false", r->within ? r->within : "", key);
     return on;
 }
 
@@ -171,8 +179,7 @@ static void config_refuse(config_reader *r, uint32_t node, const char *key, cons
     va_start(args, why);
     vsnprintf(reason, sizeof reason, why, args);
     va_end(args);
-    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s%s is %.*s, %s", r->dir, r->within ? r->within : "", key, (int)size,
-                   text, reason);
+    config_fail(r, MOTE_EUNSUPPORTED, "%s%s is %.*s, %s", r->within ? r->within : "", key, (int)size, text, reason);
 }
 
 /* Is the node null or one of the values that are listed, "silu|swish"? */
@@ -215,7 +222,7 @@ static void config_blocks(config_reader *r, uint32_t q, config *c) {
     if (r->code || !size || r->j->nodes[size].type == JSON_NULL) return;
     if (r->j->nodes[size].type != JSON_ARRAY || r->j->nodes[size].size != 2 || !json_u64(r->j, size + 1, &rows) ||
         !json_u64(r->j, size + 2, &cols) || !rows || !cols || rows > 1 << 20 || cols > 1 << 20)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s must be [rows, cols]", r->dir, key);
+        config_fail(r, MOTE_EUNSUPPORTED, "%s must be [rows, cols]", key);
     c->fp8_rows = (int)rows;
     c->fp8_cols = (int)cols;
 }

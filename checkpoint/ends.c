@@ -24,16 +24,13 @@ static int by_id(const void *a, const void *b) {
 
 /* Those of a file, which need not be there. What config.json says inside of text_config comes first. */
 static int file_ends(mote_model *m, const char *dir, const char *file, mote_error *err) {
-    buf text;
     json j;
-    memset(&text, 0, sizeof text);
     if (!file_exists(dir, file)) return MOTE_OK;
-    int code = read_json(dir, file, &text, &j, err);
+    int code = read_json(dir, file, &j, err);
     if (code) return code;
     uint32_t inner = json_get(&j, 0, "text_config");
     code = eos_read(m, &j, inner && json_get(&j, inner, "eos_token_id") ? inner : 0, dir, file, err);
     json_free(&j);
-    buf_free(&text);
     return code;
 }
 

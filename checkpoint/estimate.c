@@ -31,10 +31,8 @@ static const char *estimate_quantised(const json *j, uint32_t q) {
 static int estimate_mix(const char *dir, const quantization_mix **mix, mote_error *err) {
     static const char *const plain[][2] = {{"float32", "f32"}, {"float16", "f16"}};
     const char *name = "bf16";
-    buf file;
     json j;
-    memset(&file, 0, sizeof file);
-    int code = read_json(dir, "config.json", &file, &j, err);
+    int code = read_json(dir, "config.json", &j, err);
     if (code) return code;
     uint32_t text = json_get(&j, 0, "text_config"), q = json_get(&j, 0, "quantization_config");
     uint32_t dtype = json_get(&j, text, "dtype");
@@ -49,6 +47,5 @@ static int estimate_mix(const char *dir, const quantization_mix **mix, mote_erro
         code = fail(err, MOTE_EUNSUPPORTED, "%s: there are no weights, and how this quantisation stores them is unknown", dir);
     else *mix = mix_named(name);
     json_free(&j);
-    buf_free(&file);
     return code;
 }

@@ -134,38 +134,39 @@ static int file_exists(const char *dir, const char *name) {
     return !lstat(path, &info) || (errno != ENOENT && errno != ENOTDIR);
 }
 
-/* Reads and parses a JSON file of the folder, an object or a list: JSON_... On success *text and *j are the caller's to free. */
-static int read_json_of(const char *dir, const char *name, uint32_t type, buf *text, json *j, mote_error *err) {
+/* Reads and parses a JSON file of the folder, an object or a list: JSON_... On success *j is the caller's to free. */
+static int read_json_of(const char *dir, const char *name, uint32_t type, json *j, mote_error *err) {
     char path[PATH_SIZE];
-    int code = read_file(dir, name, text, err);
+    buf text;
+    memset(&text, 0, sizeof text);
+    int code = read_file(dir, name, &text, err);
     if (code) return code;
     if (join_path(path, sizeof path, dir, name)) code = fail(err, MOTE_EINVAL, "%s/%s: path too long", dir, name);
-    if (!code) code = json_parse(j, text->data, text->size, path, err);
+    if (!code) code = json_parse(j, text.data, text.size, path, err);
     if (!code && j->nodes[0].type != type) {
         json_free(j);
         code = fail(err, MOTE_EFORMAT, "%s: not a JSON %s", path, type == JSON_OBJECT ? "object" : "list");
     }
-    if (code) buf_free(text);
+    if (code) buf_free(&text);
+    else j->file = text.data;
     return code;
 }
 
-static int read_json(const char *dir, const char *name, buf *text, json *j, mote_error *err) {
-    return read_json_of(dir, name, JSON_OBJECT, text, j, err);
+static int read_json(const char *dir, const char *name, json *j, mote_error *err) {
+    return read_json_of(dir, name, JSON_OBJECT, j, err);
 }
 
 static const char side_file[] = "model_extra_tensors.safetensors";
 
 /* Reads all headers. describes: the weights themselves are not wanted. c is to be closed by the caller in any case. */
 static int checkpoint_open(checkpoint *c, const char *dir, int describes, mote_error *err) {
-    buf text;
     json j;
     int code;
     memset(c, 0, sizeof *c);
-    memset(&text, 0, sizeof text);
     c->dir = dir;
     c->table.describes = describes;
     if (file_exists(dir, "model.safetensors.index.json")) {
-        code = read_json(dir, "model.safetensors.index.json", &text, &j, err);
+        code = read_json(dir, "model.safetensors.index.json", &j, err);
         if (code) return code;
         code = checkpoint_read_index(c, &j, err);
         if (!code && file_exists(dir, side_file)) {
@@ -173,7 +174,6 @@ static int checkpoint_open(checkpoint *c, const char *dir, int describes, mote_e
             code = file < 0 ? -file : MOTE_OK;
         }
         json_free(&j);
-        buf_free(&text);
     } else if (file_exists(dir, "model.safetensors")) {
         int file = checkpoint_shard(c, "model.safetensors", err);
         code = file < 0 ? -file : MOTE_OK;

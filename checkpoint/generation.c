@@ -3,12 +3,10 @@
 /* The template's text: chat_template.jinja, or "chat_template" of tokenizer_config.json (a string, or a list of named
    ones of which "default" counts). Empty when there is none. */
 static int template_read(const char *dir, buf *text, mote_error *err) {
-    buf config_text;
     json j;
-    memset(&config_text, 0, sizeof config_text);
     if (file_exists(dir, "chat_template.jinja")) return read_file(dir, "chat_template.jinja", text, err);
     if (!file_exists(dir, "tokenizer_config.json")) return MOTE_OK;
-    int code = read_json(dir, "tokenizer_config.json", &config_text, &j, err);
+    int code = read_json(dir, "tokenizer_config.json", &j, err);
     if (code) return code;
     uint32_t node = json_get(&j, 0, "chat_template");
     if (node && j.nodes[node].type == JSON_ARRAY) {
@@ -23,18 +21,16 @@ static int template_read(const char *dir, buf *text, mote_error *err) {
         else code = fail_memory(err);
     }
     json_free(&j);
-    buf_free(&config_text);
     return code;
 }
 
 /* The token that tokenizer_config.json calls "bos_token", a text or an object with it as "content". *id stays where there is none. */
 static int chat_begin_read(const char *dir, const tokenizer *t, int32_t *id, mote_error *err) {
-    buf config_text, name;
+    buf name;
     json j;
-    memset(&config_text, 0, sizeof config_text);
     memset(&name, 0, sizeof name);
     if (!file_exists(dir, "tokenizer_config.json")) return MOTE_OK;
-    int code = read_json(dir, "tokenizer_config.json", &config_text, &j, err);
+    int code = read_json(dir, "tokenizer_config.json", &j, err);
     if (code) return code;
     uint32_t node = json_get(&j, 0, "bos_token");
     if (node && j.nodes[node].type == JSON_OBJECT) node = json_get(&j, node, "content");
@@ -47,7 +43,6 @@ static int chat_begin_read(const char *dir, const tokenizer *t, int32_t *id, mot
     code = name.failed ? fail_memory(err) : MOTE_OK;
     json_free(&j);
     buf_free(&name);
-    buf_free(&config_text);
     return code;
 }
 
@@ -89,14 +84,11 @@ static int generation_sampling(mote_sampling *to, const json *j, const char *dir
 
 /* generation_config.json's sampling defaults. Without it, greedy. */
 static int generation_read(mote_model *m, const char *dir, const mote_callbacks *callbacks, mote_error *err) {
-    buf text;
     json j;
-    memset(&text, 0, sizeof text);
     if (!file_exists(dir, "generation_config.json")) return MOTE_OK;
-    int code = read_json(dir, "generation_config.json", &text, &j, err);
+    int code = read_json(dir, "generation_config.json", &j, err);
     if (code) return code;
     code = generation_sampling(&m->sampling, &j, dir, callbacks, err);
     json_free(&j);
-    buf_free(&text);
     return code;
 }

@@ -130,7 +130,6 @@ typedef struct load_item {
     size_t at;                                 /* where in the arena */
     enum module_kind module;
     const void **target;                       /* the pointer to set */
-    synthetic_floats values;                   /* of a synthetic vector: set before it is filled */
 } load_item;
 
 static const component *item_component(const load_item *item) {

@@ -263,7 +263,6 @@ static int load_kv_scales(binder *b, mote_error *err) {
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "reading the scales of the KV cache");
 }
 
-/* Reads the weights into the arena. */
 static int cuda_load(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     gpu_loader l;
     uint64_t total = 0;

@@ -8,14 +8,13 @@ typedef struct weight_memory {
     int (*allocate)(mote_model *m, const char *dir, mote_error *err);      /* m->arena, of m->arena_size bytes */
     void (*release)(mote_model *m);
 
-    /* All items of a binder: from files, sorted by place there, or with random numbers. */
+    /* All items of a binder, sorted by place in the files. */
     int (*load)(binder *b, const mote_callbacks *callbacks, mote_error *err);
-    int (*fill)(binder *b, const mote_callbacks *callbacks, mote_error *err);
 
     /* WEIGHTS_... of all words of an item that is there. */
     int (*scan)(const mote_model *m, const load_item *item, unsigned *seen, mote_error *err);
-    int (*complete)(binder *b, mote_error *err);               /* when all are there: brings them into the layout of kernels */
-    void (*describe)(mote_model *m);                           /* what mote_info says of computing on it */
+    int (*complete)(binder *b, mote_error *err);               /* when all are there: brings them into the layout of kernels; NULL: they lie so */
+    void (*describe)(mote_model *m);                           /* what mote_info says of computing on it; NULL: nothing */
     dtype kv;                                                  /* of the numbers in KV caches, unless asked otherwise */
     int packs;                                                 /* matrices lie in row panels, and tables say where experts are */
 } weight_memory;
@@ -41,22 +40,4 @@ static int arena_open(binder *b, mote_error *err) {
     int code = m->memory->allocate(m, b->files->dir, err);
     for (size_t i = 0; !code && i < b->items.size / sizeof *items; i++) *items[i].target = m->arena + items[i].at;
     return code;
-}
-
-/* Before item i is filled with random numbers: reports, unless that was cancelled. */
-static int filling(const binder *b, size_t i, const mote_callbacks *callbacks, mote_error *err) {
-    const load_item *items = (const load_item *)(const void *)b->items.data;
-    if (cancelled(callbacks)) return fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
-    if (i % 64 == 0) report(callbacks, "making weights", (double)items[i].at / (double)b->arena);
-    return MOTE_OK;
-}
-
-/* Words begin, begin + step, ... before end, of an item that lies at `to`, become random. No item has 2^31 of them. The seed is
-   of the item's place in the arena. */
-BOTH void item_randomize(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
-    uint32_t seed = synthetic_bits(0x6d6f7465, (uint32_t)(item->at / 64));
-    synthetic_floats f = item->values;
-    if (item->component == VECTOR)
-        for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = synthetic_float(seed, i, f);
-    else format_random(item->of.format, item->component, seed, to, begin, end, step);
 }

@@ -59,7 +59,6 @@ static int load_item_bytes(mote_model *m, const checkpoint *files, const load_it
     return code;
 }
 
-/* Reads the weights into the arena. */
 static int cpu_load(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     load_item *items = (load_item *)(void *)b->items.data;
     size_t n = b->items.size / sizeof *items;
@@ -86,13 +85,7 @@ static int cpu_scan(const mote_model *m, const load_item *item, unsigned *seen, 
     return MOTE_OK;
 }
 
-/* Kernels of the CPU read weights as they are stored. */
-static int cpu_complete(binder *b, mote_error *err) {
-    (void)b;
-    (void)err;
-    return MOTE_OK;
-}
-
-static void cpu_describe(mote_model *m) {
-    m->info.prefill_from = 0;
-}
+/* Kernels of the CPU read weights as they are stored: nothing is to be completed. */
+static const weight_memory cpu_memory = {
+    .choose = cpu_choose, .available = cpu_available, .allocate = cpu_allocate, .release = cpu_release,
+    .load = cpu_load, .scan = cpu_scan, .complete = NULL, .describe = NULL, .kv = DTYPE_F32, .packs = 0};

@@ -1,25 +1,5 @@
-/* checkpoint/memory_cuda.cu: weights in a GPU's memory: filled with random numbers, scanned, packed for kernels. Knows items, and
+/* checkpoint/memory_cuda.cu: weights in a GPU's memory: scanned, packed for kernels. Knows items, and
    of the model the head that drafts and the tables of experts. */
-
-/* ---- Random weights ---- */
-
-static __global__ void gpu_fill(const __grid_constant__ load_item item, char *to, uint32_t words) {
-    item_randomize(&item, to, blockIdx.x * blockDim.x + threadIdx.x, words, gridDim.x * blockDim.x);
-}
-
-static int cuda_fill(binder *b, const mote_callbacks *callbacks, mote_error *err) {
-    const load_item *items = (const load_item *)(void *)b->items.data;
-    cudaError_t status = cudaSuccess;
-    for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
-        const uint32_t n = (uint32_t)item_words(&items[i]), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)b->m->gpu_sms * 16;
-        const int code = filling(b, i, callbacks, err);
-        if (code) return code;
-        gpu_fill<<<blocks < most ? blocks : most, GPU_THREADS>>>(items[i], b->m->arena + items[i].at, n);
-        status = cudaGetLastError();
-    }
-    if (status == cudaSuccess) status = cudaDeviceSynchronize();
-    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making weights");
-}
 
 /* ---- Scanning ---- */
 
@@ -60,7 +40,6 @@ static int make_draft_head(mote_model *m, mote_error *err) {
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making the draft head");
 }
 
-/* Fills in the layers' tables of experts. */
 static int put_expert_tables(mote_model *m, mote_error *err) {
     int64_t distance[GPU_EXPERTS];
     cudaError_t status = cudaSuccess;
@@ -141,5 +120,5 @@ static void cuda_describe(mote_model *m) {
 
 static const weight_memory cuda_memory = {
     .choose = cuda_choose, .available = cuda_available, .allocate = cuda_allocate, .release = cuda_release,
-    .load = cuda_load, .fill = cuda_fill, .scan = cuda_scan, .complete = cuda_complete,
+    .load = cuda_load, .scan = cuda_scan, .complete = cuda_complete,
     .describe = cuda_describe, .kv = DTYPE_BF16, .packs = 1};

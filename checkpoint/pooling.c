@@ -44,17 +44,14 @@ static int pooling_module(const json *j, uint32_t module, const char *dir, int *
     const uint32_t path = json_get(j, module, "path");
     const int size = path && j->nodes[path].type == JSON_STRING && j->nodes[path].size <= 64 ? (int)j->nodes[path].size : 0;
     char where[80];
-    buf text;
     json inner;
-    memset(&text, 0, sizeof text);
     snprintf(where, sizeof where, "%.*s/config.json", size, j->text + j->nodes[path].start);
     if (!size || strspn(where, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") != (size_t)size)
         return fail(err, MOTE_EFORMAT, "%s/modules.json: expected the path of Pooling to be a folder's name", dir);
-    int code = read_json(dir, where, &text, &inner, err);
+    int code = read_json(dir, where, &inner, err);
     if (code) return code;
     code = pooling_config(&inner, dir, where, pooling, err);
     json_free(&inner);
-    buf_free(&text);
     return code;
 }
 
@@ -76,12 +73,9 @@ static int modules_read(const json *j, const char *dir, int *pooling, mote_error
 /* Sets info.pooling, or no_pooling: what is wrong there concerns nobody but who embeds. */
 static void pooling_read(mote_model *m, const char *dir) {
     mote_error *err = &m->no_pooling;
-    buf text;
     json j;
-    memset(&text, 0, sizeof text);
     if (!file_exists(dir, "modules.json")) return;
-    if (read_json_of(dir, "modules.json", JSON_ARRAY, &text, &j, err)) return;
+    if (read_json_of(dir, "modules.json", JSON_ARRAY, &j, err)) return;
     (void)modules_read(&j, dir, &m->info.pooling, err);
     json_free(&j);
-    buf_free(&text);
 }

@@ -37,12 +37,10 @@ static void quantization_check_add(quantization_check *c, tensor_table *to, cons
 /* What is missing, of another kind, or for which there is no memory, lists nothing. */
 static void quantization_check_read(quantization_check *c, const char *dir) {
     static const char *const lists[] = {"modules_to_not_convert", "ignore", "exclude_modules"};
-    buf text;
     json j;
     mote_error ignored;
     memset(c, 0, sizeof *c);
-    memset(&text, 0, sizeof text);
-    if (read_json(dir, "config.json", &text, &j, &ignored)) return;
+    if (read_json(dir, "config.json", &j, &ignored)) return;
     uint32_t q = json_get(&j, 0, "quantization_config"), inner = json_get(&j, 0, "text_config");
     if (!q && inner && j.nodes[inner].type == JSON_OBJECT) q = json_get(&j, inner, "quantization_config");
     if (q && j.nodes[q].type == JSON_OBJECT) {
@@ -61,7 +59,6 @@ static void quantization_check_read(quantization_check *c, const char *dir) {
         }
     }
     json_free(&j);
-    buf_free(&text);
 }
 
 static void quantization_check_free(quantization_check *c) {

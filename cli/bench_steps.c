@@ -97,7 +97,7 @@ static int bench_decode_cpu(bench *b) {
 
 /* Decoding on a GPU. */
 
-enum { PROMPT_CHUNK = 8192, PROMPT_TIMES = 5 };            /* rows of a prompt that are measured at once, and how often */
+enum { PROMPT_TIMES = 5 };                 /* how often a prompt's rows are measured */
 
 /* stages: count of them, 0: all. */
 static int measure(const bench *b, int depth, int rows, int drafts, const char *const *stages, int count,

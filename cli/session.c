@@ -1,5 +1,7 @@
-/* cli/session.c: a session with the options' settings, and the sampling and thinking they ask for; with -v, the list of kernels that a step
-   launches. It knows nothing of what a command does with them. */
+/* cli/session.c: a session with the options' settings, and the sampling and thinking they ask for; with -v, the list of kernels that a step,
+   and bench's blocks and prompts, launch. It knows nothing of what a command does with them. */
+
+enum { PROMPT_CHUNK = 8192 };              /* rows of a prompt that are measured or listed at once */
 
 static int same_launch(const mote_launch *a, const mote_launch *b) {
     return !strcmp(a->stage, b->stage) && !strcmp(a->kernel, b->kernel) && !strcmp(a->format, b->format) &&
@@ -26,21 +28,33 @@ static void print_launches(const mote_launch *launches, size_t count) {
     }
 }
 
-/* -v: what a step launches, for each number of rows asked for. */
-static int log_launches(const mote_info *info, const options *o, mote_session *session) {
+static int log_launches_of(const mote_info *info, mote_session *session, const char *what, int rows) {
     mote_error error = {0, ""};
-    if (!on_gpu(info)) on_log(NULL, "the model is on the CPU: a step launches no kernels");
-    for (int i = 0; on_gpu(info) && (i < o->rows.count || i == 0); i++) {
-        const mote_launch *launches;
-        size_t count;
-        int rows = o->rows.count ? o->rows.value[i] : 1;
-        if (mote_launches(session, rows, &launches, &count, &error)) return report(&error);
-        clear_progress();
-        show_format(stderr, "a step of %d row%s on %s: %zu launches\n", rows, rows == 1 ? "" : "s", info->device,
-                    count);
-        print_launches(launches, count);
-    }
+    const mote_launch *launches;
+    size_t count;
+    if (mote_launches(session, rows, &launches, &count, &error)) return report(&error);
+    clear_progress();
+    show_format(stderr, "%s of %d row%s on %s: %zu launches\n", what, rows, rows == 1 ? "" : "s", info->device, count);
+    print_launches(launches, count);
     return 0;
+}
+
+/* -v: what a step launches, for each number of rows asked for; where bench asks, a block of more rows and a prompt, too. */
+static int log_launches(const mote_info *info, const options *o, mote_session *session) {
+    static const int blocks[] = {16, 32, 64};
+    int code = 0;
+    if (!on_gpu(info)) {
+        on_log(NULL, "the model is on the CPU: a step launches no kernels");
+        return 0;
+    }
+    if (!o->rows.count) return log_launches_of(info, session, "a step", 1);
+    for (int i = 0; i < o->rows.count && !code; i++) code = log_launches_of(info, session, "a step", o->rows.value[i]);
+    for (int i = 0; i < 3 && !code; i++) code = log_launches_of(info, session, "a block", blocks[i]);
+    for (int i = 0; i < o->prompts.count && !code && info->prefill_from; i++) {
+        const int rows = o->prompts.value[i] < PROMPT_CHUNK ? o->prompts.value[i] : PROMPT_CHUNK;
+        if (rows >= info->prefill_from) code = log_launches_of(info, session, "a prompt", rows);
+    }
+    return code;
 }
 
 static int open_session(const mote_model *model, const options *o, mote_session **session) {

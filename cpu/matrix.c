@@ -67,12 +67,6 @@ INLINE float add_tail(float sum, const float *w, const float *x, int n) {
     return sum;
 }
 
-INLINE float dot(const float *a, const float *b, int n) {
-    partial sum = no_partial();
-    add_products(&sum, a, &b, 0, n, 1);
-    return add_tail(sum_lanes(&sum), a, b, n);
-}
-
 /* y[j][r] = W[row + r] . token row j + bias[row + r] for `rows` <= ROW_BLOCK weight rows. */
 static void matrix_block_dots(const matrix *w, int row, int rows, const token_batch *tokens, float (*y)[ROW_BLOCK]) {
 #ifdef LEVELS
@@ -157,16 +151,25 @@ static void project(pool *p, projection *job) {
     parallel(p, blocks, projection_blocks, job);
 }
 
-/* y[t] = W x[t], or y[t] += W x[t]. scratch: for the limbs of x. */
+/* No layer of T rows of x yet. scratch: for the limbs of x. */
+static projection projection_of(const float *x, int T, token_limbs *scratch) {
+    projection p;
+    memset(&p, 0, sizeof p);
+    p.x = x;
+    p.limbs = scratch;
+    p.T = T;
+    return p;
+}
+
+static void projection_add(projection *p, const matrix *w, float *y) {
+    p->w[p->count] = w;
+    p->y[p->count++] = y;
+}
+
+/* y[t] = W x[t], or y[t] += W x[t]. */
 static void linear(pool *p, const matrix *w, const float *x, float *y, int T, int add, token_limbs *scratch) {
-    projection job;
-    memset(&job, 0, sizeof job);
-    job.count = 1;
-    job.w[0] = w;
-    job.y[0] = y;
-    job.x = x;
-    job.limbs = scratch;
-    job.T = T;
+    projection job = projection_of(x, T, scratch);
+    projection_add(&job, w, y);
     job.add = add;
     project(p, &job);
 }

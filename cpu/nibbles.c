@@ -167,20 +167,10 @@ LEVEL INLINE void FOR(e2m1_products)(const matrix *w, int row, int rows, const t
         for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r], COL_BLOCK_LANES) * factor;
 }
 
-LEVEL static void FOR(e2m1_e4m3_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
-                                      float (*y)[ROW_BLOCK]) {
-    FOR(e2m1_products)(w, row, rows, limbs, count, y, CPU_E2M1_E4M3);
-}
-
-LEVEL static void FOR(e2m1_e8m0_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
-                                      float (*y)[ROW_BLOCK]) {
-    FOR(e2m1_products)(w, row, rows, limbs, count, y, CPU_E2M1_E8M0);
-}
-
 LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
                                  float (*y)[ROW_BLOCK]) {
-    if (kernel_of(w->format) == CPU_E2M1_E4M3) FOR(e2m1_e4m3_dots)(w, row, rows, limbs, count, y);
-    else FOR(e2m1_e8m0_dots)(w, row, rows, limbs, count, y);
+    if (kernel_of(w->format) == CPU_E2M1_E4M3) FOR(e2m1_products)(w, row, rows, limbs, count, y, CPU_E2M1_E4M3);
+    else FOR(e2m1_products)(w, row, rows, limbs, count, y, CPU_E2M1_E8M0);
 }
 
 #undef LEVEL

@@ -60,7 +60,7 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
                                                        float *partials, float *rms) {
     typedef batch_narrow<NT> sizes;
     enum { DEPTH = sizes::DEPTH, SIDE = sizes::SIDE, GROUPS = NT / SIDE };
-    const int tiles = gpu_batch_tiles(s), n_tiles = (p.T + N_TILE_ROWS - 1) / N_TILE_ROWS, k_blocks = s.w.k_blocks;
+    const int tiles = gpu_tiles(s), n_tiles = (p.T + N_TILE_ROWS - 1) / N_TILE_ROWS, k_blocks = s.w.k_blocks;
     int count, tile = (int)blockIdx.x - s.first_block;
     const int first = gpu_share(k_blocks, gpu_batch_warp(), GPU_WARPS, &count);
     typename F::raw raw[DEPTH][2];

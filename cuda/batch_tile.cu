@@ -120,7 +120,8 @@ __device__ __forceinline__ int gpu_batch_warp() {
     return __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
 }
 
-__host__ __device__ __forceinline__ int gpu_batch_tiles(const gpu_segment &s) {
+/* Tiles of a segment. */
+__host__ __device__ __forceinline__ int gpu_tiles(const gpu_segment &s) {
     return s.up.data ? s.w.panels : (s.w.panels + 1) / 2;
 }
 

@@ -198,7 +198,7 @@ __device__ __forceinline__ void gpu_batch_wide_tiles(const gpu_batch_projection 
     const int lane = threadIdx.x % 32, warp = gpu_batch_warp(), k_blocks = s.w.k_blocks;
     const int part = warp % sizes::PARTS, slice = warp / sizes::PARTS % sizes::SLICES;
     const int of_warp = warp / sizes::PARTS / sizes::SLICES * TILES;
-    const int tiles = gpu_batch_tiles(s), step = s.blocks * sizes::BLOCK_TILES;
+    const int tiles = gpu_tiles(s), step = s.blocks * sizes::BLOCK_TILES;
     const int first = gpu_batch_share(k_blocks, part * sizes::SHARES);
     const int count = gpu_batch_share(k_blocks, (part + 1) * sizes::SHARES) - first;
     int group = ((int)blockIdx.x - s.first_block) * sizes::BLOCK_TILES;

@@ -1,5 +1,5 @@
 /* cuda/launch_table.cu: which kernel multiplies which token rows by which matrices: projections of a step, those of a pass, and a prompt's
-   products. cuda/product_launch.cu reads it. Experts have a table of their own, layers/moe/decode_launch.cu. `mote bench -v` prints what a step took.
+   products. cuda/product_launch.cu reads it. Experts have a table of their own, layers/moe/decode_launch.cu. `mote bench -v` prints what steps, blocks and prompts take.
 
      token rows     matrices                                          kernel
      1              after a norm, as many tiles as there are blocks   gpu_project_fixed, slim: of FP8 blocks and 35B's hidden size

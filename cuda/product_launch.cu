@@ -3,32 +3,34 @@
 
 /* ---- Projections of a step --------------------------------------------------------------------------------------------- */
 
-/* Tiles of a segment. */
-static int gpu_tiles(const gpu_segment *s) {
-    return s->up.data ? s->w.panels : (s->w.panels + 1) / 2;
-}
-
-/* Deals the blocks of a kernel, as many as are resident at once, to the segments, in proportion to their tiles; returns
-   how many there are. A segment of few tiles has a block for each: gpu_project_fixed wants that of BF16 ones. */
-template <class IN>
-static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(gpu_projection<IN>), size_t shared) {
+/* Deals the blocks of a kernel, as many as are resident at once, to the segments of p, in proportion to their turns: a block takes
+   `block_tiles` tiles in one. Returns how many blocks there are. A segment of few turns has a block for each: gpu_project_fixed wants that of
+   BF16 ones. */
+template <class P> static int gpu_deal_blocks(gpu_queue *q, P *p, void (*kernel)(P), size_t shared, int block_tiles) {
     enum { FEW = 16 };                                      /* a router of 256 experts */
-    int64_t all = 0, many = 0;
+    int64_t turns[PROJECTIONS], all = 0, many = 0;
     for (int i = 0; i < p->count; i++) {
-        int tiles = gpu_tiles(&p->segment[i]);
-        all += tiles;
-        many += tiles > FEW ? tiles : 0;
+        turns[i] = (gpu_tiles(p->segment[i]) - 1) / block_tiles + 1;
+        all += turns[i];
+        many += turns[i] > FEW ? turns[i] : 0;
     }
-    int64_t left = gpu_blocks(q, kernel, shared, all) - (all - many);
+    const int64_t left = gpu_blocks(q, kernel, shared, all) - (all - many);
     int used = 0;
     for (int i = 0; i < p->count; i++) {
         gpu_segment *s = &p->segment[i];
-        s->blocks = gpu_tiles(s) > FEW ? (int)(gpu_tiles(s) * left / many) : gpu_tiles(s);
+        s->blocks = turns[i] > FEW ? (int)(turns[i] * left / many) : (int)turns[i];
         if (s->blocks < 1) s->blocks = 1;
         s->first_block = used;
         used += s->blocks;
     }
     return used;
+}
+
+/* What a kernel of this kind reads first, for who prefetches it. */
+static void gpu_note_weights(node *n, enum kernel_kind kind, const gpu_matrix *w) {
+    if (!kernels[kind].prefetched) return;
+    n->first_weights.from = w->data;
+    n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
 }
 
 /* Bytes of the activation fragments of the segment that needs most. */
@@ -89,7 +91,7 @@ static gpu_project_kernel<gpu_norm_rows> gpu_slim_projection(gpu_queue *q, const
     for (int i = 0; i < p->count; i++) {
         if (p->segment[i].w.format != FORMAT_FP8_BLOCK || p->segment[i].w.cols != p->cols ||
             !epilogue_is_plain(p->end, p->segment[i].w, p->segment[i].up)) return NULL;
-        tiles += gpu_tiles(&p->segment[i]);
+        tiles += gpu_tiles(p->segment[i]);
     }
     return gpu_blocks(q, kernel, bytes, tiles) == tiles ? kernel : NULL;
 }
@@ -99,7 +101,7 @@ template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
     bool one = true;
     for (int i = 0; i < p->count; i++) {
         const gpu_segment *s = &p->segment[i];
-        one = one && (gpu_fixed_takes_several<IN>(s->w.format) || s->blocks >= gpu_tiles(s));
+        one = one && (gpu_fixed_takes_several<IN>(s->w.format) || s->blocks >= gpu_tiles(*s));
     }
     return one;
 }
@@ -124,39 +126,13 @@ static gpu_batch_choice gpu_batch_choice_of(int T, int narrow) {
                                                                                                      gpu_batch_choose<16>(narrow);
 }
 
-/* Deals the blocks that are resident at once to the segments, in proportion to their tiles; one of few has a block for each
-   turn. Returns how many there are. */
-static int gpu_batch_deal(gpu_queue *q, gpu_batch_projection *p, const gpu_batch_choice *c) {
-    enum { FEW = 16 };
-    int64_t turns[PROJECTIONS], all = 0, many = 0;
-    int used = 0;
-    for (int i = 0; i < p->count; i++) {
-        turns[i] = (gpu_batch_tiles(p->segment[i]) - 1) / c->block_tiles + 1;
-        all += turns[i];
-        many += turns[i] > FEW ? turns[i] : 0;
-    }
-    const int64_t left = gpu_blocks(q, c->kernel, (size_t)c->bytes, all) - (all - many);
-    for (int i = 0; i < p->count; i++) {
-        gpu_segment *s = &p->segment[i];
-        s->blocks = turns[i] > FEW ? (int)(turns[i] * left / many) : (int)turns[i];
-        if (s->blocks < 1) s->blocks = 1;
-        s->first_block = used;
-        used += s->blocks;
-    }
-    return used;
-}
-
-static node *gpu_record_product(gpu_queue *q, enum kernel_kind kind, gpu_batch_projection *p) {
+static void gpu_record_product(gpu_queue *q, enum kernel_kind kind, gpu_batch_projection *p) {
     int tiles = 0;
-    for (int i = 0; i < p->count; i++) tiles += gpu_batch_tiles(p->segment[i]);
+    for (int i = 0; i < p->count; i++) tiles += gpu_tiles(p->segment[i]);
     const gpu_batch_choice c = gpu_batch_choice_of(p->T, tiles < BATCH_WIDE_TILES * q->sms);
-    const int blocks = gpu_batch_deal(q, p, &c);
+    const int blocks = gpu_deal_blocks(q, p, c.kernel, (size_t)c.bytes, c.block_tiles);
     const gpu_matrix *w = &p->segment[0].w;
-    node *n = gpu_record(q, kind, formats[w->format]->name, c.kernel, blocks, 1, (size_t)c.bytes, p);
-    if (!kernels[kind].prefetched) return n;
-    n->first_weights.from = w->data;
-    n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
-    return n;
+    gpu_note_weights(gpu_record(q, kind, formats[w->format]->name, c.kernel, blocks, 1, (size_t)c.bytes, p), kind, w);
 }
 
 /* The number of a format's operand order in `order`, where there are *count; it is added if there is space for it. -1: there is none. */
@@ -214,7 +190,7 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
         const gpu_project_kernel<IN> slim = gpu_slim_projection(q, p, bytes);
         if (slim) kernel = slim;
     }
-    p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes) : 0;
+    p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes, 1) : 0;
     const int fixed = kernel && gpu_one_tile_each(p);
     if (!fixed) {
         kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, STEP_ROWS>;
@@ -223,14 +199,12 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
             gpu_record_batch(q, kind, p);
             return;
         }
-        p->blocks = gpu_deal_blocks(q, p, kernel, bytes);
+        p->blocks = gpu_deal_blocks(q, p, kernel, bytes, 1);
     }
     const gpu_matrix *w = &p->segment[0].w;
     node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
     n->can_poll = fixed;
-    if (!kernels[kind].prefetched) return;
-    n->first_weights.from = w->data;
-    n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
+    gpu_note_weights(n, kind, w);
 }
 
 /* A projection without segments yet. */

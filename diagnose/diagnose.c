@@ -59,7 +59,8 @@ int mote_read_speed(const mote_model *model, int threads, double *bytes_per_seco
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error) {
     int invalid = session_enter(session, launches && count, "mote_launches: needs a session and places for the results", error);
     if (invalid) return invalid;
-    if (rows < 1 || rows > MOTE_ROWS_MAX) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", MOTE_ROWS_MAX);
+    const int most = max_int(gpu_measured_rows(session), PASS_ROWS_MAX);
+    if (rows < 1 || rows > most) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", most);
     return session->m->gpu >= 0 ? gpu_launches(session, rows, launches, count, error)
                                 : fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
 }

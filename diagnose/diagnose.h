@@ -63,7 +63,8 @@ typedef struct mote_launch {               /* one kernel as it was launched, rea
     int grid[3], block, registers, shared_bytes, stack_bytes;
 } mote_launch;
 
-/* The launches of one step of `rows` rows, *count of them. Owned by the session, valid until its next call. */
+/* The launches of one step of `rows` rows, *count of them; of 5 to 64 rows, of a block of them; of more, up to a chunk, of all layers over
+   a prompt, where the GPU has prefill for the model. Nothing is computed. Owned by the session, valid until its next call. */
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error);
 
 /* The experts that the runner's last step or pass has read in a layer, on average: *experts. GPU only: else MOTE_EUNSUPPORTED. */

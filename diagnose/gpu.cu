@@ -5,25 +5,106 @@ static int gpu_measured_rows(const mote_session *s) {
     return s->at.gpu ? s->at.runner->gpu->prefill.rows : 0;
 }
 
-/* Fills *count launches of a step of `rows` rows, as they are recorded; not submitted. */
+enum { LAUNCH_NAME = 96 };           /* bytes of a kernel's name */
+
+/* Room for `count` launches, owned by the runner; *names: for their names, LAUNCH_NAME bytes each. NULL: there is no memory. */
+static mote_launch *new_launches(struct gpu_runner *g, size_t count, char **names) {
+    free(g->launches);
+    g->launches = (mote_launch *)calloc(count + 1, sizeof *g->launches + LAUNCH_NAME);
+    *names = (char *)(g->launches + count + 1);
+    return g->launches;
+}
+
+/* Fills *count launches of a step or a block of `rows` rows, as they are recorded; not submitted. */
 static int describe_step(mote_session *s, int rows, size_t *count, mote_error *err) {
-    enum { NAME = 96 };
     struct gpu_runner *g = s->at.runner->gpu;
     gpu_queue *q = &g->q;
     const gpu_form form = gpu_form_of(&s->at, rows);
     gpu_record_step(&form, q, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);
     const size_t recorded = (size_t)q->count;
+    char *names;
     q->count = 0;
-    free(g->launches);
-    g->launches = (mote_launch *)malloc(recorded * (sizeof *g->launches + NAME) + 1);
-    if (!g->launches) return fail_memory(err);
-    char *names = (char *)(g->launches + recorded);
+    if (!new_launches(g, recorded, &names)) return fail_memory(err);
     enum stage stage = STAGE_EMBED;
-    for (size_t i = 0; i < recorded && q->status == cudaSuccess; i++)
-        gpu_check(q, describe_launch(&q->nodes[i], &q->launches[i], rows, &stage, names + i * NAME, NAME, &g->launches[i]),
+    for (size_t i = 0; i < recorded && q->status == cudaSuccess; i++) {
+        const gpu_launch_record *n = &q->launches[i];
+        mote_launch *l = &g->launches[i];
+        stage = gpu_stage_of(&q->nodes[i], stage);
+        l->stage = stage_names[stage];
+        l->format = n->format;
+        l->rows = rows;
+        l->layer = q->nodes[i].layer;
+        gpu_check(q, describe_launch(n->kernel, n->grid, GPU_THREADS, n->shared, names + i * LAUNCH_NAME, LAUNCH_NAME, l),
                   "describing the launches");
+    }
     *count = recorded;
     return gpu_failed(q, err);
+}
+
+/* The name of the format that a kernel is made for; "": none. */
+static const char *format_of_kernel(const char *kernel) {
+#define X(NAME, of) if (strstr(kernel, "format_" #of ",") || strstr(kernel, "format_" #of ">")) return formats[FORMAT_##NAME]->name;
+    FORMATS(X)
+#undef X
+    return "";
+}
+
+/* What the stages r->stages of layer r->layer launch for the rows of a prompt: captured, never run. NULL: it failed. */
+static cudaGraph_t capture_prompt(mote_session *s, const prefill_rows *r) {
+    struct gpu_runner *g = s->at.runner->gpu;
+    cudaGraph_t graph = NULL;
+    if (!gpu_check(&g->q, cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal), "capturing a prompt")) return NULL;
+    const cudaError_t status = layer_run_prefill(r, &s->m->layers[r->layer], &g->layers, &s->at.state[r->layer]);
+    gpu_check(&g->q, cudaStreamEndCapture(r->stream, &graph), "capturing a prompt");
+    gpu_check(&g->q, status, "a layer");
+    return graph;
+}
+
+/* Describes the kernels of a graph of these rows and this stage in g->launches from *count on, as far as `most`. */
+static void describe_graph(struct gpu_runner *g, cudaGraph_t graph, const prefill_rows *r, enum stage stage, size_t *count, size_t most,
+                           char *names) {
+    enum { NODES = 64 };
+    cudaGraphNode_t nodes[NODES];
+    size_t n = NODES;
+    gpu_check(&g->q, cudaGraphGetNodes(graph, nodes, &n), "describing a prompt");
+    for (size_t i = 0; i < n && *count < most && g->q.status == cudaSuccess; i++) {
+        enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+        cudaKernelNodeParams p = {};
+        gpu_check(&g->q, cudaGraphNodeGetType(nodes[i], &type), "describing a prompt");
+        if (type != cudaGraphNodeTypeKernel) continue;      /* memory that is cleared */
+        mote_launch *l = &g->launches[*count];
+        char *name = names + (*count)++ * LAUNCH_NAME;
+        if (gpu_check(&g->q, cudaGraphKernelNodeGetParams(nodes[i], &p), "describing a prompt"))
+            gpu_check(&g->q, describe_launch(p.func, p.gridDim, p.blockDim.x, p.sharedMemBytes, name, LAUNCH_NAME, l), "describing a prompt");
+        l->stage = stage_names[stage];
+        l->format = format_of_kernel(name);
+        l->rows = r->T;
+        l->layer = r->layer;
+    }
+}
+
+/* Fills *count launches of all layers over a prompt's first `rows` rows: captured once to count them, and again to describe them. */
+static int describe_prompt(mote_session *s, int rows, size_t *count, mote_error *err) {
+    struct gpu_runner *g = s->at.runner->gpu;
+    prefill_rows r = prefill_rows_of(&s->at, rows, 0);
+    size_t most = 0;
+    char *names = NULL;
+    *count = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass && !new_launches(g, most, &names)) return fail_memory(err);
+        for (int i = 0; i < s->m->c.layers * STAGE_COUNT && g->q.status == cudaSuccess; i++) {
+            size_t n = 0;
+            r.layer = i / STAGE_COUNT;
+            r.stages = 1u << i % STAGE_COUNT;
+            cudaGraph_t graph = capture_prompt(s, &r);
+            if (!graph) break;
+            if (pass) describe_graph(g, graph, &r, (enum stage)(i % STAGE_COUNT), count, most, names);
+            else gpu_check(&g->q, cudaGraphGetNodes(graph, NULL, &n), "counting the launches");
+            (void)cudaGraphDestroy(graph);
+            most += n;
+        }
+    }
+    return gpu_failed(&g->q, err);
 }
 
 static int gpu_launches(mote_session *s, int rows, const mote_launch **launches, size_t *count, mote_error *err) {
@@ -31,7 +112,7 @@ static int gpu_launches(mote_session *s, int rows, const mote_launch **launches,
     int code = runner_enter(r, &s->at, err);
     if (code) return code;
     code = gpu_enter(&s->at, err);
-    if (!code) code = describe_step(s, rows, count, err);
+    if (!code) code = rows > PASS_ROWS_MAX ? describe_prompt(s, rows, count, err) : describe_step(s, rows, count, err);
     runner_leave(r);
     *launches = r->gpu->launches;
     return code;

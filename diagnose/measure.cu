@@ -261,26 +261,20 @@ static void kernel_name(const void *kernel, char *to, size_t size) {
     free(name);
 }
 
-/* *stage: of the launch before it, then of this one. */
-static cudaError_t describe_launch(const node *at, const gpu_launch_record *n, int rows, enum stage *stage, char *name, size_t size,
-                                   mote_launch *l) {
+/* A launch of `shared` bytes of dynamic shared memory; what the kernel alone does not tell is the caller's: stage, format, rows, layer. */
+static cudaError_t describe_launch(const void *kernel, dim3 grid, unsigned block, size_t shared, char *name, size_t size, mote_launch *l) {
     cudaFuncAttributes about;
-    cudaError_t status = cudaFuncGetAttributes(&about, n->kernel);
+    cudaError_t status = cudaFuncGetAttributes(&about, kernel);
     if (status != cudaSuccess) return status;
-    kernel_name(n->kernel, name, size);
-    *stage = gpu_stage_of(at, *stage);
-    l->stage = stage_names[*stage];
+    kernel_name(kernel, name, size);
     l->kernel = name;
-    l->format = n->format;
-    l->rows = rows;
-    l->layer = at->layer;
     l->arch = about.binaryVersion;
-    l->grid[0] = (int)n->grid.x;
-    l->grid[1] = (int)n->grid.y;
-    l->grid[2] = 1;
-    l->block = GPU_THREADS;
+    l->grid[0] = (int)grid.x;
+    l->grid[1] = (int)grid.y;
+    l->grid[2] = (int)grid.z;
+    l->block = (int)block;
     l->registers = about.numRegs;
-    l->shared_bytes = (int)(about.sharedSizeBytes + n->shared);
+    l->shared_bytes = (int)(about.sharedSizeBytes + shared);
     l->stack_bytes = (int)about.localSizeBytes;
     return cudaSuccess;
 }

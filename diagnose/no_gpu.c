@@ -1,5 +1,10 @@
 /* diagnose/no_gpu.c: what diagnose/gpu.cu does, in a build without CUDA: no model is on a GPU there. */
 
+static int cuda_fill(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    (void)b, (void)callbacks;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
 static int gpu_measured_rows(const mote_session *s) {
     (void)s;
     return 0;

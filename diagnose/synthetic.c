@@ -1,28 +1,13 @@
 /* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. May use model/ and
    checkpoint/, which do not use it; must not know how a device works or how a format stores numbers. */
 
-/* The numbers of the vector at this address, of this name: decays from long to short, small biases, weights of norms near 1. */
-static synthetic_floats vector_values(const mote_model *m, const void **target, const char *name) {
-    static const synthetic_floats bias = {-127, 255, 0x1p-11f}, A_log = {0, 255, 0x1.6p-7f}, dt_bias = {-255, 255, 0x1p-6f}, conv1d = {-128, 255, 0x1p-8f},
-                             norm = {896, 255, 0x1p-10f};
-    for (int i = 0; i < m->c.layers; i++) {
-        const deltanet_weights *w = &m->layers[i].mixer.w.deltanet;
-        if (m->layers[i].mixer.kind != LAYER_DELTANET) continue;
-        if (target == (const void **)&w->A_log) return A_log;
-        if (target == (const void **)&w->dt_bias) return dt_bias;
-        if (target == (const void **)&w->conv1d) return conv1d;
-    }
-    return strstr(name, "bias") ? bias : norm;
-}
+static int cuda_fill(binder *b, const mote_callbacks *callbacks, mote_error *err);
 
 /* Fills the arena. */
 static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
-    load_item *items = (load_item *)(void *)b->items.data;
-    for (size_t i = 0; i < b->items.size / sizeof *items; i++)
-        if (items[i].component == VECTOR) items[i].values = vector_values(b->m, items[i].target, table_name(&b->files->table, items[i].from));
     int code = place_weights(b, err);
-    if (!code) code = b->m->memory->fill(b, callbacks, err);
-    if (!code) code = b->m->memory->complete(b, err);
+    if (!code) code = b->m->gpu >= 0 ? cuda_fill(b, callbacks, err) : cpu_fill(b, callbacks, err);
+    if (!code && b->m->memory->complete) code = b->m->memory->complete(b, err);
     if (!code) report(callbacks, "making weights", 1);
     return code;
 }

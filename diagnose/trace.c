@@ -1,4 +1,4 @@
-/* diagnose/trace.c: what happens inside of a model: every value that its definition (model/definition.c) tells on the way from tokens to
+/* diagnose/trace.c: what happens inside of a model: every value that its definition (diagnose/definition.c) tells on the way from tokens to
    logits, and the drafts of an answer. It looks on and computes nothing of its own; it must not know who asks. */
 
 typedef struct tracer {

@@ -27,8 +27,8 @@ static void common_head_dim(config_reader *r, const config *c, attention_shape *
     if (r->code) return;
     if (node && r->j->nodes[node].type != JSON_NULL) config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
     else if (c->hidden % a->heads)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: there is no head_dim, and hidden_size = %d is no multiple of "
-                       "num_attention_heads = %d", r->dir, c->hidden, a->heads);
+        config_fail(r, MOTE_EFORMAT, "there is no head_dim, and hidden_size = %d is no multiple of num_attention_heads = %d", c->hidden,
+                    a->heads);
     else a->head_dim = c->hidden / a->heads;
 }
 
@@ -41,8 +41,8 @@ static void common_score_scale(config_reader *r, const attention_shape *a) {
         float value = neutral[i];
         if (node && r->j->nodes[node].type != JSON_NULL) config_float(r, r->text, keys[i], 0, 1e6, value, &value);
         if (!r->code && fabsf(value - neutral[i]) > 1e-4f * neutral[i])
-            r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s is %g, mote supports %s = %g only", r->dir, keys[i],
-                           (double)value, i ? "head_dim" : "1 / sqrt(head_dim)", (double)neutral[i]);
+            config_fail(r, MOTE_EUNSUPPORTED, "%s is %g, mote supports %s = %g only", keys[i], (double)value,
+                        i ? "head_dim" : "1 / sqrt(head_dim)", (double)neutral[i]);
     }
 }
 
@@ -62,11 +62,9 @@ static void common_attention(config_reader *r, const config *c, attention_shape 
     if (!r->code) common_score_scale(r, a);
     if (r->code) return;
     if (a->heads % a->kv_heads)
-        r->code = fail(r->err, MOTE_EFORMAT,
-                       "%s/config.json: num_attention_heads = %d is no multiple of num_key_value_heads = %d", r->dir,
-                       a->heads, a->kv_heads);
+        config_fail(r, MOTE_EFORMAT, "num_attention_heads = %d is no multiple of num_key_value_heads = %d", a->heads, a->kv_heads);
     else if ((int64_t)a->heads * a->head_dim > 1 << 22)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: heads times head size exceeds %d", r->dir, 1 << 22);
+        config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
 }
 
 /* Of a list of config.json with a word for each layer: which of `count` words that of layer i is; `absent` where there is no list. */
@@ -76,16 +74,14 @@ static int common_layer_word(config_reader *r, const config *c, const char *key,
     uint32_t node = list + 1;
     if (r->code || !list || r->j->nodes[list].type == JSON_NULL) return absent;
     if (r->j->nodes[list].type != JSON_ARRAY)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must list num_hidden_layers = %d layers", r->dir, key, c->layers);
+        config_fail(r, MOTE_EFORMAT, "%s must list num_hidden_layers = %d layers", key, c->layers);
     else if (r->j->nodes[list].size != (uint32_t)c->layers)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s lists %u layers, num_hidden_layers is %d", r->dir, key,
-                       (unsigned)r->j->nodes[list].size, c->layers);
+        config_fail(r, MOTE_EFORMAT, "%s lists %u layers, num_hidden_layers is %d", key, (unsigned)r->j->nodes[list].size, c->layers);
     if (r->code) return absent;
     for (int k = 0; k < i; k++) node = r->j->nodes[node].next;
     for (int k = 0; k < count; k++)
         if (json_equals(r->j, node, words[k])) return k;
-    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s[%d] is not %s", r->dir, key, i,
-                   names_text(known, sizeof known, words, count, ", ", " or "));
+    config_fail(r, MOTE_EUNSUPPORTED, "%s[%d] is not %s", key, i, names_text(known, sizeof known, words, count, ", ", " or "));
     return absent;
 }
 
@@ -102,7 +98,7 @@ static void common_expert_count(config_reader *r, const char *key, int *count) {
     else config_int(r, other, 1, 1 << 14, count);
     config_int_or(r, key, 1, 1 << 14, *count, &again);
     if (!r->code && again != *count)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s is %d, but %s is %d", r->dir, other, *count, key, again);
+        config_fail(r, MOTE_EFORMAT, "%s is %d, but %s is %d", other, *count, key, again);
 }
 
 /* Of all layers together; released models have a fourth of it. They are given memory before a tensor of them has been seen. */
@@ -116,18 +112,17 @@ static void common_moe(config_reader *r, const config *c, moe_shape *e, const ch
     config_get(r, r->text, "intermediate_size");       /* of dense layers, and there are none */
     common_layer_list(r, c, "mlp_layer_types", "sparse");
     if (!r->code && (int64_t)c->layers * e->experts > MAX_EXPERTS)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: num_hidden_layers times num_experts exceeds %d", r->dir, MAX_EXPERTS);
+        config_fail(r, MOTE_EUNSUPPORTED, "num_hidden_layers times num_experts exceeds %d", MAX_EXPERTS);
     e->hidden = c->hidden;
 }
 
 static void common_moe_check(config_reader *r, const moe_shape *e) {
     if (r->code) return;
     if (e->top_k > e->experts)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_experts_per_tok = %d of only %d experts",
-                       r->dir, e->top_k, e->experts);
+        config_fail(r, MOTE_EFORMAT, "num_experts_per_tok = %d of only %d experts", e->top_k, e->experts);
     else if (((int64_t)e->experts + 1) * e->expert_size > 1 << 30 || ((int64_t)e->experts + 1) * e->shared_size > 1 << 30)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: num_experts times an expert's size exceeds %d", r->dir,
-                       1 << 30);                /* loops over all rows of all experts count in int */
+        config_fail(r, MOTE_EUNSUPPORTED, "num_experts times an expert's size exceeds %d",
+                    1 << 30);                /* loops over all rows of all experts count in int */
 }
 
 /* A dense FFN in every layer. */
@@ -230,7 +225,6 @@ static void common_bind_experts_single(binder *b, const char *where, moe_weights
     }
 }
 
-/* Routed experts. */
 static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
     char all[192];
     snprintf(all, sizeof all, "%smlp.experts", where);

@@ -46,12 +46,10 @@ static void config_layers(config_reader *r, config *c) {
 
 /* Reads dir/config.json. On success *c is the caller's to config_free. */
 static int config_read(config *c, const char *dir, mote_error *err) {
-    buf text;
     json j;
     config_reader r;
     memset(c, 0, sizeof *c);
-    memset(&text, 0, sizeof text);
-    int code = read_json(dir, "config.json", &text, &j, err);
+    int code = read_json(dir, "config.json", &j, err);
     if (code) return code;
     memset(&r, 0, sizeof r);
     r.j = &j;
@@ -79,6 +77,5 @@ static int config_read(config *c, const char *dir, mote_error *err) {
     free(r.read);
     if (r.code) config_free(c);
     json_free(&j);
-    buf_free(&text);
     return r.code;
 }

@@ -20,7 +20,7 @@ static void gpt_oss_experts(config_reader *r, const config *c, moe_shape *e) {
     common_moe_check(r, e);
     config_int_or(r, "experts_per_token", 1, 1 << 14, e->top_k, &again);
     if (!r->code && again != e->top_k)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_experts_per_tok is %d, but experts_per_token is %d", r->dir, e->top_k, again);
+        config_fail(r, MOTE_EFORMAT, "num_experts_per_tok is %d, but experts_per_token is %d", e->top_k, again);
     config_float(r, r->text, "swiglu_limit", 1e-3, 1e6, 7, &e->limit);
     config_float(r, r->text, "swiglu_alpha", 1e-3, 1e3, 1.702f, &e->alpha);
     e->biased = 1;

@@ -39,11 +39,10 @@ static void qwen_deltanet(config_reader *r, const config *c, deltanet_shape *d) 
     d->eps = c->eps;
     if (r->code) return;
     if (d->value_heads % d->key_heads)
-        r->code = fail(r->err, MOTE_EFORMAT,
-                       "%s/config.json: linear_num_value_heads = %d is no multiple of linear_num_key_heads = %d",
-                       r->dir, d->value_heads, d->key_heads);
+        config_fail(r, MOTE_EFORMAT, "linear_num_value_heads = %d is no multiple of linear_num_key_heads = %d", d->value_heads,
+                    d->key_heads);
     else if ((int64_t)d->value_heads * d->value_dim > 1 << 22 || (int64_t)d->key_heads * d->key_dim > 1 << 22)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: heads times head size exceeds %d", r->dir, 1 << 22);
+        config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
 }
 
 /* All layers, and the MTP layer, with this FFN. Those of a kind are alike. */

@@ -23,8 +23,7 @@ static void plain_read(config_reader *r, config *c, config_layer *l, int normed,
     common_layer_list(r, c, "layer_types", "full_attention");
     config_only(r, r->text, "use_qk_norm", normed ? "true" : "false");
     if (!r->code && a->rotary_dim != a->head_dim)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: partial_rotary_factor is %g, mote supports 1 only", r->dir,
-                       (double)a->rotary_dim / a->head_dim);
+        config_fail(r, MOTE_EUNSUPPORTED, "partial_rotary_factor is %g, mote supports 1 only", (double)a->rotary_dim / a->head_dim);
     for (int i = 0; i < c->layers; i++) c->layer[i] = *l;
 }
 
@@ -45,7 +44,7 @@ static void qwen3_moe_dense_layers(config_reader *r, config *c) {
         if ((i + 1) % step) c->layer[i].ffn = dense;
     for (uint32_t node = list + 1; node < end && !r->code; node = r->j->nodes[node].next)
         if (!json_u64(r->j, node, &layer))
-            r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: mlp_only_layers must list layers by number", r->dir);
+            config_fail(r, MOTE_EFORMAT, "mlp_only_layers must list layers by number");
         else if (layer < (uint64_t)c->layers) c->layer[layer].ffn = dense;
 }
 

@@ -32,8 +32,7 @@ static uint32_t rope_object(config_reader *r, const char *key, const char *withi
     }
     const uint32_t factor = typed ? 0 : config_get(r, object, "factor");
     if (factor && !r->code && r->j->nodes[factor].type != JSON_NULL)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %sfactor without rope_type: mote supports default, llama3 or yarn",
-                       r->dir, within);
+        config_fail(r, MOTE_EUNSUPPORTED, "%sfactor without rope_type: mote supports default, llama3 or yarn", within);
     r->within = NULL;
     return object;
 }
@@ -44,7 +43,7 @@ static void rope_float(config_reader *r, uint32_t object, const char *key, doubl
     *out = fallback;
     if (node && r->j->nodes[node].type != JSON_NULL) config_float(r, object, key, low, high, fallback, out);
     else if (!r->code && fallback == 0)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s%s is missing", r->dir, r->within, key);
+        config_fail(r, MOTE_EFORMAT, "%s%s is missing", r->within, key);
 }
 
 /* llama3's share of factor on cos and sin is 1. YaRN's, unless attention_factor says it: of two mscales, which DeepSeek has, the ratio. */
@@ -74,8 +73,7 @@ static void rope_original(config_reader *r, uint32_t object, float *original) {
     r->within = within;
     rope_float(r, object, key, 1, 1 << 24, beside, original);
     if (!r->code && beside != 0 && beside != *original)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s is %g, but %s%s is %g", r->dir, key, (double)beside, within, key,
-                       (double)*original);
+        config_fail(r, MOTE_EFORMAT, "%s is %g, but %s%s is %g", key, (double)beside, within, key, (double)*original);
 }
 
 /* What scaling needs. YaRN's factor is also what the context grows by. */
@@ -89,8 +87,8 @@ static void rope_scaled(config_reader *r, uint32_t object, config *c, config_lay
     rope_float(r, object, yarn ? "beta_fast" : "high_freq_factor", 1e-3, 1e4, yarn ? 32 : 0, &to->fast);
     config_only(r, object, "llama_4_scaling_beta", "null");
     if (!r->code && to->slow >= to->fast)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s%s must be below %s", r->dir, r->within,
-                       yarn ? "beta_slow" : "low_freq_factor", yarn ? "beta_fast" : "high_freq_factor");
+        config_fail(r, MOTE_EFORMAT, "%s%s must be below %s", r->within, yarn ? "beta_slow" : "low_freq_factor",
+                    yarn ? "beta_fast" : "high_freq_factor");
     if (r->code || !yarn) return;
     to->whole = config_flag(r, truncate, "truncate", 1);
     l->mixer.of.attention.rope_scale = yarn_factor(r, object, to->factor);
@@ -122,7 +120,7 @@ static void common_rope(config_reader *r, config *c, config_layer *l, float part
     const uint32_t scaling = rope_object(r, "rope_scaling", within[1], &older);
     float other_part;
     if (!r->code && parameters && scaling && kind != older)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling are of different types", r->dir);
+        config_fail(r, MOTE_EFORMAT, "rope_parameters and rope_scaling are of different types");
     l->rope.kind = parameters ? kind : older;
     config_only(r, r->text, "rope_type", "default");
     rope_read(r, c, l, parameters ? parameters : scaling, within[!parameters], &part, theta);
@@ -131,12 +129,11 @@ static void common_rope(config_reader *r, config *c, config_layer *l, float part
     if (parameters && scaling) rope_read(r, c, l, scaling, within[1], &other_part, l->rope.theta);
     const int same = !memcmp(&first.rope, &l->rope, sizeof l->rope) && first.mixer.of.attention.rope_scale == a->rope_scale;
     if (!r->code && (!same || part != other_part))
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling say different things", r->dir);
+        config_fail(r, MOTE_EFORMAT, "rope_parameters and rope_scaling say different things");
     if (r->code) return;
     a->rotary_dim = (int)((float)a->head_dim * part);
     if (a->rotary_dim % 2)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: head_dim * partial_rotary_factor = %d is odd",
-                       r->dir, a->rotary_dim);
+        config_fail(r, MOTE_EUNSUPPORTED, "head_dim * partial_rotary_factor = %d is odd", a->rotary_dim);
 }
 
 /* M-RoPE: how many frequencies take the time, the height and the width of a position; they alternate, whatever mrope_interleaved says. */
@@ -149,7 +146,7 @@ static void rope_sections(config_reader *r, rope_shape *to) {
         if (!list || r->j->nodes[list].type == JSON_NULL) continue;
         int three = r->j->nodes[list].type == JSON_ARRAY && r->j->nodes[list].size == ROW_AXES;
         for (int k = 0; k < ROW_AXES && three; k++) three = json_u64(r->j, list + 1 + (uint32_t)k, &of[k]) && of[k] <= 1 << 16;
-        if (!three) r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s.mrope_section must be three whole numbers", r->dir, objects[i]);
+        if (!three) config_fail(r, MOTE_EFORMAT, "%s.mrope_section must be three whole numbers", objects[i]);
     }
     to->height = ROW_AXES * (int)of[1];
     to->width = ROW_AXES * (int)of[2];

@@ -16,19 +16,6 @@ INLINE void bf16_floats(const matrix *w, const weight_row *row, int col, int n, 
     unpack_bf16((const uint16_t *)(const void *)row->component[CODES] + col, n, out);
 }
 
-/* Standard deviation 0.02 */
-BOTH uint16_t synthetic_bf16(uint32_t seed, uint32_t i) {
-    uint32_t bits;
-    float f = synthetic_f32(seed, i);
-    memcpy(&bits, &f, 4);
-    return (uint16_t)((bits + 0x8000) >> 16);
-}
-
-BOTH void bf16_random(int component, uint32_t seed, uint32_t i, void *to) {
-    (void)component;
-    ((uint16_t *)to)[i] = synthetic_bf16(seed, i);
-}
-
 BOTH unsigned bf16_inspect(int component, const void *numbers, size_t i) {
     (void)component;
     return inspect_magnitude(((const uint16_t *)numbers)[i] & 0x7fffu, 0x7f80u);

@@ -88,11 +88,6 @@ static uint64_t matrix_bytes(const matrix *w) {
     return n;
 }
 
-/* Floating-point operations of its product with one row. */
-static inline double matrix_operations(const matrix *w) {
-    return 2.0 * w->rows * w->cols;
-}
-
 /* Of a matrix of format f. */
 INLINE weight_row row_of(const matrix *w, int row, const enum format f) {
     weight_row r = {{NULL}};
@@ -134,22 +129,6 @@ static void matrix_row_floats(const matrix *w, const weight_row *row, int col, i
 static void matrix_floats(const matrix *w, int row, int col, int n, float *out) {
     weight_row r = matrix_row(w, row);
     matrix_row_floats(w, &r, col, n, out);
-}
-
-/* Words begin, begin + step, ... before end of a component = random ones. */
-BOTH void format_random(enum format f, int component, uint32_t seed, void *to, uint32_t begin, uint32_t end, uint32_t step) {
-    switch (f) {
-#define FORMAT_CASE(NAME, name)                                                                               \
-    case FORMAT_##NAME:                                                                                       \
-        if (component == CODES)                                                                                   \
-            for (uint32_t i = begin; i < end; i += step) name##_random(CODES, seed, i, to);                   \
-        else                                                                                                  \
-            for (uint32_t i = begin; i < end; i += step) name##_random(component, seed, i, to);                   \
-        break;
-        FORMATS(FORMAT_CASE)
-#undef FORMAT_CASE
-        default: break;
-    }
 }
 
 /* WEIGHTS_... of word i of a component. */

@@ -16,16 +16,6 @@ INLINE void f32_floats(const matrix *w, const weight_row *row, int col, int n, f
     memcpy(out, (const float *)(const void *)row->component[CODES] + col, (size_t)n * sizeof *out);
 }
 
-/* Standard deviation 0.02 */
-BOTH float synthetic_f32(uint32_t seed, uint32_t i) {
-    return (float)synthetic_bell(seed, i) * 0x1.1bcp-13f;
-}
-
-BOTH void f32_random(int component, uint32_t seed, uint32_t i, void *to) {
-    (void)component;
-    ((float *)to)[i] = synthetic_f32(seed, i);
-}
-
 BOTH unsigned f32_inspect(int component, const void *numbers, size_t i) {
     (void)component;
     return inspect_magnitude(((const uint32_t *)numbers)[i] & 0x7fffffffu, 0x7f800000u);

@@ -12,7 +12,6 @@
    A format is formats/name.c, and formats/name.cu for its kernels, with a line here and in kernels.cu. It defines
      name_format     a weight_format: what it is called, and its components
      name_floats     columns of a row, as floats
-     name_random     random numbers for synthetic models
      name_inspect    whether a number is zero, or not finite
      name_kernel     a cpu_kernel: how the CPU multiplies with it
      format_name     in name.cu: see formats/fragments.cu
@@ -65,7 +64,6 @@ enum cpu_kernel {
     CPU_UINT4                    /* cpu/int4_products.c, for words of a scale and a zero point for each group of columns */
 };
 
-/* A component of a format. */
 typedef struct component {
     int bits;                    /* of a number in memory. Less than 8: several in a byte, rows are whole bytes */
     int rows, cols;              /* of the matrix that have a number together; 0: a block's. INT_MAX: all */

@@ -116,29 +116,6 @@ static const tensor_encoding quantised_encoding = {
     .parts = {{".weight", "BF16", "n k", 0}},
     .components = {{0, 1u << 0, quantised_codes}, {0, 1u << 0, quantised_scales}}};
 
-/* A whole number up to 448, rounded to what E4M3 has. */
-BOTH uint8_t synthetic_fp8(uint32_t seed, uint32_t i) {
-    uint32_t bits;
-    int32_t bell = synthetic_bell(seed, i);
-    float f = (float)bell;
-    memcpy(&bits, &f, 4);
-    int32_t code = (int32_t)(((bits & 0x7fffffff) + 0x80000) >> 20) - (120 << 3);      /* below 0 only for 0 */
-    code = code < 0 ? 0 : code;
-    code = code < 0x7e ? code : 0x7e;
-    return (uint8_t)((uint32_t)code | bits >> 31 << 7);
-}
-
-/* Gives the codes the spread of synthetic BF16 weights. */
-BOTH float synthetic_scale(uint32_t seed, uint32_t i) {
-    synthetic_floats f = {96, 127, 0x1p-20f};
-    return synthetic_float(seed, i, f);
-}
-
-BOTH void fp8_block_random(int component, uint32_t seed, uint32_t i, void *to) {
-    if (component == CODES) ((uint8_t *)to)[i] = synthetic_fp8(seed, i);
-    else ((float *)to)[i] = synthetic_scale(seed, i);
-}
-
 BOTH unsigned fp8_block_inspect(int component, const void *numbers, size_t i) {
     return component == CODES ? inspect_magnitude(((const uint8_t *)numbers)[i] & 0x7fu, 0x7fu) : f32_inspect(CODES, numbers, i);
 }

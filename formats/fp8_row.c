@@ -21,10 +21,6 @@ INLINE void fp8_row_floats(const matrix *w, const weight_row *row, int col, int 
     unpack_fp8((const uint8_t *)row->component[CODES] + col, n, *(const float *)(const void *)row->component[SCALES], out);
 }
 
-BOTH void fp8_row_random(int component, uint32_t seed, uint32_t i, void *to) {
-    fp8_block_random(component, seed, i, to);
-}
-
 BOTH unsigned fp8_row_inspect(int component, const void *numbers, size_t i) {
     return fp8_block_inspect(component, numbers, i);
 }

@@ -181,25 +181,6 @@ INLINE void int4_floats(const matrix *w, const weight_row *row, int col, int n, 
     }
 }
 
-/* Two codes around 8, of a standard deviation of 2.3; with the scales, that of synthetic BF16 weights. */
-BOTH uint8_t synthetic_int4(uint32_t seed, uint32_t i) {
-    uint32_t byte = 0;
-    for (uint32_t half = 0; half < 2; half++) {
-        const int32_t code = (synthetic_bell(seed, 2 * i + half) + 32 + 8 * 64) >> 6;   /* 8 in the mean */
-        byte |= (uint32_t)(code < 0 ? 0 : code > 15 ? 15 : code) << 4 * half;
-    }
-    return (uint8_t)byte;
-}
-
-BOTH void int4_random(int component, uint32_t seed, uint32_t i, void *to) {
-    synthetic_floats f = {96, 63, 0x1.1p-14f};
-    float scale = synthetic_float(seed, i, f);
-    uint32_t word;
-    memcpy(&word, &scale, 4);
-    if (component == CODES) ((uint8_t *)to)[i] = synthetic_int4(seed, i);
-    else ((uint32_t *)to)[i] = (word & ~(uint32_t)INT4_ZERO) | 8;
-}
-
 BOTH unsigned int4_inspect(int component, const void *numbers, size_t i) {
     if (component == CODES) return ((const uint8_t *)numbers)[i] != 0x88 ? WEIGHTS_NOT_ZERO : 0;
     return inspect_magnitude(((const uint32_t *)numbers)[i] & 0x7fffffe0u, 0x7f800000u);

@@ -14,10 +14,6 @@ INLINE void int4_fine_floats(const matrix *w, const weight_row *row, int col, in
     int4_floats(w, row, col, n, out);
 }
 
-BOTH void int4_fine_random(int component, uint32_t seed, uint32_t i, void *to) {
-    int4_random(component, seed, i, to);
-}
-
 BOTH unsigned int4_fine_inspect(int component, const void *numbers, size_t i) {
     return int4_inspect(component, numbers, i);
 }

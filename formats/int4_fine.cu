@@ -14,8 +14,7 @@ struct format_int4_fine : format_of_groups<uint32_t> {
         const char *at = w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + col / columns) * panel;
         return format_int4::element(at, columns, row % PANEL_ROWS, col % columns);
     }
-    static void place(gpu_matrix *g, const matrix *w) {
-        (void)w;
+    static void place(gpu_matrix *g, const matrix *) {
         g->k_block_shift = 0;
     }
 };

@@ -40,12 +40,6 @@ INLINE void mxfp4_floats(const matrix *w, const weight_row *row, int col, int n,
     for (int i = col; i < col + n; i++) out[i - col] = e2m1_value(nibble_at(codes, i)) * e8m0_value(scale[i / MXFP4_GROUP], 0);
 }
 
-/* Any codes, of a mean square of 9; scales of 2^-8 and 2^-7, which gives the spread of synthetic BF16 weights. */
-BOTH void mxfp4_random(int component, uint32_t seed, uint32_t i, void *to) {
-    const uint32_t bits = synthetic_bits(seed, i);
-    ((uint8_t *)to)[i] = (uint8_t)(component == CODES ? bits : MXFP4_BIAS - 8 + (bits & 1));
-}
-
 BOTH unsigned mxfp4_inspect(int component, const void *numbers, size_t i) {
     const uint8_t number = ((const uint8_t *)numbers)[i];
     if (component == CODES) return number & 0x77 ? WEIGHTS_NOT_ZERO : 0;

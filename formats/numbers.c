@@ -120,26 +120,3 @@ static inline void unpack_e4m3_plain(const uint8_t *__restrict code, int n, floa
 #endif
     for (; i < n; i++) out[i] = fp8_bits(code[i]) * (FP8_BITS_SCALE / E4M3_BITS_SCALE);
 }
-
-/* Synthetic numbers, for measuring and testing. Each is a function of a seed and of its place: integers, and one product of
-   exact floats, so that a GPU and the CPU make the same bits. */
-
-/* Random bits, for element i of what has this seed. */
-BOTH uint32_t synthetic_bits(uint32_t seed, uint32_t i) {
-    uint32_t x = ((i ^ i >> 16) * 0x7feb352du) ^ seed;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
-/* -510..510, the sum of four bytes: a bell of standard deviation 148 */
-BOTH int32_t synthetic_bell(uint32_t seed, uint32_t i) {
-    uint32_t x = synthetic_bits(seed, i);
-    return (int32_t)((x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24)) - 510;
-}
-
-/* (low + a random number of the bits in mask) * scale. */
-typedef struct synthetic_floats { int low; uint32_t mask; float scale; } synthetic_floats;
-
-BOTH float synthetic_float(uint32_t seed, uint32_t i, synthetic_floats f) {
-    return (float)(f.low + (int32_t)(synthetic_bits(seed, i) & f.mask)) * f.scale;
-}

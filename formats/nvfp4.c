@@ -81,13 +81,6 @@ INLINE void nvfp4_floats(const matrix *w, const weight_row *row, int col, int n,
         out[i - col] = e2m1_value(nibble_at(codes, i)) * (fp8_bits(scale[i / NVFP4_GROUP]) * FP8_BITS_SCALE * factor);
 }
 
-/* Any codes, of a mean square of 12; scales around 1, and a factor that gives the spread of synthetic BF16 weights. */
-BOTH void nvfp4_random(int component, uint32_t seed, uint32_t i, void *to) {
-    if (component == CODES) ((uint8_t *)to)[i] = (uint8_t)synthetic_bits(seed, i);
-    else if (component == SCALES) ((uint8_t *)to)[i] = (uint8_t)(0x30 + (synthetic_bits(seed, i) & 15));
-    else ((float *)to)[i] = 0x1.8p-8f;
-}
-
 BOTH unsigned nvfp4_inspect(int component, const void *numbers, size_t i) {
     if (component == CODES) return ((const uint8_t *)numbers)[i] & 0x77 ? WEIGHTS_NOT_ZERO : 0;
     return component == SCALES ? inspect_magnitude(((const uint8_t *)numbers)[i] & 0x7fu, 0x7fu) : f32_inspect(CODES, numbers, i);

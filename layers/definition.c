@@ -6,13 +6,13 @@
 
    A kind's file has what a layer remembers of a sequence's tokens and the vectors on a token's way through it (defined_name,
    name_define_memory), and the formulas (name_define): out = layer(u). What stands around them in a model, norms and x += out, is
-   model/definition.c. */
+   diagnose/definition.c. */
 
 /* Who looks at what a definition computes on its way to a layer's output, one token at a time, by the names that diagnose/diagnose.h lists. */
 typedef struct defining {
     void (*watch)(void *user, const char *name, const double *values, int n);      /* NULL: nobody */
     void *user;
-    const char *kind;            /* where that is in a whole model: model/definition.c says so */
+    const char *kind;            /* where that is in a whole model: diagnose/definition.c says so */
     int layer_index, token;
     int stopped;                 /* who looks has seen enough: a whole model ends before its next layer */
 } defining;

@@ -4,14 +4,9 @@
 
 /* The logits of row t to to[t]. */
 static void stage_head_rows(pool *p, const matrix *lm_head, const float *h, int T, float *const *to, token_limbs *scratch) {
-    projection job;
-    memset(&job, 0, sizeof job);
-    job.count = 1;
-    job.w[0] = lm_head;
+    projection job = projection_of(h, T, scratch);
+    projection_add(&job, lm_head, NULL);
     job.to = to;
-    job.x = h;
-    job.limbs = scratch;
-    job.T = T;
     project(p, &job);
 }
 

@@ -5,8 +5,6 @@
 
      name_job                   the arguments and the scratch of a call, laid out once for all layers of the kind
      name_layout_scratch        lays the scratch out
-     name_bytes                 the bytes that a stage reads in a decode step
-     name_operations            the floating-point operations of a stage
    an FFN also
      name_forward               adds what it makes of rows->u to rows->out
    a mixer also
@@ -27,7 +25,7 @@
      name_run_prefill           launches the kernels for the rows of a prompt */
 
 /* An editor's search for attention_rollback finds no call: name##_rollback below is one. The cases of ATTENTION are, written out:
-     attention_job attention; attention_bytes, attention_operations, attention_layout_scratch, attention_layout_state, attention_pieces,
+     attention_job attention; attention_layout_scratch, attention_layout_state, attention_pieces,
      attention_log, attention_rollback, attention_project, attention_mix, attention_output; of an FFN moe_forward in place of the last three. */
 
 /* The kind of layer that a stage is of. */
@@ -147,23 +145,4 @@ static void ffn_forward(const token_rows *all, const sublayer *l, layer_jobs *jo
 static void layer_forward(const token_rows *rows, const layer *l, int i, layer_jobs *jobs) {
     if (l->mixer.kind != LAYER_NONE) mixer_forward(rows, &l->mixer, i, jobs);
     if (l->ffn.kind != LAYER_NONE && !rows->state_only) ffn_forward(rows, &l->ffn, jobs);
-}
-
-static inline uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffic *of) {
-    switch (l->kind) {
-#define X(NAME, name) case LAYER_##NAME: return name##_bytes(&l->w.name, stage, of);
-        LAYER_KINDS(X)
-#undef X
-        default: return 0;
-    }
-}
-
-/* Floating-point operations of a stage for `rows` token rows after `position` others. */
-static inline double sublayer_operations(const sublayer *l, enum stage stage, double rows, double position) {
-    switch (l->kind) {
-#define X(NAME, name) case LAYER_##NAME: return name##_operations(&l->w.name, stage, rows, position);
-        LAYER_KINDS(X)
-#undef X
-        default: return 0;
-    }
 }

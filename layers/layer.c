@@ -1,4 +1,4 @@
-/* layers/layer.c: what all kinds of layers are given, and give: token rows, capacity, pieces of state, traffic. The
+/* layers/layer.c: what all kinds of layers are given, and give: token rows, capacity, pieces of state. The
    kinds themselves are listed in layers/table.c. */
 
 union layer_state;               /* of a mixer: layers/kinds.c */
@@ -51,13 +51,6 @@ typedef struct state_piece {
 } state_piece;
 
 enum { STATE_PIECES = 2, LOG_PIECES = 4 };     /* most pieces of a state, and of a log */
-
-/* The memory traffic of a decode step depends on: */
-typedef struct traffic {
-    int experts;                 /* distinct experts of the step */
-    int length;                  /* tokens whose keys and values are read */
-    dtype kv;
-} traffic;
 
 static state_piece state_piece_of(const char *name, void *at, size_t size, int rows) {
     state_piece p;

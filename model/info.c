@@ -59,7 +59,7 @@ static void model_kinds(mote_model *m) {
             there |= stage_kinds[i] < LAYER_KIND_COUNT && m->kinds[k].name == layer_kind_names[stage_kinds[i]];
         if (there) m->stages[o->stage_count++] = stage_names[i];
     }
-    m->memory->describe(m);
+    if (m->memory->describe) m->memory->describe(m);
 }
 
 /* Bytes that the layers remember: of each token, and in all. */

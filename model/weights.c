@@ -217,7 +217,6 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
     return MOTE_OK;
 }
 
-/* Loads all that has been bound. */
 static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     const weight_memory *memory = b->m->memory;
     int code = place_weights(b, err);
@@ -225,7 +224,7 @@ static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *
     qsort(b->items.data, b->items.size / sizeof(load_item), sizeof(load_item), by_place);
     code = memory->load(b, callbacks, err);
     if (!code) code = check_mtp(b, callbacks, err);
-    if (!code) code = memory->complete(b, err);
+    if (!code && memory->complete) code = memory->complete(b, err);
     if (!code) report(callbacks, "loading weights", 1);
     return code;
 }

@@ -84,11 +84,6 @@ static void *member_main(void *argument) {
 
 /* ---- The executor -------------------------------------------------------------------------------------------------------- */
 
-static void group_layout_runner(layout *l, mote_runner *r) {
-    (void)l;
-    (void)r;
-}
-
 /* Opens member i. Of the threads that compute, a range has all, since the others wait for it; its ranks share them. */
 static int member_open(mote_runner *front, int i, mote_error *err) {
     struct runner_group *g = front->group;
@@ -213,7 +208,7 @@ static int group_clear(slot *s, mote_error *err) {
 
 static const executor group_executor = {
     .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .runner_bytes = 0, .slot_bytes = 0,
-    .layout_runner = group_layout_runner, .layout_slot = cpu_layout_slot, .open = group_open, .close = group_close,
+    .layout_runner = NULL, .layout_slot = NULL, .open = group_open, .close = group_close,
     .slot_open = group_slot_open, .slot_close = group_slot_close, .forward = group_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = group_forward, .draft = NULL, .logits = cpu_nothing, .copy = group_copy, .clear = group_clear,
     .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,

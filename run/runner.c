@@ -118,8 +118,8 @@ typedef struct executor {
     int shares_memory;           /* with the host: what that needs for a session counts, too */
     int reads_text;              /* forward() and what follows it takes rows of text alone; prompt() takes any */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
-    void (*layout_runner)(layout *l, mote_runner *r);       /* scratch */
-    void (*layout_slot)(layout *l, slot *s);                /* what a slot has besides states and hidden rows */
+    void (*layout_runner)(layout *l, mote_runner *r);       /* scratch; NULL: there is none */
+    void (*layout_slot)(layout *l, slot *s);                /* what a slot has besides states and hidden rows; NULL: nothing */
     int (*open)(mote_runner *r, mote_error *err);           /* allocates; on failure close() follows */
     void (*close)(mote_runner *r);
     int (*slot_open)(slot *s, mote_error *err);             /* on failure slot_close() follows */
@@ -258,7 +258,7 @@ static memory_parts layout_slot(float *base, float *host, slot *s) {
     parts.state = s->recurrent_floats = l.used;
     s->last_hidden = layout_alloc(&l, hidden);
     s->hidden = layout_alloc(&l, MOTE_ROWS_MAX * hidden);
-    s->runner->on->layout_slot(&l, s);
+    if (s->runner->on->layout_slot) s->runner->on->layout_slot(&l, s);
     layout_host(s->gpu ? &on_host : &l, s);
     parts.scratch = l.used - parts.state;
     layout_states(&l, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, s->state);
@@ -271,7 +271,7 @@ static memory_parts layout_slot(float *base, float *host, slot *s) {
 /* Lays out a runner's scratch from `base`, with NULL it only counts; returns its floats. */
 static size_t layout_runner(mote_runner *r, float *base) {
     layout l = layout_from(base);
-    r->on->layout_runner(&l, r);
+    if (r->on->layout_runner) r->on->layout_runner(&l, r);
     return l.used;
 }
 

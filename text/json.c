@@ -15,7 +15,8 @@ typedef struct json_node {
 } json_node;
 
 typedef struct json {
-    const char *text; /* the caller's, must outlive this */
+    const char *text; /* must outlive this */
+    char *file;       /* that text, if json_free is to free it; NULL: it is the caller's */
     json_node *nodes; /* nodes[0] is the root; an object's children are key, value, key, value... */
     uint32_t count;
 } json;
@@ -34,6 +35,7 @@ typedef struct json_reader {
 
 static void json_free(json *j) {
     free(j->nodes);
+    free(j->file);
     memset(j, 0, sizeof *j);
 }
 

@@ -26,18 +26,10 @@ typedef struct attention_job {
 
 /* norm_qkv, without the norm: q | gate (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
 static void stage_qkv(pool *p, const attention_weights *w, const float *u, int T, float *qg, float *k, float *v, token_limbs *scratch) {
-    projection job;
-    memset(&job, 0, sizeof job);
-    job.w[0] = &w->k_proj;
-    job.w[1] = &w->v_proj;
-    job.w[2] = &w->q_proj;
-    job.y[0] = k;
-    job.y[1] = v;
-    job.y[2] = qg;
-    job.count = qg ? 3 : 2;
-    job.x = u;
-    job.limbs = scratch;
-    job.T = T;
+    projection job = projection_of(u, T, scratch);
+    projection_add(&job, &w->k_proj, k);
+    projection_add(&job, &w->v_proj, v);
+    if (qg) projection_add(&job, &w->q_proj, qg);
     project(p, &job);
 }
 
@@ -302,22 +294,4 @@ static int attention_pieces(const attention_shape *s, const capacity *r, const a
 static int attention_log(const attention_shape *s, const attention_state *state, state_piece *to) {
     (void)s, (void)state, (void)to;
     return 0;
-}
-
-static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
-    const attention_shape *s = &w->shape;
-    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
-    const seen_rows seen = attention_seen(s, of->length - 1);
-    if (stage == STAGE_ATTEND) return 2 * (uint64_t)(seen.end - seen.first) * attention_row_bytes(s, of->kv);
-    return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
-}
-
-/* As deltanet_operations. Of attention: q . k and the weighted sum of v, over as many positions as the first and the last row see in the mean. */
-static inline double attention_operations(const attention_weights *w, enum stage stage, double rows, double position) {
-    const attention_shape *s = &w->shape;
-    const seen_rows first = attention_seen(s, (int)position), last = attention_seen(s, (int)(position + rows) - 1);
-    if (stage == STAGE_QKV)
-        return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj));
-    if (stage == STAGE_ATTEND) return 2.0 * s->heads * s->head_dim * rows * (first.end - first.first + last.end - last.first);
-    return stage == STAGE_O_PROJ ? rows * matrix_operations(&w->o_proj) : 0;
 }

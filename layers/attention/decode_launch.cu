@@ -96,7 +96,6 @@ static void gpu_append(gpu_queue *q, const attention_gpu *blocks) {
                     p.kv == DTYPE_FP8 ? attend_any<true> : attend_any<false>, grid, gpu_attention_shared(&p.shape), &p);
 }
 
-/* rope_attend on the GPU. */
 static void gpu_rope_attend(gpu_queue *q, const attention_gpu *p) {
     if (p->sequences && p->kv == DTYPE_FP8) gpu_rope_attend_as<true, true>(q, p);
     else if (p->sequences) gpu_rope_attend_as<false, true>(q, p);

@@ -29,9 +29,8 @@ static int attention_can_prefill(const attention_weights *w, dtype kv) {
            prefill_takes(&w->k_proj) && prefill_takes(&w->v_proj) && prefill_takes(&w->o_proj);
 }
 
-static size_t attention_prefill_bytes(const attention_shape *s, int T, dtype kv) {
+static size_t attention_prefill_bytes(const attention_shape *s, int T, dtype) {
     attention_prefill_job p;
-    (void)kv;
     return attention_prefill_layout(s, T, NULL, &p);
 }
 

@@ -44,20 +44,11 @@ typedef struct deltanet_job {
 /* norm_in_proj, without the norm: qkv, z, b, a = the four projections of u. scratch: for the limbs of u. */
 static void stage_in_proj(pool *p, const deltanet_weights *w, const float *u, int T, float *qkv, float *z, float *b, float *a,
                           token_limbs *scratch) {
-    projection job;
-    memset(&job, 0, sizeof job);
-    job.count = 4;
-    job.w[0] = &w->in_proj_qkv;
-    job.w[1] = &w->in_proj_z;
-    job.w[2] = &w->in_proj_b;
-    job.w[3] = &w->in_proj_a;
-    job.y[0] = qkv;
-    job.y[1] = z;
-    job.y[2] = b;
-    job.y[3] = a;
-    job.x = u;
-    job.limbs = scratch;
-    job.T = T;
+    projection job = projection_of(u, T, scratch);
+    projection_add(&job, &w->in_proj_qkv, qkv);
+    projection_add(&job, &w->in_proj_z, z);
+    projection_add(&job, &w->in_proj_b, b);
+    projection_add(&job, &w->in_proj_a, a);
     project(p, &job);
 }
 
@@ -353,26 +344,4 @@ static int deltanet_log(const deltanet_shape *s, const deltanet_state *state, st
     to[2] = state_piece_of("value log", state->log_u, (size_t)s->value_dim * values, 1);
     to[3] = state_piece_of("decay log", state->log_decay, values, 1);
     return 4;
-}
-
-/* S is read and written. */
-static uint64_t deltanet_bytes(const deltanet_weights *w, enum stage stage, const traffic *of) {
-    const deltanet_shape *s = &w->shape;
-    (void)of;
-    if (stage == STAGE_IN_PROJ)
-        return matrix_bytes(&w->in_proj_qkv) + matrix_bytes(&w->in_proj_z) + matrix_bytes(&w->in_proj_b) +
-               matrix_bytes(&w->in_proj_a);
-    if (stage == STAGE_DELTA) return 2 * (uint64_t)(s->value_heads * s->value_dim * s->key_dim) * sizeof(float);
-    return stage == STAGE_OUT_PROJ ? matrix_bytes(&w->out_proj) : 0;
-}
-
-/* Floating-point operations of a stage for `rows` rows after `position` tokens. Of the delta rule: as it is defined. */
-static inline double deltanet_operations(const deltanet_weights *w, enum stage stage, double rows, double position) {
-    const deltanet_shape *s = &w->shape;
-    (void)position;
-    if (stage == STAGE_IN_PROJ)
-        return rows * (matrix_operations(&w->in_proj_qkv) + matrix_operations(&w->in_proj_z) +
-                       matrix_operations(&w->in_proj_b) + matrix_operations(&w->in_proj_a));
-    if (stage == STAGE_DELTA) return 6.0 * rows * s->value_heads * s->value_dim * s->key_dim;
-    return stage == STAGE_OUT_PROJ ? rows * matrix_operations(&w->out_proj) : 0;
 }

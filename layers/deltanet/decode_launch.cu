@@ -162,9 +162,8 @@ static void gpu_gated_norm_out(const gpu_rows *rows, const deltanet_weights *w, 
 
 /* The implementation of layers/kinds.c on a GPU. */
 
-static void deltanet_layout_gpu(layout *l, const deltanet_shape *s, const capacity *r, const gpu_queue *q, deltanet_gpu *to) {
+static void deltanet_layout_gpu(layout *l, const deltanet_shape *s, const capacity *, const gpu_queue *q, deltanet_gpu *to) {
     size_t T = (size_t)q->rows, heads = T * (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
-    (void)r;
     memset(to, 0, sizeof *to);
     to->shape = *s;
     to->raw = layout_alloc(l, T * (size_t)deltanet_channels(s));
@@ -178,9 +177,8 @@ static void deltanet_layout_gpu(layout *l, const deltanet_shape *s, const capaci
 }
 
 static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *scratch,
-                            const deltanet_state *state, const deltanet_state *grown) {
+                            const deltanet_state *state, const deltanet_state *) {
     deltanet_gpu p = *scratch;
-    (void)grown;
     p.shape = w->shape;
     p.ratio = p.shape.value_heads / p.shape.key_heads;
     p.per_key = reciprocal_of(p.ratio);

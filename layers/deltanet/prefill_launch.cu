@@ -60,18 +60,16 @@ static size_t deltanet_prefill_layout(const deltanet_shape *s, int T, char *scra
 
 /* The implementation of layers/kinds.cu for prefill. */
 
-static int deltanet_can_prefill(const deltanet_weights *w, dtype kv) {
+static int deltanet_can_prefill(const deltanet_weights *w, dtype) {
     const deltanet_shape *s = &w->shape;
-    (void)kv;
     return delta_prefill_fits(s) && s->hidden % GEMM_COLS == 0 &&
            (size_t)(s->value_heads * s->value_dim + GPU_WARPS) * sizeof(float) <= GPU_SHARED_FREE &&
            prefill_takes(&w->in_proj_qkv) && prefill_takes(&w->in_proj_z) && prefill_stores(&w->in_proj_a) &&
            prefill_stores(&w->in_proj_b) && prefill_takes(&w->out_proj);
 }
 
-static size_t deltanet_prefill_bytes(const deltanet_shape *s, int T, dtype kv) {
+static size_t deltanet_prefill_bytes(const deltanet_shape *s, int T, dtype) {
     deltanet_prefill_job p;
-    (void)kv;
     return deltanet_prefill_layout(s, T, NULL, &p);
 }
 
@@ -114,12 +112,11 @@ static void deltanet_prefill_out(const prefill_rows *r, const deltanet_shape *s,
     prefill_output(r, &w->out_proj, gated, NULL);
 }
 
-static cudaError_t deltanet_run_prefill(const prefill_rows *r, const deltanet_weights *w, const deltanet_gpu *scratch,
+static cudaError_t deltanet_run_prefill(const prefill_rows *r, const deltanet_weights *w, const deltanet_gpu *,
                                         const deltanet_state *state) {
     const deltanet_shape *s = &w->shape;
     deltanet_prefill_job job;
     cudaError_t status = cudaSuccess;
-    (void)scratch;
     deltanet_prefill_layout(s, r->T, r->scratch, &job);
     if (stage_in(r->stages, STAGE_IN_PROJ)) deltanet_prefill_in(r, w, &job);
     if (stage_in(r->stages, STAGE_DELTA)) status = deltanet_prefill_delta(r, s, w, state, &job);

@@ -69,16 +69,3 @@ static void mlp_forward(const token_rows *rows, const mlp_weights *w, mlp_job *j
     stage_gate_up(rows->threads, job);
     stage_down(rows->threads, job);
 }
-
-static uint64_t mlp_bytes(const mlp_weights *w, enum stage stage, const traffic *of) {
-    (void)of;
-    if (stage == STAGE_GATE_UP) return matrix_bytes(&w->gate_proj) + matrix_bytes(&w->up_proj);
-    return stage == STAGE_MLP_DOWN ? matrix_bytes(&w->down_proj) : 0;
-}
-
-/* As deltanet_operations. */
-static inline double mlp_operations(const mlp_weights *w, enum stage stage, double rows, double position) {
-    (void)position;
-    if (stage == STAGE_GATE_UP) return rows * (matrix_operations(&w->gate_proj) + matrix_operations(&w->up_proj));
-    return stage == STAGE_MLP_DOWN ? rows * matrix_operations(&w->down_proj) : 0;
-}

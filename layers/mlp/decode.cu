@@ -10,8 +10,7 @@ typedef struct mlp_gpu {
     float *h;                    /* [T][size] */
 } mlp_gpu;
 
-static void mlp_layout_gpu(layout *l, const mlp_shape *s, const capacity *r, const gpu_queue *q, mlp_gpu *to) {
-    (void)r;
+static void mlp_layout_gpu(layout *l, const mlp_shape *s, const capacity *, const gpu_queue *q, mlp_gpu *to) {
     to->h = layout_alloc(l, (size_t)q->rows * (size_t)s->size);
 }
 

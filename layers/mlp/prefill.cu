@@ -17,21 +17,18 @@ static size_t mlp_prefill_layout(const mlp_shape *s, int T, char *scratch, mlp_p
 
 /* The implementation of layers/kinds.cu for prefill. */
 
-static int mlp_can_prefill(const mlp_weights *w, dtype kv) {
-    (void)kv;
+static int mlp_can_prefill(const mlp_weights *w, dtype) {
     return prefill_takes(&w->gate_proj) && prefill_takes(&w->up_proj) && prefill_takes(&w->down_proj);
 }
 
-static size_t mlp_prefill_bytes(const mlp_shape *s, int T, dtype kv) {
+static size_t mlp_prefill_bytes(const mlp_shape *s, int T, dtype) {
     mlp_prefill_job p;
-    (void)kv;
     return mlp_prefill_layout(s, T, NULL, &p);
 }
 
-static cudaError_t mlp_run_prefill(const prefill_rows *r, const mlp_weights *w, const mlp_gpu *scratch) {
+static cudaError_t mlp_run_prefill(const prefill_rows *r, const mlp_weights *w, const mlp_gpu *) {
     const mlp_shape *s = &w->shape;
     mlp_prefill_job job;
-    (void)scratch;
     mlp_prefill_layout(s, r->T, r->scratch, &job);
     if (stage_in(r->stages, STAGE_GATE_UP)) {
         gpu_gemm p = prefill_gemm(r, prefill_normed(r), r->T);

@@ -98,16 +98,9 @@ static void moe_list_assignments(moe_job *job) {
 /* norm_router, without the norm: router logits of u; choice and weights; list of distinct experts. */
 static void stage_router(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
-    projection scores;
-    memset(&scores, 0, sizeof scores);
-    scores.count = s->shared_size ? 2 : 1;
-    scores.w[0] = &job->w->router;
-    scores.w[1] = &job->w->shared_expert_gate;
-    scores.y[0] = job->router;
-    scores.y[1] = job->shared_gate;
-    scores.x = job->u;
-    scores.limbs = job->limbs;
-    scores.T = job->T;
+    projection scores = projection_of(job->u, job->T, job->limbs);
+    projection_add(&scores, &job->w->router, job->router);
+    if (s->shared_size) projection_add(&scores, &job->w->shared_expert_gate, job->shared_gate);
     project(p, &scores);
     for (int t = 0; t < job->T; t++)
         moe_choose(s, job->router + (size_t)t * (size_t)s->experts,
@@ -257,29 +250,4 @@ static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *j
     stage_router(rows->threads, job);
     stage_experts_up(rows->threads, job);
     stage_experts_down(rows->threads, job);
-}
-
-static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic *of) {
-    const moe_shape *s = &w->shape;
-    const matrix *gate = w->gate_proj, *up = w->up_proj, *down = w->down_proj;
-    uint64_t experts = (uint64_t)of->experts;
-    int shared = s->experts;
-    if (stage == STAGE_ROUTER && s->shared_size)
-        return matrix_bytes(&w->router) + matrix_bytes(&w->shared_expert_gate) + matrix_bytes(&gate[shared]) +
-               matrix_bytes(&up[shared]);
-    if (stage == STAGE_ROUTER) return matrix_bytes(&w->router);
-    if (stage == STAGE_UP) return experts * (matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));
-    return stage == STAGE_DOWN ? experts * matrix_bytes(&down[0]) + (s->shared_size ? matrix_bytes(&down[shared]) : 0) : 0;
-}
-
-/* As deltanet_operations. */
-static inline double moe_operations(const moe_weights *w, enum stage stage, double rows, double position) {
-    const moe_shape *s = &w->shape;
-    const matrix *gate = w->gate_proj, *down = w->down_proj;
-    const double shared_up = s->shared_size ? 2 * matrix_operations(&gate[s->experts]) : 0;
-    const double shared_down = s->shared_size ? matrix_operations(&down[s->experts]) : 0;
-    (void)position;
-    if (stage == STAGE_ROUTER) return rows * (matrix_operations(&w->router) + shared_up);
-    if (stage == STAGE_UP) return rows * s->top_k * 2 * matrix_operations(&gate[0]);
-    return stage == STAGE_DOWN ? rows * (s->top_k * matrix_operations(&down[0]) + shared_down) : 0;
 }

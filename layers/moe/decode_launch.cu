@@ -283,9 +283,7 @@ static void moe_layout_batch(layout *l, const moe_shape *s, moe_batch *to) {
     to->shared.act_scale = layout_alloc(l, units * blocks * 2 * N_TILE_ROWS);
 }
 
-static void moe_layout_gpu(layout *l, const moe_shape *s, const capacity *r, const gpu_queue *q, moe_gpu *to) {
-    (void)r;
-    (void)q;
+static void moe_layout_gpu(layout *l, const moe_shape *s, const capacity *, const gpu_queue *, moe_gpu *to) {
     memset(to, 0, sizeof *to);
     to->shape = *s;
     to->router = layout_alloc(l, BATCH_ROWS_MAX * (size_t)s->experts);

@@ -47,11 +47,6 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     layer_layout_scratch(l, &m->largest, &most, &s->jobs);
 }
 
-static void cpu_layout_slot(layout *l, slot *s) {
-    (void)l;
-    (void)s;
-}
-
 /* `floats` of memory, zero; NULL: there are not so many. */
 static float *cpu_alloc(size_t floats) {
     const size_t bytes = floats * sizeof(float) + CACHE_LINE;
@@ -450,7 +445,7 @@ enum { CPU_CHUNK = 256 };                                   /* token rows */
 /* A prompt is read by forward(), and the host samples. */
 static const executor cpu_executor = {
     .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .reads_text = 0, .runner_bytes = 0, .slot_bytes = 0,
-    .layout_runner = cpu_layout_runner, .layout_slot = cpu_layout_slot, .open = cpu_open, .close = cpu_close,
+    .layout_runner = cpu_layout_runner, .layout_slot = NULL, .open = cpu_open, .close = cpu_close,
     .slot_open = cpu_slot_open, .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = cpu_forward, .draft = NULL, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear,
     .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,

@@ -69,7 +69,7 @@ static void gpu_pass_add(gpu_form *f, const pass_request *q, int32_t first) {
 /* Copies the table to the GPU. */
 static void gpu_pass_send(const gpu_form *f) {
     struct gpu_runner *g = f->r->gpu;
-    gpu_check(&g->q, cudaMemcpyAsync(g->table, g->pass, sizeof *g->pass, cudaMemcpyHostToDevice, g->stream), "copying a pass");
+    gpu_move(&g->q, g->table, g->pass, sizeof *g->pass, "copying a pass");
     for (int z = 0; z < f->rows.sequences; z++) {
         if (!g->pass->keeps_ids[z] || g->q.status != cudaSuccess) continue;
         gpu_pass_ids<<<1, PASS_ROWS_MAX, 0, g->stream>>>(g->table, f->rows.sequences);
@@ -135,8 +135,7 @@ static void gpu_bring_logits(slot *s, int row) {
     const mote_model *m = s->m;
     const size_t vocab = (size_t)m->c.vocab;
     float *to = g->logits + (size_t)row * vocab;
-    if (s->logits_here)
-        gpu_check(&g->q, cudaMemcpyAsync(to, s->logits, vocab * sizeof(float), cudaMemcpyHostToDevice, g->stream), "copying logits");
+    if (s->logits_here) gpu_move(&g->q, to, s->logits, vocab * sizeof(float), "copying logits");
     else gpu_head(&g->q, &m->lm_head, m->norm, s->gpu->x + (size_t)s->last_row * (size_t)m->c.hidden, 1, m->c.eps, to);
     gpu_submit(&g->q);
 }
@@ -162,17 +161,11 @@ static void gpu_place_logits(pass_request *const *of, int n) {
 /* Queues the choice of the first n sequences' next tokens: each becomes the first of its step, and is posted. */
 static void gpu_pass_choose(const gpu_form *f, int n) {
     struct gpu_runner *g = f->r->gpu;
-    gpu_sampling p;
-    memset(&p, 0, sizeof p);
-    p.parameters = g->parameters;
+    gpu_sampling p = gpu_choice_of(g, g->logits, n, known_vocab(f->r->m));
     p.parameters_step = 1;
-    p.sequences = p.T = n;
+    p.sequences = n;
     p.rows = g->table->logits_row;
-    p.logits = g->logits;
     p.stride = (size_t)f->r->m->c.vocab;
-    p.n = known_vocab(f->r->m);
-    p.topk = g->topk;
-    p.step = g->step;
     p.mailbox = g->mailbox;
     g->sequence++;
     gpu_sample(&g->q, KERNEL_SAMPLE_TOKEN, &p, sample_token);
@@ -195,8 +188,8 @@ static int gpu_pass_logits(const pass_request *q, int first) {
     const size_t vocab = (size_t)q->s->m->c.vocab;
     const int rows = q->b->logits ? q->b->T : q->b->last, from = q->b->logits ? first : first + q->b->T - 1;
     if (!rows) return 0;
-    gpu_check(&g->q, cudaMemcpyAsync(q->b->logits ? q->b->logits : q->s->logits, g->logits + (size_t)from * vocab,
-                                     (size_t)rows * vocab * sizeof(float), cudaMemcpyDeviceToHost, g->stream), "reading the logits");
+    float *to = q->b->logits ? q->b->logits : q->s->logits;
+    gpu_move(&g->q, to, g->logits + (size_t)from * vocab, (size_t)rows * vocab * sizeof(float), "reading the logits");
     q->s->logits_here = !q->b->logits;
     q->s->logits_in_block = q->b->logits && q->b->logits == q->s->block_logits;
     return 1;
@@ -289,8 +282,7 @@ static int gpu_pass_drafts(pass_request *const *of, int n, mote_error *err) {
     f.rows.T = 0;                                           /* no block: drafts alone */
     cudaGraphExec_t graph = gpu_pass_graph_of(&f, GPU_NO_LOGITS, drafts);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching drafts");
-    gpu_check(&g->q, cudaMemcpyAsync(g->pass->steps, g->table->steps, (size_t)n * sizeof *g->pass->steps, cudaMemcpyDeviceToHost, g->stream),
-              "reading drafts");
+    gpu_move(&g->q, g->pass->steps, g->table->steps, (size_t)n * sizeof *g->pass->steps, "reading drafts");
     gpu_check(&g->q, cudaStreamSynchronize(g->stream), "drafts");
     for (int i = 0; i < n; i++) {
         memcpy(of[i]->ids, g->pass->steps[i].ids + 1, (size_t)of[i]->drafts * sizeof *of[i]->ids);

@@ -188,10 +188,6 @@ static int prefill_layers(slot *s, prefill_rows *r, const block_watch *watch, mo
     return gpu_failed(&g->q, err);
 }
 
-static void prefill_copy(struct gpu_runner *g, float *to, const float *from, size_t floats) {
-    gpu_check(&g->q, cudaMemcpyAsync(to, from, floats * sizeof(float), cudaMemcpyDeviceToDevice, g->stream), "a copy");
-}
-
 /* Nothing is left to repeat before it (b->replay is 0), nor after it: the states are those after the last row. If it fails or is
    cancelled, they are those before. */
 static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
@@ -201,12 +197,12 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     prefill_rows r = prefill_rows_of(s, b->T, b->rows->index);
     int code = gpu_enter(s, err);
     if (code) return code;
-    prefill_copy(g, g->prefill.before, s->recurrent, s->recurrent_floats);
+    gpu_move(&g->q, g->prefill.before, s->recurrent, s->recurrent_floats * sizeof(float), "keeping the state");
     prefill_send(g, b, g->stream);
     prefill_embed(&r, &m->embed_tokens);
     code = prefill_layers(s, &r, watch, err);
     if (code) {
-        if (g->q.status == cudaSuccess) prefill_copy(g, s->recurrent, g->prefill.before, s->recurrent_floats);
+        if (g->q.status == cudaSuccess) gpu_move(&g->q, s->recurrent, g->prefill.before, s->recurrent_floats * sizeof(float), "restoring the state");
         return code;
     }
     if (b->logits) prefill_logits(s, &r, m->norm, b->T, b->logits);
@@ -216,7 +212,7 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     const float *last = r.x + (size_t)(b->T - 1) * hidden;  /* last_hidden is still wanted as it was */
     gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, last, m->norm, m->c.hidden, m->c.eps, 1, 0, s->hidden);
     if (s->has_mtp) prefill_mtp(s, &r, b->mtp_logits);
-    prefill_copy(g, s->last_hidden, s->hidden, hidden);
+    gpu_move(&g->q, s->last_hidden, s->hidden, hidden * sizeof(float), "the final row");
     gpu_check(&g->q, cudaGetLastError(), "prefill");
     gpu_launched(s, 1, GPU_NO_LOGITS);
     return b->logits || b->mtp_logits || b->residual_rows ? gpu_finish(s, err) : gpu_failed(&g->q, err);

@@ -109,16 +109,30 @@ static void gpu_set_sampling(slot *s, const sampling_parameters *parameters) {
     g->sampling_on_device = *parameters;
 }
 
-static void gpu_move(gpu_queue *q, void *to, const void *from, size_t bytes) {
-    gpu_check(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, q->stream), "changing the session");
+/* A choice among n ids by the logits of T rows. */
+static gpu_sampling gpu_choice_of(const struct gpu_runner *g, const float *logits, int T, int n) {
+    gpu_sampling p;
+    memset(&p, 0, sizeof p);
+    p.parameters = g->parameters;
+    p.logits = logits;
+    p.T = T;
+    p.n = n;
+    p.topk = g->topk;
+    p.step = g->step;
+    return p;
+}
+
+/* Queues a copy, of memory here or on the GPU. */
+static void gpu_move(gpu_queue *q, void *to, const void *from, size_t bytes, const char *what) {
+    gpu_check(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream), what);
 }
 
 /* Puts the resident slot aside. */
 static void gpu_swap_out(struct gpu_runner *g) {
     slot *s = g->resident;
     if (!s) return;
-    gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step);
-    gpu_move(&g->q, s->gpu->x, g->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float));
+    gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step, "changing the session");
+    gpu_move(&g->q, s->gpu->x, g->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float), "changing the session");
     g->resident = NULL;
 }
 
@@ -129,7 +143,7 @@ static int gpu_enter(slot *s, mote_error *err) {
     if (g->resident != s && g->q.status == cudaSuccess) {
         gpu_swap_out(g);
         gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, -1, -1);
-        gpu_move(&g->q, g->x, s->gpu->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float));
+        gpu_move(&g->q, g->x, s->gpu->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float), "changing the session");
         gpu_set_sampling(s, &s->gpu->sampling);
         g->logits_of = LOGITS_NOWHERE;
         g->resident = s;
@@ -150,7 +164,7 @@ static int gpu_copy(slot *s, void *to, const void *from, size_t n, mote_error *e
     if (!n) return MOTE_OK;
     int code = gpu_enter(s, err);
     if (code) return code;
-    gpu_check(&g->q, cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, g->stream), "copying a session");
+    gpu_move(&g->q, to, from, n, "copying a session");
     return gpu_finish(s, err);
 }
 

@@ -40,9 +40,8 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
 
 static void gpu_copy_frequencies(struct gpu_runner *g, const attention_weights *w, int layer) {
     const attention_gpu *to = &g->layers.attention;
-    gpu_check(&g->q, cudaMemcpyAsync(to->frequencies + (size_t)(layer * to->frequencies_size), w->frequencies,
-                                     (size_t)(w->shape.rotary_dim / 2) * sizeof(float), cudaMemcpyHostToDevice, g->stream),
-              "copying the rotary frequencies");
+    const size_t bytes = (size_t)(w->shape.rotary_dim / 2) * sizeof(float);
+    gpu_move(&g->q, to->frequencies + (size_t)(layer * to->frequencies_size), w->frequencies, bytes, "copying the rotary frequencies");
 }
 
 /* How many splits and warps attention uses, for all its layers, and the frequencies of each. */

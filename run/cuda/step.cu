@@ -146,19 +146,13 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
     struct gpu_runner *g = f->r->gpu;
     const int T = max_int(f->rows.sequences, 1);
     gpu_mtp_input p = gpu_mtp_input_of(f);
-    gpu_sampling choice;
-    memset(&choice, 0, sizeof choice);
+    gpu_sampling choice = gpu_choice_of(g, g->draft_logits, T, m->draft_head.rows);
     p.draft = i;
     p.x = g->mtp_x;
     p.norm = m->mtp_norm;
     choice.parameters = g->greedy;
     choice.sequences = f->rows.sequences;
-    choice.logits = g->draft_logits;
     choice.stride = (size_t)m->draft_head.rows;
-    choice.T = T;
-    choice.n = m->draft_head.rows;
-    choice.topk = g->topk;
-    choice.step = g->step;
     choice.draft = i + 1;
     choice.drafts = drafts;
     choice.told = g->mailbox;
@@ -172,9 +166,7 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
 /* Records the sampling and verification of the tokens that follow the rows just computed. */
 static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
     struct gpu_runner *g = f->r->gpu;
-    gpu_sampling p;
-    memset(&p, 0, sizeof p);
-    p.parameters = g->parameters;
+    gpu_sampling p = gpu_choice_of(g, g->logits, f->rows.T, known_vocab(f->r->m));
     if (f->rows.in_turn) {
         p.turns = f->rows.sequences;
     } else {
@@ -182,17 +174,11 @@ static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
         p.sequences = f->rows.sequences;
         p.sequence_of = gpu_sequence_of(f);
     }
-    p.logits = g->logits;
     p.stride = (size_t)f->r->m->c.vocab;
-    p.T = f->rows.T;
-    p.n = known_vocab(f->r->m);
-    p.topk = g->topk;
-    p.step = g->step;
     p.mailbox = g->mailbox;
     gpu_sample(q, KERNEL_ACCEPT, &p, gpu_accept);
 }
 
-/* Records all kernels of a step. */
 static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind) {
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
@@ -294,8 +280,7 @@ static const float *gpu_last_logits(slot *s) {
     if (g->logits_of == LOGITS_OF_ALL) return g->logits + row * vocab;
     if (g->logits_of == LOGITS_NOWHERE) g->logits_pass++;
     if (g->logits_of == LOGITS_NOWHERE && s->logits_here)
-        gpu_check(&g->q, cudaMemcpyAsync(g->logits, s->logits, vocab * sizeof(float), cudaMemcpyHostToDevice, g->stream),
-                  "copying logits");
+        gpu_move(&g->q, g->logits, s->logits, vocab * sizeof(float), "copying logits");
     else if (g->logits_of == LOGITS_NOWHERE)
         gpu_head(&g->q, &m->lm_head, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
     g->logits_of = LOGITS_OF_LAST;
@@ -310,8 +295,7 @@ static int gpu_fetch_logits(slot *s, mote_error *err) {
     if (code) return code;
     const float *logits = gpu_last_logits(s);
     gpu_submit(&g->q);
-    gpu_check(&g->q, cudaMemcpyAsync(s->logits, logits, (size_t)s->m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
-                                     g->stream), "reading the logits");
+    gpu_move(&g->q, s->logits, logits, (size_t)s->m->c.vocab * sizeof(float), "reading the logits");
     code = gpu_finish(s, err);
     s->logits_here = !code;
     return code;
@@ -345,11 +329,9 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
 
 /* Copies the rows of x that are wanted to the host; x: [T][hidden] of the block. */
 static void gpu_read_residual(slot *s, const block *b, const float *x) {
-    struct gpu_runner *g = s->runner->gpu;
     const size_t hidden = (size_t)s->m->c.hidden, rows = (size_t)b->residual_rows;
-    if (!rows) return;
-    gpu_check(&g->q, cudaMemcpyAsync(b->residual, x + ((size_t)b->T - rows) * hidden, rows * hidden * sizeof(float), cudaMemcpyDeviceToHost,
-                                     g->stream), "reading the residual");
+    const float *from = x + ((size_t)b->T - rows) * hidden;
+    if (rows) gpu_move(&s->runner->gpu->q, b->residual, from, rows * hidden * sizeof(float), "reading the residual");
 }
 
 /* Waits for the GPU only if it copies logits or rows to the host. */
@@ -363,12 +345,9 @@ static int gpu_forward(slot *s, const block *b, mote_error *err) {
     gpu_launch_step(s, b->T, b->mtp_logits ? GPU_MTP_LOGITS : b->logits ? GPU_ALL_LOGITS : b->last ? GPU_LAST_LOGITS
                                                                                                   : GPU_NO_LOGITS);
     s->logits_in_block = b->logits && b->logits == s->block_logits;
-    if (b->logits)
-        gpu_check(&g->q, cudaMemcpyAsync(b->logits, g->logits, T * vocab * sizeof(float), cudaMemcpyDeviceToHost, g->stream),
-                  "reading the logits");
+    if (b->logits) gpu_move(&g->q, b->logits, g->logits, T * vocab * sizeof(float), "reading the logits");
     if (b->mtp_logits && T > skip)
-        gpu_check(&g->q, cudaMemcpyAsync(b->mtp_logits, g->mtp_logits + skip * vocab, (T - skip) * vocab * sizeof(float),
-                                         cudaMemcpyDeviceToHost, g->stream), "reading the MTP logits");
+        gpu_move(&g->q, b->mtp_logits, g->mtp_logits + skip * vocab, (T - skip) * vocab * sizeof(float), "reading the MTP logits");
     gpu_read_residual(s, b, g->x);
     return b->logits || b->mtp_logits || b->residual_rows ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }
@@ -378,7 +357,7 @@ static int gpu_commit_state(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
     if (code) return code;
-    gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step);
+    gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step, "changing the session");
     code = gpu_forward(s, b, err);
     gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, 0, 0);
     return code;
@@ -417,20 +396,17 @@ static void gpu_sampling_of(const struct gpu_runner *g, const mote_sampling *sam
     to->seed = sampling->seed;
 }
 
+static void gpu_use_sampling(slot *s, const mote_sampling *sampling) {
+    sampling_parameters parameters;
+    gpu_sampling_of(s->runner->gpu, sampling, &parameters);
+    gpu_set_sampling(s, &parameters);
+}
+
 /* Queues the sampling of the token of b's row: sample_token makes it the first token of the next step and posts it. */
 static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampling) {
     struct gpu_runner *g = s->runner->gpu;
-    sampling_parameters parameters;
-    gpu_sampling p;
-    memset(&p, 0, sizeof p);
-    gpu_sampling_of(g, sampling, &parameters);
-    gpu_set_sampling(s, &parameters);
-    p.parameters = g->parameters;
-    p.logits = gpu_last_logits(s);
-    p.T = 1;
-    p.n = known_vocab(s->m);
-    p.topk = g->topk;
-    p.step = g->step;
+    gpu_use_sampling(s, sampling);
+    gpu_sampling p = gpu_choice_of(g, gpu_last_logits(s), 1, known_vocab(s->m));
     p.mailbox = g->mailbox;
     p.next.index = b->rows->index;
     p.next.lag = row_lag(b->rows);
@@ -448,8 +424,7 @@ static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, flo
     if (code || !k) return code;
     gpu_set_step(s, b, b->replay);
     gpu_launch_cycle(s, 0, b->rows->index, k);
-    gpu_check(&g->q, cudaMemcpyAsync(drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, cudaMemcpyDefault, g->stream),
-              "reading drafts");
+    gpu_move(&g->q, drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, "reading drafts");
     code = gpu_finish(s, err);
     for (int i = 0; i < k && !code; i++) sure[i] = g->mailbox->sure[i];
     return code;
@@ -493,9 +468,7 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
     int one, code = gpu_enter(s, err);
     if (code) return code;
     if (b->rows->id >= 0) {
-        sampling_parameters parameters;
-        gpu_sampling_of(g, sampling, &parameters);
-        gpu_set_sampling(s, &parameters);
+        gpu_use_sampling(s, sampling);
         gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
     } else if (b->T == 1) {
         gpu_choose_next(s, b, sampling);

@@ -72,9 +72,7 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     cudaGraphExec_t graph = gpu_turns_graph(s, b->T, b->rows->index, kind, -1);
     gpu_put_turns<<<1, PASS_ROWS_MAX, 0, g->stream>>>(turns);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a block");
-    if (b->logits)
-        gpu_check(&g->q, cudaMemcpyAsync(b->logits, g->logits, (size_t)b->T * vocab * sizeof(float), cudaMemcpyDeviceToHost, g->stream),
-                  "reading the logits");
+    if (b->logits) gpu_move(&g->q, b->logits, g->logits, (size_t)b->T * vocab * sizeof(float), "reading the logits");
     gpu_read_residual(s, b, g->x);
     if (before)
         gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, g->x + (size_t)before * (size_t)m->c.hidden, m->norm, m->c.hidden, m->c.eps,

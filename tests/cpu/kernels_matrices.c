@@ -97,6 +97,13 @@ static void test_matrix_rows(void) {
     }
 }
 
+// A dot product, as attention and the delta rule sum it.
+static float dot(const float *a, const float *b, int n) {
+    partial sum = no_partial();
+    add_products(&sum, a, &b, 0, n, 1);
+    return add_tail(sum_lanes(&sum), a, b, n);
+}
+
 static void test_dots(void) {
     for (int n = 0; n < 400; n += n < 70 ? 1 : 37) {
         float *a = random_floats((size_t)n + 1, 1), *b = random_floats((size_t)n + 1, 1);

@@ -4,6 +4,7 @@
 // Contents   1. Matrices   2. Rows   3. Projections   4. The same bits   5. Times   6. Main
 
 #include "../../kernels.cu"
+#include "../../diagnose/random.c"
 #include "test.h"
 
 enum { ROWS = BATCH_ROWS_MAX, COLS = 8192, MOST = 248320 };

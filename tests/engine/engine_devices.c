@@ -165,6 +165,23 @@ static void test_full_memory(const fixture *f) {
     mote_close(m);
 }
 
+/* Blocks of more rows than a step, and a prompt where prefill takes it: every stage names its kernels. */
+static void test_listed_launches(const fixture *f, mote_session *s) {
+    const int from = mote_model_info(f->m)->prefill_from, rows[] = {16, 32, 64, from ? from + 128 : 64};
+    const mote_launch *launches = NULL;
+    size_t count = 0;
+    for (int k = 0; k < 4; k++) {
+        EXPECT(MOTE_OK, mote_launches(s, rows[k], &launches, &count, &failure));
+        CHECK(count > 0, "%s: no launches of %d rows", f->dir, rows[k]);
+        for (size_t i = 0; i < count; i++) {
+            const mote_launch *l = &launches[i];
+            CHECK(l->stage && l->kernel && *l->kernel != '?' && l->format && l->rows == rows[k] && l->grid[0] > 0 && l->block > 0 && l->arch,
+                  "%s: launch %d of %d rows", f->dir, (int)i, rows[k]);
+        }
+    }
+    EXPECT(MOTE_EINVAL, mote_launches(s, 20000, &launches, &count, &failure));
+}
+
 static void test_measure(const fixture *f) {
     mote_session *s = session_of(f->m, .context = 512);
     const mote_launch *launches = NULL;
@@ -191,6 +208,8 @@ static void test_measure(const fixture *f) {
         }
         feed_to(s, f, f->T, "after measuring");
     }
+    if (is_gpu) test_listed_launches(f, s);
+    else EXPECT(MOTE_EUNSUPPORTED, mote_launches(s, 16, &launches, &count, &failure));
     x.rows = 20000;
     EXPECT_EITHER(MOTE_EINVAL, is_gpu ? MOTE_EINVAL : MOTE_EUNSUPPORTED, mote_measure(s, &x, &failure));
     mote_session_close(s);

@@ -1,4 +1,4 @@
-/* Tests of the definitions (layers/<kind>/definition.c, model/definition.c): whole models against the logits of the reference, and the
+/* Tests of the definitions (layers/<kind>/definition.c, diagnose/definition.c): whole models against the logits of the reference, and the
    CPU's fast code against the definitions, whatever the weights' format, whole and sublayer by sublayer; and that the latter finds a
    damaged weight.
 

@@ -1,4 +1,4 @@
-/* model/definition.c: a whole model in one page: tokens -> logits, by the definitions of its layers.
+/* diagnose/definition.c: a whole model in one page: tokens -> logits, by the definitions of its layers.
 
        x = embed_tokens[id];  for each layer: x += mixer(norm(x)), x += ffn(norm(x));  h = norm(x);  logits = lm_head h
 

@@ -1,4 +1,4 @@
-/* model/parts.c: opens a model in parts, each with its own weights: what a group of runners computes with (run/group.c). Must not know how
+/* diagnose/parts.c: opens a model in parts, each with its own weights: what a group of runners computes with (run/group.c). Must not know how
    they exchange anything. */
 
 /* The part of member i, of ranges with so many ranks. */

@@ -1,0 +1,111 @@
+/* diagnose/work.c: what a stage of a sublayer has to do, for measurements: the bytes that it reads in a decode step, and the floating-point
+   operations for a prompt's rows. A kind `name` of layers/table.c has name_bytes and name_operations here. Knows weights and stages. */
+
+/* The memory traffic of a decode step depends on: */
+typedef struct traffic {
+    int experts;                 /* distinct experts of the step */
+    int length;                  /* tokens whose keys and values are read */
+    dtype kv;
+} traffic;
+
+/* Floating-point operations of a matrix's product with one row. */
+static double matrix_operations(const matrix *w) {
+    return 2.0 * w->rows * w->cols;
+}
+
+/* S is read and written. */
+static uint64_t deltanet_bytes(const deltanet_weights *w, enum stage stage, const traffic *of) {
+    const deltanet_shape *s = &w->shape;
+    (void)of;
+    if (stage == STAGE_IN_PROJ)
+        return matrix_bytes(&w->in_proj_qkv) + matrix_bytes(&w->in_proj_z) + matrix_bytes(&w->in_proj_b) +
+               matrix_bytes(&w->in_proj_a);
+    if (stage == STAGE_DELTA) return 2 * (uint64_t)(s->value_heads * s->value_dim * s->key_dim) * sizeof(float);
+    return stage == STAGE_OUT_PROJ ? matrix_bytes(&w->out_proj) : 0;
+}
+
+/* Floating-point operations of a stage for `rows` rows after `position` tokens. Of the delta rule: as it is defined. */
+static double deltanet_operations(const deltanet_weights *w, enum stage stage, double rows, double position) {
+    const deltanet_shape *s = &w->shape;
+    (void)position;
+    if (stage == STAGE_IN_PROJ)
+        return rows * (matrix_operations(&w->in_proj_qkv) + matrix_operations(&w->in_proj_z) +
+                       matrix_operations(&w->in_proj_b) + matrix_operations(&w->in_proj_a));
+    if (stage == STAGE_DELTA) return 6.0 * rows * s->value_heads * s->value_dim * s->key_dim;
+    return stage == STAGE_OUT_PROJ ? rows * matrix_operations(&w->out_proj) : 0;
+}
+
+static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
+    const attention_shape *s = &w->shape;
+    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
+    const seen_rows seen = attention_seen(s, of->length - 1);
+    if (stage == STAGE_ATTEND) return 2 * (uint64_t)(seen.end - seen.first) * attention_row_bytes(s, of->kv);
+    return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
+}
+
+/* As deltanet_operations. Of attention: q . k and the weighted sum of v, over as many positions as the first and the last row see in the mean. */
+static double attention_operations(const attention_weights *w, enum stage stage, double rows, double position) {
+    const attention_shape *s = &w->shape;
+    const seen_rows first = attention_seen(s, (int)position), last = attention_seen(s, (int)(position + rows) - 1);
+    if (stage == STAGE_QKV)
+        return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj));
+    if (stage == STAGE_ATTEND) return 2.0 * s->heads * s->head_dim * rows * (first.end - first.first + last.end - last.first);
+    return stage == STAGE_O_PROJ ? rows * matrix_operations(&w->o_proj) : 0;
+}
+
+static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic *of) {
+    const moe_shape *s = &w->shape;
+    const matrix *gate = w->gate_proj, *up = w->up_proj, *down = w->down_proj;
+    uint64_t experts = (uint64_t)of->experts;
+    int shared = s->experts;
+    if (stage == STAGE_ROUTER && s->shared_size)
+        return matrix_bytes(&w->router) + matrix_bytes(&w->shared_expert_gate) + matrix_bytes(&gate[shared]) +
+               matrix_bytes(&up[shared]);
+    if (stage == STAGE_ROUTER) return matrix_bytes(&w->router);
+    if (stage == STAGE_UP) return experts * (matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));
+    return stage == STAGE_DOWN ? experts * matrix_bytes(&down[0]) + (s->shared_size ? matrix_bytes(&down[shared]) : 0) : 0;
+}
+
+/* As deltanet_operations. */
+static double moe_operations(const moe_weights *w, enum stage stage, double rows, double position) {
+    const moe_shape *s = &w->shape;
+    const matrix *gate = w->gate_proj, *down = w->down_proj;
+    const double shared_up = s->shared_size ? 2 * matrix_operations(&gate[s->experts]) : 0;
+    const double shared_down = s->shared_size ? matrix_operations(&down[s->experts]) : 0;
+    (void)position;
+    if (stage == STAGE_ROUTER) return rows * (matrix_operations(&w->router) + shared_up);
+    if (stage == STAGE_UP) return rows * s->top_k * 2 * matrix_operations(&gate[0]);
+    return stage == STAGE_DOWN ? rows * (s->top_k * matrix_operations(&down[0]) + shared_down) : 0;
+}
+
+static uint64_t mlp_bytes(const mlp_weights *w, enum stage stage, const traffic *of) {
+    (void)of;
+    if (stage == STAGE_GATE_UP) return matrix_bytes(&w->gate_proj) + matrix_bytes(&w->up_proj);
+    return stage == STAGE_MLP_DOWN ? matrix_bytes(&w->down_proj) : 0;
+}
+
+/* As deltanet_operations. */
+static double mlp_operations(const mlp_weights *w, enum stage stage, double rows, double position) {
+    (void)position;
+    if (stage == STAGE_GATE_UP) return rows * (matrix_operations(&w->gate_proj) + matrix_operations(&w->up_proj));
+    return stage == STAGE_MLP_DOWN ? rows * matrix_operations(&w->down_proj) : 0;
+}
+
+static uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffic *of) {
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_bytes(&l->w.name, stage, of);
+        LAYER_KINDS(X)
+#undef X
+        default: return 0;
+    }
+}
+
+/* Floating-point operations of a stage for `rows` token rows after `position` others. */
+static double sublayer_operations(const sublayer *l, enum stage stage, double rows, double position) {
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_operations(&l->w.name, stage, rows, position);
+        LAYER_KINDS(X)
+#undef X
+        default: return 0;
+    }
+}
