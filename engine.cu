@@ -81,7 +81,7 @@ static double seconds(void) {
 #include "checkpoint/config.c"
 #include "model/part.c"
 #include "model/model.c"
-#include "model/quantization_mix.c"
+#include "model/quantization_recipe.c"
 #include "checkpoint/estimate.c"
 #include "checkpoint/quantization_check.c"
 #include "checkpoint/items.c"
@@ -130,7 +130,7 @@ static double seconds(void) {
 
 #include "run/costs.c"
 #include "run/runner.c"
-#include "run/seen.c"
+#include "run/stats.c"
 #include "run/meeting.c"
 #include "run/slot.c"
 #include "run/cpu/forward.c"

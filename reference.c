@@ -80,7 +80,7 @@
 #include "checkpoint/config.c"
 #include "model/part.c"
 #include "model/model.c"
-#include "model/quantization_mix.c"
+#include "model/quantization_recipe.c"
 #include "checkpoint/quantization_check.c"
 #include "checkpoint/items.c"
 #include "checkpoint/find.c"
@@ -144,7 +144,7 @@ static int open_weights(mote_model *m, const char *dir, mote_error *err) {
     b.files = &files;
     b.m = m;
     b.err = err;
-    m->gpu = -1;
+    m->device.gpu = -1;
     m->part = part_of(0, 1, 0, 1);
     m->memory = &cpu_memory;
     int code = config_read(&m->c, dir, err);                      /* what model it is */

@@ -33,7 +33,7 @@ static void bind_item(binder *b, const load_item *like) {
     item->at = b->arena;
     item->module = b->kind;
     b->arena += item_capacity(item);
-    mote_module *m = &b->m->modules[b->kind];
+    mote_module *m = &b->m->report.modules[b->kind];
     const uint64_t held = item_held(item);
     m->parameters += is_weight ? numbers : 0;
     m->bytes += held;
@@ -68,7 +68,7 @@ static int bind_blocks(const binder *b, const tensor_slice *s, const tensor_enco
         const uint64_t groups = part[k]->shape[stack + dim];
         if (!groups || (uint64_t)w->cols % groups) return 0;
         w->block_cols = (int)((uint64_t)w->cols / groups);
-        if (b->m->memory->packs && w->block_cols < 64) w->format = (enum format)formats[e->format]->fine;
+        if (b->m->memory->packs && w->block_cols < 64) w->format = (enum format)formats[e->format]->small_group;
         return groups == 1 || w->block_cols == 32 || w->block_cols == 64 || w->block_cols == 128;
     }
     return 1;
@@ -249,8 +249,8 @@ static void bind_cut(binder *b, const tensor_slice *s, enum encoding as, const m
     if (cuts)
         b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: columns %d to %d of %d, and %s can be cut at multiples of %d only",
                        b->files->dir, b->name, s->col, s->col + w->cols - 1, stored->cols, e->name, cuts);
-    else if (w->block_rows < stored->block_rows && b->m->memory->packs && formats[w->format]->unfit &&
-             formats[w->format]->unfit(w->block_rows, w->block_cols))
+    else if (w->block_rows < stored->block_rows && b->m->memory->packs && formats[w->format]->unsupported_reason &&
+             formats[w->format]->unsupported_reason(w->block_rows, w->block_cols))
         b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: FP8 blocks of which heads have less than 16 rows are not "
                        "supported on a GPU, use the CPU", b->files->dir, b->name);
 }
@@ -308,7 +308,7 @@ static void bind_components(binder *b, const tensor_slice *s, enum encoding as, 
    where, what: the name of the tensor, or of the tensor that others stand for; ".weight" at its end gives way to their suffixes.
    all says which part: an entry of a stack, runs of rows, columns, the share of a rank; they must lie inside the matrix that is stored.
    FP8 blocks that runs of rows cut become lower ones. Columns are cut at the borders of groups; elsewhere, and where rows or
-   columns cannot be divided by ranks, it is refused. kept: quantising leaves it as it is.
+   columns cannot be divided by ranks, it is refused. keep_precision: quantising leaves it as it is.
 
    Examples, as rows x cols of one stored matrix:
      all of it                            s = slice_all(rows, cols)
@@ -318,7 +318,7 @@ static void bind_components(binder *b, const tensor_slice *s, enum encoding as, 
      stored as [cols][rows] in BF16       s.transposed = 1
      of heads of [k, v] all k             s.runs = rows_of(&s, heads, 0, k)
      the share of a rank                  s.divided = DIVIDED_COLS, s.rank = 1, s.ranks = 2 */
-static void bind_slice(binder *b, const char *where, const char *what, const tensor_slice *all, int kept, matrix *w) {
+static void bind_slice(binder *b, const char *where, const char *what, const tensor_slice *all, int keep_precision, matrix *w) {
     const tensor *part[MAX_PARTS];
     tensor_slice s = *all;
     matrix stored;
@@ -326,7 +326,7 @@ static void bind_slice(binder *b, const char *where, const char *what, const ten
     stored.rows = s.rows;
     stored.cols = s.cols;
     bind_matrix_name(b, where, what);
-    publish_matrix(b, &s, kept, &stored);
+    publish_matrix(b, &s, keep_precision, &stored);
     bind_rank(b, &s);
     w->rows = slice_rows(&s);                      /* a bias is asked for by these */
     w->cols = slice_cols(&s);
@@ -335,7 +335,7 @@ static void bind_slice(binder *b, const char *where, const char *what, const ten
     if (e > ENCODING_BF16) s.transposed = 0;
     if (!b->code) bind_cut(b, &s, e, &stored, w);
     if (b->code) return;
-    if (!kept) e = bind_quantised(b, e, w);
+    if (!keep_precision) e = bind_quantised(b, e, w);
     bind_components(b, &s, e, &stored, part, w);
 }
 

@@ -7,7 +7,7 @@ struct model_family;
 enum rope_kind { ROPE_PLAIN, ROPE_LLAMA3, ROPE_YARN };
 
 /* kind: enum rope_kind. theta: the base. Unless it is plain: factor and original, what the context grew by, and from; slow and fast,
-   up to and from so many turns within that a frequency is scaled, or is not; whole, of YaRN: that range ends at whole dimensions. height,
+   up to and from so many turns within that a frequency is scaled, or is not; truncate, of YaRN: that range ends at whole dimensions. height,
    width: see rope_axes. */
 #define ROPE_FIELDS(X)                                                                                                               \
     X(int,   kind,     NONE, NONE, "")                                                                                               \
@@ -16,7 +16,7 @@ enum rope_kind { ROPE_PLAIN, ROPE_LLAMA3, ROPE_YARN };
     X(float, original, NONE, NONE, "")                                                                                               \
     X(float, slow,     NONE, NONE, "")                                                                                               \
     X(float, fast,     NONE, NONE, "")                                                                                               \
-    X(int,   whole,    NONE, NONE, "")                                                                                               \
+    X(int,   truncate, NONE, NONE, "")                                                                                               \
     X(int,   height,   NONE, NONE, "")                                                                                               \
     X(int,   width,    NONE, NONE, "")
 SHAPE(ROPE, rope)

@@ -33,32 +33,32 @@ static int cuda_choose(mote_model *m, int ordinal, int *none, mote_error *err) {
     if (about.major * 10 + about.minor < 89)
         return fail(err, MOTE_EDEVICE, "cuda:%d: %.100s has compute capability %d.%d, needs 8.9", ordinal, about.name,
                     about.major, about.minor);
-    m->gpu = ordinal;
-    m->gpu_sms = about.multiProcessorCount;
-    m->gpu_cache = (uint32_t)about.l2CacheSize;
-    m->gpu_cc = about.major * 10 + about.minor;
-    m->gpu_shared = (int)about.sharedMemPerMultiprocessor;
-    m->gpu_integrated = about.integrated;
-    snprintf(m->device, sizeof m->device, "cuda:%d %s (sm_%d)", ordinal, about.name, m->gpu_cc);
+    m->device.gpu = ordinal;
+    m->device.sms = about.multiProcessorCount;
+    m->device.cache = (uint32_t)about.l2CacheSize;
+    m->device.cc = about.major * 10 + about.minor;
+    m->device.shared = (int)about.sharedMemPerMultiprocessor;
+    m->device.integrated = about.integrated;
+    snprintf(m->device.name, sizeof m->device.name, "cuda:%d %s (sm_%d)", ordinal, about.name, m->device.cc);
     return MOTE_OK;
 }
 static uint64_t cuda_available(const mote_model *m) {
     size_t left = 0, all = 0;
-    if (m->gpu_integrated) return memory_available();
-    return cudaSetDevice(m->gpu) == cudaSuccess && cudaMemGetInfo(&left, &all) == cudaSuccess ? left : 0;
+    if (m->device.integrated) return memory_available();
+    return cudaSetDevice(m->device.gpu) == cudaSuccess && cudaMemGetInfo(&left, &all) == cudaSuccess ? left : 0;
 }
 
 static int cuda_allocate(mote_model *m, const char *dir, mote_error *err) {
-    int code = arena_fits(m, dir, " on ", m->device, err);
+    int code = arena_fits(m, dir, " on ", m->device.name, err);
     if (code) return code;
-    cudaError_t status = cudaSetDevice(m->gpu);
-    if (status != cudaSuccess) return gpu_fail(err, status, m->device);
+    cudaError_t status = cudaSetDevice(m->device.gpu);
+    if (status != cudaSuccess) return gpu_fail(err, status, m->device.name);
     status = cudaMalloc((void **)&m->arena, m->arena_size);
     if (status != cudaSuccess) m->arena = NULL;
     if (status == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, %s refused them", dir,
-                    (double)m->arena_size * 1e-9, m->device);
+                    (double)m->arena_size * 1e-9, m->device.name);
     }
     if (status == cudaSuccess) status = cudaMemset(m->arena, 0, m->arena_size);
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
@@ -66,5 +66,5 @@ static int cuda_allocate(mote_model *m, const char *dir, mote_error *err) {
 }
 
 static void cuda_release(mote_model *m) {
-    if (m->arena && cudaSetDevice(m->gpu) == cudaSuccess) (void)cudaFree(m->arena);
+    if (m->arena && cudaSetDevice(m->device.gpu) == cudaSuccess) (void)cudaFree(m->arena);
 }

@@ -14,21 +14,21 @@ static int folder_has_weights(const char *dir) {
     return found;
 }
 
-/* The quantization mix of a checkpoint, by its quant_method and format; NULL: it is not known. */
+/* The quantization recipe of a checkpoint, by its quant_method and format; NULL: it is not known. */
 static const char *estimate_quantised(const json *j, uint32_t q) {
-    static const struct { const char *method, *format, *mix; } known[] = {
+    static const struct { const char *method, *format, *recipe; } known[] = {
         {"fp8", NULL, "fp8"}, {"modelopt", NULL, "nvfp4"}, {"compressed-tensors", "float-quantized", "fp8-channel"},
         {"compressed-tensors", "pack-quantized", "int4"}, {"compressed-tensors", NULL, "nvfp4"}, {"gptq", NULL, "int4-experts"},
         {"awq", NULL, "int4-experts"}, {"auto-round", NULL, "int4-experts"}, {"mxfp4", NULL, "mxfp4"}};
     uint32_t method = json_get(j, q, "quant_method"), format = json_get(j, q, "format");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if ((method ? json_equals(j, method, known[i].method) : !i) &&
-            (!known[i].format || (format && json_equals(j, format, known[i].format)))) return known[i].mix;
+            (!known[i].format || (format && json_equals(j, format, known[i].format)))) return known[i].recipe;
     return NULL;
 }
 
 /* How large matrices would be stored by config.json: what it says of quantisation, or its dtype. */
-static int estimate_mix(const char *dir, const quantization_mix **mix, mote_error *err) {
+static int estimate_recipe(const char *dir, const quantization_recipe **recipe, mote_error *err) {
     static const char *const plain[][2] = {{"float32", "f32"}, {"float16", "f16"}};
     const char *name = "bf16";
     json j;
@@ -45,7 +45,7 @@ static int estimate_mix(const char *dir, const quantization_mix **mix, mote_erro
     if (q && j.nodes[q].type == JSON_OBJECT) name = estimate_quantised(&j, q);
     if (!name)
         code = fail(err, MOTE_EUNSUPPORTED, "%s: there are no weights, and how this quantisation stores them is unknown", dir);
-    else *mix = mix_named(name);
+    else *recipe = recipe_named(name);
     json_free(&j);
     return code;
 }

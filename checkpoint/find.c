@@ -6,7 +6,7 @@ typedef struct binder {
     checkpoint *files;
     mote_model *m;
     quantization_check *check;                 /* NULL: config.json says nothing of these files */
-    const quantization_mix *publishes;         /* what is asked for is entered into files' table, stored like this: checkpoint/publish.c */
+    const quantization_recipe *publishes;      /* what is asked for is entered into files' table, stored like this: checkpoint/publish.c */
     buf items;                                 /* struct load_item */
     size_t arena;                              /* bytes given out */
     enum module_kind kind;                     /* of what is being bound */

@@ -50,7 +50,7 @@ static void loader_failed(gpu_loader *l, const mote_error *err) {
 /* On a GPU that shares the host's memory: gives back what of a file is in the page cache; the weights need the memory. n 0: to its
    end. */
 static void leave_cache(const gpu_loader *l, const shard *s, uint64_t offset, size_t n) {
-    if (l->m->gpu_integrated) (void)posix_fadvise(s->fd, (off_t)offset, (off_t)n, POSIX_FADV_DONTNEED);
+    if (l->m->device.integrated) (void)posix_fadvise(s->fd, (off_t)offset, (off_t)n, POSIX_FADV_DONTNEED);
 }
 
 /* Cuts what the items cover into pieces of up to LOAD_PIECE bytes; items with small gaps between them share one. */
@@ -172,7 +172,7 @@ static void *reader_main(void *argument) {
     cudaEvent_t copied[LOAD_BUFFERS];
     mote_error err;
     int events = 0, code = MOTE_OK, done = 0;
-    cudaError_t status = cudaSetDevice(l->m->gpu);
+    cudaError_t status = cudaSetDevice(l->m->device.gpu);
     if (status == cudaSuccess) status = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     if (status != cudaSuccess) stream = NULL;
     while (status == cudaSuccess && events < LOAD_BUFFERS) {

@@ -15,8 +15,8 @@ static int cpu_choose(mote_model *m, int number, int *none, mote_error *err) {
     (void)number;
     (void)err;
     *none = 0;
-    m->gpu = -1;
-    snprintf(m->device, sizeof m->device, "cpu");
+    m->device.gpu = -1;
+    snprintf(m->device.name, sizeof m->device.name, "cpu");
     return MOTE_OK;
 }
 

@@ -16,7 +16,7 @@ static int cuda_scan(const mote_model *m, const load_item *item, unsigned *seen,
     cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
     if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
     if (status == cudaSuccess)
-        gpu_scan<<<(unsigned)m->gpu_sms * 4, GPU_THREADS>>>(item->of.format, item->component, m->arena + item->at,
+        gpu_scan<<<(unsigned)m->device.sms * 4, GPU_THREADS>>>(item->of.format, item->component, m->arena + item->at,
                                                             item_words(item), there);
     if (status == cudaSuccess) status = cudaGetLastError();
     if (status == cudaSuccess) status = cudaMemcpy(seen, there, sizeof *seen, cudaMemcpyDeviceToHost);
@@ -70,7 +70,7 @@ static int find_bf16_factor(binder *b, mote_error *err) {
     for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
         if (items[i].of.format != FORMAT_BF16 || items[i].component != CODES) continue;
         const size_t words = matrix_component_capacity(&items[i].of, CODES) / 2;
-        gpu_largest_bf16<<<(unsigned)b->m->gpu_sms * 4, GPU_THREADS>>>((const uint16_t *)(b->m->arena + items[i].at), words,
+        gpu_largest_bf16<<<(unsigned)b->m->device.sms * 4, GPU_THREADS>>>((const uint16_t *)(b->m->arena + items[i].at), words,
                                                                        there);
         status = cudaGetLastError();
     }
@@ -92,7 +92,7 @@ static int cuda_complete(binder *b, mote_error *err) {
         if (items[i].component != CODES) continue;
         char *at = b->m->arena + items[i].at;
         status = cudaMemcpyAsync(copy, at, packed_bytes(&items[i].of), cudaMemcpyDeviceToDevice, 0);
-        if (status == cudaSuccess) status = gpu_pack(&items[i].of, copy, at, b->m->gpu_sms);
+        if (status == cudaSuccess) status = gpu_pack(&items[i].of, copy, at, b->m->device.sms);
     }
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     (void)cudaFree(copy);
@@ -110,12 +110,12 @@ enum { PREFILL_FROM = PASS_ROWS_MAX + 1 };     /* calls with fewer rows decode t
 static int prefill_runs(const mote_model *m, dtype kv) {
     for (int i = 0; i < m->c.layers; i++)
         if (!layer_can_prefill(&m->layers[i], kv)) return 0;
-    if (m->has_mtp && (!layer_can_prefill(&m->mtp, kv) || !prefill_takes(&m->mtp_fc))) return 0;
+    if (m->has_mtp && (!layer_can_prefill(&m->mtp.layer, kv) || !prefill_takes(&m->mtp.fc))) return 0;
     return prefill_takes(&m->lm_head) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
 }
 
 static void cuda_describe(mote_model *m) {
-    m->info.prefill_from = prefill_runs(m, DTYPE_BF16) ? PREFILL_FROM : 0;
+    m->report.info.prefill_from = prefill_runs(m, DTYPE_BF16) ? PREFILL_FROM : 0;
 }
 
 static const weight_memory cuda_memory = {

@@ -76,6 +76,6 @@ static void pooling_read(mote_model *m, const char *dir) {
     json j;
     if (!file_exists(dir, "modules.json")) return;
     if (read_json_of(dir, "modules.json", JSON_ARRAY, &j, err)) return;
-    (void)modules_read(&j, dir, &m->info.pooling, err);
+    (void)modules_read(&j, dir, &m->report.info.pooling, err);
     json_free(&j);
 }

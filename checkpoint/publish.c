@@ -1,7 +1,7 @@
 /* checkpoint/publish.c: what a published checkpoint of a model would hold: for a model without files, a synthetic one or a folder with
    config.json alone. The family binds the model to a binder that publishes: each tensor that it asks for is entered into the table of
-   files, named and shaped as it is asked for, in the encoding that a quantization mix gives its module, and nothing else is done. Then
-   the table is like one of files, and is bound as those are. Knows mixes; must not know what any tensor is called, but that an MTP
+   files, named and shaped as it is asked for, in the encoding that a quantization recipe gives its module, and nothing else is done. Then
+   the table is like one of files, and is bound as those are. Knows recipes; must not know what any tensor is called, but that an MTP
    layer's names say so. */
 
 /* Enters b->name, unless it is there. */
@@ -31,10 +31,10 @@ static int publish_group(int cols) {
     return cols;
 }
 
-/* The tensors of a matrix, of which s is a slice; kept: it is one that quantising leaves as it is. */
-static void publish_matrix(binder *b, const tensor_slice *s, int kept, const matrix *stored) {
+/* The tensors of a matrix, of which s is a slice; keep_precision: it is one that quantising leaves as it is. */
+static void publish_matrix(binder *b, const tensor_slice *s, int keep_precision, const matrix *stored) {
     if (!b->publishes || b->code) return;
-    const enum encoding as = mix_encoding(b->publishes, b->kind, kept);
+    const enum encoding as = recipe_encoding(b->publishes, b->kind, keep_precision);
     const tensor_encoding *e = tensor_encodings[as];
     matrix w = *stored;
     w.format = e->format;
@@ -58,6 +58,6 @@ static void publish_vector(binder *b, const uint64_t *shape, int dims, const mat
    stack in BF16. */
 static int publish_has(const binder *b) {
     const char *end = strrchr(b->name, '.');
-    if (!end || strcmp(end, ".weight")) return mix_encoding(b->publishes, b->kind, 0) == ENCODING_BF16;
+    if (!end || strcmp(end, ".weight")) return recipe_encoding(b->publishes, b->kind, 0) == ENCODING_BF16;
     return strncmp(b->name, "mtp.", 4) || b->m->c.mtp_layers > 0;
 }

@@ -36,7 +36,7 @@ typedef struct sampling_parameters {
 typedef struct gpu_mailbox {
     uint64_t posted, drafted;
     int32_t ids[MOTE_ROWS_MAX], drafts[MOTE_ROWS_MAX - 1];
-    float sure[MOTE_ROWS_MAX - 1];                          /* of each draft: its probability among the ids that may be chosen */
+    float confidence[MOTE_ROWS_MAX - 1];                    /* of each draft: its probability among the ids that may be chosen */
 } gpu_mailbox;
 
 typedef struct gpu_sampling {
@@ -58,7 +58,7 @@ typedef struct gpu_sampling {
                                                                the token; those of several sequences have them already */
     int draft;                   /* sample_token: index of the token in step->ids; 0 with a mailbox */
     int drafts;                  /* that are made, of which this is one; it is told to the host with its probability, in */
-    volatile gpu_mailbox *told;  /* pinned host memory, of each sequence; NULL: no draft */
+    volatile gpu_mailbox *draft_mailbox; /* pinned host memory, of each sequence; NULL: no draft */
     int blocks;                  /* of topk_partial, for a row; set by gpu_sample */
 } gpu_sampling;
 
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(GPU_THREADS) topk_partial(const __grid_constan
     for (int i = first; i < p.n; i += step) head = gpu_better(head, gpu_key(logits[i], i));
     if (threadIdx.x == 0) count = 0;
     uint64_t bound = gpu_kth_best(head, k);
-    if (p.told) {                                           /* the weights of all, over that of the best */
+    if (p.draft_mailbox) {                                  /* the weights of all, over that of the best */
         float weights = 0;
         for (int i = first; i < p.n; i += step) weights += __expf(logits[i] - gpu_key_logit(bound));
         weights = block_sum(weights, shared);
@@ -223,7 +223,7 @@ __device__ __forceinline__ void mailbox_post(const gpu_sampling &p, int z, const
 }
 
 /* The probability of the best of row z's ids. Whole block. */
-__device__ __forceinline__ float gpu_sureness(const gpu_sampling &p, int z) {
+__device__ __forceinline__ float gpu_confidence(const gpu_sampling &p, int z) {
     __shared__ float shared[GPU_WARPS];
     const uint64_t *sorted = p.topk + (size_t)(z * GPU_TOPK_BLOCKS + threadIdx.x) * GPU_TOP_K;
     const bool has = threadIdx.x < p.blocks && sorted[0];
@@ -232,10 +232,10 @@ __device__ __forceinline__ float gpu_sureness(const gpu_sampling &p, int z) {
 }
 
 /* Tells the host of a draft; the last one is the post. */
-__device__ __forceinline__ void mailbox_tell(const gpu_sampling &p, int z, int32_t id, float sure) {
-    volatile gpu_mailbox *box = p.told + z;
+__device__ __forceinline__ void mailbox_report(const gpu_sampling &p, int z, int32_t id, float confidence) {
+    volatile gpu_mailbox *box = p.draft_mailbox + z;
     box->drafts[p.draft - 1] = id;
-    box->sure[p.draft - 1] = sure;
+    box->confidence[p.draft - 1] = confidence;
     if (p.draft < p.drafts) return;
     __threadfence_system();
     box->drafted = (uint64_t)p.step[z].sequence << 32 | (uint32_t)p.drafts;
@@ -252,11 +252,11 @@ __global__ void __launch_bounds__(GPU_THREADS) sample_token(const __grid_constan
     step_parameters *step = p.step + z;
     pdl_wait();
     int32_t id = gpu_token(p, parameters, z, (uint64_t)(p.sequences ? step->index : p.next.index));
-    const float sure = p.told ? gpu_sureness(p, z) : 0;
+    const float confidence = p.draft_mailbox ? gpu_confidence(p, z) : 0;
     if (threadIdx.x) return;
     if (parameters->simulated.on) id = simulated_token(step, p.draft, p.n);
     step->ids[p.draft] = id < 0 ? 0 : id;
-    if (p.told) mailbox_tell(p, z, step->ids[p.draft], sure);
+    if (p.draft_mailbox) mailbox_report(p, z, step->ids[p.draft], confidence);
     if (!p.mailbox) return;
     if (!p.sequences) {
         step->index = p.next.index;
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(GPU_THREADS) sample_token(const __grid_constan
    that differs (or that follows the last row) ends the loop: it begins the next step, which replays the accepted rows. */
 __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant__ gpu_sampling p) {
     __shared__ int32_t ids[MOTE_ROWS_MAX];
-    __shared__ int kept, go_on;
+    __shared__ int accepted, go_on;
     const sampling_parameters *parameters = p.parameters + blockIdx.x * p.parameters_step;
     step_parameters *step = p.step + blockIdx.x;
     pdl_wait();
@@ -286,17 +286,17 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant_
                 id = go_on ? step->ids[t + 1] : simulated_token(step, 0, p.n);
             }
             ids[t] = id;
-            kept = t + 1;
+            accepted = t + 1;
         }
         __syncthreads();
         if (!go_on) break;
     }
     if (threadIdx.x) return;
-    step->index = index + kept;
-    step->replay = step->accepted = kept;
-    step->ids[0] = ids[kept - 1] < 0 ? 0 : ids[kept - 1];
+    step->index = index + accepted;
+    step->replay = step->accepted = accepted;
+    step->ids[0] = ids[accepted - 1] < 0 ? 0 : ids[accepted - 1];
     if (p.sequences) step->first = blockIdx.x, step->rows = 1;         /* of the drafts' rows, one for each sequence */
-    mailbox_post(p, blockIdx.x, ids, kept);
+    mailbox_post(p, blockIdx.x, ids, accepted);
 }
 
 static __global__ void gpu_put_kernel(const __grid_constant__ gpu_value p) {

@@ -29,7 +29,7 @@ typedef struct definition {
 } definition;
 
 static const layer *defined_layer_of(const mote_model *m, int i) {
-    return i < m->c.layers ? &m->layers[i] : &m->mtp;
+    return model_layer(m, i);
 }
 
 /* Deals out the memory, for up to so many tokens. */
@@ -118,15 +118,15 @@ static void define_mtp_input(definition *d, const token_row *next, const double 
     const mote_model *m = d->m;
     double *first = d->mtp_in, *second = first + m->c.hidden;
     define_embedding(m, next, first);
-    defined_norm(first, first, m->mtp_norm_embedding, m->c.hidden, (double)m->c.eps);
-    defined_norm(second, h, m->mtp_norm_hidden, m->c.hidden, (double)m->c.eps);
-    defined_linear(&m->mtp_fc, d->mtp_in, x);
+    defined_norm(first, first, m->mtp.norm_embedding, m->c.hidden, (double)m->c.eps);
+    defined_norm(second, h, m->mtp.norm_hidden, m->c.hidden, (double)m->c.eps);
+    defined_linear(&m->mtp.fc, d->mtp_in, x);
 }
 
 static void define_mtp(definition *d, const token_row *next, double *logits) {
     define_mtp_input(d, next, d->x, d->mtp_x);
     define_layer(d, d->m->c.layers, d->mtp_x);
-    define_head(d, d->m->mtp_norm, d->mtp_x, logits);
+    define_head(d, d->m->mtp.norm, d->mtp_x, logits);
 }
 
 /* One row through the model: its logits[vocab]; d->x becomes h. */

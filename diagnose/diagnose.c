@@ -2,7 +2,7 @@
 
 /* The stages of a measurement, as a bit set; 0 and an error: one is not known. */
 static unsigned measured_stages(const mote_session *s, const mote_measurement *m, mote_error *err) {
-    const mote_info *info = &s->m->info;
+    const mote_info *info = &s->m->report.info;
     unsigned stages = m->stage_count ? 0 : ALL_STAGES;
     for (int i = 0; i < m->stage_count; i++) {
         int stage = 0, there = 0;
@@ -43,7 +43,7 @@ int mote_measure(mote_session *session, mote_measurement *measurement, mote_erro
     if (!invalid) invalid = check_measurement(session, m, error);
     if (!invalid && !(stages = measured_stages(session, m, error))) invalid = MOTE_EINVAL;
     if (invalid) return invalid;
-    return session->m->gpu >= 0 ? gpu_measure(session, m, stages, error)
+    return session->m->device.gpu >= 0 ? gpu_measure(session, m, stages, error)
                                 : fail(error, MOTE_EUNSUPPORTED, "mote_measure: the model is not on a GPU");
 }
 
@@ -52,7 +52,7 @@ int mote_read_speed(const mote_model *model, int threads, double *bytes_per_seco
         return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model, 0 to %d threads and a place for the speed",
                     MAX_THREADS);
     if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the model was opened without weights");
-    return model->gpu >= 0 ? gpu_measure_read(model, bytes_per_second, error)
+    return model->device.gpu >= 0 ? gpu_measure_read(model, bytes_per_second, error)
                            : measure_cpu_read(model, threads, bytes_per_second, error);
 }
 
@@ -61,19 +61,19 @@ int mote_launches(mote_session *session, int rows, const mote_launch **launches,
     if (invalid) return invalid;
     const int most = max_int(gpu_measured_rows(session), PASS_ROWS_MAX);
     if (rows < 1 || rows > most) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", most);
-    return session->m->gpu >= 0 ? gpu_launches(session, rows, launches, count, error)
+    return session->m->device.gpu >= 0 ? gpu_launches(session, rows, launches, count, error)
                                 : fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
 }
 
 int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *error) {
     if (!runner || !experts) return fail(error, MOTE_EINVAL, "mote_distinct_experts: needs a runner and a place for the number");
-    return runner->m->gpu >= 0 ? gpu_distinct_experts(runner, experts, error)
+    return runner->m->device.gpu >= 0 ? gpu_distinct_experts(runner, experts, error)
                                : fail(error, MOTE_EUNSUPPORTED, "mote_distinct_experts: the model is not on a GPU");
 }
 
 int mote_simulate(mote_runner *runner, const double *accept, mote_error *error) {
     if (!runner) return fail(error, MOTE_EINVAL, "mote_simulate: needs a runner");
-    return runner->m->gpu >= 0 ? gpu_simulate(runner, accept, error)
+    return runner->m->device.gpu >= 0 ? gpu_simulate(runner, accept, error)
                                : fail(error, MOTE_EUNSUPPORTED, "mote_simulate: the model is not on a GPU");
 }
 
@@ -88,7 +88,7 @@ int mote_selftest(const char *device, int sms,
     if (!error) error = &failure;
     mote_model *m = model_new(device ? device : "cuda", 0, &silent, error);
     if (!m) return error->code;
-    int code = m->gpu < 0 ? fail(error, MOTE_EDEVICE, "the selftest needs a GPU to compare with the CPU") : MOTE_OK;
+    int code = m->device.gpu < 0 ? fail(error, MOTE_EDEVICE, "the selftest needs a GPU to compare with the CPU") : MOTE_OK;
     mote_close(m);
     return code ? code : gpu_selftest(device ? device : "cuda", sms, row, user, failed, error);
 }
@@ -103,7 +103,7 @@ int mote_plan_synthetic(const char *name, const mote_options *options, const mot
     int code = take_options(&how, sizeof how, OPTIONS_0_3, options, "mote_options", error);
     how.parts = MOTE_DESCRIPTION;
     if (!code) code = mote_open_synthetic(name, &how, &m, error);
-    if (!code) code = plan_model(m, m->info.weight_bytes, session, plan, error);
+    if (!code) code = plan_model(m, m->report.info.weight_bytes, session, plan, error);
     mote_close(m);
     return code;
 }

@@ -8,7 +8,7 @@ static int cuda_fill(binder *b, const mote_callbacks *callbacks, mote_error *err
     const load_item *items = (const load_item *)(void *)b->items.data;
     cudaError_t status = cudaSuccess;
     for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
-        const uint32_t n = (uint32_t)item_words(&items[i]), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)b->m->gpu_sms * 16;
+        const uint32_t n = (uint32_t)item_words(&items[i]), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)b->m->device.sms * 16;
         const int code = filling(b, i, callbacks, err);
         if (code) return code;
         gpu_fill<<<blocks < most ? blocks : most, GPU_THREADS>>>(items[i], vector_values(b, &items[i]), b->m->arena + items[i].at, n);

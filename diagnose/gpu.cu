@@ -2,7 +2,7 @@
 
 /* Rows of a prompt that can be measured; 0: none. */
 static int gpu_measured_rows(const mote_session *s) {
-    return s->at.gpu ? s->at.runner->gpu->prefill.rows : 0;
+    return s->slot.gpu ? s->slot.runner->gpu->prefill.rows : 0;
 }
 
 enum { LAUNCH_NAME = 96 };           /* bytes of a kernel's name */
@@ -17,9 +17,9 @@ static mote_launch *new_launches(struct gpu_runner *g, size_t count, char **name
 
 /* Fills *count launches of a step or a block of `rows` rows, as they are recorded; not submitted. */
 static int describe_step(mote_session *s, int rows, size_t *count, mote_error *err) {
-    struct gpu_runner *g = s->at.runner->gpu;
+    struct gpu_runner *g = s->slot.runner->gpu;
     gpu_queue *q = &g->q;
-    const gpu_form form = gpu_form_of(&s->at, rows);
+    const gpu_form form = gpu_form_of(&s->slot, rows);
     gpu_record_step(&form, q, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);
     const size_t recorded = (size_t)q->count;
     char *names;
@@ -51,10 +51,10 @@ static const char *format_of_kernel(const char *kernel) {
 
 /* What the stages r->stages of layer r->layer launch for the rows of a prompt: captured, never run. NULL: it failed. */
 static cudaGraph_t capture_prompt(mote_session *s, const prefill_rows *r) {
-    struct gpu_runner *g = s->at.runner->gpu;
+    struct gpu_runner *g = s->slot.runner->gpu;
     cudaGraph_t graph = NULL;
     if (!gpu_check(&g->q, cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal), "capturing a prompt")) return NULL;
-    const cudaError_t status = layer_run_prefill(r, &s->m->layers[r->layer], &g->layers, &s->at.state[r->layer]);
+    const cudaError_t status = layer_run_prefill(r, &s->m->layers[r->layer], &g->layers, &s->slot.state[r->layer]);
     gpu_check(&g->q, cudaStreamEndCapture(r->stream, &graph), "capturing a prompt");
     gpu_check(&g->q, status, "a layer");
     return graph;
@@ -85,8 +85,8 @@ static void describe_graph(struct gpu_runner *g, cudaGraph_t graph, const prefil
 
 /* Fills *count launches of all layers over a prompt's first `rows` rows: captured once to count them, and again to describe them. */
 static int describe_prompt(mote_session *s, int rows, size_t *count, mote_error *err) {
-    struct gpu_runner *g = s->at.runner->gpu;
-    prefill_rows r = prefill_rows_of(&s->at, rows, 0);
+    struct gpu_runner *g = s->slot.runner->gpu;
+    prefill_rows r = prefill_rows_of(&s->slot, rows, 0);
     size_t most = 0;
     char *names = NULL;
     *count = 0;
@@ -108,10 +108,10 @@ static int describe_prompt(mote_session *s, int rows, size_t *count, mote_error 
 }
 
 static int gpu_launches(mote_session *s, int rows, const mote_launch **launches, size_t *count, mote_error *err) {
-    mote_runner *r = s->at.runner;
-    int code = runner_enter(r, &s->at, err);
+    mote_runner *r = s->slot.runner;
+    int code = runner_enter(r, &s->slot, err);
     if (code) return code;
-    code = gpu_enter(&s->at, err);
+    code = gpu_enter(&s->slot, err);
     if (!code) code = rows > PASS_ROWS_MAX ? describe_prompt(s, rows, count, err) : describe_step(s, rows, count, err);
     runner_leave(r);
     *launches = r->gpu->launches;
@@ -162,7 +162,7 @@ static int gpu_distinct_experts(mote_runner *r, double *experts, mote_error *err
 static int gpu_simulate(mote_runner *r, const double *accept, mote_error *err) {
     int code = runner_enter(r, NULL, err);
     if (code) return code;
-    gpu_check(&r->gpu->q, cudaSetDevice(r->m->gpu), "choosing the GPU");
+    gpu_check(&r->gpu->q, cudaSetDevice(r->m->device.gpu), "choosing the GPU");
     runner_simulate(r->gpu, accept);
     code = gpu_failed(&r->gpu->q, err);
     runner_leave(r);
@@ -174,7 +174,7 @@ static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_
     const size_t enough = (size_t)1 << 30, bytes = max_size(m->arena_size, enough);
     uint32_t *out = NULL;
     char *more = NULL;
-    cudaError_t status = cudaSetDevice(m->gpu);
+    cudaError_t status = cudaSetDevice(m->device.gpu);
     if (status == cudaSuccess) status = cudaMalloc((void **)&out, sizeof *out);
     if (status == cudaSuccess && m->arena_size < enough) status = cudaMalloc((void **)&more, bytes);
     if (status == cudaSuccess && more) status = cudaMemset(more, 1, bytes);

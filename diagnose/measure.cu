@@ -23,9 +23,9 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
         of.experts = chosen[i];
         n += layer_bytes(&m->layers[i], stages, &of);
     }
-    const attention_weights *a = &m->mtp.mixer.w.attention;
-    if (stage_in(stages, STAGE_MTP) && s->at.has_mtp)          /* only its KV rows */
-        n += matrix_bytes(&m->mtp_fc) + matrix_bytes(&a->k_proj) + matrix_bytes(&a->v_proj);
+    const attention_weights *a = &m->mtp.layer.mixer.w.attention;
+    if (stage_in(stages, STAGE_MTP) && s->slot.has_mtp)        /* only its KV rows */
+        n += matrix_bytes(&m->mtp.fc) + matrix_bytes(&a->k_proj) + matrix_bytes(&a->v_proj);
     return n;
 }
 
@@ -33,7 +33,7 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
 static uint64_t draft_bytes(const mote_session *s, int length) {
     const mote_model *m = s->m;
     traffic of = {m->largest.moe.top_k, length, kv_type_of(s->o.kv)};
-    return matrix_bytes(&m->mtp_fc) + layer_bytes(&m->mtp, ALL_STAGES, &of) + matrix_bytes(&m->draft_head);
+    return matrix_bytes(&m->mtp.fc) + layer_bytes(&m->mtp.layer, ALL_STAGES, &of) + matrix_bytes(&m->draft_head);
 }
 
 /* Random token ids for step number i. */
@@ -64,7 +64,7 @@ static void measure_begin(mote_session *s, const mote_measurement *m, int i, int
     measure_place(s, m, is_cycle ? 0 : i);
     measure_ids(s, i, m->rows, ids);
     const block b = timeline_block(s, ids, m->rows);
-    gpu_set_step(&s->at, &b, b.replay);
+    gpu_set_step(&s->slot, &b, b.replay);
     s->decoder->spec.next = ids[0];
     s->decoder->spec.drafts = m->drafts;
 }
@@ -72,7 +72,7 @@ static void measure_begin(mote_session *s, const mote_measurement *m, int i, int
 /* Queues 8 warm-up steps, then m->steps steps between CUDA events; writes the seconds of each, in ascending order. */
 static void measure_events(mote_session *s, const mote_measurement *m, cudaGraphExec_t graph, int is_cycle,
                            double *seconds_of) {
-    struct gpu_runner *g = s->at.runner->gpu;
+    struct gpu_runner *g = s->slot.runner->gpu;
     gpu_queue *q = &g->q;
     cudaEvent_t *event = (cudaEvent_t *)calloc((size_t)m->steps * 2, sizeof *event);
     if (!gpu_check(q, event ? cudaSuccess : cudaErrorMemoryAllocation, "timing")) return;
@@ -99,7 +99,7 @@ static void measure_events(mote_session *s, const mote_measurement *m, cudaGraph
 /* Captures a graph for T rows and `drafts`, as gpu_capture takes them, and times it. */
 static void measure_graph(mote_session *s, const mote_measurement *m, int T, int drafts, double *seconds_of) {
     enum gpu_kind kind = T == 1 && drafts < 0 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS;
-    cudaGraphExec_t graph = gpu_capture(&s->at, T, kind, drafts);
+    cudaGraphExec_t graph = gpu_capture(&s->slot, T, kind, drafts);
     if (graph) measure_events(s, m, graph, T && drafts >= 0, seconds_of);
     if (graph) (void)cudaGraphExecDestroy(graph);
 }
@@ -112,7 +112,7 @@ static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err
     for (int i = -4; i < m->steps; i++) {
         int code = MOTE_OK, n = 1;
         if (i == 0) {
-            if (gpu_finish(&s->at, err)) return 0;
+            if (gpu_finish(&s->slot, err)) return 0;
             start = seconds();
         }
         if (m->drafts) {
@@ -126,12 +126,12 @@ static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err
             measure_ids(s, i + 4, m->rows, ids);
             if (m->rows == 1 && i > -4) code = mote_step(s, NULL, ids, err);
             else code = timeline_forward(s, ids, m->rows, 1, NULL, NULL, err);
-            if (!code && m->rows > 1) code = gpu_finish(&s->at, err);
+            if (!code && m->rows > 1) code = gpu_finish(&s->slot, err);
         }
         if (code) return 0;
         if (i >= 0) tokens += (uint64_t)n;
     }
-    if (gpu_finish(&s->at, err)) return 0;
+    if (gpu_finish(&s->slot, err)) return 0;
     m->tokens = (double)tokens / m->steps;
     return (seconds() - start) / m->steps;
 }
@@ -152,22 +152,22 @@ static void runner_simulate(struct gpu_runner *g, const double *accept) {
 
 /* The same for cycles of a session, with experts shared at m's overlap. m NULL: off. */
 static void measure_simulate(mote_session *s, const mote_measurement *m) {
-    struct gpu_runner *g = s->at.runner->gpu;
+    struct gpu_runner *g = s->slot.runner->gpu;
     sampling_parameters parameters;
     runner_simulate(g, m ? m->accept : NULL);
     memset(&parameters, 0, sizeof parameters);
     parameters.k = 1;
     parameters.simulated = g->simulated;
     g->layers.moe.overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
-    gpu_set_sampling(&s->at, &parameters);
+    gpu_set_sampling(&s->slot, &parameters);
 }
 
 /* stages: those to run. */
 static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
-    struct gpu_runner *g = s->at.runner->gpu;
+    struct gpu_runner *g = s->slot.runner->gpu;
     double *of = (double *)malloc((size_t)m->steps * sizeof *of);
     int32_t *chosen = (int32_t *)calloc((size_t)s->m->c.layers + 1, sizeof *chosen);
-    int code = of && chosen ? gpu_enter(&s->at, err) : fail_memory(err);
+    int code = of && chosen ? gpu_enter(&s->slot, err) : fail_memory(err);
     m->tokens = 1;
     m->verify = m->choose = m->draft = 0;
     if (!code) {
@@ -180,9 +180,9 @@ static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, m
         }
         measure_graph(s, m, m->rows, m->drafts ? m->drafts : -1, of);
         g->q.stages = ALL_STAGES;
-        code = gpu_failed(&s->at.runner->gpu->q, err);
+        code = gpu_failed(&s->slot.runner->gpu->q, err);
     }
-    if (!code) code = slot_copy(&s->at, chosen, g->chosen, ((size_t)s->m->c.layers + 1) * sizeof *chosen, err);
+    if (!code) code = slot_copy(&s->slot, chosen, g->chosen, ((size_t)s->m->c.layers + 1) * sizeof *chosen, err);
     if (!code) {
         m->fastest = of[0];
         m->median = of[m->steps / 2];
@@ -191,7 +191,7 @@ static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, m
         m->bytes = step_bytes(s, stages, chosen, m->depth + m->rows);
         if (m->drafts) m->bytes += (uint64_t)m->drafts * draft_bytes(s, m->depth + m->rows);
         m->wall = stages == ALL_STAGES ? measure_wall(s, m, err) : 0;
-        code = gpu_failed(&s->at.runner->gpu->q, err);
+        code = gpu_failed(&s->slot.runner->gpu->q, err);
     }
     free(of);
     free(chosen);
@@ -201,7 +201,7 @@ static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, m
 /* measure_step for cycles, with simulation on. A captured graph contains the simulated overlap, so the session's graph of
    this cycle is set aside, and the one captured meanwhile destroyed. */
 static int measure_cycle(mote_session *s, mote_measurement *m, mote_error *err) {
-    struct gpu_runner *g = s->at.runner->gpu;
+    struct gpu_runner *g = s->slot.runner->gpu;
     cudaGraphExec_t none = NULL, *graph = m->rows > STEP_ROWS ? &none : &g->cycle[m->rows][m->drafts], kept = *graph;
     *graph = NULL;
     gpu_forget_passes(g);
@@ -237,7 +237,7 @@ static cudaError_t read_speed(const mote_model *m, const void *from, size_t byte
     for (int i = 0; i < 8 && status == cudaSuccess; i++) {
         float ms = 0;
         status = cudaEventRecord(begin);
-        gpu_read<<<(unsigned)m->gpu_sms * 8, GPU_THREADS>>>((const uint4 *)from, bytes / 16, out);
+        gpu_read<<<(unsigned)m->device.sms * 8, GPU_THREADS>>>((const uint4 *)from, bytes / 16, out);
         if (status == cudaSuccess) status = cudaGetLastError();
         if (status == cudaSuccess) status = cudaEventRecord(end);
         if (status == cudaSuccess) status = cudaEventSynchronize(end);

@@ -66,29 +66,29 @@ static cudaError_t sm_partition_open(sm_partition *f, int gpu, int sms) {
 
 /* Launches these stages of all layers, for the rows that are in place. */
 static void measure_layers(mote_session *s, const prefill_rows *rows, unsigned stages) {
-    struct gpu_runner *g = s->at.runner->gpu;
+    struct gpu_runner *g = s->slot.runner->gpu;
     prefill_rows r = *rows;
     r.stages = stages;
     for (int i = 0; i < s->m->c.layers; i++) {
         r.layer = i;
-        gpu_check(&g->q, layer_run_prefill(&r, &s->m->layers[i], &g->layers, &s->at.state[i]), "a layer");
+        gpu_check(&g->q, layer_run_prefill(&r, &s->m->layers[i], &g->layers, &s->slot.state[i]), "a layer");
     }
 }
 
 /* Times m->steps runs of the stages, after one of all: what a stage reads is then in place. Fills `of`, ascending. */
 static void measure_prefill_times(mote_session *s, const mote_measurement *m, const sm_partition *partition, unsigned stages,
                                   double *of) {
-    gpu_queue *q = &s->at.runner->gpu->q;
+    gpu_queue *q = &s->slot.runner->gpu->q;
     cudaEvent_t begin = NULL, end = NULL;
     const block b = timeline_block(s, s->tokens + m->depth, m->rows);
-    prefill_rows r = prefill_rows_of(&s->at, m->rows, s->count);
+    prefill_rows r = prefill_rows_of(&s->slot, m->rows, s->count);
     if (partition->context) {
         r.stream = partition->stream;
         r.sms = partition->count;
     }
     gpu_check(q, cudaEventCreate(&begin), "timing");
     gpu_check(q, cudaEventCreate(&end), "timing");
-    prefill_send(s->at.runner->gpu, &b, r.stream);
+    prefill_send(s->slot.runner->gpu, &b, r.stream);
     for (int i = -1; i < m->steps && q->status == cudaSuccess; i++) {
         float ms = 0;
         if (stages == ALL_STAGES || i < 0) prefill_embed(&r, &s->m->embed_tokens);
@@ -125,17 +125,17 @@ static void measure_prefill_work(const mote_session *s, mote_measurement *m, uns
 static int measure_prefill(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
     double *of = (double *)malloc((size_t)m->steps * sizeof *of);
     sm_partition partition;
-    int code = of ? gpu_enter(&s->at, err) : fail_memory(err);
+    int code = of ? gpu_enter(&s->slot, err) : fail_memory(err);
     memset(&partition, 0, sizeof partition);
-    if (!code && s->at.runner->gpu->q.sms < s->m->gpu_sms) {
-        cudaError_t status = sm_partition_open(&partition, s->m->gpu, s->at.runner->gpu->q.sms);
+    if (!code && s->slot.runner->gpu->q.sms < s->m->device.sms) {
+        cudaError_t status = sm_partition_open(&partition, s->m->device.gpu, s->slot.runner->gpu->q.sms);
         if (status != cudaSuccess) code = gpu_fail(err, status, "keeping kernels to some SMs");
     }
     if (!code) {
         for (int i = 0; i < m->rows; i++) measure_ids(s, i, 1, s->tokens + m->depth + i);
         s->count = m->depth;
         measure_prefill_times(s, m, &partition, stages, of);
-        code = gpu_failed(&s->at.runner->gpu->q, err);
+        code = gpu_failed(&s->slot.runner->gpu->q, err);
         sm_partition_close(&partition);
     }
     if (!code) {

@@ -23,7 +23,7 @@ static int parts_open(mote_model *m, const char *dir, const mote_options *o, int
     }
     if (code) return code;
     for (int i = count - ranks; i < count; i++) m->has_mtp &= m->members[i]->has_mtp;
-    m->info.mtp_layers = m->has_mtp;
+    m->report.info.mtp_layers = m->has_mtp;
     m->norm = m->members[count - 1]->norm;
     m->part = part_of(-1, ranges, 0, 1);                    /* it has no layers itself */
     return MOTE_OK;

@@ -51,7 +51,7 @@ static void try_tokens(selftest *t, uint64_t seed, int32_t *ids, int n) {
 }
 
 static void try_put(selftest *t, void *to, const void *from, size_t bytes) {
-    if (!t->code) t->code = slot_copy(&t->gpu->at, to, from, bytes, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->slot, to, from, bytes, t->err);
 }
 
 /* Reports a row of results: the worst difference since the last row against what is allowed. */
@@ -96,7 +96,7 @@ static double relative_difference(const float *got, const float *want, const flo
 static void try_compare(selftest *t, float *at, const float *want, const float *before, size_t n) {
     float *got = (float *)malloc(n * sizeof *got);
     if (!t->code && !got) t->code = fail_memory(t->err);
-    if (!t->code) t->code = slot_copy(&t->gpu->at, got, at, n * sizeof *got, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->slot, got, at, n * sizeof *got, t->err);
     if (!t->code) try_worse(t, relative_difference(got, want, before, n));
     try_put(t, at, want, n * sizeof *want);
     free(got);
@@ -106,11 +106,11 @@ static void try_compare(selftest *t, float *at, const float *want, const float *
    run. */
 static gpu_queue *try_begin(selftest *t, unsigned stages, int position, int replay, const int32_t *ids, int T) {
     static const int32_t none[STEP_ROWS] = {0};
-    if (!t->code) t->code = gpu_enter(&t->gpu->at, t->err);
+    if (!t->code) t->code = gpu_enter(&t->gpu->slot, t->err);
     t->gpu->count = position;
     t->gpu->accepted = replay;
     const block b = timeline_block(t->gpu, ids ? ids : none, T);
-    if (!t->code) gpu_set_step(&t->gpu->at, &b, replay);
+    if (!t->code) gpu_set_step(&t->gpu->slot, &b, replay);
     t->g->q.stages = stages;
     return &t->g->q;
 }
@@ -119,7 +119,7 @@ static void try_end(selftest *t) {
     gpu_submit(&t->g->q);
     t->g->q.stages = ALL_STAGES;
     t->gpu->count = t->gpu->accepted = t->gpu->lag = 0;
-    if (!t->code) t->code = gpu_finish(&t->gpu->at, t->err);
+    if (!t->code) t->code = gpu_finish(&t->gpu->slot, t->err);
 }
 
 /* Random floats for both. */
@@ -131,29 +131,29 @@ static void try_both(selftest *t, float *here, float *there, size_t n) {
 /* Some stages of a layer on the GPU, over the rows in its x. */
 static void try_layer(selftest *t, unsigned stages, int index, int position, int replay, int T) {
     gpu_queue *q = try_begin(t, stages, position, replay, NULL, T);
-    const gpu_form form = gpu_form_of(&t->gpu->at, T);
+    const gpu_form form = gpu_form_of(&t->gpu->slot, T);
     gpu_record_layer(&form, q, index, T, t->g->x, 0, 0);
     try_end(t);
 }
 
 /* conv_delta on random state and input, and the new window and log, which further blocks of gated_norm_out write. */
 static void try_deltanet(selftest *t, int T, int replay) {
-    deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
+    deltanet_job *job = &t->cpu->slot.runner->s.jobs.deltanet;
     const deltanet_shape *s = job->shape;
-    const deltanet_state *a = &t->cpu->at.state[TRY_DELTANET].deltanet, *b = &t->gpu->at.state[TRY_DELTANET].deltanet;
+    const deltanet_state *a = &t->cpu->slot.state[TRY_DELTANET].deltanet, *b = &t->gpu->slot.state[TRY_DELTANET].deltanet;
     const deltanet_gpu *g = &t->g->layers.deltanet;
-    scratch *w = &t->cpu->at.runner->s;
+    scratch *w = &t->cpu->slot.runner->s;
     size_t channels = (size_t)deltanet_channels(s), values = (size_t)(s->value_heads * s->value_dim), heads = (size_t)s->value_heads;
     job->w = &t->cpu->m->layers[TRY_DELTANET].mixer.w.deltanet;
     job->state = *a;
     job->T = T;
     job->replay = replay;
-    try_both(t, t->cpu->at.recurrent, t->gpu->at.recurrent, t->cpu->at.recurrent_floats);
+    try_both(t, t->cpu->slot.recurrent, t->gpu->slot.recurrent, t->cpu->slot.recurrent_floats);
     try_both(t, job->raw, g->raw, (size_t)T * channels);
     try_both(t, job->z, g->z, (size_t)T * values);
     try_both(t, job->b, g->b, (size_t)T * heads);
     try_both(t, job->a, g->a, (size_t)T * heads);
-    stage_conv_delta(t->cpu->at.runner->threads, job);
+    stage_conv_delta(t->cpu->slot.runner->threads, job);
     try_layer(t, 1u << STAGE_DELTA, TRY_DELTANET, 0, replay, T);
     for (size_t i = 0; i < (size_t)T * values; i++)         /* on the GPU conv_delta gates; conv is done with */
         job->conv[i] = job->o[i] * job->w->norm[i % (size_t)s->value_dim] * silu(job->z[i]);
@@ -161,7 +161,7 @@ static void try_deltanet(selftest *t, int T, int replay) {
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
     try_compare(t, b->log_u, a->log_u, NULL, STEP_ROWS * values);
     try_row(t, 1e-5, "conv_delta T=%d replay=%d", T, replay);
-    stage_gated_norm_out(t->cpu->at.runner->threads, job, w->x);
+    stage_gated_norm_out(t->cpu->slot.runner->threads, job, w->x);
     try_layer(t, 1u << STAGE_OUT_PROJ, TRY_DELTANET, 0, replay, T);
     try_compare(t, b->window, a->window, NULL, (size_t)(s->taps - 1) * channels);
     try_compare(t, b->log_raw, a->log_raw, NULL, STEP_ROWS * channels);
@@ -175,9 +175,9 @@ static void try_fill_kv(selftest *t) {
     mote_session *s = t->cpu;
     const attention_shape *shape = &s->m->largest.attention;
     size_t n = (size_t)(shape->kv_heads * shape->head_dim);
-    float *row = s->at.runner->s.jobs.attention.qg;
+    float *row = s->slot.runner->s.jobs.attention.qg;
     size_t all = TRY_CONTEXT * n * kv_size(kv_type_of(s->o.kv));
-    attention_state *a = &s->at.state[t->attention].attention, *b = &t->gpu->at.state[t->attention].attention;
+    attention_state *a = &s->slot.state[t->attention].attention, *b = &t->gpu->slot.state[t->attention].attention;
     for (size_t i = 0; i < TRY_CONTEXT; i++) {
         try_fill(t, row, 2 * n);
         for (size_t j = 0; j < n; j++) row[j] *= 2;         /* keys: so that some positions matter more than others */
@@ -194,15 +194,15 @@ static const char *const kv_names[] = {"F32", "F16", "BF16", "FP8"};        /* o
    with the GPU's keys. */
 static void try_kv_rows(selftest *t, int T, int position) {
     const attention_shape *s = &t->cpu->m->largest.attention;
-    float *read = t->cpu->at.runner->s.jobs.attention.o;
+    float *read = t->cpu->slot.runner->s.jobs.attention.o;
     int n = T * s->kv_heads * s->head_dim;
     dtype type = kv_type_of(t->cpu->o.kv);
     size_t bytes = (size_t)n * kv_size(type), at = (size_t)position * (bytes / (size_t)T);
-    attention_state *a = &t->cpu->at.state[t->attention].attention, *b = &t->gpu->at.state[t->attention].attention;
+    attention_state *a = &t->cpu->slot.state[t->attention].attention, *b = &t->gpu->slot.state[t->attention].attention;
     char *k = (char *)a->k + at, *v = (char *)a->v + at;
-    const float *want = kv_floats(k, 0, n, t->cpu->at.runner->s.u, type);
-    if (!t->code) t->code = slot_copy(&t->gpu->at, k, (const char *)b->k + at, bytes, t->err);
-    if (!t->code) t->code = slot_copy(&t->gpu->at, read, (const char *)b->v + at, bytes, t->err);
+    const float *want = kv_floats(k, 0, n, t->cpu->slot.runner->s.u, type);
+    if (!t->code) t->code = slot_copy(&t->gpu->slot, k, (const char *)b->k + at, bytes, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->slot, read, (const char *)b->v + at, bytes, t->err);
     try_equal(t, read, v, bytes);
     try_worse(t, relative_difference(kv_floats(k, 0, n, read, type), want, NULL, (size_t)n));
     try_row(t, type == DTYPE_FP8 ? 0x1p-3 : 0x1p-7, "KV %s rows T=%d position=%d", kv_names[type], T, position);
@@ -211,7 +211,7 @@ static void try_kv_rows(selftest *t, int T, int position) {
 /* rope_attend of random queries and new keys and values, after `position` others; after many, of text after an image. */
 static void try_attention(selftest *t, int T, int position) {
     mote_session *c = t->cpu;
-    attention_job *job = &c->at.runner->s.jobs.attention;
+    attention_job *job = &c->slot.runner->s.jobs.attention;
     const attention_weights *w = &c->m->layers[t->attention].mixer.w.attention;
     const attention_shape *s = &w->shape;
     const attention_gpu *g = &t->g->layers.attention;
@@ -222,18 +222,18 @@ static void try_attention(selftest *t, int T, int position) {
     job->T = T;
     job->index = position;
     job->kv_only = 0;
-    job->k = c->at.state[t->attention].attention.k;
-    job->v = c->at.state[t->attention].attention.v;
+    job->k = c->slot.state[t->attention].attention.k;
+    job->v = c->slot.state[t->attention].attention.v;
     try_both(t, job->qg, g->qg, (size_t)(T * s->heads * attention_q_size(s)));
     try_both(t, job->k_new, g->k_new, kv);
     try_both(t, job->v_new, g->v_new, kv);
     t->gpu->lag = lag;
     try_layer(t, 1u << STAGE_ATTEND, t->attention, position, 0, T);
-    text_rows(c->at.runner->s.table, NULL, T, position, lag);
-    attention_angles(job->w, c->at.runner->s.table, T, job->angles);
-    parallel(c->at.runner->threads, T, attention_prepare, job);        /* stage_rope_attend, in two parts */
+    text_rows(c->slot.runner->s.table, NULL, T, position, lag);
+    attention_angles(job->w, c->slot.runner->s.table, T, job->angles);
+    parallel(c->slot.runner->threads, T, attention_prepare, job);      /* stage_rope_attend, in two parts */
     try_kv_rows(t, T, position);
-    attention_heads(c->at.runner->threads, job);
+    attention_heads(c->slot.runner->threads, job);
     try_compare(t, g->o, job->o, NULL, n);
     try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d window %d", kv_names[job->kv], T, position, s->window);
 }
@@ -275,7 +275,7 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     p.router = t->g->logits;
     gpu_record_experts(try_begin(t, 1u << STAGE_UP, 0, 0, NULL, T), &p);
     try_end(t);
-    if (!t->code) t->code = slot_copy(&t->gpu->at, &got, p.routing, sizeof got, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->slot, &got, p.routing, sizeof got, t->err);
     try_worse(t, got.count != want.count);
     for (int i = 0; i < want.count; i++)
         try_worse(t, got.at[i] != want.at[i] || got.rows[i] != want.rows[i]);
@@ -284,13 +284,13 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
 
 static void try_embed(selftest *t, int T) {
     const mote_model *m = t->cpu->m;
-    float *x = t->cpu->at.runner->s.x;
+    float *x = t->cpu->slot.runner->s.x;
     int32_t ids[STEP_ROWS];
     try_tokens(t, (uint64_t)T, ids, T);
-    token_row *rows = t->cpu->at.runner->s.table;
+    token_row *rows = t->cpu->slot.runner->s.table;
     text_rows(rows, ids, T, 0, 0);
     embed(&m->embed_tokens, rows, T, x);
-    const gpu_form form = gpu_form_of(&t->gpu->at, T);
+    const gpu_form form = gpu_form_of(&t->gpu->slot, T);
     gpu_record_step(&form, try_begin(t, 1u << STAGE_EMBED, 0, 0, ids, T), GPU_NO_LOGITS);
     try_end(t);
     try_compare(t, t->g->x, x, NULL, (size_t)(T * m->c.hidden));
@@ -299,7 +299,7 @@ static void try_embed(selftest *t, int T) {
 
 /* An FFN whose output a step stores, norms, scales and adds; the weights of the norm before it serve for that after it and for the scale. */
 static void try_normed_after(selftest *t, int T) {
-    scratch *w = &t->cpu->at.runner->s;
+    scratch *w = &t->cpu->slot.runner->s;
     const int hidden = t->cpu->m->c.hidden;
     const size_t n = (size_t)(T * hidden);
     const float eps = t->cpu->m->c.eps;
@@ -310,16 +310,16 @@ static void try_normed_after(selftest *t, int T) {
         on[i].ffn.residual.normed_after = on[i].ffn.residual.scaled = 1;
         on[i].ffn.norm_after = on[i].ffn.scale = on[i].ffn.norm;
     }
-    token_rows rows = {.threads = t->cpu->at.runner->threads, .T = T, .of = NULL, .count = 0, .state_only = 0, .hidden = hidden, .eps = eps,
+    token_rows rows = {.threads = t->cpu->slot.runner->threads, .T = T, .of = NULL, .count = 0, .state_only = 0, .hidden = hidden, .eps = eps,
                        .x = w->x, .y = (float *)malloc(n * sizeof(float)), .u = w->u, .out = NULL};
     if (!t->code && !rows.y) t->code = fail_memory(t->err);
     try_both(t, w->x, t->g->x, n);
     memcpy(w->hidden, w->x, n * sizeof(float));
     if (!t->code) ffn_forward(&rows, &on[0].ffn, &w->jobs);
     const gpu_rows there = {.q = try_begin(t, ALL_STAGES, 0, 0, NULL, T), .T = T, .layer = TRY_DELTANET, .step = t->g->step,
-                            .slot = gpu_view_of(t->gpu->at.runner), .x = t->g->x, .eps = eps, .hidden = hidden};
+                            .slot = gpu_view_of(t->gpu->slot.runner), .x = t->g->x, .eps = eps, .hidden = hidden};
     t->g->layers.output = t->g->mtp_x;
-    layer_record(&there, &on[1], &t->g->layers, &t->g->captured.state[TRY_DELTANET], &t->g->grown.state[TRY_DELTANET]);
+    layer_record(&there, &on[1], &t->g->layers, &t->g->capture_base.state[TRY_DELTANET], &t->g->growth_base.state[TRY_DELTANET]);
     t->g->layers.output = output;
     try_end(t);
     try_compare(t, t->g->x, w->x, w->hidden, n);
@@ -342,7 +342,7 @@ static void try_stages(selftest *t, int with_all) {
             for (int i = 0; i < 5 && !t->code; i++) try_attention(t, T, positions[i]);
     }
     for (int T = 1; T <= STEP_ROWS && with_all && !t->code; T++) {
-        try_both(t, t->cpu->at.runner->s.x, t->g->x, (size_t)(T * t->cpu->m->c.hidden));
+        try_both(t, t->cpu->slot.runner->s.x, t->g->x, (size_t)(T * t->cpu->m->c.hidden));
         for (int replay = 0; replay <= STEP_ROWS && !t->code && try_has(t, LAYER_DELTANET); replay++) try_deltanet(t, T, replay);
         try_embed(t, T);
         try_normed_after(t, T);
@@ -390,7 +390,7 @@ static void record_steps(selftest *t, mote_session *s, const mote_sampling *samp
             if (before[id] > before[best]) best = id;
         t->code = mote_step(s, sampling, &r->ids[i], t->err);
         if (!t->code) t->code = session_logits(s, t->err);
-        memcpy(r->logits + (size_t)(TRY_FED + i) * (size_t)vocab, s->at.logits, (size_t)vocab * sizeof(float));
+        memcpy(r->logits + (size_t)(TRY_FED + i) * (size_t)vocab, s->slot.logits, (size_t)vocab * sizeof(float));
         r->wrong += r->ids[i] != best;
     }
 }
@@ -466,5 +466,5 @@ static void try_open(selftest *t, int kv, int chunk) {
     o.sms = t->sms;
     if (!t->code) t->code = mote_session_open(t->models[0], &o, &t->cpu, t->err);
     if (!t->code) t->code = mote_session_open(t->models[1], &o, &t->gpu, t->err);
-    if (!t->code) t->g = t->gpu->at.runner->gpu;
+    if (!t->code) t->g = t->gpu->slot.runner->gpu;
 }

@@ -58,18 +58,18 @@ static int try_divides(enum format format, int cols) {
    memory: its KV caches hold the matrix, unpacked (v) and packed (k), and the input of the MTP layer the bias. */
 static void try_format(selftest *t, enum format format, int cols) {
     if (!try_divides(format, cols)) return;
-    scratch *w = &t->cpu->at.runner->s;
-    attention_state *kv = &t->gpu->at.state[TRY_ATTENTION].attention;
+    scratch *w = &t->cpu->slot.runner->s;
+    attention_state *kv = &t->gpu->slot.state[TRY_ATTENTION].attention;
     char *raw = (char *)kv->v;
     float *y_cpu = w->jobs.attention.o, *before = w->jobs.attention.qg, *y_gpu = t->g->layers.attention.o;
     gpu_queue *q = &t->g->q;
     matrix here = try_shape(format, TRY_MATRIX_ROWS, cols), there;
     float eps = t->cpu->m->c.eps, bias[TRY_MATRIX_ROWS];
-    try_matrix(t, &here, &there, (char *)t->cpu->at.state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
+    try_matrix(t, &here, &there, (char *)t->cpu->slot.state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
     try_pack(t, &there, raw);
     try_fill(t, w->mtp_in, (size_t)cols);
     try_both(t, w->x, t->g->x, STEP_ROWS * (size_t)t->cpu->m->c.hidden);
-    try_put(t, t->gpu->at.hidden, w->mtp_in, (size_t)cols * sizeof(float));
+    try_put(t, t->gpu->slot.hidden, w->mtp_in, (size_t)cols * sizeof(float));
     try_both(t, bias, t->g->mtp_in, TRY_MATRIX_ROWS);
     for (int T = 1; T <= STEP_ROWS; T++) {
         size_t y = (size_t)(T * here.rows);
@@ -78,13 +78,13 @@ static void try_format(selftest *t, enum format format, int cols) {
         try_fill(t, y_cpu, y);
         memcpy(before, y_cpu, y * sizeof(float));
         try_put(t, y_gpu, y_cpu, y * sizeof(float));
-        linear(t->cpu->at.runner->threads, &here, w->x, y_cpu, T, 1, w->limbs);
+        linear(t->cpu->slot.runner->threads, &here, w->x, y_cpu, T, 1, w->limbs);
         try_add(q, &there, t->g->x, y_gpu, T);
         try_end(t);
         try_compare(t, y_gpu, y_cpu, before, y);
         rms_norm(w->u, w->x, w->mtp_in, T, cols, eps);
-        linear(t->cpu->at.runner->threads, &here, w->u, y_cpu, T, 0, w->limbs);
-        gpu_head(q, &there, t->gpu->at.hidden, t->g->x, T, eps, t->g->logits);
+        linear(t->cpu->slot.runner->threads, &here, w->u, y_cpu, T, 0, w->limbs);
+        gpu_head(q, &there, t->gpu->slot.hidden, t->g->x, T, eps, t->g->logits);
         try_end(t);
         try_compare(t, t->g->logits, y_cpu, NULL, y);
     }
@@ -115,10 +115,10 @@ static void try_table_component(const matrix *here, int i) {
 
 /* That matrix, for both. 0: the format has no table. */
 static int try_table_matrix(selftest *t, enum format format, matrix *here, matrix *there) {
-    attention_state *kv = &t->gpu->at.state[TRY_ATTENTION].attention;
+    attention_state *kv = &t->gpu->slot.state[TRY_ATTENTION].attention;
     char *raw = (char *)kv->v;
     *here = try_shape(format, TABLE_ROWS, TABLE_COLS);
-    try_matrix(t, here, there, (char *)t->cpu->at.state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
+    try_matrix(t, here, there, (char *)t->cpu->slot.state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
     if (t->code || formats[format]->components[CODES].bits > 8) return 0;
     for (int i = 0; i < formats[format]->component_count; i++) {
         const component *p = &formats[format]->components[i];
@@ -140,7 +140,7 @@ static void try_unit_rows(float *x, int first, int rows) {
 /* The largest difference relative to the element: the kernels of decode put a tag into the two lowest bits. */
 static void try_elements(selftest *t, const float *at, const float *want, int n) {
     float got[STEP_ROWS * TABLE_ROWS];
-    if (!t->code) t->code = slot_copy(&t->gpu->at, got, at, (size_t)n * sizeof *got, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->slot, got, at, (size_t)n * sizeof *got, t->err);
     for (int i = 0; i < n && !t->code; i++) {
         const double off = fabs((double)got[i] - (double)want[i]);
         try_worse(t, want[i] != 0 ? off / fabs((double)want[i]) : off > 1e-30 ? INFINITY : 0);
@@ -149,7 +149,7 @@ static void try_elements(selftest *t, const float *at, const float *want, int n)
 
 /* Every weight of that matrix as the kernels of decode see it: products with rows that are 1 in one column. */
 static void try_table(selftest *t, enum format format) {
-    float *x = t->cpu->at.runner->s.x, *want = t->cpu->at.runner->s.jobs.attention.o, *y = t->g->layers.attention.o;
+    float *x = t->cpu->slot.runner->s.x, *want = t->cpu->slot.runner->s.jobs.attention.o, *y = t->g->layers.attention.o;
     matrix here, there;
     if (!try_table_matrix(t, format, &here, &there)) return;
     for (int first = 0; first < TABLE_COLS; first += STEP_ROWS) {
@@ -157,7 +157,7 @@ static void try_table(selftest *t, enum format format) {
         memset(want, 0, STEP_ROWS * TABLE_ROWS * sizeof *want);
         try_put(t, t->g->x, x, STEP_ROWS * TABLE_COLS * sizeof *x);
         try_put(t, y, want, STEP_ROWS * TABLE_ROWS * sizeof *want);
-        linear(t->cpu->at.runner->threads, &here, x, want, STEP_ROWS, 0, t->cpu->at.runner->s.limbs);
+        linear(t->cpu->slot.runner->threads, &here, x, want, STEP_ROWS, 0, t->cpu->slot.runner->s.limbs);
         try_add(&t->g->q, &there, t->g->x, y, STEP_ROWS);
         try_end(t);
         try_elements(t, y, want, STEP_ROWS * TABLE_ROWS);
@@ -170,11 +170,11 @@ static void try_prefill_table(selftest *t, enum format format) {
     enum { ROWS = TABLE_COLS / 2 };
     static const uint16_t f16_one = 0x3c00;
     const prefill_scratch *g = &t->g->prefill;
-    float *x = t->cpu->at.runner->s.x, *want = t->cpu->at.runner->s.jobs.attention.qg, ones[ROWS];
+    float *x = t->cpu->slot.runner->s.x, *want = t->cpu->slot.runner->s.jobs.attention.qg, ones[ROWS];
     uint16_t rows[ROWS * TABLE_COLS];
     matrix here, there;
     if (!try_table_matrix(t, format, &here, &there) || !prefill_takes(&here)) return;
-    const prefill_rows r = prefill_rows_of(&t->gpu->at, ROWS, t->gpu->count);
+    const prefill_rows r = prefill_rows_of(&t->gpu->slot, ROWS, t->gpu->count);
     const gemm_rows in = {g->u, g->u_scale, 1};
     for (int first = 0; first < TABLE_COLS; first += ROWS) {
         try_unit_rows(x, first, ROWS);
@@ -182,9 +182,9 @@ static void try_prefill_table(selftest *t, enum format format) {
         for (int i = 0; i < ROWS; i++) ones[i] = 1;
         try_put(t, g->u, rows, sizeof rows);
         try_put(t, g->u_scale, ones, sizeof ones);
-        linear(t->cpu->at.runner->threads, &here, x, want, ROWS, 0, t->cpu->at.runner->s.limbs);
+        linear(t->cpu->slot.runner->threads, &here, x, want, ROWS, 0, t->cpu->slot.runner->s.limbs);
         prefill_linear(&r, &there, in, ROWS, (float *)(void *)g->scratch);
-        if (!t->code) t->code = gpu_finish(&t->gpu->at, t->err);
+        if (!t->code) t->code = gpu_finish(&t->gpu->slot, t->err);
         try_compare(t, (float *)(void *)g->scratch, want, NULL, ROWS * TABLE_ROWS);
     }
     try_row(t, 0, "prefill: every code of %s", formats[format]->name);

@@ -132,7 +132,7 @@ static void try_kept_parts(selftest *t) {
     for (int i = 0; i < 2 && !t->code; i++) t->code = mote_session_open(t->models[1], &o, &s[i], t->err);
     for (size_t n = 0, at = 0; n < sizeof blocks / sizeof *blocks && !t->code; n++) {
         const int T = blocks[n][0], kept = blocks[n][1];
-        t->code = timeline_forward(s[0], ids + at, T, 1, s[0]->at.block_logits, NULL, t->err);
+        t->code = timeline_forward(s[0], ids + at, T, 1, s[0]->slot.block_logits, NULL, t->err);
         if (!t->code) timeline_keep(s[0], kept);
         for (int k = 0; k < kept && !t->code; k++) t->code = mote_feed(s[1], ids + at + k, 1, t->err);
         at += (size_t)kept;

@@ -9,7 +9,7 @@ enum { TRY_PROMPT = 50 };        /* rows: two chunks of the delta rule or three,
 
 /* Random rows of the residual for both; a copy in s.hidden, for stages that add to s.x. */
 static void try_prefill_rows(selftest *t) {
-    scratch *w = &t->cpu->at.runner->s;
+    scratch *w = &t->cpu->slot.runner->s;
     size_t n = TRY_PROMPT * (size_t)t->cpu->m->c.hidden;
     try_both(t, w->x, t->g->prefill.x, n);
     memcpy(w->hidden, w->x, n * sizeof(float));
@@ -17,7 +17,7 @@ static void try_prefill_rows(selftest *t) {
 
 static void try_poison(selftest *t) {
     gpu_queue *q = &t->g->q;
-    if (t->code || (t->code = gpu_enter(&t->gpu->at, t->err))) return;
+    if (t->code || (t->code = gpu_enter(&t->gpu->slot, t->err))) return;
     gpu_check(q, cudaMemsetAsync(t->g->prefill.scratch, 0xff, t->g->prefill.scratch_bytes, q->stream), "poisoning");
 }
 
@@ -35,8 +35,8 @@ static const token_row *try_prefill_table_of(selftest *t, int position) {
 
 /* On the CPU. */
 static token_rows try_token_rows(const selftest *t) {
-    const scratch *w = &t->cpu->at.runner->s;
-    token_rows rows = {.threads = t->cpu->at.runner->threads, .T = TRY_PROMPT, .of = NULL, .count = 0, .state_only = 0,
+    const scratch *w = &t->cpu->slot.runner->s;
+    token_rows rows = {.threads = t->cpu->slot.runner->threads, .T = TRY_PROMPT, .of = NULL, .count = 0, .state_only = 0,
                        .hidden = t->cpu->m->c.hidden, .eps = t->cpu->m->c.eps, .x = w->x, .y = w->y, .u = w->u, .out = NULL};
     return rows;
 }
@@ -45,15 +45,15 @@ static token_rows try_token_rows(const selftest *t) {
 static void try_prefill_stages(selftest *t, unsigned stages, int index, int position, const layer *l, float *y) {
     if (t->code) return;
     t->gpu->count = position;
-    prefill_rows r = prefill_rows_of(&t->gpu->at, TRY_PROMPT, t->gpu->count);
+    prefill_rows r = prefill_rows_of(&t->gpu->slot, TRY_PROMPT, t->gpu->count);
     const block b = {.rows = try_prefill_table_of(t, position), .T = TRY_PROMPT};
     r.layer = index;
     r.stages = stages;
     prefill_send(t->g, &b, r.stream);
     r.y = y;
-    gpu_check(&t->g->q, layer_run_prefill(&r, l, &t->g->layers, &t->gpu->at.state[index]), "prefill");
+    gpu_check(&t->g->q, layer_run_prefill(&r, l, &t->g->layers, &t->gpu->slot.state[index]), "prefill");
     t->gpu->count = 0;
-    t->code = gpu_finish(&t->gpu->at, t->err);
+    t->code = gpu_finish(&t->gpu->slot, t->err);
 }
 
 static void try_prefill_layer(selftest *t, unsigned stages, int index, int position) {
@@ -62,18 +62,18 @@ static void try_prefill_layer(selftest *t, unsigned stages, int index, int posit
 
 /* x, to which both have added. */
 static void try_prefill_x(selftest *t) {
-    scratch *w = &t->cpu->at.runner->s;
+    scratch *w = &t->cpu->slot.runner->s;
     try_compare(t, t->g->prefill.x, w->x, w->hidden, TRY_PROMPT * (size_t)t->cpu->m->c.hidden);
 }
 
 static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     const mote_model *m = t->cpu->m;
     const deltanet_shape *s = &m->largest.deltanet;
-    deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
-    scratch *w = &t->cpu->at.runner->s;
+    deltanet_job *job = &t->cpu->slot.runner->s.jobs.deltanet;
+    scratch *w = &t->cpu->slot.runner->s;
     size_t heads = TRY_PROMPT * (size_t)s->value_heads, channels = TRY_PROMPT * (size_t)deltanet_channels(s);
     rms_norm(w->u, w->x, m->layers[TRY_DELTANET].mixer.norm, TRY_PROMPT, m->c.hidden, m->c.eps);
-    stage_in_proj(t->cpu->at.runner->threads, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->u, TRY_PROMPT, job->raw, job->z, job->b,
+    stage_in_proj(t->cpu->slot.runner->threads, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->u, TRY_PROMPT, job->raw, job->z, job->b,
                   job->a, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0);
@@ -86,7 +86,7 @@ static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
 /* Instead of what in_proj made: the same key in all rows, written whole (beta = 1); heads that never forget (g = 0), that forget
    at once (g = -90), and that do either from row to row. */
 static void try_prefill_extremes(selftest *t, const deltanet_prefill_job *g) {
-    const deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
+    const deltanet_job *job = &t->cpu->slot.runner->s.jobs.deltanet;
     const deltanet_shape *s = job->shape;
     size_t channels = (size_t)deltanet_channels(s), heads = (size_t)s->value_heads;
     for (size_t row = 0; row < TRY_PROMPT; row++) {
@@ -107,9 +107,9 @@ static void try_prefill_extremes(selftest *t, const deltanet_prefill_job *g) {
    With one key, written whole and never forgotten, an output is a sum of a chunk's 64 writes that cancel but for the last. Each is rounded
    to F16, by at most 2^-12 of it: in a random walk 8 2^-12 = 0.002 of a write, in the worst of 140,000 elements five times that. */
 static void try_prefill_deltanet(selftest *t, int position, int extremes) {
-    deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
+    deltanet_job *job = &t->cpu->slot.runner->s.jobs.deltanet;
     const deltanet_shape *s = job->shape;
-    const deltanet_state *a = &t->cpu->at.state[TRY_DELTANET].deltanet, *b = &t->gpu->at.state[TRY_DELTANET].deltanet;
+    const deltanet_state *a = &t->cpu->slot.state[TRY_DELTANET].deltanet, *b = &t->gpu->slot.state[TRY_DELTANET].deltanet;
     size_t values = (size_t)(s->value_heads * s->value_dim);
     deltanet_prefill_job g;
     deltanet_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
@@ -120,16 +120,16 @@ static void try_prefill_deltanet(selftest *t, int position, int extremes) {
     job->T = TRY_PROMPT;
     job->replay = 0;
     if (extremes) try_prefill_extremes(t, &g);
-    try_fill(t, t->cpu->at.recurrent, t->cpu->at.recurrent_floats);
-    try_put(t, t->gpu->at.recurrent, t->cpu->at.recurrent, t->cpu->at.recurrent_floats * sizeof(float));
-    stage_conv_delta(t->cpu->at.runner->threads, job);
+    try_fill(t, t->cpu->slot.recurrent, t->cpu->slot.recurrent_floats);
+    try_put(t, t->gpu->slot.recurrent, t->cpu->slot.recurrent, t->cpu->slot.recurrent_floats * sizeof(float));
+    stage_conv_delta(t->cpu->slot.runner->threads, job);
     try_prefill_layer(t, 1u << STAGE_DELTA, TRY_DELTANET, position);
     try_compare(t, g.o, job->o, NULL, TRY_PROMPT * values);
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
     try_row(t, extremes ? 1e-2 : 5e-3, "prefill conv_delta at position %d%s", position, extremes ? ", extreme gates, one key" : "");
     try_compare(t, b->window, a->window, NULL, (size_t)(s->taps - 1) * (size_t)deltanet_channels(s));
     try_row(t, 0, "prefill conv1d window at position %d", position);
-    stage_gated_norm_out(t->cpu->at.runner->threads, job, t->cpu->at.runner->s.x);
+    stage_gated_norm_out(t->cpu->slot.runner->threads, job, t->cpu->slot.runner->s.x);
     try_prefill_layer(t, 1u << STAGE_OUT_PROJ, TRY_DELTANET, position);
     try_compare(t, g.z, job->z, NULL, TRY_PROMPT * values);
     try_prefill_x(t);
@@ -139,15 +139,15 @@ static void try_prefill_deltanet(selftest *t, int position, int extremes) {
 /* Projections, then attention with the output product, after `position` random keys and values. */
 static void try_prefill_attention(selftest *t, int position) {
     mote_session *c = t->cpu;
-    attention_job *job = &c->at.runner->s.jobs.attention;
+    attention_job *job = &c->slot.runner->s.jobs.attention;
     const attention_weights *w = &c->m->layers[t->attention].mixer.w.attention;
     const attention_shape *s = &w->shape;
     size_t qg = TRY_PROMPT * (size_t)(s->heads * attention_q_size(s)), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
     attention_prefill_job g;
     attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
-    rms_norm(c->at.runner->s.u, c->at.runner->s.x, c->m->layers[t->attention].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
-    stage_qkv(c->at.runner->threads, w, c->at.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, job->limbs);
+    rms_norm(c->slot.runner->s.u, c->slot.runner->s.x, c->m->layers[t->attention].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
+    stage_qkv(c->slot.runner->threads, w, c->slot.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_QKV, t->attention, position);
     try_compare(t, g.qg, job->qg, NULL, qg);
@@ -159,14 +159,14 @@ static void try_prefill_attention(selftest *t, int position) {
     job->T = TRY_PROMPT;
     job->index = position;
     job->kv_only = 0;
-    job->k = c->at.state[t->attention].attention.k;
-    job->v = c->at.state[t->attention].attention.v;
+    job->k = c->slot.state[t->attention].attention.k;
+    job->v = c->slot.state[t->attention].attention.v;
     attention_angles(w, try_prefill_table_of(t, position), TRY_PROMPT, job->angles);
-    stage_rope_attend(c->at.runner->threads, job);
-    stage_out(c->at.runner->threads, job, c->at.runner->s.x);
+    stage_rope_attend(c->slot.runner->threads, job);
+    stage_out(c->slot.runner->threads, job, c->slot.runner->s.x);
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */
         t->g->layers.attention.prefill_warps = warps;
-        try_put(t, t->g->prefill.x, c->at.runner->s.hidden, TRY_PROMPT * (size_t)s->hidden * sizeof(float));
+        try_put(t, t->g->prefill.x, c->slot.runner->s.hidden, TRY_PROMPT * (size_t)s->hidden * sizeof(float));
         try_prefill_layer(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, t->attention, position);
         try_prefill_x(t);
         try_row(t, 2e-2, "prefill rope_attend and out, KV %s, position %d, window %d, %d warps", kv_names[job->kv], position, s->window, warps);
@@ -192,7 +192,7 @@ static int try_clear_rows(const selftest *t) {
     const moe_shape *s = &t->cpu->m->largest.moe;
     int clear = 0;
     for (size_t i = 0; i < TRY_PROMPT; i++)
-        clear += try_clear_choice(t->cpu->at.runner->s.jobs.moe.router + i * (size_t)s->experts, s);
+        clear += try_clear_choice(t->cpu->slot.runner->s.jobs.moe.router + i * (size_t)s->experts, s);
     return clear;
 }
 
@@ -201,7 +201,7 @@ static int try_clear_rows(const selftest *t) {
 static void try_prefill_moe(selftest *t, int agreeing) {
     enum { DRAWS = 16 };
     const moe_shape *s = &t->cpu->m->largest.moe;
-    scratch *w = &t->cpu->at.runner->s;
+    scratch *w = &t->cpu->slot.runner->s;
     const token_rows rows = try_token_rows(t);
     size_t hidden = (size_t)s->hidden, bytes = TRY_PROMPT * hidden * sizeof(float);
     float *got = (float *)malloc(bytes);
@@ -219,7 +219,7 @@ static void try_prefill_moe(selftest *t, int agreeing) {
     try_put(t, t->g->prefill.x, w->hidden, bytes);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_ROUTER | 1u << STAGE_UP | 1u << STAGE_DOWN, TRY_DELTANET, 0);
-    if (!t->code) t->code = slot_copy(&t->gpu->at, got, t->g->prefill.x, bytes, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->slot, got, t->g->prefill.x, bytes, t->err);
     for (size_t i = 0; i < TRY_PROMPT && !t->code; i++) {
         if (!try_clear_choice(w->jobs.moe.router + i * (size_t)s->experts, s)) continue;
         try_worse(t, relative_difference(got + i * hidden, w->x + i * hidden, w->hidden + i * hidden, hidden));
@@ -231,7 +231,7 @@ static void try_prefill_moe(selftest *t, int agreeing) {
 }
 
 static void try_prefill_mlp(selftest *t) {
-    scratch *w = &t->cpu->at.runner->s;
+    scratch *w = &t->cpu->slot.runner->s;
     const token_rows rows = try_token_rows(t);
     try_prefill_rows(t);
     ffn_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn, &w->jobs);
@@ -243,7 +243,7 @@ static void try_prefill_mlp(selftest *t) {
 
 /* The same with a norm after it and a scale, for which the weights of the norm before it serve. */
 static void try_prefill_normed_mlp(selftest *t) {
-    scratch *w = &t->cpu->at.runner->s;
+    scratch *w = &t->cpu->slot.runner->s;
     const size_t bytes = TRY_PROMPT * (size_t)t->cpu->m->c.hidden * sizeof(float);
     token_rows rows = try_token_rows(t);
     layer on[2] = {t->cpu->m->layers[TRY_DELTANET], t->gpu->m->layers[TRY_DELTANET]};

@@ -107,7 +107,7 @@ static int values_of(const layer *l, stage_value *v) {
 
 /* Where the CPU has them, after the block of rows x. Norms of q and k are taken in place, so their products are computed again. */
 static void cpu_values(const mote_session *s, const layer *l, const float *x, int T, const float **at) {
-    scratch *w = &s->at.runner->s;
+    scratch *w = &s->slot.runner->s;
     const layer_jobs *j = &w->jobs;
     if (l->mixer.kind == LAYER_NONE && l->ffn.kind == LAYER_MLP) {
         at[0] = j->mlp.h;
@@ -118,7 +118,7 @@ static void cpu_values(const mote_session *s, const layer *l, const float *x, in
     } else {
         const attention_job *a = &j->attention;
         rms_norm(w->u, x, l->mixer.norm, T, s->m->c.hidden, s->m->c.eps);
-        stage_qkv(s->at.runner->threads, a->w, w->u, T, a->qg, a->k_new, a->v_new, a->limbs);
+        stage_qkv(s->slot.runner->threads, a->w, w->u, T, a->qg, a->k_new, a->v_new, a->limbs);
         at[0] = a->qg, at[1] = a->k_new, at[2] = a->v_new, at[3] = a->o;
     }
 }
@@ -147,7 +147,7 @@ static const token_row *walk_table(mote_session *s, const walk_rows *r) {
 
 #ifdef __CUDACC__
 static void gpu_values(const mote_session *s, const layer *l, const float **at) {
-    const layer_gpus *g = &s->at.runner->gpu->layers;
+    const layer_gpus *g = &s->slot.runner->gpu->layers;
     if (l->mixer.kind == LAYER_NONE && l->ffn.kind == LAYER_MLP) {
         at[0] = g->mlp.h;
     } else if (l->mixer.kind == LAYER_NONE) {
@@ -163,7 +163,7 @@ static void gpu_values(const mote_session *s, const layer *l, const float **at) 
 static int gpu_normalise(mote_session *s, const deltanet_shape *d, int T, float *o, mote_error *err) {
     const int parts = gpu_delta_parts(d), stride = gpu_squares_stride(parts), heads = T * d->value_heads;
     float *squares = (float *)malloc((size_t)(heads * stride) * sizeof *squares);
-    int code = !squares ? fail_memory(err) : slot_copy(&s->at, squares, s->at.runner->gpu->layers.deltanet.squares, (size_t)(heads * stride) * sizeof *squares, err);
+    int code = !squares ? fail_memory(err) : slot_copy(&s->slot, squares, s->slot.runner->gpu->layers.deltanet.squares, (size_t)(heads * stride) * sizeof *squares, err);
     for (int h = 0; h < heads && !code; h++) {
         double sum = 0;
         for (int p = 0; p < parts; p++) sum += (double)squares[h * stride + p];
@@ -176,26 +176,26 @@ static int gpu_normalise(mote_session *s, const deltanet_shape *d, int T, float 
 /* The kernels of a step, of one part of it: *at is where the rows are on the GPU. */
 static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, const float **at, mote_error *err) {
     const mote_model *m = s->m;
-    struct gpu_runner *g = s->at.runner->gpu;
+    struct gpu_runner *g = s->slot.runner->gpu;
     float *x = i == m->c.layers ? g->mtp_x : g->x;
     const block b = {.rows = walk_table(s, r), .T = r->T, .replay = r->replay};
-    int code = slot_copy(&s->at, x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float), err);
-    if (!code) code = gpu_enter(&s->at, err);
+    int code = slot_copy(&s->slot, x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float), err);
+    if (!code) code = gpu_enter(&s->slot, err);
     if (code) return code;
-    gpu_set_step(&s->at, &b, b.replay);
+    gpu_set_step(&s->slot, &b, b.replay);
     if (i == m->c.layers) gpu_set_mtp(m, &g->q, 1);
     else g->q.layer = i;
     if (i >= 0) {
-        gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->at.runner), .x = x,
+        gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->slot.runner), .x = x,
                          .eps = m->c.eps, .hidden = m->c.hidden};
-        layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
+        layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
     } else {
         gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, g->logits);
     }
     gpu_set_mtp(m, &g->q, 0);
     gpu_submit(&g->q);
     *at = i >= 0 ? x : g->logits;
-    return gpu_finish(&s->at, err);
+    return gpu_finish(&s->slot, err);
 }
 #else
 static void gpu_values(const mote_session *s, const layer *l, const float **at) {
@@ -216,24 +216,24 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
 /* The same on the CPU. got: for the head's logits. */
 static void cpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, float *got, const float **at) {
     const mote_model *m = s->m;
-    scratch *w = &s->at.runner->s;
+    scratch *w = &s->slot.runner->s;
     memcpy(w->x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float));
     *at = i >= 0 ? w->x : got;
     if (i >= 0) {
-        const token_sequence rows = sequence_of(&s->at, 0, r->T, r->replay);
-        table_put(s->at.runner, 0, 0, walk_table(s, r), r->T);
-        run_layer(s->at.runner, l, i, &rows, 1, 0);
+        const token_sequence rows = sequence_of(&s->slot, 0, r->T, r->replay);
+        table_put(s->slot.runner, 0, 0, walk_table(s, r), r->T);
+        run_layer(s->slot.runner, l, i, &rows, 1, 0);
         return;
     }
     rms_norm(w->hidden, w->x, m->norm, r->T, m->c.hidden, m->c.eps);
-    stage_head(s->at.runner->threads, &m->lm_head, w->hidden, r->T, got, w->limbs);
+    stage_head(s->slot.runner->threads, &m->lm_head, w->hidden, r->T, got, w->limbs);
 }
 
 /* Rows r of part p on the case's device: to w->got, and the values of stages to the report. */
 static int walk_block(const walk *w, int which, const walk_part *p, const walk_rows *r, sublayer_report *to) {
     mote_session *s = w->cases[which].s;
     const float *y = NULL, *at[VALUES_MOST];
-    const int on_gpu = s->m->gpu >= 0;
+    const int on_gpu = s->m->device.gpu >= 0;
     int code = MOTE_OK;
     if (on_gpu) {
         code = gpu_part(s, p->i, &p->l, r, &y, w->err);
@@ -242,12 +242,12 @@ static int walk_block(const walk *w, int which, const walk_part *p, const walk_r
         cpu_part(s, p->i, &p->l, r, w->got, &y);
         if (to->count) cpu_values(s, &p->l, r->x, r->T, at);
     }
-    if (!code && y != w->got) code = slot_copy(&s->at, w->got, y, (size_t)(r->T * p->n) * sizeof *y, w->err);
+    if (!code && y != w->got) code = slot_copy(&s->slot, w->got, y, (size_t)(r->T * p->n) * sizeof *y, w->err);
     if (!code) difference_add(&to->off[which], p->want, p->before, w->got, r->position, r->T, p->n);
     for (int k = 0; k < to->count && !code; k++) {
         stage_value *v = &to->value[k];
         float *got = v->got[which] + (size_t)r->position * (size_t)v->n;
-        code = slot_copy(&s->at, got, at[k], (size_t)(r->T * v->n) * sizeof *got, w->err);
+        code = slot_copy(&s->slot, got, at[k], (size_t)(r->T * v->n) * sizeof *got, w->err);
         if (on_gpu && !code && !strcmp(v->stage, "conv_delta")) code = gpu_normalise(s, &p->l.mixer.w.deltanet.shape, r->T, got, w->err);
         if (!code) difference_add(&v->off[which], v->want, NULL, got, r->position, r->T, v->n);
     }
@@ -259,9 +259,9 @@ static int walk_blocks(const walk *w, int which, walk_part *p, sublayer_report *
     const walk_case *c = &w->cases[which];
     const mote_model *m = c->s->m;
     const int mixer = p->l.mixer.kind != LAYER_NONE;
-    int code = slot_clear(&c->s->at, w->err);
+    int code = slot_clear(&c->s->slot, w->err);
     if (p->i >= 0) {
-        p->l = p->i < m->c.layers ? m->layers[p->i] : m->mtp;
+        p->l = p->i < m->c.layers ? m->layers[p->i] : m->mtp.layer;
         (mixer ? &p->l.ffn : &p->l.mixer)->kind = LAYER_NONE;
     }
     for (int first = 0; first < p->T && !code; first += c->kept) {

@@ -6,7 +6,7 @@ static int cuda_fill(binder *b, const mote_callbacks *callbacks, mote_error *err
 /* Fills the arena. */
 static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     int code = place_weights(b, err);
-    if (!code) code = b->m->gpu >= 0 ? cuda_fill(b, callbacks, err) : cpu_fill(b, callbacks, err);
+    if (!code) code = b->m->device.gpu >= 0 ? cuda_fill(b, callbacks, err) : cpu_fill(b, callbacks, err);
     if (!code && b->m->memory->complete) code = b->m->memory->complete(b, err);
     if (!code) report(callbacks, "making weights", 1);
     return code;
@@ -127,19 +127,19 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     return MOTE_OK;
 }
 
-/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *mix how its matrices are stored. 0: not known. */
-static int preset_find(const char *name, preset *found, const quantization_mix **mix) {
+/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *recipe how its matrices are stored. 0: not known. */
+static int preset_find(const char *name, preset *found, const quantization_recipe **recipe) {
     size_t n = strcspn(name, ":");
     const char *rest = name + n;
-    *mix = &quantization_mixes[MIX_DEFAULT];
+    *recipe = &quantization_recipes[RECIPE_DEFAULT];
     memset(found, 0, sizeof *found);
     for (int i = 0; i < PRESETS; i++)
         if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) *found = presets[i];
     if (!found->name) return 0;
-    for (int i = 0; i < MIX_COUNT && *rest; i++) {
-        n = strlen(quantization_mixes[i].name);
-        if (strncmp(rest + 1, quantization_mixes[i].name, n) || (rest[1 + n] && rest[1 + n] != ':')) continue;
-        *mix = &quantization_mixes[i];
+    for (int i = 0; i < RECIPE_COUNT && *rest; i++) {
+        n = strlen(quantization_recipes[i].name);
+        if (strncmp(rest + 1, quantization_recipes[i].name, n) || (rest[1 + n] && rest[1 + n] != ':')) continue;
+        *recipe = &quantization_recipes[i];
         rest += 1 + n;
         break;
     }
@@ -152,14 +152,14 @@ static int preset_find(const char *name, preset *found, const quantization_mix *
 }
 
 static int preset_unknown(const char *name, mote_error *err) {
-    const char *names[PRESETS], *endings[MIX_COUNT];
-    char known[400], mixes[128];
+    const char *names[PRESETS], *endings[RECIPE_COUNT];
+    char known[400], recipes[128];
     for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
-    for (int i = 0; i < MIX_COUNT; i++) endings[i] = quantization_mixes[i].name;
+    for (int i = 0; i < RECIPE_COUNT; i++) endings[i] = quantization_recipes[i].name;
     return fail(err, MOTE_EINVAL,
                 "no synthetic model \"%.60s\": there are %s, each with :%s (default :%s), and :N for its first N layers", name,
                 names_text(known, sizeof known, names, PRESETS, ", ", ", "),
-                names_text(mixes, sizeof mixes, endings, MIX_COUNT, ", :", " or :"), quantization_mixes[MIX_DEFAULT].name);
+                names_text(recipes, sizeof recipes, endings, RECIPE_COUNT, ", :", " or :"), quantization_recipes[RECIPE_DEFAULT].name);
 }
 
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
@@ -168,7 +168,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     binder b;
     mote_error failure;
     preset p;
-    const quantization_mix *mix;
+    const quantization_recipe *recipe;
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
@@ -177,16 +177,16 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
         o.draft_rows < 0 || o.quantize)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
                                         "more, and quantize of 0: the name says the format");
-    if (!preset_find(name, &p, &mix)) return preset_unknown(name, error);
+    if (!preset_find(name, &p, &recipe)) return preset_unknown(name, error);
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, 0, &o.callbacks, error);
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
     code = preset_config(&p, &m->c, error);
-    if (!code) code = model_publish(m, &files, mix, error);
+    if (!code) code = model_publish(m, &files, recipe, error);
     if (!code) code = model_bind_to(m, &files, &b, &o.callbacks, error);
-    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), mix->name, strlen(mix->name));  /* weights follow from it */
+    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), recipe->name, strlen(recipe->name)); /* weights follow from it */
     if (!code && o.parts != MOTE_DESCRIPTION) code = fill_weights(&b, &o.callbacks, error);
     if (!code) model_info(m, &b);
     buf_free(&b.items);

@@ -25,7 +25,7 @@ static void trace_value(void *user, const char *name, const double *values, int 
 
 static int check_traced(const mote_model *m, const int32_t *ids, size_t count, mote_error *err) {
     if (!m->arena) return fail(err, MOTE_EUNSUPPORTED, "mote_trace: the model was opened without weights");
-    if (m->gpu >= 0) return fail(err, MOTE_EUNSUPPORTED, "mote_trace: the weights are on a GPU, expected a model opened for \"cpu\"");
+    if (m->device.gpu >= 0) return fail(err, MOTE_EUNSUPPORTED, "mote_trace: the weights are on a GPU, expected a model opened for \"cpu\"");
     if (count < 1 || count > MOTE_TRACE_TOKENS)
         return fail(err, MOTE_EINVAL, "mote_trace: %zu tokens, expected 1 to %d", count, MOTE_TRACE_TOKENS);
     for (size_t i = 0; i < count; i++)
@@ -61,12 +61,12 @@ static int trace_logits(void *user, float *logits, int vocab) {
 }
 
 /* One pass of at most `left` tokens: *kept of them are in the timeline, *ended: the last one ends the text. */
-static int trace_pass(mote_session *s, chooser *by, int left, mote_traced_pass *to, int *ended, mote_error *err) {
+static int trace_pass(mote_session *s, sampler *sampler, int left, mote_traced_pass *to, int *ended, mote_error *err) {
     decode_pass p;
     int more = 1;
-    int code = pass_begin(s, by, left, &p, err);
+    int code = pass_begin(s, sampler, left, &p, err);
     while (!code && more && !*ended) {
-        code = pass_keep(s, by, &p, &more, err);
+        code = pass_keep(s, sampler, &p, &more, err);
         if (!code && more) *ended = is_eos(s->m, s->tokens[s->count - 1]);
     }
     if (code) return code;
@@ -79,14 +79,14 @@ static int trace_pass(mote_session *s, chooser *by, int left, mote_traced_pass *
 }
 
 static int trace_passes(mote_session *s, int tokens, void (*told)(void *user, const mote_traced_pass *pass), void *user, mote_error *err) {
-    chooser by = chooser_of(NULL);
+    sampler sampler = sampler_of(NULL);
     int code = speculation_begin(s, err), ended = 0;
-    by.on_logits = trace_logits;
+    sampler.on_logits = trace_logits;
     while (!code && !ended && tokens > 0 && s->count < s->o.context) {
         mote_traced_pass pass;
         memset(&pass, 0, sizeof pass);
         if (cancelled(&s->o.callbacks)) return fail(err, MOTE_ECANCELLED, "mote_trace_passes: cancelled");
-        code = trace_pass(s, &by, tokens, &pass, &ended, err);
+        code = trace_pass(s, &sampler, tokens, &pass, &ended, err);
         if (!code) told(user, &pass);
         tokens -= 1 + pass.taken;
     }
@@ -100,9 +100,9 @@ int mote_trace_passes(mote_session *session, int tokens, void (*told)(void *user
     if (!code) code = check_not_empty(session, error);
     if (!code) code = session_begin(session, "mote_trace_passes: ", error);
     if (code) return code;
-    slot_answers(&session->at, 1);
+    slot_answers(&session->slot, 1);
     code = trace_passes(session, tokens, told, user, error);
-    slot_answers(&session->at, 0);
+    slot_answers(&session->slot, 0);
     session_leave(session);
     return code;
 }

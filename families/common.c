@@ -294,8 +294,8 @@ static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
     b->arena = arena;
     b->formats[MODULE_MTP] = b->encodings[MODULE_MTP] = 0;
     b->group[MODULE_MTP] = m->has_mtp = 0;
-    memset(&m->modules[MODULE_MTP], 0, sizeof m->modules[MODULE_MTP]);
-    memset(&m->mtp, 0, sizeof m->mtp);
+    memset(&m->report.modules[MODULE_MTP], 0, sizeof m->report.modules[MODULE_MTP]);
+    memset(&m->mtp.layer, 0, sizeof m->mtp);
 }
 
 /* Tensors left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. Of

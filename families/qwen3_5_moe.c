@@ -153,13 +153,13 @@ static void qwen_bind_mtp(binder *b) {
     mote_model *m = b->m;
     int hidden = m->c.hidden;
     bind_as(b, MODULE_MTP, 1, 1);
-    bind_kept(b, "mtp.", "fc.weight", &m->mtp_fc, hidden, 2 * hidden);
-    bind_zero_centered(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp_norm_embedding, hidden);
-    bind_zero_centered(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, hidden);
-    bind_zero_centered(b, "mtp.", "norm.weight", &m->mtp_norm, hidden);
-    common_bind_norms(b, "mtp.layers.0.", &m->mtp, bind_zero_centered);
-    common_bind_attention(b, "mtp.layers.0.", &m->mtp.mixer.w.attention, bind_zero_centered);
-    qwen_bind_ffn(b, "mtp.layers.0.", &m->mtp.ffn);
+    bind_kept(b, "mtp.", "fc.weight", &m->mtp.fc, hidden, 2 * hidden);
+    bind_zero_centered(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp.norm_embedding, hidden);
+    bind_zero_centered(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp.norm_hidden, hidden);
+    bind_zero_centered(b, "mtp.", "norm.weight", &m->mtp.norm, hidden);
+    common_bind_norms(b, "mtp.layers.0.", &m->mtp.layer, bind_zero_centered);
+    common_bind_attention(b, "mtp.layers.0.", &m->mtp.layer.mixer.w.attention, bind_zero_centered);
+    qwen_bind_ffn(b, "mtp.layers.0.", &m->mtp.layer.ffn);
 }
 
 /* The model, layers allocated; without its MTP layer if the checkpoint has none. */

@@ -90,7 +90,7 @@ static void rope_scaled(config_reader *r, uint32_t object, config *c, config_lay
         config_fail(r, MOTE_EFORMAT, "%s%s must be below %s", r->within, yarn ? "beta_slow" : "low_freq_factor",
                     yarn ? "beta_fast" : "high_freq_factor");
     if (r->code || !yarn) return;
-    to->whole = config_flag(r, truncate, "truncate", 1);
+    to->truncate = config_flag(r, truncate, "truncate", 1);
     l->mixer.of.attention.rope_scale = yarn_factor(r, object, to->factor);
     if (to->original * to->factor > (float)c->context_max) c->context_max = (int)fminf(to->original * to->factor, 1 << 24);
 }
@@ -170,7 +170,7 @@ static double rope_kept(const rope_shape *p, int d, int i, double frequency) {
     } else {
         first = yarn_place(p, d, (double)p->fast);
         last = yarn_place(p, d, (double)p->slow);
-        if (p->whole) first = floor(first), last = ceil(last);
+        if (p->truncate) first = floor(first), last = ceil(last);
         first = fmax(first, 0);
         last = fmin(last, d - 1);
         kept = 1 - (i - first) / (last == first ? 0.001 : last - first);

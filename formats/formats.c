@@ -78,8 +78,8 @@ typedef struct weight_format {
     const char *name;            /* in reports: "FP8" */
     int component_count;
     component components[MAX_COMPONENTS];
-    const char *(*unfit)(int block_rows, int block_cols);      /* what kernels do not take; NULL: they take all */
-    int fine;                    /* what it is on a GPU where groups are narrower than 64 columns; of formats with groups */
+    const char *(*unsupported_reason)(int block_rows, int block_cols); /* what kernels do not take; NULL: they take all */
+    int small_group;             /* what it is on a GPU where groups are narrower than 64 columns; of formats with groups */
 } weight_format;
 
 typedef struct matrix {

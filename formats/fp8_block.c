@@ -27,7 +27,7 @@ static size_t fp8_find_wrong_scale(const void *numbers, size_t n, char value[32]
     return i;
 }
 
-static const char *fp8_block_unfit(int rows, int cols) {
+static const char *fp8_block_unsupported_reason(int rows, int cols) {
     return rows & (rows - 1) || cols & (cols - 1) || cols < 64 || rows < 16
                ? "FP8 blocks whose sides are no powers of two, or of less than 16 rows or 64 columns," : NULL;
 }
@@ -37,7 +37,7 @@ static const weight_format fp8_block_format = {
     .components = {{.bits = 8, .rows = 1, .cols = 1, .packed = 64,
                     .find_wrong = fp8_find_nan, .number = "weight", .allowed = "finite numbers"},
                    {.bits = 32, .find_wrong = fp8_find_wrong_scale, .number = "scale", .allowed = "finite numbers from 0 on, below 128"}},
-    .unfit = fp8_block_unfit};
+    .unsupported_reason = fp8_block_unsupported_reason};
 
 enum { fp8_block_kernel = CPU_E4M3 };
 

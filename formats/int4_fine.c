@@ -6,7 +6,7 @@ static const weight_format int4_fine_format = {
     .components = {{.bits = 4, .rows = 1, .cols = 1, .packed = 16},
                    {.bits = 32, .rows = 1, .packed = 4,
                     .find_wrong = int4_find_wrong_scale, .number = "scale", .allowed = "finite numbers below 2^64"}},
-    .fine = FORMAT_INT4_FINE};
+    .small_group = FORMAT_INT4_FINE};
 
 enum { int4_fine_kernel = CPU_FLOATS };
 

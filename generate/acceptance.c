@@ -6,8 +6,8 @@
 enum { RATE_DRIFT = 2048, WEIGHT_FIRST = 4, WEIGHT_MAX = 32, WEIGHT_MIN = 2, WEIGHT_DRIFT = 256 };  /* passes */
 
 /* The classes end before these: probabilities, and tokens of a match; what is believed of each at first. */
-static const float SURE_ENDS[SURE_CLASSES - 1] = {0.2f, 0.4f, 0.6f, 0.75f, 0.85f, 0.93f, 0.98f};
-static const double SURE_FIRST[SURE_CLASSES] = {0.15, 0.3, 0.5, 0.68, 0.8, 0.89, 0.95, 0.99};
+static const float CONFIDENCE_ENDS[CONFIDENCE_CLASSES - 1] = {0.2f, 0.4f, 0.6f, 0.75f, 0.85f, 0.93f, 0.98f};
+static const double CONFIDENCE_FIRST[CONFIDENCE_CLASSES] = {0.15, 0.3, 0.5, 0.68, 0.8, 0.89, 0.95, 0.99};
 static const int COPY_ENDS[COPY_CLASSES - 1] = {4, 6, 9, 16, 32, 64};
 static const double COPY_FIRST[COPY_CLASSES] = {0.3, 0.45, 0.6, 0.75, 0.85, 0.92, 0.95};
 
@@ -23,16 +23,16 @@ static void rate_learn(rate *r, int hit) {
 
 static void acceptance_begin(speculation *p) {
     for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) rate_begin(&p->place[i], fmax(0.95 - 0.1 * i, 0.5));
-    for (int i = 0; i < SURE_CLASSES; i++) rate_begin(&p->sure[i], SURE_FIRST[i]);
+    for (int i = 0; i < CONFIDENCE_CLASSES; i++) rate_begin(&p->confidence[i], CONFIDENCE_FIRST[i]);
     for (int i = 0; i < COPY_CLASSES; i++) rate_begin(&p->copied[i], COPY_FIRST[i]);
 }
 
 /* The rate of a draft of this probability; of the draft at its place, if there is none. */
-static rate *acceptance_of_sure(speculation *p, int place, float sure) {
+static rate *acceptance_of_confidence(speculation *p, int place, float confidence) {
     int i = 0;
-    if (isnan(sure)) return &p->place[place];
-    while (i < SURE_CLASSES - 1 && sure >= SURE_ENDS[i]) i++;
-    return &p->sure[i];
+    if (isnan(confidence)) return &p->place[place];
+    while (i < CONFIDENCE_CLASSES - 1 && confidence >= CONFIDENCE_ENDS[i]) i++;
+    return &p->confidence[i];
 }
 
 /* That of a copy after a match of so many tokens, copies before it included. */
@@ -86,14 +86,14 @@ static void acceptance_await(speculation *p, const drafts *d, int i) {
 }
 
 /* A pass has verified so many drafts, for mote_speculation_of. */
-static void acceptance_count(mote_speculation *seen, const drafts *d, int verified, int judged, int accepted) {
-    size_t n = strlen(seen->recent);
+static void acceptance_count(mote_speculation *stats, const drafts *d, int verified, int judged, int accepted) {
+    size_t n = strlen(stats->recent);
     for (int i = 0; i < judged && i <= accepted; i++) {
-        seen->drafted[d->source][i]++;
-        seen->accepted[d->source][i] += (uint64_t)(i < accepted);
+        stats->drafted[d->source][i]++;
+        stats->accepted[d->source][i] += (uint64_t)(i < accepted);
     }
-    seen->passes[verified]++;
-    if (n + 1 == sizeof seen->recent) memmove(seen->recent, seen->recent + 1, n--);
-    seen->recent[n] = (char)(verified && d->source == MOTE_DRAFT_COPY ? 'a' + verified - 1 : '0' + verified);
-    seen->recent[n + 1] = 0;
+    stats->passes[verified]++;
+    if (n + 1 == sizeof stats->recent) memmove(stats->recent, stats->recent + 1, n--);
+    stats->recent[n] = (char)(verified && d->source == MOTE_DRAFT_COPY ? 'a' + verified - 1 : '0' + verified);
+    stats->recent[n + 1] = 0;
 }

@@ -7,14 +7,14 @@ typedef struct rate {
 } rate;
 
 enum {
-    SURE_CLASSES = 8,            /* classes of a draft's probability, */
+    CONFIDENCE_CLASSES = 8,      /* classes of a draft's probability, */
     COPY_CLASSES = 7             /* of the length of a match */
 };
 
 typedef struct speculation {
-    mote_speculation seen;
+    mote_speculation stats;
     rate place[MOTE_ROWS_MAX - 1];                          /* the MTP layer's drafts accepted, if those before them are: by place, */
-    rate sure[SURE_CLASSES];                                /* by the probability that the draft head gave them */
+    rate confidence[CONFIDENCE_CLASSES];                    /* by the probability that the draft head gave them */
     rate copied[COPY_CLASSES];                              /* copies accepted, by the length of the match so far */
     rate *judges[2];                                        /* to be told whether a draft that was not verified was right; or NULL */
     int32_t unverified;                                     /* that draft */
@@ -29,7 +29,7 @@ typedef struct decoder {
     speculation spec;
     copy_index copies;
     float *sorted;               /* [vocab] logits being sampled */
-    int32_t *heap, *seen;        /* [vocab]; seen: zero between calls */
+    int32_t *heap, *counts;      /* [vocab]; counts: of tokens, zero between calls */
 } decoder;
 
 /* Lays one out; NULL while counting. context: tokens that drafts are copied from; 0: nothing is drafted. */
@@ -37,7 +37,7 @@ static decoder *decoder_layout(layout *l, int vocab, int context) {
     decoder counted = {0}, *d = (decoder *)(void *)layout_alloc(l, (sizeof *d + sizeof(float) - 1) / sizeof(float)), *to = d ? d : &counted;
     to->sorted = layout_alloc(l, (size_t)vocab);
     to->heap = (int32_t *)(void *)layout_alloc(l, (size_t)vocab);
-    to->seen = (int32_t *)(void *)layout_alloc(l, (size_t)vocab);
+    to->counts = (int32_t *)(void *)layout_alloc(l, (size_t)vocab);
     if (context) copies_layout(l, &to->copies, context);
     return d;
 }

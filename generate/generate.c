@@ -4,10 +4,10 @@
    running out of memory leaves the session as it was. */
 typedef struct generator {
     mote_generation g;
-    chooser by;
+    struct sampler sampler;
     json tools;                  /* of g.tools; without nodes: none */
     writer w;
-    constraint must;
+    constraint grammar;
     verifier check;
     mote_result r;
 } generator;
@@ -17,10 +17,10 @@ static void generate_token(mote_session *s, generator *a) {
     const mote_generation *g = &a->g;
     int32_t id = s->tokens[s->count - 1];
     a->r.generated_tokens++;
-    s->decoder->spec.seen.tokens++;
-    if (a->by.must) constraint_follow(&a->must, id);
+    s->decoder->spec.stats.tokens++;
+    if (a->sampler.grammar) constraint_follow(&a->grammar, id);
     if (g->on_token && g->on_token(g->user, id)) a->r.stop = MOTE_STOP_CALLBACK;
-    if (g->on_logprobs) g->on_logprobs(g->user, a->by.logprobs, a->by.logprobs + 1, a->by.top);
+    if (g->on_logprobs) g->on_logprobs(g->user, a->sampler.logprobs, a->sampler.logprobs + 1, a->sampler.top);
     if (is_eos(s->m, id)) a->r.stop = MOTE_STOP_EOS;
     else if (s->m->text) writer_token(&a->w, id);
     if (a->w.stopped) a->r.stop = a->w.stopped;
@@ -40,15 +40,15 @@ static int generate_tokens(mote_session *s, generator *a, mote_error *err) {
         else if (cancelled(&s->o.callbacks))
             code = fail(err, MOTE_ECANCELLED, "cancelled after %d tokens of the answer", r->generated_tokens);
         if (code || r->stop >= 0) break;
-        code = pass_begin(s, &a->by, most - r->generated_tokens, &p, err);
+        code = pass_begin(s, &a->sampler, most - r->generated_tokens, &p, err);
         while (!code && r->stop < 0 && more) {
-            code = pass_keep(s, &a->by, &p, &more, err);
-            if (!code && more && a->check.reference) code = verify_token(s, a->check.reference, &a->by.p, err);
+            code = pass_keep(s, &a->sampler, &p, &more, err);
+            if (!code && more && a->check.reference) code = verify_token(s, a->check.reference, &a->sampler.p, err);
             if (code || !more) break;
             generate_token(s, a);
             if (a->w.code) code = fail_memory(err);
         }
-        if (a->by.stopped && r->stop < 0) r->stop = MOTE_STOP_CALLBACK;
+        if (a->sampler.stopped && r->stop < 0) r->stop = MOTE_STOP_CALLBACK;
         if (!code) pass_end(s, &p);
         if (!code && a->check.reference) code = verify_state(&a->check, s, err);
     }
@@ -79,8 +79,8 @@ static int check_generation(const mote_model *m, const mote_generation *g, mote_
 static void generator_close(generator *a) {
     writer_close(&a->w);
     json_free(&a->tools);
-    free(a->by.logprobs);
-    constraint_close(&a->must);
+    free(a->sampler.logprobs);
+    constraint_close(&a->grammar);
     verifier_close(&a->check);
 }
 
@@ -106,16 +106,16 @@ static int generator_take(generator *a, const mote_model *m, const mote_generati
 static int generator_open(generator *a, const mote_session *s, const mote_generation *g, mote_error *err) {
     int code = generator_take(a, s->m, g, err);
     if (code) return code;
-    if (a->g.sampling) a->by.p = *a->g.sampling;
-    else mote_sampling_defaults(s->m, &a->by.p);
-    a->by.on_logits = a->g.on_logits;
-    a->by.user = a->g.user;
-    a->by.top = a->g.top_logprobs;
-    if (a->g.on_logprobs) a->by.logprobs = (mote_logprob *)calloc((size_t)a->by.top + 1, sizeof *a->by.logprobs);
-    if (a->g.on_logprobs && !a->by.logprobs) return fail_memory(err);
+    if (a->g.sampling) a->sampler.p = *a->g.sampling;
+    else mote_sampling_defaults(s->m, &a->sampler.p);
+    a->sampler.on_logits = a->g.on_logits;
+    a->sampler.user = a->g.user;
+    a->sampler.top = a->g.top_logprobs;
+    if (a->g.on_logprobs) a->sampler.logprobs = (mote_logprob *)calloc((size_t)a->sampler.top + 1, sizeof *a->sampler.logprobs);
+    if (a->g.on_logprobs && !a->sampler.logprobs) return fail_memory(err);
     code = writer_open(&a->w, s->m, &a->g, a->tools.nodes ? &a->tools : NULL, err);
-    if (!code) code = constraint_open(&a->must, s->m, &a->g, &a->tools, err);
-    if (constraint_is_active(&a->must)) a->by.must = &a->must;
+    if (!code) code = constraint_open(&a->grammar, s->m, &a->g, &a->tools, err);
+    if (constraint_is_active(&a->grammar)) a->sampler.grammar = &a->grammar;
     if (!code && a->g.verify && speculates(s)) code = verifier_open(&a->check, s, err);
     return code;
 }
@@ -126,17 +126,17 @@ static int generator_run(generator *a, mote_session *s, mote_error *err) {
     if (!code && a->check.reference) code = session_copy(a->check.reference, s, err);
     if (code) return code;
     writer_begin(&a->w, s);
-    if (a->by.must && a->g.raw) constraint_begin(&a->must, 0, 0);
-    else if (a->by.must) constraint_begin(&a->must, prompt_opens_thinking(s), prompt_is_header(s->m, s->tokens, s->count));
+    if (a->sampler.grammar && a->g.raw) constraint_begin(&a->grammar, 0, 0);
+    else if (a->sampler.grammar) constraint_begin(&a->grammar, prompt_opens_thinking(s), prompt_is_header(s->m, s->tokens, s->count));
     double start = seconds();
-    slot_answers(&s->at, 1);
+    slot_answers(&s->slot, 1);
     code = generate_tokens(s, a, err);
-    slot_answers(&s->at, 0);
+    slot_answers(&s->slot, 0);
     writer_finish(&a->w, !code && a->r.stop == MOTE_STOP_EOS);
     if (!code && a->w.code) code = fail_memory(err);
     writer_result(&a->w, &a->r);
     a->r.generate_seconds = seconds() - start;
-    a->r.seed = a->by.p.seed;
+    a->r.seed = a->sampler.p.seed;
     return code;
 }
 
@@ -144,7 +144,7 @@ int mote_generation_check(const mote_model *model, const mote_generation *genera
     generator a;
     if (!model) return fail(error, MOTE_EINVAL, "mote_generation_check: needs a model");
     int code = generator_take(&a, model, generation, error);
-    if (!code) code = constraint_open(&a.must, model, &a.g, &a.tools, error);
+    if (!code) code = constraint_open(&a.grammar, model, &a.g, &a.tools, error);
     generator_close(&a);
     return code;
 }

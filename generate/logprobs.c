@@ -149,7 +149,7 @@ int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, 
     scores.tokens = tokens;
     scores.alternatives = alternatives;
     if (!code) code = session_logits(s, error);
-    if (!code) score_token(&scores, s->count ? s->at.logits : NULL, 0);
+    if (!code) score_token(&scores, s->count ? s->slot.logits : NULL, 0);
     const logits_reader reader = {score_rows, &scores, scores.rows, SCORED_ROWS};
     const feed_results wanted = {NULL, NULL, &reader, NULL};
     if (!code) code = feed(s, ids, count, &wanted, error);

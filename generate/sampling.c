@@ -5,41 +5,41 @@
    min-p say so, which is after a few of a vocabulary of 248,320. */
 
 /* The choice of the tokens of an answer, or of a step. */
-typedef struct chooser {
+typedef struct sampler {
     mote_sampling p;
-    constraint *must;            /* what the answer must be; NULL: anything */
+    constraint *grammar;         /* what the answer must be; NULL: anything */
     int (*on_logits)(void *user, float *logits, int vocab_size);                /* NULL: none */
     void *user;
     int stopped;                 /* on_logits asked to stop: no token was chosen */
     mote_logprob *logprobs;      /* [1 + top]: of the token chosen last, then the most probable ones; NULL: not wanted */
     int top;
-} chooser;
+} sampler;
 
-static chooser chooser_of(const mote_sampling *sampling) {
-    chooser by;
-    memset(&by, 0, sizeof by);
-    if (sampling) by.p = *sampling;
-    return by;
+static sampler sampler_of(const mote_sampling *sampling) {
+    struct sampler sampler;
+    memset(&sampler, 0, sizeof sampler);
+    if (sampling) sampler.p = *sampling;
+    return sampler;
 }
 
 /* s->decoder->sorted: logits after bias and penalties. */
 static void penalise(const mote_session *s, const mote_sampling *p) {
     float *sorted = s->decoder->sorted, repetition = p->repetition_penalty > 0 ? p->repetition_penalty : 1;
-    int32_t *seen = s->decoder->seen;
+    int32_t *counts = s->decoder->counts;
     for (int i = 0; i < p->bias_count; i++) {
         const mote_bias *b = &p->bias[i];
         sorted[b->id] = b->bias > -INFINITY ? sorted[b->id] + b->bias : -INFINITY;
     }
     for (int i = 0; i < s->count; i++) {
         int32_t id = s->tokens[i];
-        if (!seen[id]++) sorted[id] = sorted[id] > 0 ? sorted[id] / repetition : sorted[id] * repetition;
+        if (!counts[id]++) sorted[id] = sorted[id] > 0 ? sorted[id] / repetition : sorted[id] * repetition;
     }
-    for (int i = 0; i < s->count; i++) seen[s->tokens[i]] = 0;
+    for (int i = 0; i < s->count; i++) counts[s->tokens[i]] = 0;
     for (int i = s->generated_from; i < s->count; i++) {
         int32_t id = s->tokens[i];
-        sorted[id] -= p->frequency_penalty + (seen[id]++ ? 0 : p->presence_penalty);
+        sorted[id] -= p->frequency_penalty + (counts[id]++ ? 0 : p->presence_penalty);
     }
-    for (int i = s->generated_from; i < s->count; i++) seen[s->tokens[i]] = 0;
+    for (int i = s->generated_from; i < s->count; i++) counts[s->tokens[i]] = 0;
 }
 
 /* Draws from the distribution after penalties, in s->decoder->sorted. */
@@ -90,61 +90,61 @@ static int check_not_empty(const mote_session *s, mote_error *err) {
 }
 
 /* The application's own word on s->decoder->sorted, of n ids. */
-static int ask_logits(const mote_session *s, chooser *by, int n, mote_error *err) {
+static int ask_logits(const mote_session *s, sampler *sampler, int n, mote_error *err) {
     const float *logits = s->decoder->sorted;
-    by->stopped = by->on_logits(by->user, s->decoder->sorted, n) != 0;
-    for (int i = 0; i < n && !by->stopped; i++)
+    sampler->stopped = sampler->on_logits(sampler->user, s->decoder->sorted, n) != 0;
+    for (int i = 0; i < n && !sampler->stopped; i++)
         if (isnan(logits[i])) return fail(err, MOTE_EINVAL, "on_logits made the logit of token %d not a number", i);
     return MOTE_OK;
 }
 
-/* The implementation of mote_sample, of checked sampling and a timeline that is not empty. *id is -1 when by->stopped. */
-static int choose(mote_session *s, chooser *by, int32_t *id, mote_error *err) {
-    const mote_sampling *p = &by->p;
+/* The implementation of mote_sample, of checked sampling and a timeline that is not empty. *id is -1 when sampler->stopped. */
+static int choose(mote_session *s, sampler *sampler, int32_t *id, mote_error *err) {
+    const mote_sampling *p = &sampler->p;
     float *sorted = s->decoder->sorted;
     int n = known_vocab(s->m), best = 0;
     int code = session_logits(s, err);
     if (code) return code;
     for (int i = 0; i < n; i++)
-        if (isnan(s->at.logits[i]))
+        if (isnan(s->slot.logits[i]))
             return fail(err, MOTE_EFORMAT, "the logit of token %d is not a number: are the weights damaged?", i);
-    memcpy(sorted, s->at.logits, (size_t)n * sizeof(float));
+    memcpy(sorted, s->slot.logits, (size_t)n * sizeof(float));
     penalise(s, p);
-    if (by->must) constraint_mask(by->must, sorted, n);
-    if (by->on_logits) code = ask_logits(s, by, n, err);
+    if (sampler->grammar) constraint_mask(sampler->grammar, sorted, n);
+    if (sampler->on_logits) code = ask_logits(s, sampler, n, err);
     *id = -1;
-    if (code || by->stopped) return code;
+    if (code || sampler->stopped) return code;
     for (int i = 1; i < n; i++)
         if (sorted[i] > sorted[best]) best = i;
-    if (sorted[best] == -INFINITY && (by->must || by->on_logits || p->bias_count))
+    if (sorted[best] == -INFINITY && (sampler->grammar || sampler->on_logits || p->bias_count))
         return fail(err, MOTE_EINVAL, "no token is left to choose: all logits are -INFINITY behind token %d", s->count - 1);
     *id = p->temperature > 0 && isfinite(sorted[best]) ? sample(s, p, n) : best;
-    if (by->logprobs) row_logprobs(s->at.logits, s->m->c.vocab, *id, by->top, s->decoder->heap, by->logprobs);
+    if (sampler->logprobs) row_logprobs(s->slot.logits, s->m->c.vocab, *id, sampler->top, s->decoder->heap, sampler->logprobs);
     return MOTE_OK;
 }
 
 int mote_sample(const mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error) {
-    chooser by = chooser_of(sampling);
+    sampler sampler = sampler_of(sampling);
     int code = session_enter(session, id != NULL, "mote_sample: needs a session and a place for the token", error);
-    if (!code) code = check_sampling(session->m, &by.p, error);
+    if (!code) code = check_sampling(session->m, &sampler.p, error);
     if (!code) code = check_not_empty(session, error);
-    return code ? code : choose((mote_session *)session, &by, id, error);
+    return code ? code : choose((mote_session *)session, &sampler, id, error);
 }
 
 /* Whether the device can choose the token by itself: a kind of sampling that it knows, and nothing that needs the logits here. */
-static int device_samples(const mote_session *s, const chooser *by) {
-    const mote_sampling *p = &by->p;
+static int device_samples(const mote_session *s, const sampler *sampler) {
+    const mote_sampling *p = &sampler->p;
     int penalties = (p->repetition_penalty > 0 && p->repetition_penalty != 1) || p->presence_penalty != 0 ||
                     p->frequency_penalty != 0 || p->bias_count;
-    return s->count && !penalties && !by->must && !by->on_logits && !by->logprobs && slot_can_sample(&s->at, p);
+    return s->count && !penalties && !sampler->grammar && !sampler->on_logits && !sampler->logprobs && slot_can_sample(&s->slot, p);
 }
 
 /* Computes the token after the timeline, chosen by the device; it is not part of the timeline yet. */
 static int step_sampled(mote_session *s, const mote_sampling *sampling, mote_error *err) {
     block b = timeline_block(s, NULL, 1);
-    int code = runner_refuses(s->at.runner, err);
+    int code = runner_refuses(s->slot.runner, err);
     if (code) return code;
-    code = slot_step(&s->at, &b, sampling, s->tokens + s->count, err);
+    code = slot_step(&s->slot, &b, sampling, s->tokens + s->count, err);
     timeline_computed(s, 1);
     if (code) timeline_drop(s);
     return code;
@@ -159,16 +159,16 @@ static int step_check(const mote_session *s, const mote_sampling *p, mote_error 
 
 int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error) {
     mote_session *s = session;
-    chooser by = chooser_of(sampling);
+    sampler sampler = sampler_of(sampling);
     int32_t next;
     int code = session_enter(s, id != NULL, "mote_step: needs a session and a place for the token", error);
-    if (!code) code = step_check(s, &by.p, error);
+    if (!code) code = step_check(s, &sampler.p, error);
     if (!code) code = session_begin(s, "mote_step: ", error);
     if (code) return code;
-    if (device_samples(s, &by)) {
-        code = step_sampled(s, &by.p, error);
+    if (device_samples(s, &sampler)) {
+        code = step_sampled(s, &sampler.p, error);
     } else {
-        code = choose(s, &by, &next, error);
+        code = choose(s, &sampler, &next, error);
         if (!code) code = timeline_forward(s, &next, 1, 1, NULL, NULL, error);
     }
     if (!code) timeline_keep(s, 1);
@@ -185,10 +185,10 @@ int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *l
     if (!code) code = session_logits((mote_session *)session, error);
     if (code) return code;
     int vocab = session->m->c.vocab;
-    double total = row_best(session->at.logits, vocab, n, session->decoder->heap);
+    double total = row_best(session->slot.logits, vocab, n, session->decoder->heap);
     for (int i = 0; i < n; i++) {
         ids[i] = session->decoder->heap[n - 1 - i];
-        logprobs[i] = (float)((double)session->at.logits[ids[i]] - total);
+        logprobs[i] = (float)((double)session->slot.logits[ids[i]] - total);
     }
     return MOTE_OK;
 }

@@ -18,12 +18,12 @@
    accepts and drafts again, while the host reads which tokens were accepted; and plain steps, when no drafts pay. */
 
 static int speculates(const mote_session *s) {
-    return s->at.verifies;
+    return s->slot.verifies;
 }
 
 static void speculation_start(mote_session *s) {
     acceptance_begin(&s->decoder->spec);
-    s->decoder->spec.seen.depth = s->at.has_mtp && s->o.mtp > 0 ? s->o.mtp : 0;
+    s->decoder->spec.stats.depth = s->slot.has_mtp && s->o.mtp > 0 ? s->o.mtp : 0;
     s->decoder->spec.next = -1;
 }
 
@@ -37,7 +37,7 @@ typedef struct prices {
 } prices;
 
 static prices prices_now(const mote_session *s) {
-    mote_runner *r = s->at.runner;
+    mote_runner *r = s->slot.runner;
     prices p;
     pthread_mutex_lock(&r->lock);
     const int company = max_int(r->costs.sessions - 1, 0), others = company ? max_int(r->costs.rows - s->decoder->spec.rows, company) : 0;
@@ -49,7 +49,7 @@ static prices prices_now(const mote_session *s) {
         if (k && company && (rows > r->pass_rows || k >= r->company_rows)) p.pass[k] = INFINITY;
     }
     p.draft = company && !r->costs.drafters ? 0 : cost_fitted(&r->costs.drafting, drafters, s->count) / drafters;
-    p.others = company * fmax(r->costs.kept, 1);
+    p.others = company * fmax(r->costs.accepted, 1);
     pthread_mutex_unlock(&r->lock);
     return p;
 }
@@ -88,15 +88,15 @@ static double speed_by_place(mote_session *s, const prices *p, int k) {
 
 /* How many the MTP layer is asked for. A change must promise a twentieth. */
 static void speculation_choose(mote_session *s) {
-    mote_speculation *seen = &s->decoder->spec.seen;
-    if (s->o.mtp != MOTE_MTP_AUTO || !s->at.has_mtp) return;
+    mote_speculation *stats = &s->decoder->spec.stats;
+    if (s->o.mtp != MOTE_MTP_AUTO || !s->slot.has_mtp) return;
     const prices p = prices_now(s);
-    double best = 1.05 * speed_by_place(s, &p, seen->depth);
-    for (int k = 0, now = seen->depth; k < MOTE_ROWS_MAX; k++) {
+    double best = 1.05 * speed_by_place(s, &p, stats->depth);
+    for (int k = 0, now = stats->depth; k < MOTE_ROWS_MAX; k++) {
         const double speed = k == now ? 0 : speed_by_place(s, &p, k);
         if (speed <= best) continue;
         best = speed;
-        seen->depth = k;
+        stats->depth = k;
     }
 }
 
@@ -110,8 +110,8 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
     int code = session_enter_within(session, speculation != NULL,
                                     "mote_speculation_of: needs a session and a place for the result", error);
     if (code) return code;
-    mote_runner *r = session->at.runner;
-    *speculation = session->decoder->spec.seen;
+    mote_runner *r = session->slot.runner;
+    *speculation = session->decoder->spec.stats;
     pthread_mutex_lock(&r->lock);
     const cost_table *alone = &r->costs.alone, *drafting = &r->costs.drafting;
     for (int k = 0; k < MOTE_ROWS_MAX; k++)
@@ -128,7 +128,7 @@ static int speculation_begin(mote_session *s, mote_error *err) {
     p->next = -1;
     p->drafts = 0;
     p->judges[0] = p->judges[1] = NULL;
-    if (s->at.has_mtp && s->o.mtp == MOTE_MTP_AUTO && !p->prepared) code = slot_prepare(&s->at, err);
+    if (s->slot.has_mtp && s->o.mtp == MOTE_MTP_AUTO && !p->prepared) code = slot_prepare(&s->slot, err);
     p->prepared = !code;
     if (!code) speculation_choose(s);
     return code;
@@ -159,34 +159,34 @@ typedef struct draft_chain {
 } draft_chain;
 
 /* So many have been drafted: *speed, what they promise if `more` follow of which nothing is known; returns how many of all are worth a row. */
-static int chain_worth(const draft_chain *c, int drafted, int more, const float *sure, double *speed) {
+static int chain_worth(const draft_chain *c, int drafted, int more, const float *confidence, double *speed) {
     c->d->n = drafted + more;
-    for (int i = 0; i < c->d->n; i++) c->d->of[i] = acceptance_of_sure(&c->s->decoder->spec, i, i < drafted ? sure[i] : NAN);
+    for (int i = 0; i < c->d->n; i++) c->d->of[i] = acceptance_of_confidence(&c->s->decoder->spec, i, i < drafted ? confidence[i] : NAN);
     return drafts_worth(&c->p, c->d, c->d->n * c->p.draft, speed);
 }
 
 /* Whether another draft may bring more than it costs. */
-static int chain_goes_on(void *user, int drafted, const float *sure) {
+static int chain_continues(void *user, int drafted, const float *confidence) {
     const draft_chain *c = (const draft_chain *)user;
     double with, without;
     if (c->s->o.mtp > 0) return 1;
-    (void)chain_worth(c, drafted, 0, sure, &without);
-    return chain_worth(c, drafted, 1, sure, &with) > drafted && with > without;
+    (void)chain_worth(c, drafted, 0, confidence, &without);
+    return chain_worth(c, drafted, 1, confidence, &with) > drafted && with > without;
 }
 
 /* ids[1..] = at most `most` drafts of the MTP layer; returns a code, *worth: how many are worth a row. */
 static int drafts_make(mote_session *s, const prices *p, int most, drafts *d, int *worth, mote_error *err) {
-    float sure[MOTE_ROWS_MAX];
+    float confidence[MOTE_ROWS_MAX];
     draft_chain c = {s, *p, d};
     const block b = timeline_block(s, d->ids, 1);
     const double start = seconds();
     double speed;
     int n = most;
-    int code = slot_draft(&s->at, &b, &n, d->ids + 1, sure, chain_goes_on, &c, err);
+    int code = slot_draft(&s->slot, &b, &n, d->ids + 1, confidence, chain_continues, &c, err);
     d->source = MOTE_DRAFT_MTP;
-    *worth = chain_worth(&c, n, 0, sure, &speed);
+    *worth = chain_worth(&c, n, 0, confidence, &speed);
     if (s->o.mtp > 0) *worth = n;
-    s->decoder->spec.seen.draft_seconds += seconds() - start;
+    s->decoder->spec.stats.draft_seconds += seconds() - start;
     return code;
 }
 
@@ -202,7 +202,7 @@ static int copies_win(const mote_session *s, const prices *p, const drafts *copi
 
 /* Drafts after the chosen token, d->ids[0]; *worth: how many are to be verified. */
 static int drafts_choose(mote_session *s, int left, drafts *d, int *worth, mote_error *err) {
-    const int most = drafts_most(s, s->count, left), asked = min_int(s->at.has_mtp ? s->decoder->spec.seen.depth : 0, most);
+    const int most = drafts_most(s, s->count, left), asked = min_int(s->slot.has_mtp ? s->decoder->spec.stats.depth : 0, most);
     const prices p = prices_now(s);
     const drafts mtp = drafts_by_place(s, asked);
     drafts_copy(s, 1, most, d);
@@ -223,7 +223,7 @@ typedef struct decode_pass {
 
 /* Computes ids[0], the chosen token, and the k drafts after it as one block. */
 static int pass_verify(mote_session *s, const int32_t *ids, int k, decode_pass *p, mote_error *err) {
-    int code = timeline_forward(s, ids, k + 1, 1, s->at.block_logits, NULL, err);
+    int code = timeline_forward(s, ids, k + 1, 1, s->slot.block_logits, NULL, err);
     if (code) return code;
     s->decoder->spec.next = -1;
     p->by_host = p->accepted = 1;
@@ -232,11 +232,11 @@ static int pass_verify(mote_session *s, const int32_t *ids, int k, decode_pass *
 }
 
 /* A pass in which the host samples the tokens. */
-static int pass_by_host(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
+static int pass_by_host(mote_session *s, sampler *sampler, int left, decode_pass *p, mote_error *err) {
     int worth = 0, code = MOTE_OK;
     if (s->decoder->spec.next < 0) {
-        code = choose(s, by, &s->decoder->spec.next, err);
-        if (code || by->stopped) return code;
+        code = choose(s, sampler, &s->decoder->spec.next, err);
+        if (code || sampler->stopped) return code;
         acceptance_judge(&s->decoder->spec, s->decoder->spec.next);
     }
     p->d.ids[0] = s->decoder->spec.next;
@@ -253,7 +253,7 @@ static int pass_on_device(mote_session *s, const mote_sampling *sampling, const 
     int n;
     const block b = timeline_block(s, given, k + 1);
     ids[0] = p->next;
-    int code = slot_cycle(&s->at, &b, sampling, next, ids, &n, err);
+    int code = slot_cycle(&s->slot, &b, sampling, next, ids, &n, err);
     if (code) return code;
     timeline_computed(s, k + 1);
     memcpy(s->tokens + s->count, ids, (size_t)n * sizeof *ids);
@@ -277,31 +277,31 @@ static int pass_plain(mote_session *s, const mote_sampling *sampling, decode_pas
    works for this session alone; and what is verified is chosen then, while all are verified where their number is given. */
 static int drafts_of_device(mote_session *s, const prices *p, drafts *d, int *worth, mote_error *err) {
     const int made = s->decoder->spec.drafts;
-    float sure[MOTE_ROWS_MAX];
+    float confidence[MOTE_ROWS_MAX];
     double speed;
     int code = MOTE_OK;
     *d = drafts_by_place(s, made);
     *worth = made;
     if (s->o.mtp > 0 || !made || p->others > 0) return MOTE_OK;
-    code = slot_drafted(&s->at, made, d->ids + 1, sure, err);
-    if (code || isnan(sure[0])) return code;
-    for (int i = 0; i < made; i++) d->of[i] = acceptance_of_sure(&s->decoder->spec, i, sure[i]);
+    code = slot_drafted(&s->slot, made, d->ids + 1, confidence, err);
+    if (code || isnan(confidence[0])) return code;
+    for (int i = 0; i < made; i++) d->of[i] = acceptance_of_confidence(&s->decoder->spec, i, confidence[i]);
     *worth = drafts_worth(p, d, 0, &speed);
-    pthread_mutex_lock(&s->at.runner->lock);
-    cost_learn(&s->at.runner->costs.drafting, 1, s->count, (seconds() - s->decoder->spec.passed) / made);
-    pthread_mutex_unlock(&s->at.runner->lock);
+    pthread_mutex_lock(&s->slot.runner->lock);
+    cost_learn(&s->slot.runner->costs.drafting, 1, s->count, (seconds() - s->decoder->spec.passed) / made);
+    pthread_mutex_unlock(&s->slot.runner->lock);
     return MOTE_OK;
 }
 
 /* A pass of a session whose tokens a device chooses. Copies compete with the drafts that it has made already; where it has none and
    makes none, the next token is not known before the step, and it is asked for by the host if copies are likely to follow it. */
-static int pass_by_device(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
+static int pass_by_device(mote_session *s, sampler *sampler, int left, decode_pass *p, mote_error *err) {
     const int made = s->decoder->spec.drafts, known = s->decoder->spec.next >= 0;
     const int most = drafts_most(s, s->count, left), next = drafts_most(s, s->count + made + 1, left - 1);
-    const int wanted = s->at.has_mtp ? min_int(s->decoder->spec.seen.depth, next) : 0;
+    const int wanted = s->slot.has_mtp ? min_int(s->decoder->spec.stats.depth, next) : 0;
     int worth = made, copied;
     drafts copy;
-    if (!speculates(s)) return pass_plain(s, &by->p, p, err);
+    if (!speculates(s)) return pass_plain(s, &sampler->p, p, err);
     if (known) acceptance_judge(&s->decoder->spec, s->decoder->spec.next);
     const prices price = prices_now(s);
     int code = drafts_of_device(s, &price, &p->d, &worth, err);
@@ -309,30 +309,30 @@ static int pass_by_device(mote_session *s, chooser *by, int left, decode_pass *p
     copy.ids[0] = p->d.ids[0] = s->decoder->spec.next;
     drafts_copy(s, known, known || !wanted ? most : 0, &copy);
     const int wins = copies_win(s, &price, &copy, &p->d, 0, &copied);
-    if (wins && !known && copied > 1) return pass_by_host(s, by, left, p, err);
+    if (wins && !known && copied > 1) return pass_by_host(s, sampler, left, p, err);
     if (wins && known) p->d = copy;
-    if (wins && known) return pass_on_device(s, &by->p, p->d.ids, copied, wanted, p, err);
-    return made || wanted ? pass_on_device(s, &by->p, NULL, worth, wanted, p, err) : pass_plain(s, &by->p, p, err);
+    if (wins && known) return pass_on_device(s, &sampler->p, p->d.ids, copied, wanted, p, err);
+    return made || wanted ? pass_on_device(s, &sampler->p, NULL, worth, wanted, p, err) : pass_plain(s, &sampler->p, p, err);
 }
 
-/* Begins a pass of an answer of which `left` tokens are left. No row is kept yet; none is accepted if by->stopped. */
-static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
-    const double start = seconds(), drafting = s->decoder->spec.seen.draft_seconds;
+/* Begins a pass of an answer of which `left` tokens are left. No row is kept yet; none is accepted if sampler->stopped. */
+static int pass_begin(mote_session *s, sampler *sampler, int left, decode_pass *p, mote_error *err) {
+    const double start = seconds(), drafting = s->decoder->spec.stats.draft_seconds;
     memset(p, 0, sizeof *p);
-    int code = device_samples(s, by) ? pass_by_device(s, by, left, p, err) : pass_by_host(s, by, left, p, err);
+    int code = device_samples(s, sampler) ? pass_by_device(s, sampler, left, p, err) : pass_by_host(s, sampler, left, p, err);
     s->decoder->spec.passed = seconds();
-    s->decoder->spec.seen.pass_seconds += s->decoder->spec.passed - start - (s->decoder->spec.seen.draft_seconds - drafting);
+    s->decoder->spec.stats.pass_seconds += s->decoder->spec.passed - start - (s->decoder->spec.stats.draft_seconds - drafting);
     return code;
 }
 
 /* Keeps the next row of a pass, if its token is the one that is chosen there: *more. What the host chooses it chooses here,
    when all before it is part of the answer for good: so the application's on_logits never sees a draft that is refused, nor
    what comes after an answer's end. The token that differs from its draft begins the next pass: spec.next. */
-static int pass_keep(mote_session *s, chooser *by, decode_pass *p, int *more, mote_error *err) {
+static int pass_keep(mote_session *s, sampler *sampler, decode_pass *p, int *more, mote_error *err) {
     *more = 0;
     if (p->by_host && p->kept == p->accepted && p->kept < p->rows) {
-        int code = choose(s, by, &s->decoder->spec.next, err);
-        if (code || by->stopped) return code;
+        int code = choose(s, sampler, &s->decoder->spec.next, err);
+        if (code || sampler->stopped) return code;
         p->judged++;
         if (s->decoder->spec.next == s->tokens[s->block_at + p->kept]) {
             p->accepted++;
@@ -346,14 +346,14 @@ static int pass_keep(mote_session *s, chooser *by, decode_pass *p, int *more, mo
 
 /* After the last row that is kept. */
 static void pass_end(mote_session *s, const decode_pass *p) {
-    mote_runner *r = s->at.runner;
+    mote_runner *r = s->slot.runner;
     if (!p->rows) return;
     acceptance_learn(&s->decoder->spec, &p->d, p->judged, p->accepted - 1);
-    acceptance_count(&s->decoder->spec.seen, &p->d, p->rows - 1, p->judged, p->accepted - 1);
+    acceptance_count(&s->decoder->spec.stats, &p->d, p->rows - 1, p->judged, p->accepted - 1);
     if (p->accepted == p->rows && p->d.n >= p->rows) acceptance_await(&s->decoder->spec, &p->d, p->rows - 1);
     s->decoder->spec.rows = p->rows;
     pthread_mutex_lock(&r->lock);
-    if (r->costs.sessions > 1) r->costs.kept += (p->kept - r->costs.kept) / 16;
+    if (r->costs.sessions > 1) r->costs.accepted += (p->kept - r->costs.accepted) / 16;
     pthread_mutex_unlock(&r->lock);
     speculation_choose(s);
 }

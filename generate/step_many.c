@@ -6,12 +6,12 @@ enum { TURN_WAITS = -1 };        /* the code of a turn that has not been taken *
 /* Begins the call on the session of turn number `at` of these, if it can be taken: its code. */
 static int turn_enter(const mote_turn *turns, int at, mote_error *err) {
     mote_session *s = turns[at].session;
-    chooser by = chooser_of(turns[at].sampling);
+    sampler sampler = sampler_of(turns[at].sampling);
     if (!s) return fail(err, MOTE_EINVAL, "there is no session");
     for (int i = 0; i < at; i++)
         if (turns[i].session == s) return fail(err, MOTE_EINVAL, "the session has turn %d already", i);
     int code = session_enter(s, 1, "mote_step_many: ", err);
-    if (!code) code = step_check(s, &by.p, err);
+    if (!code) code = step_check(s, &sampler.p, err);
     return code ? code : session_begin(s, "mote_step_many: ", err);
 }
 
@@ -19,14 +19,14 @@ static int turn_enter(const mote_turn *turns, int at, mote_error *err) {
 static int turn_begin(const mote_turn *t, pass_request *q, block *b, int32_t *next, mote_error *err) {
     static mote_sampling greedy;
     mote_session *s = t->session;
-    chooser by = chooser_of(t->sampling);
-    const int sampled = device_samples(s, &by);
-    int code = runner_refuses(s->at.runner, err);
-    if (!code && !sampled) code = choose(s, &by, next, err);
+    sampler sampler = sampler_of(t->sampling);
+    const int sampled = device_samples(s, &sampler);
+    int code = runner_refuses(s->slot.runner, err);
+    if (!code && !sampled) code = choose(s, &sampler, next, err);
     if (code) return code;
     *b = timeline_block(s, sampled ? NULL : next, 1);
     b->last = 1;
-    request_is(q, sampled ? REQUEST_STEP : REQUEST_FORWARD, &s->at, b);
+    request_is(q, sampled ? REQUEST_STEP : REQUEST_FORWARD, &s->slot, b);
     q->sampling = t->sampling ? t->sampling : &greedy;
     q->ids = s->tokens + s->count;
     return MOTE_OK;
@@ -50,7 +50,7 @@ static void turn_end(mote_turn *t, const pass_request *q) {
 
 /* Takes those of `count` turns that wait and are of the first one's runner, as many as fit into a pass. */
 static void turns_take(mote_turn *turns, int count) {
-    mote_runner *r = turns->session->at.runner;
+    mote_runner *r = turns->session->slot.runner;
     pass_request q[PASS_ROWS_MAX];
     block b[PASS_ROWS_MAX];
     int32_t next[PASS_ROWS_MAX];
@@ -58,7 +58,7 @@ static void turns_take(mote_turn *turns, int count) {
     int n = 0;
     for (int i = 0; i < count && n < PASS_ROWS_MAX; i++) {
         mote_turn *t = &turns[i];
-        if (t->error.code != TURN_WAITS || t->session->at.runner != r) continue;
+        if (t->error.code != TURN_WAITS || t->session->slot.runner != r) continue;
         if (turn_begin(t, &q[n], &b[n], &next[n], &t->error)) session_leave(t->session);
         else of[n++] = t;
     }

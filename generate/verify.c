@@ -41,8 +41,8 @@ static int verify_bytes(const verifier *v, mote_session *s, const void *a, const
     for (size_t done = 0, step; done < n; done += step) {
         size_t at = 0;
         step = n - done < VERIFY_BYTES ? n - done : (size_t)VERIFY_BYTES;
-        int code = slot_copy(&s->at, actual, (const char *)a + done, step, err);
-        if (!code) code = slot_copy(&v->reference->at, expected, (const char *)b + done, step, err);
+        int code = slot_copy(&s->slot, actual, (const char *)a + done, step, err);
+        if (!code) code = slot_copy(&v->reference->slot, expected, (const char *)b + done, step, err);
         if (code) return code;
         while (at < step && actual[at] == expected[at]) at++;
         if (at == step) continue;
@@ -60,20 +60,20 @@ static int verify_bytes(const verifier *v, mote_session *s, const void *a, const
 static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     const config *c = &s->m->c;
     mote_session *reference = v->reference;
-    capacity r = capacity_of(&s->at.runner->o, s->o.context);
+    capacity r = capacity_of(&s->slot.runner->o, s->o.context);
     size_t vocab = (size_t)c->vocab * sizeof(float), hidden = (size_t)c->hidden * sizeof(float);
     int from = s->block_at > 0 ? s->block_at - 1 : 0, code = MOTE_OK;
     if (s->count >= s->o.context) return MOTE_OK;           /* no space for the rows of a commit */
     if (!code) code = timeline_commit_state(s, err);
     if (!code) code = timeline_commit_state(reference, err);
-    if (!code) code = verify_bytes(v, s, s->at.logits, reference->at.logits, vocab, -1, "logits", err);
-    if (!code) code = verify_bytes(v, s, s->at.last_hidden, reference->at.last_hidden, hidden, -1, "final row", err);
+    if (!code) code = verify_bytes(v, s, s->slot.logits, reference->slot.logits, vocab, -1, "logits", err);
+    if (!code) code = verify_bytes(v, s, s->slot.last_hidden, reference->slot.last_hidden, hidden, -1, "final row", err);
     for (int i = 0; i <= c->layers && !code; i++) {
-        const layer *of = i < c->layers ? &s->m->layers[i] : &s->m->mtp;
+        const layer *of = model_layer(s->m, i);
         state_piece actual[STATE_PIECES], expected[STATE_PIECES];
-        int pieces = layer_pieces(of, &r, &s->at.state[i], actual);
-        layer_pieces(of, &r, &reference->at.state[i], expected);
-        if (i == c->layers && !s->at.has_mtp) break;
+        int pieces = layer_pieces(of, &r, &s->slot.state[i], actual);
+        layer_pieces(of, &r, &reference->slot.state[i], expected);
+        if (i == c->layers && !s->slot.has_mtp) break;
         for (int k = 0; k < pieces && !code; k++) {
             size_t row = actual[k].size, first = actual[k].rows ? (size_t)from * row : 0;
             size_t n = actual[k].rows ? (size_t)(s->count - from - (i == c->layers)) * row : row;

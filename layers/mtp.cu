@@ -76,10 +76,10 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, step->ids[p.draft], i);
     __syncthreads();
     gpu_norm_row(in, row, p.norm_embedding, cols, p.eps, shared);
-    const int kept = step->accepted;
+    const int accepted = step->accepted;
     const slot_view slot = gpu_slot_of(&p.slot, step);
     const float *hidden = (const float *)gpu_in_slot(&slot, p.hidden);
-    const float *final_row = kept ? hidden + (size_t)(kept - 1) * cols : (const float *)gpu_in_slot(&slot, p.last_hidden);
+    const float *final_row = accepted ? hidden + (size_t)(accepted - 1) * cols : (const float *)gpu_in_slot(&slot, p.last_hidden);
     if (p.draft) gpu_norm_row(row, p.x + (size_t)blockIdx.x * cols, p.norm, cols, p.eps, shared);
     gpu_norm_row(in + cols, p.draft ? row : final_row, p.norm_hidden, cols, p.eps, shared);
 }

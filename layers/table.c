@@ -8,7 +8,7 @@
      NAME_FIELDS                its numbers, as layers/shape.c has them; SHAPE makes name_shape of them
      name_weights               a layer: its shape, first of all, and its tensors
      name_features              what a layer asks of an executor that its shape does not say
-     name_unfit                 the reason why the kernels do not take a shape, NULL: they take it
+     name_unsupported_reason    the reason why the kernels do not take a shape, NULL: they take it
 
    layers/name/definition.c has its formulas, see layers/definition.c; what the CPU and CUDA need beside these is in layers/kinds.c. */
 
@@ -16,9 +16,9 @@
 #define FFNS(X) X(MOE, moe) X(MLP, mlp)
 #define LAYER_KINDS(X) MIXERS(X) FFNS(X)
 
-/* An editor's search for attention_unfit finds no call: name##_unfit below is one. The cases of ATTENTION are, written out:
+/* An editor's search for attention_unsupported_reason finds no call: name##_unsupported_reason below is one. The cases of ATTENTION are, written out:
      LAYER_ATTENTION, "attention", attention_shape attention; attention_weights attention; attention_features(&l->w.attention),
-     attention_unfit(&l->w.attention.shape).
+     attention_unsupported_reason(&l->w.attention.shape).
    Widening, fingerprint and sizes have no functions of a kind: shape_widen and its neighbours read attention_fields, the rows that
    SHAPE makes of ATTENTION_FIELDS (layers/shape.c). */
 
@@ -137,9 +137,9 @@ static feature_set sublayer_features(const sublayer *l) {
 }
 
 /* The reason why the kernels do not take a sublayer's sizes; NULL: they take them. */
-static const char *sublayer_unfit(const sublayer *l) {
+static const char *sublayer_unsupported_reason(const sublayer *l) {
     switch (l->kind) {
-#define X(NAME, name) case LAYER_##NAME: return name##_unfit(&l->w.name.shape);
+#define X(NAME, name) case LAYER_##NAME: return name##_unsupported_reason(&l->w.name.shape);
         LAYER_KINDS(X)
 #undef X
         default: return NULL;

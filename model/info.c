@@ -4,8 +4,8 @@
 /* "BF16+INT4 g128": how the matrices of each module are stored, and the types of its vectors. */
 static void model_module_dtypes(mote_model *m, const binder *b) {
     for (int k = 0; k < MODULE_KINDS; k++) {
-        char *to = m->module_dtypes[k], sides[32];
-        size_t n = 0, size = sizeof m->module_dtypes[k];
+        char *to = m->report.module_dtypes[k], sides[32];
+        size_t n = 0, size = sizeof m->report.module_dtypes[k];
         for (int s = 0; s < ENCODING_COUNT; s++) {
             const tensor_encoding *as = tensor_encodings[s];
             int told = 0;
@@ -19,8 +19,8 @@ static void model_module_dtypes(mote_model *m, const binder *b) {
             if (format_has_groups(as->format) && b->group[k] > 0) snprintf(sides, sizeof sides, " g%d", b->group[k]);
             if (n < size) n += (size_t)snprintf(to + n, size - n, "%s%s%s", n ? "+" : "", as->name, sides);
         }
-        m->modules[k].name = module_names[k];
-        m->modules[k].dtype = to;
+        m->report.modules[k].name = module_names[k];
+        m->report.modules[k].dtype = to;
     }
 }
 
@@ -38,26 +38,26 @@ static int model_sizes(mote_model *m, enum layer_kind kind, mote_size *to) {
 
 /* The kinds of layers that there are, and the stages that they bring. */
 static void model_kinds(mote_model *m) {
-    mote_info *o = &m->info;
-    o->kinds = m->kinds;
-    o->stages = m->stages;
+    mote_info *o = &m->report.info;
+    o->kinds = m->report.kinds;
+    o->stages = m->report.stages;
     o->kind_count = o->stage_count = 0;
     for (int k = 0; k < LAYER_KIND_COUNT; k++) {
-        mote_layers *of = &m->kinds[o->kind_count];
+        mote_layers *of = &m->report.kinds[o->kind_count];
         of->count = 0;
         for (int i = 0; i < m->c.layers; i++)
             of->count += ((int)m->layers[i].mixer.kind == k) + ((int)m->layers[i].ffn.kind == k);
         if (!of->count) continue;
         of->name = layer_kind_names[k];
-        of->sizes = m->sizes[k];
-        of->size_count = model_sizes(m, (enum layer_kind)k, m->sizes[k]);
+        of->sizes = m->report.sizes[k];
+        of->size_count = model_sizes(m, (enum layer_kind)k, m->report.sizes[k]);
         o->kind_count++;
     }
     for (int i = 0; i < STAGE_COUNT; i++) {
         int there = stage_kinds[i] == LAYER_NONE || (stage_kinds[i] == LAYER_MTP && m->has_mtp);
         for (int k = 0; k < o->kind_count; k++)
-            there |= stage_kinds[i] < LAYER_KIND_COUNT && m->kinds[k].name == layer_kind_names[stage_kinds[i]];
-        if (there) m->stages[o->stage_count++] = stage_names[i];
+            there |= stage_kinds[i] < LAYER_KIND_COUNT && m->report.kinds[k].name == layer_kind_names[stage_kinds[i]];
+        if (there) m->report.stages[o->stage_count++] = stage_names[i];
     }
     if (m->memory->describe) m->memory->describe(m);
 }
@@ -72,12 +72,12 @@ static void model_state(mote_model *m) {
     r.kv = m->memory->kv;
     for (int i = 0; i < m->c.layers; i++)
         for (int k = layer_pieces(&m->layers[i], &r, &none, piece); k--;)
-            *(piece[k].rows ? &m->info.kv_bytes_per_token : &m->info.state_bytes) += piece[k].size;
+            *(piece[k].rows ? &m->report.info.kv_bytes_per_token : &m->report.info.state_bytes) += piece[k].size;
 }
 
 static void model_info(mote_model *m, const binder *b) {
     const config *c = &m->c;
-    mote_info *o = &m->info;
+    mote_info *o = &m->report.info;
     model_module_dtypes(m, b);
     o->architecture = c->family->name;
     o->layers = c->layers;
@@ -87,14 +87,14 @@ static void model_info(mote_model *m, const binder *b) {
     o->context_max = c->context_max;
     o->tied_embeddings = c->tied;
     o->quantize = m->quantize;
-    o->modules = m->modules;
+    o->modules = m->report.modules;
     for (int k = 0; k < MODULE_KINDS; k++) {
-        if (!m->modules[k].parameters) continue;
-        o->parameters += m->modules[k].parameters;
+        if (!m->report.modules[k].parameters) continue;
+        o->parameters += m->report.modules[k].parameters;
         if (k != MODULE_MTP) o->active_parameters += b->active[k];
-        o->weight_bytes += m->modules[k].bytes;
-        o->weight_bytes_per_token += m->modules[k].bytes_per_token;
-        m->modules[o->module_count++] = m->modules[k];
+        o->weight_bytes += m->report.modules[k].bytes;
+        o->weight_bytes_per_token += m->report.modules[k].bytes_per_token;
+        m->report.modules[o->module_count++] = m->report.modules[k];
     }
     model_kinds(m);
     model_state(m);

@@ -19,6 +19,36 @@ static const char *const module_names[MODULE_KINDS] = {
 #undef X
     "router", "experts", "shared_expert", "mlp", "norms", "mtp"};
 
+/* The device that holds the weights. */
+typedef struct model_device {
+    int gpu;                                   /* its number; -1: the CPU. The others are a GPU's: */
+    int sms, cc;                               /* 90 for compute capability 9.0 */
+    int shared;                                /* bytes of shared memory of an SM */
+    uint32_t cache;                            /* bytes of its L2 */
+    int integrated;                            /* its memory is the system's */
+    char name[320];                            /* info.device */
+} model_device;
+
+/* What mote_info says, with all that it points to. */
+typedef struct model_report {
+    mote_info info;
+    mote_module modules[MODULE_KINDS];
+    char module_dtypes[MODULE_KINDS][128];
+    mote_layers kinds[LAYER_KIND_COUNT];
+    mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES];
+    const char *stages[STAGE_COUNT];
+} model_report;
+
+/* The MTP layer. It stands at a token's place, takes its final row h and the token after it, and predicts the one after that:
+     x = fc [rms(embedding of the token) norm_embedding, rms(h) norm_hidden];  x through the layer;  logits = head (rms(x) norm)
+   The head is lm_head, or draft_head for drafts; of a draft the token is the draft before it, and h what the layer made of that.
+   Who walks through it: define_mtp; mtp_forward on the CPU; gpu_walk_mtp in a step on a GPU; prefill_mtp. */
+typedef struct mtp_layer {
+    matrix fc;                                 /* [hidden][2 hidden] */
+    const float *norm_embedding, *norm_hidden, *norm;
+    struct layer layer;
+} mtp_layer;
+
 struct mote_model {
     int holders;                               /* who has not closed it: the application, and each session (atomic) */
     config c;
@@ -26,29 +56,17 @@ struct mote_model {
     struct mote_model **members;               /* [ranges][ranks] the models of a group's members, which have the weights; NULL: it has them */
     int member_count;
     const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
-    int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
-    int gpu_sms, gpu_cc;                       /* its SMs, and 90 for compute capability 9.0 */
-    int gpu_shared;                            /* bytes of shared memory of an SM */
-    uint32_t gpu_cache;                        /* bytes of its L2 */
+    model_device device;
     float bf16_factor;                         /* on a GPU: a power of two that brings all BF16 weights into F16's range */
-    int gpu_integrated;                        /* its memory is the system's */
-    char device[320];                          /* info.device */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
-    struct vocabulary *words;                  /* for masks: NULL until it is needed, see model_vocabulary */
+    struct vocabulary *vocabulary;             /* for masks: NULL until it is needed, see model_vocabulary */
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
     int32_t chat_begin;                        /* of CHAT_BOS: the token that a chat begins with; -1: none */
     buf eos;                                   /* int32_t: the tokens that end a text, in order */
     mote_sampling sampling;                    /* of generation_config.json */
-    mote_info info;
-    mote_module modules[MODULE_KINDS];
-    char module_dtypes[MODULE_KINDS][128];
-
-    mote_layers kinds[LAYER_KIND_COUNT];       /* of info */
-    mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES];
-    const char *stages[STAGE_COUNT];
-
+    model_report report;
     char *arena;                               /* all weights, in the device's memory */
     size_t arena_size;
     matrix embed_tokens, lm_head;
@@ -60,9 +78,7 @@ struct mote_model {
     float *frequencies;                        /* of all attention layers, in the host's memory */
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
-    layer mtp;
-    matrix mtp_fc;
-    const float *mtp_norm_embedding, *mtp_norm_hidden, *mtp_norm;
+    mtp_layer mtp;
     int draft_rows;                            /* as asked for */
     int quantize;                              /* as asked for: MOTE_QUANTIZE_... */
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
@@ -72,8 +88,8 @@ struct mote_model {
 };
 
 /* Layer i, or, of number c.layers, the MTP layer. */
-static layer *model_layer(mote_model *m, int i) {
-    return i < m->c.layers ? &m->layers[i] : &m->mtp;
+static layer *model_layer(const mote_model *m, int i) {
+    return i < m->c.layers ? &m->layers[i] : (layer *)(uintptr_t)&m->mtp.layer;
 }
 
 static int model_has_weights(const mote_model *m) {

@@ -14,8 +14,8 @@ static mote_model *model_new(const char *name, int idle, const mote_callbacks *c
     m->holders = 1;
     m->part = part_of(0, 1, 0, 1);
     m->draft_rows = DRAFT_ROWS;
-    m->info.device = m->device;
-    m->info.begin_token = m->info.end_token = -1;
+    m->report.info.device = m->device.name;
+    m->report.info.begin_token = m->report.info.end_token = -1;
     if (!device_choose(m, name, idle, callbacks, err)) return m;
     free(m);
     return NULL;
@@ -25,9 +25,9 @@ const char *mote_version(void) {
     return MOTE_VERSION;
 }
 
-/* Fills in the table of files that are not there with what a published checkpoint of m has, stored as a quantization mix says: has its
+/* Fills in the table of files that are not there with what a published checkpoint of m has, stored as a quantization recipe says: has its
    family ask for a model like it, which is thrown away. */
-static int model_publish(const mote_model *m, checkpoint *files, const quantization_mix *mix, mote_error *err) {
+static int model_publish(const mote_model *m, checkpoint *files, const quantization_recipe *recipe, mote_error *err) {
     mote_model like = *m;
     binder b;
     memset(&b, 0, sizeof b);
@@ -38,7 +38,7 @@ static int model_publish(const mote_model *m, checkpoint *files, const quantizat
     snprintf(files->shards[0].path, sizeof files->shards[0].path, "%s", files->dir);
     b.files = files;
     b.m = &like;
-    b.publishes = mix;
+    b.publishes = recipe;
     b.err = err;
     begin_layers(&b);
     if (!b.code) m->c.family->bind(&b);
@@ -59,14 +59,14 @@ static int model_bind_to(mote_model *m, checkpoint *files, binder *b, const mote
    none is, tensors are those that a published checkpoint has. The binder and files are the caller's to free in any case. */
 static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, int describes,
                       const mote_callbacks *callbacks, mote_error *err) {
-    const quantization_mix *mix = NULL;
+    const quantization_recipe *recipe = NULL;
     memset(b, 0, sizeof *b);
     memset(files, 0, sizeof *files);
     quantization_check check;
     int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
     files->dir = dir;
-    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_mix(dir, &mix, err);
-    if (!code && !there) code = model_publish(m, files, mix, err);
+    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_recipe(dir, &recipe, err);
+    if (!code && !there) code = model_publish(m, files, recipe, err);
     if (!code && !there) code = model_bind_to(m, files, b, callbacks, err);
     else if (!code) {
         quantization_check_read(&check, dir);
@@ -77,7 +77,7 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     }
     if (!code) m->fingerprint = config_fingerprint(&m->c);
     if (!code && m->quantize) m->fingerprint = fnv1a(m->fingerprint, &m->quantize, sizeof m->quantize);
-    m->info.estimated = !there || files->table.without_data;
+    m->report.info.estimated = !there || files->table.without_data;
     return code;
 }
 
@@ -100,7 +100,7 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
     int code = template_read(dir, &template_text, err);
     if (!code && (file_exists(dir, "tokenizer.json") || (need_one && !template_text.size)))
         code = tokenizer_open(&m->text, dir, err);
-    if (m->text) m->info.begin_token = m->text->begin, m->info.end_token = m->text->end;
+    if (m->text) m->report.info.begin_token = m->text->begin, m->report.info.end_token = m->text->end;
     for (int32_t id = 0; m->text && id < tokenizer_vocab(m->text); id++) {
         size_t n;
         if (tokenizer_token(m->text, id, &n)) m->longest_token = max_size(m->longest_token, n);
@@ -112,7 +112,7 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
         m->chat_begin = m->text ? m->text->begin : -1;
         if (m->text && m->family & CHAT_BOS) code = chat_begin_read(dir, m->text, &m->chat_begin, err);
         const chat_marks *marks = chat_marks_of(m->family);
-        m->info.chat_template = marks ? marks->name : NULL;
+        m->report.info.chat_template = marks ? marks->name : NULL;
         if (marks && modified)
             notice(callbacks, "%s: the chat template is a modified %s template: used as %s's%s", dir, marks->name, marks->name,
                    m->family & CHAT_QUIET ? ", which thinks only when asked to" : "");
@@ -177,7 +177,7 @@ static int known_vocab(const mote_model *m) {
 /* The model's vocabulary, made when an answer is first masked; NULL: out of memory. Threads that need it at once may each make one: the
    first one stays. */
 static const vocabulary *model_vocabulary(const mote_model *model) {
-    vocabulary **place = &((mote_model *)(uintptr_t)model)->words, *there = __atomic_load_n(place, __ATOMIC_ACQUIRE);
+    vocabulary **place = &((mote_model *)(uintptr_t)model)->vocabulary, *there = __atomic_load_n(place, __ATOMIC_ACQUIRE);
     if (there) return there;
     vocabulary *made = vocabulary_new(model->text, (const int32_t *)(const void *)model->eos.data, model->eos.size / sizeof(int32_t));
     if (made && !__atomic_compare_exchange_n(place, &there, made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
@@ -197,7 +197,7 @@ void mote_close(mote_model *model) {
     for (int i = 0; i < model->member_count; i++) mote_close(model->members[i]);
     free(model->members);
     tokenizer_free(model->text);
-    vocabulary_free(model->words);
+    vocabulary_free(model->vocabulary);
     config_free(&model->c);
     weights_free(model);
     buf_free(&model->eos);
@@ -206,5 +206,5 @@ void mote_close(mote_model *model) {
 }
 
 const mote_info *mote_model_info(const mote_model *model) {
-    return model ? &model->info : NULL;
+    return model ? &model->report.info : NULL;
 }

@@ -16,7 +16,7 @@ static void bind_draft_head(binder *b) {
     w->format = FORMAT_FP8_BLOCK;
     w->block_rows = w->block_cols = TILE;
     for (int i = 0; i < fp8_block_format.component_count; i++) b->arena += matrix_component_capacity(w, i);
-    m->modules[MODULE_MTP].bytes += matrix_bytes(w);
+    m->report.modules[MODULE_MTP].bytes += matrix_bytes(w);
 }
 
 /* Bytes of a layer's table of experts, moe_weights.expert_at: whole 64 bytes. */
@@ -61,7 +61,7 @@ static int refuse_features(const mote_model *m, const char *dir, int layer, feat
 static int check_features(const mote_model *m, const char *dir, enum executor_kind executor, const feature_set *on, mote_error *err) {
     int code = refuse_features(m, dir, -1, shape_features(&m->c, config_fields, CONFIG_FIELD_COUNT), executor, on, err);
     for (int i = 0; i < m->c.layers + m->has_mtp && !code; i++) {
-        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        const layer *l = model_layer(m, i);
         feature_set asked = sublayer_features(&l->mixer) | sublayer_features(&l->ffn);
         if (l->mixer.kind == LAYER_ATTENTION) asked |= shape_features(&m->c.layer[i].rope, rope_fields, ROPE_FIELD_COUNT);
         code = refuse_features(m, dir, i, asked, executor, on, err);
@@ -79,13 +79,13 @@ static int check_sizes(const binder *b) {
     const char *wrong = NULL;
     char where[32] = "";
     for (int i = 0; i < c->layers + m->has_mtp && !wrong; i++) {
-        const layer *l = i < c->layers ? &m->layers[i] : &m->mtp;
-        wrong = sublayer_unfit(&l->mixer);
-        if (!wrong) wrong = sublayer_unfit(&l->ffn);
+        const layer *l = model_layer(m, i);
+        wrong = sublayer_unsupported_reason(&l->mixer);
+        if (!wrong) wrong = sublayer_unsupported_reason(&l->ffn);
         if (wrong) layer_text(m, i, where, sizeof where);
     }
     for (int f = 0; f < FORMAT_COUNT && !wrong; f++)
-        if (multiplied >> f & 1 && formats[f]->unfit) wrong = formats[f]->unfit(c->fp8_rows, c->fp8_cols);
+        if (multiplied >> f & 1 && formats[f]->unsupported_reason) wrong = formats[f]->unsupported_reason(c->fp8_rows, c->fp8_cols);
     return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s%s are not supported on a GPU, use the CPU", b->files->dir, where, wrong)
                  : MOTE_OK;
 }
@@ -131,7 +131,7 @@ static int check_ranks(const mote_model *m, const char *dir, mote_error *err) {
     const char *name = last.most * (ranks - 1) >= value ? "vocab" : NULL;
     layer_text(m, -1, where, sizeof where);
     for (int i = 0; i < m->c.layers + m->c.mtp_layers && !name; i++) {
-        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        const layer *l = model_layer(m, i);
         name = sublayer_indivisible(&l->mixer, ranks, &value);
         if (!name) name = sublayer_indivisible(&l->ffn, ranks, &value);
         if (name) layer_text(m, i, where, sizeof where);
@@ -196,8 +196,8 @@ static int place_weights(binder *b, mote_error *err) {
    but nothing that is ever accepted. */
 static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     mote_model *m = b->m;
-    const attention_weights *a = &m->mtp.mixer.w.attention;
-    const matrix *const needed[] = {&m->mtp_fc, &a->q_proj, &a->k_proj, &a->v_proj, &a->o_proj};
+    const attention_weights *a = &m->mtp.layer.mixer.w.attention;
+    const matrix *const needed[] = {&m->mtp.fc, &a->q_proj, &a->k_proj, &a->v_proj, &a->o_proj};
     const load_item *items = (const load_item *)(void *)b->items.data;
     for (size_t i = 0; i < b->items.size / sizeof *items && m->has_mtp; i++) {
         const load_item *item = &items[i];

@@ -14,7 +14,7 @@
 typedef struct row_cost {
     double seconds;
     uint64_t last;               /* of the table's passes */
-    int seen;                    /* samples, up to COST_SAMPLES */
+    int samples;                 /* up to COST_SAMPLES */
     int position;                /* tokens before the last of them */
 } row_cost;
 
@@ -31,23 +31,23 @@ static const double COST_GROWTH = 0.65;
 /* Whether a cell tells what a pass after `position` tokens takes now: keys and values of a long context are a part of it. */
 static int cost_is_fresh(const cost_table *c, const row_cost *cell, int position) {
     const int64_t at = position, then = cell->position;
-    return cell->seen && c->passes - cell->last < COST_AGE && at <= 2 * then + 4096 && then <= 2 * at + 4096;
+    return cell->samples && c->passes - cell->last < COST_AGE && at <= 2 * then + 4096 && then <= 2 * at + 4096;
 }
 
 static int cost_is_known(const cost_table *c, int rows, int position) {
-    return c->of[rows].seen >= COST_TRUSTED && cost_is_fresh(c, &c->of[rows], position);
+    return c->of[rows].samples >= COST_TRUSTED && cost_is_fresh(c, &c->of[rows], position);
 }
 
 /* A pass of so many rows after `position` tokens took so long. */
 static void cost_learn(cost_table *c, int rows, int position, double spent) {
     row_cost *cell = &c->of[rows];
     c->passes++;
-    if (!cost_is_fresh(c, cell, position)) cell->seen = 0;
-    if (!cell->seen) cell->seconds = spent;
-    else if (cell->seen < COST_TRUSTED) cell->seconds = fmin(cell->seconds, spent);
+    if (!cost_is_fresh(c, cell, position)) cell->samples = 0;
+    if (!cell->samples) cell->seconds = spent;
+    else if (cell->samples < COST_TRUSTED) cell->seconds = fmin(cell->seconds, spent);
     else if (spent < cell->seconds) cell->seconds += (spent - cell->seconds) / 4;
     else cell->seconds += (fmin(spent, 1.5 * cell->seconds) - cell->seconds) / 32;
-    cell->seen = min_int(cell->seen + 1, COST_SAMPLES);
+    cell->samples = min_int(cell->samples + 1, COST_SAMPLES);
     cell->position = position;
     cell->last = c->passes;
 }
@@ -68,7 +68,7 @@ static double cost_fitted(const cost_table *c, int rows, int position) {
     double sum = 0, x = 0, y = 0, xx = 2 * COST_TRUSTED * log(2) * log(2), xy = COST_GROWTH * xx;
     for (int at = 1; at <= PASS_ROWS_MAX; at++) {
         if (!cost_is_known(c, at, position)) continue;
-        const double weight = c->of[at].seen * (at < rows ? (double)at / rows : (double)rows / at);
+        const double weight = c->of[at].samples * (at < rows ? (double)at / rows : (double)rows / at);
         const double of_rows = log((double)at / rows), of_seconds = log(c->of[at].seconds);
         sum += weight;
         x += weight * of_rows;

@@ -2,7 +2,7 @@
 
 static const executor *executor_of(const mote_model *m) {
 #ifdef __CUDACC__
-    if (m->gpu >= 0) return &cuda_executor;
+    if (m->device.gpu >= 0) return &cuda_executor;
 #endif
     if (m->members) return &group_executor;
     return &cpu_executor;

@@ -33,7 +33,7 @@ struct runner_group {
 typedef struct member_pass {
     pass_request q[PASS_ROWS_MAX], *of[PASS_ROWS_MAX];
     int32_t ids[PASS_ROWS_MAX][MOTE_ROWS_MAX];
-    float sure[PASS_ROWS_MAX][MOTE_ROWS_MAX];
+    float confidence[PASS_ROWS_MAX][MOTE_ROWS_MAX];
     int count[PASS_ROWS_MAX];
 } member_pass;
 
@@ -45,9 +45,9 @@ static void member_requests(member_pass *p, const runner_member *me, pass_reques
         p->q[k].s = &of[k]->s->parts[i];
         if (answers) continue;
         p->q[k].ids = p->ids[k];
-        p->q[k].sure = p->sure[k];
+        p->q[k].confidence = p->confidence[k];
         p->q[k].count = &p->count[k];
-        p->q[k].goes_on = NULL;
+        p->q[k].continue_drafting = NULL;
     }
 }
 
@@ -56,7 +56,7 @@ static void member_compute(runner_member *me, member_pass *p, pass_request *cons
     const group_place *at = &me->as.at;
     mote_error why;
     member_requests(p, me, of, n);
-    me->runner->on->pass(me->runner, p->of, n);
+    me->runner->backend->pass(me->runner, p->of, n);
     for (int k = 0; k < n; k++) {
         if (!p->q[k].code) continue;
         fail(&why, p->q[k].code, "rank %d of range %d: %s", at->rank, at->range,
@@ -100,7 +100,7 @@ static int member_open(mote_runner *front, int i, mote_error *err) {
     me->runner = runner_shell(m, &o, front->one_slot);
     if (!me->runner) return fail_memory(err);
     me->runner->me = &me->as;
-    return me->runner->on->open(me->runner, err);
+    return me->runner->backend->open(me->runner, err);
 }
 
 static int group_open(mote_runner *r, mote_error *err) {

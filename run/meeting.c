@@ -46,7 +46,7 @@ static int runner_refuses(const mote_runner *r, mote_error *err) {
 
 static void lead_take(mote_runner *r, const slot *s) {
     r->led = 1;
-    r->led_since = r->seen.last = seconds();
+    r->led_since = r->stats.last = seconds();
     r->inside = s;
     __atomic_store_n(&r->thread, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
 }
@@ -55,7 +55,7 @@ static void lead_give(mote_runner *r) {
     __atomic_store_n(&r->thread, 0, __ATOMIC_RELAXED);
     r->inside = NULL;
     r->led = 0;
-    r->seen.last = seconds();
+    r->stats.last = seconds();
     if (r->first) pthread_cond_signal(&r->first->from->wake);
 }
 
@@ -128,7 +128,7 @@ static void pass_wait(mote_runner *r, caller *leader) {
     r->expects = leader;
     while (pass_expects(r)) {
         const double now = seconds();
-        if (now >= until && !(r->on->computes && r->on->computes(r))) break;
+        if (now >= until && !(r->backend->computes && r->backend->computes(r))) break;
         const double to = now >= until ? now + 50e-6 : until;
         struct timespec t;
         t.tv_sec = (time_t)to;
@@ -161,11 +161,11 @@ static int pass_take(mote_runner *r, pass_request **to) {
 
 static void pass_compute(mote_runner *r, pass_request *const *of, int n) {
     pass_request *q = of[0];
-    if (n > 1 || (q->kind == REQUEST_DRAFT && !r->on->draft)) r->on->pass(r, of, n);
-    else if (q->kind == REQUEST_FORWARD) q->code = r->on->forward(q->s, q->b, &q->error);
-    else if (q->kind == REQUEST_DRAFT) q->code = r->on->draft(q->s, q->b, q->drafts, q->ids, q->sure, &q->error);
-    else if (q->kind == REQUEST_STEP) q->code = r->on->step(q->s, q->b, q->sampling, q->ids, &q->error);
-    else q->code = r->on->cycle(q->s, q->b, q->sampling, q->drafts, q->ids, q->count, &q->error);
+    if (n > 1 || (q->kind == REQUEST_DRAFT && !r->backend->draft)) r->backend->pass(r, of, n);
+    else if (q->kind == REQUEST_FORWARD) q->code = r->backend->forward(q->s, q->b, &q->error);
+    else if (q->kind == REQUEST_DRAFT) q->code = r->backend->draft(q->s, q->b, q->drafts, q->ids, q->confidence, &q->error);
+    else if (q->kind == REQUEST_STEP) q->code = r->backend->step(q->s, q->b, q->sampling, q->ids, &q->error);
+    else q->code = r->backend->cycle(q->s, q->b, q->sampling, q->drafts, q->ids, q->count, &q->error);
 }
 
 /* Tells the requests' callers; who was in the pass is expected in the next one. */
@@ -212,7 +212,7 @@ static void lead_pass(mote_runner *r, caller *me) {
     pthread_mutex_lock(&r->lock);
     if (!drafts) r->step_seconds = spent;
     pass_learn(r, of, n, spent);
-    seen_pass(r, of, n, spent);
+    count_pass(r, of, n, spent);
     pass_over(r, of, n);
     lead_give(r);
 }
@@ -260,7 +260,7 @@ static int prompt_enter(mote_runner *r, const slot *s, mote_error *err) {
     for (const unsigned turn = r->prompts++; turn != r->prompts_over;) pthread_cond_wait(&r->prompt_over, &r->lock);
     r->prompt_of = s;
     lead_wait(r, s);
-    r->seen.began = r->led_since;
+    r->stats.began = r->led_since;
     pthread_mutex_unlock(&r->lock);
     return MOTE_OK;
 }
@@ -282,12 +282,12 @@ static void prompt_leave(mote_runner *r) {
    or 20 ms, and takes it again after those that wait. Returns whether others may have computed meanwhile. */
 static inline int runner_yield(mote_runner *r, const slot *s) {
     pthread_mutex_lock(&r->lock);
-    const double now = r->seen.last = seconds();
+    const double now = r->stats.last = seconds();
     const int yields = r->first && now - r->led_since >= fmax(2 * r->step_seconds, 0.02);
     if (yields) {
         lead_give(r);
         lead_wait(r, s);
-        r->seen.began += r->led_since - now;
+        r->stats.began += r->led_since - now;
     }
     pthread_mutex_unlock(&r->lock);
     return yields;

@@ -25,7 +25,7 @@ typedef struct scratch {
     float *draft_logits;                                    /* [rows of a pass][draft rows] */
     struct draft_choice *choice;                            /* [ranks][rows of a pass] the best of these, */
     int32_t *drafted;                                       /* [rows of a pass] of all ranks, */
-    float *sure;                                            /* [rows of a pass] and its probability among the draft rows */
+    float *confidence;                                      /* [rows of a pass] and its probability among the draft rows */
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     float *share, *shares;                                  /* of several ranks: what one of them gives the others, [ranks] what all give */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
@@ -87,9 +87,9 @@ typedef struct pass_request {
     int drafts;                  /* DRAFT: at most; CYCLE: for the next pass */
     int32_t *ids;                /* DRAFT: [drafts]; STEP: [1]; CYCLE: as executor.cycle */
     int *count;                  /* DRAFT: made; CYCLE: as executor.cycle */
-    float *sure;                 /* DRAFT: [drafts] the draft head's probability of each; NAN: the device does not tell */
-    int (*goes_on)(void *user, int drafted, const float *sure);         /* DRAFT: asks, if the device can, whether another one is wanted */
-    void *user;                                             /* of goes_on */
+    float *confidence;           /* DRAFT: [drafts] the draft head's probability of each; NAN: the device does not tell */
+    int (*continue_drafting)(void *user, int drafted, const float *confidence); /* DRAFT: asks, if the device can, whether another one is wanted */
+    void *user;                                             /* of continue_drafting */
     int code;                    /* its own outcome */
     mote_error error;
     struct pass_request *next;        /* of those that wait */
@@ -130,7 +130,7 @@ typedef struct executor {
     int (*prompt)(slot *s, const block *b, const block_watch *watch, mote_error *err);
     int (*commit_state)(slot *s, const block *b, mote_error *err);
                                                             /* forward() of a block that is dropped; what was prepared stays */
-    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, float *sure, mote_error *err);   /* after b's first, not computed yet;
+    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, float *confidence, mote_error *err); /* after b's first, not computed yet;
                                                                NULL: by pass() */
     int (*logits)(slot *s, mote_error *err);                /* brings them here */
     int (*copy)(slot *s, void *to, const void *from, size_t n, mote_error *err);       /* to or from the slot's memory; from the model's */
@@ -141,7 +141,7 @@ typedef struct executor {
     int (*can_sample)(const slot *s, const mote_sampling *p);
     int (*step)(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err);
     int (*cycle)(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err);
-    int (*drafted)(slot *s, int n, int32_t *ids, float *sure, mote_error *err);        /* by the last cycle of that slot alone */
+    int (*drafted)(slot *s, int n, int32_t *ids, float *confidence, mote_error *err);  /* by the last cycle of that slot alone */
     /* n > 1 requests of different slots, drafts or whatever else, together at most runner.pass_rows rows, as one pass; sets each one's
        code and error. With pass_rows 0 there is none. */
     void (*pass)(mote_runner *r, pass_request *const *of, int n);
@@ -152,7 +152,7 @@ struct mote_runner {
     int holders;                 /* who has not closed it: the application, and each slot (atomic) */
     const mote_model *m;
     pid_t owner;                 /* the process whose runner it is, and whose threads */
-    const executor *on;
+    const executor *backend;
     run_options o;
     int one_slot;                /* a session's own: there will be no other */
     int rows, prompt_from;       /* most of forward(); tokens from which on prompt() reads a call, 0: never */
@@ -171,14 +171,14 @@ struct mote_runner {
         cost_table drafting;     /* of one draft, by the sessions that get one */
         int sessions, rows;      /* of the last pass but for drafts */
         int drafters;            /* sessions of the last pass of drafts */
-        double kept;             /* tokens that a session keeps of a pass of several, lately */
+        double accepted;         /* tokens that a session keeps of a pass of several, lately */
     } costs;
     double led_since;            /* seconds(): when the lead was taken last */
-    struct {                     /* see run/seen.c */
+    struct {                     /* see run/stats.c */
         mote_seen of;
         double last;             /* seconds(): when something began or ended to be computed, a layer of a prompt, too */
         double began;            /* the same: the block of a prompt that has the lead, as if nothing had come between */
-    } seen;
+    } stats;
     pthread_cond_t prompt_over;  /* prompts take turns: */
     unsigned prompts, prompts_over;                         /* that came; that are over */
     const slot *prompt_of;       /* whose turn it is */
@@ -220,7 +220,7 @@ static int block_refused(const slot *s, const block *b, int prompt, mote_error *
     }
     for (int i = 0; i <= s->m->c.layers && !even; i++) axes |= s->m->c.layer[i].rope.height | s->m->c.layer[i].rope.width;
     if (!even && !axes) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
-    if ((even && text) || prompt || !s->runner->on->reads_text) return MOTE_OK;
+    if ((even && text) || prompt || !s->runner->backend->reads_text) return MOTE_OK;
     return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU, in prompts alone");
 }
 
@@ -228,7 +228,7 @@ static int block_refused(const slot *s, const block *b, int prompt, mote_error *
 static void layout_states(layout *l, const mote_model *m, const capacity *r, enum rollback rollback, int mtp, layer_state *state) {
     layer_state unused;
     for (int i = m->part.first; i < m->c.layers + mtp; i++) {
-        const layer *of = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        const layer *of = model_layer(m, i);
         if (i < m->c.layers && !part_has(&m->part, i)) continue;
         if (layer_rollback(of->mixer.kind) == rollback) layer_layout_state(of, l, r, state ? &state[i] : &unused);
     }
@@ -258,7 +258,7 @@ static memory_parts layout_slot(float *base, float *host, slot *s) {
     parts.state = s->recurrent_floats = l.used;
     s->last_hidden = layout_alloc(&l, hidden);
     s->hidden = layout_alloc(&l, MOTE_ROWS_MAX * hidden);
-    if (s->runner->on->layout_slot) s->runner->on->layout_slot(&l, s);
+    if (s->runner->backend->layout_slot) s->runner->backend->layout_slot(&l, s);
     layout_host(s->gpu ? &on_host : &l, s);
     parts.scratch = l.used - parts.state;
     layout_states(&l, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, s->state);
@@ -271,14 +271,14 @@ static memory_parts layout_slot(float *base, float *host, slot *s) {
 /* Lays out a runner's scratch from `base`, with NULL it only counts; returns its floats. */
 static size_t layout_runner(mote_runner *r, float *base) {
     layout l = layout_from(base);
-    if (r->on->layout_runner) r->on->layout_runner(&l, r);
+    if (r->backend->layout_runner) r->backend->layout_runner(&l, r);
     return l.used;
 }
 
 /* In a forked child nothing of the device is touched, and not the lock either: its state is that of the parent's threads. */
 static void runner_free(mote_runner *r) {
     const mote_model *m = r->m;
-    r->on->close(r);
+    r->backend->close(r);
     if (r->owner == getpid()) {
         pthread_cond_destroy(&r->prompt_over);
         pthread_mutex_destroy(&r->lock);
@@ -295,21 +295,21 @@ static mote_runner *runner_shell(const mote_model *m, const run_options *o, int 
     r->holders = 1;
     r->m = model_hold(m);
     r->owner = getpid();
-    r->on = executor_of(m);
+    r->backend = executor_of(m);
     r->o = *o;
     r->one_slot = one_slot;
     r->last = &r->first;
-    r->seen.last = seconds();
+    r->stats.last = seconds();
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->prompt_over, NULL);
-    if (!r->on->runner_bytes || (r->gpu = (struct gpu_runner *)calloc(1, r->on->runner_bytes))) return r;
+    if (!r->backend->runner_bytes || (r->gpu = (struct gpu_runner *)calloc(1, r->backend->runner_bytes))) return r;
     runner_free(r);
     return NULL;
 }
 
 /* Gets a shell its memory, its threads or stream. */
 static int runner_start(mote_runner *r, mote_error *err) {
-    return r->on->open(r, err);
+    return r->backend->open(r, err);
 }
 
 static mote_runner *runner_hold(mote_runner *r) {

@@ -8,8 +8,8 @@ static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_er
     s->context = context;
     s->has_mtp = has_mtp;
     s->state = (layer_state *)calloc((size_t)r->m->c.layers + 1, sizeof *s->state);
-    if (r->on->slot_bytes) s->gpu = (struct gpu_slot *)calloc(1, r->on->slot_bytes);
-    return s->state && (s->gpu || !r->on->slot_bytes) ? MOTE_OK : fail_memory(err);
+    if (r->backend->slot_bytes) s->gpu = (struct gpu_slot *)calloc(1, r->backend->slot_bytes);
+    return s->state && (s->gpu || !r->backend->slot_bytes) ? MOTE_OK : fail_memory(err);
 }
 
 /* Frees a slot without memory of its own. */
@@ -46,7 +46,7 @@ static int slot_open(slot *s, mote_error *err) {
     int code = runner_enter(s->runner, s, err);
     if (code) return code;
     (void)layout_slot(NULL, NULL, s);
-    code = s->runner->on->slot_open(s, err);
+    code = s->runner->backend->slot_open(s, err);
     if (!code) slot_link(s);
     runner_leave(s->runner);
     return code;
@@ -61,7 +61,7 @@ static void slot_close(slot *s) {
     if (alive) slot_answers(s, 0);
     if (alive && !ours) (void)runner_enter(r, s, NULL);
     int leaves = alive && r->inside == s, reads = alive && r->prompt_of == s;
-    r->on->slot_close(s);
+    r->backend->slot_close(s);
     if (alive) slot_unlink(s);
     if (reads) prompt_leave(r);
     else if (leaves) runner_leave(r);
@@ -96,7 +96,7 @@ static void slot_keep(slot *s, int rows) {
     {                                                                                                                 \
         int code = runner_enter(s->runner, s, err);                                                                   \
         if (code) return code;                                                                                        \
-        code = s->runner->on->CALL;                                                                                   \
+        code = s->runner->backend->CALL;                                                                              \
         runner_leave(s->runner);                                                                                      \
         return code;                                                                                                  \
     }
@@ -106,7 +106,7 @@ static int slot_clear(slot *s, mote_error *err) RUN(clear(s, err))
 static int slot_finish(slot *s, mote_error *err) RUN(finish(s, err))
 static int slot_prepare(slot *s, mote_error *err) RUN(prepare(s, err))
 static int slot_read_logits(slot *s, mote_error *err) RUN(logits(s, err))
-static int slot_drafted(slot *s, int n, int32_t *ids, float *sure, mote_error *err) RUN(drafted(s, n, ids, sure, err))
+static int slot_drafted(slot *s, int n, int32_t *ids, float *confidence, mote_error *err) RUN(drafted(s, n, ids, confidence, err))
 static int slot_run_commit_state(slot *s, const block *b, mote_error *err) RUN(commit_state(s, b, err))
 #undef RUN
 
@@ -117,15 +117,15 @@ static int slot_commit_state(slot *s, const block *b, mote_error *err) {
 
 /* Rows of the next block of a prompt, of which so many are left. */
 static int slot_prompt_rows(const slot *s, int position, size_t count) {
-    return s->runner->on->prompt_rows(s, position, count);
+    return s->runner->backend->prompt_rows(s, position, count);
 }
 
 static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
     int code = block_refused(s, b, 1, err);
     if (!code) code = prompt_enter(s->runner, s, err);
     if (code) return code;
-    code = s->runner->on->prompt(s, b, watch, err);
-    if (!code) seen_prompt(s->runner, b->T);
+    code = s->runner->backend->prompt(s, b, watch, err);
+    if (!code) count_prompt(s->runner, b->T);
     prompt_leave(s->runner);
     return code;
 }
@@ -135,16 +135,16 @@ static int slot_forward_alone(slot *s, const block *b, mote_error *err) {
     int code = block_refused(s, b, 0, err);
     if (!code) code = runner_enter(s->runner, s, err);
     if (code) return code;
-    s->runner->seen.began = s->runner->led_since;
-    code = s->runner->on->forward(s, b, err);
-    if (!code) seen_prompt(s->runner, b->T);
+    s->runner->stats.began = s->runner->led_since;
+    code = s->runner->backend->forward(s, b, err);
+    if (!code) count_prompt(s->runner, b->T);
     runner_leave(s->runner);
     return code;
 }
 
 /* Whether the device can choose tokens by itself so. */
 static int slot_can_sample(const slot *s, const mote_sampling *p) {
-    const executor *on = s->runner->on;
+    const executor *on = s->runner->backend;
     return on->can_sample && on->can_sample(s, p);
 }
 
@@ -157,18 +157,18 @@ static int slot_forward(slot *s, const block *b, mote_error *err) {
     return meet_alone(&q, err);
 }
 
-/* At most *k drafts after the block's first token; then *k is how many were made. sure, goes_on, user: as pass_request has them. */
-static int slot_draft(slot *s, const block *b, int *k, int32_t *drafts, float *sure,
-                      int (*goes_on)(void *user, int drafted, const float *sure), void *user, mote_error *err) {
+/* At most *k drafts after the block's first token; then *k is how many were made. confidence, continue_drafting, user: as pass_request has them. */
+static int slot_draft(slot *s, const block *b, int *k, int32_t *drafts, float *confidence,
+                      int (*continue_drafting)(void *user, int drafted, const float *confidence), void *user, mote_error *err) {
     pass_request q;
     request_is(&q, REQUEST_DRAFT, s, b);
     q.drafts = *k;
     q.ids = drafts;
     q.count = k;
-    q.sure = sure;
-    q.goes_on = goes_on;
+    q.confidence = confidence;
+    q.continue_drafting = continue_drafting;
     q.user = user;
-    for (int i = 0; i < *k; i++) sure[i] = NAN;
+    for (int i = 0; i < *k; i++) confidence[i] = NAN;
     return meet_alone(&q, err);
 }
 

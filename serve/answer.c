@@ -43,7 +43,7 @@ typedef struct answer {
     mote_logprob *logprobs;                /* of that token, and of `top` in its place */
     int channel;                           /* of the last text */
     buf calls;                             /* tool_call[], complete ones */
-    int calls_told;                        /* to the client */
+    int calls_reported;                    /* to the client */
     int failed, enough;                    /* a part of it was lost for lack of memory; `event` wants no more */
     mote_logprob *scores, *alternatives;   /* of a piece of the prompt, with echo: [PIECE_MOST], [PIECE_MOST][top] */
 
@@ -53,7 +53,7 @@ typedef struct answer {
     mote_result result;                    /* generated_tokens and stop are of the whole answer */
     const server_slot *slot;               /* what generates it */
     uint64_t drafted, accepted;            /* drafts verified for it and accepted: with gives_timings so far, else when it is over */
-    double began, generates_since, told;   /* clock: of reading, of generating, of what the client was sent last */
+    double began, generates_since, last_sent; /* clock: of reading, of generating, of what the client was sent last */
 } answer;
 
 static const tool_call *answer_call(const answer *a, int i) {
@@ -94,9 +94,9 @@ static void answer_unclog(answer *a) {
 /* Tells the client of the last token. */
 static void answer_event(answer *a) {
     a->failed |= a->piece[0].failed | a->piece[1].failed | a->calls.failed;
-    if (a->has_token || a->piece[0].size || a->piece[1].size || a->calls_told < answer_calls(a)) a->event(a);
+    if (a->has_token || a->piece[0].size || a->piece[1].size || a->calls_reported < answer_calls(a)) a->event(a);
     a->piece[0].size = a->piece[1].size = 0;
-    a->calls_told = answer_calls(a);
+    a->calls_reported = answer_calls(a);
     a->has_token = 0;
     answer_unclog(a);
 }
@@ -105,8 +105,8 @@ static void answer_event(answer *a) {
 static void answer_progress(answer *a, int what) {
     enum { QUIET_SECONDS = 2 };
     double now = clock_seconds();
-    if (!a->progress || (what == PROGRESS_TICK && now - a->told < (a->gives_progress ? QUIET_SECONDS / 4.0 : QUIET_SECONDS))) return;
-    a->told = now;
+    if (!a->progress || (what == PROGRESS_TICK && now - a->last_sent < (a->gives_progress ? QUIET_SECONDS / 4.0 : QUIET_SECONDS))) return;
+    a->last_sent = now;
     a->progress(a, what);
 }
 
@@ -129,7 +129,7 @@ static int on_pause(void *user) {
 
 /* What has been drafted for it: `now`, without what the slot's session had drafted before. */
 static void answer_count_drafts(answer *a, const mote_speculation *now) {
-    const mote_speculation *before = &a->slot->seen;
+    const mote_speculation *before = &a->slot->counted;
     a->drafted = a->accepted = 0;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) a->drafted += (uint64_t)k * (now->passes[k] - before->passes[k]);
     for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
@@ -158,7 +158,7 @@ static void on_answer_logprobs(void *user, const mote_logprob *token, const mote
 static int on_answer_text(void *user, int channel, const char *text, size_t size) {
     answer *a = (answer *)user;
     if (channel == MOTE_TOOL_CALL) return 0;
-    if (size && a->calls_told < answer_calls(a)) answer_event(a);     /* a call that ended in the same token comes first */
+    if (size && a->calls_reported < answer_calls(a)) answer_event(a); /* a call that ended in the same token comes first */
     a->channel = channel;
     buf_add(&a->piece[channel], text, size);
     return 0;
@@ -396,7 +396,7 @@ static server_slot *server_slot_take(answer *a, const wanted *w, swapped **e, fa
     *place = me.next;
     s->waiting_count--;
     if (t) t->busy = 1;
-    s->seen.cancelled += !t && a->client->gone;
+    s->counted.cancelled += !t && a->client->gone;
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
     if (!t && serve_stops) refuse(f, 503, NULL, "the server is being stopped");
@@ -404,7 +404,7 @@ static server_slot *server_slot_take(answer *a, const wanted *w, swapped **e, fa
 }
 
 static void server_slot_count_speculation(server_slot *t, answer *a) {
-    mote_speculation *c = &t->server->seen.speculation, now, *before = &t->seen;
+    mote_speculation *c = &t->server->counted.speculation, now, *before = &t->counted;
     if (mote_speculation_of(t->session, &now, NULL)) return;
     answer_count_drafts(a, &now);
     for (int k = 0; k < MOTE_ROWS_MAX; k++) c->passes[k] += now.passes[k] - before->passes[k];
@@ -430,12 +430,12 @@ static int server_slot_open(server_slot *t, const mote_session_options *options,
 static void server_slot_release(server_slot *t, answer *a, int code) {
     server *s = t->server;
     pthread_mutex_lock(&s->lock);
-    s->seen.prompt_tokens += a->prompt_count - a->cached;
-    s->seen.cached_tokens += a->cached;
-    s->seen.generated_tokens += (uint64_t)a->result.generated_tokens;
-    s->seen.prompt_seconds += a->result.prompt_seconds;
-    s->seen.generate_seconds += a->result.generate_seconds;
-    s->seen.cancelled += (uint64_t)a->client->gone;
+    s->counted.prompt_tokens += a->prompt_count - a->cached;
+    s->counted.cached_tokens += a->cached;
+    s->counted.generated_tokens += (uint64_t)a->result.generated_tokens;
+    s->counted.prompt_seconds += a->result.prompt_seconds;
+    s->counted.generate_seconds += a->result.generate_seconds;
+    s->counted.cancelled += (uint64_t)a->client->gone;
     server_slot_count_speculation(t, a);
     if (code == MOTE_EDEVICE) {            /* it is that of all sessions, which can only be closed */
         s->device_lost = 1;

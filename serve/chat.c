@@ -167,7 +167,7 @@ static void chat_chunk_role(reply *r) {
 static void chat_chunk(reply *r) {
     answer *a = &r->a;
     const buf *thinking = &a->piece[MOTE_THINKING], *text = &a->piece[MOTE_ANSWER];
-    int calls = answer_calls(a) > a->calls_told, comma = 0;
+    int calls = answer_calls(a) > a->calls_reported, comma = 0;
     if (a->is_end && !a->ignores_end && !thinking->size && !text->size && !calls) return;
     chat_chunk_role(r);
     chat_chunk_begin(r);
@@ -183,7 +183,7 @@ static void chat_chunk(reply *r) {
     }
     if (calls) {
         buf_text(&r->event, comma ? ", \"tool_calls\": [" : "\"tool_calls\": [");
-        put_chat_calls(&r->event, r, a->calls_told, 1);
+        put_chat_calls(&r->event, r, a->calls_reported, 1);
         buf_text(&r->event, "]");
     }
     buf_text(&r->event, "}");

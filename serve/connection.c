@@ -30,7 +30,7 @@ typedef struct connection {
     int status;                            /* that of its head; 0: none so far */
     char id[40];                           /* of the request at hand, for the head and the log; "": none */
     tally used;
-    failure told;                          /* what the client was told of what went wrong */
+    failure reported;                      /* what the client was told of what went wrong */
     double stop_by;                        /* when the server stops: the time that is left for the request; 0: it does not */
     const char *more_head;                 /* header lines of every answer; "": none */
     const char *allow;                     /* the methods of a path that does not take this one; NULL: it does */
@@ -244,8 +244,8 @@ static void connection_again(connection *c) {
     connection_release(c);
     c->has_head = c->has_left = c->status = 0;
     memset(&c->used, 0, sizeof c->used);
-    c->told.status = 0;
-    c->told.param[0] = c->told.message[0] = 0;
+    c->reported.status = 0;
+    c->reported.param[0] = c->reported.message[0] = 0;
 }
 
 /* 1: an address of this machine that others cannot reach. An IPv4 address may come as one of IPv6. */

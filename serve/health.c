@@ -15,8 +15,8 @@ static void serve_health(server *s, connection *c, const json *j) {
     (void)j;
     (void)mote_runner_seen(s->runner, &seen, NULL);
     const int status = put_health(&out, &seen);
-    c->told.status = status != 200 ? status : 0;
-    if (c->told.status) snprintf(c->told.message, sizeof c->told.message, "nothing has been computed for %.0f seconds", seen.since);
+    c->reported.status = status != 200 ? status : 0;
+    if (c->reported.status) snprintf(c->reported.message, sizeof c->reported.message, "nothing has been computed for %.0f seconds", seen.since);
     connection_reply(c, status, "application/json", out.data, out.failed ? 0 : out.size);
     buf_free(&out);
 }

@@ -36,10 +36,10 @@ static void put_log_json(buf *out, const connection *c, double seconds) {
     put_log_text(out, "method", q->method);
     put_log_text(out, "path", q->path);
     putf(out, ", \"status\": %d, \"failure\": ", c->status);
-    if (c->told.status) putf(out, "%d", c->told.status);
+    if (c->reported.status) putf(out, "%d", c->reported.status);
     else buf_text(out, "null");
-    put_log_text(out, "field", c->told.param);
-    put_log_text(out, "reason", c->told.message);
+    put_log_text(out, "field", c->reported.param);
+    put_log_text(out, "reason", c->reported.message);
     putf(out, ", \"read_tokens\": %zu, \"cached_tokens\": %zu, \"written_tokens\": %zu", used->read, used->cached, used->written);
     putf(out, ", \"queue_seconds\": %.3f, \"read_seconds\": %.3f, \"write_seconds\": %.3f, \"seconds\": %.3f, \"client_gone\": %s}\n",
          used->queue_seconds, used->read_seconds, used->write_seconds, seconds, c->gone ? "true" : "false");
@@ -47,7 +47,7 @@ static void put_log_json(buf *out, const connection *c, double seconds) {
 
 /* ": what is wrong", with the field in parentheses; the status before it where the head had another one. */
 static void put_log_failure(buf *out, const connection *c) {
-    const failure *f = &c->told;
+    const failure *f = &c->reported;
     if (!f->status) return;
     if (f->status != c->status) putf(out, ", then %d", f->status);
     if (f->param[0]) {

@@ -44,7 +44,7 @@ static void serve_metrics(server *s, connection *c, const json *j) {
     buf out = {NULL, 0, 0, 0};
     (void)j;
     pthread_mutex_lock(&s->lock);
-    counters n = s->seen;
+    counters n = s->counted;
     int busy = 0, waiting = s->waiting_count;
     size_t cache = s->cache_used, swapped_out = 0;
     for (const server_slot *t = s->slots; t < s->slots + s->slot_count; t++) busy += t->busy;

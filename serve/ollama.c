@@ -109,8 +109,8 @@ static void ollama_event(answer *a) {
     if (!o->r.streams) {
         buf_add(&o->r.text, text->data, text->size);
         buf_add(&o->r.thinking, thinking->data, thinking->size);
-    } else if (text->size || thinking->size || answer_calls(a) > a->calls_told) {
-        ollama_line(o, text, thinking, a->calls_told);
+    } else if (text->size || thinking->size || answer_calls(a) > a->calls_reported) {
+        ollama_line(o, text, thinking, a->calls_reported);
         buf_text(&o->r.event, ", \"done\": false}\n");
         reply_event(&o->r);
     }

@@ -35,13 +35,13 @@ static void part_event(answer *a) {
     int calls = answer_calls(a);
     if (thinking->size) part_open(r, PART_THINKING), part_add(r, thinking->data, thinking->size);
     if (text->size) part_open(r, PART_TEXT), part_add(r, text->data, text->size);
-    for (int i = a->calls_told; i < calls; i++) {
+    for (int i = a->calls_reported; i < calls; i++) {
         r->part_call = answer_call(a, i);
         part_open(r, PART_CALL);
         part_add(r, r->part_call->arguments, strlen(r->part_call->arguments));
         part_close(r);
     }
-    if (thinking->size || text->size || calls > a->calls_told || a->is_end) return;
+    if (thinking->size || text->size || calls > a->calls_reported || a->is_end) return;
     if (r->part != PART_NONE) part_add(r, "", 0);
     else answer_progress(a, PROGRESS_TICK);
 }

@@ -105,7 +105,7 @@ static void reply_event(reply *r) {
     if (r->event.failed) r->c->gone = 1;
     connection_piece(r->c, r->event.data, r->event.size);
     r->event.size = 0;
-    r->a.told = clock_seconds();
+    r->a.last_sent = clock_seconds();
 }
 
 /* Sends the whole answer, which is at hand. lost: something of it is missing. */
@@ -192,7 +192,7 @@ static void put_ollama_failure(buf *out, const failure *f) {
 /* In the words of the API whose path it is. */
 static void reply_failure(connection *c, const failure *f) {
     buf out = {NULL, 0, 0, 0};
-    c->told = *f;
+    c->reported = *f;
     if (!strncmp(c->in.request.path, "/v1/messages", 12)) put_anthropic_failure(&out, f);
     else if (!strncmp(c->in.request.path, "/api/", 5)) put_ollama_failure(&out, f);
     else put_failure(&out, f);
@@ -207,7 +207,7 @@ static void reply_failed(reply *r, void (*tell)(reply *)) {
         return;
     }
     r->event.size = 0;
-    r->c->told = r->f;
+    r->c->reported = r->f;
     tell(r);
     connection_end(r->c);
 }

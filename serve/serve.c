@@ -58,8 +58,8 @@ static void serve_request(server *s, connection *c, const route *r, failure *f) 
     else serve_preflight(c);
     json_free(&j);
     pthread_mutex_lock(&s->lock);
-    s->seen.requests++;
-    s->seen.refused += f->status != 0;
+    s->counted.requests++;
+    s->counted.refused += f->status != 0;
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -28,7 +28,7 @@ typedef struct server_slot {                      /* a session and what is known
     snapshots past;
     size_t asked;                          /* of the last prompt: tokens up to the end of the user's last question */
     int of_chats;                          /* its tokens are those of rendered chats and of answers to them */
-    mote_speculation seen;                 /* counted so far */
+    mote_speculation counted;              /* counted so far */
 } server_slot;
 
 typedef struct swapped {                   /* a timeline without a session */
@@ -80,7 +80,7 @@ typedef struct server {
     const char *disk;                      /* the folder of timelines; NULL: none is kept there */
     size_t disk_most, disk_used;           /* bytes */
     double disk_said;                      /* when something about it was said; 0: never */
-    counters seen;
+    counters counted;
     double read_speed;                     /* tokens of prompts a second of late; 0: not known yet */
     mote_seen read_seen;                   /* when that was found */
     time_t since;

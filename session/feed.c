@@ -87,7 +87,7 @@ static int feed_prompt(const feeding *f, const int32_t *ids, block *b, mote_erro
                          .rows = reader ? reader->rows : NULL, .rows_most = reader ? reader->rows_most : 0};
     int code = s->accepted ? timeline_commit_state(s, err) : MOTE_OK;
     if (code) return code;
-    *b = feed_next(f, ids, (size_t)slot_prompt_rows(&s->at, s->count, f->count - f->done));
+    *b = feed_next(f, ids, (size_t)slot_prompt_rows(&s->slot, s->count, f->count - f->done));
     code = timeline_prompt(s, b, &watch, err);
     if (code == MOTE_ECANCELLED) return fail(err, code, "cancelled after %zu of %zu tokens", f->done, f->count);
     return code;
@@ -97,7 +97,7 @@ static int feed_prompt(const feeding *f, const int32_t *ids, block *b, mote_erro
 static int feed_block(const feeding *f, const int32_t *ids, block *b, mote_error *err) {
     mote_session *s = f->s;
     const logits_reader *reader = f->to.reader;
-    const int most = f->to.mtp_logits ? s->at.runner->mtp_rows : session_rows(s), before = s->count;
+    const int most = f->to.mtp_logits ? s->slot.runner->mtp_rows : session_rows(s), before = s->count;
     if (cancelled(&s->o.callbacks)) return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", f->done, f->count);
     *b = feed_next(f, ids, (size_t)(reader ? min_int(most, reader->rows_most) : most));
     if (reader) b->logits = reader->rows;
@@ -115,7 +115,7 @@ static int feed_block(const feeding *f, const int32_t *ids, block *b, mote_error
 static int feed_table(mote_session *s, const int32_t *ids, const token_row *rows, size_t count, const feed_results *wanted, mote_error *err) {
     static const feed_results nothing = {NULL, NULL, NULL, NULL};
     const size_t vocab = (size_t)s->m->c.vocab;
-    const int from = s->at.runner->prompt_from, prompt = from && (rows || count >= (size_t)from);
+    const int from = s->slot.runner->prompt_from, prompt = from && (rows || count >= (size_t)from);
     feeding f = {.s = s, .rows = rows, .done = 0, .count = count, .start = seconds(), .to = wanted ? *wanted : nothing};
     int code = check_ids(s, s->count, ids, count, err);
     if (!code && rows) code = check_rows(s, rows, count, err);
@@ -131,7 +131,7 @@ static int feed_table(mote_session *s, const int32_t *ids, const token_row *rows
         if (f.to.embedding) pooling_rows(f.to.embedding, b.residual_rows);
         report_prompt(s, (double)f.done, count, f.start);
     }
-    return code ? code : slot_finish(&s->at, err);
+    return code ? code : slot_finish(&s->slot, err);
 }
 
 static int feed(mote_session *s, const int32_t *ids, size_t count, const feed_results *wanted, mote_error *err) {
@@ -142,7 +142,7 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
                      mote_error *error) {
     mote_session *s = session;
     int code = session_enter(s, ids || !count, "mote_feed: needs a session and its tokens", error);
-    if (!code && mtp_logits && !s->at.has_mtp)
+    if (!code && mtp_logits && !s->slot.has_mtp)
         code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
                                                                   : "the checkpoint has no MTP layer");
     if (!code) code = session_begin(s, "mote_feed", error);
@@ -192,6 +192,6 @@ int mote_context(const mote_session *session) {
 
 const float *mote_logits(const mote_session *session) {
     if (session_enter(session, 1, "mote_logits: needs a session", NULL)) return NULL;
-    return session->count && !session_logits((mote_session *)session, NULL) ? session->at.logits : NULL;
+    return session->count && !session_logits((mote_session *)session, NULL) ? session->slot.logits : NULL;
 }
 

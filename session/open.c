@@ -8,14 +8,14 @@ static size_t layout_session(float *base, mote_session *s) {
     layout l = layout_from(base);
     s->rows = timeline_layout_rows(&l, s);
     s->tokens = (int32_t *)(void *)layout_alloc(&l, (size_t)s->o.context);
-    s->decoder = decoder_layout(&l, s->m->c.vocab, s->at.verifies ? s->o.context : 0);
+    s->decoder = decoder_layout(&l, s->m->c.vocab, s->slot.verifies ? s->o.context : 0);
     return l.used;
 }
 
 /* Frees a session, however far it was opened. */
 static void session_free(mote_session *s) {
     const mote_model *m = s->m;
-    slot_close(&s->at);
+    slot_close(&s->slot);
     mote_checkpoint_free(s->before_answer);
     free(s->memory);
     free(s);
@@ -35,8 +35,8 @@ static mote_session *session_shell(const mote_model *m, const mote_session_optio
     s->o = *o;
     const run_options how = run_options_of(m, o);
     mote_runner *r = o->runner ? runner_hold(o->runner) : runner_shell(m, &how, !to_share);
-    int code = r ? slot_begin(&s->at, r, o->context, session_has_mtp(m, o), err) : fail_memory(err);
-    s->at.verifies = o->mtp != MOTE_MTP_OFF;
+    int code = r ? slot_begin(&s->slot, r, o->context, session_has_mtp(m, o), err) : fail_memory(err);
+    s->slot.verifies = o->mtp != MOTE_MTP_OFF;
     if (r) runner_drop(r);                                  /* the slot holds it */
     if (!code) return s;
     session_free(s);
@@ -45,13 +45,13 @@ static mote_session *session_shell(const mote_model *m, const mote_session_optio
 
 /* The memory of a shell with these options. */
 static memory_parts session_parts(mote_session *s, const mote_session_options *o) {
-    mote_runner *r = s->at.runner;
+    mote_runner *r = s->slot.runner;
     s->o = *o;
-    s->at.context = o->context;
+    s->slot.context = o->context;
     if (!o->runner) r->o = run_options_of(s->m, o);
-    memory_parts parts = layout_slot(NULL, NULL, &s->at);
+    memory_parts parts = layout_slot(NULL, NULL, &s->slot);
     if (!o->runner) parts.scratch += layout_runner(r, NULL);
-    if (r->on->shares_memory) parts.scratch += layout_session(NULL, s);
+    if (r->backend->shares_memory) parts.scratch += layout_session(NULL, s);
     return parts;
 }
 
@@ -62,7 +62,7 @@ static size_t parts_bytes(const memory_parts *p) {
 /* Makes a chunk that nobody asked for smaller until the shell fits into `left` bytes: half as long each time, down to CHUNK_LEAST
    rows. Returns what the session then needs. */
 static memory_parts fit_chunk(mote_session *s, const mote_session_options *given, uint64_t left) {
-    const executor *on = s->at.runner->on;
+    const executor *on = s->slot.runner->backend;
     mote_session_options o = s->o;
     memory_parts parts = session_parts(s, &o);
     while (on->chunk_alignment > 1 && !o.runner && !given->chunk && left && parts_bytes(&parts) > left && o.chunk > CHUNK_LEAST) {
@@ -79,7 +79,7 @@ static int context_that_fits(mote_session *s, uint64_t left) {
     int fits = 0, over = (o.runner ? o.runner->o.context : s->m->c.context_max) + 1;
     while (over - fits > 1) {
         o.context = fits + (over - fits) / 2;
-        if (!o.runner) o.chunk = whole_chunk(s->at.runner->on, before.chunk, o.context);
+        if (!o.runner) o.chunk = whole_chunk(s->slot.runner->backend, before.chunk, o.context);
         memory_parts parts = session_parts(s, &o);
         if (parts_bytes(&parts) <= left) fits = o.context;
         else over = o.context;
@@ -90,8 +90,8 @@ static int context_that_fits(mote_session *s, uint64_t left) {
 
 static int session_no_memory(mote_session *s, const memory_parts *parts, uint64_t available, mote_error *err) {
     return fail(err, MOTE_ENOMEM, "a session of %d tokens needs %.2f GB, %.2f GB are free%s%s: a context of %d tokens would fit",
-                s->o.context, (double)parts_bytes(parts) * 1e-9, (double)available * 1e-9, s->m->gpu < 0 ? "" : " on ",
-                s->m->gpu < 0 ? "" : s->m->device, context_that_fits(s, available));
+                s->o.context, (double)parts_bytes(parts) * 1e-9, (double)available * 1e-9, s->m->device.gpu < 0 ? "" : " on ",
+                s->m->device.gpu < 0 ? "" : s->m->device.name, context_that_fits(s, available));
 }
 
 /* Gets a shell its memory. */
@@ -99,8 +99,8 @@ static int session_start(mote_session *s, const mote_session_options *given, mot
     const uint64_t available = device_available(s->m);
     const memory_parts parts = fit_chunk(s, given, available);
     if (available && parts_bytes(&parts) > available) return session_no_memory(s, &parts, available, err);
-    int code = s->o.runner ? MOTE_OK : runner_start(s->at.runner, err);
-    if (!code) code = slot_open(&s->at, err);
+    int code = s->o.runner ? MOTE_OK : runner_start(s->slot.runner, err);
+    if (!code) code = slot_open(&s->slot, err);
     if (code) return code;
     s->memory = (float *)calloc(1, layout_session(NULL, s) * sizeof(float) + CACHE_LINE);
     if (!s->memory) return fail_memory(err);
@@ -142,8 +142,8 @@ int mote_runner_open(const mote_model *model, const mote_session_options *option
     const uint64_t available = device_available(model);
     const memory_parts parts = fit_chunk(s, &given, available);
     if (available && parts_bytes(&parts) > available) code = session_no_memory(s, &parts, available, error);
-    if (!code) code = runner_start(s->at.runner, error);
-    if (!code) *runner = runner_hold(s->at.runner);
+    if (!code) code = runner_start(s->slot.runner, error);
+    if (!code) *runner = runner_hold(s->slot.runner);
     session_free(s);
     return code;
 }

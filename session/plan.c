@@ -7,7 +7,7 @@ static int plan_shared(const mote_model *m, const mote_session_options *given, c
     mote_session *s = session_shell(m, o, 1, err);
     if (!s) return MOTE_ENOMEM;
     const memory_parts parts = fit_chunk(s, given, left);
-    const uint64_t runner = layout_runner(s->at.runner, NULL) * sizeof(float);
+    const uint64_t runner = layout_runner(s->slot.runner, NULL) * sizeof(float);
     const uint64_t fit = left > runner ? (left - runner) / (parts_bytes(&parts) - runner) : 0;
     plan->runner = runner;
     plan->sessions = !available ? -1 : fit < INT32_MAX ? (int)fit : INT32_MAX;
@@ -35,7 +35,7 @@ static int plan_model(const mote_model *m, uint64_t weights, const mote_session_
         plan->context = s->o.context;
         plan->chunk = s->o.chunk;
         plan->context_fits = available ? context_that_fits(s, left) : -1;
-        plan->estimated = m->info.estimated;
+        plan->estimated = m->report.info.estimated;
     }
     session_free(s);
     return code;

@@ -20,7 +20,7 @@ static int pooling_check(const mote_model *m, mote_embedding *o, mote_error *err
     if (o->dimensions < 0 || o->dimensions > m->c.hidden)
         return fail(err, MOTE_EINVAL, "mote_embed: %d dimensions, expected 1 to %d, or 0 for all", o->dimensions, m->c.hidden);
     if (!o->pooling && m->no_pooling.code) return fail(err, m->no_pooling.code, "%s", m->no_pooling.message);
-    if (!o->pooling) o->pooling = m->info.pooling ? m->info.pooling : MOTE_POOLING_LAST;
+    if (!o->pooling) o->pooling = m->report.info.pooling ? m->report.info.pooling : MOTE_POOLING_LAST;
     if (!o->dimensions) o->dimensions = m->c.hidden;
     return MOTE_OK;
 }
@@ -39,7 +39,7 @@ static int pooling_open(pooling *p, mote_session *s, const mote_embedding *o, si
     if (!p->sum || !p->norm) return fail_memory(err);
     p->row = p->norm + hidden;
     p->residual = p->row + hidden;
-    return slot_copy(&s->at, p->norm, s->m->norm, hidden * sizeof(float), err);
+    return slot_copy(&s->slot, p->norm, s->m->norm, hidden * sizeof(float), err);
 }
 
 static void pooling_close(pooling *p) {

@@ -9,7 +9,7 @@ struct mote_session {
     int busy;                    /* inside a call that may call the application back: see session_begin (atomic) */
     uintptr_t thread, frame;     /* of that call (atomic) */
     mote_session_options o;      /* with defaults filled in */
-    slot at;                     /* on its runner */
+    struct slot slot;            /* on its runner */
     int32_t *tokens;             /* [context] */
     token_row *rows;             /* [most rows of a block] the table of the block that is computed next; before them rows[-1] */
     int count;                   /* tokens of the timeline */
@@ -88,7 +88,7 @@ static run_options run_options_of(const mote_model *m, const mote_session_option
                      .chunk = o->chunk,
                      .threads = o->threads,
                      .kv = o->kv,
-                     .sms = o->sms && o->sms < m->gpu_sms ? o->sms : m->gpu_sms,
+                     .sms = o->sms && o->sms < m->device.sms ? o->sms : m->device.sms,
                      .layers = m->c.layers + 1};
     return r;
 }

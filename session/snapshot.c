@@ -24,7 +24,7 @@ void mote_checkpoint_free(mote_checkpoint *checkpoint) {
 
 /* Floats of a checkpoint's values. */
 static size_t checkpoint_floats(const mote_session *s) {
-    return s->at.recurrent_floats + (size_t)s->m->c.hidden + (size_t)s->m->c.vocab;
+    return s->slot.recurrent_floats + (size_t)s->m->c.hidden + (size_t)s->m->c.vocab;
 }
 
 /* A checkpoint of nothing yet, with space for so many tokens; NULL: there is no memory. */
@@ -32,7 +32,7 @@ static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
     mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
     if (!c) return NULL;
     c->fingerprint = s->m->fingerprint;
-    c->state_floats = s->at.recurrent_floats;
+    c->state_floats = s->slot.recurrent_floats;
     c->hidden = (size_t)s->m->c.hidden;
     c->vocab = (size_t)s->m->c.vocab;
     c->kv = s->o.kv;
@@ -46,13 +46,13 @@ static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
 
 /* Remembers the present position. On failure it is of nothing. */
 static int checkpoint_fill(mote_session *s, mote_checkpoint *c, mote_error *err) {
-    size_t state = s->at.recurrent_floats, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
+    size_t state = s->slot.recurrent_floats, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
     c->count = -1;
     int code = session_logits(s, err);
-    if (!code) code = slot_copy(&s->at, c->values, s->at.recurrent, state * sizeof(float), err);
-    if (!code) code = slot_copy(&s->at, c->values + state, session_final_row(s), hidden * sizeof(float), err);
+    if (!code) code = slot_copy(&s->slot, c->values, s->slot.recurrent, state * sizeof(float), err);
+    if (!code) code = slot_copy(&s->slot, c->values + state, session_final_row(s), hidden * sizeof(float), err);
     if (code) return code;
-    memcpy(c->values + state + hidden, s->at.logits, vocab * sizeof(float));
+    memcpy(c->values + state + hidden, s->slot.logits, vocab * sizeof(float));
     memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
     c->count = s->count;
     c->lag = s->lag;
@@ -87,7 +87,7 @@ static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkp
 
 /* Whether the checkpoint is of a session like this one. */
 static int checkpoint_fits(const mote_session *s, const mote_checkpoint *c) {
-    return c->fingerprint == s->m->fingerprint && c->state_floats == s->at.recurrent_floats && c->hidden == (size_t)s->m->c.hidden &&
+    return c->fingerprint == s->m->fingerprint && c->state_floats == s->slot.recurrent_floats && c->hidden == (size_t)s->m->c.hidden &&
            c->vocab == (size_t)s->m->c.vocab;
 }
 
@@ -108,12 +108,12 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
     if (c->kv != s->o.kv) return fail(err, MOTE_EINVAL, "the checkpoint is of a session with another type of keys and values");
     if (!checkpoint_holds(s, c))
         return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
-    int code = runner_refuses(s->at.runner, err);
+    int code = runner_refuses(s->slot.runner, err);
     if (code) return code;
     timeline_set(s, c->count, c->lag, c->generated_from, c->pending, c->accepted);
-    code = slot_copy(&s->at, s->at.recurrent, c->values, s->at.recurrent_floats * sizeof(float), err);
-    if (!code) code = slot_copy(&s->at, session_final_row(s), c->values + s->at.recurrent_floats, hidden * sizeof(float), err);
-    memcpy(s->at.logits, c->values + s->at.recurrent_floats + hidden, (size_t)s->m->c.vocab * sizeof(float));
+    code = slot_copy(&s->slot, s->slot.recurrent, c->values, s->slot.recurrent_floats * sizeof(float), err);
+    if (!code) code = slot_copy(&s->slot, session_final_row(s), c->values + s->slot.recurrent_floats, hidden * sizeof(float), err);
+    memcpy(s->slot.logits, c->values + s->slot.recurrent_floats + hidden, (size_t)s->m->c.vocab * sizeof(float));
     return code;
 }
 
@@ -159,16 +159,16 @@ static int saved_pieces(const mote_session *s) {
 /* Piece `at` of the rows that a layer has for each token, as h says; nothing where it has none. */
 static saved_piece saved_rows(const mote_session *s, const saved_header *h, int i, int at) {
     const config *c = &s->m->c;
-    const layer *l = i < c->layers ? &s->m->layers[i] : &s->m->mtp;
+    const layer *l = model_layer(s->m, i);
     int rows = h->count < 0 ? 0 : h->count;
     state_piece piece[STATE_PIECES];
-    capacity r = capacity_of(&s->at.runner->o, s->o.context);
+    capacity r = capacity_of(&s->slot.runner->o, s->o.context);
     r.kv = kv_type_of(h->kv);
     saved_piece p;
     memset(&p, 0, sizeof p);
     p.is_kv = 1;
     if (i == c->layers) rows = h->mtp && rows ? rows - 1 : 0;
-    if (!rows || at >= layer_pieces(l, &r, &s->at.state[i], piece) || !piece[at].rows) return p;
+    if (!rows || at >= layer_pieces(l, &r, &s->slot.state[i], piece) || !piece[at].rows) return p;
     p.at = piece[at].at;
     p.size = (size_t)rows * piece[at].size;
     return p;
@@ -182,9 +182,9 @@ static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, 
     if (i >= SAVED_LAYERS) return saved_rows(s, h, (i - SAVED_LAYERS) / STATE_PIECES, (i - SAVED_LAYERS) % STATE_PIECES);
     memset(&p, 0, sizeof p);
     if (i == SAVED_TOKENS) p.at = s->tokens, p.size = count * sizeof *s->tokens;
-    if (i == SAVED_RECURRENT) p.at = s->at.recurrent, p.size = s->at.recurrent_floats * sizeof(float);
+    if (i == SAVED_RECURRENT) p.at = s->slot.recurrent, p.size = s->slot.recurrent_floats * sizeof(float);
     if (i == SAVED_LAST_HIDDEN) p.at = last_hidden, p.size = (size_t)c->hidden * sizeof(float);
-    if (i == SAVED_LOGITS) p.at = s->at.logits, p.size = (size_t)c->vocab * sizeof(float);
+    if (i == SAVED_LOGITS) p.at = s->slot.logits, p.size = (size_t)c->vocab * sizeof(float);
     return p;
 }
 
@@ -203,7 +203,7 @@ static void saved_describe(const mote_session *s, saved_header *h) {
     h->generated_from = s->generated_from;
     h->pending = h->accepted = s->accepted;
     h->kv = s->o.kv;
-    h->mtp = s->at.has_mtp;
+    h->mtp = s->slot.has_mtp;
 }
 
 /* KV elements of one type, at any address, to another. */
@@ -224,9 +224,9 @@ static void saved_clear(const mote_session *s, int i, const saved_piece *p, char
     if (!s->count && (i == SAVED_LAST_HIDDEN || i == SAVED_LOGITS)) memset(to, 0, p->size);
     for (int l = 0; l < s->m->c.layers && i == SAVED_RECURRENT; l++) {
         state_piece log[LOG_PIECES];
-        const int n = layer_log(&s->m->layers[l], &s->at.state[l], log);
+        const int n = layer_log(&s->m->layers[l], &s->slot.state[l], log);
         for (int k = 0; k < n; k++) {
-            const size_t at = (size_t)((const char *)log[k].at - (const char *)s->at.recurrent);
+            const size_t at = (size_t)((const char *)log[k].at - (const char *)s->slot.recurrent);
             memset(to + at + kept * log[k].size, 0, (MOTE_ROWS_MAX - kept) * log[k].size);
         }
     }
@@ -244,7 +244,7 @@ static int session_save(mote_session *s, void *bytes, size_t capacity, size_t *c
     int code = session_logits(s, err);
     for (int i = 0; i < saved_pieces(s) && !code; i++) {
         saved_piece p = saved_piece_of(s, &h, session_final_row(s), i);
-        code = slot_copy(&s->at, to, p.at, p.size, err);
+        code = slot_copy(&s->slot, to, p.at, p.size, err);
         saved_clear(s, i, &p, to);
         to += p.size;
     }
@@ -284,7 +284,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
     if (size != expected)
         return fail(err, MOTE_EFORMAT, "a saved session of %llu bytes, expected %zu for %d tokens",
                     (unsigned long long)size, expected, h->count);
-    if (!h->mtp && s->at.has_mtp)
+    if (!h->mtp && s->slot.has_mtp)
         return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it: open one without (--mtp 0)");
     return MOTE_OK;
 }
@@ -305,10 +305,10 @@ static int saved_check(const mote_session *s, const saved_header *h, const char 
 static int saved_restore(mote_session *s, const saved_piece *piece, const char *from, dtype kv, char *converted,
                          mote_error *err) {
     if (!piece->at || !piece->size) return MOTE_OK;
-    if (!piece->is_kv || kv == kv_type_of(s->o.kv)) return slot_copy(&s->at, piece->at, from, piece->size, err);
+    if (!piece->is_kv || kv == kv_type_of(s->o.kv)) return slot_copy(&s->slot, piece->at, from, piece->size, err);
     size_t n = piece->size / kv_size(kv);
     kv_convert(converted, kv_type_of(s->o.kv), from, kv, n);
-    return slot_copy(&s->at, piece->at, converted, n * kv_size(kv_type_of(s->o.kv)), err);
+    return slot_copy(&s->slot, piece->at, converted, n * kv_size(kv_type_of(s->o.kv)), err);
 }
 
 /* The pieces that h describes are in the session, the last hidden row in its slot's last_hidden. */
@@ -317,7 +317,7 @@ static int session_restored(mote_session *s, const saved_header *h, int lag, mot
     timeline_cut(s, 0);                                     /* all tokens are others */
     s->valid = h->count;
     if (!s->accepted) return MOTE_OK;
-    return slot_copy(&s->at, session_final_row(s), s->at.last_hidden, (size_t)s->m->c.hidden * sizeof(float), err);
+    return slot_copy(&s->slot, session_final_row(s), s->slot.last_hidden, (size_t)s->m->c.hidden * sizeof(float), err);
 }
 
 /* The session that was saved in place of what is there; that stays if it cannot be. */
@@ -335,7 +335,7 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
     if (!converted && kv != kv_type_of(s->o.kv)) return fail_memory(err);
     from += sizeof h;
     for (int i = 0; !code && i < saved_pieces(s); i++) {
-        saved_piece p = saved_piece_of(s, &h, s->at.last_hidden, i);
+        saved_piece p = saved_piece_of(s, &h, s->slot.last_hidden, i);
         code = saved_restore(s, &p, from, kv, converted, err);
         from += p.size;
     }
@@ -357,8 +357,8 @@ static int session_copy(mote_session *to, mote_session *from, mote_error *err) {
     int code = session_logits(from, err);
     for (int i = 0; i < saved_pieces(from) && !code; i++) {
         saved_piece p = saved_piece_of(from, &h, session_final_row(from), i);
-        saved_piece q = saved_piece_of(to, &h, to->at.last_hidden, i);
-        code = slot_copy(&from->at, q.at, p.at, p.size, err);
+        saved_piece q = saved_piece_of(to, &h, to->slot.last_hidden, i);
+        code = slot_copy(&from->slot, q.at, p.at, p.size, err);
     }
     return code ? code : session_restored(to, &h, from->lag, err);
 }

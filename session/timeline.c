@@ -6,23 +6,23 @@
 
 /* Rows of timeline_forward. */
 static int session_rows(const mote_session *s) {
-    return s->at.runner->rows;
+    return s->slot.runner->rows;
 }
 
-/* s->at.logits holds the last token's. */
+/* s->slot.logits holds the last token's. */
 static int session_logits(mote_session *s, mote_error *err) {
-    return s->count ? slot_logits(&s->at, err) : MOTE_OK;
+    return s->count ? slot_logits(&s->slot, err) : MOTE_OK;
 }
 
 /* Where the final row of the last token is. */
 static float *session_final_row(const mote_session *s) {
-    return slot_final_row(&s->at, s->accepted);
+    return slot_final_row(&s->slot, s->accepted);
 }
 
 /* T rows after the timeline are being computed, and not yet part of it. Of more than MOTE_ROWS_MAX, which are kept as a whole, the
    block is what a device has of them in its log. */
 static void timeline_computed(mote_session *s, int T) {
-    const int logged = s->at.runner->logs ? (T - 1) % MOTE_ROWS_MAX + 1 : 0;
+    const int logged = s->slot.runner->logs ? (T - 1) % MOTE_ROWS_MAX + 1 : 0;
     s->pending = T <= MOTE_ROWS_MAX ? T : logged;
     s->block_at = T <= MOTE_ROWS_MAX || !logged ? s->count : s->count + T - logged;
     s->accepted = 0;
@@ -39,7 +39,7 @@ static void timeline_keep(mote_session *s, int rows) {
     s->count = s->valid = s->block_at + rows;
     timeline_cut(s, s->count);
     s->accepted = s->pending ? rows : 0;
-    slot_keep(&s->at, rows);
+    slot_keep(&s->slot, rows);
 }
 
 /* Takes none of the block's rows. What the timeline has is then all in the states: nothing is left to repeat. */
@@ -91,9 +91,9 @@ static void timeline_tokens(mote_session *s, const block *b) {
 
 /* Computes a block of at most session_rows rows, which begins where the timeline ends. The rows are not part of it until timeline_keep. */
 static int timeline_compute(mote_session *s, const block *b, mote_error *err) {
-    int code = runner_refuses(s->at.runner, err);
+    int code = runner_refuses(s->slot.runner, err);
     if (code) return code;
-    code = slot_forward(&s->at, b, err);
+    code = slot_forward(&s->slot, b, err);
     timeline_tokens(s, b);
     timeline_computed(s, b->T);
     return code;
@@ -114,23 +114,23 @@ static int timeline_forward(mote_session *s, const int32_t *ids, int T, int last
    prepared for the next pass stays. */
 static int timeline_commit_state(mote_session *s, mote_error *err) {
     int32_t id = s->tokens[s->count - 1];
-    int code = runner_refuses(s->at.runner, err);
+    int code = runner_refuses(s->slot.runner, err);
     if (code) return code;
     code = session_logits(s, err);
     block b = timeline_block(s, &id, 1);
     b.last = 1;
-    b.logits = s->at.block_logits;
-    if (!code) code = slot_commit_state(&s->at, &b, err);
+    b.logits = s->slot.block_logits;
+    if (!code) code = slot_commit_state(&s->slot, &b, err);
     timeline_computed(s, 1);
     timeline_drop(s);
-    if (!code) slot_set_logits(&s->at);
+    if (!code) slot_set_logits(&s->slot);
     return code;
 }
 
 /* Computes a block as a part of a prompt, and makes it part of the timeline, where that ends; nothing is left to repeat: b->replay is 0. */
 static int timeline_prompt(mote_session *s, const block *b, const block_watch *watch, mote_error *err) {
     s->valid = s->count;                                    /* KV rows after the end are overwritten */
-    int code = slot_prompt(&s->at, b, watch, err);
+    int code = slot_prompt(&s->slot, b, watch, err);
     if (code) return code;
     timeline_tokens(s, b);
     timeline_computed(s, b->T);
@@ -148,11 +148,11 @@ static void timeline_set(mote_session *s, int count, int lag, int generated_from
     s->generated_from = generated_from;
     s->pending = pending;
     s->accepted = accepted;
-    slot_set_logits(&s->at);
+    slot_set_logits(&s->slot);
 }
 
 static int timeline_reset(mote_session *s, mote_error *err) {
-    int code = slot_clear(&s->at, err);
+    int code = slot_clear(&s->slot, err);
     if (code) return code;
     s->count = s->lag = s->valid = s->generated_from = s->pending = s->accepted = 0;
     timeline_cut(s, 0);

@@ -6,7 +6,7 @@
 
 typedef struct constraint {
     const mote_model *m;
-    const vocabulary *words;
+    const struct vocabulary *vocabulary;
     schema *shape;               /* of the answer, or of its calls; NULL: it is free */
     follower text;
     int32_t root;                /* node of the answer; -1: the answer is calls */
@@ -87,10 +87,10 @@ static int constraint_open(constraint *c, const mote_model *m, const mote_genera
     if (!code && g->tool_choice) code = constraint_calls(c, g, tools, err);
     else if (!code && g->schema) code = schema_open(&c->shape, g->schema, &c->root, err);
     if (code) return code;
-    c->words = model_vocabulary(m);
+    c->vocabulary = model_vocabulary(m);
     c->allowed = (unsigned char *)malloc((size_t)tokenizer_vocab(m->text) + 1);
     if (c->shape && !follower_open(&c->text, c->shape)) return fail_memory(err);
-    return c->words && c->allowed ? MOTE_OK : fail_memory(err);
+    return c->vocabulary && c->allowed ? MOTE_OK : fail_memory(err);
 }
 
 static int constraint_is_active(const constraint *c) {
@@ -126,7 +126,7 @@ static void constraint_allow(constraint *c, int n) {
     const int32_t *eos = (const int32_t *)(const void *)c->m->eos.data;
     int complete = !c->thinking && follower_is_complete(&c->text);
     memset(allowed, c->thinking, (size_t)n);
-    if (!c->thinking) mask_words(&c->text, c->words, allowed);
+    if (!c->thinking) mask_words(&c->text, c->vocabulary, allowed);
     for (size_t i = 0; i < c->m->eos.size / sizeof *eos; i++)
         if (eos[i] < n) allowed[eos[i]] = (unsigned char)complete;
     if (c->begins && c->think >= 0 && c->think < n) allowed[c->think] = 1;

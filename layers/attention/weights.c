@@ -46,6 +46,6 @@ static inline feature_set attention_features(const attention_weights *w) {
     return 0;
 }
 
-static const char *attention_unfit(const attention_shape *s) {
+static const char *attention_unsupported_reason(const attention_shape *s) {
     return s->hidden % 4 || s->heads * s->head_dim % 4 ? "hidden and head sizes that are no multiples of 4" : NULL;
 }

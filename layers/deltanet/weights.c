@@ -30,6 +30,6 @@ static inline feature_set deltanet_features(const deltanet_weights *w) {
     return 0;
 }
 
-static const char *deltanet_unfit(const deltanet_shape *s) {
+static const char *deltanet_unsupported_reason(const deltanet_shape *s) {
     return s->hidden % 4 || s->key_dim % 4 || s->value_dim % 4 ? "hidden and head sizes that are no multiples of 4" : NULL;
 }

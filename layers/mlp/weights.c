@@ -20,6 +20,6 @@ static inline feature_set mlp_features(const mlp_weights *w) {
     return mlp_pairs(w) ? 0 : feature_bit(FEATURE_UNLIKE_GATE_UP);
 }
 
-static const char *mlp_unfit(const mlp_shape *s) {
+static const char *mlp_unsupported_reason(const mlp_shape *s) {
     return s->hidden % 4 || s->size % 4 ? "hidden and FFN sizes that are no multiples of 4" : NULL;
 }

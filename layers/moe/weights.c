@@ -51,7 +51,7 @@ static inline feature_set moe_features(const moe_weights *w) {
     return moe_alike(w) ? 0 : feature_bit(FEATURE_UNLIKE_EXPERTS);
 }
 
-static const char *moe_unfit(const moe_shape *s) {
+static const char *moe_unsupported_reason(const moe_shape *s) {
     if (s->experts > 1024 || s->top_k > 32) return "more than 1024 experts, or 32 of them for a token,";
     return s->hidden % 4 || s->expert_size % 4 || s->shared_size % 4 ? "hidden and expert sizes that are no multiples of 4" : NULL;
 }

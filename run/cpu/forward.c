@@ -38,7 +38,7 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     s->draft_logits = layout_alloc(l, drafts * (size_t)m->draft_head.rows);
     s->choice = (draft_choice *)(void *)layout_alloc(l, drafts * (size_t)m->part.ranks * sizeof *s->choice / sizeof(float));
     s->drafted = (int32_t *)(void *)layout_alloc(l, drafts);
-    s->sure = layout_alloc(l, drafts);
+    s->confidence = layout_alloc(l, drafts);
     s->limbs = limbs_alloc(l, (size_t)most.rows, 2 * m->c.hidden);
     if (m->part.ranks > 1) {
         s->share = layout_alloc(l, cpu_share(m, most.rows));
@@ -198,17 +198,17 @@ static void mtp_put(mote_runner *r, int to, int sequence, const token_row *befor
     row->id = next->id;
     row->embedding = next->embedding;
     cpu_embed(r, row, 1, r->s.u);
-    rms_norm(in, r->s.u, m->mtp_norm_embedding, 1, hidden, m->c.eps);
-    rms_norm(in + hidden, final_row, m->mtp_norm_hidden, 1, hidden, m->c.eps);
+    rms_norm(in, r->s.u, m->mtp.norm_embedding, 1, hidden, m->c.eps);
+    rms_norm(in + hidden, final_row, m->mtp.norm_hidden, 1, hidden, m->c.eps);
 }
 
 /* The MTP layer over `rows` rows of mtp_in: what its head is multiplied with, to h [rows][hidden]; NULL: its states alone. */
 static void mtp_forward(mote_runner *r, const token_sequence *of, int n, int rows, float *h) {
     const mote_model *m = r->m;
     scratch *w = &r->s;
-    linear(r->threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0, w->limbs);
-    run_layer(r, &m->mtp, m->c.layers, of, n, !h);
-    if (h) rms_norm(h, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
+    linear(r->threads, &m->mtp.fc, w->mtp_in, w->x, rows, 0, w->limbs);
+    run_layer(r, &m->mtp.layer, m->c.layers, of, n, !h);
+    if (h) rms_norm(h, w->x, m->mtp.norm, rows, m->c.hidden, m->c.eps);
 }
 
 /* The rows of a block that the MTP layer takes: see run_mtp. */
@@ -350,13 +350,13 @@ static void cpu_join_drafts(mote_runner *r, int n) {
         for (int rank = 0; rank < ranks; rank++)
             sum += rank == best ? of->sum : s->choice[rank * n + i].sum * exp((double)s->choice[rank * n + i].logit - (double)of->logit);
         s->drafted[i] = best * share + of->id;
-        s->sure[i] = (float)(1 / sum);
+        s->confidence[i] = (float)(1 / sum);
     }
 }
 
 /* Whether the request wants a draft after the first i. */
 static int cpu_drafts_on(const pass_request *q, int i) {
-    return q->drafts > i && *q->count == i && (!q->goes_on || !i || q->goes_on(q->user, i, q->sure));
+    return q->drafts > i && *q->count == i && (!q->continue_drafting || !i || q->continue_drafting(q->user, i, q->confidence));
 }
 
 /* The same of n requests: of several ranks one asks, for all. */
@@ -400,7 +400,7 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
         for (int k = 0; k < n; k++) {
             if (*of[k]->count != i + 1) continue;
             of[k]->ids[i] = w->drafted[row[k]];
-            of[k]->sure[i] = w->sure[row[k]];
+            of[k]->confidence[i] = w->confidence[row[k]];
         }
     }
 }

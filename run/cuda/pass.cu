@@ -2,28 +2,28 @@
    that run/cuda/step.cu's steps of its session alone give it.
 
    No slot is resident in a pass. Its steps lie one after the other in the pass table, which the host builds and copies there before
-   the pass; after it, what a session's next call needs goes home: step_parameters and the residual rows. Only logits stay
+   the pass; after it, what a session's next call needs is written back: step_parameters and the residual rows. Only logits stay
    in the runner's scratch, until others are written there: whoever comes next with the session asks whether they are still there, and
    else computes them again from the residual rows.
 
    A captured pass is used again by every pass of as many rows and sequences. Its blocks for keys and values are as many as the longest
    session needs, in powers of two. */
 
-/* Sends home what the slots need: a row of blocks for each token row. Grid: (ceil(columns / 256), rows). */
-static __global__ void gpu_pass_home(gpu_pass_table *table, const float *x, int cols) {
+/* Writes back what the slots need: a row of blocks for each token row. Grid: (ceil(columns / 256), rows). */
+static __global__ void gpu_pass_writeback(gpu_pass_table *table, const float *x, int cols) {
     const int row = blockIdx.y, z = table->sequence_of[row], t = row - table->first[z];
     const int col = blockIdx.x * GPU_THREADS + threadIdx.x;
-    if (col < cols) table->home[z].x[(size_t)t * cols + col] = x[(size_t)row * cols + col];
+    if (col < cols) table->writeback[z].x[(size_t)t * cols + col] = x[(size_t)row * cols + col];
     if (col || t) return;
     step_parameters step = table->steps[z];
     step.first = step.rows = 0;
-    *table->home[z].step = step;
+    *table->writeback[z].step = step;
 }
 
 /* Fetches the tokens that the slots have had prepared. One block. */
 static __global__ void gpu_pass_ids(gpu_pass_table *table, int sequences) {
     const int z = threadIdx.x;
-    for (int t = 0; z < sequences && table->keeps_ids[z] && t < STEP_ROWS; t++) table->steps[z].ids[t] = table->home[z].step->ids[t];
+    for (int t = 0; z < sequences && table->keeps_ids[z] && t < STEP_ROWS; t++) table->steps[z].ids[t] = table->writeback[z].step->ids[t];
 }
 
 /* Begins the table of a pass: no slot is resident, there are no sequences. */
@@ -57,8 +57,8 @@ static void gpu_pass_add(gpu_form *f, const pass_request *q, int32_t first) {
     to->steps[z] = step;
     to->first[z] = step.first;
     to->keeps_ids[z] = step.ids[0] < 0;
-    to->home[z].step = q->s->gpu->step;
-    to->home[z].x = q->s->gpu->x;
+    to->writeback[z].step = q->s->gpu->step;
+    to->writeback[z].x = q->s->gpu->x;
     memset(&to->sampling[z], 0, sizeof to->sampling[z]);
     to->sampling[z].k = 1;
     if (q->sampling) gpu_sampling_of(g, q->sampling, &to->sampling[z]), q->s->gpu->sampling = to->sampling[z];
@@ -106,14 +106,14 @@ static void gpu_forget_passes(struct gpu_runner *g) {
     memset(g->passes, 0, sizeof g->passes);
 }
 
-/* Runs the pass of the table, with `drafts` for each sequence (-1: it is no cycle), and sends home what stays. */
+/* Runs the pass of the table, with `drafts` for each sequence (-1: it is no cycle), and writes back what stays. */
 static void gpu_pass_run(const gpu_form *f, pass_request *const *of, int drafts) {
     struct gpu_runner *g = f->r->gpu;
     const int cols = f->r->m->c.hidden;
     cudaGraphExec_t graph = gpu_pass_graph_of(f, GPU_ALL_LOGITS, drafts);
     g->logits_pass++;
     if (g->q.status != cudaSuccess || !gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a pass")) return;
-    gpu_pass_home<<<dim3((unsigned)((cols - 1) / GPU_THREADS + 1), (unsigned)f->rows.T), GPU_THREADS, 0, g->stream>>>(g->table, g->x, cols);
+    gpu_pass_writeback<<<dim3((unsigned)((cols - 1) / GPU_THREADS + 1), (unsigned)f->rows.T), GPU_THREADS, 0, g->stream>>>(g->table, g->x, cols);
     gpu_check(&g->q, cudaGetLastError(), "the end of a pass");
     for (int i = 0; i < f->rows.sequences; i++) {
         slot *s = of[i]->s;
@@ -286,7 +286,7 @@ static int gpu_pass_drafts(pass_request *const *of, int n, mote_error *err) {
     gpu_check(&g->q, cudaStreamSynchronize(g->stream), "drafts");
     for (int i = 0; i < n; i++) {
         memcpy(of[i]->ids, g->pass->steps[i].ids + 1, (size_t)of[i]->drafts * sizeof *of[i]->ids);
-        for (int k = 0; k < of[i]->drafts; k++) of[i]->sure[k] = g->mailbox[i].sure[k];
+        for (int k = 0; k < of[i]->drafts; k++) of[i]->confidence[k] = g->mailbox[i].confidence[k];
     }
     return gpu_failed(&g->q, err);
 }
@@ -315,7 +315,7 @@ static int gpu_passes_alone(const pass_request *q) {
 
 static void gpu_pass(mote_runner *r, pass_request *const *of, int n) {
     pass_request *some[PASS_ROWS_MAX];
-    gpu_check(&r->gpu->q, cudaSetDevice(r->m->gpu), "choosing the GPU");
+    gpu_check(&r->gpu->q, cudaSetDevice(r->m->device.gpu), "choosing the GPU");
     for (int i = 0; i < n; i++)
         if (gpu_passes_alone(of[i])) pass_compute(r, &of[i], 1);
     for (int has_mtp = 0; has_mtp < 2; has_mtp++) {

@@ -159,8 +159,8 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
     p.x = r.x;
     p.norm = m->norm;
     p.last_hidden = s->last_hidden;
-    p.norm_embedding = m->mtp_norm_embedding;
-    p.norm_hidden = m->mtp_norm_hidden;
+    p.norm_embedding = m->mtp.norm_embedding;
+    p.norm_hidden = m->mtp.norm_hidden;
     p.in = (uint16_t *)(void *)r.scratch;
     p.act_scale = r.u_scale;
     p.eps = m->c.eps;
@@ -168,9 +168,9 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
     gpu_allow_shared(&g->q, (const void *)prefill_mtp_rows, shared, "mtp_rows");
     prefill_mtp_rows<<<r.T, GPU_THREADS, shared, r.stream>>>(p);
     const gemm_rows in = {p.in, p.act_scale, 1};
-    prefill_linear(&r, &m->mtp_fc, in, r.T, r.x);
-    gpu_check(&g->q, layer_run_prefill(&r, &m->mtp, &g->layers, &s->state[m->c.layers]), "the MTP layer");
-    if (mtp_logits) prefill_logits(s, &r, m->mtp_norm, r.T, mtp_logits);
+    prefill_linear(&r, &m->mtp.fc, in, r.T, r.x);
+    gpu_check(&g->q, layer_run_prefill(&r, &m->mtp.layer, &g->layers, &s->state[m->c.layers]), "the MTP layer");
+    if (mtp_logits) prefill_logits(s, &r, m->mtp.norm, r.T, mtp_logits);
 }
 
 /* The layers, one launched while the one before it runs, so that a cancel is heard between two of them, and other slots may compute.

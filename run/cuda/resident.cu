@@ -23,7 +23,7 @@ typedef struct gpu_pass_table {
     step_parameters steps[PASS_ROWS_MAX];                       /* of the sequences; [0] is the resident slot's in steps of one slot */
     sampling_parameters sampling[PASS_ROWS_MAX];                /* the same */
     int32_t logits_row[PASS_ROWS_MAX];                          /* of the runner's logits: those a sequence's next token is chosen from */
-    struct { step_parameters *step; float *x; } home[PASS_ROWS_MAX];    /* a slot's own: gpu_slot */
+    struct { step_parameters *step; float *x; } writeback[PASS_ROWS_MAX]; /* a slot's own: gpu_slot */
     int32_t first[PASS_ROWS_MAX];                               /* its first token row */
     uint8_t sequence_of[PASS_ROWS_MAX];                         /* of each token row */
     uint8_t keeps_ids[PASS_ROWS_MAX];                           /* the tokens are those of its own step */
@@ -56,7 +56,7 @@ struct gpu_runner {
     gpu_pass_table *table, *pass;                           /* on the GPU; here, in pinned memory */
     uint64_t passed;             /* passes so far */
     step_parameters *step;       /* table->steps */
-    slot captured, grown;                                   /* the addresses in graphs; those of a slot of KV_GRANULE more tokens */
+    slot capture_base, growth_base;                         /* the addresses in graphs; those of a slot of KV_GRANULE more tokens */
     sampling_parameters *parameters, sampling_on_device;    /* table->sampling; the host's copy of the resident slot's */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     simulation simulated;                                   /* for measurements: of all tokens that are chosen */
@@ -139,7 +139,7 @@ static void gpu_swap_out(struct gpu_runner *g) {
 /* The device and this slot are what follows is about. */
 static int gpu_enter(slot *s, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
-    gpu_check(&g->q, cudaSetDevice(s->m->gpu), "choosing the GPU");
+    gpu_check(&g->q, cudaSetDevice(s->m->device.gpu), "choosing the GPU");
     if (g->resident != s && g->q.status == cudaSuccess) {
         gpu_swap_out(g);
         gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, -1, -1);

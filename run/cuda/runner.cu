@@ -50,9 +50,9 @@ static void gpu_prepare_attention(mote_runner *r) {
     struct gpu_runner *g = r->gpu;
     attention_gpu *to = &g->layers.attention;
     to->splits = gpu_attention_splits(&g->q, &m->largest.attention, to->kv, to->splits);
-    to->prefill_warps = attention_prefill_warps(m->gpu_shared);
+    to->prefill_warps = attention_prefill_warps(m->device.shared);
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
-        const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.mixer;
+        const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
         if (of->kind == LAYER_ATTENTION) gpu_copy_frequencies(g, &of->w.attention, i);
     }
 }
@@ -83,11 +83,11 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     r->pass_rows = r->one_slot ? 0 : PASS_ROWS_MAX;
     r->company_rows = STEP_ROWS;
     q->sms = r->o.sms;
-    q->shared = m->gpu_shared;
-    q->dependent = m->gpu_cc >= 90;
-    q->prefetch = m->gpu_cache / GPU_PREFETCH_SHARE / 128 * 128;
+    q->shared = m->device.shared;
+    q->dependent = m->device.cc >= 90;
+    q->prefetch = m->device.cache / GPU_PREFETCH_SHARE / 128 * 128;
     q->stages = ALL_STAGES;
-    gpu_check(q, cudaSetDevice(m->gpu), "choosing the GPU");
+    gpu_check(q, cudaSetDevice(m->device.gpu), "choosing the GPU");
     if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&r->memory, bytes), "allocating a runner");
     if (q->status == cudaSuccess)
         gpu_check(q, cudaHostAlloc((void **)&g->mailbox, PASS_ROWS_MAX * sizeof *g->mailbox, cudaHostAllocMapped), "pinning memory");
@@ -108,15 +108,15 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     greedy.k = 1;
     gpu_put(q, g->greedy, &greedy);
     int code = gpu_failed(q, err);
-    if (!code && !r->one_slot) code = gpu_imagine_slot(r, KV_GRANULE, &g->captured, err);
-    if (!code && !r->one_slot) code = gpu_imagine_slot(r, 2 * KV_GRANULE, &g->grown, err);
+    if (!code && !r->one_slot) code = gpu_imagine_slot(r, KV_GRANULE, &g->capture_base, err);
+    if (!code && !r->one_slot) code = gpu_imagine_slot(r, 2 * KV_GRANULE, &g->growth_base, err);
     return code;
 }
 
 static void gpu_close(mote_runner *r) {
     struct gpu_runner *g = r->gpu;
     if (!g) return;
-    if (r->owner == getpid() && cudaSetDevice(r->m->gpu) == cudaSuccess) {      /* CUDA does not survive a fork */
+    if (r->owner == getpid() && cudaSetDevice(r->m->device.gpu) == cudaSuccess) { /* CUDA does not survive a fork */
         if (g->stream) (void)cudaStreamSynchronize(g->stream);
         for (int i = 0; i < 2 * GPU_KINDS * (STEP_ROWS + 1); i++)
             if ((&g->graph[0][0][0])[i]) (void)cudaGraphExecDestroy((&g->graph[0][0][0])[i]);
@@ -135,8 +135,8 @@ static void gpu_close(mote_runner *r) {
     free(g->q.launches);
     free(g->launches);
     if (r->one_slot) return;
-    gpu_forget_slot(&g->captured);
-    gpu_forget_slot(&g->grown);
+    gpu_forget_slot(&g->capture_base);
+    gpu_forget_slot(&g->growth_base);
 }
 
 /* Captures the graphs that every answer needs, unless another slot had them captured; others are captured when first launched. */
@@ -153,7 +153,7 @@ static int gpu_slot_open(slot *s, mote_error *err) {
     const size_t bytes = s->floats * sizeof(float), host = s->host_floats * sizeof(float);
     struct gpu_runner *g = s->runner->gpu;
     gpu_queue *q = &g->q;
-    gpu_check(q, cudaSetDevice(s->m->gpu), "choosing the GPU");
+    gpu_check(q, cudaSetDevice(s->m->device.gpu), "choosing the GPU");
     if (q->status != cudaSuccess) return gpu_failed(q, err);
     cudaError_t status = cudaMalloc((void **)&s->memory, bytes);
     if (status == cudaSuccess) status = cudaHostAlloc((void **)&s->host, host, cudaHostAllocDefault);
@@ -161,7 +161,7 @@ static int gpu_slot_open(slot *s, mote_error *err) {
     layout_slot(s->memory, s->host, s);
     memset(s->host, 0, host);
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
-    if (s->runner->one_slot) g->captured = g->grown = *s;
+    if (s->runner->one_slot) g->capture_base = g->growth_base = *s;
     step_parameters step = gpu_step_of(s);
     gpu_put(q, s->gpu->step, &step);
     gpu_capture_steps(s);
@@ -170,7 +170,7 @@ static int gpu_slot_open(slot *s, mote_error *err) {
 
 static void gpu_slot_close(slot *s) {
     struct gpu_runner *g = s->runner->gpu;
-    if (s->runner->owner != getpid() || cudaSetDevice(s->m->gpu) != cudaSuccess) return;    /* CUDA does not survive a fork */
+    if (s->runner->owner != getpid() || cudaSetDevice(s->m->device.gpu) != cudaSuccess) return; /* CUDA does not survive a fork */
     if (g->stream) (void)cudaStreamSynchronize(g->stream);
     if (g->resident == s) g->resident = NULL;
     if (s->memory) (void)cudaFree(s->memory);

@@ -21,13 +21,13 @@ static step_parameters gpu_step_of(const slot *s) {
     memset(&step, 0, sizeof step);
     step.context = s->context;
     step.kv_granules = (s->context + KV_GRANULE - 1) / KV_GRANULE - 1;
-    step.shift = (int64_t)((uintptr_t)s->memory - (uintptr_t)g->captured.memory);
+    step.shift = (int64_t)((uintptr_t)s->memory - (uintptr_t)g->capture_base.memory);
     return step;
 }
 
 static slot_view gpu_view_of(const mote_runner *r) {
     const struct gpu_runner *g = r->gpu;
-    slot_view v = {r->one_slot ? NULL : g->step, g->captured.context};
+    slot_view v = {r->one_slot ? NULL : g->step, g->capture_base.context};
     return v;
 }
 
@@ -76,7 +76,7 @@ static const uint8_t *gpu_sequence_of(const gpu_form *f) {
 static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, float *x, int offset, int state_only) {
     const struct gpu_runner *g = f->r->gpu;
     const mote_model *m = f->r->m;
-    const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+    const layer *l = model_layer(m, i);
     gpu_rows rows = f->rows;
     rows.q = q;
     rows.T = T;
@@ -89,7 +89,7 @@ static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, floa
     rows.x = x;
     rows.eps = m->c.eps;
     rows.hidden = m->c.hidden;
-    layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
+    layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
 }
 
 /* The kernels that are recorded next are those of the MTP layer, or no longer. */
@@ -108,12 +108,12 @@ static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
     p.sequences = gpu_sequence_of(f);
     p.in_turn = f->rows.in_turn ? f->rows.sequences : 0;
     p.slot = gpu_view_of(f->r);
-    p.hidden = g->captured.hidden;
-    p.last_hidden = g->captured.last_hidden;
+    p.hidden = g->capture_base.hidden;
+    p.last_hidden = g->capture_base.last_hidden;
     p.x = g->x;
     p.norm = m->norm;
-    p.norm_embedding = m->mtp_norm_embedding;
-    p.norm_hidden = m->mtp_norm_hidden;
+    p.norm_embedding = m->mtp.norm_embedding;
+    p.norm_hidden = m->mtp.norm_hidden;
     p.in = g->mtp_in;
     p.eps = m->c.eps;
     return p;
@@ -123,9 +123,9 @@ static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
 static void gpu_walk_mtp(const gpu_form *f, gpu_queue *q, int T, int offset, const matrix *head, float *logits) {
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
-    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, T);
+    gpu_linear(q, KERNEL_FC, &m->mtp.fc, g->mtp_in, g->mtp_x, T);
     gpu_record_layer(f, q, m->c.layers, T, g->mtp_x, offset, !head);
-    if (head) gpu_head(q, head, m->mtp_norm, g->mtp_x, T, m->c.eps, logits);
+    if (head) gpu_head(q, head, m->mtp.norm, g->mtp_x, T, m->c.eps, logits);
 }
 
 /* Records it for the rows of a step. */
@@ -149,13 +149,13 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
     gpu_sampling choice = gpu_choice_of(g, g->draft_logits, T, m->draft_head.rows);
     p.draft = i;
     p.x = g->mtp_x;
-    p.norm = m->mtp_norm;
+    p.norm = m->mtp.norm;
     choice.parameters = g->greedy;
     choice.sequences = f->rows.sequences;
     choice.stride = (size_t)m->draft_head.rows;
     choice.draft = i + 1;
     choice.drafts = drafts;
-    choice.told = g->mailbox;
+    choice.draft_mailbox = g->mailbox;
     gpu_set_mtp(m, q, 1);
     gpu_draft_start(q, &p, T);
     gpu_walk_mtp(f, q, T, i - 1, &m->draft_head, g->draft_logits);
@@ -191,8 +191,8 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     p.T = T;
     p.x = g->x;
     p.slot = gpu_view_of(f->r);
-    p.hidden = g->captured.hidden;
-    p.last_hidden = f->has_mtp ? g->captured.last_hidden : NULL;
+    p.hidden = g->capture_base.hidden;
+    p.last_hidden = f->has_mtp ? g->capture_base.last_hidden : NULL;
     q->layer = -1;
     gpu_embed(q, &p, f->rows.in_turn ? 1 : max_int(f->rows.sequences, 1));
     for (int i = 0; i < m->c.layers; i++) {
@@ -308,7 +308,7 @@ static int gpu_log_left(slot *s, int replay, int T) {
     const mote_model *m = s->m;
     if (T > STEP_ROWS || replay <= STEP_ROWS) return replay;
     for (int i = 0; i < m->c.layers + s->has_mtp && g->q.status == cudaSuccess; i++)
-        gpu_check(&g->q, layer_shorten_log(g->stream, i < m->c.layers ? &m->layers[i] : &m->mtp, &s->state[i]), "shortening a log");
+        gpu_check(&g->q, layer_shorten_log(g->stream, model_layer(m, i), &s->state[i]), "shortening a log");
     return replay - STEP_ROWS;
 }
 
@@ -418,7 +418,7 @@ static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampli
 }
 
 /* Drafts for passes in which the host samples. */
-static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, float *sure, mote_error *err) {
+static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, float *confidence, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
     if (code || !k) return code;
@@ -426,7 +426,7 @@ static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, flo
     gpu_launch_cycle(s, 0, b->rows->index, k);
     gpu_move(&g->q, drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, "reading drafts");
     code = gpu_finish(s, err);
-    for (int i = 0; i < k && !code; i++) sure[i] = g->mailbox->sure[i];
+    for (int i = 0; i < k && !code; i++) confidence[i] = g->mailbox->confidence[i];
     return code;
 }
 
@@ -485,12 +485,12 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
 }
 
 /* The first n drafts of the slot's last cycle, and what the draft head thinks of them, as soon as they are made. Of others: NAN. */
-static int gpu_drafted(slot *s, int n, int32_t *ids, float *sure, mote_error *err) {
+static int gpu_drafted(slot *s, int n, int32_t *ids, float *confidence, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     const volatile gpu_mailbox *box = g->mailbox;
-    for (int i = 0; i < n; i++) sure[i] = NAN;
+    for (int i = 0; i < n; i++) confidence[i] = NAN;
     if (!s->gpu->drafted || s->gpu->drafted != g->sequence || g->resident != s) return MOTE_OK;
     int code = mailbox_await(g, &box->drafted, err);
-    for (int i = 0; i < n && !code; i++) ids[i] = box->drafts[i], sure[i] = box->sure[i];
+    for (int i = 0; i < n && !code; i++) ids[i] = box->drafts[i], confidence[i] = box->confidence[i];
     return code;
 }

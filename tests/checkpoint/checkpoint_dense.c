@@ -73,10 +73,10 @@ static void test_dense(const char *fixture, const char *dtype) {
     mote_model *m = model_on("cpu", temp_dir, MOTE_WEIGHTS_ONLY), *mixture = model_on("cpu", original, MOTE_WEIGHTS_ONLY);
     if (m && mixture && CHECK(m->has_mtp && m->c.layers == mixture->c.layers, "%s: layers", fixture)) {
         for (int i = 0; i < m->c.layers; i++) check_dense_layer(fixture, i, &m->layers[i], &mixture->layers[i]);
-        check_dense_layer(fixture, m->c.layers, &m->mtp, &mixture->mtp);
-        for (int i = 0; i < m->info.module_count; i++)
-            if (!strcmp(m->info.modules[i].name, "mlp"))
-                CHECK(!strcmp(m->info.modules[i].dtype, dtype), "%s: an FFN of %s", fixture, m->info.modules[i].dtype);
+        check_dense_layer(fixture, m->c.layers, &m->mtp.layer, &mixture->mtp.layer);
+        for (int i = 0; i < m->report.info.module_count; i++)
+            if (!strcmp(m->report.info.modules[i].name, "mlp"))
+                CHECK(!strcmp(m->report.info.modules[i].dtype, dtype), "%s: an FFN of %s", fixture, m->report.info.modules[i].dtype);
         check_dense_logits(fixture, m);
     }
     mote_close(m);

@@ -61,7 +61,7 @@ static void test_fused_matrix(enum encoding e, int head, int block) {
     const int group = 6 * head, rows = FUSED_GROUPS * group;
     const matrix stored = {.rows = rows, .cols = FUSED_COLS, .block_rows = block, .block_cols = block};
     const row_runs qkv_runs = {FUSED_GROUPS, group, {0, head, 2 * head}, {head, head, 2 * head}, 0};
-    mote_model m = {.memory = &cpu_memory, .gpu = -1, .quantize = e == ENCODING_QUANTISED, .c.fp8_rows = block, .c.fp8_cols = block};
+    mote_model m = {.memory = &cpu_memory, .device.gpu = -1, .quantize = e == ENCODING_QUANTISED, .c.fp8_rows = block, .c.fp8_cols = block};
     matrix whole = {0}, qkv = {0}, z = {0}, share = {0};
     tensor_slice s = slice_all(rows, FUSED_COLS);
     checkpoint files = {0};
@@ -92,7 +92,7 @@ static void test_fused_matrix(enum encoding e, int head, int block) {
             if (g == 1 && !is_z) matrix_floats(&share, in, 0, FUSED_COLS, got);
             wrong += memcmp(want, got, sizeof want) != 0;
         }
-        CHECK(!wrong && m.modules[MODULE_DELTANET].parameters == (2 * (uint64_t)rows + 4 * (uint64_t)head) * FUSED_COLS,
+        CHECK(!wrong && m.report.modules[MODULE_DELTANET].parameters == (2 * (uint64_t)rows + 4 * (uint64_t)head) * FUSED_COLS,
               "%s, blocks of %d, heads of %d: %d rows are others", tensor_encodings[e]->name, block, head, wrong);
         CHECK(check.quantised_matrices == (e > ENCODING_BF16 && e != ENCODING_QUANTISED), "%s: %d quantised matrices",
               tensor_encodings[e]->name, check.quantised_matrices);
@@ -106,7 +106,7 @@ static void test_fused_matrix(enum encoding e, int head, int block) {
 static void test_fused_refused(int head, int code) {
     const matrix stored = {.rows = 6 * head * FUSED_GROUPS, .cols = FUSED_COLS, .block_rows = 128, .block_cols = 128};
     weight_memory packing = cpu_memory;
-    mote_model m = {.memory = &packing, .gpu = 0, .c.fp8_rows = 128, .c.fp8_cols = 128};
+    mote_model m = {.memory = &packing, .device.gpu = 0, .c.fp8_rows = 128, .c.fp8_cols = 128};
     matrix q = {0};
     tensor_slice s = slice_all(stored.rows, FUSED_COLS);
     checkpoint files = {0};
@@ -190,7 +190,7 @@ static void check_cut(const char *title, const cut *c, const matrix *whole, cons
 static void test_slices(enum encoding e, int stack, int block_rows, int block_cols, int transposed) {
     const matrix stored = {.rows = transposed ? CUT_COLS : CUT_ROWS, .cols = transposed ? CUT_ROWS : CUT_COLS, .block_rows = block_rows,
                            .block_cols = block_cols};
-    mote_model m = {.memory = &cpu_memory, .gpu = -1, .quantize = e == ENCODING_QUANTISED, .c.fp8_rows = block_rows,
+    mote_model m = {.memory = &cpu_memory, .device.gpu = -1, .quantize = e == ENCODING_QUANTISED, .c.fp8_rows = block_rows,
                     .c.fp8_cols = block_cols};
     matrix whole = {0}, part[COUNT(cuts)] = {0};
     const char *name = stack ? "" : ".weight";
@@ -223,7 +223,7 @@ static void test_slices_refused(enum encoding e, int borders) {
                                 {.title = "rows", .ranks = 7}, {.title = "columns", .divided = DIVIDED_COLS, .ranks = 3},
                                 {.title = "groups of rows", .runs = 128, .rows = 1, .ranks = 3}};
     const matrix stored = {.rows = CUT_ROWS, .cols = CUT_COLS, .block_rows = 128, .block_cols = 128};
-    mote_model m = {.memory = &cpu_memory, .gpu = -1, .c.fp8_rows = 128, .c.fp8_cols = 128};
+    mote_model m = {.memory = &cpu_memory, .device.gpu = -1, .c.fp8_rows = 128, .c.fp8_cols = 128};
     checkpoint files = {0};
     quantization_check check = {0};
     temp_empty();
@@ -248,7 +248,7 @@ static void test_slices_refused(enum encoding e, int borders) {
 // The slices of a stack of vectors, and of one whose numbers are rows.
 static void test_slices_of_vectors(void) {
     enum { N = 12, TAPS = 4 };
-    mote_model m = {.memory = &cpu_memory, .gpu = -1};
+    mote_model m = {.memory = &cpu_memory, .device.gpu = -1};
     parts *p = (parts *)calloc(1, sizeof *p);
     part *bias = &p->list[p->n++], *conv = &p->list[p->n++];
     tensor_slice s = slice_all(N, 1), taps = slice_all(N, TAPS);

@@ -35,7 +35,7 @@ static void test_fits(void) {
     EXPECT(MOTE_OK, session_options(m, &so, &so, &failure));
     mote_session *s = session_shell(m, &so, 0, &failure);
     if (!CHECK(s != NULL, "a session")) return;
-    for (int context = 1, most = m->info.context_max; context <= most; context += 1 + context / 3) {
+    for (int context = 1, most = m->report.info.context_max; context <= most; context += 1 + context / 3) {
         mote_memory p;
         planned.context = context;
         EXPECT(MOTE_OK, mote_plan(fixture, &o, &planned, &p, &failure));

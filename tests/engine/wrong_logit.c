@@ -83,7 +83,7 @@ static mote_session *open_session(const mote_model *m, int T, int rows) {
     memset(&o, 0, sizeof o);
     o.size = sizeof o;
     o.context = T + 1;
-    o.chunk = m->gpu >= 0 ? 0 : rows;
+    o.chunk = m->device.gpu >= 0 ? 0 : rows;
     o.mtp = m->has_mtp ? 1 : 0;
     return session_with(m, &o);
 }

@@ -537,7 +537,7 @@ static void fuzz_modules(const buf *modules, const buf *pooling) {
     write_temp("chat_template.jinja", &seeds[SEED_TEMPLATE]);
     must(!mote_open(temp_dir, &o, &m, &err), "modules.json keeps a model from being opened");
     check_error(m->no_pooling.code, &m->no_pooling);
-    must(!m->no_pooling.code == (m->info.pooling == MOTE_POOLING_LAST || m->info.pooling == MOTE_POOLING_MEAN), "pooling");
+    must(!m->no_pooling.code == (m->report.info.pooling == MOTE_POOLING_LAST || m->report.info.pooling == MOTE_POOLING_MEAN), "pooling");
     mote_close(m);
 }
 

@@ -422,7 +422,7 @@ static void test_threads(void) {
     void *failed, *any = NULL;
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, check_in_thread, NULL);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], &failed), any = failed ? failed : any;
-    CHECK(!any && model->words, "a vocabulary for all");
+    CHECK(!any && model->vocabulary, "a vocabulary for all");
 }
 
 // Each allocation fails once: that is MOTE_ENOMEM, and nothing is left behind.
@@ -432,8 +432,8 @@ static void test_no_memory(void) {
         if (kind == 0) g.schema = PERSON;
         if (kind > 0) g.tools = tools_of("read", "nothing"), g.tool_choice = MOTE_TOOLS_REQUIRED;
         if (kind == 2) g.thinking_budget = 3;
-        vocabulary_free(model->words);
-        model->words = NULL;
+        vocabulary_free(model->vocabulary);
+        model->vocabulary = NULL;
         int code = MOTE_ENOMEM, failed = 0;
         for (long at = 0; code && at < 3000; at++) {
             allocations = 0;

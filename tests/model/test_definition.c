@@ -87,7 +87,7 @@ static void damage_matrix(const char *folder, const mote_model *m, const mote_mo
 static void test_damaged_weights(const char *folder) {
     mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY), *other = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
-        const layer *l = i < m->c.layers ? &other->layers[i] : &other->mtp;
+        const layer *l = model_layer(other, i);
         const layer_weights *w = &l->mixer.w;
         const int delta = l->mixer.kind == LAYER_DELTANET;
         damage_matrix(folder, m, other, delta ? &w->deltanet.in_proj_qkv : &w->attention.v_proj, 2 * i, delta ? "in_proj_qkv" : "v_proj");

@@ -75,7 +75,7 @@ static const struct field_value {
     {.table = OF_ROPE, .name = "original", .other = field_eightfold},
     {.table = OF_ROPE, .name = "slow", .other = field_trebled},
     {.table = OF_ROPE, .name = "fast", .other = field_eightfold},
-    {.table = OF_ROPE, .name = "whole", .other = field_off},
+    {.table = OF_ROPE, .name = "truncate", .other = field_off},
     {.table = OF_ROPE, .name = "height", .other = field_off},
     {.table = OF_ROPE, .name = "width", .other = field_off},
     {.table = OF_CONFIG, .name = "layers", .fixed = "as many layers have tensors"},

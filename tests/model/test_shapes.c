@@ -155,7 +155,7 @@ static void shapes_unlike(void) {
     m = NULL;
     EXPECT(MOTE_OK, mote_open_synthetic("tiny-dense", &o, &m, &failure));
     if (m) {
-        m->mtp.ffn.w.mlp.up_proj.format = FORMAT_F16;
+        m->mtp.layer.ffn.w.mlp.up_proj.format = FORMAT_F16;
         EXPECT(MOTE_OK, check_features(m, "DIR", EXECUTOR_CPU, executor_features, &failure));
         EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, executor_features, &failure));
         CHECK(!strcmp(failure.message, "DIR: MTP layer: a gate_proj and an up_proj of different dtypes are not supported on a GPU, use the CPU"), "%s",

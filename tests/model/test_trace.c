@@ -23,7 +23,7 @@ typedef struct traced {
 } traced;
 
 static const layer *layer_told(const traced *t, const mote_traced *v) {
-    return v->layer == t->m->c.layers ? &t->m->mtp : &t->m->layers[v->layer];
+    return v->layer == t->m->c.layers ? &t->m->mtp.layer : &t->m->layers[v->layer];
 }
 
 static double sum_of(const double *values, int n) {

@@ -19,7 +19,7 @@
 
 typedef struct server { mote_runner *runner; } server;
 typedef struct failure { int status; char message[600]; } failure;
-typedef struct connection { int status; char body[256]; failure told; } connection;
+typedef struct connection { int status; char body[256]; failure reported; } connection;
 
 static mote_seen seen;                     // of the only runner
 
@@ -45,7 +45,7 @@ static void check(int busy, double since, int status, const char *body) {
     seen.since = since;
     serve_health(&s, &c, NULL);
     CHECK(c.status == status && !strcmp(c.body, body), "busy %d, since %g: %d %s", busy, since, c.status, c.body);
-    CHECK(c.told.status == (status == 503 ? 503 : 0) && !c.told.message[0] == (status == 200), "what the log tells: %d '%s'", c.told.status, c.told.message);
+    CHECK(c.reported.status == (status == 503 ? 503 : 0) && !c.reported.message[0] == (status == 200), "what the log tells: %d '%s'", c.reported.status, c.reported.message);
 }
 
 int main(int argc, char **argv) {

@@ -29,7 +29,7 @@ static void test_end(const mote_model *m, const char *what, int range, int rank,
     char who[64];
     int32_t id;
     mote_session *s = session_of(m, .context = 128, .threads = 2, .mtp = 3);
-    struct runner_group *group = s->at.runner->group;
+    struct runner_group *group = s->slot.runner->group;
     const int32_t ids[] = {1, 2, 3, 4, 5};
     EXPECT(MOTE_OK, mote_feed(s, ids, 5, &failure));
     broken.at.range = range;

@@ -80,7 +80,7 @@ static void random_checkpoint(const char *fixture, const random_size *sizes, con
     memset(&data, 0, sizeof data);
     files.dir = temp_dir;
     EXPECT(MOTE_OK, config_read(&m->c, temp_dir, &failure));
-    EXPECT(MOTE_OK, model_publish(m, &files, mix_named(mix), &failure));
+    EXPECT(MOTE_OK, model_publish(m, &files, recipe_named(mix), &failure));
     for (size_t i = 0; i < table_count(&files.table); i++) {
         const tensor *t = table_at(&files.table, i);
         const char *name = table_name(&files.table, t);

@@ -119,11 +119,11 @@ static void pair_rewind(pair *x) {
 static void draft(pair *x, int at, int k, int a) {
     int32_t ids[MOTE_ROWS_MAX];
     int more = 1, first = x->prompt + at, next = a < k ? x->truth[at + a + 1] : -1;
-    chooser by = chooser_of(&greedy);
+    sampler sampler = sampler_of(&greedy);
     decode_pass p = {0};
     for (int i = 0; i <= k; i++) ids[i] = i == a + 1 ? (x->truth[at + i] + 1) % 60 : x->truth[at + i];
     EXPECT(MOTE_OK, pass_verify(x->s, ids, k, &p, &failure));
-    while (more) EXPECT(MOTE_OK, pass_keep(x->s, &by, &p, &more, &failure));
+    while (more) EXPECT(MOTE_OK, pass_keep(x->s, &sampler, &p, &more, &failure));
     CHECK(p.kept == a + 1 && p.judged == (a < k ? a + 1 : k) && x->s->decoder->spec.next == next,
           "%s: %d of %d drafts: %d rows, surprise %d", x->what, a, k, p.kept, x->s->decoder->spec.next);
     CHECK(x->s->count == first + a + 1 && !memcmp(x->s->tokens + first, ids, (size_t)(a + 1) * sizeof *ids), "%s: tokens",
@@ -214,15 +214,15 @@ static damage damage_of(const mote_session *s, int i) {
     int delta = layer_of(s->m, LAYER_DELTANET), attention = layer_of(s->m, LAYER_ATTENTION);
     size_t row = (size_t)(s->m->largest.attention.kv_heads * s->m->largest.attention.head_dim), last = (size_t)(s->count - 1) * row;
     size_t mtp = (size_t)(s->block_at - 1) * row;
-    const damage all[] = {{"logits", -1, s->at.logits + 5},
+    const damage all[] = {{"logits", -1, s->slot.logits + 5},
                           {"final row", -1, session_final_row(s) + 1},
-                          {"DeltaNet state", delta, s->at.state[delta].deltanet.S + 7},
-                          {"DeltaNet state", delta, s->at.state[delta].deltanet.log_u},
-                          {"conv1d window", delta, s->at.state[delta].deltanet.log_raw + 2},
-                          {"keys", attention, (float *)s->at.state[attention].attention.k + last},
-                          {"values", attention, (float *)s->at.state[attention].attention.v + last + row - 1},
-                          {"keys", c->layers, (float *)s->at.state[c->layers].attention.k + mtp},
-                          {"values", c->layers, (float *)s->at.state[c->layers].attention.v + mtp},
+                          {"DeltaNet state", delta, s->slot.state[delta].deltanet.S + 7},
+                          {"DeltaNet state", delta, s->slot.state[delta].deltanet.log_u},
+                          {"conv1d window", delta, s->slot.state[delta].deltanet.log_raw + 2},
+                          {"keys", attention, (float *)s->slot.state[attention].attention.k + last},
+                          {"values", attention, (float *)s->slot.state[attention].attention.v + last + row - 1},
+                          {"keys", c->layers, (float *)s->slot.state[c->layers].attention.k + mtp},
+                          {"values", c->layers, (float *)s->slot.state[c->layers].attention.v + mtp},
                           {NULL, 0, NULL}};
     return all[i];
 }

@@ -105,6 +105,6 @@ static void test_copies_cut(const mote_model *m) {
     mote_checkpoint_free(start);
     mote_session_close(s);
     s = session_of(m, .context = CONTEXT, .threads = 1, .mtp = MOTE_MTP_OFF);
-    CHECK(!s->decoder->copies.ends_short && !s->at.block_logits && !drafts_most(s, 10, 10), "a session without drafts has their memory");
+    CHECK(!s->decoder->copies.ends_short && !s->slot.block_logits && !drafts_most(s, 10, 10), "a session without drafts has their memory");
     mote_session_close(s);
 }

@@ -4,21 +4,21 @@
 static mote_session *session_costing(const mote_model *m, const double *cost) {
     mote_session *s = session_of(m, .context = CONTEXT, .threads = 1);
     for (int k = 0; k < 4; k++)
-        for (int i = 0; i < COST_TRUSTED; i++) cost_learn(&s->at.runner->costs.alone, k + 1, 0, cost[k]);
+        for (int i = 0; i < COST_TRUSTED; i++) cost_learn(&s->slot.runner->costs.alone, k + 1, 0, cost[k]);
     for (int k = 4; k < MOTE_ROWS_MAX; k++)
-        for (int i = 0; i < COST_TRUSTED; i++) cost_learn(&s->at.runner->costs.alone, k + 1, 0, 1000);
+        for (int i = 0; i < COST_TRUSTED; i++) cost_learn(&s->slot.runner->costs.alone, k + 1, 0, 1000);
     speculation_choose(s);
     return s;
 }
 
 // A pass in which each draft is accepted with this probability. Returns its cost.
 static double pass(mote_session *s, double acceptance) {
-    int n = s->decoder->spec.seen.depth, accepted = 0;
-    double cost = s->at.runner->costs.alone.of[n + 1].seconds;
+    int n = s->decoder->spec.stats.depth, accepted = 0;
+    double cost = s->slot.runner->costs.alone.of[n + 1].seconds;
     const drafts d = drafts_by_place(s, n);
     while (accepted < n && random_int(0, 999999) < acceptance * 1e6) accepted++;
     acceptance_learn(&s->decoder->spec, &d, n, accepted);
-    acceptance_count(&s->decoder->spec.seen, &d, n, n, accepted);
+    acceptance_count(&s->decoder->spec.stats, &d, n, n, accepted);
     speculation_choose(s);
     return cost;
 }
@@ -27,9 +27,9 @@ static double pass(mote_session *s, double acceptance) {
 static int changes(mote_session *s, double acceptance, int passes) {
     int n = 0;
     for (int i = 0; i < passes; i++) {
-        int depth = s->decoder->spec.seen.depth;
+        int depth = s->decoder->spec.stats.depth;
         pass(s, acceptance);
-        n += s->decoder->spec.seen.depth != depth;
+        n += s->decoder->spec.stats.depth != depth;
     }
     return n;
 }
@@ -40,17 +40,17 @@ static void test_depth(const mote_model *m) {
     double sum = 0;
     int n = 0;
     changes(s, 1, 100);
-    CHECK(s->decoder->spec.seen.depth == 3, "all accepted: depth %d", s->decoder->spec.seen.depth);
-    for (n = 0; s->decoder->spec.seen.depth && n < 1000; n++) pass(s, 0);
+    CHECK(s->decoder->spec.stats.depth == 3, "all accepted: depth %d", s->decoder->spec.stats.depth);
+    for (n = 0; s->decoder->spec.stats.depth && n < 1000; n++) pass(s, 0);
     CHECK(n <= 80, "none accepted any more: drafts for %d passes", n);
     for (int i = 0; i < 20000; i++) sum += pass(s, 0);
     CHECK(sum < 1.004 * 20000, "none accepted: a pass costs %g of a plain one", sum / 20000);
-    CHECK(s->decoder->spec.seen.passes[1] + s->decoder->spec.seen.passes[2] + s->decoder->spec.seen.passes[3] > 100 + (uint64_t)n,
+    CHECK(s->decoder->spec.stats.passes[1] + s->decoder->spec.stats.passes[2] + s->decoder->spec.stats.passes[3] > 100 + (uint64_t)n,
           "none accepted: drafts are never tried again");
-    for (n = 0; !s->decoder->spec.seen.depth && n < 10000; n++) pass(s, 0.9);
+    for (n = 0; !s->decoder->spec.stats.depth && n < 10000; n++) pass(s, 0.9);
     CHECK(n <= 4000, "accepted again: no drafts for %d passes", n);
     changes(s, 0.9, 1000);
-    CHECK(s->decoder->spec.seen.depth > 0, "accepted again: depth %d", s->decoder->spec.seen.depth);
+    CHECK(s->decoder->spec.stats.depth > 0, "accepted again: depth %d", s->decoder->spec.stats.depth);
     mote_session_close(s);
 }
 
@@ -59,13 +59,13 @@ static void test_depth_of_nothing(const mote_model *m) {
     static const double cost[4] = {1, 1.2, 1.4, 1.6}, dear[4] = {1, 2, 3, 4};
     mote_session *s = session_costing(m, cost);
     int n;
-    CHECK(s->decoder->spec.seen.depth > 0, "drafts are not tried");
-    for (n = 0; s->decoder->spec.seen.depth && n < 1000; n++) pass(s, 0);
+    CHECK(s->decoder->spec.stats.depth > 0, "drafts are not tried");
+    for (n = 0; s->decoder->spec.stats.depth && n < 1000; n++) pass(s, 0);
     CHECK(n <= 40, "none accepted from the start: drafts for %d passes", n);
     mote_session_close(s);
     s = session_costing(m, dear);
-    CHECK(changes(s, 1, 1000) == 0 && s->decoder->spec.seen.depth == 0, "drafts that cost as much as passes: depth %d",
-          s->decoder->spec.seen.depth);
+    CHECK(changes(s, 1, 1000) == 0 && s->decoder->spec.stats.depth == 0, "drafts that cost as much as passes: depth %d",
+          s->decoder->spec.stats.depth);
     mote_session_close(s);
 }
 
@@ -147,25 +147,25 @@ static void test_draft_chain(const mote_model *m) {
     mote_session *s = session_costing(m, cost);
     drafts d;
     draft_chain c = {s, prices_now(s), &d};
-    float sure[MOTE_ROWS_MAX - 1] = {0.99f, 0.99f};
+    float confidence[MOTE_ROWS_MAX - 1] = {0.99f, 0.99f};
     double speed, dear;
     memset(&d, 0, sizeof d);
-    CHECK(chain_goes_on(&c, 1, sure) && chain_goes_on(&c, 2, sure), "sure drafts end the chain");
-    CHECK(chain_worth(&c, 2, 0, sure, &speed) == 2, "sure drafts are not verified");
-    sure[1] = 0.1f;
-    CHECK(chain_goes_on(&c, 1, sure) && !chain_goes_on(&c, 2, sure), "an unsure draft does not end the chain");
-    CHECK(chain_worth(&c, 2, 0, sure, &speed) == 1, "an unsure draft is verified");
+    CHECK(chain_continues(&c, 1, confidence) && chain_continues(&c, 2, confidence), "sure drafts end the chain");
+    CHECK(chain_worth(&c, 2, 0, confidence, &speed) == 2, "sure drafts are not verified");
+    confidence[1] = 0.1f;
+    CHECK(chain_continues(&c, 1, confidence) && !chain_continues(&c, 2, confidence), "an unsure draft does not end the chain");
+    CHECK(chain_worth(&c, 2, 0, confidence, &speed) == 1, "an unsure draft is verified");
     c.p.draft = 2;
-    CHECK(!chain_goes_on(&c, 1, sure), "drafts that cost more than passes go on");
+    CHECK(!chain_continues(&c, 1, confidence), "drafts that cost more than passes go on");
     c.p.draft = 0;
-    for (int i = 0; i < 100; i++) rate_learn(acceptance_of_sure(&s->decoder->spec, 0, 0.99f), 0);
-    sure[1] = 0.99f;
-    CHECK(chain_worth(&c, 2, 0, sure, &dear) == 0 && dear < speed, "sure drafts that were wrong are believed");
+    for (int i = 0; i < 100; i++) rate_learn(acceptance_of_confidence(&s->decoder->spec, 0, 0.99f), 0);
+    confidence[1] = 0.99f;
+    CHECK(chain_worth(&c, 2, 0, confidence, &dear) == 0 && dear < speed, "sure drafts that were wrong are believed");
     mote_session_close(s);
     s = session_of(m, .context = CONTEXT, .threads = 1, .mtp = 2);
     c.s = s;
-    sure[0] = 0;
-    CHECK(chain_goes_on(&c, 1, sure), "a given number of drafts is cut");
+    confidence[0] = 0;
+    CHECK(chain_continues(&c, 1, confidence), "a given number of drafts is cut");
     mote_session_close(s);
 }
 
@@ -176,17 +176,17 @@ static void test_draft_rows(void) {
         mote_options o = {.device = "cpu", .draft_rows = rows[i]};
         mote_model *m = NULL;
         int32_t drafts[MOTE_ROWS_MAX - 1], ids[] = {5, 6, 7}, next = 8;
-        float sure[MOTE_ROWS_MAX - 1];
+        float confidence[MOTE_ROWS_MAX - 1];
         int made = MOTE_ROWS_MAX - 1;
         EXPECT(MOTE_OK, mote_open("models/demo", &o, &m, &failure));
         if (!m) break;
         mote_session *s = session_of(m, .context = CONTEXT, .threads = 1, .mtp = 3);
         EXPECT(MOTE_OK, mote_feed(s, ids, 3, &failure));
         const block b = timeline_block(s, &next, 1);
-        EXPECT(MOTE_OK, slot_draft(&s->at, &b, &made, drafts, sure, NULL, NULL, &failure));
+        EXPECT(MOTE_OK, slot_draft(&s->slot, &b, &made, drafts, confidence, NULL, NULL, &failure));
         CHECK(made == MOTE_ROWS_MAX - 1, "%d drafts", made);
         for (int k = 0; k < made; k++)
-            CHECK(sure[k] > 0 && sure[k] <= 1 && (rows[i] != 1 || sure[k] == 1), "draft_rows %d: probability %g", rows[i], (double)sure[k]);
+            CHECK(confidence[k] > 0 && confidence[k] <= 1 && (rows[i] != 1 || confidence[k] == 1), "draft_rows %d: probability %g", rows[i], (double)confidence[k]);
         for (int k = 0; k < MOTE_ROWS_MAX - 1; k++)
             CHECK(drafts[k] >= 0 && (!rows[i] || drafts[k] < rows[i]), "draft_rows %d: draft %d", rows[i], drafts[k]);
         mote_session_close(s);

@@ -29,7 +29,7 @@ static void exact_distribution(const float *logits, int n, const mote_sampling *
 }
 
 static void poke(mote_session *s, const float *logits) {
-    memcpy(s->at.logits, logits, (size_t)s->m->c.vocab * sizeof(float));
+    memcpy(s->slot.logits, logits, (size_t)s->m->c.vocab * sizeof(float));
 }
 
 // Samples of many seeds and positions against the exact distribution (chi-square; rare ids are counted together).
@@ -127,7 +127,7 @@ static void naive_penalties(const mote_session *s, const mote_sampling *p, int v
         int all = 0, generated = 0;
         for (int i = 0; i < s->count; i++) all += s->tokens[i] == id;
         for (int i = s->generated_from; i < s->count; i++) generated += s->tokens[i] == id;
-        value[id] = s->at.logits[id];
+        value[id] = s->slot.logits[id];
         double factor = p->repetition_penalty > 0 ? p->repetition_penalty : 1;
         if (all) value[id] = value[id] > 0 ? value[id] / factor : value[id] * factor;
         if (generated) value[id] -= p->presence_penalty + (double)generated * p->frequency_penalty;

@@ -16,13 +16,13 @@ static void test_kv_conversion(const fixture *f, int from, int to) {
     advance(t, f, 6);
     char *bytes = session_bytes(s, &size);
     EXPECT(MOTE_OK, mote_load(t, bytes, size, &failure));
-    CHECK(t->o.kv == to && t->count == 13 && same_logits(t, s->at.logits, f->vocab), "%s: KV type %d to %d", f->dir, from, to);
+    CHECK(t->o.kv == to && t->count == 13 && same_logits(t, s->slot.logits, f->vocab), "%s: KV type %d to %d", f->dir, from, to);
     char *converted = session_bytes(t, &other);
     EXPECT(MOTE_OK, mote_load(back, converted, other, &failure));
     for (int i = 0; i < 2 * f->m->c.layers + 2; i++) {
-        const attention_state *r = &s->at.state[i / 2].attention, *u = &t->at.state[i / 2].attention;
-        const attention_state *w = &back->at.state[i / 2].attention;
-        if (i / 2 < f->m->c.layers ? f->m->layers[i / 2].mixer.kind != LAYER_ATTENTION : !s->at.has_mtp) continue;
+        const attention_state *r = &s->slot.state[i / 2].attention, *u = &t->slot.state[i / 2].attention;
+        const attention_state *w = &back->slot.state[i / 2].attention;
+        if (i / 2 < f->m->c.layers ? f->m->layers[i / 2].mixer.kind != LAYER_ATTENTION : !s->slot.has_mtp) continue;
         kv_convert((char *)want, DTYPE_F32, (const char *)(i % 2 ? r->v : r->k), kv_type_of(s->o.kv), n);
         kv_convert((char *)twice, DTYPE_F32, (const char *)(i % 2 ? w->v : w->k), kv_type_of(s->o.kv), n);
         kv_convert((char *)got, DTYPE_F32, (const char *)(i % 2 ? u->v : u->k), kv_type_of(t->o.kv), n);
@@ -114,7 +114,7 @@ static void test_kv_damage(const fixture *f, int kv) {
         memcpy(bytes, &changed, sizeof h);
         changed.checksum = saved_checksum(bytes, size);
         memcpy(bytes, &changed, sizeof h);
-        if (other != kv && (f->m->info.kv_bytes_per_token > 0 || f->mtp))
+        if (other != kv && (f->m->report.info.kv_bytes_per_token > 0 || f->mtp))
             refuse_bytes(t, bytes, size, MOTE_EFORMAT, "another KV type");
         changed.kv = kv;
         changed.mtp = other;

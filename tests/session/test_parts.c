@@ -58,11 +58,11 @@ static void keep_pass(void *user, const mote_traced_pass *pass) {
 
 /* All ranks of the last range have the same final rows: they add shares in the same order. */
 static void check_ranks_agree(const mote_session *s) {
-    const struct runner_group *g = s->at.runner->group;
+    const struct runner_group *g = s->slot.runner->group;
     const size_t hidden = (size_t)s->m->c.hidden * sizeof(float);
     for (int i = g ? g->count - g->member->as.at.ranks : 0; g && i + 1 < g->count; i++)
-        CHECK(!memcmp(s->at.parts[i].hidden, s->at.parts[i + 1].hidden, MOTE_ROWS_MAX * hidden) &&
-              !memcmp(s->at.parts[i].last_hidden, s->at.parts[i + 1].last_hidden, hidden), "final rows of members %d and %d differ", i, i + 1);
+        CHECK(!memcmp(s->slot.parts[i].hidden, s->slot.parts[i + 1].hidden, MOTE_ROWS_MAX * hidden) &&
+              !memcmp(s->slot.parts[i].last_hidden, s->slot.parts[i + 1].last_hidden, hidden), "final rows of members %d and %d differ", i, i + 1);
 }
 
 /* An answer with drafts, after a prompt that is read in chunks. */
@@ -206,11 +206,11 @@ static void check_divided(const char *what, const mote_model *m, const mote_mode
     for (size_t k = 0; k < COUNT(divided); k++) {
         const char *name = module_names[divided[k]];
         uint64_t sum = 0, all = 0;
-        for (int i = 0; i < whole->info.module_count; i++)
-            if (!strcmp(whole->modules[i].name, name)) all = whole->modules[i].parameters;
+        for (int i = 0; i < whole->report.info.module_count; i++)
+            if (!strcmp(whole->report.modules[i].name, name)) all = whole->report.modules[i].parameters;
         for (int i = 0; i < m->member_count; i++)
-            for (int j = 0; j < m->members[i]->info.module_count; j++)
-                if (!strcmp(m->members[i]->modules[j].name, name)) sum += m->members[i]->modules[j].parameters;
+            for (int j = 0; j < m->members[i]->report.info.module_count; j++)
+                if (!strcmp(m->members[i]->report.modules[j].name, name)) sum += m->members[i]->report.modules[j].parameters;
         CHECK(sum == all, "%s: %s of %llu weights in all parts, %llu in the whole model", what, name, (unsigned long long)sum,
               (unsigned long long)all);
     }

@@ -58,7 +58,7 @@ static mote_runner *seen_runner(const mote_model *m, int chunk, int threads) {
     seen.forward = seen_forward;
     seen.prompt = watched_prompt;
     seen.prompt_rows = seen_prompt_rows;
-    r->on = &seen;
+    r->backend = &seen;
     memset(&seen_passes, 0, sizeof seen_passes);
     return r;
 }
@@ -110,34 +110,34 @@ static void draft_together(pass_pair *p, int n, int32_t ids[][MOTE_ROWS_MAX], in
     pass_request q[PASS_SESSIONS];
     block b[PASS_SESSIONS];
     int of[PASS_SESSIONS], made[PASS_SESSIONS], count = 0;
-    float sure[PASS_SESSIONS][MOTE_ROWS_MAX];
+    float confidence[PASS_SESSIONS][MOTE_ROWS_MAX];
     for (int i = 0; i < n; i++) {
         mote_session *s = p[i].shared;
         rows[i] = 1 + (int)(random_bits() % MOTE_ROWS_MAX);
         for (int t = 0; t < MOTE_ROWS_MAX; t++) ids[i][t] = (int32_t)(random_bits() % 1000);
-        if (!s->at.has_mtp || rows[i] == 1) continue;
+        if (!s->slot.has_mtp || rows[i] == 1) continue;
         b[count] = timeline_block(s, ids[i], 1);
-        request_is(&q[count], REQUEST_DRAFT, &s->at, &b[count]);
+        request_is(&q[count], REQUEST_DRAFT, &s->slot, &b[count]);
         q[count].drafts = rows[i] - 1;
         q[count].ids = ids[i] + 1;
         q[count].count = &made[count];
-        q[count].sure = sure[count];
+        q[count].confidence = confidence[count];
         made[count] = rows[i] - 1;
         of[count++] = i;
     }
-    if (count) meet(p[0].shared->at.runner, q, count);
+    if (count) meet(p[0].shared->slot.runner, q, count);
     for (int k = 0; k < count; k++) {
         const int i = of[k], drafts = rows[i] - 1;
         const block own = timeline_block(p[i].alone, ids[i], 1);
         int32_t alone[MOTE_ROWS_MAX];
-        float sure_alone[MOTE_ROWS_MAX];
+        float confidence_alone[MOTE_ROWS_MAX];
         int n_alone = drafts;
-        EXPECT(MOTE_OK, slot_draft(&p[i].alone->at, &own, &n_alone, alone, sure_alone, NULL, NULL, &failure));
+        EXPECT(MOTE_OK, slot_draft(&p[i].alone->slot, &own, &n_alone, alone, confidence_alone, NULL, NULL, &failure));
         CHECK(!q[k].code && made[k] == drafts && n_alone == drafts && !memcmp(alone, ids[i] + 1, (size_t)drafts * sizeof *alone),
               "session %d: %d drafts differ", i, drafts);
         for (int t = 0; t < drafts && !strcmp(test_device, "cpu"); t++)
-            CHECK(sure_alone[t] == sure[k][t], "session %d: draft %d of probability %g, alone %g", i, t, (double)sure[k][t],
-                  (double)sure_alone[t]);
+            CHECK(confidence_alone[t] == confidence[k][t], "session %d: draft %d of probability %g, alone %g", i, t, (double)confidence[k][t],
+                  (double)confidence_alone[t]);
     }
 }
 
@@ -151,8 +151,8 @@ static void verify_together(pass_pair *p, int n, int32_t ids[][MOTE_ROWS_MAX], c
         const int wanted = (int)(random_bits() % 4);
         for (int side = 0; side < 2; side++) {
             mote_session *s = side ? p[i].alone : p[i].shared;
-            float *logits = wanted == 1 && s->at.has_mtp ? s->at.block_logits : wanted >= 2 ? given[side][i][0] : NULL;
-            float *mtp = wanted == 3 && s->at.has_mtp ? given[side][i][1] : NULL;
+            float *logits = wanted == 1 && s->slot.has_mtp ? s->slot.block_logits : wanted >= 2 ? given[side][i][0] : NULL;
+            float *mtp = wanted == 3 && s->slot.has_mtp ? given[side][i][1] : NULL;
             if (side) {
                 EXPECT(MOTE_OK, timeline_forward(s, ids[i], rows[i], 1, logits, mtp, &failure));
                 continue;
@@ -161,23 +161,23 @@ static void verify_together(pass_pair *p, int n, int32_t ids[][MOTE_ROWS_MAX], c
             b[i].last = 1;
             b[i].logits = logits;
             b[i].mtp_logits = mtp;
-            request_is(&q[i], REQUEST_FORWARD, &s->at, &b[i]);
+            request_is(&q[i], REQUEST_FORWARD, &s->slot, &b[i]);
         }
     }
-    meet(p[0].shared->at.runner, q, n);
+    meet(p[0].shared->slot.runner, q, n);
     for (int i = 0; i < n; i++) {
         mote_session *s = p[i].shared, *alone = p[i].alone;
         const size_t block_size = (size_t)rows[i] * vocab * sizeof(float);
         CHECK(!q[i].code, "session %d: %s", i, q[i].error.message);
         if (b[i].logits) {
-            const float *want = b[i].logits == s->at.block_logits ? alone->at.block_logits : given[1][i][0];
+            const float *want = b[i].logits == s->slot.block_logits ? alone->slot.block_logits : given[1][i][0];
             CHECK(!memcmp(b[i].logits, want, block_size), "session %d, %d rows: logits", i, rows[i]);
         }
         if (b[i].mtp_logits) CHECK(!memcmp(given[0][i][1], given[1][i][1], block_size), "session %d, %d rows: MTP logits", i, rows[i]);
-        CHECK(!memcmp(s->at.logits, alone->at.logits, vocab * sizeof(float)), "session %d: the last row's logits", i);
+        CHECK(!memcmp(s->slot.logits, alone->slot.logits, vocab * sizeof(float)), "session %d: the last row's logits", i);
         memcpy(s->tokens + s->count, ids[i], (size_t)rows[i] * sizeof **ids);
         timeline_computed(s, rows[i]);
-        const int kept = b[i].logits && b[i].logits == s->at.block_logits ? 1 + (int)(random_bits() % (unsigned)rows[i]) : rows[i];
+        const int kept = b[i].logits && b[i].logits == s->slot.block_logits ? 1 + (int)(random_bits() % (unsigned)rows[i]) : rows[i];
         timeline_keep(s, kept);
         timeline_keep(alone, kept);
     }
@@ -216,11 +216,11 @@ static void test_poison(const char *name) {
     for (int i = 0; i < PASS_SESSIONS; i++) turns[i].session = p[i].shared;
     EXPECT(MOTE_OK, mote_clone(p[1].shared, &turns[first].session, &failure));
     EXPECT(MOTE_OK, mote_clone(p[2].shared, &turns[second].session, &failure));
-    slot *s = &turns[first].session->at;
+    slot *s = &turns[first].session->slot;
     memset(s->recurrent, 0xff, (s->floats - (size_t)(s->recurrent - layout_base(s->memory))) * sizeof(float));       /* KV rows, too */
     s->logits[5] = 0;                                       /* it can be told what to begin with */
     for (int i = 0; i < m->c.vocab; i++) s->logits[i] = (float)-i;
-    turns[second].session->at.logits[9] = NAN;
+    turns[second].session->slot.logits[9] = NAN;
     for (int k = 0; k < 4; k++) {
         EXPECT(MOTE_EFORMAT, mote_step_many(turns, PASS_SESSIONS + 2, &failure));
         CHECK(turns[first].error.code == (k ? MOTE_EFORMAT : MOTE_OK), "a state of NaN, step %d: code %d", k, turns[first].error.code);

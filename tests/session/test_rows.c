@@ -210,10 +210,10 @@ static void test_rows_after(const char *folder) {
         p.ids[p.T - 1] = p.rows[p.T - 1].id = id;
     }
     row_logits want = rows_defined(&p);
-    CHECK(off(s->at.logits, want.of + (size_t)(p.T - 1) * vocab, vocab) <= ROWS_OFF, "%s: text after pictures is off by %g", folder,
-          off(s->at.logits, want.of + (size_t)(p.T - 1) * vocab, vocab));
+    CHECK(off(s->slot.logits, want.of + (size_t)(p.T - 1) * vocab, vocab) <= ROWS_OFF, "%s: text after pictures is off by %g", folder,
+          off(s->slot.logits, want.of + (size_t)(p.T - 1) * vocab, vocab));
     float *after = (float *)allocate(vocab * sizeof *after);
-    memcpy(after, s->at.logits, vocab * sizeof *after);
+    memcpy(after, s->slot.logits, vocab * sizeof *after);
     for (int way = 0; way < 2; way++) {                     /* with drafts, in a clone; stepped again */
         mote_session *t = way ? s : clone;
         if (way) EXPECT(MOTE_OK, mote_rewind(s, before, &failure));
@@ -223,7 +223,7 @@ static void test_rows_after(const char *folder) {
         EXPECT(MOTE_OK, mote_generate(t, &g, NULL, &failure));
         CHECK(t->count == fed + STEPS && !memcmp(t->tokens, p.ids, (size_t)(fed + STEPS) * sizeof *p.ids), "%s: way %d: other tokens", folder, way);
         EXPECT(MOTE_OK, session_logits(t, &failure));
-        CHECK(!memcmp(t->at.logits, after, vocab * sizeof *after), "%s: way %d: other logits", folder, way);
+        CHECK(!memcmp(t->slot.logits, after, vocab * sizeof *after), "%s: way %d: other logits", folder, way);
     }
     EXPECT(MOTE_OK, mote_reset(s, &failure));
     CHECK(!s->lag, "an empty session has images");
@@ -266,7 +266,7 @@ static void test_rows_together(const char *folder) {
         for (int i = 0; i < SESSIONS; i++) {
             int32_t id;
             EXPECT(MOTE_OK, mote_step(alone[i], NULL, &id, &failure));
-            CHECK(turns[i].id == id && !memcmp(shared[i]->at.logits, alone[i]->at.logits, (size_t)m->c.vocab * sizeof(float)),
+            CHECK(turns[i].id == id && !memcmp(shared[i]->slot.logits, alone[i]->slot.logits, (size_t)m->c.vocab * sizeof(float)),
                   "%s: session %d, step %d: another token than alone", folder, i, k);
         }
     }
@@ -299,7 +299,7 @@ static void test_rows_refused(const char *with, const char *without) {
         p.rows[1].position[2] = 7;
         if (i) rows_refused(s, &p, MOTE_EUNSUPPORTED, "mrope_section");
         text.reads_text = 1;                                /* as a GPU where it decodes */
-        s->at.runner->on = &text;
+        s->slot.runner->backend = &text;
         if (!i) rows_refused(s, &p, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU");
         p.rows[1].position[2] = p.rows[1].position[0];
         p.rows[0].embedding = p.embeddings;
@@ -309,7 +309,7 @@ static void test_rows_refused(const char *with, const char *without) {
         rows_refused(s, &p, MOTE_EUNSUPPORTED, "rows of images");
         for (int a = 0; a < ROW_AXES; a++) p.rows[1].position[a] -= 1;
         rows_feed(s, p.ids, p.rows, 2, NULL, NULL);
-        s->at.runner->on = &cpu_executor;
+        s->slot.runner->backend = &cpu_executor;
         mote_session_close(s);
         free(p.embeddings);
     }

@@ -105,7 +105,7 @@ static int roughly(uint64_t allocated, uint64_t planned) {
 }
 
 static size_t allocated_of(const mote_session *s) {
-    return malloc_usable_size(s->memory) + malloc_usable_size(s->at.memory) + malloc_usable_size(s->at.runner->memory);
+    return malloc_usable_size(s->memory) + malloc_usable_size(s->slot.memory) + malloc_usable_size(s->slot.runner->memory);
 }
 
 // The plan is what a model and a session hold, for any options.

@@ -1,0 +1,31 @@
+/* run/stats.c: what a runner has computed and how long ago, for who watches it: mote_runner_seen. run/meeting.c and run/slot.c count. */
+
+/* With r->lock held: a pass of n requests is over. Passes of drafts count with those that verify them. */
+static void count_pass(mote_runner *r, pass_request *const *of, int n, double spent) {
+    mote_seen *stats = &r->stats.of;
+    if (of[0]->kind == REQUEST_DRAFT) return;
+    stats->passes++;
+    stats->sessions += (uint64_t)n;
+    stats->pass_seconds += spent;
+    for (int i = 0; i < n; i++) stats->rows += (uint64_t)(of[i]->kind == REQUEST_STEP ? 1 : of[i]->b->T);
+}
+
+/* With the lead: a block of a prompt has been computed, without what came between since r->stats.began. */
+static void count_prompt(mote_runner *r, int T) {
+    pthread_mutex_lock(&r->lock);
+    r->stats.of.prompt_tokens += (uint64_t)T;
+    r->stats.of.prompt_seconds += seconds() - r->stats.began;
+    pthread_mutex_unlock(&r->lock);
+}
+
+int mote_runner_seen(mote_runner *runner, mote_seen *seen, mote_error *error) {
+    mote_runner *r = runner;
+    if (!r || !seen) return fail(error, MOTE_EINVAL, "mote_runner_seen: needs a runner and a place for what it has done");
+    if (r->owner != getpid()) return fail(error, MOTE_EINVAL, "mote_runner_seen: the runner is of the process that opened it");
+    pthread_mutex_lock(&r->lock);
+    *seen = r->stats.of;
+    seen->busy = r->led || r->first != NULL;
+    seen->since = seconds() - r->stats.last;
+    pthread_mutex_unlock(&r->lock);
+    return MOTE_OK;
+}
