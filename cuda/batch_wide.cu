@@ -179,7 +179,7 @@ template <class F, int NT> struct batch_sums {
     }
     __device__ __forceinline__ void store(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice,
                                           const float *rms) const {
-        const bool plain = epilogue_is_plain(p.end, s.w, s.up);
+        const bool plain = NT < 16 && epilogue_is_plain(p.end, s.w, s.up);     /* of 64 rows two forms of this would spill more than they save */
         if (s.up.data && plain) store_as<true, false>(p, s, tile, slice, rms);
         else if (s.up.data) store_as<true, true>(p, s, tile, slice, rms);
         else if (plain) store_as<false, false>(p, s, tile, slice, rms);
