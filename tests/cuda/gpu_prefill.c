@@ -11,7 +11,7 @@
 
 // ---- 1. Prompts -----------------------------------------------------------------------------------------------------
 
-enum { CONTEXT = 2112, LONGEST = 2100, FEW = 8 };            // FEW rows at a time are decoded
+enum { CONTEXT = 2112, LONGEST = 2100, FEW = 8, FIRST = 16 };     // FEW rows at a time are decoded
 
 static const char *name;
 static mote_model *model;
@@ -63,6 +63,16 @@ static double nearest_off(const float *a, const float *b, int n) {
 // where all tokens are the same, one turned choice is many. So the nearest rows say how exact a kernel is, they differ by 0.002 to
 // 0.004, and all rows only that nothing is wrong, which differs by 1. The C engine with each product's input rounded to F16 is off
 // by up to 0.05 from the one without for random tokens, and by 0.08 for equal ones (130 of them, FP8).
+//
+// Where all mixers are attention of few heads (small-oss), a turned row's keys and values turn rows after it: on an H200 the rows before the first
+// one, 19 in MXFP4 and 28 in BF16, differed by 0.005 to 0.008, most of those after it by 0.03 to 0.3. There the first rows say how exact a kernel is;
+// windows, which end after them, are the self-test's, stage by stage.
+static int first_rows_near(const float *a, const float *b) {
+    int near = 0;
+    while (near < FIRST && off(a + (size_t)near * (size_t)vocab, b + (size_t)near * (size_t)vocab, (size_t)vocab) < 0.01) near++;
+    return near == FIRST;
+}
+
 static void against_decode(const int32_t *ids, int most, double allowed) {
     static const int lengths[] = {16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 95, 96, 97, 127, 128, 129, 130, 200, 1000, 2100};
     size_t row = (size_t)vocab;
@@ -77,7 +87,8 @@ static void against_decode(const int32_t *ids, int most, double allowed) {
         CHECK(all < allowed && mtp < allowed, "%s, %d tokens: logits off %.2g, MTP logits %.2g", name, n, all, mtp);
         all = nearest_off(got, want, n);
         mtp = nearest_off(got_mtp, want_mtp, n - 1);
-        CHECK(all < 0.01 && mtp < 0.01, "%s, %d tokens: the nearest rows' logits off %.2g, MTP logits %.2g", name, n, all, mtp);
+        CHECK((all < 0.01 && mtp < 0.01) || (!has_mtp && first_rows_near(got, want)), "%s, %d tokens: the nearest rows' logits off %.2g, MTP logits %.2g",
+              name, n, all, mtp);
         CHECK(!memcmp(mote_logits(s), got + (size_t)(n - 1) * row, row * 4) ||
               off(mote_logits(s), got + (size_t)(n - 1) * row, row) < 1e-2, "%s, %d tokens: the last row", name, n);
     }
@@ -104,7 +115,7 @@ static void same_bits(void) {
 }
 
 // Every split of 200 tokens into two calls: near one call.
-static void splits(void) {
+static void splits(double turned) {
     size_t row = (size_t)vocab;
     mote_session *s = session_of(model, .context = CONTEXT);
     feed(s, random_ids, 0, 200, 200, want, want_mtp);
@@ -113,7 +124,7 @@ static void splits(void) {
         feed(s, random_ids, 0, first, first, got, got_mtp);
         feed(s, random_ids, first, 200, 200, got, got_mtp);
         double all = off(got, want, 200 * row), mtp = mtp_off(199);
-        CHECK(all < 0.06 && mtp < 0.06, "%s: %d tokens, then %d: logits off %.2g, MTP logits %.2g", name, first, 200 - first,
+        CHECK(all < turned && mtp < turned, "%s: %d tokens, then %d: logits off %.2g, MTP logits %.2g", name, first, 200 - first,
               all, mtp);
     }
     mote_session_close(s);
@@ -230,10 +241,10 @@ static void run_model(void) {
     got = (float *)allocate(bytes);
     got_mtp = has_mtp ? (float *)allocate(bytes) : NULL;
     make_ids();
-    against_decode(random_ids, test_brief ? 130 : LONGEST, 0.06);
-    against_decode(same_ids, test_brief ? 130 : 1000, 0.15);
+    against_decode(random_ids, test_brief ? 130 : LONGEST, has_mtp ? 0.06 : 0.3);
+    against_decode(same_ids, test_brief ? 130 : 1000, has_mtp ? 0.15 : 0.3);
     if (!test_brief) same_bits();
-    splits();
+    splits(has_mtp ? 0.06 : 0.3);
     followed();
     drafted();
     context_ends();
