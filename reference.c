@@ -168,12 +168,14 @@ static int open_model(mote_model *m, const char *dir, mote_error *err) {
     return code;
 }
 
-/* The token of the largest logit, the first one among equals, of those that the tokenizer knows. */
+/* The token of the largest logit, the first one among equals, of those that the tokenizer knows; -1: a logit is not a number. */
 static int32_t best_token(const mote_model *m, const double *logits) {
     const int known = m->text ? tokenizer_vocab(m->text) : m->c.vocab;
     int32_t best = 0;
-    for (int32_t id = 1; id < known; id++)
+    for (int32_t id = 0; id < known; id++) {
+        if (isnan(logits[id])) return -1;
         if (logits[id] > logits[best]) best = id;
+    }
     return best;
 }
 
@@ -188,13 +190,14 @@ static int continue_ids(const mote_model *m, const int32_t *ids, int count, int 
     most = min_int(most, m->c.context_max - count);
     if (!definition_open(&d, m, count + most)) return fail_memory(err);
     for (int i = 0; i < count; i++) define_token(&d, ids[i], d.logits);
+    int32_t id = 0;
     for (int i = 0; i < most; i++) {
-        const int32_t id = best_token(m, d.logits);
-        if (is_eos(m, id) || told(user, id)) break;
+        id = best_token(m, d.logits);
+        if (id < 0 || is_eos(m, id) || told(user, id)) break;
         if (i + 1 < most) define_token(&d, id, d.logits);
     }
     definition_close(&d);
-    return MOTE_OK;
+    return id < 0 ? fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?") : MOTE_OK;
 }
 
 static int print_token(void *user, int32_t id) {
