@@ -17,8 +17,8 @@ extern "C" {
 
 /* A model of random weights with the shapes of a known one: for measuring without a checkpoint. name is MODEL, MODEL:FORMAT,
    MODEL:LAYERS or MODEL:FORMAT:LAYERS; an unknown one is refused with the list of known ones. Formats: "fp8" (as published:
-   experts and projections in FP8 blocks, the rest BF16; default) and "bf16". LAYERS: only so many, the first ones. There is
-   no tokenizer. */
+   experts and projections in FP8 blocks, the rest BF16; default), "bf16", "nvfp4", "int4", "mxfp4" and others, which a wrong one is refused
+   with. LAYERS: only so many, the first ones. There is no tokenizer. */
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
 
 /* The memory that such a model and a session of it would take: as mote_plan tells it of a folder. Nothing is allocated. */
@@ -86,7 +86,8 @@ int mote_selftest(const char *device, int sms,
 /* Opens the model in a folder in parts, for tests of what several devices will do: its layers are cut into `ranges`, one after the other, and
    each of these into `ranks`, which have a share of every matrix. On the CPU: each part is loaded by itself, and computed by a thread of
    its own. Sessions are opened and used as those of any model; with one rank they have the same bits, with several the same for the same
-   number of ranks. Their state cannot be remembered, copied or saved: MOTE_EUNSUPPORTED. After a part has failed, all calls that compute
+   number of ranks. Their state cannot be remembered, copied or saved: MOTE_EUNSUPPORTED; nor can mote_ask and mote_chat_restore, which
+   remember it, be used: they fail with that when their turn has been read. After a part has failed, all calls that compute
    return its error, MOTE_EDEVICE if it cannot reach the others. Errors: as mote_open; MOTE_EUNSUPPORTED if something cannot be divided by
    so many, or on a GPU; MOTE_EINVAL for other numbers than 1 to 64, and without weights. */
 int mote_open_parts(const char *dir, const mote_options *options, int ranges, int ranks, mote_model **model, mote_error *error);
