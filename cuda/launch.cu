@@ -36,7 +36,7 @@ enum {
    has it (prefill_rows). Whose a row is says a table beside the steps (gpu_pass_table.sequence_of). */
 typedef struct step_parameters {
     int32_t index;               /* of the first token row: rows of its session before it */
-    int32_t lag;                 /* of positions behind indexes; read with the index */
+    int32_t lag;                 /* index less position; read with the index */
     int32_t accepted;            /* rows of the last block, those that were accepted: the last one's final row is the timeline's */
     int32_t replay;              /* of these, the first ones of the DeltaNet log, those that are not in S yet */
     int32_t ids[MOTE_ROWS_MAX];  /* tokens of the rows: after the first, drafts to verify */

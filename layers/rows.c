@@ -6,7 +6,7 @@ enum { ROW_AXES = 3 };           /* of a position: time, height, width */
    of the table, index after index; all that asks whose a row is, where it stands or what its token is, asks here.
 
    Index and position are one number until there are images. The rows of an image stand side by side in a plane, so their positions
-   differ by axis, and those of the text after it lag behind the indexes by a constant. */
+   differ by axis, and those of the text after it are less than the indexes by a constant, the lag. */
 typedef struct token_row {
     int32_t sequence;            /* of the pass: a session's rows in it */
     int32_t index;               /* rows of its session before it: where its keys and values lie. It sees those up to its own */
@@ -15,7 +15,7 @@ typedef struct token_row {
     const float *embedding;      /* [hidden] in place of the token's, in the device's memory; NULL: the token's */
 } token_row;
 
-/* T rows of text from `index` on, whose positions lag behind that. ids NULL: the device's. */
+/* T rows of text from `index` on, whose positions are less than that by the lag. ids NULL: the device's. */
 static void text_rows(token_row *to, const int32_t *ids, int T, int index, int lag) {
     for (int t = 0; t < T; t++) {
         const int position = index + t - lag;
@@ -25,7 +25,7 @@ static void text_rows(token_row *to, const int32_t *ids, int T, int index, int l
     }
 }
 
-/* How far the position of a row of text lags behind its index. */
+/* The index of a row of text less its position. */
 static inline int row_lag(const token_row *r) {
     return r->index - r->position[0];
 }

@@ -13,7 +13,7 @@ struct mote_session {
     int32_t *tokens;             /* [context] */
     token_row *rows;             /* [most rows of a block] the table of the block that is computed next; before them rows[-1] */
     int count;                   /* tokens of the timeline */
-    int lag;                     /* of the positions of text after it behind their indexes: more than 0 after an image */
+    int lag;                     /* indexes of the text after it less their positions: more than 0 after an image */
     int block_at;                /* those before the block computed last */
     int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
     int generated_from;          /* what follows was generated */

@@ -105,7 +105,7 @@ typedef struct attend_span {
     int first;                   /* index of row 0 */
     int end;                     /* rows in the cache after this step */
     int chunks;                  /* that hold those */
-    int lag;                     /* of the position that rotates a row behind its index */
+    int lag;                     /* a row's index less the position that rotates it */
 } attend_span;
 
 __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
