@@ -4,7 +4,7 @@
    The cache holds a row of a token: its latent c after the norm, and the rotated part r of a key, rounded to the cache's type when they are
    appended. Keys and values are never made of it. A query becomes one of latents, and what comes out, a mixture of latents, becomes a value:
 
-       l = [k_b_proj^T q, t];   m = sum over tokens p of softmax(l . [c, r][p] score_scale) c[p];   o = v_b_proj m         of each head
+       l = [k_b_proj^T q, t];   m = sum over tokens p of softmax(l . [c, r][p] scale) c[p];   o = v_b_proj m         of each head
 
    So all heads read the same rows, of which the values are the first part. All rows of a prompt are computed so, too: their bits do not
    depend on how many there are. */
@@ -145,7 +145,7 @@ static void mla_span(const mla_job *job, int t, int h, int count, int span, floa
         q[j] = job->l + ((size_t)t * (size_t)s->heads + (size_t)(h + j)) * row;
         to[j] = part + (size_t)j * mla_part_size(s);
     }
-    span_parts(&kv, q, count, first, end - first, s->score_scale * kv_scale(job->kv, job->w->kv_scale), to);
+    span_parts(&kv, q, count, first, end - first, s->scale * kv_scale(job->kv, job->w->kv_scale), to);
 }
 
 /* The first span after those that row t sees. */

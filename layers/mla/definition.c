@@ -5,7 +5,7 @@
        c, r = kv_a_proj u;   c = norm(c);   r = rotate(r, position)
        a = norm(q_a_proj u);   q, t = q_b_proj a;   t = rotate(t, position)           without q_rank: a = u
        k = [k_b_proj c, r];   v = v_b_proj c           of each head, but r: that is one key part for all of them
-       o = sum over tokens p up to this one of softmax([q, t] . k[p] score_scale) v[p]
+       o = sum over tokens p up to this one of softmax([q, t] . k[p] scale) v[p]
        out = o_proj o
 
    Rotation turns the pairs (x[2 i], x[2 i + 1]), or (x[i], x[i + rope_dim / 2]), by position * frequencies[i], and multiplies them by
@@ -49,7 +49,7 @@ static void mla_define_rotation(const mla_weights *w, double *x, int position) {
     }
 }
 
-/* Of head h: weight[tokens] = softmax(q . k score_scale), o[value_dim] = weight v, over all tokens. */
+/* Of head h: weight[tokens] = softmax(q . k scale), o[value_dim] = weight v, over all tokens. */
 static void mla_define_head(const mla_shape *s, const defined_mla *t, int h, double *weight, double *o) {
     const double *q = t->q + h * mla_key_dim(s);
     double top = -INFINITY, sum = 0;
@@ -59,7 +59,7 @@ static void mla_define_head(const mla_shape *s, const defined_mla *t, int h, dou
         weight[p] = 0;
         for (int i = 0; i < s->nope_dim; i++) weight[p] += q[i] * k[i];
         for (int i = 0; i < s->rope_dim; i++) weight[p] += q[s->nope_dim + i] * r[i];
-        weight[p] *= (double)s->score_scale;
+        weight[p] *= (double)s->scale;
         if (weight[p] > top) top = weight[p];
     }
     for (int p = 0; p < t->tokens; p++) sum += weight[p] = exp(weight[p] - top);

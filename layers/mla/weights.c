@@ -2,7 +2,7 @@
 
 /* q_rank: numbers of the latent that queries are made of; 0: of u itself. kv_rank: of the latent that keys and values are made of. nope_dim,
    rope_dim: of a query and a key, those that are not rotated and those that are. eps: of the latents' norms. rope_scale: a factor of cos and
-   sin. score_scale: of q . k. interleaved: pairs that are rotated are (2 i, 2 i + 1), else (i, i + rope_dim / 2). */
+   sin. scale: of q . k. interleaved: pairs that are rotated are (2 i, 2 i + 1), else (i, i + rope_dim / 2). */
 #define MLA_FIELDS(X)                                                                                                                \
     X(int,   hidden,      MAX,  NONE,        "")                                                                                     \
     X(int,   heads,       RANK, NONE,        "heads")                                                                                \
@@ -13,7 +13,7 @@
     X(int,   value_dim,   MAX,  NONE,        "v_head_dim")                                                                           \
     X(float, eps,         NONE, NONE,        "")                                                                                     \
     X(float, rope_scale,  NONE, NONE,        "")                                                                                     \
-    X(float, score_scale, NONE, NONE,        "")                                                                                     \
+    X(float, scale,       NONE, NONE,        "")                                                                                     \
     X(int,   interleaved, NONE, NONE,        "")
 SHAPE(MLA, mla)
 

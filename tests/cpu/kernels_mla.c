@@ -148,7 +148,7 @@ static void test_mla(const mla_shape *shape, enum format type, int length, pool 
 static void test_mla_scale(pool **pools) {
     enum { LENGTH = 40, HIDDEN = 32 };
     const mla_shape s = {.hidden = HIDDEN, .heads = 5, .q_rank = 24, .kv_rank = 48, .nope_dim = 16, .rope_dim = 8, .value_dim = 20, .eps = 1e-6f,
-                         .rope_scale = 1, .score_scale = 1e-4f, .interleaved = 1};
+                         .rope_scale = 1, .scale = 1e-4f, .interleaved = 1};
     static const float scale = 14;
     double want[LENGTH * HIDDEN];
     float out[LENGTH * HIDDEN], other[LENGTH * HIDDEN];
@@ -172,11 +172,11 @@ static void test_mla_scale(pool **pools) {
 
 static void test_mla_kind(pool **pools) {
     const mla_shape plain = {.hidden = 48, .heads = 2, .q_rank = 0, .kv_rank = 64, .nope_dim = 16, .rope_dim = 16, .value_dim = 16, .eps = 1e-6f,
-                             .rope_scale = 1, .score_scale = 0.2f, .interleaved = 1};
+                             .rope_scale = 1, .scale = 0.2f, .interleaved = 1};
     mla_shape odd = {.hidden = 96, .heads = 7, .q_rank = 40, .kv_rank = 200, .nope_dim = 24, .rope_dim = 8, .value_dim = 20, .eps = 1e-6f,
-                     .rope_scale = 1.3f, .score_scale = 0.15f, .interleaved = 0};
+                     .rope_scale = 1.3f, .scale = 0.15f, .interleaved = 0};
     const mla_shape wide = {.hidden = 128, .heads = 6, .q_rank = 128, .kv_rank = 256, .nope_dim = 32, .rope_dim = 32, .value_dim = 64, .eps = 1e-6f,
-                            .rope_scale = 1, .score_scale = 0.1f, .interleaved = 1};
+                            .rope_scale = 1, .scale = 0.1f, .interleaved = 1};
     for (int type = 0; type < FORMAT_COUNT; type++) {
         test_transposed((enum format)type, 50, 300, 128);
         test_transposed((enum format)type, 3, 40, 32);
