@@ -187,9 +187,10 @@ static void deepseek_bind_mtp(binder *b) {
 static void deepseek_v3_bind(binder *b) {
     mote_model *m = b->m;
     char where[128];
-    common_bind_ends(b, bind_vector);
+    common_name_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
     b->mtp_from = m->c.layers;
     m->has_mtp = m->c.mtp_layers && bind_has(b, deepseek_mtp_where(b, where, sizeof where), "eh_proj.weight");
+    common_bind_ends(b, bind_vector);
     for (int i = 0; i < m->c.layers && !b->code; i++) {
         bind_for_layer(b, i);
         snprintf(where, sizeof where, "%slayers.%d.", b->prefix, i);
