@@ -27,6 +27,12 @@ static void rms_norm(float *out, const float *x, const float *w, int T, int n, f
     }
 }
 
+/* x[n] = rms(x), in place. */
+static void rms_divide(float *x, int n, float eps) {
+    const float factor = rms_factor(x, n, eps);
+    for (int i = 0; i < n; i++) x[i] *= factor;
+}
+
 /* Rotates the pairs (x[i], x[i + dim/2]) by the angles of one position. */
 static void rotate(float *x, const float *angles, int dim) {
     int half = dim / 2;

@@ -37,7 +37,7 @@ static double deltanet_operations(const deltanet_weights *w, enum stage stage, d
 
 static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
     const attention_shape *s = &w->shape;
-    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
+    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj) + matrix_bytes(&w->g_proj);
     const seen_rows seen = attention_seen(s, of->length - 1);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)(seen.end - seen.first) * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
@@ -48,7 +48,7 @@ static double attention_operations(const attention_weights *w, enum stage stage,
     const attention_shape *s = &w->shape;
     const seen_rows first = attention_seen(s, (int)position), last = attention_seen(s, (int)(position + rows) - 1);
     if (stage == STAGE_QKV)
-        return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj));
+        return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj) + matrix_operations(&w->g_proj));
     if (stage == STAGE_ATTEND) return 2.0 * s->heads * s->head_dim * rows * (first.end - first.first + last.end - last.first);
     return stage == STAGE_O_PROJ ? rows * matrix_operations(&w->o_proj) : 0;
 }
