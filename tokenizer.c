@@ -25,6 +25,8 @@
      chat_coder.c      Qwen3-Coder's
      chat_llama.c      Llama 3's
      chat_mistral.c    Mistral's
+     gemma_values.c    Gemma's values, in which its tools and calls are written
+     chat_gemma.c      Gemma 4's
      chat.c            messages -> prompt
      arguments.c       the arguments of a tool call, by the tool's schema
      call_reader.c     where one is in a call, its tags
@@ -77,6 +79,8 @@
 #include "text/chat_coder.c"
 #include "text/chat_llama.c"
 #include "text/chat_mistral.c"
+#include "text/gemma_values.c"
+#include "text/chat_gemma.c"
 #include "text/chat.c"
 #include "text/arguments.c"
 #include "text/call_reader.c"

@@ -48,6 +48,11 @@ static const chat_marks chat_families[] = {
     {.family = CHAT_ZEPHYR, .name = "Zephyr",
      .turn = "<|", .turn_end = "</s>", .line_end = "\n", .user = "<|user|>\n", .answer = "<|assistant|>\n",
      WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
+    {.family = CHAT_GEMMA, .name = "Gemma 4",
+     .turn = "<|turn>", .turn_end = "<turn|>", .line_end = "\n", .user = "<|turn>user", .answer = "<|turn>model\n",
+     .think = "<|channel>", .think_end = "<channel|>", .result = "<|tool_response>", .result_end = "<tool_response|>",
+     .call = "<|tool_call>", .call_end = "<tool_call|>", .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = "",
+     WITHOUT_IMAGES},
 };
 #undef CHATML
 #undef THINKING
