@@ -33,9 +33,12 @@
      call_tags.c       a call as tags
      call_json.c       a call as JSON
      call_named.c      a call with its name in front
+     call_headed.c     a call with its name in a header
+     chat_header.c     the header of a message that names its channel
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
      chat_stream.c     answer -> channels and calls
+     chat_channels.c   the same, of messages with headers
      vocabulary.c      all tokens in alphabetical order
 
    Input is never trusted: any bytes give a result or one line of error. Malformed UTF-8 follows one rule everywhere:
@@ -87,7 +90,10 @@
 #include "text/call_tags.c"
 #include "text/call_json.c"
 #include "text/call_named.c"
+#include "text/call_headed.c"
+#include "text/chat_header.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"
 #include "text/chat_stream.c"
+#include "text/chat_channels.c"
 #include "text/vocabulary.c"

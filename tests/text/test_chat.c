@@ -297,6 +297,7 @@ int main(int argc, char **argv) {
     test_malformed();
     test_turn();
     test_stream();
+    test_channels();
     test_families();
     test_demo();
     if (test_data_dir()) test_with_data(test_data_dir());
