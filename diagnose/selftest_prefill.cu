@@ -284,7 +284,7 @@ static void try_embeddings(selftest *t) {
     try_tokens(t, 5, ids, TRY_PROMPT);
     text_rows(rows, ids, TRY_PROMPT, 0, 0);
     try_feed(t, ids, rows, TRY_PROMPT, logits);
-    if (!t->code) embed(&t->models[0]->embed_tokens, rows, TRY_PROMPT, own);
+    if (!t->code) embed(&t->models[0]->embed_tokens, t->models[0]->c.embed_factor, rows, TRY_PROMPT, own);
     try_put(t, there, own, bytes);
     for (int i = 0; i < TRY_PROMPT; i++) {
         rows[i].embedding = there + (size_t)i * hidden;
