@@ -103,6 +103,8 @@
 #include "families/llama.c"
 #include "families/mixtral.c"
 #include "families/gpt_oss.c"
+#include "families/deepseek_v3.c"
+#include "families/glm4_moe_lite.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
