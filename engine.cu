@@ -110,6 +110,7 @@ static double seconds(void) {
 #include "families/llama.c"
 #include "families/mixtral.c"
 #include "families/gpt_oss.c"
+#include "families/laguna.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"

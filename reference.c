@@ -102,6 +102,7 @@
 #include "families/llama.c"
 #include "families/mixtral.c"
 #include "families/gpt_oss.c"
+#include "families/laguna.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
