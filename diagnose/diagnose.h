@@ -107,7 +107,7 @@ enum { MOTE_TRACE_TOKENS = 1024 };         /* the most of a trace */
                                        g_proj are softplus, 0 or more
      "moe"        "router"             [experts] the router's scores
                   "experts"            [experts] the weights of the chosen ones, 0 for the others
-                  "shared_expert_gate" [1] before the sigmoid; only where there is a shared expert
+                  "shared_expert_gate" [1] before the sigmoid; only where there is a shared expert with a gate
      "head"       "logits"             [vocab]
 
    There are more, which the definitions of layers name: their projections, "q_proj" and so on. */

@@ -88,7 +88,7 @@ static int values_of(const layer *l, stage_value *v) {
     if (l->mixer.kind == LAYER_NONE) {
         const moe_shape *s = &l->ffn.w.moe.shape;
         n = add_value(v, n, "norm_router", "router", s->experts);
-        return add_value(v, n, "norm_router", "shared_expert_gate", s->shared_size > 0);
+        return add_value(v, n, "norm_router", "shared_expert_gate", s->shared_size > 0 && !s->shared_ungated);
     }
     if (l->mixer.kind == LAYER_DELTANET) {
         const deltanet_shape *s = &l->mixer.w.deltanet.shape;

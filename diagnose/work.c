@@ -59,7 +59,7 @@ static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic 
     uint64_t experts = (uint64_t)of->experts;
     int shared = s->experts;
     if (stage == STAGE_ROUTER && s->shared_size)
-        return matrix_bytes(&w->router) + matrix_bytes(&w->shared_expert_gate) + matrix_bytes(&gate[shared]) +
+        return matrix_bytes(&w->router) + (s->shared_ungated ? 0 : matrix_bytes(&w->shared_expert_gate)) + matrix_bytes(&gate[shared]) +
                matrix_bytes(&up[shared]);
     if (stage == STAGE_ROUTER) return matrix_bytes(&w->router);
     if (stage == STAGE_UP) return experts * (matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));

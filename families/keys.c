@@ -48,7 +48,7 @@ static const char *const idle_keys[] = {
     "gradient_checkpointing*", "neftune_noise_alpha", "output_router_logits", "pretraining_tp", "num_nextn_predict_layers",
     /* how something is computed, not what: kernels, caches, the type of a state */
     "use_cache", "cache_implementation", "*attn_implementation*", "*experts_implementation*", "*flash_attn*", "*flashattn*",
-    "*flash_attention*", "mamba_ssm_dtype", "chunk_size_feed_forward", "torchscript", "use_bfloat16", "tf_legacy_loss",
+    "*flash_attention*", "ep_size", "mamba_ssm_dtype", "chunk_size_feed_forward", "torchscript", "use_bfloat16", "tf_legacy_loss",
     /* what transformers gives back, and other tasks */
     "keys_to_ignore_at_inference", "return_dict*", "use_return_dict", "output_attentions", "output_hidden_states", "output_scores",
     "is_decoder", "num_labels", "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "prefix", "classifier_*",

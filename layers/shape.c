@@ -31,6 +31,11 @@
     X(TURNING,          1,  0,  0,       "rotary frequencies of 0")                                                                  \
     X(SHARED_EXPERT,    1,  1,  1,       "shared experts")                                                                           \
     X(WEIGHTS_OF_ALL,   1,  1,  1,       "router weights that are shares of all experts")                                            \
+    X(SIGMOID_ROUTER,   1,  0,  0,       "routers with sigmoid scores")                                                              \
+    X(CORRECTION,       1,  0,  0,       "routers with a correction of their scores")                                                \
+    X(ROUTED_SCALE,     1,  0,  0,       "scaled sums of experts")                                                                   \
+    X(EXPERT_GROUPS,    1,  0,  0,       "groups of experts")                                                                        \
+    X(UNGATED_SHARED,   1,  0,  0,       "shared experts without a gate")                                                            \
     X(NORM_AFTER,       1,  1,  1,       "norms after mixers and FFNs")                                                              \
     X(RESIDUAL_SCALE,   1,  1,  1,       "scaled residuals")                                                                         \
     X(EMBED_FACTOR,     1,  0,  0,       "scaled embeddings")                                                                        \

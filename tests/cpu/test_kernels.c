@@ -10,6 +10,8 @@
 //   here                  helpers
 
 #include "../../kernels.cu"
+#include "../../layers/definition.c"
+#include "../../layers/moe/definition.c"
 #include "test.h"
 
 // ---- Helpers --------------------------------------------------------------------------------------------------------
@@ -102,6 +104,7 @@ int main(int argc, char **argv) {
     test_kv_scales(pools);
     test_attention_extremes(pools[0]);
     test_moe_choose();
+    test_moe_routers();
     test_moe_choose_nan();
     test_moe_list_assignments();
     test_moe(32, 5, 2, 12, 20, 0, pools);

@@ -19,6 +19,7 @@
 static double field_half(double v) { return floor(v / 4) * 2; }          /* an even one */
 static double field_less(double v) { return v > 1 ? v - 1 : v; }
 static double field_off(double v) { return v != 0 ? 0 : v; }             /* on would need tensors */
+static double field_on(double v) { return v != 0 ? v : 1; }            /* off would need tensors */
 static double field_window(double v) { return v > 0 ? v - 1 : 20; }
 static double field_other(double v) { return 1 - v; }
 static double field_larger(double v) { return v + 1; }
@@ -27,7 +28,7 @@ static double field_trebled(double v) { return v * 3; }
 static double field_eightfold(double v) { return v * 8; }
 static double field_eighth(double v) { return v / 8; }
 static double field_smaller(double v) { return v / 100; }
-static double field_on(double v) { return v != 0 ? v : 1; }
+static double field_gates_off(double v) { return v != 0 ? 0 : 1; }      /* on with field_gates' */
 static double field_fewer(double v) { return v > 1 ? v - 1 : 1; }
 static double field_factor(double v) { return v != 0 ? v * 1.5 : 0.375; }
 static double field_cap(double v) { return v != 0 ? v / 4 : 5; }
@@ -49,7 +50,7 @@ static const struct field_value {
     {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger, .with = "normed"},
     {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
     {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
-    {.table = LAYER_ATTENTION, .name = "gate_size", .other = field_other},
+    {.table = LAYER_ATTENTION, .name = "gate_size", .other = field_gates_off},
     {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
     {.table = LAYER_ATTENTION, .name = "v_normed", .other = field_other},
     {.table = LAYER_ATTENTION, .name = "v_of_k", .other = field_on},
@@ -69,7 +70,13 @@ static const struct field_value {
     {.table = LAYER_MOE, .name = "top_k", .other = field_less},
     {.table = LAYER_MOE, .name = "expert_size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
     {.table = LAYER_MOE, .name = "shared_size", .other = field_off},
+    {.table = LAYER_MOE, .name = "shared_ungated", .other = field_on, .with = "shared_size"},
+    {.table = LAYER_MOE, .name = "sigmoid", .other = field_off},
+    {.table = LAYER_MOE, .name = "corrected", .other = field_off},
+    {.table = LAYER_MOE, .name = "groups", .other = field_off},
+    {.table = LAYER_MOE, .name = "groups_kept", .other = field_less, .with = "groups"},
     {.table = LAYER_MOE, .name = "of_all", .other = field_other},
+    {.table = LAYER_MOE, .name = "routed_scale", .other = field_scaled},
     {.table = LAYER_MOE, .name = "limit", .other = field_scaled},
     {.table = LAYER_MOE, .name = "alpha", .other = field_scaled},
     {.table = LAYER_MOE, .name = "biased", .fixed = "which tensors are there"},
@@ -228,6 +235,35 @@ static float *field_gates(mote_model *m) {
     return g;
 }
 
+/* Makes a layer's router one of DeepSeek V3's sort, with a correction that moves the choice: so no checkpoint need have all of that. */
+static float *field_router(mote_model *m, moe_weights *w) {
+    float *correction = (float *)allocate((size_t)w->shape.experts * sizeof *correction);
+    for (int e = 0; e < w->shape.experts; e++) correction[e] = (float)(e * 5 % 8) / 16;
+    w->correction = correction;
+    w->shape.sigmoid = w->shape.corrected = 1;
+    w->shape.groups = 3;
+    w->shape.groups_kept = 2;
+    w->shape.routed_scale = 2.5f;
+    m->largest.moe = w->shape;
+    return correction;
+}
+
+/* The fields of the last MoE layer of a checkpoint, with such a router. */
+static void test_router_fields(const char *folder) {
+    size_t size;
+    char path[600];
+    snprintf(path, sizeof path, "%s/tokens.i32", folder);
+    int32_t *ids = (int32_t *)file_bytes(path, &size);
+    mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
+    int i = m->c.layers - 1;
+    while (i && m->layers[i].ffn.kind != LAYER_MOE) i--;
+    float *correction = field_router(m, &m->layers[i].ffn.w.moe);
+    test_fields_of(folder, m, &(field_place){.table = LAYER_MOE, .at = i, .of = &m->layers[i].ffn.w}, ids, (int)(size / sizeof *ids));
+    mote_close(m);
+    free(correction);
+    free(ids);
+}
+
 /* Of each kind the last layer that there is, as the first is what a mistake would read for all, and the MTP layer. */
 static void test_fields_in(const char *folder) {
     size_t size;
@@ -266,6 +302,7 @@ int main(int argc, char **argv) {
     static family_folders families;
     add_family_folders(&families, "tests/fixtures/families", 0);
     for (int i = 0; i < families.count; i++) test_fields_in(families.dir[i]);
+    test_router_fields("tests/fixtures/families/gpt-oss-bf16");
     for (size_t i = 0; i < COUNT(fields); i++)
         CHECK(fields[i].fixed || field_tries[i], "%s: no checkpoint of tests/fixtures has another value for %s", field_tables[fields[i].table].name,
               fields[i].name);
