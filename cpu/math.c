@@ -43,6 +43,15 @@ static void rotate(float *x, const float *angles, int dim) {
     }
 }
 
+/* Rotates the pairs (x[2 i], x[2 i + 1]) by the same angles. */
+static void rotate_pairs(float *x, const float *angles, int dim) {
+    for (int i = 0; i < dim / 2; i++) {
+        const float a = x[2 * i], b = x[2 * i + 1], c = angles[i], s = angles[dim / 2 + i];
+        x[2 * i] = a * c - b * s;
+        x[2 * i + 1] = b * c + a * s;
+    }
+}
+
 /* A uniform number in [0, 1) that depends on seed and position only (splitmix64). */
 BOTH double uniform(uint64_t seed, uint64_t position) {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + (position + 1) * 0xd1342543de82ef95u;

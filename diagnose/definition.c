@@ -12,6 +12,7 @@
 typedef struct defined_layer {
     defined_deltanet deltanet;
     defined_attention attention;
+    defined_mla mla;
     defined_moe moe;
     defined_mlp mlp;
 } defined_layer;
@@ -41,6 +42,7 @@ static void definition_memory(definition *d, int most, defined_memory *m) {
         defined_layer *t = &d->layers[i];
         if (l->mixer.kind == LAYER_DELTANET) deltanet_define_memory(&l->mixer.w.deltanet.shape, m, &t->deltanet);
         if (l->mixer.kind == LAYER_ATTENTION) attention_define_memory(&l->mixer.w.attention.shape, most, m, &t->attention);
+        if (l->mixer.kind == LAYER_MLA) mla_define_memory(&l->mixer.w.mla.shape, most, m, &t->mla);
         if (l->ffn.kind == LAYER_MOE) moe_define_memory(&l->ffn.w.moe.shape, m, &t->moe);
         if (l->ffn.kind == LAYER_MLP) mlp_define_memory(&l->ffn.w.mlp.shape, m, &t->mlp);
     }
@@ -82,6 +84,7 @@ static void define_sublayer(definition *d, const sublayer *l, defined_layer *t, 
     defined_norm(d->u, x, l->norm, n, eps);
     if (l->kind == LAYER_DELTANET) deltanet_define(&d->told, &l->w.deltanet, &t->deltanet, d->u, d->out);
     if (l->kind == LAYER_ATTENTION) attention_define(&d->told, &l->w.attention, &t->attention, d->row.position, d->u, d->out);
+    if (l->kind == LAYER_MLA) mla_define(&d->told, &l->w.mla, &t->mla, d->row.position, d->u, d->out);
     if (l->kind == LAYER_MOE) moe_define(&d->told, &l->w.moe, &t->moe, d->u, d->out);
     if (l->kind == LAYER_MLP) mlp_define(&d->told, &l->w.mlp, &t->mlp, d->u, d->out);
     if (l->residual.normed_after) defined_norm(d->out, d->out, l->norm_after, n, eps);

@@ -98,6 +98,11 @@ static int values_of(const layer *l, stage_value *v) {
         n = add_value(v, n, "norm_in_proj", "in_proj_a", s->value_heads);
         return add_value(v, n, "conv_delta", "o", s->value_heads * s->value_dim);
     }
+    if (l->mixer.kind == LAYER_MLA) {
+        const mla_shape *s = &l->mixer.w.mla.shape;
+        n = add_value(v, n, "norm_latents", "q_proj", s->heads * mla_key_dim(s));
+        return add_value(v, n, "latent_out", "o", s->heads * s->value_dim);
+    }
     const attention_shape *s = &l->mixer.w.attention.shape;
     n = add_value(v, n, "norm_qkv", "q_proj", s->heads * attention_q_size(s));
     n = add_value(v, n, "norm_qkv", "k_proj", s->kv_heads * s->head_dim);
@@ -116,6 +121,8 @@ static void cpu_values(const mote_session *s, const layer *l, const float *x, in
         at[0] = j->moe.router, at[1] = j->moe.shared_gate;
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = j->deltanet.raw, at[1] = j->deltanet.z, at[2] = j->deltanet.b, at[3] = j->deltanet.a, at[4] = j->deltanet.o;
+    } else if (l->mixer.kind == LAYER_MLA) {
+        at[0] = j->mla.q, at[1] = j->mla.o;
     } else {
         const attention_job *a = &j->attention;
         rms_norm(w->u, x, l->mixer.norm, T, s->m->c.hidden, s->m->c.eps);

@@ -203,6 +203,7 @@ static void rope_sections(config_reader *r, rope_shape *to) {
 
 /* How many dimensions of a head are rotated; 0: none, or it is no attention. */
 static int rope_dim(const config_layer *l) {
+    if (l->mixer.kind == LAYER_MLA) return l->mixer.of.mla.rope_dim;
     return l->mixer.kind == LAYER_ATTENTION ? l->mixer.of.attention.rotary_dim : 0;
 }
 
@@ -248,10 +249,14 @@ static void bind_frequencies(binder *b) {
     for (int i = 0; i <= m->c.layers && to; i++) {
         const config_layer *l = &m->c.layer[i];
         if (!rope_dim(l)) continue;
-        attention_weights *w = &model_layer(m, i)->mixer.w.attention;
-        w->frequencies = to;
-        w->axes.height = l->rope.height;
-        w->axes.width = l->rope.width;
+        layer_weights *w = &model_layer(m, i)->mixer.w;
+        if (l->mixer.kind == LAYER_MLA) {
+            w->mla.frequencies = to;
+        } else {
+            w->attention.frequencies = to;
+            w->attention.axes.height = l->rope.height;
+            w->attention.axes.width = l->rope.width;
+        }
         rope_frequencies(&l->rope, rope_dim(l), to);
         to += rope_dim(l) / 2;
     }

@@ -20,7 +20,7 @@ typedef struct attention_job {
     float *g_new;                /* [T][heads][gate_size] */
     dtype kv;                    /* type of the KV cache: F32, BF16 or FP8 */
     void *k, *v;                 /* of the state */
-    float *parts;                /* attention_part_count() of layers/attention/spans.c's parts */
+    float *parts;                /* attention_part_count() of layers/spans.c's parts */
     float *o;                    /* [T][heads][head_dim] */
     token_limbs *limbs;          /* of u, and then of o */
 } attention_job;
@@ -47,11 +47,6 @@ static void attention_angles(const attention_weights *w, const token_row *rows, 
             angles[(size_t)t * (size_t)dim + (size_t)(half + i)] = sinf(angle) * w->shape.rope_scale;
         }
     }
-}
-
-/* The factor of the cache's numbers. */
-static float kv_scale(dtype kv, const float *scale) {
-    return kv == DTYPE_FP8 && scale ? *scale : 1;
 }
 
 /* The n numbers of a row into the cache, in units of `scale`. */
@@ -126,8 +121,8 @@ static void attention_span(const attention_job *job, int t, int group, int span,
     const int queries = s->heads / s->kv_heads, first = max_int(seen.first, span * SPAN), end = min_int(seen.end, (span + 1) * SPAN);
     const size_t d = (size_t)s->head_dim, size = attention_part_size(s), q_size = (size_t)attention_q_size(s);
     const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * q_size;
-    const kv_rows kv = {.k = job->k, .v = job->v, .at = (size_t)group * d, .stride = (size_t)s->kv_heads * d, .d = s->head_dim,
-                        .type = job->kv};
+    const kv_rows kv = {.k = job->k, .v = job->v, .at = (size_t)group * d, .stride = (size_t)s->kv_heads * d,
+                        .d = s->head_dim, .value_d = s->head_dim, .type = job->kv};
     const float scale = (s->scale != 0 ? s->scale : 1.0f / sqrtf((float)d)) * kv_scale(job->kv, job->w->k_scale);
     for (int j = 0, count; j < queries; j += count) {
         const float *some[SPAN_QUERIES];

@@ -6,6 +6,7 @@
 //   kernels_matrices.c    matrices, norms and angles
 //   kernels_deltanet.c    DeltaNet
 //   kernels_attention.c   attention
+//   kernels_mla.c         multi-head latent attention
 //   kernels_moe.c         mixture of experts
 //   here                  helpers
 
@@ -51,6 +52,7 @@ static double distance(const float *a, const double *b, size_t n) {
 #include "kernels_matrices.c"
 #include "kernels_deltanet.c"
 #include "kernels_attention.c"
+#include "kernels_mla.c"
 #include "kernels_moe.c"
 
 int main(int argc, char **argv) {
@@ -103,6 +105,7 @@ int main(int argc, char **argv) {
     test_attention(4, 1, 16, 16, 1, 2 * SPAN + 100, SPAN + 24, pools);
     test_kv_scales(pools);
     test_attention_extremes(pools[0]);
+    test_mla_kind(pools);
     test_moe_choose();
     test_moe_routers();
     test_moe_choose_nan();

@@ -220,21 +220,6 @@ static float *field_residuals(mote_model *m) {
     return norm;
 }
 
-/* Gates of heads for layers that have none. */
-static float *field_gates(mote_model *m) {
-    const attention_shape *s = &m->largest.attention;
-    float *g = (float *)allocate((size_t)(s->heads * m->c.hidden) * sizeof *g);
-    for (int i = 0; i < s->heads * m->c.hidden; i++) g[i] = (float)(i % 11) / 32 - (float)(i % 7) / 24;
-    for (int i = 0; i <= m->c.layers; i++) {
-        attention_weights *w = &model_layer(m, i)->mixer.w.attention;
-        if (model_layer(m, i)->mixer.kind != LAYER_ATTENTION || w->shape.gate_size) continue;
-        w->g_proj = (matrix){.format = FORMAT_F32, .rows = w->shape.heads, .cols = m->c.hidden};
-        w->g_proj.component[CODES] = g;
-    }
-    m->largest.attention.gate_size = max_int(s->gate_size, 1);
-    return g;
-}
-
 /* Makes a layer's router one of DeepSeek V3's sort, with a correction that moves the choice: so no checkpoint need have all of that. */
 static float *field_router(mote_model *m, moe_weights *w) {
     float *correction = (float *)allocate((size_t)w->shape.experts * sizeof *correction);
@@ -262,6 +247,21 @@ static void test_router_fields(const char *folder) {
     mote_close(m);
     free(correction);
     free(ids);
+}
+
+/* Gates of heads for layers that have none. */
+static float *field_gates(mote_model *m) {
+    const attention_shape *s = &m->largest.attention;
+    float *g = (float *)allocate((size_t)(s->heads * m->c.hidden) * sizeof *g);
+    for (int i = 0; i < s->heads * m->c.hidden; i++) g[i] = (float)(i % 11) / 32 - (float)(i % 7) / 24;
+    for (int i = 0; i <= m->c.layers; i++) {
+        attention_weights *w = &model_layer(m, i)->mixer.w.attention;
+        if (model_layer(m, i)->mixer.kind != LAYER_ATTENTION || w->shape.gate_size) continue;
+        w->g_proj = (matrix){.format = FORMAT_F32, .rows = w->shape.heads, .cols = m->c.hidden};
+        w->g_proj.component[CODES] = g;
+    }
+    m->largest.attention.gate_size = max_int(s->gate_size, 1);
+    return g;
 }
 
 /* Of each kind the last layer that there is, as the first is what a mistake would read for all, and the MTP layer. */
