@@ -1,4 +1,4 @@
-/* families/laguna.c: Laguna (XS-2.1, S-2.1, M.1): what config.json says, what its tensors are called.
+/* families/laguna.c: Laguna (XS-2.1, S-2.1): what config.json says, what its tensors are called.
 
    A layer, of the residual x; rms(x) = sqrt(mean(x^2) + eps), names are tensors':
      u = x / rms(x) input_layernorm
