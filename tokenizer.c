@@ -25,12 +25,14 @@
      chat_coder.c      Qwen3-Coder's
      chat_llama.c      Llama 3's
      chat_mistral.c    Mistral's
+     chat_glm.c        GLM's
      chat.c            messages -> prompt
      arguments.c       the arguments of a tool call, by the tool's schema
      call_reader.c     where one is in a call, its tags
      call_tags.c       a call as tags
      call_json.c       a call as JSON
      call_named.c      a call with its name in front
+     call_keyed.c      a call as keys and values between tags
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
      chat_stream.c     answer -> channels and calls
@@ -77,12 +79,14 @@
 #include "text/chat_coder.c"
 #include "text/chat_llama.c"
 #include "text/chat_mistral.c"
+#include "text/chat_glm.c"
 #include "text/chat.c"
 #include "text/arguments.c"
 #include "text/call_reader.c"
 #include "text/call_tags.c"
 #include "text/call_json.c"
 #include "text/call_named.c"
+#include "text/call_keyed.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"
 #include "text/chat_stream.c"

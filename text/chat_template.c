@@ -38,6 +38,8 @@ static int chat_published(slice text) {
         {0x017620F246E7F5A7u, CHAT_MISTRAL | CHAT_SMALL},                          /* Mistral Small 3.2 */
         {0x2AFF04BC04868654u, CHAT_ZEPHYR},                                        /* Zephyr, with \n in its texts and */
         {0xF3D93117425B0492u, CHAT_ZEPHYR},                                        /* with line feeds */
+        {0xF2FADD1BAF91002Eu, CHAT_GLM},                                           /* GLM-4.7-Flash */
+        {0xED9ECC4F651BE568u, CHAT_GLM | CHAT_LINED},                              /* GLM-4.6 */
     };
     uint64_t hash = FNV_START;
     for (const char *p = text.p, *end = p + text.n; p < end;) {
@@ -127,6 +129,16 @@ static int recognise_mistral(slice text) {
     return slice_has(text, "[TOOL_CALLS] [") ? CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED : CHAT_MISTRAL | CHAT_NEMO;
 }
 
+/* GLM. begin: after the last add_generation_prompt. */
+static int recognise_glm(slice text, slice begin) {
+    static const char *const says[] = {"[gMASK]<sop>", "<|system|>", "<|observation|>"};
+    for (int i = 0; i < 3; i++)
+        if (!slice_has(text, says[i])) return CHAT_UNKNOWN;
+    if (!has_marks(text, chat_marks_of(CHAT_GLM)) || !slice_has(begin, "<|assistant|>")) return CHAT_UNKNOWN;
+    if (slice_has(text, "/nothink")) return CHAT_GLM | CHAT_LINED;
+    return slice_has(begin, "'</think>' if") ? CHAT_GLM : CHAT_UNKNOWN;
+}
+
 /* What the renderers write around the messages, where a template says it under no condition, in the words of chat_outer.c: in front of
    them, after the token that texts begin with, and after them. More is said under conditions, or among the messages. */
 static const struct { int family; const char *before[2], *after[2]; } outer_texts[] = {
@@ -137,6 +149,7 @@ static const struct { int family; const char *before[2], *after[2]; } outer_text
     {CHAT_MISTRAL | CHAT_SMALL, {"[SYSTEM_PROMPT]\1[/SYSTEM_PROMPT]", ""}, {"", ""}},
     {CHAT_MISTRAL, {"", ""}, {"", ""}},
     {CHAT_ZEPHYR, {"", ""}, {"<|assistant|>\n", ""}},
+    {CHAT_GLM, {"[gMASK]<sop>", ""}, {"<|assistant|>\1", ""}},
     {CHAT_QWEN3 | CHAT_OPEN, {"", ""}, {"<|im_start|>assistant\n<think>\n", "<|im_start|>assistant\n"}},
     {0, {"", ""}, {"<|im_start|>assistant\n", ""}}};
 
@@ -160,7 +173,8 @@ static int chat_recognise(slice text) {
     slice begin = slice_after(text, "add_generation_prompt");
     int family = recognise_mistral(text);
     if (family || begin.n == text.n) return family;
-    family = recognise_thinking(text, begin);
+    family = recognise_glm(text, begin);
+    if (!family) family = recognise_thinking(text, begin);
     if (!family) family = recognise_chatml(text, begin);
     if (family) return family;
     if (slice_has(begin, "<|start_header_id|>assistant<|end_header_id|>") && slice_has(text, "<|eot_id|>")) {
@@ -200,7 +214,7 @@ static chat_family chat_detect(char *text, size_t len, int *modified) {
 }
 
 static const char *chat_known(void) {
-    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr";
+    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr, GLM";
 }
 
 static int chat_unknown(mote_error *err) {
