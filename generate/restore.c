@@ -67,7 +67,10 @@ static void restore_place(restore_plan *p, const mote_session *s) {
     int held = c && checkpoint_holds(s, c) && restore_starts(p, c->tokens, c->count);
     p->remembered = held && p->asked == (size_t)c->count;
     size_t most = p->asked && !p->remembered ? p->asked : p->count;
-    if (restore_starts(p, s->tokens, s->count) && (size_t)s->count <= most) p->have = (size_t)s->count;
+    /* Of a template whose turns have no end, an answer may end with the token that begins the next turn. */
+    const int ended = s->count && !*chat_marks_of(s->m->family)->turn_end && is_eos(s->m, s->tokens[s->count - 1]);
+    if (ended && p->count + 1 == (size_t)s->count && most == p->count && restore_starts(p, s->tokens, s->count - 1)) p->have = p->count;
+    else if (restore_starts(p, s->tokens, s->count) && (size_t)s->count <= most) p->have = (size_t)s->count;
     else if (held && (size_t)c->count <= most) p->have = (size_t)c->count, p->goes_back = 1;
     else p->goes_back = 1;
 }

@@ -106,7 +106,7 @@ static int chat_options(chat *c, int *think, int *prompt) {
     if (c->family & CHAT_GLM) {
         const int clears = chat_flag(c, "clear_thinking", 1);
         if (clears < 0) return MOTE_EINVAL;
-        c->preserve = (preserve || !clears) && !(c->family & CHAT_LINED);
+        c->preserve = !clears && !(c->family & CHAT_LINED);
     }
     int chosen = enable && c->j.nodes[enable].type != JSON_NULL;
     *think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
