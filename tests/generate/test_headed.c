@@ -7,35 +7,9 @@
 #include "inside.h"
 #include "api.h"
 #include "folders.h"
+#include "headed.h"
 
 enum { HEADED_CONTEXT = 2048, HEADED_MOST = 256 };
-
-enum { KEPT, LEFT_OUT, NEVER_SAID };     // old thinking: stays; a question leaves it out; the template has none in histories
-
-typedef struct headed {
-    const char *name, *text;             // mote_info's; the least text of a template
-    const char *marks[16][2];            // added tokens of the bundled model, and what they are called here
-    const char *ends[3], *end, *end_of_calls;        // tokens that end an answer; the ones that do
-    const char *after;                   // what follows </think>
-    const char *call, *next_call, *calls_end;        // add(a: 1), the first one, another, and what follows the last one
-    int thinking, after_results;         // old thinking; an answer after results thinks as well
-} headed;
-
-#define PLAIN_MARKS {"<|fim_prefix|>", "<arg_key>"}, {"<|fim_middle|>", "</arg_key>"}, {"<|fim_suffix|>", "<arg_value>"}, {"<|fim_pad|>", "</arg_value>"}
-#define KEYED_ADD "<tool_call>add<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"
-#define MESSAGES(text) "{% for m in messages %}" text "{% endfor %}"
-#define BEGINS(text) "{% if add_generation_prompt %}" text "{% endif %}"
-static const headed headed_families[] = {
-    {.name = "GLM",
-     .text = "[gMASK]<sop>" MESSAGES("<|system|><|user|><|observation|><tool_response></tool_response><tool_call><arg_key></arg_key></tool_call><think></think>")
-             BEGINS("<|assistant|>{{ '</think>' if x else '<think>' }}"),
-     .marks = {{"<|object_ref_start|>", "[gMASK]"}, {"<|object_ref_end|>", "<sop>"}, {"<|box_start|>", "<|system|>"}, {"<|box_end|>", "<|user|>"},
-               {"<|quad_start|>", "<|assistant|>"}, {"<|quad_end|>", "<|observation|>"}, PLAIN_MARKS},
-     .ends = {"<|endoftext|>", "<|user|>", "<|observation|>"}, .end = "<|user|>", .end_of_calls = "<|observation|>",
-     .after = "", .call = KEYED_ADD, .next_call = KEYED_ADD, .calls_end = "", .thinking = LEFT_OUT, .after_results = 1},
-};
-#undef MESSAGES
-#undef BEGINS
 
 static const char headed_tools[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"add\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}}}}}]";
@@ -46,14 +20,7 @@ static mote_model *headed_model(const headed *f) {
     char ends[128] = "";
     temp_empty();
     for (size_t i = 0; i < COUNT(files); i++) temp_copy("models/demo", files[i]);
-    for (int i = 0; i < 16 && f->marks[i][0]; i++)
-        for (int k = 2; k < 4; k++) {
-            char from[64], to[64];
-            snprintf(from, sizeof from, "\"%s\"", f->marks[i][0]);
-            snprintf(to, sizeof to, "\"%s\"", f->marks[i][1]);
-            CHECK(temp_replace(files[k], from, to), "%s: no %s", files[k], from);
-        }
-    temp_text("chat_template.jinja", f->text);
+    headed_rename(temp_dir, f);
     mote_model *m = model_of(temp_dir, MOTE_TEXT_ONLY);
     for (int i = 0; i < 3 && f->ends[i]; i++)
         snprintf(ends + strlen(ends), sizeof ends - strlen(ends), "%s%d", i ? ", " : "", (int)tokenizer_find(m->text, f->ends[i]));
@@ -282,7 +249,7 @@ static void headed_required(const mote_model *m) {
 int main(int argc, char **argv) {
     test_main_begin("test_headed", argc, argv);
     if (!temp_open()) return test_main_end();
-    for (size_t i = 0; i < COUNT(headed_families); i++) {
+    for (size_t i = 0; i < HEADED_FAMILIES; i++) {
         mote_model *m = headed_model(&headed_families[i]);
         headed_conversation(&headed_families[i], m);
         headed_restored(&headed_families[i], m);
