@@ -104,16 +104,75 @@ static void common_expert_count(config_reader *r, const char *key, int *count) {
 /* Of all layers together; released models have a fourth of it. They are given memory before a tensor of them has been seen. */
 enum { MAX_EXPERTS = 1 << 17 };
 
-/* Experts in every layer, whose number and size have these keys; without a shared one unless the caller reads its size. */
-static void common_moe(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
+/* Experts, whose number and size have these keys; without a shared one unless the caller reads its size. */
+static void common_experts(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
     common_expert_count(r, experts, &e->experts);
     config_int(r, "num_experts_per_tok", 1, 1 << 14, &e->top_k);
     config_int(r, size, 1, 1 << 20, &e->expert_size);
-    config_get(r, r->text, "intermediate_size");       /* of dense layers, and there are none */
-    common_layer_list(r, c, "mlp_layer_types", "sparse");
     if (!r->code && (int64_t)c->layers * e->experts > MAX_EXPERTS)
         config_fail(r, MOTE_EUNSUPPORTED, "num_hidden_layers times num_experts exceeds %d", MAX_EXPERTS);
     e->hidden = c->hidden;
+}
+
+/* The same in every layer. */
+static void common_moe(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
+    common_experts(r, c, e, experts, size);
+    config_get(r, r->text, "intermediate_size");       /* of dense layers, and there are none */
+    common_layer_list(r, c, "mlp_layer_types", "sparse");
+}
+
+/* n_shared_experts experts that run for every token, without a gate: they are one of as many times the size. absent: how many where config.json
+   does not say. After common_experts. */
+static void common_shared_experts(config_reader *r, moe_shape *e, int absent) {
+    int count;
+    config_int_or(r, "n_shared_experts", 0, 1 << 10, absent, &count);
+    e->shared_size = count * e->expert_size;
+    e->shared_ungated = count > 0;
+}
+
+/* What weights of routed experts are multiplied with; absent: where config.json does not say. */
+static void common_routed_scale(config_reader *r, moe_shape *e, const char *key, float absent) {
+    config_float(r, r->text, key, 1e-6, 1e6, absent, &e->routed_scale);
+    if (e->routed_scale == 1) e->routed_scale = 0;     /* as without it */
+}
+
+/* Groups of experts; `groups` and `kept` where config.json does not say. After common_experts. */
+static void common_expert_groups(config_reader *r, moe_shape *e, int groups, int kept) {
+    config_int_or(r, "n_group", 1, 1 << 10, groups, &groups);
+    config_int_or(r, "topk_group", 1, 1 << 10, kept, &kept);
+    if (r->code) return;
+    if (kept > groups)
+        config_fail(r, MOTE_EFORMAT, "topk_group = %d of only n_group = %d groups", kept, groups);
+    else if (groups > 1 && (e->experts % groups || e->experts / groups < 2))
+        config_fail(r, MOTE_EFORMAT, "%d experts cannot be divided into n_group = %d groups of two or more", e->experts, groups);
+    else if (groups > 1 && e->top_k > e->experts / groups * kept)
+        config_fail(r, MOTE_EFORMAT, "num_experts_per_tok = %d of only %d experts in topk_group = %d groups", e->top_k,
+                    e->experts / groups * kept, kept);
+    else if (kept < groups) e->groups = groups, e->groups_kept = kept;
+}
+
+/* The router of DeepSeek V3, which others took over: sigmoids, and a correction of each expert. */
+static void common_sigmoid_router(config_reader *r, moe_shape *e) {
+    config_only(r, r->text, "scoring_func", "sigmoid");
+    config_only(r, r->text, "topk_method", "noaux_tc");
+    e->of_all = !config_flag(r, config_get(r, r->text, "norm_topk_prob"), "norm_topk_prob", 1);
+    e->sigmoid = e->corrected = 1;
+}
+
+/* Gives layers a dense FFN of intermediate_size in the experts' place: those that mlp_layer_types calls so; where that is absent as many as
+   first_k_dense_replace says, `absent` where that is, too. After all layers have been given their experts. */
+static void common_dense_layers(config_reader *r, config *c, int absent) {
+    static const char *const words[] = {"sparse", "dense"};
+    sublayer_shape dense = sublayer_shape_of(LAYER_MLP);
+    int first, dense_layers = 0;
+    config_int_or(r, "first_k_dense_replace", 0, 1 << 12, absent, &first);
+    config_get(r, r->text, "intermediate_size");       /* of no layer, if all have experts */
+    for (int i = 0; i < c->layers && !r->code; i++) {
+        if (!common_layer_word(r, c, "mlp_layer_types", i, words, 2, i < first)) continue;
+        if (!dense_layers++) config_int(r, "intermediate_size", 1, 1 << 20, &dense.of.mlp.size);
+        dense.of.mlp.hidden = c->hidden;
+        c->layer[i].ffn = dense;
+    }
 }
 
 static void common_moe_check(config_reader *r, const moe_shape *e) {
@@ -163,6 +222,13 @@ static void common_bind_norms(binder *b, const char *where, layer *l, norm_binde
     bind_norm(b, where, "post_attention_layernorm.weight", &l->ffn.norm, b->m->c.hidden);
 }
 
+/* The gates of heads, a small matrix: quantising leaves it as it is. */
+static void common_bind_gates(binder *b, const char *where, attention_weights *w) {
+    tensor_slice all = slice_all(w->shape.heads * w->shape.gate_size, w->shape.hidden);
+    slice_divide(b, &all, DIVIDED_ROWS);
+    bind_slice(b, where, "self_attn.g_proj.weight", &all, 1, &w->g_proj);
+}
+
 /* The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_ATTENTION. */
 static void common_bind_attention(binder *b, const char *where, attention_weights *w, norm_binder *bind_norm) {
     static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
@@ -171,7 +237,8 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     const int queries = s->heads * attention_q_size(s), kv = s->kv_heads * s->head_dim;
     bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, queries, s->hidden, DIVIDED_ROWS);
     bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, kv, s->hidden, DIVIDED_ROWS);
-    bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, kv, s->hidden, DIVIDED_ROWS);
+    if (!s->v_of_k) bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, kv, s->hidden, DIVIDED_ROWS);
+    if (s->gate_size) common_bind_gates(b, where, w);
     if (s->normed) bind_norm(b, where, "self_attn.q_norm.weight", &w->q_norm, s->head_dim);
     if (s->normed) bind_norm(b, where, "self_attn.k_norm.weight", &w->k_norm, s->head_dim);
     bind_kv_scale(b, where, k_scales, 3, &w->k_scale);
@@ -183,7 +250,7 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     if (!s->biased) return;
     bind_divided_bias(b, where, "self_attn.q_proj.bias", &w->q_proj, queries, DIVIDED_ROWS);
     bind_divided_bias(b, where, "self_attn.k_proj.bias", &w->k_proj, kv, DIVIDED_ROWS);
-    bind_divided_bias(b, where, "self_attn.v_proj.bias", &w->v_proj, kv, DIVIDED_ROWS);
+    if (!s->v_of_k) bind_divided_bias(b, where, "self_attn.v_proj.bias", &w->v_proj, kv, DIVIDED_ROWS);
     bind_divided_bias(b, where, "self_attn.o_proj.bias", &w->o_proj, s->hidden, DIVIDED_COLS);
 }
 
@@ -232,6 +299,31 @@ static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
     if (bind_has(b, where, "mlp.experts.gate_up_proj")) common_bind_experts_stacked(b, where, w);
     else common_bind_experts_single(b, where, w);
     b->together = NULL;
+}
+
+/* The expert that runs for every token; where: what its names begin with, "model.layers.0.mlp.shared_expert.". */
+static void common_bind_shared_expert(binder *b, const char *where, moe_weights *w) {
+    const moe_shape *s = &w->shape;
+    bind_matrix(b, where, "gate_proj.weight", &w->gate_proj[s->experts], s->shared_size, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "up_proj.weight", &w->up_proj[s->experts], s->shared_size, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "down_proj.weight", &w->down_proj[s->experts], s->hidden, s->shared_size, DIVIDED_COLS);
+}
+
+/* Experts with a router that may be corrected, and a shared expert without a gate, if there is one. correction, shared: their names
+   after that of the layer, "mlp.gate.e_score_correction_bias" and "mlp.shared_experts.". The MTP layer is bound as MODULE_MTP by the caller. */
+static void common_bind_moe(binder *b, const char *where, const char *correction, const char *shared, moe_weights *w) {
+    const moe_shape *s = &w->shape;
+    const int mtp = b->kind == MODULE_MTP;
+    char expert[192];
+    if (!mtp) bind_as(b, MODULE_ROUTER, 1, 1);
+    bind_kept(b, where, "mlp.gate.weight", &w->router, s->experts, s->hidden);
+    if (s->corrected) bind_vector(b, where, correction, &w->correction, s->experts);
+    if (!mtp) bind_as(b, MODULE_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);
+    common_bind_experts(b, where, w);
+    if (!s->shared_size) return;
+    if (!mtp) bind_as(b, MODULE_SHARED, 1, 1);
+    snprintf(expert, sizeof expert, "%s%s", where, shared);
+    common_bind_shared_expert(b, expert, w);
 }
 
 /* Where config.json ties the head to the embedding and the folder has a head nevertheless, another one: it is what counts, as in

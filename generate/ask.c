@@ -85,7 +85,7 @@ static int check_role(const mote_session *s, const mote_generation *g, mote_erro
         calls = code ? 0 : turn_calls(s->m->family, turn);
         more = code ? 0 : turn_results(s->m->family, turn);
         results += more;
-        more &= !(s->m->family & CHAT_HEADED);             /* there the results follow the answer in what was found */
+        more &= !(s->m->family & CHAT_ANSWER_TURNS);             /* there the results follow the answer in what was found */
     }
     buf_free(&text);
     if (code || calls > results) return code;
@@ -152,7 +152,7 @@ static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer
 /* Brings a turn into the timeline. Gets all memory first. */
 static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *g, mote_error *err) {
     const int32_t *ids = (const int32_t *)(void *)p->ids.data, *past = (const int32_t *)(void *)p->past.data;
-    const chat_marks *const marks = s->m->family & CHAT_HEADED ? chat_marks_of(s->m->family) : chat_marks_of_answers;
+    const chat_marks *const marks = s->m->family & CHAT_ANSWER_TURNS ? chat_marks_of(s->m->family) : chat_marks_of_answers;
     const int32_t start = tokenizer_find(s->m->text, marks->turn);
     const int user = !g->role || !strcmp(g->role, "user");
     mote_checkpoint *before = NULL;

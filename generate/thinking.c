@@ -51,7 +51,7 @@ static int answer_end(const mote_session *s, int i, int32_t begins) {
 
 /* Appends the answers from token `from` on, and the results that follow each, of a template whose answers begin with a token of their
    own. Tokens that end an answer stay where they begin what follows it. */
-static void put_headed(const mote_session *s, int from, marked_text *out) {
+static void put_answers(const mote_session *s, int from, marked_text *out) {
     const chat_marks *marks = chat_marks_of(s->m->family);
     const int32_t begins = tokenizer_find(s->m->text, marks->turn), end = tokenizer_find(s->m->text, marks->turn_end);
     for (int i = from, next; i < s->count; i = next) {
@@ -78,14 +78,14 @@ static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     int thinks = 0, code = MOTE_OK;
     if (!c || c->count > s->count || !checkpoint_holds(s, c)) return MOTE_OK;
     const chat_marks *marks = chat_marks_of_answers;
-    const int headed = s->m->family & CHAT_HEADED;
+    const int by_answers = s->m->family & CHAT_ANSWER_TURNS;
     const int32_t think = tokenizer_find(s->m->text, marks->think), end = tokenizer_find(s->m->text, marks->turn_end);
     for (int i = c->count; i < s->count; i++) thinks |= s->tokens[i] == think;
     if (!thinks || think < 0) return MOTE_OK;
     marked_text past;
     memset(&past, 0, sizeof past);
-    if (headed) put_headed(s, c->count, &past);
-    for (int i = c->count, n; !headed && i < s->count; i += n + 1) {
+    if (by_answers) put_answers(s, c->count, &past);
+    for (int i = c->count, n; !by_answers && i < s->count; i += n + 1) {
         for (n = 0; i + n < s->count && s->tokens[i + n] != end; n++) {}
         put_past(s->m, s->tokens + i, n, end, &past);
     }

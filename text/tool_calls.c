@@ -7,6 +7,7 @@
      [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}, "id": "123456789"}]                              Mistral Nemo
      [TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"x": 1}                                                      Mistral Small 3
      <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>                               GLM
+     {"x": 1}                                                   gpt-oss, after a header with the name: see chat_channels.c
 
    One rule for all of them: what the model wrote is never lost, invented or executed in part.
    - A tag means something only where the syntax has a place for it. A value ends where its own end tag stands and syntax
@@ -20,7 +21,7 @@
 
    No byte is looked at again once it is decided, so the time is linear in the text, however it is cut into pieces. */
 
-enum { NAME_FIRST = 1, NAME_AND_KEYS = 2 };                           /* syntaxes that any byte may begin */
+enum { NAME_FIRST = 1, NAME_IN_HEADER = 2, NAME_AND_KEYS = 4 };       /* syntaxes that any byte may begin */
 
 typedef struct call_syntax {
     const char *begins;                                              /* a call's first byte after the opening tag; "": another one */
@@ -31,7 +32,9 @@ typedef struct call_syntax {
 
 static const call_syntax call_syntaxes[] = {
     {"{", 0, json_read_call, json_put}, {"<", 0, tags_read, tags_put}, {"", NAME_FIRST, named_read, named_put},
-    {"", NAME_AND_KEYS, keyed_read, keyed_put}};
+    {"", NAME_IN_HEADER, headed_read, headed_put}, {"", NAME_AND_KEYS, keyed_read, keyed_put}};
+
+enum { SYNTAX_HEADED = 3 };                      /* the only one that a call's text does not tell */
 
 /* Of keys that come again in the same object the last one counts: marks the others in gone [j->count]. One hash table for all
    objects, by object and key. 0: out of memory. */

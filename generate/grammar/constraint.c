@@ -34,12 +34,12 @@ static void constraint_close(constraint *c) {
 static int constraint_budget(constraint *c, int budget, mote_error *err) {
     static const char lines[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly "
                                 "now.\n</think>\n\n";
-    const int headed = c->m->family & CHAT_HEADED;          /* whose templates have no line feeds there */
+    const int unlined = c->m->family & CHAT_ANSWER_TURNS;          /* whose templates have no line feeds there */
     char text[sizeof lines];
     if (budget < 0) return fail(err, MOTE_EINVAL, "thinking_budget must not be negative");
     if (!budget || c->end_think < 0) return MOTE_OK;
     c->budget = budget;
-    const int size = snprintf(text, sizeof text, "%.*s%s", (int)(strstr(lines, "\n</think>") - lines), lines, headed ? "</think>" : "\n</think>\n\n");
+    const int size = snprintf(text, sizeof text, "%.*s%s", (int)(strstr(lines, "\n</think>") - lines), lines, unlined ? "</think>" : "\n</think>\n\n");
     c->closing = (int32_t *)malloc(sizeof text * sizeof *c->closing);  /* a token has a byte at least */
     if (!c->closing) return fail_memory(err);
     return mote_tokenize(c->m, text, (size_t)size, 1, c->closing, sizeof text, &c->closing_count, err);
@@ -109,7 +109,7 @@ static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
     const int32_t start = tokenizer_find(m->text, chat_marks_of_answers->turn);
     int found = 0;
     for (int i = n > 4 ? n - 4 : 0; i < n && start >= 0; i++) found |= ids[i] == start;
-    if (m->family & CHAT_HEADED) found = n && ids[n - 1] == tokenizer_find(m->text, chat_marks_of(m->family)->turn);
+    if (m->family & CHAT_ANSWER_TURNS) found = n && ids[n - 1] == tokenizer_find(m->text, chat_marks_of(m->family)->turn);
     return found;
 }
 

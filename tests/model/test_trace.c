@@ -81,11 +81,12 @@ static void check_ffn(traced *t, const mote_traced *v) {
     if (!strcmp(v->name, "experts")) {
         for (int e = 0; e < v->count; e++) chosen += v->values[e] > 0;
         CHECK(v->count == s->experts && chosen == s->top_k, "%s: %d of %d experts", t->folder, chosen, v->count);
-        CHECK(s->of_all || fabs(sum_of(v->values, v->count) - 1) < 1e-12, "%s: weights of experts sum to %g", t->folder, sum_of(v->values, v->count));
+        const double sum = s->routed_scale != 0 ? (double)s->routed_scale : 1;
+        CHECK(s->of_all || fabs(sum_of(v->values, v->count) - sum) < 1e-12, "%s: weights of experts sum to %g", t->folder, sum_of(v->values, v->count));
     } else if (!strcmp(v->name, "router")) {
         CHECK(v->count == s->experts, "%s: %d scores", t->folder, v->count);
     } else if (!strcmp(v->name, "shared_expert_gate")) {
-        CHECK(v->count == 1 && s->shared_size, "%s: a shared expert", t->folder);
+        CHECK(v->count == 1 && s->shared_size && !s->shared_ungated, "%s: a shared expert", t->folder);
     }
 }
 

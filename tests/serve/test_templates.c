@@ -2,7 +2,7 @@
 // results go on with what was read, and a question leaves old thinking behind where the template does.
 
 #include "client.h"
-#include "headed.h"
+#include "templates.h"
 #include "parrot.h"
 
 enum { SAY_TEXT, SAY_CALL, SAY_CUT, SAY_COUNT };
@@ -81,7 +81,7 @@ static void test_reuse(server s) {
     CHECK(question >= prompt - 3, "%ld tokens of %ld known at a question", question, prompt);
 }
 
-static void test_capabilities(server s, const headed *f) {
+static void test_capabilities(server s, const template_marks *f) {
     heard h = get(s, "/v1/models");
     char want[128];
     snprintf(want, sizeof want, "\"enable_thinking\": true, \"reasoning_effort\": false, \"tools\": %s", f->thinking == NEVER_SAID ? "false" : "true");
@@ -92,8 +92,8 @@ static void test_capabilities(server s, const headed *f) {
 int main(int argc, char **argv) {
     test_main_begin("templates", argc, argv);
     if (!temp_open()) return test_main_end();
-    for (int i = 0; i < HEADED_FAMILIES; i++) {
-        const headed *f = &headed_families[i];
+    for (int i = 0; i < TEMPLATES; i++) {
+        const template_marks *f = &templates[i];
         char text[256], call[512], cut[512], arguments[256];
         snprintf(text, sizeof text, "Hmm, one.</think>%sIt is 1.", f->after);
         snprintf(call, sizeof call, "A call, then.</think>%sI add.%s%s", f->after, f->call, f->calls_end);
@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
         const char *const scripts[] = {text, call, cut};
         temp_empty();
         parrot_make(temp_dir, scripts, SAY_COUNT, 5, NULL, starts);
-        headed_rename(temp_dir, f);
+        template_rename(temp_dir, f);
         snprintf(arguments, sizeof arguments, "-m %s --device cpu --context 4096 --parallel 1", temp_dir);
         server s = serve(arguments);
         test_capabilities(s, f);

@@ -1,26 +1,26 @@
-// Tests of conversations in templates whose answers begin with a token of their own (CHAT_HEADED), with mote_ask, on the bundled model under
+// Tests of conversations in templates whose answers begin with a token of their own (CHAT_ANSWER_TURNS), with mote_ask, on the bundled model under
 // these templates' marks: timelines are what the template renders, old thinking is left out where the template leaves it out, results answer
 // calls, required calls are calls, stored conversations go on.
 //
-// Usage: test_headed [--brief]
+// Usage: test_timelines [--brief]
 
 #include "inside.h"
 #include "api.h"
 #include "folders.h"
-#include "headed.h"
+#include "templates.h"
 
-enum { HEADED_CONTEXT = 2048, HEADED_MOST = 256 };
+enum { TIMELINE_CONTEXT = 2048, TIMELINE_MOST = 256 };
 
-static const char headed_tools[] =
+static const char timeline_tools[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"add\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}}}}}]";
 
 // The bundled model as one of the family.
-static mote_model *headed_model(const headed *f) {
+static mote_model *timeline_model(const template_marks *f) {
     static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"};
     char ends[128] = "";
     temp_empty();
     for (size_t i = 0; i < COUNT(files); i++) temp_copy("models/demo", files[i]);
-    headed_rename(temp_dir, f);
+    template_rename(temp_dir, f);
     mote_model *m = model_of(temp_dir, MOTE_TEXT_ONLY);
     for (int i = 0; i < 3 && f->ends[i]; i++)
         snprintf(ends + strlen(ends), sizeof ends - strlen(ends), "%s%d", i ? ", " : "", (int)tokenizer_find(m->text, f->ends[i]));
@@ -33,56 +33,56 @@ static mote_model *headed_model(const headed *f) {
     return m;
 }
 
-typedef struct headed_answer {
-    int32_t force[HEADED_MOST];
+typedef struct timeline_answer {
+    int32_t force[TIMELINE_MOST];
     size_t count, asked;
     buf text[3], calls;
     mote_result r;
-} headed_answer;
+} timeline_answer;
 
-static int headed_logits(void *user, float *logits, int vocab) {
-    headed_answer *a = (headed_answer *)user;
+static int timeline_logits(void *user, float *logits, int vocab) {
+    timeline_answer *a = (timeline_answer *)user;
     for (int i = 0; i < vocab; i++)
         if (a->asked >= a->count || i != a->force[a->asked]) logits[i] = -INFINITY;
     return ++a->asked > a->count;
 }
 
-static int headed_text(void *user, int channel, const char *text, size_t size) {
-    buf_add(&((headed_answer *)user)->text[channel], text, size);
+static int timeline_text(void *user, int channel, const char *text, size_t size) {
+    buf_add(&((timeline_answer *)user)->text[channel], text, size);
     return 0;
 }
 
-static int headed_call(void *user, const char *call, size_t size) {
-    buf *calls = &((headed_answer *)user)->calls;
+static int timeline_call(void *user, const char *call, size_t size) {
+    buf *calls = &((timeline_answer *)user)->calls;
     if (calls->size) buf_text(calls, "; ");
     buf_add(calls, call, size);
     return 0;
 }
 
-static void headed_forget(headed_answer *a) {
+static void timeline_forget(timeline_answer *a) {
     for (int i = 0; i < 3; i++) buf_free(&a->text[i]);
     buf_free(&a->calls);
     memset(a, 0, sizeof *a);
 }
 
 // An answer that says just this: what it tells, and its calls.
-static void headed_say(const mote_model *m, mote_session *s, const char *role, const char *message, int think, const char *says,
-                       const char *const *results, headed_answer *a) {
+static void timeline_say(const mote_model *m, mote_session *s, const char *role, const char *message, int think, const char *says,
+                       const char *const *results, timeline_answer *a) {
     mote_sampling greedy;
     mote_generation g;
     memset(&greedy, 0, sizeof greedy);
     memset(&g, 0, sizeof g);
-    headed_forget(a);
-    EXPECT(MOTE_OK, mote_tokenize(m, says, strlen(says), 1, a->force, HEADED_MOST, &a->count, &failure));
+    timeline_forget(a);
+    EXPECT(MOTE_OK, mote_tokenize(m, says, strlen(says), 1, a->force, TIMELINE_MOST, &a->count, &failure));
     g.sampling = &greedy;
-    g.on_text = headed_text;
-    g.on_call = headed_call;
-    g.on_logits = headed_logits;
+    g.on_text = timeline_text;
+    g.on_call = timeline_call;
+    g.on_logits = timeline_logits;
     g.user = a;
     g.role = role;
     g.think = think;
     g.system = "Be brief.";
-    g.tools = headed_tools;
+    g.tools = timeline_tools;
     g.results = results;
     g.result_count = results ? 1 : 0;
     EXPECT(MOTE_OK, mote_ask(s, message, &g, &a->r, &failure));
@@ -91,26 +91,26 @@ static void headed_say(const mote_model *m, mote_session *s, const char *role, c
     buf_add(&a->calls, "", 1);
 }
 
-static void headed_told(const headed_answer *a, const char *thinking, const char *text, const char *calls) {
+static void timeline_told(const timeline_answer *a, const char *thinking, const char *text, const char *calls) {
     CHECK(!strcmp(a->text[MOTE_THINKING].data, thinking) && !strcmp(a->text[MOTE_ANSWER].data, text) && !strcmp(a->calls.data, calls),
           "told <%s> <%s> <%s>", a->text[MOTE_THINKING].data, a->text[MOTE_ANSWER].data, a->calls.data);
 }
 
 // The timeline's tokens, less the last `after`, are those that the template renders of these messages.
-static void headed_timeline(const mote_model *m, const mote_session *s, const char *messages, const char *think, size_t after, const char *what) {
-    static int32_t ids[HEADED_CONTEXT];
+static void timeline_timeline(const mote_model *m, const mote_session *s, const char *messages, const char *think, size_t after, const char *what) {
+    static int32_t ids[TIMELINE_CONTEXT];
     char request[4096], text[8192];
     size_t want = 0, count = 0, n = 0;
-    snprintf(request, sizeof request, "{\"tools\": %s, \"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}%s]%s}", headed_tools, messages, think);
-    EXPECT(MOTE_OK, mote_render_tokens(m, request, strlen(request), ids, HEADED_CONTEXT, &want, &failure));
+    snprintf(request, sizeof request, "{\"tools\": %s, \"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}%s]%s}", timeline_tools, messages, think);
+    EXPECT(MOTE_OK, mote_render_tokens(m, request, strlen(request), ids, TIMELINE_CONTEXT, &want, &failure));
     const int32_t *have = mote_tokens(s, &count);
     EXPECT(MOTE_OK, mote_detokenize(m, have, count, text, sizeof text, &n, &failure));
     CHECK(count == want + after && !memcmp(have, ids, want * sizeof *ids), "%s: %zu tokens after %zu, the template has %zu:\n%.*s", what, count,
           after, want, (int)n, text);
 }
 
-#define HEADED_ON ", \"enable_thinking\": true"
-#define HEADED_OFF ", \"enable_thinking\": false"
+#define TIMELINE_ON ", \"enable_thinking\": true"
+#define TIMELINE_OFF ", \"enable_thinking\": false"
 #define ADD "{\"type\": \"function\", \"function\": {\"name\": \"add\", \"arguments\": {\"a\": \"1\"}}}"
 #define ONE ", {\"role\": \"user\", \"content\": \"One?\"}"
 #define IT_IS ", {\"role\": \"assistant\", \"content\": \"It is 1.\", \"reasoning_content\": \"Hmm, one.\"}"
@@ -121,36 +121,36 @@ static void headed_timeline(const mote_model *m, const mote_session *s, const ch
 #define ADD_TOLD "{\"name\": \"add\", \"arguments\": {\"a\": \"1\"}}"
 
 // What the model says in three turns: a thought and an answer, calls, an answer after results.
-static void headed_answers(const headed *f, char says[3][512]) {
+static void timeline_answers(const template_marks *f, char says[3][512]) {
     snprintf(says[0], 512, "Hmm, one.</think>%sIt is 1.%s", f->after, f->end);
     snprintf(says[1], 512, "A call.</think>%sI add.%s%s%s%s", f->after, f->call, f->next_call, f->calls_end, f->end_of_calls);
     snprintf(says[2], 512, "%sTwo.%s", f->after_results ? "So 2.</think>" : "", f->end);
 }
 
-static void headed_conversation(const headed *f, const mote_model *m) {
+static void timeline_conversation(const template_marks *f, const mote_model *m) {
     const char *const more[] = {" 3\n"};
     const int drops = f->thinking != KEPT;
-    mote_session *s = session_of(m, .context = HEADED_CONTEXT);
-    headed_answer *a = (headed_answer *)allocate(sizeof *a);
+    mote_session *s = session_of(m, .context = TIMELINE_CONTEXT);
+    timeline_answer *a = (timeline_answer *)allocate(sizeof *a);
     char says[3][512];
     size_t read = 99, total = 0;
-    headed_answers(f, says);
+    timeline_answers(f, says);
     memset(a, 0, sizeof *a);
     EXPECT(MOTE_EINVAL, mote_ask(s, "2", &(mote_generation){.role = "tool"}, NULL, &failure));
-    headed_say(m, s, NULL, "One?", MOTE_THINK_ON, says[0], NULL, a);
-    headed_told(a, "Hmm, one.", "It is 1.", "");
-    headed_timeline(m, s, ONE, HEADED_ON, a->count, "the first turn");
+    timeline_say(m, s, NULL, "One?", MOTE_THINK_ON, says[0], NULL, a);
+    timeline_told(a, "Hmm, one.", "It is 1.", "");
+    timeline_timeline(m, s, ONE, TIMELINE_ON, a->count, "the first turn");
     EXPECT(MOTE_EINVAL, mote_ask(s, "2", &(mote_generation){.role = "tool"}, NULL, &failure));      // nothing was called
 
     EXPECT(MOTE_OK, mote_ask_count(s, "Two?", &(mote_generation){.think = MOTE_THINK_ON}, &read, &total, &failure));
-    headed_say(m, s, NULL, "Two?", MOTE_THINK_ON, says[1], NULL, a);
+    timeline_say(m, s, NULL, "Two?", MOTE_THINK_ON, says[1], NULL, a);
     CHECK((int)read == a->r.prompt_tokens && total + a->count == (size_t)count_of(s), "counted %zu, %zu", read, total);
-    headed_told(a, "A call.", "I add.", ADD_TOLD "; " ADD_TOLD);
-    headed_timeline(m, s, ONE IT_IS TWO, HEADED_ON, a->count, "the second turn");
+    timeline_told(a, "A call.", "I add.", ADD_TOLD "; " ADD_TOLD);
+    timeline_timeline(m, s, ONE IT_IS TWO, TIMELINE_ON, a->count, "the second turn");
 
-    headed_say(m, s, "tool", "2", MOTE_THINK_ON, says[2], more, a);
-    headed_told(a, f->after_results ? "So 2." : "", "Two.", "");
-    if (f->thinking != NEVER_SAID) headed_timeline(m, s, ONE IT_IS TWO ADDS SUMS, HEADED_ON, a->count, "results: thinking stays");
+    timeline_say(m, s, "tool", "2", MOTE_THINK_ON, says[2], more, a);
+    timeline_told(a, f->after_results ? "So 2." : "", "Two.", "");
+    if (f->thinking != NEVER_SAID) timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS, TIMELINE_ON, a->count, "results: thinking stays");
     EXPECT(MOTE_EINVAL, mote_ask(s, "2", &(mote_generation){.role = "tool"}, NULL, &failure));      // all is answered
 
     const int before = count_of(s);
@@ -159,37 +159,37 @@ static void headed_conversation(const headed *f, const mote_model *m) {
     EXPECT(MOTE_OK, mote_drop_thinking(s, &read, &failure));
     CHECK(!read, "dropped twice");
     if (drops) {
-        headed_say(m, s, NULL, "Three?", MOTE_THINK_OFF, "Cut sh", NULL, a);            // and no end: on_logits stops it
-        headed_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}", HEADED_OFF, a->count, "the third turn");
-        headed_say(m, s, NULL, "Four?", MOTE_THINK_ON, "No end to thin", NULL, a);
-        headed_say(m, s, NULL, "Five?", MOTE_THINK_ON, says[0], NULL, a);
-        headed_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}, {\"role\": \"assistant\", "
+        timeline_say(m, s, NULL, "Three?", MOTE_THINK_OFF, "Cut sh", NULL, a);            // and no end: on_logits stops it
+        timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}", TIMELINE_OFF, a->count, "the third turn");
+        timeline_say(m, s, NULL, "Four?", MOTE_THINK_ON, "No end to thin", NULL, a);
+        timeline_say(m, s, NULL, "Five?", MOTE_THINK_ON, says[0], NULL, a);
+        timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}, {\"role\": \"assistant\", "
                         "\"content\": \"Cut sh\"}, {\"role\": \"user\", \"content\": \"Four?\"}, {\"role\": \"assistant\", \"content\": \"\"}, "
-                        "{\"role\": \"user\", \"content\": \"Five?\"}", HEADED_ON, a->count, "cut short in an answer and in thinking");
+                        "{\"role\": \"user\", \"content\": \"Five?\"}", TIMELINE_ON, a->count, "cut short in an answer and in thinking");
     } else {
-        headed_say(m, s, NULL, "Three?", MOTE_THINK_ON, says[0], NULL, a);
-        headed_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}", HEADED_ON, a->count, "the third turn");
+        timeline_say(m, s, NULL, "Three?", MOTE_THINK_ON, says[0], NULL, a);
+        timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}", TIMELINE_ON, a->count, "the third turn");
     }
-    headed_forget(a);
+    timeline_forget(a);
     free(a);
     mote_session_close(s);
 }
 
 // A conversation that was stored goes on as if it had been led.
-static void headed_restored(const headed *f, const mote_model *m) {
+static void timeline_restored(const template_marks *f, const mote_model *m) {
     static const char *const messages[] = {ONE IT_IS, ONE IT_IS TWO ADDS, ONE IT_IS TWO ADDS SUMS SO_TWO};
     const char *const more[] = {" 3\n"};
-    mote_session *led = session_of(m, .context = HEADED_CONTEXT);
-    headed_answer *a = (headed_answer *)allocate(sizeof *a);
+    mote_session *led = session_of(m, .context = TIMELINE_CONTEXT);
+    timeline_answer *a = (timeline_answer *)allocate(sizeof *a);
     char says[3][512];
-    headed_answers(f, says);
+    timeline_answers(f, says);
     memset(a, 0, sizeof *a);
     for (int i = 0; i < 3; i++) {
         char request[4096];
         size_t read = 99, n = 0, count = 0;
-        mote_session *s = session_of(m, .context = HEADED_CONTEXT);
-        headed_say(m, led, i == 2 ? "tool" : NULL, i == 2 ? "2" : i ? "Two?" : "One?", MOTE_THINK_ON, says[i], i == 2 ? more : NULL, a);
-        snprintf(request, sizeof request, "{\"tools\": %s, \"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}%s]" HEADED_ON "}", headed_tools,
+        mote_session *s = session_of(m, .context = TIMELINE_CONTEXT);
+        timeline_say(m, led, i == 2 ? "tool" : NULL, i == 2 ? "2" : i ? "Two?" : "One?", MOTE_THINK_ON, says[i], i == 2 ? more : NULL, a);
+        snprintf(request, sizeof request, "{\"tools\": %s, \"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}%s]" TIMELINE_ON "}", timeline_tools,
                  messages[i]);
         EXPECT(MOTE_OK, mote_chat_restore(s, request, strlen(request), NULL, &failure));
         const int32_t *x = mote_tokens(led, &n), *y = mote_tokens(s, &count);
@@ -200,32 +200,32 @@ static void headed_restored(const headed *f, const mote_model *m) {
             CHECK(!read, "%zu tokens of what is there are read", read);
         }
         if (i != 1) {
-            headed_say(m, s, NULL, "Next?", MOTE_THINK_ON, says[0], NULL, a);
+            timeline_say(m, s, NULL, "Next?", MOTE_THINK_ON, says[0], NULL, a);
             char all[4096];
             snprintf(all, sizeof all, "%s, {\"role\": \"user\", \"content\": \"Next?\"}", messages[i]);
-            headed_timeline(m, s, all, HEADED_ON, a->count, "after a stored conversation");
+            timeline_timeline(m, s, all, TIMELINE_ON, a->count, "after a stored conversation");
         } else {
-            headed_say(m, s, "tool", "2", MOTE_THINK_ON, says[2], more, a);
-            headed_timeline(m, s, ONE IT_IS TWO ADDS SUMS, HEADED_ON, a->count, "results after a stored conversation");
+            timeline_say(m, s, "tool", "2", MOTE_THINK_ON, says[2], more, a);
+            timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS, TIMELINE_ON, a->count, "results after a stored conversation");
         }
         mote_session_close(s);
     }
-    headed_forget(a);
+    timeline_forget(a);
     free(a);
     mote_session_close(led);
 }
 
 // Answers that must be calls, drawn nearly at random.
-static void headed_required(const mote_model *m) {
+static void timeline_required(const mote_model *m) {
     int ended = 0;
     for (uint64_t seed = 1; seed < (test_brief ? 4 : 9); seed++) {
-        mote_session *s = session_of(m, .context = HEADED_CONTEXT);
-        headed_answer a;
+        mote_session *s = session_of(m, .context = TIMELINE_CONTEXT);
+        timeline_answer a;
         mote_sampling p = {.temperature = 4, .top_p = 0.999f, .seed = seed};
         mote_generation g = {.tools = "[{\"type\": \"function\", \"function\": {\"name\": \"read\", \"parameters\": {\"type\": \"object\", \"properties\": {\"path\": {\"type\": "
                                       "\"string\", \"maxLength\": 30}, \"lines\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 99}, \"how\": {\"enum\": "
                                       "[\"rb\", 7]}}, \"required\": [\"path\", \"lines\"]}}}, {\"type\": \"function\", \"function\": {\"name\": \"read it\"}}]",
-                             .tool_choice = MOTE_TOOLS_REQUIRED, .max_tokens = 300, .sampling = &p, .on_text = headed_text, .on_call = headed_call, .user = &a};
+                             .tool_choice = MOTE_TOOLS_REQUIRED, .max_tokens = 300, .sampling = &p, .on_text = timeline_text, .on_call = timeline_call, .user = &a};
         memset(&a, 0, sizeof a);
         g.one_call = seed % 2;
         g.think = seed % 3 ? MOTE_THINK_OFF : MOTE_THINK_ON;
@@ -240,20 +240,20 @@ static void headed_required(const mote_model *m) {
             CHECK(!g.one_call || a.r.calls == 1, "%d calls where one is wanted", a.r.calls);
             CHECK(strstr(a.calls.data, "\"name\": \"read") != NULL, "calls %s", a.calls.data);
         }
-        headed_forget(&a);
+        timeline_forget(&a);
         mote_session_close(s);
     }
     CHECK(ended > (test_brief ? 0 : 3), "%d answers ended", ended);
 }
 
 int main(int argc, char **argv) {
-    test_main_begin("test_headed", argc, argv);
+    test_main_begin("test_timelines", argc, argv);
     if (!temp_open()) return test_main_end();
-    for (size_t i = 0; i < HEADED_FAMILIES; i++) {
-        mote_model *m = headed_model(&headed_families[i]);
-        headed_conversation(&headed_families[i], m);
-        headed_restored(&headed_families[i], m);
-        headed_required(m);
+    for (size_t i = 0; i < TEMPLATES; i++) {
+        mote_model *m = timeline_model(&templates[i]);
+        timeline_conversation(&templates[i], m);
+        timeline_restored(&templates[i], m);
+        timeline_required(m);
         mote_close(m);
     }
     temp_close();
