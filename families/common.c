@@ -46,6 +46,15 @@ static void common_score_scale(config_reader *r, const attention_shape *a) {
     }
 }
 
+/* Refuses heads, which that key says, that cannot be. */
+static void common_check_heads(config_reader *r, const attention_shape *a, const char *key) {
+    if (r->code) return;
+    if (a->heads % a->kv_heads)
+        config_fail(r, MOTE_EFORMAT, "%s = %d is no multiple of num_key_value_heads = %d", key, a->heads, a->kv_heads);
+    else if ((int64_t)a->heads * a->head_dim > 1 << 22)
+        config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
+}
+
 /* Heads of attention. short_form: as of Llama's first model, config.json may leave out head_dim, and num_key_value_heads where every
    head has keys and values of its own. */
 static void common_attention(config_reader *r, const config *c, attention_shape *a, int short_form) {
@@ -60,25 +69,38 @@ static void common_attention(config_reader *r, const config *c, attention_shape 
     a->hidden = c->hidden;
     a->eps = c->eps;
     if (!r->code) common_score_scale(r, a);
-    if (r->code) return;
-    if (a->heads % a->kv_heads)
-        config_fail(r, MOTE_EFORMAT, "num_attention_heads = %d is no multiple of num_key_value_heads = %d", a->heads, a->kv_heads);
-    else if ((int64_t)a->heads * a->head_dim > 1 << 22)
-        config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
+    common_check_heads(r, a, "num_attention_heads");
 }
 
-/* Of a list of config.json with a word for each layer: which of `count` words that of layer i is; `absent` where there is no list. */
-static int common_layer_word(config_reader *r, const config *c, const char *key, int i, const char *const *words, int count, int absent) {
-    char known[128];
+/* Of a list of config.json with an entry for each layer that of layer i; 0: there is no list. */
+static uint32_t common_layer_entry(config_reader *r, const config *c, const char *key, int i) {
     const uint32_t list = config_get(r, r->text, key);
     uint32_t node = list + 1;
-    if (r->code || !list || r->j->nodes[list].type == JSON_NULL) return absent;
+    if (r->code || !list || r->j->nodes[list].type == JSON_NULL) return 0;
     if (r->j->nodes[list].type != JSON_ARRAY)
         config_fail(r, MOTE_EFORMAT, "%s must list num_hidden_layers = %d layers", key, c->layers);
     else if (r->j->nodes[list].size != (uint32_t)c->layers)
         config_fail(r, MOTE_EFORMAT, "%s lists %u layers, num_hidden_layers is %d", key, (unsigned)r->j->nodes[list].size, c->layers);
-    if (r->code) return absent;
+    if (r->code) return 0;
     for (int k = 0; k < i; k++) node = r->j->nodes[node].next;
+    return node;
+}
+
+/* Of a list with a number for each layer that of layer i; `absent` where there is no list. */
+static int common_layer_number(config_reader *r, const config *c, const char *key, int i, int low, int high, int absent) {
+    const uint32_t node = common_layer_entry(r, c, key, i);
+    uint64_t value = 0;
+    if (!node) return absent;
+    if (!json_u64(r->j, node, &value) || value < (uint64_t)low || value > (uint64_t)high)
+        config_fail(r, MOTE_EFORMAT, "%s[%d] must be a whole number from %d to %d", key, i, low, high);
+    return r->code ? absent : (int)value;
+}
+
+/* Of a list with a word for each layer: which of `count` words that of layer i is; `absent` where there is no list. */
+static int common_layer_word(config_reader *r, const config *c, const char *key, int i, const char *const *words, int count, int absent) {
+    char known[128];
+    const uint32_t node = common_layer_entry(r, c, key, i);
+    if (!node) return absent;
     for (int k = 0; k < count; k++)
         if (json_equals(r->j, node, words[k])) return k;
     config_fail(r, MOTE_EUNSUPPORTED, "%s[%d] is not %s", key, i, names_text(known, sizeof known, words, count, ", ", " or "));

@@ -24,6 +24,7 @@ import numpy as np
 
 GREEDY = 12
 ROUTER_GAP, GREEDY_GAP = 1.5e-3, 2e-2       # least distances of logits from a tie: of routers, and of the two best along the greedy ids
+SCORE_GAP = 3e-4                            # of a router that chooses by sigmoids
 
 
 # ---- 1. Fixtures ----------------------------------------------------------------------------------------------------
@@ -78,6 +79,16 @@ def latent(model_type, layers, vocab, heads, q_rank, kv_rank, nope, rope, value,
     return c | more
 
 
+def laguna(letters, vocab, dense, full, sliding=None, **more):
+    """The first `dense` layers have no experts. full, sliding: what is added to the ropes of these types of layers."""
+    ropes = dict(full_attention=dict(rope_type="yarn", rope_theta=500000.0, beta_fast=64.0, beta_slow=1.0, original_max_position_embeddings=8192) | full)
+    if sliding: ropes["sliding_attention"] = dict(rope_type="default", rope_theta=10000.0) | sliding
+    return config("laguna", 32, len(letters), vocab, (4, 2, 32), intermediate_size=56, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+                  shared_expert_intermediate_size=20, mlp_layer_types=["dense"] * dense + ["sparse"] * (len(letters) - dense), mlp_only_layers=list(range(dense)),
+                  decoder_sparse_step=1, norm_topk_prob=True, moe_router_logit_softcapping=0.0, moe_apply_router_weight_on_input=False,
+                  rope_parameters=ropes, architectures=["LagunaForCausalLM"], max_position_embeddings=262144) | more
+
+
 FIXTURES = {
     "llama": Fixture(config("llama", 48, 2, 80, (6, 2, 16), intermediate_size=88, rms_norm_eps=1e-5, rope_theta=500000.0, mlp_bias=False,
         rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=96)), 300, 100),
@@ -103,6 +114,11 @@ FIXTURES = {
         routed_scaling_factor=2.5, rope_theta=10000, rope_scaling=dict(type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=0.8, mscale_all_dim=1.2,
         original_max_position_embeddings=4096), max_position_embeddings=163840, quantization_config=dict(quant_method="fp8", fmt="e4m3",
         activation_scheme="dynamic", weight_block_size=[128, 128])), 72, 1100, fp8=True, f32=("e_score_correction_bias",)),
+    "laguna": Fixture(laguna("asa", 67, 1, dict(factor=32.0, attention_factor=1.3465735902799727, partial_rotary_factor=0.5), dict(partial_rotary_factor=1.0),
+        layer_types=kinds("asa"), num_attention_heads_per_layer=[4, 6, 4], sliding_window=24, gating="per-head", gating_types=["per_head"] * 3,
+        moe_routed_scaling_factor=2.5), 300, 1000, f32=("e_score_correction_bias",)),
+    "laguna-elements": Fixture(laguna("aaa", 71, 2, dict(factor=64.0, partial_rotary_factor=1.0), sliding_window=0, gating="per-element",
+        moe_routed_scaling_factor=1.0), 72, 1100, f32=("e_score_correction_bias",)),
 }
 
 
@@ -120,12 +136,13 @@ def tensors(c, nested):
     def ffn(p, inner, names=("gate_proj", "up_proj", "down_proj")):
         for name, rows, columns in zip(names, (inner, inner, H), (H, H, inner)): yield f"{p}{name}.weight", (rows, columns), "matrix"
 
-    def attention(p):
+    def attention(p, q):
         for name, rows, columns in (("q", q * d * (1 + qwen_next), H), ("k", kv * d, H), ("v", kv * d, H), ("o", H, q * d)):
             yield f"{p}{name}_proj.weight", (rows, columns), "matrix"
             if family == "gpt_oss": yield f"{p}{name}_proj.bias", (rows,), "bias"
         if family == "gpt_oss": yield p + "sinks", (q,), "sinks"
-        if family.startswith("qwen3"):
+        if family == "laguna": yield p + "g_proj.weight", (q * (d if c["gating"] == "per-element" else 1), H), "matrix"
+        if family.startswith("qwen3") or family == "laguna":
             for name in ("q_norm", "k_norm"): yield f"{p}{name}.weight", (d,), norm
 
     def latents(p):
@@ -149,8 +166,9 @@ def tensors(c, nested):
         yield p + "norm.weight", (dv,), "norm"
         yield p + "out_proj.weight", (H, nv * dv), "matrix"
 
-    def feed_forward(p):
-        if "kv_lora_rank" in c and p != "model.layers.0.":
+    def feed_forward(p, dense):
+        if dense: yield from ffn(p + "mlp.", c["intermediate_size"])
+        elif "kv_lora_rank" in c and p != "model.layers.0.":
             yield p + "mlp.gate.weight", (c["n_routed_experts"], H), "router"
             yield p + "mlp.gate.e_score_correction_bias", (c["n_routed_experts"],), "correction"
             for e in range(c["n_routed_experts"]): yield from ffn(f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
@@ -169,20 +187,22 @@ def tensors(c, nested):
         elif "num_experts" in c:
             yield p + "mlp.gate.weight", (c["num_experts"], H), "router"
             for e in range(c["num_experts"]): yield from ffn(f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
+            if family == "laguna": yield p + "mlp.experts.e_score_correction_bias", (c["num_experts"],), "correction"
             if "shared_expert_intermediate_size" in c:
                 yield from ffn(p + "mlp.shared_expert.", c["shared_expert_intermediate_size"])
-                yield p + "mlp.shared_expert_gate.weight", (1, H), "matrix"
+                if family != "laguna": yield p + "mlp.shared_expert_gate.weight", (1, H), "matrix"
         else: yield from ffn(p + "mlp.", c["intermediate_size"])
 
-    def layer(p, kind):
+    def layer(p, kind, heads=q, dense=False):
         for name in ("input_layernorm", "post_attention_layernorm"): yield f"{p}{name}.weight", (H,), norm
         if "kv_lora_rank" in c: yield from latents(p + "self_attn.")
-        else: yield from deltanet(p + "linear_attn.") if kind == "linear_attention" else attention(p + "self_attn.")
-        yield from feed_forward(p)
+        else: yield from deltanet(p + "linear_attn.") if kind == "linear_attention" else attention(p + "self_attn.", heads)
+        yield from feed_forward(p, dense)
 
     tied = c["tie_word_embeddings"]
     yield body + "embed_tokens.weight", (V, H), "tied" if tied else "embedding"
-    for i, kind in enumerate(layer_kinds(c)): yield from layer(f"{body}layers.{i}.", kind)
+    heads, ffns = (c.get(key, [other] * c["num_hidden_layers"]) for key, other in (("num_attention_heads_per_layer", q), ("mlp_layer_types", None)))
+    for i, kind in enumerate(layer_kinds(c)): yield from layer(f"{body}layers.{i}.", kind, heads[i], ffns[i] == "dense")
     yield body + "norm.weight", (H,), "norm_tied" if tied else norm
     if not tied: yield "lm_head.weight", (V, H), "head"
     if qwen_next:
@@ -308,7 +328,7 @@ def frequencies(p, dim):
     low, high = (dim * np.log(context / (2 * np.pi * beta)) / (2 * np.log(p["rope_theta"])) for beta in (p.get("beta_fast", 32), p.get("beta_slow", 1)))
     if p.get("truncate", True): low, high = np.floor(low), np.ceil(high)
     slow = np.clip((i - max(low, 0)) / (min(high, dim - 1) - max(low, 0)), 0, 1)
-    return f * (slow / factor + 1 - slow), grown(factor, p.get("mscale", 1)) / grown(factor, p.get("mscale_all_dim", 0))
+    return f * (slow / factor + 1 - slow), p.get("attention_factor", grown(factor, p.get("mscale", 1)) / grown(factor, p.get("mscale_all_dim", 0)))
 
 
 def grown(factor, mscale): return 0.1 * mscale * np.log(factor) + 1
@@ -323,10 +343,12 @@ class Model:
         self.body = "model.language_model." if any(name.startswith("model.language_model.") for name in self.stored) else "model."
         self.centred = self.family in ("qwen3_5", "qwen3_next")          # norms multiply with 1 + w, q_proj has a gate, too
         self.dim = self.c.get("qk_rope_head_dim") or self.c.get("head_dim") or self.c["hidden_size"] // self.c["num_attention_heads"]
-        rope = dict(self.c.get("rope_parameters") or self.c.get("rope_scaling") or {})
-        rope.setdefault("rope_theta", self.c.get("rope_theta"))
-        part = rope.get("partial_rotary_factor", self.c.get("partial_rotary_factor", 1.0))
-        self.frequencies, self.rope_factor = frequencies(rope, int(self.dim * part))
+        rope = self.c.get("rope_parameters") or self.c.get("rope_scaling") or {}
+        self.ropes = {kind: self.rope_of(rope.get(kind, rope)) for kind in layer_kinds(self.c)}
+
+    def rope_of(self, of):
+        rope = dict(rope_theta=self.c.get("rope_theta")) | of
+        return frequencies(rope, int(self.dim * rope.get("partial_rotary_factor", self.c.get("partial_rotary_factor", 1.0))))
 
     def w(self, name):
         if name + "_blocks" in self.stored:
@@ -369,10 +391,11 @@ class Model:
         else: x = x + (self.deltanet(u, p + "linear_attn.") if kind == "linear_attention" else self.attention(u, p + "self_attn.", kind))
         return x + self.feed_forward(self.norm(x, p + "post_attention_layernorm"), p)
 
-    def rope(self, x):
+    def rope(self, x, kind):
         """x [T, heads, dim]: pairs (i, i + n) of the first 2 n values turn"""
-        n, angle = len(self.frequencies), np.arange(len(x))[:, None, None] * self.frequencies
-        cos, sin = (np.cos(angle) * self.rope_factor).astype(self.dtype), (np.sin(angle) * self.rope_factor).astype(self.dtype)
+        turns, factor = self.ropes[kind]
+        n, angle = len(turns), np.arange(len(x))[:, None, None] * turns
+        cos, sin = (np.cos(angle) * factor).astype(self.dtype), (np.sin(angle) * factor).astype(self.dtype)
         a, b = x[..., :n], x[..., n:2 * n]
         return np.concatenate((a * cos - b * sin, b * cos + a * sin, x[..., 2 * n:]), -1)
 
@@ -381,7 +404,7 @@ class Model:
         q, k, v = (self.linear(u, f"{p}{name}_proj").reshape(T, -1, d) for name in "qkv")
         if self.centred: q, gate = q[:, ::2], q[:, 1::2]                 # of each head, d values of q, then d of its gate
         if p + "q_norm.weight" in self.stored: q, k = self.norm(q, p + "q_norm"), self.norm(k, p + "k_norm")
-        q, k = self.rope(q), self.rope(k)
+        q, k = self.rope(q, kind), self.rope(k, kind)
         k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
         scores = np.einsum("ihd,jhd->hij", q, k) * self.dtype(d ** -0.5)
         age = np.arange(T)[:, None] - np.arange(T)
@@ -392,6 +415,8 @@ class Model:
             scores = np.concatenate((scores, sinks), -1)
         o = np.einsum("hij,jhd->ihd", softmax(scores)[..., :T], v)
         if self.centred: o = o * sigmoid(gate)
+        if p + "g_proj.weight" in self.stored:                           # one gate a head, or one an element
+            o = o * np.logaddexp(0, self.linear(u, p + "g_proj")).reshape(T, o.shape[1], -1)
         return self.linear(o.reshape(T, -1), p + "o_proj")
 
     def latents(self, u, p):
@@ -399,7 +424,7 @@ class Model:
         c, T, scale = self.c, len(u), self.c.get("rope_scaling") or {}
         n, heads, rank = c["qk_nope_head_dim"], c["num_attention_heads"], c["kv_lora_rank"]
         def norm(x, name): return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.dtype(1e-6)) * self.w(p + name + ".weight")
-        def turn(x): return self.rope(np.concatenate((x[..., ::2], x[..., 1::2]), -1))      # which keeps dot products
+        def turn(x): return self.rope(np.concatenate((x[..., ::2], x[..., 1::2]), -1), "full_attention")      # which keeps dot products
         latent = self.linear(u, p + "kv_a_proj_with_mqa")
         q = self.linear(norm(self.linear(u, p + "q_a_proj"), "q_a_layernorm"), p + "q_b_proj") if c["q_lora_rank"] else self.linear(u, p + "q_proj")
         q, kv = q.reshape(T, heads, -1), self.linear(norm(latent[:, :rank], "kv_a_layernorm"), p + "kv_b_proj").reshape(T, heads, -1)
@@ -443,17 +468,22 @@ class Model:
         if m + "router.weight" in self.stored: return self.experts(u, m + "router", True, lambda e, x: self.clamped(x, m + "experts.", e))
         if m + "gate.weight" not in self.stored: return self.swiglu(u, m)
         if m + "gate.e_score_correction_bias" in self.stored: return self.corrected(u, m)
+        if m + "experts.e_score_correction_bias" in self.stored:
+            y = self.experts(u, m + "gate", True, lambda e, x: self.swiglu(x, f"{m}experts.{e}."), self.w(m + "experts.e_score_correction_bias"))
+            return y * self.dtype(self.c["moe_routed_scaling_factor"]) + self.swiglu(u, m + "shared_expert.")
         y = self.experts(u, m + "gate", self.c["norm_topk_prob"], lambda e, x: self.swiglu(x, f"{m}experts.{e}."))
         if m + "shared_expert_gate.weight" not in self.stored: return y
         return y + sigmoid(self.linear(u, m + "shared_expert_gate")) * self.swiglu(u, m + "shared_expert.")
 
-    def experts(self, u, router, whole, expert):
-        """The sum of the chosen experts. whole: their weights add up to 1."""
+    def experts(self, u, router, whole, expert, correction=None):
+        """The sum of the chosen experts. whole: their weights add up to 1. correction: scores are sigmoids, and this is added for the choice."""
         logits, y = self.linear(u, router), np.zeros_like(u)
-        chosen = np.argsort(-logits, -1, kind="stable")
-        k, ordered = self.c["num_experts_per_tok"], np.take_along_axis(logits, chosen, -1)
-        if k < logits.shape[1]: self.gap = min(self.gap, (ordered[:, k - 1] - ordered[:, k]).min())
+        by = logits if correction is None else sigmoid(logits) + correction
+        chosen = np.argsort(-by, -1, kind="stable")
+        k, ordered, best = self.c["num_experts_per_tok"], np.take_along_axis(logits, chosen, -1), np.take_along_axis(by, chosen, -1)
+        if k < logits.shape[1]: self.gap = min(self.gap, (best[:, k - 1] - best[:, k]).min())
         weight = softmax(ordered[:, :k]) if whole else softmax(ordered)[:, :k]
+        if correction is not None: weight = sigmoid(ordered[:, :k]) / sigmoid(ordered[:, :k]).sum(-1, keepdims=True)
         for e in range(logits.shape[1]):
             t, at = np.nonzero(chosen[:, :k] == e)
             self.experts_seen.add((router, e))
@@ -514,13 +544,14 @@ def try_seed(folder, fixture, seed):
     stored, vocab = make(fixture, seed), fixture.config.get("text_config", fixture.config)["vocab_size"]
     write_tensors(folder / "model.safetensors", stored)
     ids = np.random.default_rng(10 ** 6 + seed).integers(0, vocab - 1, fixture.tokens)
-    model = Model(folder)
+    model, sigmoids = Model(folder), any(name.endswith("e_score_correction_bias") for name in stored)
+    least = SCORE_GAP if sigmoids else ROUTER_GAP
     logits, mtp = model.forward(ids)
-    if model.gap < ROUTER_GAP: return "a router is close to a tie"
+    if model.gap < least: return "a router is close to a tie"
     if model.experts_seen != model.experts_chosen: return "an expert is never chosen"
     greedy, gap = greedy_ids(model, ids, logits[-1], vocab)
     if greedy is None: return gap
-    if model.gap < ROUTER_GAP: return "a router is close to a tie in the greedy continuation"
+    if model.gap < least: return "a router is close to a tie in the greedy continuation"
     std, error = logits.std(), 0.0
     for exact, rounded in zip((logits, mtp), Model(folder, np.float32).forward(ids)):
         if exact is not None: error = max(error, float(np.abs(exact - rounded).max() / std))

@@ -28,6 +28,7 @@ static double field_trebled(double v) { return v * 3; }
 static double field_eightfold(double v) { return v * 8; }
 static double field_eighth(double v) { return v / 8; }
 static double field_smaller(double v) { return v / 100; }
+static double field_gates_off(double v) { return v != 0 ? 0 : 1; }      /* on with field_gates' */
 static double field_fewer(double v) { return v > 1 ? v - 1 : 1; }
 static double field_factor(double v) { return v != 0 ? v * 1.5 : 0.375; }
 static double field_cap(double v) { return v != 0 ? v / 4 : 5; }
@@ -49,7 +50,7 @@ static const struct field_value {
     {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger, .with = "normed"},
     {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
     {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
-    {.table = LAYER_ATTENTION, .name = "gate_size", .other = field_other},
+    {.table = LAYER_ATTENTION, .name = "gate_size", .other = field_gates_off},
     {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
     {.table = LAYER_ATTENTION, .name = "v_normed", .other = field_other},
     {.table = LAYER_ATTENTION, .name = "v_of_k", .other = field_on},
