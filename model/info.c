@@ -70,6 +70,7 @@ static void model_state(mote_model *m) {
     memset(&none, 0, sizeof none);
     memset(&r, 0, sizeof r);
     r.kv = m->memory->kv;
+    r.context = 1;
     for (int i = 0; i < m->c.layers; i++)
         for (int k = layer_pieces(&m->layers[i], &r, &none, piece); k--;)
             *(piece[k].rows ? &m->report.info.kv_bytes_per_token : &m->report.info.state_bytes) += piece[k].size;
