@@ -626,6 +626,10 @@ int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_e
 
 void mote_checkpoint_free(mote_checkpoint *checkpoint);    /* NULL is allowed */
 
+/* Bytes of memory that a checkpoint of the present position takes: recurrent state, logits, tokens; where windows are all that the session
+   keeps of a layer, keys and values of these. 0: there is no session, or it is busy. */
+size_t mote_checkpoint_bytes(const mote_session *session);
+
 /* A second session, in the same state, with the same options. */
 int mote_clone(const mote_session *session, mote_session **clone, mote_error *error);
 
