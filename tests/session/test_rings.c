@@ -354,7 +354,7 @@ static void test_ring_lost(const char *dir) {
     mote_model *m = ring_model(dir, 2, 20);
     mote_session *ring = session_of(m, .context = 900, .chunk = 8, .threads = 1), *whole = session_of(m, .context = 900, .chunk = WHOLE_CHUNK, .threads = 1);
     int32_t ids[800];
-    size_t size, all;
+    size_t size, all, n;
     for (int i = 0; i < 800; i++) ids[i] = random_int(0, m->c.vocab - 1);
     EXPECT(MOTE_OK, mote_feed(ring, ids, 800, &failure));
     EXPECT(MOTE_OK, mote_feed(whole, ids, 100, &failure));
@@ -373,6 +373,9 @@ static void test_ring_lost(const char *dir) {
     EXPECT(MOTE_OK, mote_rewind(whole, c, &failure));
     EXPECT(MOTE_OK, mote_load(whole, more, all, &failure));
     EXPECT(MOTE_OK, mote_load(ring, more, all, &failure));
+    char *again = session_bytes(ring, &n);
+    CHECK(n == size && ring->only_windows, "all rows into a ring: it is saved in %zu bytes", n);
+    free(again);
     check_goes_on(ring, whole, ids, "all rows into a ring");
     EXPECT(MOTE_OK, mote_load(whole, bytes, size, &failure));
     EXPECT(MOTE_OK, mote_reset(whole, &failure));
@@ -401,7 +404,7 @@ int main(int argc, char **argv) {
     static const char *const oss[] = {"tests/fixtures/families/gpt-oss-mxfp4", "tests/fixtures/families/gpt-oss-bf16"};
     static const struct { const char *dir; int every, window, kv; } cases[] = {
         {"tests/fixtures/families/gpt-oss-bf16", 2, 17, MOTE_KV_F32},    {"tests/fixtures/families/gpt-oss-mxfp4", 2, 24, MOTE_KV_BF16},
-        {"tests/fixtures/families/mistral", 1, 1, MOTE_KV_F32},          {"tests/fixtures/families/mistral", 1, 250, MOTE_KV_FP8},
+        {"tests/fixtures/families/mistral", 1, 1, MOTE_KV_F32},          {"tests/fixtures/families/mistral-window", 1, 250, MOTE_KV_FP8},
         {"tests/fixtures/bf16-as-3.5", 1, 30, MOTE_KV_F32},              {"tests/fixtures/mixed-all-attention", 3, 2, MOTE_KV_BF16},
         {"tests/fixtures/families/gpt-oss-bf16", 1, 1000, MOTE_KV_F32},  {"tests/fixtures/families/llama", 2, 100000, MOTE_KV_F32}};
     test_main_begin("test_rings", argc, argv);
