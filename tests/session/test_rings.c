@@ -6,7 +6,7 @@
 #include "api.h"
 #include "files.h"
 
-enum { WHOLE_CHUNK = 1536, RING_CONTEXT = 1400, KEPT = 5, FEED_MOST = 600 };
+enum { WHOLE_CHUNK = 1536, RING_CONTEXT = 1400, RING_KEPT = 5, FEED_MOST = 600 };
 
 /* ---- Models and sessions ------------------------------------------------------------------------------------------------ */
 
@@ -17,17 +17,17 @@ static void ring_windows(mote_model *m, int every, int window) {
     }
 }
 
-/* A fixture with a window in every so many layers, and in the MTP layer. */
+/* A fixture with a window in every so many layers, and in the MTP layer; 0: as it is. */
 static mote_model *ring_model(const char *dir, int every, int window) {
     mote_model *m = model_of(dir, MOTE_WEIGHTS_ONLY);
-    ring_windows(m, every, window);
+    if (every) ring_windows(m, every, window);
     return m;
 }
 
 /* What is done to one is done to the other. */
 typedef struct twins {
     mote_session *ring, *whole;
-    mote_checkpoint *ring_at[KEPT], *whole_at[KEPT];
+    mote_checkpoint *ring_at[RING_KEPT], *whole_at[RING_KEPT];
     const char *name;
     char did[256];               /* lately */
 } twins;
@@ -135,7 +135,7 @@ static void twins_rewind(twins *t, int i) {
 
 /* Goes on in another session, which has nothing after the end of the timeline. */
 static void twins_replace(twins *t, mote_session *to) {
-    for (int i = 0; i < KEPT; i++)
+    for (int i = 0; i < RING_KEPT; i++)
         if (t->ring_at[i] && t->ring_at[i]->count > to->count) twins_forget(t, i);
     mote_session_close(t->ring);
     t->ring = to;
@@ -186,10 +186,10 @@ static void twins_do(twins *t) {
         twins_did(t, "answer", n);
         twins_answer(t, n);
     } else if (what < 78) {
-        twins_did(t, "remember", n %= KEPT);
+        twins_did(t, "remember", n %= RING_KEPT);
         twins_remember(t, n);
     } else if (what < 90) {
-        twins_did(t, "rewind", n %= KEPT);
+        twins_did(t, "rewind", n %= RING_KEPT);
         twins_rewind(t, n);
     } else if (what < 96) {
         twins_did(t, "swap", n = chunks[random_int(0, (int)COUNT(chunks) - 1)]);
@@ -211,7 +211,7 @@ static void test_ring_history(const char *dir, int every, int window, int kv, in
     CHECK(t.ring->only_windows == (window + 7 + 255 < RING_CONTEXT) && !t.whole->only_windows, "%s: rings %d, %d", name, t.ring->only_windows,
           t.whole->only_windows);
     for (int i = 0; i < steps; i++) twins_do(&t);
-    for (int i = 0; i < KEPT; i++) twins_forget(&t, i);
+    for (int i = 0; i < RING_KEPT; i++) twins_forget(&t, i);
     mote_session_close(t.ring);
     mote_session_close(t.whole);
     mote_close(m);
@@ -406,7 +406,8 @@ int main(int argc, char **argv) {
         {"tests/fixtures/families/gpt-oss-bf16", 2, 17, MOTE_KV_F32},    {"tests/fixtures/families/gpt-oss-mxfp4", 2, 24, MOTE_KV_BF16},
         {"tests/fixtures/families/mistral", 1, 1, MOTE_KV_F32},          {"tests/fixtures/families/mistral-window", 1, 250, MOTE_KV_FP8},
         {"tests/fixtures/bf16-as-3.5", 1, 30, MOTE_KV_F32},              {"tests/fixtures/mixed-all-attention", 3, 2, MOTE_KV_BF16},
-        {"tests/fixtures/families/gpt-oss-bf16", 1, 1000, MOTE_KV_F32},  {"tests/fixtures/families/llama", 2, 100000, MOTE_KV_F32}};
+        {"tests/fixtures/families/gpt-oss-bf16", 1, 1000, MOTE_KV_F32},  {"tests/fixtures/families/llama", 2, 100000, MOTE_KV_F32},
+        {"tests/fixtures/families/laguna", 0, 22, MOTE_KV_F32}};
     test_main_begin("test_rings", argc, argv);
     for (size_t i = 0; i < COUNT(cases); i++)
         test_ring_history(cases[i].dir, cases[i].every, cases[i].window, cases[i].kv, test_brief ? 40 : 250);
