@@ -151,6 +151,7 @@ static double seconds(void) {
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */
 
 #include "session/session.c"
+#include "session/pieces.c"
 #include "session/timeline.c"
 #include "session/snapshot.c"
 #include "session/files.c"
