@@ -190,6 +190,7 @@ static double seconds(void) {
 #include "layers/definition.c"
 #include "layers/deltanet/definition.c"
 #include "layers/attention/definition.c"
+#include "layers/mla/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
 #include "diagnose/definition.c"

@@ -222,6 +222,13 @@ static void common_bind_norms(binder *b, const char *where, layer *l, norm_binde
     bind_norm(b, where, "post_attention_layernorm.weight", &l->ffn.norm, b->m->c.hidden);
 }
 
+/* The gates of heads, a small matrix: quantising leaves it as it is. */
+static void common_bind_gates(binder *b, const char *where, attention_weights *w) {
+    tensor_slice all = slice_all(w->shape.heads * w->shape.gate_size, w->shape.hidden);
+    slice_divide(b, &all, DIVIDED_ROWS);
+    bind_slice(b, where, "self_attn.g_proj.weight", &all, 1, &w->g_proj);
+}
+
 /* The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_ATTENTION. */
 static void common_bind_attention(binder *b, const char *where, attention_weights *w, norm_binder *bind_norm) {
     static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
@@ -230,7 +237,8 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     const int queries = s->heads * attention_q_size(s), kv = s->kv_heads * s->head_dim;
     bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, queries, s->hidden, DIVIDED_ROWS);
     bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, kv, s->hidden, DIVIDED_ROWS);
-    bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, kv, s->hidden, DIVIDED_ROWS);
+    if (!s->v_of_k) bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, kv, s->hidden, DIVIDED_ROWS);
+    if (s->gate_size) common_bind_gates(b, where, w);
     if (s->normed) bind_norm(b, where, "self_attn.q_norm.weight", &w->q_norm, s->head_dim);
     if (s->normed) bind_norm(b, where, "self_attn.k_norm.weight", &w->k_norm, s->head_dim);
     bind_kv_scale(b, where, k_scales, 3, &w->k_scale);
@@ -242,7 +250,7 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     if (!s->biased) return;
     bind_divided_bias(b, where, "self_attn.q_proj.bias", &w->q_proj, queries, DIVIDED_ROWS);
     bind_divided_bias(b, where, "self_attn.k_proj.bias", &w->k_proj, kv, DIVIDED_ROWS);
-    bind_divided_bias(b, where, "self_attn.v_proj.bias", &w->v_proj, kv, DIVIDED_ROWS);
+    if (!s->v_of_k) bind_divided_bias(b, where, "self_attn.v_proj.bias", &w->v_proj, kv, DIVIDED_ROWS);
     bind_divided_bias(b, where, "self_attn.o_proj.bias", &w->o_proj, s->hidden, DIVIDED_COLS);
 }
 

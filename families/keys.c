@@ -108,10 +108,10 @@ static void config_unread_key(config_reader *r, uint32_t object, uint32_t name, 
 static void config_unread(config_reader *r, uint32_t object, const char *within) {
     const json_node *nodes = r->j->nodes;
     for (uint32_t k = object + 1; !r->code && k < nodes[object].next; k = nodes[k + 1].next) {
-        char inner[64];
+        char inner[120];
         if (r->read[k + 1] < KEY_READ) config_unread_key(r, object, k, within);
         if (r->read[k + 1] != KEYS_READ || k + 1 == r->text) continue;
-        snprintf(inner, sizeof inner, "%.*s.", nodes[k].size < 60 ? (int)nodes[k].size : 60, r->j->text + nodes[k].start);
+        snprintf(inner, sizeof inner, "%s%.*s.", within, nodes[k].size < 50 ? (int)nodes[k].size : 50, r->j->text + nodes[k].start);
         config_unread(r, k + 1, inner);
     }
 }

@@ -12,21 +12,28 @@
 /* The tool messages that follow an assistant's with calls, in the order of the calls. */
 static int chat_order_results(chat *c) {
     uint32_t *messages = (uint32_t *)(void *)c->messages.data, first;
-    int code = MOTE_OK;
+    char *answering = (char *)buf_add(&c->answering, NULL, c->n);
+    int code = answering ? MOTE_OK : fail_memory(c->err);
+    if (!code) memset(answering, 0, c->n);
     for (uint32_t i = 0; !code && i < c->n; i = first) {
         uint32_t calls = chat_role(c, i, "assistant") ? json_get(&c->j, messages[i], "tool_calls") : 0, end = first = i + 1;
         if (!calls || c->j.nodes[calls].type != JSON_ARRAY) continue;
         while (chat_role(c, end, "tool")) end++;
+        memset(answering + first, chat_calls_of(c, i) != 0, end - first);
         if (end > first + 1) code = order_results(&c->j, calls, messages + first, end - first, c->err);
         first = end;
     }
     return code;
 }
 
-/* The beginning of the model's turn. think: MOTE_THINK_DEFAULT (the template's own), _ON or _OFF. */
-static void chat_prompt(int family, int think, marked_text *out) {
+/* The beginning of the model's turn, or what comes next in it. think: MOTE_THINK_DEFAULT (the template's own), _ON or _OFF. */
+static void chat_prompt(int family, int think, int in_answer, marked_text *out) {
     const chat_marks *m = chat_marks_of(family);
     int off = think == MOTE_THINK_OFF || (think == MOTE_THINK_DEFAULT && family & CHAT_QUIET);
+    if (family & CHAT_GEMMA) {
+        gemma_prompt(family, off, in_answer, out);
+        return;
+    }
     if (!(family & CHAT_MISTRAL)) put_words(out, m->answer);       /* there it is how a question ends */
     if (family & CHAT_OPEN) off = 0;
     else if (family & CHAT_INSTRUCT || !*m->think || (!off && family & CHAT_QWEN3)) return;
@@ -110,6 +117,7 @@ static int chat_further(chat *c) {
     int code = MOTE_OK;
     for (uint32_t i = 0; !code && i < c->n; i++) {
         const int result = chat_role(c, i, "tool");
+        if (c->family & CHAT_GEMMA) return gemma_further(c);
         if (c->family & CHAT_LLAMA3) code = result ? llama_result(c, i) : llama_message(c, i, 0);
         else if (c->family & CHAT_MISTRAL) code = mistral_user(c, i);
         else code = result && c->family & CHAT_CODER ? coder_result(c, i) : plain_message(c, i);
@@ -123,6 +131,7 @@ static int chat_conversation(chat *c) {
     if (c->family & CHAT_LLAMA3) return llama_conversation(c);
     if (c->family & CHAT_MISTRAL) return mistral_conversation(c);
     if (c->family & CHAT_CODER) return coder_conversation(c);
+    if (c->family & CHAT_GEMMA) return gemma_conversation(c);
     return c->family & (CHAT_CHATML | CHAT_ZEPHYR) ? plain_conversation(c) : qwen_conversation(c);
 }
 
@@ -160,18 +169,16 @@ static int chat_rewrite(chat *c) {
 }
 
 static int chat_request(chat *c) {
-    int think = MOTE_THINK_DEFAULT, prompt = 0;
+    int prompt = 0;
     int code = chat_read(c);
     if (!code) code = chat_order_results(c);
     if (!code && !c->goes_on) code = chat_rewrite(c);
-    if (!code) code = chat_options(c, &think, &prompt);
+    if (!code) code = chat_options(c, &c->think, &prompt);
     if (!code) code = chat_conversation(c);
     c->at.answer = c->out->text.size;
-    if (!code && prompt) chat_prompt(c->family, think, c->out);
+    if (!code && prompt) chat_prompt(c->family, c->think, c->at.in_answer, c->out);
     return code;
 }
-
-enum { CHAT_WHOLE, CHAT_GOES_ON };       /* a conversation; messages that follow others */
 
 /* Appends the prompt to out; nothing after an error. */
 static int chat_render_at(chat_family f, const char *request, size_t len, int goes_on, marked_text *out, chat_places *at,
@@ -198,6 +205,7 @@ static int chat_render_at(chat_family f, const char *request, size_t len, int go
     json_free(&c.j);
     buf_free(&c.anew);
     buf_free(&c.messages);
+    buf_free(&c.answering);
     marked_free(&c.system);
     marked_free(&c.content);
     buf_free(&c.reasoning);

@@ -10,10 +10,11 @@ typedef struct chat_marks {
     const char *name;                                          /* mote_info.chat_template */
     const char *turn, *turn_end, *line_end;                    /* what a turn begins with, ends with, and what follows that */
     const char *user, *answer;                                 /* how a user's turn and an answer begin */
-    const char *think, *think_end, *result, *result_end;
+    const char *think, *think_end, *result, *result_end;       /* gpt-oss's: headers of the thinking and of what follows it */
     const char *call, *call_end, *call_name, *call_argument;   /* the last two: of the syntax inside a call */
     const char *call_name_end, *call_argument_end;             /* of a syntax of tags */
     const char *image, *video;                                 /* places for the vision model's output */
+    const char *ends[2];                                       /* tokens that end an answer; NULL: turn_end does */
 } chat_marks;
 
 #define CHATML                                                                                                                \
@@ -48,6 +49,15 @@ static const chat_marks chat_families[] = {
     {.family = CHAT_ZEPHYR, .name = "Zephyr",
      .turn = "<|", .turn_end = "</s>", .line_end = "\n", .user = "<|user|>\n", .answer = "<|assistant|>\n",
      WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
+    {.family = CHAT_GEMMA, .name = "Gemma 4",
+     .turn = "<|turn>", .turn_end = "<turn|>", .line_end = "\n", .user = "<|turn>user", .answer = "<|turn>model\n",
+     .think = "<|channel>", .think_end = "<channel|>", .result = "<|tool_response>", .result_end = "<tool_response|>",
+     .call = "<|tool_call>", .call_end = "<tool_call|>", .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = "",
+     WITHOUT_IMAGES},
+    {.family = CHAT_HARMONY, .name = "gpt-oss",
+     .turn = "<|start|>", .turn_end = "<|end|>", .line_end = "", .user = "<|start|>user<|message|>", .answer = "<|start|>assistant",
+     .think = "<|channel|>analysis<|message|>", .think_end = "<|channel|>final<|message|>", WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES,
+     .ends = {"<|return|>", "<|call|>"}},
 };
 #undef CHATML
 #undef THINKING

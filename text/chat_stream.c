@@ -31,6 +31,10 @@ typedef struct chat_stream {
     size_t searched;       /* so much of it holds no </think> */
     call_reader call;
     int broken_calls;
+    int headed;            /* messages with headers, which name their channels: chat_channels.c */
+    int place;             /* in them */
+    int told, separates;   /* channels that something was told on, as bits; a blank line comes before the next text */
+    int channel_of_call;   /* of the message that may be a call */
 } chat_stream;
 
 static void chat_stream_begin(chat_stream *s, int thinking) {
@@ -269,7 +273,14 @@ static void chat_stream_run(chat_stream *s, int end) {
     memmove(s->held.data, s->held.data + at, s->held.size);
 }
 
+static void channels_push(chat_stream *s, slice text);
+static void channels_end(chat_stream *s, int end);
+
 static void chat_stream_push(chat_stream *s, const char *text, size_t n) {
+    if (s->headed) {
+        channels_push(s, slice_of(text, n));
+        return;
+    }
     size_t plain = s->held.size || s->depth || s->calling ? 0 : text_before(s, slice_of(text, n));
     if (plain) chat_stream_text(s, text, plain);
     if (plain == n) return;
@@ -279,6 +290,10 @@ static void chat_stream_push(chat_stream *s, const char *text, size_t n) {
 
 /* end: TEXT_IS_CUT or TEXT_ENDS. */
 static void chat_stream_end(chat_stream *s, int end) {
+    if (s->headed) {
+        channels_end(s, end);
+        return;
+    }
     chat_stream_run(s, end);
     put_newlines(s);
 }

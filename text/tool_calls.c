@@ -6,6 +6,7 @@
      {"name": "f", "parameters": {"x": 1}}                                                              Llama 3
      [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}, "id": "123456789"}]                              Mistral Nemo
      [TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"x": 1}                                                      Mistral Small 3
+     {"x": 1}                                                   gpt-oss, after a header with the name: see chat_channels.c
 
    One rule for all of them: what the model wrote is never lost, invented or executed in part.
    - A tag means something only where the syntax has a place for it. A value ends where its own end tag stands and syntax
@@ -26,7 +27,9 @@ typedef struct call_syntax {
 } call_syntax;
 
 static const call_syntax call_syntaxes[] = {
-    {"{", json_read_call, json_put}, {"<", tags_read, tags_put}, {"", named_read, named_put}};
+    {"{", json_read_call, json_put}, {"<", tags_read, tags_put}, {"", named_read, named_put}, {"", headed_read, headed_put}};
+
+enum { SYNTAX_HEADED = 3 };                      /* the only one that a call's text does not tell */
 
 /* Of keys that come again in the same object the last one counts: marks the others in gone [j->count]. One hash table for all
    objects, by object and key. 0: out of memory. */

@@ -28,6 +28,9 @@ static double field_trebled(double v) { return v * 3; }
 static double field_eightfold(double v) { return v * 8; }
 static double field_eighth(double v) { return v / 8; }
 static double field_smaller(double v) { return v / 100; }
+static double field_fewer(double v) { return v > 1 ? v - 1 : 1; }
+static double field_factor(double v) { return v != 0 ? v * 1.5 : 0.375; }
+static double field_cap(double v) { return v != 0 ? v / 4 : 5; }
 
 /* chunk: rows at a time in the fast code; 0: 7. Results of a product are as far apart as its matrix has rows, whatever a shape says of
    them: with a shape that says less, rows would overlap. */
@@ -46,8 +49,12 @@ static const struct field_value {
     {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger, .with = "normed"},
     {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
     {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
+    {.table = LAYER_ATTENTION, .name = "gate_size", .other = field_other},
     {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
+    {.table = LAYER_ATTENTION, .name = "v_normed", .other = field_other},
+    {.table = LAYER_ATTENTION, .name = "v_of_k", .other = field_on},
     {.table = LAYER_ATTENTION, .name = "biased", .fixed = "which tensors are there"},
+    {.table = LAYER_ATTENTION, .name = "scale", .other = field_factor},
     {.table = LAYER_ATTENTION, .name = "window", .other = field_window},
     {.table = LAYER_ATTENTION, .name = "sinks", .other = field_off},
     {.table = LAYER_DELTANET, .name = "hidden", .fixed = "columns of the projections"},
@@ -80,13 +87,14 @@ static const struct field_value {
     {.table = OF_RESIDUAL, .name = "normed_after", .other = field_other},
     {.table = OF_RESIDUAL, .name = "scaled", .other = field_other},
     {.table = OF_RESIDUAL, .name = "branched", .other = field_other},
-    {.table = OF_ROPE, .name = "kind", .other = field_off},
+    {.table = OF_ROPE, .name = "kind", .other = field_off, .with = "original"},
     {.table = OF_ROPE, .name = "theta", .other = field_smaller},
     {.table = OF_ROPE, .name = "factor", .other = field_eighth},
     {.table = OF_ROPE, .name = "original", .other = field_eightfold},
     {.table = OF_ROPE, .name = "slow", .other = field_trebled},
     {.table = OF_ROPE, .name = "fast", .other = field_eightfold},
     {.table = OF_ROPE, .name = "truncate", .other = field_off},
+    {.table = OF_ROPE, .name = "turning", .other = field_fewer},
     {.table = OF_ROPE, .name = "height", .other = field_off},
     {.table = OF_ROPE, .name = "width", .other = field_off},
     {.table = OF_CONFIG, .name = "layers", .fixed = "as many layers have tensors"},
@@ -100,6 +108,8 @@ static const struct field_value {
     {.table = OF_CONFIG, .name = "zeros_stored", .fixed = "how zero points are stored"},
     {.table = OF_CONFIG, .name = "asymmetric", .fixed = "how zero points are stored"},
     {.table = OF_CONFIG, .name = "eps", .other = field_larger},
+    {.table = OF_CONFIG, .name = "embed_factor", .other = field_factor},
+    {.table = OF_CONFIG, .name = "logit_cap", .other = field_cap},
     {.table = OF_CONFIG, .name = "eos", .fixed = "no part of the logits: what ends a text"},
 };
 
@@ -253,6 +263,21 @@ static void test_router_fields(const char *folder) {
     free(ids);
 }
 
+/* Gates of heads for layers that have none. */
+static float *field_gates(mote_model *m) {
+    const attention_shape *s = &m->largest.attention;
+    float *g = (float *)allocate((size_t)(s->heads * m->c.hidden) * sizeof *g);
+    for (int i = 0; i < s->heads * m->c.hidden; i++) g[i] = (float)(i % 11) / 32 - (float)(i % 7) / 24;
+    for (int i = 0; i <= m->c.layers; i++) {
+        attention_weights *w = &model_layer(m, i)->mixer.w.attention;
+        if (model_layer(m, i)->mixer.kind != LAYER_ATTENTION || w->shape.gate_size) continue;
+        w->g_proj = (matrix){.format = FORMAT_F32, .rows = w->shape.heads, .cols = m->c.hidden};
+        w->g_proj.component[CODES] = g;
+    }
+    m->largest.attention.gate_size = max_int(s->gate_size, 1);
+    return g;
+}
+
 /* Of each kind the last layer that there is, as the first is what a mistake would read for all, and the MTP layer. */
 static void test_fields_in(const char *folder) {
     size_t size;
@@ -262,7 +287,7 @@ static void test_fields_in(const char *folder) {
     mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
     const int T = (int)(size / sizeof *ids);
     int last[LAYER_KIND_COUNT];
-    float *norm = field_residuals(m);
+    float *norm = field_residuals(m), *gates = field_gates(m);
     for (int i = 0; i < m->c.layers; i++) last[m->layers[i].mixer.kind] = last[m->layers[i].ffn.kind] = i;
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         layer *l = model_layer(m, i);
@@ -280,6 +305,7 @@ static void test_fields_in(const char *folder) {
     test_fields_of(folder, m, &(field_place){.table = OF_CONFIG, .of = &m->c}, ids, T);
     mote_close(m);
     free(norm);
+    free(gates);
     free(ids);
 }
 
