@@ -183,6 +183,7 @@ static void writer_call_marks(writer *w) {
     for (int i = 0; i < 3; i++) w->marks[i] = mistral ? tokenizer_find(w->m->text, marks[i]) : -1;
     w->channels.call_mark = mistral ? marks[0] : NULL;
     w->channels.bare_calls = (w->m->family & CHAT_LLAMA3) != 0;
+    w->channels.keyed_calls = (w->m->family & CHAT_GLM) != 0;
 }
 
 /* Messages with headers: where in them the prompt ends. It is taken from its last message on, and nothing of that is told. */
