@@ -113,6 +113,7 @@ static double seconds(void) {
 #include "families/deepseek_v3.c"
 #include "families/glm4_moe_lite.c"
 #include "families/laguna.c"
+#include "families/gemma4.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
