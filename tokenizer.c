@@ -34,6 +34,7 @@
      call_json.c       a call as JSON
      call_named.c      a call with its name in front
      call_headed.c     a call with its name in a header
+     call_pairs.c      a call in Gemma's values
      chat_header.c     the header of a message that names its channel
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
@@ -91,6 +92,7 @@
 #include "text/call_json.c"
 #include "text/call_named.c"
 #include "text/call_headed.c"
+#include "text/call_pairs.c"
 #include "text/chat_header.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"

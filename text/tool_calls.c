@@ -6,6 +6,7 @@
      {"name": "f", "parameters": {"x": 1}}                                                              Llama 3
      [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}, "id": "123456789"}]                              Mistral Nemo
      [TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"x": 1}                                                      Mistral Small 3
+     call:f{x:1,y:<|"|>z<|"|>}                                                                          Gemma 4
      {"x": 1}                                                   gpt-oss, after a header with the name: see chat_channels.c
 
    One rule for all of them: what the model wrote is never lost, invented or executed in part.
@@ -27,9 +28,10 @@ typedef struct call_syntax {
 } call_syntax;
 
 static const call_syntax call_syntaxes[] = {
-    {"{", json_read_call, json_put}, {"<", tags_read, tags_put}, {"", named_read, named_put}, {"", headed_read, headed_put}};
+    {"{", json_read_call, json_put}, {"<", tags_read, tags_put}, {"", named_read, named_put}, {"", headed_read, headed_put},
+    {"", pairs_read, named_put}};
 
-enum { SYNTAX_HEADED = 3 };                      /* the only one that a call's text does not tell */
+enum { SYNTAX_HEADED = 3, SYNTAX_PAIRS = 4 };    /* those that a call's text does not tell */
 
 /* Of keys that come again in the same object the last one counts: marks the others in gone [j->count]. One hash table for all
    objects, by object and key. 0: out of memory. */
@@ -167,6 +169,7 @@ static int call_head(call_reader *c, slice text, int end) {
         c->at += is_json ? 4 : 0;
     }
     if (c->at == text.n) return end ? CALL_NONE : CALL_MORE;
+    if (c->pairs && !memchr("{<", text.p[c->at], 2)) c->syntax = call_syntaxes + SYNTAX_PAIRS;
     for (size_t i = 0; i < sizeof call_syntaxes / sizeof *call_syntaxes && !c->syntax; i++)
         if (*call_syntaxes[i].begins == text.p[c->at] || (c->named && !*call_syntaxes[i].begins)) c->syntax = call_syntaxes + i;
     return c->syntax ? CALL_WHOLE : CALL_NONE;
@@ -186,7 +189,7 @@ static int call_read(call_reader *c, slice text, int end) {
     if (found == CALL_NONE && nothing_begun && c->seeks) {
         const int sought = call_seek(c, text, end, &at);
         if (sought < 0) return CALL_MORE;
-        c->seeks = c->named = 0;
+        c->seeks = c->named = c->pairs = 0;
         c->syntax = NULL;
         c->at = c->begin = sought ? at : c->opened;
         return sought ? call_read(c, text, end) : CALL_NONE;

@@ -28,7 +28,6 @@ static double field_trebled(double v) { return v * 3; }
 static double field_eightfold(double v) { return v * 8; }
 static double field_eighth(double v) { return v / 8; }
 static double field_smaller(double v) { return v / 100; }
-static double field_on(double v) { return v != 0 ? v : 1; }
 static double field_fewer(double v) { return v > 1 ? v - 1 : 1; }
 static double field_factor(double v) { return v != 0 ? v * 1.5 : 0.375; }
 static double field_cap(double v) { return v != 0 ? v / 4 : 5; }
