@@ -180,6 +180,7 @@ static double seconds(void) {
 #include "generate/stops.c"
 #include "generate/writer.c"
 #include "generate/generate.c"
+#include "generate/model_turn.c"
 #include "generate/ask.c"
 #include "generate/restore.c"
 #include "session/open.c"
