@@ -165,6 +165,7 @@ static double seconds(void) {
 #include "generate/grammar/schema_kinds.c"
 #include "generate/grammar/follow.c"
 #include "generate/grammar/follow_values.c"
+#include "generate/grammar/pairs.c"
 #include "generate/grammar/call.c"
 #include "generate/grammar/mask.c"
 #include "generate/grammar/constraint.c"

@@ -171,6 +171,21 @@ static int pairs_next(call_reader *c, slice text, int end) {
     return (key ? pairs_key : pairs_bare)(c, rest, text, end);
 }
 
+/* After its last bracket the call ends, with its mark where that is there. */
+static int pairs_end(call_reader *c, slice text, int end) {
+    const char *const mark = chat_marks_of(CHAT_GEMMA)->call_end;
+    const size_t n = strlen(mark);
+    c->at = c->closed;
+    skip_blanks(c, text);
+    const slice rest = slice_from(text, c->at);
+    const int is_mark = !memcmp(rest.p, mark, rest.n < n ? rest.n : n);
+    if (is_mark && rest.n < n && !end) return CALL_MORE;
+    (void)call_ends_before_text(c);
+    c->is_closed = is_mark && rest.n >= n;
+    if (c->is_closed) c->at = (size_t)(rest.p - text.p) + n;
+    return CALL_WHOLE;
+}
+
 static int pairs_read(call_reader *c, slice text, int end) {
     int found = c->function_size ? CALL_WHOLE : pairs_head(c, text, end);
     while (found == CALL_WHOLE && c->arguments.mender.depth) {
@@ -182,5 +197,5 @@ static int pairs_read(call_reader *c, slice text, int end) {
         if (c->at == text.n) return end ? CALL_NONE : CALL_MORE;
         found = pairs_next(c, text, end);
     }
-    return found == CALL_WHOLE ? call_ends_before_text(c) : found;
+    return found == CALL_WHOLE ? pairs_end(c, text, end) : found;
 }

@@ -13,6 +13,7 @@ typedef struct constraint {
     call_grammar calls;
     unsigned char *allowed;      /* [vocabulary] */
     int32_t think, end_think, call, end_call;              /* tokens, of calls the marks of call_forms; -1: there is none */
+    int32_t quote;               /* of Gemma's texts; -1: it is of no use */
     int thinking;                /* the answer has not begun */
     int begins;                  /* no token yet, and it may open thinking */
     int budget, thought;         /* tokens of thinking: at most, 0: no limit; so far */
@@ -31,20 +32,22 @@ static void constraint_close(constraint *c) {
 
 /* The text that cuts thinking short, as Qwen's models know it. */
 static int constraint_budget(constraint *c, int budget, mote_error *err) {
-    static const char text[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly "
-                               "now.\n</think>\n\n";
+    static const char words[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n";
+    char text[sizeof words + 32];
     if (budget < 0) return fail(err, MOTE_EINVAL, "thinking_budget must not be negative");
     if (!budget || c->end_think < 0) return MOTE_OK;
     c->budget = budget;
+    const int n = snprintf(text, sizeof text, "%s%s%s", words, chat_marks_of_model(c->m->family)->think_end, c->m->family & CHAT_GEMMA ? "" : "\n\n");
     c->closing = (int32_t *)malloc(sizeof text * sizeof *c->closing);  /* a token has a byte at least */
     if (!c->closing) return fail_memory(err);
-    return mote_tokenize(c->m, text, sizeof text - 1, 1, c->closing, sizeof text, &c->closing_count, err);
+    return mote_tokenize(c->m, text, (size_t)n, 1, c->closing, sizeof text, &c->closing_count, err);
 }
 
 /* How the models of a chat family write calls. */
 static enum call_form call_form_of(int family) {
     if (family & CHAT_QWEN3) return FORM_JSON;
     if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
+    if (family & CHAT_GEMMA) return FORM_PAIRS;
     return family & CHAT_NEMO ? FORM_LIST : family & CHAT_SMALL ? FORM_NAMED : FORM_TAGS;
 }
 
@@ -62,6 +65,8 @@ static int constraint_calls(constraint *c, const mote_generation *g, const json 
         *id = tokenizer_find(c->m->text, marks[i]);
         if (*id < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", marks[i]);
     }
+    c->quote = form == FORM_PAIRS ? tokenizer_find(c->m->text, gemma_quote) : -1;
+    if (form == FORM_PAIRS && c->quote < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", gemma_quote);
     c->shape = schema_new();
     if (!c->shape) return fail_memory(err);
     code = call_grammar_open(&c->calls, c->shape, tools, g->tool, form, err);
@@ -74,15 +79,15 @@ static int constraint_open(constraint *c, const mote_model *m, const mote_genera
     int needs = g->schema || g->tool_choice || g->thinking_budget;
     memset(c, 0, sizeof *c);
     c->m = m;
-    c->root = c->call = c->end_call = -1;
+    c->root = c->call = c->end_call = c->quote = -1;
     if (g->tool_choice < MOTE_TOOLS_AUTO || g->tool_choice > MOTE_TOOLS_REQUIRED)
         return fail(err, MOTE_EINVAL, "tool_choice must be MOTE_TOOLS_...");
     if (!needs) return MOTE_OK;
     if (g->verify) return fail(err, MOTE_EINVAL, "verify cannot be asked for beside schema, tool_choice or thinking_budget");
     int code = need_text(m, err);
     if (code) return code;
-    c->think = tokenizer_find(m->text, chat_marks_of_answers->think);
-    c->end_think = tokenizer_find(m->text, chat_marks_of_answers->think_end);
+    c->think = tokenizer_find(m->text, chat_marks_of_model(m->family)->think);
+    c->end_think = tokenizer_find(m->text, chat_marks_of_model(m->family)->think_end);
     code = constraint_budget(c, g->thinking_budget, err);
     if (!code && g->tool_choice) code = constraint_calls(c, g, tools, err);
     else if (!code && g->schema) code = schema_open(&c->shape, g->schema, &c->root, err);
@@ -99,7 +104,7 @@ static int constraint_is_active(const constraint *c) {
 
 /* Whether the prompt of n ids ends with the header of an answer, after which the model may open thinking itself. */
 static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
-    const int32_t start = tokenizer_find(m->text, chat_marks_of_answers->turn);
+    const int32_t start = tokenizer_find(m->text, chat_marks_of_model(m->family)->turn);
     int found = 0;
     for (int i = n > 4 ? n - 4 : 0; i < n && start >= 0; i++) found |= ids[i] == start;
     return found;
@@ -132,6 +137,7 @@ static void constraint_allow(constraint *c, int n) {
     if (c->begins && c->think >= 0 && c->think < n) allowed[c->think] = 1;
     if (c->root >= 0 || c->thinking) return;
     if (c->call >= 0 && c->call < n) allowed[c->call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 1);
+    if (c->quote >= 0 && c->quote < n) allowed[c->quote] = (unsigned char)place_step(&c->text, &c->text.now, &c->text.next, QUOTE_BYTE);
     if (c->end_call >= 0 && c->end_call < n) allowed[c->end_call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 0);
 }
 
@@ -150,6 +156,7 @@ static void constraint_follow(constraint *c, int32_t id) {
     size_t n = 0;
     const char *bytes = tokenizer_token(c->m->text, id, &n);
     int opens = c->begins && id == c->think, thinks = c->thinking;
+    const char quote = (char)QUOTE_BYTE;
     if (constraint_forced(c) == id) c->closed++;
     c->begins = 0;
     if (opens) constraint_begin(c, 1, 0);
@@ -158,5 +165,6 @@ static void constraint_follow(constraint *c, int32_t id) {
     if (thinks) c->thinking = id != c->end_think;
     else if (c->shape && c->root < 0 && (id == c->call || id == c->end_call))
         (void)follower_tag(&c->text, id == c->call);
+    else if (c->shape && c->root < 0 && id == c->quote && id >= 0) (void)follower_take(&c->text, &quote, 1);
     else if (c->shape && !is_eos(c->m, id) && bytes) (void)follower_take(&c->text, bytes, n);
 }
