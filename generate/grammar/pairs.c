@@ -14,19 +14,22 @@ static int is_pair_name(const char *name, size_t n) {
     return 1;
 }
 
+static const char PAIR_QUOTE[] = "<|\"|>";
+
 static int pair_literal_text(schema *s, const json *j, uint32_t node) {
+    const size_t n = json_string(j, node, NULL, 0);
+    const char quote = (char)QUOTE_BYTE;
     buf text;
-    char quote = (char)QUOTE_BYTE;
     memset(&text, 0, sizeof text);
-    put_string(j, node, &text);
-    const slice all = slice_of(text.data, text.size);
-    int plain = !slice_has(all, gemma_quote);
-    for (size_t i = 0; i < all.n; i++) plain &= (unsigned char)all.p[i] >= 0x20 || all.p[i] == '\n' || all.p[i] == '\t';
-    if (!plain) schema_refuse_text(s, "a text with its mark or a control character in it, in a call,", all.p, all.n);
+    char *to = (char *)buf_add(&text, NULL, n + 1);
+    if (to) to[json_string(j, node, to, n)] = 0;
+    int plain = to && !strstr(to, PAIR_QUOTE);
+    for (size_t i = 0; i < n && to; i++) plain &= (unsigned char)to[i] >= 0x20 || to[i] == '\n' || to[i] == '\t';
+    if (!to) s->code = fail_memory(s->err);
+    else if (!plain) schema_refuse_text(s, "a text with its mark or a control character in it, in a call,", to, n);
     buf_add(&s->text, &quote, 1);
-    buf_slice(&s->text, all);
+    buf_add(&s->text, to, to ? n : 0);
     buf_add(&s->text, &quote, 1);
-    if (text.failed) s->code = fail_memory(s->err);
     buf_free(&text);
     return !s->code;
 }
@@ -107,8 +110,8 @@ static void step_pair_text(follower *w, place *out, thread *t, unsigned char b) 
         place_add(out, t);
         return;
     }
-    f->is.string.tag = b == (unsigned char)gemma_quote[f->is.string.tag] ? f->is.string.tag + 1 : b == '<';
-    if ((b < 0x20 && b != '\n' && b != '\t') || !gemma_quote[f->is.string.tag]) return;
+    f->is.string.tag = b == (unsigned char)PAIR_QUOTE[f->is.string.tag] ? f->is.string.tag + 1 : b == '<';
+    if ((b < 0x20 && b != '\n' && b != '\t') || !PAIR_QUOTE[f->is.string.tag]) return;
     if (!f->more && f->count >= k->most) return;
     if (!f->more) f->count += k->most < UINT32_MAX || f->count < k->least;
     const int read = b < 0x80 && !f->more ? 2 : string_byte(f, b, &code);
