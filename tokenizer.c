@@ -27,6 +27,7 @@
      chat_mistral.c    Mistral's
      gemma_values.c    Gemma's values, in which its tools and calls are written
      chat_gemma.c      Gemma 4's
+     chat_glm.c        GLM's
      chat.c            messages -> prompt
      arguments.c       the arguments of a tool call, by the tool's schema
      call_reader.c     where one is in a call, its tags
@@ -36,6 +37,7 @@
      call_headed.c     a call with its name in a header
      call_pairs.c      a call in Gemma's values
      chat_header.c     the header of a message that names its channel
+     call_keyed.c      a call as keys and values between tags
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
      chat_stream.c     answer -> channels and calls
@@ -85,6 +87,7 @@
 #include "text/chat_mistral.c"
 #include "text/gemma_values.c"
 #include "text/chat_gemma.c"
+#include "text/chat_glm.c"
 #include "text/chat.c"
 #include "text/arguments.c"
 #include "text/call_reader.c"
@@ -94,6 +97,7 @@
 #include "text/call_headed.c"
 #include "text/call_pairs.c"
 #include "text/chat_header.c"
+#include "text/call_keyed.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"
 #include "text/chat_stream.c"

@@ -29,6 +29,7 @@ static void put_turn_end(const mote_session *s, int result, marked_text *out) {
         put_model_turn_end(s, result, out);
         return;
     }
+    if (!*m->turn_end) return;
     while (at && is_line_end(s->m, s->tokens[at - 1])) at--;
     int closed = at && s->tokens[at - 1] == tokenizer_find(s->m->text, m->turn_end);
     if (s->count && !closed) put_words(out, m->turn_end);
@@ -39,7 +40,17 @@ static void put_turn_end(const mote_session *s, int result, marked_text *out) {
 static void put_past_gap(const turn_plan *p, const mote_model *m, marked_text *out) {
     const int32_t *past = (const int32_t *)(const void *)p->past.data;
     const int ends = !(m->family & CHAT_GEMMA) || past[p->past_count - 1] == tokenizer_find(m->text, chat_marks_of(m->family)->turn_end);
-    if (ends) put_words(out, "\n");
+    if (ends) put_words(out, chat_marks_of(m->family)->line_end);
+}
+
+/* Of a template whose turns have no end, an answer ends with the token that begins the next one: that is not read again. */
+static void drop_begun(turn_plan *p, const mote_session *s) {
+    const int32_t *ids = (const int32_t *)(const void *)p->ids.data;
+    const size_t size = sizeof *ids;
+    if (*chat_marks_of(s->m->family)->turn_end || p->past_count || !s->count || p->ids.size < 2 * size) return;
+    if (ids[0] != s->tokens[s->count - 1] || !is_eos(s->m, ids[0])) return;
+    p->ids.size -= size;
+    memmove(p->ids.data, p->ids.data + size, p->ids.size);
 }
 
 /* Token ids of the next turn, in which system message, tools and message are plain text. One encoding of the whole turn, so
@@ -71,6 +82,7 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
     }
     int code = names.failed ? fail_memory(err) : chat_turn(s->m->family, &t, &text, err);
     if (!code) code = encode_marked(s->m->text, &text, &p->ids, err);
+    if (!code) drop_begun(p, s);
     marked_free(&text);
     buf_free(&names);
     return code;
@@ -97,6 +109,7 @@ static int check_role(const mote_session *s, const mote_generation *g, mote_erro
         calls = code ? 0 : turn_calls(s->m->family, turn);
         more = code ? 0 : turn_results(s->m->family, turn);
         results += more;
+        more &= !(s->m->family & CHAT_ANSWER_TURNS);             /* there the results follow the answer in what was found */
     }
     buf_free(&text);
     if (code || calls > results) return code;

@@ -190,6 +190,7 @@ static void writer_call_marks(writer *w) {
     w->channels.marks = gemma ? chat_marks_of(CHAT_GEMMA) : NULL;
     w->channels.call_mark = !calls ? NULL : gemma ? w->channels.marks->call : marks[0];
     w->channels.bare_calls = (w->m->family & CHAT_LLAMA3) != 0;
+    w->channels.keyed_calls = (w->m->family & CHAT_GLM) != 0;
 }
 
 /* Messages with headers: where in them the prompt ends. It is taken from its last message on, and nothing of that is told. */

@@ -30,6 +30,10 @@ static int chat_order_results(chat *c) {
 static void chat_prompt(int family, int think, int in_answer, marked_text *out) {
     const chat_marks *m = chat_marks_of(family);
     int off = think == MOTE_THINK_OFF || (think == MOTE_THINK_DEFAULT && family & CHAT_QUIET);
+    if (family & CHAT_GLM) {
+        glm_prompt(m, family & CHAT_LINED, off, out);
+        return;
+    }
     if (family & CHAT_GEMMA) {
         gemma_prompt(family, off, in_answer, out);
         return;
@@ -106,9 +110,15 @@ static int chat_options(chat *c, int *think, int *prompt) {
     *prompt = chat_flag(c, "add_generation_prompt", !c->continued);
     if (on < 0 || *prompt < 0 || preserve < 0 || c->vision_ids < 0 || c->continued < 0) return MOTE_EINVAL;
     c->preserve = preserve && c->family & CHAT_PRESERVE;
+    if (c->family & CHAT_GLM) {
+        const int clears = chat_flag(c, "clear_thinking", 1);
+        if (clears < 0) return MOTE_EINVAL;
+        c->preserve = !clears && !(c->family & CHAT_LINED);
+    }
     int chosen = enable && c->j.nodes[enable].type != JSON_NULL;
     *think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
     int code = read_effort(c, think);
+    c->think = *think;
     return code || !c->continued ? code : chat_check_continued(c, *prompt);
 }
 
@@ -118,7 +128,8 @@ static int chat_further(chat *c) {
     for (uint32_t i = 0; !code && i < c->n; i++) {
         const int result = chat_role(c, i, "tool");
         if (c->family & CHAT_GEMMA) return gemma_further(c);
-        if (c->family & CHAT_LLAMA3) code = result ? llama_result(c, i) : llama_message(c, i, 0);
+        if (c->family & CHAT_GLM) code = glm_message(c, i);
+        else if (c->family & CHAT_LLAMA3) code = result ? llama_result(c, i) : llama_message(c, i, 0);
         else if (c->family & CHAT_MISTRAL) code = mistral_user(c, i);
         else code = result && c->family & CHAT_CODER ? coder_result(c, i) : plain_message(c, i);
     }
@@ -128,6 +139,7 @@ static int chat_further(chat *c) {
 /* All messages, as the family writes them. */
 static int chat_conversation(chat *c) {
     if (c->goes_on) return chat_further(c);
+    if (c->family & CHAT_GLM) return glm_conversation(c);
     if (c->family & CHAT_LLAMA3) return llama_conversation(c);
     if (c->family & CHAT_MISTRAL) return mistral_conversation(c);
     if (c->family & CHAT_CODER) return coder_conversation(c);

@@ -31,6 +31,7 @@ static const chat_limits limits_of_families[] = {          /* alternates, calls,
     {CHAT_MISTRAL | CHAT_NEMO, 1, CALLS_ANY, 0, RESULTS_ANY, HELD_ANY, HELD_ANY},
     {CHAT_MISTRAL, 1, CALLS_NONE, 1, RESULTS_TEXT, HELD_NOWHERE, HELD_ANY},
     {CHAT_ZEPHYR, 0, CALLS_NONE, 1, RESULTS_TEXT, HELD_NOWHERE, HELD_NOWHERE},
+    {CHAT_GLM, 0, CALLS_ANY, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
     {CHAT_GEMMA, 0, CALLS_ANY, 0, RESULTS_OF_CALLS, HELD_NOWHERE, HELD_NOWHERE}};
 
 static const chat_limits *chat_limits_of(int family) {

@@ -87,7 +87,7 @@ static int chat_leads(const chat *c, uint32_t i) {
 static const char noted_system[] = "System message:\n";       /* before one that has no turn of its own */
 
 /* Families whose templates know contents that are lists of parts, and take nothing but a text for one. */
-enum { CHAT_PARTS = CHAT_QWEN3_5 | CHAT_LLAMA3 | CHAT_SMALL | CHAT_GEMMA };
+enum { CHAT_PARTS = CHAT_QWEN3_5 | CHAT_LLAMA3 | CHAT_SMALL | CHAT_GEMMA | CHAT_GLM };
 
 /* A part. What is no text becomes a place for the vision model's output. */
 static int chat_part(chat *c, uint32_t item, int system, int counted) {
@@ -165,6 +165,14 @@ static uint32_t chat_calls_of(const chat *c, uint32_t i) {
 static int put_call_arguments(const chat *c, uint32_t arguments) {
     const json_node *n = c->j.nodes + arguments;
     return put_value(c, c->out, arguments, n->type == JSON_STRING && n->size ? put_str : put_json);
+}
+
+/* The thinking that a content begins with, up to its last </think>, which it then is without. Without one: nothing. */
+static slice cut_thinking(const chat_marks *m, slice *content) {
+    const slice before = slice_before(*content, m->think_end);
+    if (before.n == content->n) return slice_of(NULL, 0);
+    *content = slice_skip_newlines(slice_after(*content, m->think_end));
+    return slice_skip_newlines(slice_after(slice_drop_newlines(before), m->think));
 }
 
 /* What a call, or a tool, is wrapped in; itself when it is not. */

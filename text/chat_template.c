@@ -43,6 +43,8 @@ static int chat_published(slice text) {
         {0x8F43CC6E67BE5822u, CHAT_GEMMA | CHAT_QUIET | CHAT_NAMES | CHAT_PRESERVE | CHAT_BARE},  /* and July */
         {0x2AFF04BC04868654u, CHAT_ZEPHYR},                                        /* Zephyr, with \n in its texts and */
         {0xF3D93117425B0492u, CHAT_ZEPHYR},                                        /* with line feeds */
+        {0xF2FADD1BAF91002Eu, CHAT_GLM},                                           /* GLM-4.7-Flash */
+        {0xED9ECC4F651BE568u, CHAT_GLM | CHAT_LINED},                              /* GLM-4.6 */
     };
     uint64_t hash = FNV_START;
     for (const char *p = text.p, *end = p + text.n; p < end;) {
@@ -132,6 +134,16 @@ static int recognise_mistral(slice text) {
     return slice_has(text, "[TOOL_CALLS] [") ? CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED : CHAT_MISTRAL | CHAT_NEMO;
 }
 
+/* GLM. begin: after the last add_generation_prompt. */
+static int recognise_glm(slice text, slice begin) {
+    static const char *const says[] = {"[gMASK]<sop>", "<|system|>", "<|observation|>"};
+    for (int i = 0; i < 3; i++)
+        if (!slice_has(text, says[i])) return CHAT_UNKNOWN;
+    if (!has_marks(text, chat_marks_of(CHAT_GLM)) || !slice_has(begin, "<|assistant|>")) return CHAT_UNKNOWN;
+    if (slice_has(text, "/nothink")) return CHAT_GLM | CHAT_LINED;
+    return slice_has(begin, "'</think>' if") ? CHAT_GLM : CHAT_UNKNOWN;
+}
+
 /* Gemma 4's texts. begin: after the last add_generation_prompt. */
 static int recognise_gemma(slice text, slice begin) {
     const chat_marks *const m = chat_marks_of(CHAT_GEMMA);
@@ -150,6 +162,7 @@ static const struct { int family; const char *before[2], *after[2]; } outer_text
     {CHAT_MISTRAL | CHAT_SMALL, {"[SYSTEM_PROMPT]\1[/SYSTEM_PROMPT]", ""}, {"", ""}},
     {CHAT_MISTRAL, {"", ""}, {"", ""}},
     {CHAT_ZEPHYR, {"", ""}, {"<|assistant|>\n", ""}},
+    {CHAT_GLM, {"[gMASK]<sop>", ""}, {"<|assistant|>\1", ""}},
     {CHAT_GEMMA, {"", ""}, {"", "<|turn>model\n"}},
     {CHAT_QWEN3 | CHAT_OPEN, {"", ""}, {"<|im_start|>assistant\n<think>\n", "<|im_start|>assistant\n"}},
     {0, {"", ""}, {"<|im_start|>assistant\n", ""}}};
@@ -174,7 +187,8 @@ static int chat_recognise(slice text) {
     slice begin = slice_after(text, "add_generation_prompt");
     int family = recognise_mistral(text);
     if (family || begin.n == text.n) return family;
-    family = recognise_thinking(text, begin);
+    family = recognise_glm(text, begin);
+    if (!family) family = recognise_thinking(text, begin);
     if (!family) family = recognise_chatml(text, begin);
     if (!family) family = recognise_gemma(text, begin);
     if (family) return family;
@@ -215,7 +229,7 @@ static chat_family chat_detect(char *text, size_t len, int *modified) {
 }
 
 static const char *chat_known(void) {
-    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr, Gemma 4";
+    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr, Gemma 4, GLM";
 }
 
 static int chat_unknown(mote_error *err) {

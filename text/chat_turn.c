@@ -65,7 +65,7 @@ static int turn_request(const turn *t, buf *out, mote_error *err) {
 }
 
 static int chat_turn_of_others(chat_family f, const turn *t, marked_text *out, mote_error *err) {
-    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA) || (f & CHAT_LLAMA3 && f & CHAT_DATED), ids = f & (CHAT_NEMO | CHAT_SMALL);
+    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA | CHAT_GLM) || (f & CHAT_LLAMA3 && f & CHAT_DATED), ids = f & (CHAT_NEMO | CHAT_SMALL);
     buf request;
     chat_places at;
     memset(&request, 0, sizeof request);
@@ -111,13 +111,33 @@ static const char *turn_gap(chat_family f) {
     return f & CHAT_SPACED && !(f & CHAT_NEMO) ? " " : chat_marks_of(f)->line_end;
 }
 
+/* GLM's, and the results after it: what the answer says is trimmed, as far as its first call. */
+static void glm_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
+    const chat_marks *m = chat_marks_of(f);
+    const size_t end = slice_before(text, m->think_end).n;
+    const int thinks = slice_starts(slice_skip_newlines(text), m->think);
+    size_t begin = end < text.n ? end + strlen(m->think_end) : 0;
+    if (end == text.n && thinks) begin = first_call(text, 1, &out->text.failed);
+    const slice rest = slice_from(text, begin), call = slice_before(rest, m->call), says = slice_before(call, "<|observation|>");
+    if (f & CHAT_LINED) put_words(out, "\n"), put_words(out, m->think);
+    put_words(out, m->think_end);
+    if (f & CHAT_LINED && slice_trim(says).n) put_words(out, "\n");
+    put_marked(out, from, slice_trim(says));
+    if (f & CHAT_LINED && says.n < rest.n && *rest.p != '\n') put_words(out, "\n");
+    put_marked(out, from, slice_from(rest, says.n));
+}
+
 /* The text of the model's turn as the template renders it in the history of a later one: without the thinking, which
    </think> or a whole call ends, as in chat_stream.c. text: a slice of `from`, after "assistant\n" and up to the turn's end. */
 static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
     const chat_marks *m = chat_marks_of(f);
+    if (f & CHAT_GLM) {
+        glm_past(f, from, text, out);
+        return;
+    }
     slice thought = slice_skip_newlines(text);
     if (m && slice_starts(thought, m->think)) {
-        size_t end = slice_before(thought, m->think_end).n, call = first_call(slice_of(thought.p, end), &out->text.failed);
+        size_t end = slice_before(thought, m->think_end).n, call = first_call(slice_of(thought.p, end), 0, &out->text.failed);
         slice after = slice_from(thought, end < thought.n ? end + strlen(m->think_end) : end);
         text = slice_skip_newlines(after);
         if (call < end) {
@@ -144,6 +164,7 @@ static int turn_results(chat_family f, slice turn) {
     const char *mark = chat_marks_of(f)->result;
     if (f & CHAT_LLAMA3) return slice_starts(turn, "<|start_header_id|>ipython");
     if (f & CHAT_CHATML) return slice_starts(turn, "<|im_start|>tool");
+    if (f & CHAT_GLM) return count_of_mark(slice_from(turn, slice_before(turn, "<|observation|>").n), mark);
     if (f & CHAT_GEMMA) return count_of_mark(turn, chat_marks_of(f)->result_end);
     slice rest = slice_past(slice_past(turn, chat_marks_of(f)->user), "\n");
     return slice_starts(rest, mark) ? count_of_mark(rest, mark) : 0;

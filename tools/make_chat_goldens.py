@@ -7,6 +7,7 @@ Beside each template comes a TEMPLATE.json: a list of requests, each with what t
 """
 import json
 import pathlib
+import re
 import sys
 
 from jinja2.ext import loopcontrols
@@ -66,6 +67,14 @@ CASES = {
     "no arguments": {"messages": [user("Go"), answer("", tool_calls=[{"id": "call00001", "type": "function", "function": {
         "name": "clock", "arguments": ""}}]), result("noon", 1)]},
     "call without a tool": {"messages": [user("Go"), answer("Well"), result("noon", 1), result("later", 2), answer("ok"), user("Hm")]},
+    "two rounds": {"messages": ASKED + [answer("", tool_calls=[call("clock", 2)]), result("noon", 2), answer("Fine."), user("Both?"),
+                                        answer("", reasoning_content="both", tool_calls=[call("clock", 3), call("clock", 4)]),
+                                        result("one", 3), result("two", 4)], "tools": [WEATHER, CLOCK]},
+    "thought before a call": {"messages": ASKED[:1] + [answer("So:", reasoning_content=" clock\n", tool_calls=[call("clock", 1)]), result("noon", 1)]},
+    "cleared": {"messages": [user("a"), answer("b", reasoning_content="c"), user("d")], "clear_thinking": True},
+    "not cleared": {"messages": [user("a"), answer("b", reasoning_content="c"), user("d")], "clear_thinking": False},
+    "thinking flag": {"messages": [user("Hello"), answer("Hi"), user("Hello")], "thinking": True},
+    "system in the middle": {"messages": [system("S"), user("Hi"), answer("Hello"), system("N"), user("Hi")]},
     "unicode": {"messages": [user('你好 👋 <b>&"quoted"</b>')]},
 }
 
@@ -118,8 +127,9 @@ def environment():
 
 def main():
     for path in map(pathlib.Path, sys.argv[1:]):
-        text = path.read_text()
-        template, bos = environment().from_string(text), "<bos>" if "<|turn>" in text else "<s>"
+        text = re.sub(r"(?<=\bend)generation\b", "if", re.sub(r"(?<={%-) generation\b", " if true", path.read_text()))   # marks of training
+        template = environment().from_string(text)
+        bos = "<bos>" if "<|turn>" in text else "<\uff5cbegin\u2581of\u2581sentence\uff5c>" if "<\uff5c" in text else "<s>"
         cases = []
         for name, args in {**CASES, **(GEMMA_CASES if bos == "<bos>" else {})}.items():
             case = {"case": name, "args": args}

@@ -14,7 +14,7 @@ static int is_pair_name(const char *name, size_t n) {
     return 1;
 }
 
-static const char PAIR_QUOTE[] = "<|\"|>";
+#define PAIR_QUOTE "<|\"|>"
 
 static int pair_literal_text(schema *s, const json *j, uint32_t node) {
     const size_t n = json_string(j, node, NULL, 0);

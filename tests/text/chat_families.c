@@ -6,6 +6,7 @@ typedef struct family_file { const char *name; int family; const char *text; } f
 #define LOOP "{% for m in messages %}"
 #define RESULTS "<tool_response></tool_response>"
 #define TAGS "<tool_call><function=></function><parameter=></parameter></tool_call>"
+#define GLM "[gMASK]<sop>" LOOP "<|system|><|user|><|observation|>" RESULTS "<tool_call><arg_key></arg_key></tool_call><think></think>{% endfor %}"
 #define PROMPT "{% if add_generation_prompt %}<|im_start|>assistant\\n"
 #define GEMMA_MARKS "<|turn><turn|><|channel>{{ m.content }}<channel|><|tool_call>call:<tool_call|><|tool_response><tool_response|>"
 #define PROMPT_GEMMA "{% if add_generation_prompt %}{% if x %}<|turn>model\n{% endif %}"
@@ -25,6 +26,8 @@ static const family_file family_files[] = {
     {"Mixtral-8x7B-Instruct-v0.1", CHAT_MISTRAL, LOOP "[INST] {{ m.content }} [/INST]{{ m.content + eos_token }}"},
     {"Mistral-7B-Instruct-v0.3", CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED,
      LOOP "[AVAILABLE_TOOLS][INST][/INST][TOOL_CALLS] [{{ eos_token }}[/TOOL_RESULTS]"},
+    {"GLM-4.7-Flash", CHAT_GLM, GLM "{% if add_generation_prompt %}<|assistant|>{{ '</think>' if enable_thinking else '<think>' }}"},
+    {"GLM-4.6", CHAT_GLM | CHAT_LINED, GLM "/nothink{% if add_generation_prompt %}<|assistant|>{{ '\\n<think></think>' if off else '' }}"},
     {"gemma-4-26B-A4B-it.2026-04", GEMMA, LOOP GEMMA_MARKS PROMPT_GEMMA "<channel|>"},
     {"gemma-4-26B-A4B-it.between", GEMMA | CHAT_NAMES, LOOP GEMMA_MARKS "{{ filter_keys }}" PROMPT_GEMMA "<channel|>"},
     {"gemma-4-26B-A4B-it.2026-07", GEMMA | CHAT_NAMES | CHAT_PRESERVE, LOOP GEMMA_MARKS "{{ filter_keys + preserve_thinking }}" PROMPT_GEMMA "<channel|>"},
@@ -37,6 +40,7 @@ static const family_file family_files[] = {
 #undef LOOP
 #undef RESULTS
 #undef TAGS
+#undef GLM
 #undef PROMPT
 
 enum { MIXTRAL = CHAT_MISTRAL, NEMO = CHAT_MISTRAL | CHAT_NEMO, SMALL = CHAT_MISTRAL | CHAT_SMALL,
@@ -263,23 +267,23 @@ static void test_outside_texts(void) {
 static const int turn_families[] = {
     QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER, CHAT_CODER | CHAT_NEXT, CHAT_CHATML, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3,
     LLAMA31, LLAMA31 | CHAT_TODAY, CHAT_MISTRAL | CHAT_SPACED, MIXTRAL, NEMO | CHAT_SPACED, NEMO, SMALL, CHAT_ZEPHYR, EFFORTS,
-    GEMMA | CHAT_BARE, GEMMA_JULY | CHAT_BARE};
+    GEMMA | CHAT_BARE, GEMMA_JULY | CHAT_BARE, CHAT_GLM, CHAT_GLM | CHAT_LINED};
 
-// A conversation turn by turn is what the template renders of the whole.
+// A conversation turn by turn is what the template renders of the whole; without thinking, where old thinking is left out.
 static void check_family_turns(int family, const char *system, const json *tools) {
-    const int spaced = family & CHAT_NEMO && family & CHAT_SPACED;
-    const char *const answer = family & CHAT_EFFORT ? "r\n</think>\n\nA" : spaced ? " A" : "A";     // as the model writes it
+    const int spaced = family & CHAT_NEMO && family & CHAT_SPACED, think = family & CHAT_ANSWER_TURNS ? MOTE_THINK_OFF : MOTE_THINK_DEFAULT;
+    const char *const answer = family & CHAT_EFFORT ? "r\n</think>\n\nA" : spaced ? " A" : family & CHAT_LINED ? "\nA" : "A";     // as the model writes it
     marked_text out;
     buf request = {0};
     memset(&out, 0, sizeof out);
-    turn first = {.system = system, .tools = tools, .role = "user", .message = " one\n", .first = 1, .effort = "low"};
-    turn second = {.role = "user", .message = "two"};
+    turn first = {.system = system, .tools = tools, .role = "user", .message = " one\n", .think = think, .first = 1, .effort = "low"};
+    turn second = {.role = "user", .message = "two", .think = think};
     CHECK(!chat_turn((chat_family)family, &first, &out, NULL), "family %x: first turn", (unsigned)family);
     put_words(&out, answer);
     put_words(&out, chat_marks_of(family)->turn_end);
     put_words(&out, turn_gap((chat_family)family));
     CHECK(!chat_turn((chat_family)family, &second, &out, NULL), "family %x: second turn", (unsigned)family);
-    buf_text(&request, "{\"reasoning_effort\":\"low\",\"messages\":[");
+    buf_text(&request, think ? "{\"enable_thinking\":false,\"messages\":[" : "{\"reasoning_effort\":\"low\",\"messages\":[");
     if (system) buf_text(&request, "{\"role\":\"system\",\"content\":\"");
     if (system) buf_text(&request, system), buf_text(&request, "\"},");
     buf_text(&request, "{\"role\":\"user\",\"content\":\" one\\n\"},"
@@ -305,7 +309,7 @@ static void test_family_turns(void) {
         marked_text out;
         memset(&out, 0, sizeof out);
         int code = chat_turn((chat_family)f, &tool, &out, NULL);
-        int places = f & (QWEN3 | QWEN35 | CHAT_CODER | CHAT_CHATML | CHAT_DATED | CHAT_GEMMA);
+        int places = f & (QWEN3 | QWEN35 | CHAT_CODER | CHAT_CHATML | CHAT_DATED | CHAT_GEMMA | CHAT_GLM);
         CHECK(places ? !code && out.text.size : code == MOTE_EINVAL && !out.text.size, "family %x: a tool's turn: %d", (unsigned)f, code);
         marked_free(&out);
     }
