@@ -46,6 +46,11 @@ static void gpt_oss_read(config_reader *r, config *c) {
     }
 }
 
+/* Is a tensor there as others than OpenAI store it? Published as OpenAI does. */
+static int gpt_oss_has(binder *b, const char *where, const char *what) {
+    return !b->publishes && bind_has(b, where, what);
+}
+
 /* Of one expert: gate, up and down, and their biases, by the names of two matrices. */
 static void gpt_oss_bind_expert(binder *b, const char *where, const char *const names[4], tensor_slice up, const tensor_slice *down,
                                 moe_weights *w, int e) {
@@ -63,7 +68,7 @@ static void gpt_oss_bind_expert(binder *b, const char *where, const char *const 
 /* Of one expert whose gate and up are matrices of their own, as llm-compressor writes them. */
 static void gpt_oss_bind_single(binder *b, const char *where, moe_weights *w, int e) {
     const moe_shape *s = &w->shape;
-    char expert[192];
+    char expert[224];
     snprintf(expert, sizeof expert, "%s%d.", where, e);
     bind_matrix(b, expert, "gate_proj.weight", &w->gate_proj[e], s->expert_size, s->hidden, DIVIDED_ROWS);
     bind_divided_bias(b, expert, "gate_proj.bias", &w->gate_proj[e], s->expert_size, DIVIDED_ROWS);
@@ -78,7 +83,7 @@ static void gpt_oss_bind_single(binder *b, const char *where, moe_weights *w, in
 static void gpt_oss_bind_experts(binder *b, const char *where, moe_weights *w) {
     static const char *const stack[4] = {"gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"};
     const moe_shape *s = &w->shape;
-    const int list = bind_has(b, where, "gate_up_projs.0.bias"), single = bind_has(b, where, "0.gate_proj.bias");
+    const int list = gpt_oss_has(b, where, "gate_up_projs.0.bias"), single = gpt_oss_has(b, where, "0.gate_proj.bias");
     tensor_slice up = slice_all(2 * s->expert_size, s->hidden), down = slice_all(s->hidden, s->expert_size);
     slice_divide(b, &up, DIVIDED_ROWS);
     slice_divide(b, &down, DIVIDED_COLS);
@@ -104,7 +109,7 @@ static void gpt_oss_bind_layer(binder *b, int index, layer *l) {
     plain_bind_layer(b, index, l, where, sizeof where);
     bind_divided_vector(b, where, "self_attn.sinks", &a->sinks, a->shape.heads);
     bind_as(b, MODULE_ROUTER, 1, 1);
-    const int linear = bind_has(b, where, "mlp.router.linear.weight");         /* as Unsloth saves it */
+    const int linear = gpt_oss_has(b, where, "mlp.router.linear.weight");         /* as Unsloth saves it */
     bind_kept(b, where, linear ? "mlp.router.linear.weight" : "mlp.router.weight", &e->router, e->shape.experts, e->shape.hidden);
     bind_whole_bias(b, where, linear ? "mlp.router.linear.bias" : "mlp.router.bias", &e->router);
     bind_as(b, MODULE_EXPERTS, (uint64_t)e->shape.top_k, (uint64_t)e->shape.experts);
