@@ -237,7 +237,7 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
                     size_t *count, mote_error *error);
 
 /* A chat request to the prompt text, as the checkpoint's own template renders it. request is the JSON object
-   {"messages":[...], "tools":[...], "enable_thinking":bool, "reasoning_effort":text, "preserve_thinking":bool,
+   {"messages":[...], "tools":[...], "enable_thinking":bool, "reasoning_effort":text, "preserve_thinking":bool, "clear_thinking":bool,
    "add_generation_prompt":bool, "continue_final_message":bool}; all but messages are optional, and
    add_generation_prompt is true by default. A call's "arguments" are an object, or a text that holds one. Where the template refuses,
    leaves out or does not know what applications send, it is rendered so:

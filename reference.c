@@ -65,6 +65,7 @@
 #include "layers/rows.c"
 #include "layers/deltanet/weights.c"
 #include "layers/attention/weights.c"
+#include "layers/mla/weights.c"
 #include "layers/moe/weights.c"
 #include "layers/mlp/weights.c"
 #include "layers/table.c"
@@ -102,6 +103,9 @@
 #include "families/llama.c"
 #include "families/mixtral.c"
 #include "families/gpt_oss.c"
+#include "families/deepseek_v3.c"
+#include "families/glm4_moe_lite.c"
+#include "families/laguna.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
@@ -113,6 +117,7 @@
 #include "layers/definition.c"
 #include "layers/deltanet/definition.c"
 #include "layers/attention/definition.c"
+#include "layers/mla/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
 #include "diagnose/definition.c"
@@ -161,7 +166,7 @@ static int open_model(mote_model *m, const char *dir, mote_error *err) {
     memset(m, 0, sizeof *m);
     int code = tokenizer_open(&m->text, dir, err);
     if (!code) code = open_weights(m, dir, err);
-    if (!code) code = model_ends(m, dir, -1, err);
+    if (!code) code = model_ends(m, dir, NULL, err);
     if (!code && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(err, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d", dir,
                     tokenizer_vocab(m->text) - 1, m->c.vocab);

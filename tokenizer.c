@@ -25,15 +25,22 @@
      chat_coder.c      Qwen3-Coder's
      chat_llama.c      Llama 3's
      chat_mistral.c    Mistral's
+     gemma_values.c    Gemma's values, in which its tools and calls are written
+     chat_gemma.c      Gemma 4's
+     chat_glm.c        GLM's
      chat.c            messages -> prompt
      arguments.c       the arguments of a tool call, by the tool's schema
      call_reader.c     where one is in a call, its tags
      call_tags.c       a call as tags
      call_json.c       a call as JSON
      call_named.c      a call with its name in front
+     call_headed.c     a call with its name in a header
+     chat_header.c     the header of a message that names its channel
+     call_keyed.c      a call as keys and values between tags
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
      chat_stream.c     answer -> channels and calls
+     chat_channels.c   the same, of messages with headers
      vocabulary.c      all tokens in alphabetical order
 
    Input is never trusted: any bytes give a result or one line of error. Malformed UTF-8 follows one rule everywhere:
@@ -77,13 +84,20 @@
 #include "text/chat_coder.c"
 #include "text/chat_llama.c"
 #include "text/chat_mistral.c"
+#include "text/gemma_values.c"
+#include "text/chat_gemma.c"
+#include "text/chat_glm.c"
 #include "text/chat.c"
 #include "text/arguments.c"
 #include "text/call_reader.c"
 #include "text/call_tags.c"
 #include "text/call_json.c"
 #include "text/call_named.c"
+#include "text/call_headed.c"
+#include "text/chat_header.c"
+#include "text/call_keyed.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"
 #include "text/chat_stream.c"
+#include "text/chat_channels.c"
 #include "text/vocabulary.c"

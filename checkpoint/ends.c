@@ -34,14 +34,15 @@ static int file_ends(mote_model *m, const char *dir, const char *file, mote_erro
     return code;
 }
 
-/* All of a model. turn_end: of its chat template, -1: none. Without a tokenizer there is no text, and nothing but what
+/* All of a model. ends [2]: of an answer in its chat template, -1: none, or NULL. Without a tokenizer there is no text, and nothing but what
    generation_config.json says. */
-static int model_ends(mote_model *m, const char *dir, int32_t turn_end, mote_error *err) {
+static int model_ends(mote_model *m, const char *dir, const int32_t *ends, mote_error *err) {
     int code = file_ends(m, dir, "generation_config.json", err);
     if (!code && m->text && !m->eos.size) code = file_ends(m, dir, "config.json", err);
-    if (!code && turn_end >= 0) buf_add(&m->eos, &turn_end, sizeof turn_end);
+    for (int i = 0; i < 2 && ends; i++)
+        if (!code && ends[i] >= 0) buf_add(&m->eos, &ends[i], sizeof *ends);
     if (!code && m->eos.failed) code = fail_memory(err);
-    if (!code && m->eos.size) qsort(m->eos.data, m->eos.size / sizeof turn_end, sizeof turn_end, by_id);
+    if (!code && m->eos.size) qsort(m->eos.data, m->eos.size / sizeof *ends, sizeof *ends, by_id);
     return code;
 }
 

@@ -85,7 +85,7 @@ static void chat_show_answer(chat *c, char *turn) {
     char *answer = turn, *found;
     while ((found = strstr(answer, marks->answer))) answer = found + strlen(marks->answer);
     while (*marks->think_end && (found = strstr(answer, marks->think_end))) answer = found + strlen(marks->think_end);
-    if (answer > turn && (found = strstr(answer, marks->turn_end))) *found = 0;
+    if (answer > turn && *marks->turn_end && (found = strstr(answer, marks->turn_end))) *found = 0;
     say(c, "%s\n", answer == turn ? "" : answer + strspn(answer, "\n"));
 }
 
@@ -94,6 +94,7 @@ static void chat_take_last(chat *c, const int32_t *ids, size_t count) {
     bytes text = {NULL, 0, 0};
     size_t end = 0;
     while (end < count && !mote_is_end(c->model, ids[end])) end++;
+    while (count && mote_is_end(c->model, ids[count - 1])) count--;                    /* of an answer whose turn has no end */
     if (!text_of(c->model, ids, end, &text)) {
         char *question = text.data + strspn(text.data, "\n"), *over = strstr(question, marks_of(c->model)->answer);
         if (over) *over = 0;               /* where no token ends a question */

@@ -136,6 +136,14 @@ typedef struct token_batch {
     const token_limbs *limbs[TOKEN_BATCH];       /* of each, where limb_kinds() of the weights says so */
 } token_batch;
 
+/* Token rows for a product with the transposed of weight rows: x of one begins every x_stride floats, what comes of it every y_stride. */
+typedef struct transposed_rows {
+    const float *x;
+    float *y;
+    size_t x_stride, y_stride;
+    int T;
+} transposed_rows;
+
 /* Token rows to convert to limbs. */
 typedef struct limb_rows {
     const float *x;              /* a row begins every `stride` floats */

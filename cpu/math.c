@@ -27,6 +27,12 @@ static void rms_norm(float *out, const float *x, const float *w, int T, int n, f
     }
 }
 
+/* x[n] = rms(x), in place. */
+static void rms_divide(float *x, int n, float eps) {
+    const float factor = rms_factor(x, n, eps);
+    for (int i = 0; i < n; i++) x[i] *= factor;
+}
+
 /* Rotates the pairs (x[i], x[i + dim/2]) by the angles of one position. */
 static void rotate(float *x, const float *angles, int dim) {
     int half = dim / 2;
@@ -34,6 +40,15 @@ static void rotate(float *x, const float *angles, int dim) {
         float a = x[i], b = x[half + i], c = angles[i], s = angles[half + i];
         x[i] = a * c - b * s;
         x[half + i] = b * c + a * s;
+    }
+}
+
+/* Rotates the pairs (x[2 i], x[2 i + 1]) by the same angles. */
+static void rotate_pairs(float *x, const float *angles, int dim) {
+    for (int i = 0; i < dim / 2; i++) {
+        const float a = x[2 * i], b = x[2 * i + 1], c = angles[i], s = angles[dim / 2 + i];
+        x[2 * i] = a * c - b * s;
+        x[2 * i + 1] = b * c + a * s;
     }
 }
 

@@ -80,6 +80,17 @@ static void matrix_block_dots(const matrix *w, int row, int rows, const token_ba
         for (int r = 0; r < rows; r++) y[j][r] += w->bias[row + r];
 }
 
+/* transposed_dots of the processor's level (cpu/products.c). */
+static void matrix_transposed_dots(const matrix *w, int row, int rows, int col, int n, const transposed_rows *to) {
+#ifdef LEVELS
+    const int level = cpu_level();
+    if (level == 4) transposed_dots_v4(w, row, rows, col, n, to);
+    else if (level == 3) transposed_dots_v3(w, row, rows, col, n, to);
+    else
+#endif
+        transposed_dots_plain(w, row, rows, col, n, to);
+}
+
 static int row_blocks(const matrix *w) {
     return (w->rows - 1) / ROW_BLOCK + 1;
 }

@@ -334,5 +334,33 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const toke
         for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * row_scale;
     }
 }
+/* Products with the transposed of weight rows: to->y[t][i] = sum over r < rows of x[t][r] W[row + r][col + i], for i < n <= TILE columns from a
+   multiple of TILE on. A weight becomes a float once for all token rows; a sum takes its rows in ascending order, whatever their number. */
+LEVEL static void FOR(transposed_dots)(const matrix *w, int row, int rows, int col, int n, const transposed_rows *to) {
+    enum { COLS = 4 * LANES };                          /* whose sums are in registers */
+    float tile[ROW_BLOCK][TILE] __attribute__((aligned(64)));
+    for (int first = 0, some; first < rows; first += some) {
+        some = rows - first < ROW_BLOCK ? rows - first : ROW_BLOCK;
+        for (int r = 0; r < some; r++) {
+            const weight_row from = matrix_row(w, row + first + r);
+            FOR(row_floats)(w, &from, col, n, tile[r]);
+        }
+        for (int t = 0; t < to->T; t++) {
+            const float *x = to->x + (size_t)t * to->x_stride + first;
+            float *y = to->y + (size_t)t * to->y_stride;
+            int i = 0;
+            if (!first) memset(y, 0, (size_t)n * sizeof *y);
+            for (; i + COLS <= n; i += COLS) {
+                FOR(vec) sum[4];
+                for (int k = 0; k < 4; k++) sum[k] = *(const FOR(vec) *)(y + i + k * LANES);
+                for (int r = 0; r < some; r++)
+                    for (int k = 0; k < 4; k++) sum[k] += *(const FOR(vec) *)(tile[r] + i + k * LANES) * x[r];
+                for (int k = 0; k < 4; k++) *(FOR(vec) *)(y + i + k * LANES) = sum[k];
+            }
+            for (; i < n; i++)
+                for (int r = 0; r < some; r++) y[i] += tile[r][i] * x[r];
+        }
+    }
+}
 #undef MOST_TOKENS
 #undef SCALED_SUMS

@@ -2,7 +2,8 @@
 
        x = embed_tokens[id];  for each layer: x += mixer(norm(x)), x += ffn(norm(x));  h = norm(x);  logits = lm_head h
 
-   With norms after them x += norm(mixer(norm(x))), the same of FFNs; with a scale x = x scale after that.
+   With norms after them x += norm(mixer(norm(x))), the same of FFNs; with a scale x = x scale after that. With an embed_factor embeddings of
+   tokens are multiplied by it; with a logit_cap logits = cap tanh(lm_head h / cap).
 
    The MTP layer predicts one token further: it takes h of a token and the embedding of the token after it, and has a layer, a norm
    and the model's head of its own. */
@@ -11,6 +12,7 @@
 typedef struct defined_layer {
     defined_deltanet deltanet;
     defined_attention attention;
+    defined_mla mla;
     defined_moe moe;
     defined_mlp mlp;
 } defined_layer;
@@ -40,6 +42,7 @@ static void definition_memory(definition *d, int most, defined_memory *m) {
         defined_layer *t = &d->layers[i];
         if (l->mixer.kind == LAYER_DELTANET) deltanet_define_memory(&l->mixer.w.deltanet.shape, m, &t->deltanet);
         if (l->mixer.kind == LAYER_ATTENTION) attention_define_memory(&l->mixer.w.attention.shape, most, m, &t->attention);
+        if (l->mixer.kind == LAYER_MLA) mla_define_memory(&l->mixer.w.mla.shape, most, m, &t->mla);
         if (l->ffn.kind == LAYER_MOE) moe_define_memory(&l->ffn.w.moe.shape, m, &t->moe);
         if (l->ffn.kind == LAYER_MLP) mlp_define_memory(&l->ffn.w.mlp.shape, m, &t->mlp);
     }
@@ -81,6 +84,7 @@ static void define_sublayer(definition *d, const sublayer *l, defined_layer *t, 
     defined_norm(d->u, x, l->norm, n, eps);
     if (l->kind == LAYER_DELTANET) deltanet_define(&d->told, &l->w.deltanet, &t->deltanet, d->u, d->out);
     if (l->kind == LAYER_ATTENTION) attention_define(&d->told, &l->w.attention, &t->attention, d->row.position, d->u, d->out);
+    if (l->kind == LAYER_MLA) mla_define(&d->told, &l->w.mla, &t->mla, d->row.position, d->u, d->out);
     if (l->kind == LAYER_MOE) moe_define(&d->told, &l->w.moe, &t->moe, d->u, d->out);
     if (l->kind == LAYER_MLP) mlp_define(&d->told, &l->w.mlp, &t->mlp, d->u, d->out);
     if (l->residual.normed_after) defined_norm(d->out, d->out, l->norm_after, n, eps);
@@ -101,6 +105,7 @@ static void define_embedding(const mote_model *m, const token_row *r, double *x)
     for (int i = 0; i < m->c.hidden && r->embedding; i++) x[i] = (double)r->embedding[i];
     for (int i = 0; i < m->c.hidden && !r->embedding; i += TILE)
         defined_weights(&m->embed_tokens, r->id, i, min_int(m->c.hidden - i, TILE), x + i);
+    for (int i = 0; i < m->c.hidden && !r->embedding && m->c.embed_factor != 0; i++) x[i] *= (double)m->c.embed_factor;
 }
 
 /* x[hidden] of the model's end becomes h, and logits[vocab]; norm: the model's, or the MTP layer's. */
@@ -110,6 +115,7 @@ static void define_head(definition *d, const float *norm, double *x, double *log
     defined_tell(&d->told, "x", x, c->hidden);
     defined_norm(x, x, norm, c->hidden, (double)c->eps);
     defined_linear(&d->m->lm_head, x, logits);
+    for (int i = 0; i < c->vocab && c->logit_cap != 0; i++) logits[i] = (double)c->logit_cap * tanh(logits[i] / (double)c->logit_cap);
     defined_tell(&d->told, "logits", logits, c->vocab);
 }
 

@@ -289,7 +289,7 @@ static void try_embed(selftest *t, int T) {
     try_tokens(t, (uint64_t)T, ids, T);
     token_row *rows = t->cpu->slot.runner->s.table;
     text_rows(rows, ids, T, 0, 0);
-    embed(&m->embed_tokens, rows, T, x);
+    embed(&m->embed_tokens, m->c.embed_factor, rows, T, x);
     const gpu_form form = gpu_form_of(&t->gpu->slot, T);
     gpu_record_step(&form, try_begin(t, 1u << STAGE_EMBED, 0, 0, ids, T), GPU_NO_LOGITS);
     try_end(t);

@@ -25,10 +25,21 @@ static int is_line_end(const mote_model *m, int32_t id) {
 static void put_turn_end(const mote_session *s, marked_text *out) {
     const chat_marks *m = chat_marks_of(s->m->family);
     int at = s->count;
+    if (!*m->turn_end) return;
     while (at && is_line_end(s->m, s->tokens[at - 1])) at--;
     int closed = at && s->tokens[at - 1] == tokenizer_find(s->m->text, m->turn_end);
     if (s->count && !closed) put_words(out, m->turn_end);
     if (s->count && (!closed || at == s->count)) put_words(out, turn_gap(s->m->family));
+}
+
+/* Of a template whose turns have no end, an answer ends with the token that begins the next one: that is not read again. */
+static void drop_begun(turn_plan *p, const mote_session *s) {
+    const int32_t *ids = (const int32_t *)(const void *)p->ids.data;
+    const size_t size = sizeof *ids;
+    if (*chat_marks_of(s->m->family)->turn_end || p->past_count || !s->count || p->ids.size < 2 * size) return;
+    if (ids[0] != s->tokens[s->count - 1] || !is_eos(s->m, ids[0])) return;
+    p->ids.size -= size;
+    memmove(p->ids.data, p->ids.data + size, p->ids.size);
 }
 
 /* Token ids of the next turn, in which system message, tools and message are plain text. One encoding of the whole turn, so
@@ -49,10 +60,11 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
     t.first = !s->count;
     t.effort = g->effort;
     if (!s->count) put_chat_begin(s->m, &text);
-    if (p->past_count) put_words(&text, "\n");
+    if (p->past_count) put_words(&text, chat_marks_of(s->m->family)->line_end);
     else put_turn_end(s, &text);
     int code = chat_turn(s->m->family, &t, &text, err);
     if (!code) code = encode_marked(s->m->text, &text, &p->ids, err);
+    if (!code) drop_begun(p, s);
     marked_free(&text);
     return code;
 }
@@ -73,6 +85,7 @@ static int check_role(const mote_session *s, const mote_generation *g, mote_erro
         calls = code ? 0 : turn_calls(s->m->family, turn);
         more = code ? 0 : turn_results(s->m->family, turn);
         results += more;
+        more &= !(s->m->family & CHAT_ANSWER_TURNS);             /* there the results follow the answer in what was found */
     }
     buf_free(&text);
     if (code || calls > results) return code;
@@ -139,7 +152,8 @@ static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer
 /* Brings a turn into the timeline. Gets all memory first. */
 static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *g, mote_error *err) {
     const int32_t *ids = (const int32_t *)(void *)p->ids.data, *past = (const int32_t *)(void *)p->past.data;
-    const int32_t start = tokenizer_find(s->m->text, chat_marks_of_answers->turn);
+    const chat_marks *const marks = s->m->family & CHAT_ANSWER_TURNS ? chat_marks_of(s->m->family) : chat_marks_of_answers;
+    const int32_t start = tokenizer_find(s->m->text, marks->turn);
     const int user = !g->role || !strcmp(g->role, "user");
     mote_checkpoint *before = NULL;
     size_t answer = 0;

@@ -15,6 +15,7 @@ typedef struct writer {
     int split;                   /* by channel */
     int strips;                  /* a space that comes first is SentencePiece's */
     int32_t marks[3];            /* control tokens of calls, which are told as text; -1: there is none */
+    int32_t headers[HEADER_MARKS];         /* of messages with headers; -1: there is none */
     stops ends;
     int stopped;                 /* MOTE_STOP_TEXT, MOTE_STOP_CALL or MOTE_STOP_CALLBACK: nothing more is told; else 0 */
     int stop_text;
@@ -94,12 +95,24 @@ static void writer_push(writer *w) {
     if (chat_stream_failed(&w->channels)) w->code = MOTE_ENOMEM;
 }
 
+/* A mark of messages with headers. 0: the token is none. */
+static int writer_mark(writer *w, int32_t id) {
+    int mark = 0;
+    while (mark < HEADER_MARKS && w->headers[mark] != id) mark++;
+    if (mark == HEADER_MARKS) return 0;
+    utf8_stream_end(&w->characters, &w->text);
+    writer_push(w);
+    channels_mark(&w->channels, mark);
+    if (chat_stream_failed(&w->channels)) w->code = MOTE_ENOMEM;
+    return 1;
+}
+
 static void writer_token(writer *w, int32_t id) {
     size_t n;
     const char *bytes = tokenizer_token(w->m->text, id, &n);
     w->undecided += w->split && w->channels.channel == MOTE_THINKING;
     const int mark = id == w->marks[0] || id == w->marks[1] || id == w->marks[2];
-    if (bytes && (mark || !tokenizer_is_special(w->m->text, id))) {
+    if (bytes && !writer_mark(w, id) && (mark || !tokenizer_is_special(w->m->text, id))) {
         const size_t begin = w->strips && n && *bytes == ' ';
         w->strips = 0;
         bytes += begin;
@@ -170,6 +183,20 @@ static void writer_call_marks(writer *w) {
     for (int i = 0; i < 3; i++) w->marks[i] = mistral ? tokenizer_find(w->m->text, marks[i]) : -1;
     w->channels.call_mark = mistral ? marks[0] : NULL;
     w->channels.bare_calls = (w->m->family & CHAT_LLAMA3) != 0;
+    w->channels.keyed_calls = (w->m->family & CHAT_GLM) != 0;
+}
+
+/* Messages with headers: where in them the prompt ends. It is taken from its last message on, and nothing of that is told. */
+static void writer_headers(writer *w, const mote_session *s) {
+    const int headed = w->split && w->m->family & CHAT_HARMONY;
+    int at = s->count;
+    for (int i = 0; i < HEADER_MARKS; i++) w->headers[i] = headed ? tokenizer_find(w->m->text, header_marks[i]) : -1;
+    if (!headed) return;
+    while (at > 0 && s->tokens[at - 1] != w->headers[MARK_START]) at--;
+    channels_begin(&w->channels, at ? BETWEEN_MESSAGES : IN_BODY);
+    w->stopped = MOTE_STOP_CALLBACK;
+    for (int i = at - 1; i >= 0 && i < s->count; i++) writer_token(w, s->tokens[i]);
+    w->stopped = w->thinking = w->undecided = w->channels.broken_calls = 0;
 }
 
 /* Before the first token. */
@@ -182,4 +209,5 @@ static void writer_begin(writer *w, const mote_session *s) {
     w->channels.user = w;
     writer_call_marks(w);
     if (w->split) chat_stream_begin(&w->channels, prompt_opens_thinking(s));
+    writer_headers(w, s);
 }

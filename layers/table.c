@@ -12,9 +12,13 @@
 
    layers/name/definition.c has its formulas, see layers/definition.c; what the CPU and CUDA need beside these is in layers/kinds.c. */
 
-#define MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention)
+#define GPU_MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention)
+#define MIXERS(X) GPU_MIXERS(X) X(MLA, mla)
 #define FFNS(X) X(MOE, moe) X(MLP, mlp)
 #define LAYER_KINDS(X) MIXERS(X) FFNS(X)
+
+/* Those that have kernels. Any other asks for a feature that no executor of a GPU has. */
+#define GPU_LAYER_KINDS(X) GPU_MIXERS(X) FFNS(X)
 
 /* An editor's search for attention_unsupported_reason finds no call: name##_unsupported_reason below is one. The cases of ATTENTION are, written out:
      LAYER_ATTENTION, "attention", attention_shape attention; attention_weights attention; attention_features(&l->w.attention),

@@ -121,10 +121,13 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
     return code;
 }
 
-/* The token that ends a turn of the chat template; -1: none. */
-static int32_t turn_end_of(const mote_model *m) {
+/* The tokens that end an answer in the chat template, at most two, -1 for one that is not there. */
+static void answer_ends_of(const mote_model *m, int32_t *ends) {
     const chat_marks *marks = m->text ? chat_marks_of(m->family) : NULL;
-    return marks ? tokenizer_find(m->text, marks->turn_end) : -1;
+    for (int i = 0; i < 2; i++) {
+        const char *end = !marks ? NULL : *marks->ends ? marks->ends[i] : i ? NULL : marks->turn_end;
+        ends[i] = end ? tokenizer_find(m->text, end) : -1;
+    }
 }
 
 /* What mote_open checks before it looks at the folder. */
@@ -143,10 +146,12 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
     if (o->draft_rows) m->draft_rows = o->draft_rows;
     m->quantize = o->quantize;
     m->part = *part;
+    int32_t ends[2];
     int code = generation_read(m, dir, &o->callbacks, error);
     if (!code) pooling_read(m, dir);
     if (!code && o->parts != MOTE_WEIGHTS_ONLY) code = model_open_text(m, dir, o->parts == MOTE_TEXT_ONLY, &o->callbacks, error);
-    if (!code) code = model_ends(m, dir, turn_end_of(m), error);
+    answer_ends_of(m, ends);
+    if (!code) code = model_ends(m, dir, ends, error);
     if (!code && o->parts != MOTE_TEXT_ONLY) code = model_open_weights(m, dir, load, &o->callbacks, error);
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",

@@ -250,6 +250,7 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     s->reads_alike = !on_gpu(mote_model_info(model));
     s->turn_begins = token_of(model, marks->turn);
     s->tool_responds = token_of(model, marks->result);
+    s->asks = marks->family & CHAT_ANSWER_TURNS ? token_of(model, marks->user) : -1;
     s->user = token_of(model, "user");
     s->has_efforts = (marks->family & CHAT_EFFORT) != 0;
     find_capabilities(s);

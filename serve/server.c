@@ -64,6 +64,7 @@ typedef struct server {
     int log;                               /* LOG_... */
     int context, reads_alike;              /* reads_alike: a prompt's bits do not depend on the pieces in which it is read */
     int32_t turn_begins, tool_responds;    /* control tokens; -1: the vocabulary has none */
+    int32_t asks;                          /* begins a user's turn by itself; -1: turn_begins and `user` do */
     int has_efforts;                       /* the chat template knows efforts of thinking */
     int switches_thinking, takes_tools;    /* it writes prompts with and without thinking; it writes tools */
     int32_t user;                          /* the role's name */

@@ -18,6 +18,7 @@ typedef struct chat_stream {
     const json *tools;     /* those that can be called; NULL: not known */
     const char *call_mark; /* that begins calls besides the tags; NULL: none does */
     int bare_calls;        /* objects may be calls, without a mark */
+    int keyed_calls;       /* calls may be keys and values between tags */
     void *user;
     int channel;
     int at_start;          /* nothing but newlines so far: <think> would open the thinking */
@@ -31,6 +32,10 @@ typedef struct chat_stream {
     size_t searched;       /* so much of it holds no </think> */
     call_reader call;
     int broken_calls;
+    int headed;            /* messages with headers, which name their channels: chat_channels.c */
+    int place;             /* in them */
+    int told, separates;   /* channels that something was told on, as bits; a blank line comes before the next text */
+    int channel_of_call;   /* of the message that may be a call */
 } chat_stream;
 
 static void chat_stream_begin(chat_stream *s, int thinking) {
@@ -241,6 +246,7 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
     if (bare) opens = bare;
     if (opens > 0) {
         s->call.named = s->call_mark != NULL;
+        s->call.keyed = s->keyed_calls;
         s->call.bare = bare == BARE_CALL;
         s->call.in_list = bare == BARE_CALL && *text.p == '[';
         call_begin(&s->call, s->tools, opened);
@@ -269,7 +275,14 @@ static void chat_stream_run(chat_stream *s, int end) {
     memmove(s->held.data, s->held.data + at, s->held.size);
 }
 
+static void channels_push(chat_stream *s, slice text);
+static void channels_end(chat_stream *s, int end);
+
 static void chat_stream_push(chat_stream *s, const char *text, size_t n) {
+    if (s->headed) {
+        channels_push(s, slice_of(text, n));
+        return;
+    }
     size_t plain = s->held.size || s->depth || s->calling ? 0 : text_before(s, slice_of(text, n));
     if (plain) chat_stream_text(s, text, plain);
     if (plain == n) return;
@@ -279,6 +292,10 @@ static void chat_stream_push(chat_stream *s, const char *text, size_t n) {
 
 /* end: TEXT_IS_CUT or TEXT_ENDS. */
 static void chat_stream_end(chat_stream *s, int end) {
+    if (s->headed) {
+        channels_end(s, end);
+        return;
+    }
     chat_stream_run(s, end);
     put_newlines(s);
 }

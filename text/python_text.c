@@ -83,6 +83,10 @@ static int slice_starts(slice s, const char *with) {
     return s.n >= n && !memcmp(s.p, with, n);
 }
 
+static int slice_is(slice s, const char *words) {
+    return s.n == strlen(words) && slice_starts(s, words);
+}
+
 static int slice_ends(slice s, const char *with) {
     size_t n = strlen(with);
     return s.n >= n && !memcmp(s.p + s.n - n, with, n);

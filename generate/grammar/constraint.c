@@ -13,6 +13,7 @@ typedef struct constraint {
     call_grammar calls;
     unsigned char *allowed;      /* [vocabulary] */
     int32_t think, end_think, call, end_call;              /* tokens, of calls the marks of call_forms; -1: there is none */
+    int32_t tags[CALL_TAGS];     /* tokens of call_tags; -1: they are text, or of no use */
     int thinking;                /* the answer has not begun */
     int begins;                  /* no token yet, and it may open thinking */
     int budget, thought;         /* tokens of thinking: at most, 0: no limit; so far */
@@ -31,19 +32,23 @@ static void constraint_close(constraint *c) {
 
 /* The text that cuts thinking short, as Qwen's models know it. */
 static int constraint_budget(constraint *c, int budget, mote_error *err) {
-    static const char text[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly "
-                               "now.\n</think>\n\n";
+    static const char lines[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly "
+                                "now.\n</think>\n\n";
+    const int unlined = c->m->family & CHAT_ANSWER_TURNS;          /* whose templates have no line feeds there */
+    char text[sizeof lines];
     if (budget < 0) return fail(err, MOTE_EINVAL, "thinking_budget must not be negative");
     if (!budget || c->end_think < 0) return MOTE_OK;
     c->budget = budget;
+    const int size = snprintf(text, sizeof text, "%.*s%s", (int)(strstr(lines, "\n</think>") - lines), lines, unlined ? "</think>" : "\n</think>\n\n");
     c->closing = (int32_t *)malloc(sizeof text * sizeof *c->closing);  /* a token has a byte at least */
     if (!c->closing) return fail_memory(err);
-    return mote_tokenize(c->m, text, sizeof text - 1, 1, c->closing, sizeof text, &c->closing_count, err);
+    return mote_tokenize(c->m, text, (size_t)size, 1, c->closing, sizeof text, &c->closing_count, err);
 }
 
 /* How the models of a chat family write calls. */
 static enum call_form call_form_of(int family) {
     if (family & CHAT_QWEN3) return FORM_JSON;
+    if (family & CHAT_GLM) return family & CHAT_LINED ? FORM_KEY_LINES : FORM_KEYS;
     if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
     return family & CHAT_NEMO ? FORM_LIST : family & CHAT_SMALL ? FORM_NAMED : FORM_TAGS;
 }
@@ -62,9 +67,10 @@ static int constraint_calls(constraint *c, const mote_generation *g, const json 
         *id = tokenizer_find(c->m->text, marks[i]);
         if (*id < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", marks[i]);
     }
+    for (int i = 0; i < CALL_TAGS; i++) c->tags[i] = form_has_keys(form) ? tokenizer_find(c->m->text, call_tags[i]) : -1;
     c->shape = schema_new();
     if (!c->shape) return fail_memory(err);
-    code = call_grammar_open(&c->calls, c->shape, tools, g->tool, form, err);
+    code = call_grammar_open(&c->calls, c->shape, tools, g->tool, form, c->tags, err);
     c->calls.one_call = g->one_call;
     return code;
 }
@@ -75,6 +81,7 @@ static int constraint_open(constraint *c, const mote_model *m, const mote_genera
     memset(c, 0, sizeof *c);
     c->m = m;
     c->root = c->call = c->end_call = -1;
+    for (int i = 0; i < CALL_TAGS; i++) c->tags[i] = -1;
     if (g->tool_choice < MOTE_TOOLS_AUTO || g->tool_choice > MOTE_TOOLS_REQUIRED)
         return fail(err, MOTE_EINVAL, "tool_choice must be MOTE_TOOLS_...");
     if (!needs) return MOTE_OK;
@@ -102,6 +109,7 @@ static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
     const int32_t start = tokenizer_find(m->text, chat_marks_of_answers->turn);
     int found = 0;
     for (int i = n > 4 ? n - 4 : 0; i < n && start >= 0; i++) found |= ids[i] == start;
+    if (m->family & CHAT_ANSWER_TURNS) found = n && ids[n - 1] == tokenizer_find(m->text, chat_marks_of(m->family)->turn);
     return found;
 }
 
@@ -132,6 +140,8 @@ static void constraint_allow(constraint *c, int n) {
     if (c->begins && c->think >= 0 && c->think < n) allowed[c->think] = 1;
     if (c->root >= 0 || c->thinking) return;
     if (c->call >= 0 && c->call < n) allowed[c->call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 1);
+    for (int i = 0; i < CALL_TAGS; i++)
+        if (c->tags[i] >= 0 && c->tags[i] < n) allowed[c->tags[i]] = (unsigned char)place_step(&c->text, &c->text.now, &c->text.next, TAG_BYTE + i);
     if (c->end_call >= 0 && c->end_call < n) allowed[c->end_call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 0);
 }
 
@@ -150,6 +160,9 @@ static void constraint_follow(constraint *c, int32_t id) {
     size_t n = 0;
     const char *bytes = tokenizer_token(c->m->text, id, &n);
     int opens = c->begins && id == c->think, thinks = c->thinking;
+    char tag = 0;
+    for (int i = 0; i < CALL_TAGS; i++)
+        if (id == c->tags[i]) tag = (char)(TAG_BYTE + i);
     if (constraint_forced(c) == id) c->closed++;
     c->begins = 0;
     if (opens) constraint_begin(c, 1, 0);
@@ -158,5 +171,6 @@ static void constraint_follow(constraint *c, int32_t id) {
     if (thinks) c->thinking = id != c->end_think;
     else if (c->shape && c->root < 0 && (id == c->call || id == c->end_call))
         (void)follower_tag(&c->text, id == c->call);
+    else if (tag) (void)follower_take(&c->text, &tag, 1);
     else if (c->shape && !is_eos(c->m, id) && bytes) (void)follower_take(&c->text, bytes, n);
 }

@@ -198,9 +198,9 @@ static void test_config_forms(void) {
         {rope, "'rope_theta':10000.0,'partial_rotary_factor':1.0,'rope_parameters':null,'rope_scaling':{},", OK, {NULL}},
         {"'rope_type': 'default'", "'type': 'default'", OK, {NULL}},
         {"'rope_type': 'default'", "'rope_type': null", OK, {NULL}},
-        {"'rope_type': 'default'", "'type': 'linear'", NOT, {"rope_parameters.type is linear, mote supports default, llama3 or yarn only"}},
-        {"'rope_type': 'default'", "'rope_type': {'a': 1}", NOT, {"rope_parameters.rope_type is an object", "llama3 or yarn only"}},
-        {"'rope_type': 'default'", "'rope_type': ['default']", NOT, {"rope_parameters.rope_type is a list", "llama3 or yarn only"}},
+        {"'rope_type': 'default'", "'type': 'linear'", NOT, {"rope_parameters.type is linear, mote supports default, llama3, yarn or proportional only"}},
+        {"'rope_type': 'default'", "'rope_type': {'a': 1}", NOT, {"rope_parameters.rope_type is an object", "yarn or proportional only"}},
+        {"'rope_type': 'default'", "'rope_type': ['default']", NOT, {"rope_parameters.rope_type is a list", "yarn or proportional only"}},
         {"'rope_type': 'default'", "'rope_type': 'default', 'type': 'yarn'", OK, {NULL}},
         {"'head_dim'", "'rope_theta': 5e5, 'partial_rotary_factor': 0.5, 'head_dim'", OK, {NULL}},    // what stands within counts
         {rope, "'rope_theta':5e5,'partial_rotary_factor':0.5,'rope_scaling':{'rope_type':'default','rope_theta':1e4,'partial_rotary_factor':1},",
@@ -213,7 +213,7 @@ static void test_config_forms(void) {
          {"rope_parameters and rope_scaling say different things"}},
         {"'head_dim'", "'rope_theta': 5e5, 'rope_scaling': {'type': 'mrope', 'partial_rotary_factor': 1}, 'head_dim'", BAD,
          {"rope_parameters and rope_scaling say different things"}},
-        {"'rope_type': 'default'", "'factor': 2.0", NOT, {"rope_parameters.factor without rope_type: mote supports default, llama3 or yarn"}},
+        {"'rope_type': 'default'", "'factor': 2.0", NOT, {"rope_parameters.factor without rope_type: mote supports default, llama3, yarn or proportional"}},
         {"'rope_type': 'default'", "'rope_type': null, 'factor': 2.0", NOT, {"rope_parameters.factor without rope_type"}},
         {"'rope_type': 'default'", "'factor': null", OK, {NULL}},
         {"'rope_type': 'default'", "'full_attention': {'rope_type': 'default'}", NOT, {"rope_parameters.full_attention is an object"}},
@@ -287,10 +287,14 @@ static void test_rope(void) {
          "'attention_factor':1.5,'mscale':0.707,'mscale_all_dim':0}", 64, 163840, 1.5, {{16, 0.0055}}},
         {"'rope_theta':10000.0", 64, 40960, 1, {{1, 0.7498942093324558}, {31, 1.333521432163324e-04}}},
         {"'rope_theta':150000,'original_max_position_embeddings':4096,'rope_scaling':{'type':'yarn','factor':32.0,'truncate':false}",
-         64, 131072, 1.3465735902799727, {{1, 0.6890443058881632}, {31, 3.0235114281192144e-07}}}};
+         64, 131072, 1.3465735902799727, {{1, 0.6890443058881632}, {31, 3.0235114281192144e-07}}},
+        {"'rope_parameters':{'rope_theta':1e6,'rope_type':'proportional','partial_rotary_factor':0.25}", 512, 40960, 1,
+         {{1, 0.9474635256553754}, {63, 0.033376246942920386}, {64, 0}, {65, 0}, {255, 0}}},
+        {"'rope_parameters':{'rope_theta':1e4,'rope_type':'proportional','partial_rotary_factor':0.35,'factor':4}", 20, 40960, 1,
+         {{2, 0.039622329811527836}, {3, 0}, {9, 0}}}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[QUOTED], json[QUOTED];
-        float frequencies[64];
+        float frequencies[256];
         config c;
         mote_error err = {0};
         snprintf(text, sizeof text, "{'model_type':'llama','num_hidden_layers':1,'hidden_size':%d,'vocab_size':8,'num_attention_heads':2,"
@@ -306,7 +310,7 @@ static void test_rope(void) {
               (double)a->rope_scale);
         rope_frequencies(&rope, a->rotary_dim, frequencies);
         for (int k = 0; k < 6 && cases[i].want[k].i; k++)
-            CHECK(fabs((double)frequencies[cases[i].want[k].i] / cases[i].want[k].frequency - 1) < 2e-7, "%s: frequency %d is %g, not %g",
+            CHECK(fabs((double)frequencies[cases[i].want[k].i] - cases[i].want[k].frequency) <= 2e-7 * cases[i].want[k].frequency, "%s: frequency %d is %g, not %g",
                   cases[i].text, cases[i].want[k].i, (double)frequencies[cases[i].want[k].i], cases[i].want[k].frequency);
         config_free(&c);
     }

@@ -333,7 +333,7 @@ static void test_embed(void) {
     for (int i = 0; i < 33; i++) own[i] = (float)i / 7;
     text_rows(rows, ids, 4, 11, 0);
     rows[2].embedding = own;
-    embed(&r.w, rows, 4, x);
+    embed(&r.w, 0, rows, 4, x);
     for (int i = 0; i < 4 * 33; i++) bad += x[i] != (i / 33 == 2 ? own[i % 33] : (float)r.value[ids[i / 33] * 33 + i % 33]);
     CHECK(!bad, "embed: %d wrong", bad);
     matrix_delete(&r);

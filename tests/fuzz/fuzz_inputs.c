@@ -222,7 +222,8 @@ static void start(void) {
     buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n<parameter=x>\n[1]\n</parameter>\n</function>\n</tool_call>"
              "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [True,], \"y\": \"\\n\"}}</tool_call>"
              "\nc[TOOL_CALLS][{\"name\": \"f\"}, {}][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"x\": 1}, f{} d\n"
-             "[TOOL_CALLS] e:\n[{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"arguments\": \"{}\"}] ```json\n{\"a\": [{}]}```");
+             "[TOOL_CALLS] e:\n[{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"arguments\": \"{}\"}] ```json\n{\"a\": [{}]}```"
+             "<tool_call>f<arg_key>x</arg_key>\n<arg_value>1</arg_value> <arg_key>y</arg_key><arg_value>2</arg_value></tool_call>");
     memset(&o, 0, sizeof o);
     o.parts = MOTE_WEIGHTS_ONLY;
     must(!mote_open(FIXTURE, &o, &model, &err), "cannot open " FIXTURE);
@@ -418,7 +419,8 @@ static void fuzz_request(const buf *request, unsigned family) {
                                    CHAT_QWEN3_5 | CHAT_QUIET, CHAT_QWEN3_5 | CHAT_PRESERVE, CHAT_UNKNOWN,
                                    CHAT_QWEN3_5 | CHAT_PRESERVE | CHAT_EFFORT, CHAT_QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER,
                                    CHAT_CODER | CHAT_NEXT, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3 | CHAT_DATED, CHAT_MISTRAL,
-                                   CHAT_MISTRAL | CHAT_NEMO, CHAT_MISTRAL | CHAT_SMALL, CHAT_ZEPHYR, CHAT_LLAMA3, CHAT_CHATML | CHAT_BOS};
+                                   CHAT_MISTRAL | CHAT_NEMO, CHAT_MISTRAL | CHAT_SMALL, CHAT_ZEPHYR, CHAT_LLAMA3, CHAT_CHATML | CHAT_BOS,
+                                   CHAT_GLM, CHAT_GLM | CHAT_LINED};
     enum { COUNT = sizeof families / sizeof *families };
     marked_text out;
     mote_error err;
@@ -450,15 +452,16 @@ static void check_call(void *user, const char *call, size_t size) {
     buf_add((buf *)user, call, size);
 }
 
-// syntax: 16: Mistral's marks, 32: Llama's objects, of calls.
+// syntax: 16: Mistral's marks, 32: Llama's objects, 48: GLM's keys and values, of calls.
 static void hear_answer(const buf *text, unsigned step, int thinking, int end, const json *calls, int syntax, buf *told) {
     chat_stream s;
     memset(&s, 0, sizeof s);
     s.emit = emit_to;
     s.on_call = calls ? check_call : NULL;
     s.tools = calls;
-    s.call_mark = syntax & 16 ? "[TOOL_CALLS]" : NULL;
-    s.bare_calls = syntax & 32;
+    s.call_mark = (syntax & 48) == 16 ? "[TOOL_CALLS]" : NULL;
+    s.bare_calls = (syntax & 48) == 32;
+    s.keyed_calls = (syntax & 48) == 48;
     s.user = told;
     chat_stream_begin(&s, thinking);
     for (size_t i = 0; i < text->size; i += step)

@@ -269,11 +269,13 @@ static void is_refused(const mote_generation *g, const char *holds) {
     CHECK(same && strstr(error.message, holds), "mote_ask: %s", error.message);
 }
 
-// Texts of calls, in which ( and ) stand for the marks before a call, and after it or its name. want: whether it may end; -1: it does not
+// Texts of calls, in which ( and ) stand for the marks before a call, and after it or its name; after a !, tags in a call are tokens. want: whether it may end; -1: it does not
 // fit. Names of which one begins another.
+#define KEYED(v) "<arg_key>x</arg_key><arg_value>" #v "</arg_value>"
 #define GO "{\"name\": \"go\", \"arguments\": {}}"
 #define GONE "{\"name\": \"gone\", \"arguments\": {\"x\": 1}}"
 static void test_forms(void) {
+    static const int32_t text[] = {-1, -1, -1, -1}, tokens[] = {1, 2, 3, 4}, *const ids[] = {text, tokens};
     static const struct { enum call_form form; int one_call, want; const char *text; } cases[] = {
         {FORM_JSON, 0, 1, "(\n" GO "\n)"}, {FORM_JSON, 0, 1, "(\n" GO "\n)\n(\n" GONE "\n)"}, {FORM_JSON, 1, -1, "(\n" GO "\n)\n("},
         {FORM_JSON, 0, -1, "(\n" GO "\n)("}, {FORM_JSON, 0, 0, "(\n" GO "\n"}, {FORM_JSON, 0, 0, "(\n" GO "\n)\n"},
@@ -288,7 +290,15 @@ static void test_forms(void) {
         {FORM_LIST, 0, -1, "([" GO "],"}, {FORM_LIST, 0, -1, "([" GO ")"}, {FORM_LIST, 0, -1, "(("},
         {FORM_NAMED, 0, 1, "(go){}"}, {FORM_NAMED, 0, 1, "(gone){\"x\": 1}(go){}"}, {FORM_NAMED, 1, -1, "(go){}("}, {FORM_NAMED, 0, -1, "(gon)"},
         {FORM_NAMED, 0, -1, "(goner"}, {FORM_NAMED, 0, -1, "()"}, {FORM_NAMED, 0, 0, "(go"}, {FORM_NAMED, 0, 0, "(go)"},
-        {FORM_NAMED, 0, -1, "(gone){}"}, {FORM_NAMED, 0, -1, "(go){}\n"}, {FORM_NAMED, 0, -1, "go"}, {FORM_NAMED, 0, -1, "(go)("}};
+        {FORM_NAMED, 0, -1, "(gone){}"}, {FORM_NAMED, 0, -1, "(go){}\n"}, {FORM_NAMED, 0, -1, "go"}, {FORM_NAMED, 0, -1, "(go)("},
+        {FORM_KEYS, 0, 1, "(go)"}, {FORM_KEYS, 0, 1, "(gone" KEYED(1) ")"}, {FORM_KEYS, 0, -1, "(gone)"}, {FORM_KEYS, 0, -1, "(go" KEYED(1) ")"},
+        {FORM_KEYS, 0, 1, "(go)\n(gone" KEYED(23) ")"}, {FORM_KEYS, 1, -1, "(go)\n"}, {FORM_KEYS, 0, -1, "(go\n)"}, {FORM_KEYS, 0, -1, "(gon)"},
+        {FORM_KEYS, 0, -1, "(gone<arg_key>y"}, {FORM_KEYS, 0, -1, "(gone" KEYED(a)}, {FORM_KEYS, 0, -1, "(gone" KEYED(1) KEYED(1)},
+        {FORM_KEYS, 0, 0, "(gone" KEYED(1)}, {FORM_KEYS, 0, -1, "(gone<arg_key>x</arg_key><arg_value>)"},
+        {FORM_KEY_LINES, 0, 1, "(go\n)"}, {FORM_KEY_LINES, 0, 1, "(gone\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n)"},
+        {FORM_KEY_LINES, 0, -1, "(go)"}, {FORM_KEY_LINES, 0, -1, "(gone\n" KEYED(1)},
+        {FORM_KEYS, 0, 1, "!(gone\xf8x\xf9\xfa" "1\xfb)"}, {FORM_KEYS, 0, -1, "!(gone<"}, {FORM_KEYS, 0, -1, "!(gone\xf8x<"},
+        {FORM_KEY_LINES, 0, 1, "!(gone\n\xf8x\xf9\n\xfa" "1\xfb\n)"}};
     static const char tools_text[] = "[{\"name\": \"gone\", \"parameters\": {\"type\": \"object\", \"properties\": {\"x\": {\"type\": \"integer\"}}, "
                                      "\"required\": [\"x\"]}}, {\"name\": \"go\", \"parameters\": {\"type\": \"object\", \"properties\": {}}}]";
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -297,11 +307,11 @@ static void test_forms(void) {
         call_grammar calls;
         schema *s = schema_new();
         int fits = !json_parse(&tools, tools_text, sizeof tools_text - 1, "tools", &error);
-        fits = fits && !call_grammar_open(&calls, s, &tools, NULL, cases[i].form, &error) && follower_open(&w, s);
+        fits = fits && !call_grammar_open(&calls, s, &tools, NULL, cases[i].form, ids[*cases[i].text == '!'], &error) && follower_open(&w, s);
         if (!CHECK(fits, "%s", error.message)) return;
         calls.one_call = cases[i].one_call;
         follower_begin_calls(&w, &calls, 0);
-        for (const char *at = cases[i].text; *at && fits; at++) {
+        for (const char *at = cases[i].text + (*cases[i].text == '!'); *at && fits; at++) {
             fits = *at == '(' || *at == ')' ? follower_tag(&w, *at == '(') : follower_take(&w, at, 1);
         }
         const int got = fits ? follower_is_complete(&w) : -1;

@@ -67,7 +67,10 @@ static void check_mixer(traced *t, const mote_traced *v) {
                 CHECK(sum_of(v->values + h * tokens, tokens - a->window) == 0, "%s: head %d sees beyond its window", t->folder, h);
         }
     } else if (!strcmp(v->name, "gate")) {
-        CHECK(a->gated && v->count == a->heads * a->head_dim && within(v->values, v->count, 0, 1), "%s: %d gates", t->folder, v->count);
+        CHECK((a->gated || a->gate_size) && v->count == a->heads * a->head_dim && within(v->values, v->count, 0, a->gated ? 1 : INFINITY), "%s: %d gates",
+              t->folder, v->count);
+    } else if (!strcmp(v->name, "g_proj")) {
+        CHECK(v->count == a->heads * a->gate_size, "%s: %d of g_proj", t->folder, v->count);
     } else if (!strcmp(v->name, "decay") || !strcmp(v->name, "beta")) {
         CHECK(v->count == d->value_heads && within(v->values, v->count, 0, 1), "%s: %d of %s", t->folder, v->count, v->name);
     } else if (!strcmp(v->name, "S")) {
@@ -81,11 +84,12 @@ static void check_ffn(traced *t, const mote_traced *v) {
     if (!strcmp(v->name, "experts")) {
         for (int e = 0; e < v->count; e++) chosen += v->values[e] > 0;
         CHECK(v->count == s->experts && chosen == s->top_k, "%s: %d of %d experts", t->folder, chosen, v->count);
-        CHECK(s->of_all || fabs(sum_of(v->values, v->count) - 1) < 1e-12, "%s: weights of experts sum to %g", t->folder, sum_of(v->values, v->count));
+        const double sum = s->routed_scale != 0 ? (double)s->routed_scale : 1;
+        CHECK(s->of_all || fabs(sum_of(v->values, v->count) - sum) < 1e-12, "%s: weights of experts sum to %g", t->folder, sum_of(v->values, v->count));
     } else if (!strcmp(v->name, "router")) {
         CHECK(v->count == s->experts, "%s: %d scores", t->folder, v->count);
     } else if (!strcmp(v->name, "shared_expert_gate")) {
-        CHECK(v->count == 1 && s->shared_size, "%s: a shared expert", t->folder);
+        CHECK(v->count == 1 && s->shared_size && !s->shared_ungated, "%s: a shared expert", t->folder);
     }
 }
 

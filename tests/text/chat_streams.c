@@ -51,6 +51,104 @@ static void check_stream(int thinking, int calls, const char *text, int a, int b
     chat_stream_free(&s);
 }
 
+// The same of messages with headers. Their marks are never cut, and stand between pieces of text.
+static void check_channels(int place, int calls, const char *text, int a, int b, const char *want) {
+    transcript t;
+    chat_stream s;
+    const int n = (int)strlen(text);
+    memset(&t, 0, sizeof t);
+    memset(&s, 0, sizeof s);
+    t.channel = -1;
+    s.emit = transcript_add;
+    s.on_call = calls ? transcript_call : NULL;
+    s.user = &t;
+    channels_begin(&s, place);
+    for (int i = 0, end; i < n; i = end) {
+        const slice left = slice_of(text + i, (size_t)(n - i));
+        const int mark = header_mark(left);
+        if (mark >= 0) end = i + (int)strlen(header_marks[mark]);
+        else for (end = i + 1; end < n && end != a && end != b && a >= 0 && header_mark(slice_of(text + end, (size_t)(n - end))) < 0;) end++;
+        if (mark >= 0) channels_mark(&s, mark);
+        else chat_stream_push(&s, text + i, (size_t)(end - i));
+    }
+    chat_stream_end(&s, calls == NO_CALLS || calls == CALLS ? TEXT_ENDS : TEXT_IS_CUT);
+    int ends = 0;
+    for (const char *p = want; (p = strstr(p, "[.]")) != NULL; p++) ends++;
+    CHECK(!strcmp(t.text, want) && t.calls == ends, "channels of %s, split at %d and %d: got %s and %d calls, want %s", text, a, b, t.text,
+          t.calls, want);
+    chat_stream_free(&s);
+}
+
+static void test_channels(void) {
+    enum { CUT_CALLS = CALLS + 1 };
+#define ANALYSIS "<|channel|>analysis<|message|>"
+#define FINAL "<|channel|>final<|message|>"
+#define START "<|end|><|start|>assistant"
+    static const struct { int place, calls; const char *text, *want; } cases[] = {
+        {IN_HEADER, NO_CALLS, "", ""},
+        {IN_HEADER, NO_CALLS, ANALYSIS "why" START FINAL "Hi\n", "[T]why[A]Hi\n"},
+        {IN_HEADER, NO_CALLS, FINAL "Hi <b> {1}<|return|>", "[A]Hi <b> {1}"},
+        {IN_HEADER, NO_CALLS, ANALYSIS "a" START ANALYSIS "b" START "<|channel|>commentary<|message|>c" START FINAL "d" START FINAL "<|return|>",
+         "[T]a\n\nb[A]c\n\nd"},
+        {IN_HEADER, NO_CALLS, ANALYSIS "a<|end|>\n<|start|>assistant<|message|>b", "[T]a[A]b"},
+        {IN_HEADER, NO_CALLS, ANALYSIS "a" FINAL "b", "[T]a[A]b"},                           // without an end, without a start
+        {IN_HEADER, NO_CALLS, ANALYSIS "a<|end|>" FINAL "b", "[T]a[A]b"},
+        {IN_HEADER, NO_CALLS, ANALYSIS "a<|end|>b", "[T]a[A]b"},
+        {IN_HEADER, NO_CALLS, " " FINAL "b", "[A]b"},
+        {IN_BODY, NO_CALLS, "Hi" START FINAL "b", "[A]Hi\n\nb"},
+        {BETWEEN_MESSAGES, NO_CALLS, "\n<|start|>assistant" FINAL "b", "[A]b"},
+        // Calls.
+        {IN_HEADER, CALLS, ANALYSIS "a" START "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"x\": 1}<|call|>",
+         "[T]a[C]f {\"x\": 1}[.]"},
+        {IN_HEADER, CALLS, " to=functions.f<|channel|>commentary json<|message|>{\"x\": \"<|e\"}<|call|>", "[C]f {\"x\": \"<|e\"}[.]"},
+        {IN_HEADER, CALLS, " to=functions.f<|channel|>commentary <|constrain|>json<|message|>{}", "[C]f {}[.]"},
+        {IN_HEADER, CALLS, "<|channel|>commentary to=functions.f<|message|>\n{}\n<|end|>", "[C]f {}[.]"},
+        {IN_HEADER, CALLS, "<|channel|>analysis to=f<|constrain|>json<|message|>{}<|call|>", "[C]f {}[.]"},
+        {IN_HEADER, CALLS, "<|channel|>commentary to=functions.f<|message|><|call|>", "[C]f [.]"},
+        {IN_HEADER, CALLS, "<|channel|>commentary to=functions.f<|message|>{\"x\": [1<|call|>", "[C]f {\"x\": [1[.]"},
+        {IN_HEADER, CALLS, "<|channel|>commentary<|message|>So:" START " to=functions.f<|channel|>commentary json<|message|>{}" START
+         "<|channel|>commentary to=functions.g json<|message|>{\"y\": {}}<|call|>" "<|start|>assistant" FINAL "Well",
+         "[A]So:[C]f {}[.][C]g {\"y\": {}}[.][A]\n\nWell"},
+        {IN_HEADER, CALLS, "<|channel|>commentary to=functions.f<|message|>{} then<|end|>", "[C]f {}[.][A]then"},
+        {IN_HEADER, CALLS, "<|channel|>commentary to=user<|message|>Hi<|end|>", "[A]Hi"},
+        // What is no call is text, header and all.
+        {IN_HEADER, NO_CALLS, "<|channel|>commentary to=functions.f json<|message|>{}<|call|>", "[A]<|channel|>commentary to=functions.f json<|message|>{}"},
+        {IN_HEADER, CALLS, "<|channel|>commentary to=functions.f json<|message|>{\"x\": \"<|call|>",
+         "[A]<|channel|>commentary to=functions.f json<|message|>{\"x\": \""},
+        {IN_HEADER, CALLS, "<|channel|>analysis to=python code<|message|>print(1)<|call|>", "[T]<|channel|>analysis to=python code<|message|>print(1)"},
+        {IN_HEADER, CUT_CALLS, ANALYSIS "a" START " to=functions.f<|channel|>commentary json<|message|>{\"x\": 1",
+         "[T]a[A]<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"x\": 1"},
+        {IN_HEADER, CUT_CALLS, " to=functions.f<|channel|>commentary json<|message|>", "[A] to=functions.f<|channel|>commentary json<|message|>"},
+        // Broken headers.
+        {IN_HEADER, NO_CALLS, "Hello", "[A]Hello"},
+        {IN_HEADER, NO_CALLS, " to", "[A] to"},
+        {IN_HEADER, NO_CALLS, "<|channel|>ana", "[A]<|channel|>ana"},
+        {IN_HEADER, NO_CALLS, "<|channel|>analysis<|end|>" FINAL "b", "[A]<|channel|>analysis\n\nb"},
+        {IN_HEADER, NO_CALLS, "<|channel|>thoughts<|message|>a" START FINAL "b", "[A]<|channel|>thoughts<|message|>a\n\nb"},
+        {IN_HEADER, NO_CALLS, FINAL "a<|end|><|start|>user<|message|>b", "[A]a\n\n<|start|>user<|message|>b"},
+        {IN_HEADER, NO_CALLS, FINAL "a<|end|><|start|>assistant", "[A]a"},
+        {IN_HEADER, NO_CALLS, "<|start|>assistant<|start|>assistant" FINAL "a<|message|>b<|constrain|>", "[A]a<|message|>b<|constrain|>"},
+        {IN_HEADER, NO_CALLS, "<|message|>a<|end|><|message|>b<|return|><|call|>", "[A]a\n\nb"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const int n = (int)strlen(cases[i].text);
+        check_channels(cases[i].place, cases[i].calls, cases[i].text, -1, 0, cases[i].want);
+        for (int a = 0; a <= n; a++)
+            for (int b = a; b <= n; b++) check_channels(cases[i].place, cases[i].calls, cases[i].text, a, b, cases[i].want);
+    }
+    // A header that never ends is text as soon as it cannot be one.
+    char text[700], want[704] = "[A]";
+    memset(text, 'x', sizeof text - 1);
+    memcpy(text, "<|channel|>", 11);
+    text[440 + 11] = 0;
+    strcat(want, text);
+    check_channels(IN_HEADER, NO_CALLS, text, -1, 0, want);
+    check_channels(IN_HEADER, NO_CALLS, text, 300, 301, want);
+#undef ANALYSIS
+#undef FINAL
+#undef START
+}
+
 static void test_stream(void) {
     static const struct {
         int thinking, calls;

@@ -49,7 +49,7 @@ static void told_free(told *t) {
     buf_free(&t->text);
 }
 
-enum { TAGGED, BARE, MARKED };            // calls between tags alone; Llama's, without a mark; Mistral's
+enum { TAGGED, BARE, MARKED, KEYED };     // calls between tags alone; Llama's, without a mark; Mistral's; GLM's
 
 typedef struct answer { const json *tools; int calls, thinking, end, form; } answer;
 
@@ -64,6 +64,7 @@ static int hear(told *t, const answer *a, const char *text, size_t n, size_t ste
     s.tools = a->tools;
     s.call_mark = a->form == MARKED ? "[TOOL_CALLS]" : NULL;
     s.bare_calls = a->form == BARE;
+    s.keyed_calls = a->form == KEYED;
     s.user = t;
     chat_stream_begin(&s, a->thinking);
     for (size_t i = 0, k; i < n; i += k) {
@@ -388,6 +389,62 @@ static const struct { const char *text, *want, *marked; int broken, form; } bare
     {P("g", "1"), "", "[A]" P("g", "1"), 0, MARKED},
     {"[TOOL_CALLS]g[ARGS]{\"x\": \"1", "", "[A][TOOL_CALLS]g[ARGS]{\"x\": \"1", 1, MARKED}};
 
+#define K(name, v) "<arg_key>" name "</arg_key><arg_value>" v "</arg_value>"
+#define K_G(v) "<tool_call>g" K("x", v) "</tool_call>"
+
+// GLM's: a name, keys and values between tags.
+static const struct { const char *text, *want, *marked; int thinking, broken; } keyed_answers[] = {
+    {K_G("1"), G_CALL("1"), "[C]g" K("x", "1") "[.]", 0, 0},
+    {"So.\n" K_G("1") K_G(" 2\n") "\nDone.", G_CALL("1") "; " G_CALL(" 2\\n"), "[A]So.[C]g" K("x", "1") "[.][C]g" K("x", " 2\n") "[.][A]Done.", 0, 0},
+    {"<tool_call>bare</tool_call>", BARE_CALL, "[C]bare[.]", 0, 0},
+    {"<tool_call>\nbare\n</tool_call>", BARE_CALL, "[C]bare[.]", 0, 0},
+    {"<tool_call>g\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", G_CALL("1"), NULL, 0, 0},         // GLM-4.6's, Laguna's
+    {"<tool_call>f" K("text", "") K("number", "2") K("list", "[1, {\"a\": null}]") K("flag", "true") "</tool_call>",
+     "{\"name\": \"f\", \"arguments\": {\"text\": \"\", \"number\": 2, \"list\": [1, {\"a\": null}], \"flag\": true}}", NULL, 0, 0},
+    {"<tool_call>f" K("text", "{\"a\": 1}") K("new", "{\"a\": 1}") K("new", "2") "</tool_call>",
+     "{\"name\": \"f\", \"arguments\": {\"text\": \"{\\\"a\\\": 1}\", \"new\": 2}}", NULL, 0, 0},
+    // what a value holds: tags alone, a whole call, the end of one
+    {K_G("a <b> </arg_key> <arg_key> </tool_call> </arg_value"), G_CALL("a <b> </arg_key> <arg_key> </tool_call> </arg_value"), NULL, 0, 0},
+    {K_G("it is " K_G("1") "."), G_CALL("it is " K_G("1") "."), NULL, 0, 0},
+    {K_G("a</arg_value> b"), G_CALL("a</arg_value> b"), NULL, 0, 0},
+    {K_G("a</arg_value><arg_key>b"), G_CALL("a</arg_value><arg_key>b"), NULL, 0, 0},
+    {K_G("opens <arg_value> and no more"), "", "[A]" K_G("opens <arg_value> and no more"), 0, 1},
+    // an end tag forgotten
+    {"<tool_call>g" K("x", "1") "\n" K_G("2"), G_CALL("1") "; " G_CALL("2"), NULL, 0, 0},
+    // JSON between the tags, a name of no tool, text
+    {"<tool_call>{\"name\": \"g\", \"arguments\": {\"x\": \"1\"}}</tool_call>", G_CALL("1"), NULL, 0, 0},
+    {"<tool_call>none" K("x", "1") "</tool_call>", "", "[A]<tool_call>none" K("x", "1") "</tool_call>", 0, 1},
+    {"<tool_call>g<arg_value>1</arg_value></tool_call>", "", "[A]<tool_call>g<arg_value>1</arg_value></tool_call>", 0, 1},
+    {"<tool_call>g<arg_key>x</arg_key>1</tool_call>", "", NULL, 0, 1},
+    {"<tool_call>g<arg_key></arg_key><arg_value>1</arg_value></tool_call>", "", NULL, 0, 1},
+    {"The <tool_call> tag, g.", "", "[A]The <tool_call> tag, g.", 0, 1},
+    {"<tool_call>g", "", "[A]<tool_call>g", 0, 1},
+    {"<tool_call>g" K("x", "1") "<arg_key>y", "", "[A]<tool_call>g" K("x", "1") "<arg_key>y", 0, 1},
+    // in the thinking
+    {"so\n" K_G("1") "\n</think>\nb", G_CALL("1"), "[T]so[C]g" K("x", "1") "[.][A]b", 1, 0},
+    {"so\n<tool_call>g" K("x", "1") "</think>b", "", "[T]so\n<tool_call>g" K("x", "1") "[A]b", 1, 1}};
+
+static void test_keyed(const json *j) {
+    for (size_t i = 0; i < sizeof keyed_answers / sizeof *keyed_answers; i++)
+        for (int end = TEXT_IS_CUT; end <= TEXT_ENDS; end++) {
+            answer a = {.tools = j, .calls = 1, .thinking = keyed_answers[i].thinking, .end = end, .form = KEYED};
+            check_answer(&a, keyed_answers[i].text, keyed_answers[i].want, keyed_answers[i].broken, keyed_answers[i].marked);
+        }
+    // Whoever does not write so has not called; what cuts the answer short has cut the call, what ends it has not.
+    answer a = {.tools = j, .calls = 1, .thinking = 0, .end = TEXT_ENDS, .form = TAGGED};
+    check_answer(&a, K_G("1"), "", 1, "[A]" K_G("1"));
+    a.form = KEYED;
+    check_answer(&a, "<tool_call>g" K("x", "1"), G_CALL("1"), 0, "[C]g" K("x", "1") "[.]");
+    check_answer(&a, "<tool_call>g<arg_key>x</arg_key><arg_value>1", "", 1, NULL);
+    a.end = TEXT_IS_CUT;
+    const char whole[] = K_G("1");
+    for (size_t n = strlen("<tool_call>"); n < strlen(whole); n++) {
+        char part[128];
+        snprintf(part, sizeof part, "%.*s", (int)n, whole);
+        check_answer(&a, part, "", 1, NULL);
+    }
+}
+
 // An end tag alone, and not its parameter's and its function's: with the answer over, it was forgotten, else cut off.
 static void test_ends(const json *j) {
     static const char text[] = "<tool_call>\n<function=g>\n<parameter=x>\n1\n</tool_call>\n";
@@ -464,15 +521,16 @@ static void test_any_text(const json *j, int rounds) {
         "\"name\": \"g\"", ",", "\"arguments\": ", "\\", "\\u00", "1", "True", " ", "<", "\xC3\xA9", "\xE2\x82\xAC", "=", ">", "'", ":",
         "<tool_call>", "\x01", "</tool_call>", "<think>", "</think>", "</tool_call>", "</function>\n</tool_call>",
         "</parameter>\n</function>\n</tool_call>", "<tool_call>\n<function=g>\n<parameter=x>\n", "\r\n", "`", "\n<function=g>\n", "</",
+        "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "g<arg_key>x</arg_key><arg_value>", "</arg_value></tool_call>", "<tool_call>g",
         "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "{\"name\": \"g\", \"arguments\": {", "g{", "; ", "So: ", "\"parameters\": {}}", "```json\n", "}}"};
     enum { PIECES = sizeof pieces / sizeof *pieces };
-    static const char *const begins[] = {"", "<tool_call>\n<function=g>\n<parameter=x>\n", "<tool_call>{\"name\": \"g\", \"arguments\": {"};
+    static const char *const begins[] = {"", "<tool_call>\n<function=g>\n<parameter=x>\n", "<tool_call>{\"name\": \"g\", \"arguments\": {", "<tool_call>g<arg_key>x"};
     int calls = 0;
     for (int i = 0; i < rounds; i++) {
         buf text;
-        answer a = {.tools = i % 5 ? j : NULL, .calls = i % 7 > 0, .thinking = i / 2 % 2, .end = i % 2 ? TEXT_IS_CUT : TEXT_ENDS, .form = i / 3 % 3};
+        answer a = {.tools = i % 5 ? j : NULL, .calls = i % 7 > 0, .thinking = i / 2 % 2, .end = i % 2 ? TEXT_IS_CUT : TEXT_ENDS, .form = i / 3 % 4};
         memset(&text, 0, sizeof text);
-        buf_text(&text, begins[i % 3]);
+        buf_text(&text, begins[i % 4]);
         for (int n = random_int(0, 30); n > 0; n--) buf_text(&text, pieces[random_int(0, PIECES - 1)]);
         check_any(&a, &text);
         told t;
@@ -491,21 +549,24 @@ static void test_long(const json *j) {
         "\n<function=g>", "</parameter>", "</parameter>\n<parameter=x>\n", "</parameter> ", "\n<parameter=x>\n", "\n<parameter=text>\n",
         "</function>\n", "\\", "[", "{", "</thin", "<tool_call>\n<function=", "<tool_call>\n<function=g>\n</function>\n", "```json",
         "[TOOL_CALLS]", "[TOOL_CALLS]so ", "g[", "; ", "]", "{\"name\": ", "{\"", "[{", "<tool_call>so ", "{\"name\": \"g\", \"parameters\": {}} ",
-        "<tool_call>\n" G_TOLD("1") "\nso "};
-    static const char *const begins[] = {"", "<tool_call>\n<function=g>\n<parameter=x>\n", "<tool_call>{\"name\": \"", "<tool_call>{"};
+        "<tool_call>\n" G_TOLD("1") "\nso ", K_G("1"), "<tool_call>g<arg_key>x", "</arg_key> ", " ", K("x", "1"), "</arg_value>", "<arg_value>", "</arg_value> <arg_key>",
+        "<arg_key>x</arg_key> <arg_value>1"};
+    static const char *const begins[] = {"", "<tool_call>\n<function=g>\n<parameter=x>\n", "<tool_call>{\"name\": \"", "<tool_call>{",
+                                         "<tool_call>g<arg_key>x", "<tool_call>g<arg_key>x</arg_key><arg_value>"};
+    enum { BEGINS = sizeof begins / sizeof *begins };
     const size_t size = test_brief ? 30000 : 300000;
-    for (size_t i = 0; i < sizeof units / sizeof *units * 4; i++)
+    for (size_t i = 0; i < sizeof units / sizeof *units * BEGINS; i++)
         for (int thinking = 0; thinking < 2; thinking++) {
-            answer a = {.tools = j, .calls = 1, .thinking = thinking, .end = TEXT_IS_CUT, .form = (int)(i / 4 % 3)};
+            answer a = {.tools = j, .calls = 1, .thinking = thinking, .end = TEXT_IS_CUT, .form = i % BEGINS > 3 ? KEYED : (int)(i / BEGINS % 4)};
             buf text;
             told t;
             memset(&text, 0, sizeof text);
-            buf_text(&text, begins[i % 4]);
-            while (text.size < size) buf_text(&text, units[i / 4]);
+            buf_text(&text, begins[i % BEGINS]);
+            while (text.size < size) buf_text(&text, units[i / BEGINS]);
             clock_t began = clock();
             hear(&t, &a, text.data, text.size, 3);
             double took = (double)(clock() - began) / CLOCKS_PER_SEC;
-            CHECK(took < 2, "%zu bytes of \"%s\" after \"%s\" took %.1f s", text.size, units[i / 4], begins[i % 4], took);
+            CHECK(took < 2, "%zu bytes of \"%s\" after \"%s\" took %.1f s", text.size, units[i / BEGINS], begins[i % BEGINS], took);
             told_free(&t);
             buf_free(&text);
         }
@@ -525,6 +586,7 @@ int main(int argc, char **argv) {
     if (CHECK(!json_parse(&j, tools, strlen(tools), "tools", NULL), "tools")) {
         test_types(&j);
         test_answers(&j);
+        test_keyed(&j);
         test_ends(&j);
         test_text_after(&j);
         test_any_text(&j, test_brief ? 3000 : 200000);
