@@ -6,6 +6,7 @@
 //   checkpoint_container.c   the container, 134 safetensors files
 //   checkpoint_tensors.c     folders whose tensors and shards were made wrong (config.json: test_config)
 //   checkpoint_fused.c       matrices that are parts of a fused one
+//   checkpoint_latent.c      DeepSeek V3, GLM-4.7-Flash and their MTP layer
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
 //   checkpoint_dense.c       dense models, made of fixtures
@@ -21,6 +22,7 @@
 #include "checkpoint_tensors.c"
 #include "checkpoint_laguna.c"
 #include "checkpoint_fused.c"
+#include "checkpoint_latent.c"
 #include "checkpoint_text.c"
 #include "checkpoint_large.c"
 #include "checkpoint_dense.c"
@@ -150,6 +152,8 @@ int main(int argc, char **argv) {
     test_laguna_keys();
     test_laguna_layers();
     test_fused();
+    test_latent();
+    test_latent_mtp();
     test_shards();
     test_without_mtp();
     test_tied();
