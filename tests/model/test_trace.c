@@ -85,7 +85,7 @@ static void check_ffn(traced *t, const mote_traced *v) {
         for (int e = 0; e < v->count; e++) chosen += v->values[e] > 0;
         CHECK(v->count == s->experts && chosen == s->top_k, "%s: %d of %d experts", t->folder, chosen, v->count);
         const double sum = s->routed_scale != 0 ? (double)s->routed_scale : 1;
-        CHECK(s->of_all || fabs(sum_of(v->values, v->count) - sum) < 1e-12, "%s: weights of experts sum to %g", t->folder, sum_of(v->values, v->count));
+        CHECK(s->of_all || s->expert_scaled || fabs(sum_of(v->values, v->count) - sum) < 1e-12, "%s: weights of experts sum to %g", t->folder, sum_of(v->values, v->count));
     } else if (!strcmp(v->name, "router")) {
         CHECK(v->count == s->experts, "%s: %d scores", t->folder, v->count);
     } else if (!strcmp(v->name, "shared_expert_gate")) {
