@@ -11,6 +11,7 @@
 //   checkpoint_large.c       large checkpoints
 //   checkpoint_dense.c       dense models, made of fixtures
 //   checkpoint_autoround.c   dense models as AutoRound writes them
+//   checkpoint_forms.c       families' checkpoints as others than their makers store them
 //   here                     inside: plans and synthetic weights
 
 #include "inside.h"
@@ -26,6 +27,7 @@
 #include "checkpoint_large.c"
 #include "checkpoint_dense.c"
 #include "checkpoint_autoround.c"
+#include "checkpoint_forms.c"
 
 // ---- Inside: plans and synthetic weights -----------------------------------------------------------------------------
 
@@ -172,6 +174,8 @@ int main(int argc, char **argv) {
     test_pairs("tiny-dense:int4");
     test_dense_stored();
     test_autoround();
+    test_gpt_oss_forms();
+    test_gpt_oss_forms_damaged();
     temp_close();
     return test_main_end();
 }
