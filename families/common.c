@@ -10,15 +10,15 @@ static void common_limits(config_reader *r, config *c, int context, float eps) {
     config_float(r, r->text, "rms_norm_eps", 0, 1, eps, &c->eps);
 }
 
-/* A window of attention. Up to so many tokens every one sees all before it, and mote has no longer context. absent: the window where
-   config.json does not say, 0: none. After the rope, which may make the context longer. */
+/* A window of every layer's attention; none where no context is longer. absent: the window where config.json does not say, 0: none. After the
+   rope, which may make the context longer, when the layers are there. */
 static void common_window(config_reader *r, config *c, int absent) {
     const uint32_t node = config_get(r, r->text, "sliding_window");
     int window = absent;
     if (r->code) return;
     if (node && r->j->nodes[node].type == JSON_NULL) window = 0;
     else if (node) config_int(r, "sliding_window", 1, INT_MAX, &window);
-    if (window) c->context_max = min_int(c->context_max, window);
+    for (int i = 0; i < c->layers && window < c->context_max && !r->code; i++) c->layer[i].mixer.of.attention.window = window;
 }
 
 /* The size of a head where config.json may leave it out: hidden_size is that of all heads together. */
