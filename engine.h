@@ -177,7 +177,7 @@ enum {                                     /* how many tokens are drafted for a 
     MOTE_MTP_OFF = -1                      /* none: no copies, and the MTP layer has no KV rows, so there are no MTP logits either */
 };
 
-enum {                                     /* how keys and values of attention layers are kept */
+enum {                                     /* how keys and values of attention layers, or their latents, are kept */
     MOTE_KV_DEFAULT = 0,                   /* F32 on the CPU, BF16 on a GPU */
     MOTE_KV_F32 = 1,                       /* CPU only */
     MOTE_KV_BF16 = 2,
