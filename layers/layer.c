@@ -22,6 +22,8 @@ typedef struct token_rows {
     float eps;                   /* of norms */
     float *x, *y;                /* [T][hidden] the walk's: the residual; outputs before they are added to it, if norms or other ranks come between */
     float *u, *out;              /* [T][hidden] a sublayer's: what it is given; to which it adds its output */
+    float *router_u, *shared_u, *shared_out;                /* the same of the branches of an FFN, where these have norms of their own; else u, u, out */
+    float *branches;             /* [3][T][hidden] memory for these; NULL: no FFN needs it */
     peer *ranks;                 /* of which this is one: outputs are shares of a sum; NULL: there is no other */
     float *shares;               /* [ranks][T][hidden] of all */
 } token_rows;

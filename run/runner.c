@@ -20,6 +20,7 @@ typedef struct run_options {
 typedef struct scratch {
     token_row *table;                                       /* [chunk] of the pass, or of the MTP layer's after it */
     float *x, *y, *u, *hidden;                              /* [chunk][hidden] y: see token_rows */
+    float *branches;                                        /* [3][chunk][hidden] */
     float *mtp_in;                                          /* [chunk][2 hidden] */
     float *head_in, **head_out;                             /* [chunk][hidden] in mtp_in's place: rows of which logits are wanted;
                                                                [chunk] where these go */
