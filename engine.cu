@@ -31,7 +31,6 @@
 #endif
 #include <dirent.h>
 #include <float.h>
-#include <fnmatch.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>

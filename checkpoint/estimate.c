@@ -19,7 +19,7 @@ static const char *estimate_quantised(const json *j, uint32_t q) {
     static const struct { const char *method, *format, *recipe; } known[] = {
         {"fp8", NULL, "fp8"}, {"modelopt", NULL, "nvfp4"}, {"compressed-tensors", "float-quantized", "fp8-channel"},
         {"compressed-tensors", "pack-quantized", "int4"}, {"compressed-tensors", NULL, "nvfp4"}, {"gptq", NULL, "int4-experts"},
-        {"awq", NULL, "int4-experts"}, {"auto-round", NULL, "int4-experts"}, {"mxfp4", NULL, "mxfp4"}};
+        {"awq", NULL, "int4-experts"}, {"auto-round", NULL, "int4-experts"}, {"mxfp4", NULL, "mxfp4"}, {"fbgemm_fp8", NULL, "fp8-channel"}};
     uint32_t method = json_get(j, q, "quant_method"), format = json_get(j, q, "format");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if ((method ? json_equals(j, method, known[i].method) : !i) &&

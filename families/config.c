@@ -73,6 +73,7 @@ static int config_read(config *c, const char *dir, mote_error *err) {
         config_quantization(&r, c);
         config_unread(&r, r.text, "");
         if (r.text) config_unread(&r, 0, "");
+        memcpy(c->beside, r.beside, sizeof c->beside);
     }
     free(r.read);
     if (r.code) config_free(c);

@@ -299,6 +299,7 @@ static void test_estimated_formats(void) {
         {"\"quantization_config\": {\"quant_method\": \"fp8\"},", "FP8 128x128", MOTE_OK, 0}, {"", "BF16", MOTE_OK, 0},
         {"", "BF16 as FP8 128x128", MOTE_OK, MOTE_QUANTIZE_FP8},
         {"\"dtype\": \"float32\", ", "F32", MOTE_OK, 0}, {"\"torch_dtype\": \"float16\", ", "F16", MOTE_OK, 0},
+        {"\"quantization_config\": {\"quant_method\": \"fbgemm_fp8\"},", "FP8 per channel", MOTE_OK, 0},
         {"\"quantization_config\": {\"quant_method\": \"secret\"},", "", MOTE_EUNSUPPORTED, 0}};
     size_t n;
     char *config = file_bytes("tests/fixtures/bf16-as-3.5/config.json", &n), text[8192];
