@@ -9,6 +9,7 @@
      [TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g[ARGS]{}                                                   FORM_NAMED
      <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>                               FORM_KEYS
      <tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>                         FORM_KEY_LINES
+     <|tool_call>call:f{x:1}<tool_call|><|tool_call>call:g{}<tool_call|>                                FORM_PAIRS, see pairs.c
 
    Between tags a string is its own text, without quotes, up to "\n</parameter>"; it holds no tag of the syntax. All other values are
    JSON. Names are outside text: they are matched as bytes, never as tags. */
@@ -17,12 +18,12 @@ typedef struct call_function { schema_literal begins; int32_t node; } call_funct
 
 typedef struct raw_texts { int32_t first, count; } raw_texts;           /* literals, without quotes */
 
-enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_KEYS, FORM_KEY_LINES };
+enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_KEYS, FORM_KEY_LINES, FORM_PAIRS };
 
 /* Tags within a call that may be tokens: a grammar then has a byte in place of each, which no text has, so that the token must come
-   and not its letters. */
-enum { CALL_TAGS = 4, TAG_BYTE = 0xf8 };
-static const char *const call_tags[CALL_TAGS] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"};
+   and not its letters. The last one is the mark around Gemma's texts, QUOTE_BYTE. */
+enum { CALL_TAGS = 5, TAG_BYTE = 0xf8 };
+static const char *const call_tags[CALL_TAGS] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", PAIR_QUOTE};
 
 typedef struct call_syntax_form {
     const char *opens, *closes;              /* the marks, which are tokens: before a call; after it or, of FORM_NAMED, after its name */
@@ -36,7 +37,8 @@ static const call_syntax_form call_forms[] = {                          /* opens
     {"[TOOL_CALLS]", "", "{\"name\": \"", "\", \"arguments\": ", "}"},
     {"[TOOL_CALLS]", "[ARGS]", "", "", ""},
     {"<tool_call>", "</tool_call>", "", "", ""},
-    {"<tool_call>", "</tool_call>", "", "\n", ""}};
+    {"<tool_call>", "</tool_call>", "", "\n", ""},
+    {"<|tool_call>", "<tool_call|>", "call:", "{", ""}};
 
 typedef struct call_grammar {
     enum call_form form;
@@ -135,6 +137,7 @@ static void call_begins(const call_grammar *c, schema *s, const json *tools, uin
     if (size && c->form == FORM_NAMED && memchr(text, '[', size)) schema_refuse_text(s, "a tool of such a name", text, size);
     if ((form_has_values(c->form) || c->form == FORM_NAMED) && !schema_failed(s) && !is_tag_name(text, size))
         schema_refuse_text(s, "a tool of such a name", text, size);
+    if (c->form == FORM_PAIRS && !schema_failed(s) && !is_pair_name(text, size)) schema_refuse_text(s, "a tool of such a name", text, size);
     buf_text(&s->text, call_forms[c->form].arguments);
     f->begins.text = (uint32_t)from;
     f->begins.size = (uint32_t)(s->text.size - from);
@@ -199,6 +202,7 @@ static int call_grammar_open(call_grammar *c, schema *s, const json *tools, cons
     if (code) return code;
     c->raw = (raw_texts *)calloc((size_t)schema_count(&s->nodes, sizeof(schema_node)), sizeof *c->raw);
     if (!c->raw) return fail_memory(err);
+    if (form == FORM_PAIRS && !pairs_schema(s)) return s->code ? s->code : fail_memory(err);
     for (int i = 0; i < c->count && form_has_values(form); i++)
         if (!call_parameters(c, s, c->functions[i].node)) return s->code;
     for (int i = 1; i < c->count; i++)
@@ -215,6 +219,7 @@ static int call_grammar_open(call_grammar *c, schema *s, const json *tools, cons
 static void follower_begin_calls(follower *w, const call_grammar *calls, int lines) {
     follower_begin(w, 0, lines);
     w->calls = calls;
+    w->pairs = calls->form == FORM_PAIRS;
     w->now.threads[0].f = frame_of(IN_CALLS, 0, 0);
 }
 
@@ -230,7 +235,7 @@ static int call_push_name(follower *w, place *p, thread *t, int at) {
 /* The arguments of the call whose text before them is complete. */
 static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
     const schema_node *n = node_at(w->s, node);
-    const int tags = form_has_values(w->calls->form);
+    const int pairs = w->pairs, tags = form_has_values(w->calls->form) || pairs;       /* the arguments have begun */
     if (w->calls->form == FORM_NAMED) thread_pop(w, t);        /* nothing follows them */
     else t->f = frame_of(IN_CALL_BODY, 0, 0), t->f.at = (uint8_t)tags;
     frame value = frame_of(AT_VALUE, node, 0);
@@ -240,7 +245,7 @@ static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
     for (int k = n->first; k < n->first + n->count && tags; k++) {
         thread one = *t;
         if (kind_at(w->s, k)->kind == KIND_OBJECT && kind_at(w->s, k)->height != NO_HEIGHT &&
-            thread_push(w, out, &one, frame_of(IN_PARAMETERS, k, 0)))
+            thread_push(w, out, &one, frame_of(pairs ? IN_OBJECT : IN_PARAMETERS, k, 0)))
             place_add(out, &one);
     }
 }
@@ -248,7 +253,8 @@ static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
 static void call_opens_at(follower *w, place *out, thread *t) {
     const enum call_form form = w->calls->form;
     const int after = t->f.at == AFTER_CALL;
-    if (form == FORM_LIST ? t->f.at != BEFORE_CALLS : after && (form != FORM_NAMED || w->calls->one_call)) return;
+    const int follows = (form == FORM_NAMED || form == FORM_PAIRS) && !w->calls->one_call;      /* at once */
+    if (form == FORM_LIST ? t->f.at != BEFORE_CALLS : after && !follows) return;
     if (form == FORM_LIST) t->f.at = BEFORE_LIST;
     if (form == FORM_LIST || call_push_name(w, out, t, AFTER_CALL)) place_add(out, t);
 }
@@ -428,7 +434,7 @@ static void step_tag_text(follower *w, place *out, thread *t, unsigned char b) {
 static void step_calls(follower *w, place *out, thread *t, unsigned char b) {
     const int one_call = w->calls->one_call, form = w->calls->form;
     frame *f = &t->f;
-    if (form == FORM_NAMED) return;
+    if (form == FORM_NAMED || form == FORM_PAIRS) return;
     if (form == FORM_BARE || f->at == BEFORE_ITEM) {
         if (f->at != AFTER_CALL && call_push_name(w, out, t, form == FORM_LIST ? IN_LIST : AFTER_CALL)) step_call_name(w, out, t, b);
         return;

@@ -12,6 +12,7 @@
 
 #include "../../kernels.cu"
 #include "../../layers/definition.c"
+#include "../../layers/mla/definition.c"
 #include "../../layers/moe/definition.c"
 #include "test.h"
 
