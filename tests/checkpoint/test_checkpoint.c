@@ -7,6 +7,8 @@
 //   checkpoint_tensors.c     folders whose tensors and shards were made wrong (config.json: test_config)
 //   checkpoint_fused.c       matrices that are parts of a fused one
 //   checkpoint_latent.c      DeepSeek V3, GLM-4.7-Flash and their MTP layer
+//   checkpoint_laguna.c      Laguna
+//   checkpoint_gemma4.c      Gemma 4
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
 //   checkpoint_dense.c       dense models, made of fixtures
@@ -21,6 +23,7 @@
 #include "checkpoint_container.c"
 #include "checkpoint_tensors.c"
 #include "checkpoint_laguna.c"
+#include "checkpoint_gemma4.c"
 #include "checkpoint_fused.c"
 #include "checkpoint_latent.c"
 #include "checkpoint_text.c"
@@ -175,6 +178,9 @@ int main(int argc, char **argv) {
     test_laguna_tensors();
     test_laguna_keys();
     test_laguna_layers();
+    test_gemma4_tensors();
+    test_gemma4_keys();
+    test_gemma4_layers();
     test_fused();
     test_latent();
     test_latent_mtp();

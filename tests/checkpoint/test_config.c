@@ -780,7 +780,8 @@ static void test_published_configs(void) {
                                            "InferSim--qwen3-next-80B-A3B_config.json", "mistralai--Mixtral-8x7B-v0.1_config.json",
                                            "mistralai--Mixtral-8x22B-v0.1_config.json", "meta-llama--Meta-Llama-3.1-8B_config.json",
                                            "openai--gpt-oss-20b_config.json", "openai--gpt-oss-120b_config.json",
-                                           "deepseek-ai--DeepSeek-V3_config.json", "nvidia--DeepSeek-V3.1-NVFP4_config.json"};
+                                           "deepseek-ai--DeepSeek-V3_config.json", "nvidia--DeepSeek-V3.1-NVFP4_config.json",
+                                           "google--gemma-4-26B-A4B_config.json", "nvidia--Gemma-4-26B-A4B-NVFP4_config.json"};
     char dir[512];
     int refused = 0, opened = 0;
     if (!test_data_dir()) {
