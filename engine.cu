@@ -113,6 +113,7 @@ static double seconds(void) {
 #include "families/deepseek_v3.c"
 #include "families/glm4_moe_lite.c"
 #include "families/laguna.c"
+#include "families/gemma4.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
@@ -151,6 +152,7 @@ static double seconds(void) {
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */
 
 #include "session/session.c"
+#include "session/pieces.c"
 #include "session/timeline.c"
 #include "session/snapshot.c"
 #include "session/files.c"
