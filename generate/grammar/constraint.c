@@ -109,11 +109,21 @@ static int constraint_is_active(const constraint *c) {
     return c->shape || c->budget;
 }
 
+/* The same in Gemma 4's template: after a role's name, which is no control token, or after results. */
+static int gemma_is_header(const mote_model *m, const int32_t *ids, int n) {
+    const chat_marks *marks = chat_marks_of(m->family);
+    int words = 0;
+    while (words < n && words < 8 && !tokenizer_is_added(m->text, ids[n - 1 - words])) words++;
+    const int32_t last = words < n ? ids[n - 1 - words] : -1;
+    return last >= 0 && ((words && last == tokenizer_find(m->text, marks->turn)) || (!words && last == tokenizer_find(m->text, marks->result_end)));
+}
+
 /* Whether the prompt of n ids ends with the header of an answer, after which the model may open thinking itself. */
 static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
     const int32_t start = tokenizer_find(m->text, chat_marks_of_model(m->family)->turn);
     int found = 0;
     for (int i = n > 4 ? n - 4 : 0; i < n && start >= 0; i++) found |= ids[i] == start;
+    if (m->family & CHAT_GEMMA) return gemma_is_header(m, ids, n);
     if (m->family & CHAT_ANSWER_TURNS) found = n && ids[n - 1] == tokenizer_find(m->text, chat_marks_of(m->family)->turn);
     return found;
 }

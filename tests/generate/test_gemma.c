@@ -152,16 +152,16 @@ static void gemma_calls_led(const mote_model *m) {
             gemma_timeline(s, G_ONE, G_OFF, (int)a->count, "a call");
             gemma_say(s, (gemma_says){result ? "tool" : NULL, "2", "A.<turn|>", MOTE_THINK_OFF, 0, NULL}, a);
             gemma_told(a, "", "A.", "");
-            if (!result) gemma_timeline(s, G_ASKED ", {\"role\": \"user\", \"content\": \"2\"}", G_OFF, (int)a->count, "a call without a result");
-            if (!result) continue;
-            gemma_say(s, (gemma_says){NULL, "Three?", "B.<turn|>", MOTE_THINK_OFF, 0, NULL}, a);
-            gemma_timeline(s, G_ASKED ", {\"role\": \"tool\", \"content\": \"2\"}, {\"role\": \"assistant\", \"content\": \"A.\"}" G_THREE, G_OFF, (int)a->count, "after a result");
+            const int exact = i < 2;                          // the other's <eos> stays where it is
+            if (!result && exact) gemma_timeline(s, G_ASKED ", {\"role\": \"user\", \"content\": \"2\"}", G_OFF, (int)a->count, "a call without a result");
+            if (result) gemma_say(s, (gemma_says){NULL, "Three?", "B.<turn|>", MOTE_THINK_OFF, 0, NULL}, a);
+            if (result && exact) gemma_timeline(s, G_ASKED ", {\"role\": \"tool\", \"content\": \"2\"}, {\"role\": \"assistant\", \"content\": \"A.\"}" G_THREE, G_OFF, (int)a->count, "after a result");
             mote_session_close(s);
         }
     // A turn that was ended after the call: the result begins another.
     mote_session *s = session_of(m, .context = GEMMA_CONTEXT);
-    gemma_say(s, (gemma_says){NULL, "One?", G_CALL_ADD "<turn|>", MOTE_THINK_ON, 0, NULL}, a);
-    gemma_say(s, (gemma_says){"tool", "2", "A.<turn|>", MOTE_THINK_ON, 0, NULL}, a);
+    gemma_say(s, (gemma_says){NULL, "One?", G_CALL_ADD "<turn|>", MOTE_THINK_OFF, 0, NULL}, a);
+    gemma_say(s, (gemma_says){"tool", "2", "A.<turn|>", MOTE_THINK_OFF, 0, NULL}, a);
     gemma_told(a, "", "A.", "");
     mote_session_close(s);
     gemma_forget(a);
@@ -193,25 +193,27 @@ static void gemma_restored(const mote_model *m, int july) {
     free(a);
 }
 
+typedef struct gemma_opening { int32_t ids[32]; size_t count, asked; } gemma_opening;
+
 static int gemma_opens(void *user, float *logits, int vocab) {
-    int *asked = (int *)user, think = 100;
-    for (int i = 0; i < vocab && !*asked; i++)
-        if (i != think) logits[i] = -INFINITY;
-    ++*asked;
-    return *asked > 90;
+    gemma_opening *o = (gemma_opening *)user;
+    for (int i = 0; i < vocab && o->asked < o->count; i++)
+        if (i != o->ids[o->asked]) logits[i] = -INFINITY;
+    return ++o->asked > 90;
 }
 
 // Thinking that the model opens itself is cut short.
 static void gemma_budget(const mote_model *m) {
+    static const char opens[] = "<|channel>thought\nHm";
     mote_session *s = session_of(m, .context = GEMMA_CONTEXT);
-    int asked = 0;
-    mote_generation g = {.thinking_budget = 5, .think = MOTE_THINK_ON, .max_tokens = 80, .on_logits = gemma_opens, .user = &asked};
+    gemma_opening o = {.asked = 0};
+    mote_generation g = {.thinking_budget = 20, .think = MOTE_THINK_ON, .max_tokens = 90, .on_logits = gemma_opens, .user = &o};
     mote_result r;
-    size_t count = 0;
+    size_t count = 0, n = 0;
+    char text[4096];
+    EXPECT(MOTE_OK, mote_tokenize(m, opens, strlen(opens), 1, o.ids, COUNT(o.ids), &o.count, &failure));
     EXPECT(MOTE_OK, mote_ask(s, "One?", &g, &r, &failure));
     const int32_t *ids = mote_tokens(s, &count);
-    char text[4096];
-    size_t n = 0;
     EXPECT(MOTE_OK, mote_detokenize(m, ids, count, text, sizeof text - 1, &n, &failure));
     text[n] = 0;
     CHECK(strstr(text, "the thinking directly now.\n<channel|>") && r.thinking_tokens > 5, "%d tokens of thinking: %s", r.thinking_tokens, text);
