@@ -255,7 +255,8 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
    - Where turns have to alternate (Mistral), neighbouring messages of a user, or texts of an assistant, are one turn, with a blank line
      between them; all else follows in its order.
    - Calls that a turn has no place for (two of Llama 3.1's, or one beside a text; any, where a template has no calls) are text of that
-     turn, each as JSON, with "; " between them; a result without a place is a user's text that begins with "Tool result:". A call's
+     turn, each as JSON, with "; " between them; Gemma 4's template has a text before its calls. A result without a place (Gemma 4's: one
+     that answers no call of the turn before it) is a user's text that begins with "Tool result:". A call's
      arguments that were cut off stand as they were written.
    - Mistral's templates without a place for a system message have it in front of the first question, those of 7B v0.3 and Nemo of the
      last; ids of calls that are not nine characters long, which they refuse, become such. Llama 3.1's tools are in a question that comes

@@ -223,7 +223,8 @@ static void start(void) {
              "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [True,], \"y\": \"\\n\"}}</tool_call>"
              "\nc[TOOL_CALLS][{\"name\": \"f\"}, {}][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"x\": 1}, f{} d\n"
              "[TOOL_CALLS] e:\n[{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"arguments\": \"{}\"}] ```json\n{\"a\": [{}]}```"
-             "<tool_call>f<arg_key>x</arg_key>\n<arg_value>1</arg_value> <arg_key>y</arg_key><arg_value>2</arg_value></tool_call>");
+             "<tool_call>f<arg_key>x</arg_key>\n<arg_value>1</arg_value> <arg_key>y</arg_key><arg_value>2</arg_value></tool_call>"
+             "<|channel>thought\nt\n<channel|>e<|tool_call>call:f{x:<|\"|>1<|\"|>,y:{z:[null,-1e5,{}]},\"k\":True}<tool_call|><|channel>x\n<|tool_call>call:f{}<tool_call|>");
     memset(&o, 0, sizeof o);
     o.parts = MOTE_WEIGHTS_ONLY;
     must(!mote_open(FIXTURE, &o, &model, &err), "cannot open " FIXTURE);
@@ -420,7 +421,8 @@ static void fuzz_request(const buf *request, unsigned family) {
                                    CHAT_QWEN3_5 | CHAT_PRESERVE | CHAT_EFFORT, CHAT_QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER,
                                    CHAT_CODER | CHAT_NEXT, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3 | CHAT_DATED, CHAT_MISTRAL,
                                    CHAT_MISTRAL | CHAT_NEMO, CHAT_MISTRAL | CHAT_SMALL, CHAT_ZEPHYR, CHAT_LLAMA3, CHAT_CHATML | CHAT_BOS,
-                                   CHAT_GLM, CHAT_GLM | CHAT_LINED};
+                                   CHAT_GLM, CHAT_GLM | CHAT_LINED, CHAT_GEMMA | CHAT_QUIET,
+                                   CHAT_GEMMA | CHAT_QUIET | CHAT_NAMES | CHAT_PRESERVE, CHAT_GEMMA | CHAT_QUIET | CHAT_BARE};
     enum { COUNT = sizeof families / sizeof *families };
     marked_text out;
     mote_error err;
@@ -452,14 +454,15 @@ static void check_call(void *user, const char *call, size_t size) {
     buf_add((buf *)user, call, size);
 }
 
-// syntax: 16: Mistral's marks, 32: Llama's objects, 48: GLM's keys and values, of calls.
+// syntax: 16: Mistral's marks, 24: Gemma's, also of thinking, 32: Llama's objects, 48: GLM's keys and values, of calls.
 static void hear_answer(const buf *text, unsigned step, int thinking, int end, const json *calls, int syntax, buf *told) {
     chat_stream s;
     memset(&s, 0, sizeof s);
     s.emit = emit_to;
     s.on_call = calls ? check_call : NULL;
     s.tools = calls;
-    s.call_mark = (syntax & 48) == 16 ? "[TOOL_CALLS]" : NULL;
+    s.marks = (syntax & 56) == 24 ? chat_marks_of(CHAT_GEMMA) : NULL;
+    s.call_mark = s.marks ? s.marks->call : (syntax & 48) == 16 ? "[TOOL_CALLS]" : NULL;
     s.bare_calls = (syntax & 48) == 32;
     s.keyed_calls = (syntax & 48) == 48;
     s.user = told;

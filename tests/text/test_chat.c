@@ -200,7 +200,7 @@ static void check_goldens(const char *dir, const char *name, int family, const t
 
 #include "chat_families.c"
 
-static void test_published(const char *data, const tokenizer *qwen3, const tokenizer *qwen35) {
+static void test_published(const char *data, const tokenizer *qwen3, const tokenizer *qwen35, const tokenizer *gemma) {
     char templates[1024], goldens[1024], name[256];
     int seen = 0, known = 0;
     snprintf(templates, sizeof templates, "%s/chat_templates", data);
@@ -227,7 +227,7 @@ static void test_published(const char *data, const tokenizer *qwen3, const token
         seen++;
         if (!golden_family(name) || modified) continue;
         known++;
-        check_goldens(goldens, name, golden_family(name), golden_family(name) & QWEN35 ? qwen35 : qwen3);
+        check_goldens(goldens, name, golden_family(name), golden_family(name) & CHAT_GEMMA ? gemma : golden_family(name) & QWEN35 ? qwen35 : qwen3);
     }
     closedir(dir);
     CHECK(seen > 20 && known == 16, "%d templates, %d of them known", seen, known);
@@ -247,18 +247,34 @@ static tokenizer *open_tokenizer(const char *data, const char *name, const char 
     return t;
 }
 
+static tokenizer *gemma_tokenizer(void) {
+    tokenizer *t = NULL;
+    mote_error err = {0};
+    CHECK(!tokenizer_open(&t, "tests/fixtures/gemma4", &err), "%s", err.message);
+    return t;
+}
+
+// Under Gemma's own tokenizer, whose control tokens are the template's.
+static void test_gemma(void) {
+    static const int texts[] = {GEMMA, GEMMA_JULY, GEMMA_JULY | CHAT_BARE};
+    tokenizer *t = gemma_tokenizer();
+    if (t) test_outside(t, texts, COUNT(texts));
+    tokenizer_free(t);
+}
+
 static void test_with_data(const char *data) {
     tokenizer *qwen3 = open_tokenizer(data, "qwen3", "tokenizer.json");
     tokenizer *qwen35 = open_tokenizer(data, "qwen3_5", "tokenizer.reconstructed.json");
     compared = not_compared = 0;
-    tokenizer *mistral = open_tokenizer(data, "mistral_v1", "tokenizer.json");
-    test_published(data, qwen3, qwen35);
+    tokenizer *mistral = open_tokenizer(data, "mistral_v1", "tokenizer.json"), *gemma = gemma_tokenizer();
+    test_published(data, qwen3, qwen35, gemma);
     for (size_t i = 0; i < COUNT(family_files); i++) {
         const int f = family_files[i].family;
-        const tokenizer *t = f & QWEN35 ? qwen35 : f & (CHAT_MISTRAL | CHAT_ZEPHYR) ? mistral : qwen3;
+        const tokenizer *t = f & QWEN35 ? qwen35 : f & (CHAT_MISTRAL | CHAT_ZEPHYR) ? mistral : f & CHAT_GEMMA ? gemma : qwen3;
         check_goldens("tests/fixtures/chats", family_files[i].name, f, t);
     }
     tokenizer_free(mistral);
+    tokenizer_free(gemma);
     CHECK(compared > 40 && not_compared < compared, "%d renderings compared, %d not", compared, not_compared);
     if (qwen3) {
         test_tool_result(qwen3);
@@ -301,6 +317,7 @@ int main(int argc, char **argv) {
     test_channels();
     test_families();
     test_demo();
+    test_gemma();
     if (test_data_dir()) test_with_data(test_data_dir());
     else test_skip("no data folder: published chat templates, goldens and tokenizers");
     temp_close();
