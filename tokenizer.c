@@ -14,6 +14,7 @@
      marked_text.c     text of which parts are from outside
      chat_family.c     the chat families, as bits
      chat_marks.c      their marks
+     chat_header.c     the header of a message that names its channel
      chat_outer.c      what a template says outside of its messages
      chat_template.c   which family's a checkpoint's chat template is
      tool_results.c    results of calls in the order of the calls
@@ -25,6 +26,7 @@
      chat_coder.c      Qwen3-Coder's
      chat_llama.c      Llama 3's
      chat_mistral.c    Mistral's
+     chat_harmony.c    gpt-oss's
      chat.c            messages -> prompt
      arguments.c       the arguments of a tool call, by the tool's schema
      call_reader.c     where one is in a call, its tags
@@ -32,7 +34,6 @@
      call_json.c       a call as JSON
      call_named.c      a call with its name in front
      call_headed.c     a call with its name in a header
-     chat_header.c     the header of a message that names its channel
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
      chat_stream.c     answer -> channels and calls
@@ -69,6 +70,7 @@
 #include "text/marked_text.c"
 #include "text/chat_family.c"
 #include "text/chat_marks.c"
+#include "text/chat_header.c"
 #include "text/chat_outer.c"
 #include "text/chat_template.c"
 #include "text/tool_results.c"
@@ -80,6 +82,7 @@
 #include "text/chat_coder.c"
 #include "text/chat_llama.c"
 #include "text/chat_mistral.c"
+#include "text/chat_harmony.c"
 #include "text/chat.c"
 #include "text/arguments.c"
 #include "text/call_reader.c"
@@ -87,7 +90,6 @@
 #include "text/call_json.c"
 #include "text/call_named.c"
 #include "text/call_headed.c"
-#include "text/chat_header.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"
 #include "text/chat_stream.c"
