@@ -507,7 +507,10 @@ typedef struct mote_generation {
     const char *effort;                    /* mote_ask: how hard to think, used only while the timeline is empty: "none", "minimal",
                                               "low", "medium", "high", "xhigh" or "max"; NULL: as the template has it. "none" is
                                               no thinking; else only a template that knows efforts does something: Qwen3.8's has
-                                              low, medium and xhigh, the sentence for which comes before the system message */
+                                              low, medium and xhigh, the sentence for which comes before the system message, gpt-oss's
+                                              low, medium (its own) and high, and "none" is low, since it always thinks */
+    const char *date;                      /* mote_ask: the date that the template tells, used only while the timeline is empty, as
+                                              gpt-oss's "2026-11-28"; NULL: today's, or what the template has */
 } mote_generation;
 
 enum {                                     /* whether an answer calls a tool */

@@ -5,6 +5,12 @@
    the next user turn the session goes back to there and reads what came since once more, without the thinking. The texts are
    those of the timeline's tokens: the token history stays the truth. */
 
+/* The marks of a family that thinks; of others, those in which a model may do so all the same. */
+static const chat_marks *marks_of_thinking(const mote_model *m) {
+    const chat_marks *marks = chat_marks_of(m->family);
+    return marks && *marks->think ? marks : chat_marks_of_answers;
+}
+
 /* Takes the memory for the state before an answer. */
 static int reserve_answer(mote_session *s, mote_error *err) {
     if (!s->before_answer) s->before_answer = checkpoint_new(s, s->o.context);
@@ -43,18 +49,86 @@ static void put_past(const mote_model *m, const int32_t *ids, int n, int32_t end
     marked_free(&turn);
 }
 
+/* The remembered state is one that the timeline goes on from. */
+static int remembers_answer(const mote_session *s) {
+    const mote_checkpoint *c = s->before_answer;
+    return c && c->count <= s->count && checkpoint_holds(s, c);
+}
+
+/* 1: gpt-oss's thinking stays until a final answer, also when the user speaks, and the state before it is the one to remember. */
+static int answer_is_open(const mote_session *s) {
+    return s->m->family & CHAT_HARMONY && remembers_answer(s);
+}
+
+/* The answer whose text is collected, as the one message that a history has of it. */
+static void put_final(marked_text *answer, marked_text *out) {
+    put_words(out, "<|start|>assistant<|channel|>final<|message|>");
+    put_marked(out, answer, slice_of(answer->text.data, answer->text.size));
+    put_words(out, "<|end|>");
+    answer->text.size = answer->outside.size = 0;
+}
+
+/* A message of the past, of its n tokens. Thinking is left out, and so is what an answer says before it calls; what else it says is
+   collected. *answers: it has begun. */
+static void put_message(const mote_model *m, const int32_t *ids, int n, marked_text *answer, int *answers, marked_text *out) {
+    const int32_t end = tokenizer_find(m->text, header_marks[MARK_END]);
+    marked_text message;
+    memset(&message, 0, sizeof message);
+    put_tokens(m, ids, n, end, &message);
+    const slice all = slice_of(message.text.data, message.text.size), head = slice_before(all, header_marks[MARK_MESSAGE]);
+    const chat_header h = chat_header_of(head);
+    slice body = slice_from(all, head.n < all.n ? head.n + strlen(header_marks[MARK_MESSAGE]) : slice_before(all, "assistant").n);
+    if (head.n == all.n) body = slice_past(body, "assistant");
+    if (slice_ends(body, header_marks[MARK_END])) body.n -= strlen(header_marks[MARK_END]);
+    if (!slice_is(h.role, "assistant")) {
+        if (*answers) put_final(answer, out);
+        *answers = 0;
+        put_marked(out, &message, all);
+    } else if (header_callee(&h).n) {
+        answer->text.size = answer->outside.size = 0;
+        *answers = 0;
+        put_marked(out, &message, slice_of(all.p, (size_t)(body.p + body.n - all.p)));
+        put_words(out, header_marks[MARK_CALL]);
+    } else {
+        const int says = !slice_is(h.channel, "analysis");
+        if (says && answer->text.size && body.n) put_words(answer, "\n\n");
+        if (says) put_marked(answer, &message, body);
+        *answers = 1;
+    }
+    out->text.failed |= marked_failed(&message);
+    marked_free(&message);
+}
+
+/* What gpt-oss's template makes of all after the remembered state once a final answer has come; nothing before that. */
+static void put_messages(const mote_session *s, marked_text *out) {
+    const int32_t start = tokenizer_find(s->m->text, header_marks[MARK_START]);
+    marked_text answer;
+    int answers = 0;
+    memset(&answer, 0, sizeof answer);
+    for (int i = s->before_answer->count, n; i < s->count; i += n) {
+        for (n = 1; i + n < s->count && s->tokens[i + n] != start; n++) {}
+        put_message(s->m, s->tokens + i, n, &answer, &answers, out);
+    }
+    if (answers) put_final(&answer, out);
+    else out->text.size = out->outside.size = 0;
+    out->text.failed |= marked_failed(&answer);
+    marked_free(&answer);
+}
+
 /* The ids that take the place of what follows the remembered state; none if nothing is remembered, or there was no thinking. */
 static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     const mote_checkpoint *c = s->before_answer;
+    const int headed = s->m->family & CHAT_HARMONY;
     int thinks = 0, code = MOTE_OK;
-    if (!c || c->count > s->count || !checkpoint_holds(s, c)) return MOTE_OK;
+    if (!remembers_answer(s)) return MOTE_OK;
     const chat_marks *marks = chat_marks_of_answers;
     const int32_t think = tokenizer_find(s->m->text, marks->think), end = tokenizer_find(s->m->text, marks->turn_end);
     for (int i = c->count; i < s->count; i++) thinks |= s->tokens[i] == think;
-    if (!thinks || think < 0) return MOTE_OK;
+    if (!headed && (!thinks || think < 0)) return MOTE_OK;
     marked_text past;
     memset(&past, 0, sizeof past);
-    for (int i = c->count, n; i < s->count; i += n + 1) {
+    if (headed) put_messages(s, &past);
+    for (int i = c->count, n; i < s->count && !headed; i += n + 1) {
         for (n = 0; i + n < s->count && s->tokens[i + n] != end; n++) {}
         put_past(s->m, s->tokens + i, n, end, &past);
     }

@@ -335,8 +335,8 @@ static uint32_t harmony_final(const chat *c, uint32_t end) {
     return end > c->leading ? end : 0;
 }
 
-/* Messages; other roles are passed over, as the template does. What was thought stays until a final answer, so that in a timeline the
-   first question after the one before it is where to go back to. */
+/* Messages; other roles are passed over, as the template does. What was thought stays until a final answer, in a timeline until the
+   question after it: so the first question after the final answer before that is where to go back to. */
 static int harmony_messages(chat *c) {
     const uint32_t final = harmony_final(c, c->n), before = harmony_final(c, final == c->n ? c->n - 1 : c->n);
     uint32_t name = 0;
@@ -344,7 +344,7 @@ static int harmony_messages(chat *c) {
     for (uint32_t i = c->leading; !code && i < c->n; i++) {
         const uint32_t calls = chat_role(c, i, "assistant") ? chat_calls_of(c, i) : 0, call = calls ? chat_function(&c->j, calls + 1) : 0;
         if (call) name = json_get(&c->j, call, "name");
-        if (call) code = harmony_call(c, i, call, i >= final);
+        if (call) code = harmony_call(c, i, call, i >= (c->is_timeline ? before : final));
         else if (chat_role(c, i, "assistant")) name = 0, code = harmony_answer(c, i);
         else if (chat_role(c, i, "tool")) code = harmony_result(c, i, name);
         else if (chat_role(c, i, "user") || chat_is_system(c, i)) code = harmony_message(c, i);

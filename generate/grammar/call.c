@@ -7,6 +7,7 @@
      {"name": "f", "parameters": {"x": 1}}                                                              FORM_BARE, one alone
      [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]                 FORM_LIST
      [TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g[ARGS]{}                                                   FORM_NAMED
+     <|channel|>commentary to=functions.f json<|message|>{"x": 1}                                       FORM_HEADED, one alone
 
    Between tags a string is its own text, without quotes, up to "\n</parameter>"; it holds no tag of the syntax. All other values are
    JSON. Names are outside text: they are matched as bytes, never as tags. */
@@ -15,10 +16,10 @@ typedef struct call_function { schema_literal begins; int32_t node; } call_funct
 
 typedef struct raw_texts { int32_t first, count; } raw_texts;           /* literals, without quotes */
 
-enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED };
+enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_HEADED };
 
 typedef struct call_syntax_form {
-    const char *opens, *closes;              /* the marks, which are tokens: before a call; after it or, of FORM_NAMED, after its name */
+    const char *opens, *closes;              /* the marks, which are tokens: before a call; after it or, where it begins with that, its name */
     const char *begins, *arguments, *ends;   /* the text around a name, and after the arguments */
 } call_syntax_form;
 
@@ -27,7 +28,13 @@ static const call_syntax_form call_forms[] = {                          /* opens
     {"<tool_call>", "</tool_call>", "\n<function=", ">\n", ""},
     {"", "", "{\"name\": \"", "\", \"parameters\": ", "}"},
     {"[TOOL_CALLS]", "", "{\"name\": \"", "\", \"arguments\": ", "}"},
-    {"[TOOL_CALLS]", "[ARGS]", "", "", ""}};
+    {"[TOOL_CALLS]", "[ARGS]", "", "", ""},
+    {"<|channel|>", "<|message|>", "commentary to=functions.", " json", ""}};
+
+/* 1: a mark stands between a call's name and its arguments, after which nothing follows. */
+static int form_is_named(enum call_form form) {
+    return form == FORM_NAMED || form == FORM_HEADED;
+}
 
 typedef struct call_grammar {
     enum call_form form;
@@ -112,8 +119,9 @@ static void call_begins(const call_grammar *c, schema *s, const json *tools, uin
     put_json_text(&s->text, tools, name);
     const char *text = s->text.data + begin;
     const size_t size = schema_failed(s) ? 0 : s->text.size - begin;
-    if (size && c->form == FORM_NAMED && memchr(text, '[', size)) schema_refuse_text(s, "a tool of such a name", text, size);
-    if ((c->form == FORM_TAGS || c->form == FORM_NAMED) && !schema_failed(s) && !is_tag_name(text, size))
+    const char wrong = c->form == FORM_NAMED ? '[' : c->form == FORM_HEADED ? ' ' : 0;
+    if (size && wrong && memchr(text, wrong, size)) schema_refuse_text(s, "a tool of such a name", text, size);
+    if ((c->form == FORM_TAGS || form_is_named(c->form)) && !schema_failed(s) && !is_tag_name(text, size))
         schema_refuse_text(s, "a tool of such a name", text, size);
     buf_text(&s->text, call_forms[c->form].arguments);
     f->begins.text = (uint32_t)from;
@@ -195,7 +203,7 @@ static int call_push_name(follower *w, place *p, thread *t, int at) {
 static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
     const schema_node *n = node_at(w->s, node);
     const int tags = w->calls->form == FORM_TAGS;
-    if (w->calls->form == FORM_NAMED) thread_pop(w, t);        /* nothing follows them */
+    if (form_is_named(w->calls->form)) thread_pop(w, t);        /* nothing follows them */
     else t->f = frame_of(IN_CALL_BODY, 0, 0), t->f.at = (uint8_t)tags;
     frame value = frame_of(AT_VALUE, node, 0);
     value.at = VALUE_ARGUMENTS;
@@ -223,7 +231,7 @@ static int place_tag(follower *w, const place *p, place *out, int opens) {
     out->links = p->links;
     for (int i = 0; i < p->count; i++) {
         thread t = p->threads[i];
-        const int named = w->calls->form == FORM_NAMED && t.f.in == IN_CALL_NAME;
+        const int named = form_is_named(w->calls->form) && t.f.in == IN_CALL_NAME;
         const call_function *f = &w->calls->functions[named ? t.f.is.literal.first : 0];
         if (opens && t.f.in == IN_CALLS) {
             call_opens_at(w, out, &t);
@@ -259,7 +267,7 @@ static void step_call_name(follower *w, place *out, thread *t, unsigned char b) 
     f->is.literal.first = first;
     f->is.literal.last = last;
     if (first == last) return;
-    if (list[first].begins.size == at + 1 && w->calls->form != FORM_NAMED) call_arguments(w, out, t, list[first].node);
+    if (list[first].begins.size == at + 1 && !form_is_named(w->calls->form)) call_arguments(w, out, t, list[first].node);
     else place_add(out, t);
 }
 
@@ -375,9 +383,10 @@ static void step_tag_text(follower *w, place *out, thread *t, unsigned char b) {
 
 /* A byte between calls. */
 static void step_calls(follower *w, place *out, thread *t, unsigned char b) {
-    const int one_call = w->calls->one_call, form = w->calls->form;
+    const enum call_form form = w->calls->form;
+    const int one_call = w->calls->one_call;
     frame *f = &t->f;
-    if (form == FORM_NAMED) return;
+    if (form_is_named(form)) return;
     if (form == FORM_BARE || f->at == BEFORE_ITEM) {
         if (f->at != AFTER_CALL && call_push_name(w, out, t, form == FORM_LIST ? IN_LIST : AFTER_CALL)) step_call_name(w, out, t, b);
         return;

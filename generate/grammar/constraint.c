@@ -18,6 +18,8 @@ typedef struct constraint {
     int budget, thought;         /* tokens of thinking: at most, 0: no limit; so far */
     int32_t *closing;            /* tokens that close thinking, closing_count of them; closed: so many are there */
     size_t closing_count, closed;
+    int headed;                  /* an answer of messages with headers: */
+    message_headers headers;
 } constraint;
 
 static void constraint_close(constraint *c) {
@@ -26,25 +28,29 @@ static void constraint_close(constraint *c) {
     schema_free(c->shape);
     free(c->allowed);
     free(c->closing);
+    headers_close(&c->headers);
     memset(c, 0, sizeof *c);
 }
 
 /* The text that cuts thinking short, as Qwen's models know it. */
 static int constraint_budget(constraint *c, int budget, mote_error *err) {
-    static const char text[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly "
-                               "now.\n</think>\n\n";
+    static const char sentence[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly "
+                                   "now.";
+    char text[sizeof sentence + 32];
+    const int size = snprintf(text, sizeof text, "%s%s", sentence, c->headed ? header_marks[MARK_END] : "\n</think>\n\n");
     if (budget < 0) return fail(err, MOTE_EINVAL, "thinking_budget must not be negative");
     if (!budget || c->end_think < 0) return MOTE_OK;
     c->budget = budget;
     c->closing = (int32_t *)malloc(sizeof text * sizeof *c->closing);  /* a token has a byte at least */
     if (!c->closing) return fail_memory(err);
-    return mote_tokenize(c->m, text, sizeof text - 1, 1, c->closing, sizeof text, &c->closing_count, err);
+    return mote_tokenize(c->m, text, (size_t)size, 1, c->closing, sizeof text, &c->closing_count, err);
 }
 
 /* How the models of a chat family write calls. */
 static enum call_form call_form_of(int family) {
     if (family & CHAT_QWEN3) return FORM_JSON;
     if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
+    if (family & CHAT_HARMONY) return FORM_HEADED;
     return family & CHAT_NEMO ? FORM_LIST : family & CHAT_SMALL ? FORM_NAMED : FORM_TAGS;
 }
 
@@ -83,7 +89,10 @@ static int constraint_open(constraint *c, const mote_model *m, const mote_genera
     if (code) return code;
     c->think = tokenizer_find(m->text, chat_marks_of_answers->think);
     c->end_think = tokenizer_find(m->text, chat_marks_of_answers->think_end);
-    code = constraint_budget(c, g->thinking_budget, err);
+    c->headed = m->family & CHAT_HARMONY && !g->raw;
+    if (c->headed) code = headers_open(&c->headers, m, g->schema != NULL, err);
+    if (c->headed && !code) c->end_think = c->headers.marks[MARK_END];
+    if (!code) code = constraint_budget(c, g->thinking_budget, err);
     if (!code && g->tool_choice) code = constraint_calls(c, g, tools, err);
     else if (!code && g->schema) code = schema_open(&c->shape, g->schema, &c->root, err);
     if (code) return code;
@@ -114,22 +123,42 @@ static void constraint_begin(constraint *c, int thinks, int may_think) {
     else if (c->shape) follower_begin_calls(&c->text, &c->calls, lines);
 }
 
+/* The same of messages with headers, where `place` of chat_channels.c says in them. */
+static void constraint_begin_headed(constraint *c, int place, int thinks) {
+    headers_begin(&c->headers, place == IN_BODY);
+    c->headers.may_open &= !c->budget || c->thought < c->budget;
+    if (place == BETWEEN_MESSAGES && c->shape) c->headers.resumes.at = 0;
+    constraint_begin(c, thinks, 0);
+}
+
 /* The token that must come next, to close thinking; -1: any. */
 static int32_t constraint_forced(const constraint *c) {
+    if (c->headed && token_text_next(&c->headers.resumes) >= 0) return token_text_next(&c->headers.resumes);
     int due = c->closed ? c->closed < c->closing_count : c->budget && c->thinking && c->thought >= c->budget;
     return due ? c->closing[c->closed] : -1;
+}
+
+/* Marks which ends and which marks of headers may come, of n tokens. complete: the answer is. */
+static void constraint_allow_marks(constraint *c, int n, int complete) {
+    const int32_t *eos = (const int32_t *)(const void *)c->m->eos.data, call = c->headed ? c->headers.marks[MARK_CALL] : -1;
+    for (size_t i = 0; i < c->m->eos.size / sizeof *eos; i++)
+        if (eos[i] < n) c->allowed[eos[i]] = (unsigned char)(complete && (eos[i] == call ? c->root < 0 : !c->headed || c->root >= 0));
+    for (int i = 0; c->headed && i < HEADER_MARKS; i++) {
+        const int32_t mark = c->headers.marks[i];
+        if (mark >= 0 && mark < n && mark != c->end_think && !is_eos(c->m, mark)) c->allowed[mark] = 0;
+    }
 }
 
 /* Marks what may come next, of n tokens. */
 static void constraint_allow(constraint *c, int n) {
     unsigned char *allowed = c->allowed;
-    const int32_t *eos = (const int32_t *)(const void *)c->m->eos.data;
-    int complete = !c->thinking && follower_is_complete(&c->text);
+    const int complete = !c->thinking && follower_is_complete(&c->text);
     memset(allowed, c->thinking, (size_t)n);
+    if (c->headed && !c->thinking && headers_allow(&c->headers, allowed, n)) return;
     if (!c->thinking) mask_words(&c->text, c->vocabulary, allowed);
-    for (size_t i = 0; i < c->m->eos.size / sizeof *eos; i++)
-        if (eos[i] < n) allowed[eos[i]] = (unsigned char)complete;
+    constraint_allow_marks(c, n, complete);
     if (c->begins && c->think >= 0 && c->think < n) allowed[c->think] = 1;
+    if (c->headed && !c->thinking) (void)headers_allow(&c->headers, allowed, n);
     if (c->root >= 0 || c->thinking) return;
     if (c->call >= 0 && c->call < n) allowed[c->call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 1);
     if (c->end_call >= 0 && c->end_call < n) allowed[c->end_call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 0);
@@ -138,6 +167,8 @@ static void constraint_allow(constraint *c, int n) {
 /* Masks what must not come next in logits [n]. */
 static void constraint_mask(constraint *c, float *logits, int n) {
     const int32_t forced = constraint_forced(c);
+    const token_text *opening = &c->headers.opening;
+    if (c->headed && opening->at == 1 && c->budget && c->thought >= c->budget) logits[opening->ids[1]] = -INFINITY;     /* no more of it */
     if (forced < 0 && !c->shape) return;
     if (forced < 0) constraint_allow(c, n);
     for (int id = 0; id < n; id++)
@@ -145,12 +176,32 @@ static void constraint_mask(constraint *c, float *logits, int n) {
     if (forced >= 0 && forced < n) logits[forced] = 0;      /* also against a bias */
 }
 
+/* A token of messages with headers. 1: it is none of the answer itself. */
+static int constraint_follow_headers(constraint *c, int32_t id) {
+    message_headers *h = &c->headers;
+    const int in_header = token_text_next(&h->answer) >= 0;
+    if (id == token_text_next(&h->resumes)) {
+        if (++h->resumes.at == h->resumes.count) constraint_begin_headed(c, IN_HEADER, 0);
+        return 1;
+    }
+    if (c->thinking) {
+        c->thought++;
+        c->thinking = id != c->end_think;
+        if (!c->thinking && c->closed == c->closing_count) c->closed = 0;
+        if (!c->thinking && (c->shape || c->budget)) h->resumes.at = 0;
+        return 1;
+    }
+    if (headers_follow(h, id, c->shape != NULL)) constraint_begin(c, 1, 0), headers_begin(h, 0);
+    return c->thinking || in_header || h->opening.at > 1;
+}
+
 /* A token is part of the answer. */
 static void constraint_follow(constraint *c, int32_t id) {
     size_t n = 0;
     const char *bytes = tokenizer_token(c->m->text, id, &n);
     int opens = c->begins && id == c->think, thinks = c->thinking;
-    if (constraint_forced(c) == id) c->closed++;
+    if (constraint_forced(c) == id && !(c->headed && token_text_next(&c->headers.resumes) >= 0)) c->closed++;
+    if (c->headed && constraint_follow_headers(c, id)) return;
     c->begins = 0;
     if (opens) constraint_begin(c, 1, 0);
     if (opens) return;
