@@ -8,7 +8,7 @@
 
 // The least that the family is recognised by; the published text is none of this repository's.
 #define HARMONY_TEMPLATE                                                                                                                 \
-    "{{ '<|start|>system<|message|>' }}{{ build_system_message() }}{{ '<|end|>' }}{% for m in messages %}{{ 'to=functions.' + m.name }}"     \
+    "{% set messages = messages %}{{ '<|start|>system<|message|>' }}{{ build_system_message() }}{{ '<|end|>' }}{% for m in messages %}{{ 'to=functions.' + m.name }}"     \
     "{{ '<|start|>assistant<|channel|>analysis<|message|><|channel|>final<|message|>' + m.content }}{% endfor %}"                            \
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 
