@@ -74,7 +74,7 @@ static int read_effort(chat *c, int *think) {
     const uint32_t node = json_get(&c->j, 0, "reasoning_effort");
     const int always = c->family & CHAT_HARMONY;
     buf name;
-    if (!(c->family & (CHAT_EFFORT | CHAT_HARMONY))) return MOTE_OK;
+    if (!(c->family & CHAT_EFFORTS)) return MOTE_OK;
     if (always) c->effort = EFFORT_MEDIUM;
     memset(&name, 0, sizeof name);
     if (node && c->j.nodes[node].type != JSON_NULL) {

@@ -26,3 +26,6 @@ typedef enum chat_family {
     CHAT_BOS = 1 << 20,     /* begins with the tokenizer's own first token, where a renderer does not write that itself */
     CHAT_HARMONY = 1 << 21  /* gpt-oss: messages with headers, which name their channels */
 } chat_family;
+
+/* Families whose templates know efforts of thinking. */
+enum { CHAT_EFFORTS = CHAT_EFFORT | CHAT_HARMONY };
