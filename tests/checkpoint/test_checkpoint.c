@@ -143,6 +143,7 @@ int main(int argc, char **argv) {
     test_tensors();
     test_quantised();
     test_gpt_oss();
+    test_gpt_oss_rope();
     test_fused();
     test_shards();
     test_without_mtp();
