@@ -61,7 +61,7 @@ static int answer_is_open(const mote_session *s) {
 }
 
 /* The answer whose text is collected, as the one message that a history has of it. */
-static void put_final(marked_text *answer, marked_text *out) {
+static void put_past_answer(marked_text *answer, marked_text *out) {
     put_words(out, "<|start|>assistant<|channel|>final<|message|>");
     put_marked(out, answer, slice_of(answer->text.data, answer->text.size));
     put_words(out, "<|end|>");
@@ -70,7 +70,7 @@ static void put_final(marked_text *answer, marked_text *out) {
 
 /* A message of the past, of its n tokens. Thinking is left out, and so is what an answer says before it calls; what else it says is
    collected. *answers: it has begun. */
-static void put_message(const mote_model *m, const int32_t *ids, int n, marked_text *answer, int *answers, marked_text *out) {
+static void put_past_message(const mote_model *m, const int32_t *ids, int n, marked_text *answer, int *answers, marked_text *out) {
     const int32_t end = tokenizer_find(m->text, header_marks[MARK_END]);
     marked_text message;
     memset(&message, 0, sizeof message);
@@ -81,7 +81,7 @@ static void put_message(const mote_model *m, const int32_t *ids, int n, marked_t
     if (head.n == all.n) body = slice_past(body, "assistant");
     if (slice_ends(body, header_marks[MARK_END])) body.n -= strlen(header_marks[MARK_END]);
     if (!slice_is(h.role, "assistant")) {
-        if (*answers) put_final(answer, out);
+        if (*answers) put_past_answer(answer, out);
         *answers = 0;
         put_marked(out, &message, all);
     } else if (header_callee(&h).n) {
@@ -100,16 +100,16 @@ static void put_message(const mote_model *m, const int32_t *ids, int n, marked_t
 }
 
 /* What gpt-oss's template makes of all after the remembered state once a final answer has come; nothing before that. */
-static void put_messages(const mote_session *s, marked_text *out) {
+static void put_past_messages(const mote_session *s, marked_text *out) {
     const int32_t start = tokenizer_find(s->m->text, header_marks[MARK_START]);
     marked_text answer;
     int answers = 0;
     memset(&answer, 0, sizeof answer);
     for (int i = s->before_answer->count, n; i < s->count; i += n) {
         for (n = 1; i + n < s->count && s->tokens[i + n] != start; n++) {}
-        put_message(s->m, s->tokens + i, n, &answer, &answers, out);
+        put_past_message(s->m, s->tokens + i, n, &answer, &answers, out);
     }
-    if (answers) put_final(&answer, out);
+    if (answers) put_past_answer(&answer, out);
     else out->text.size = out->outside.size = 0;
     out->text.failed |= marked_failed(&answer);
     marked_free(&answer);
@@ -127,7 +127,7 @@ static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     if (!headed && (!thinks || think < 0)) return MOTE_OK;
     marked_text past;
     memset(&past, 0, sizeof past);
-    if (headed) put_messages(s, &past);
+    if (headed) put_past_messages(s, &past);
     for (int i = c->count, n; i < s->count && !headed; i += n + 1) {
         for (n = 0; i + n < s->count && s->tokens[i + n] != end; n++) {}
         put_past(s->m, s->tokens + i, n, end, &past);
