@@ -60,40 +60,69 @@ static int answer_is_open(const mote_session *s) {
     return s->m->family & CHAT_HARMONY && remembers_answer(s);
 }
 
-/* The answer whose text is collected, as the one message that a history has of it. */
-static void put_past_answer(marked_text *answer, marked_text *out) {
-    put_words(out, "<|start|>assistant<|channel|>final<|message|>");
-    put_marked(out, answer, slice_of(answer->text.data, answer->text.size));
-    put_words(out, "<|end|>");
-    answer->text.size = answer->outside.size = 0;
+/* An answer of the past whose messages are read again: its text, as it was told. */
+typedef struct past_answer {
+    chat_stream channels;
+    buf text;
+    int begun;
+    int32_t marks[HEADER_MARKS]; /* tokens */
+} past_answer;
+
+static void past_emit(void *user, int channel, const char *text, size_t size) {
+    if (channel == MOTE_ANSWER) buf_add((buf *)user, text, size);
 }
 
-/* A message of the past, of its n tokens. Thinking is left out, and so is what an answer says before it calls; what else it says is
-   collected. *answers: it has begun. */
-static void put_past_message(const mote_model *m, const int32_t *ids, int n, marked_text *answer, int *answers, marked_text *out) {
-    const int32_t end = tokenizer_find(m->text, header_marks[MARK_END]);
+/* The n tokens of a message of it. The first one's begin with the prompt's last words. */
+static void past_answer_read(past_answer *a, const mote_model *m, const int32_t *ids, int n) {
+    size_t role = a->begun ? 0 : strlen(header_marks[MARK_START]) + strlen("assistant");
+    if (!a->begun) {
+        a->text.size = a->channels.held.size = 0;
+        a->channels.told = 0;
+        a->channels.emit = past_emit;
+        a->channels.user = &a->text;
+        channels_begin(&a->channels, IN_HEADER);
+    }
+    a->begun = 1;
+    for (int i = 0; i < n; i++) {
+        size_t size = 0;
+        int mark = 0;
+        const char *bytes = tokenizer_token(m->text, ids[i], &size);
+        if (role) {
+            role -= size < role ? size : role;
+            continue;
+        }
+        while (mark < HEADER_MARKS && a->marks[mark] != ids[i]) mark++;
+        if (mark < HEADER_MARKS) channels_mark(&a->channels, mark);
+        else if (bytes && !tokenizer_is_special(m->text, ids[i])) chat_stream_push(&a->channels, bytes, size);
+    }
+}
+
+/* As the one message that a history has of it. */
+static void put_past_answer(past_answer *a, marked_text *out) {
+    if (!a->begun) return;
+    chat_stream_end(&a->channels, TEXT_IS_CUT);
+    put_words(out, "<|start|>assistant<|channel|>final<|message|>");
+    put_outside(out, slice_of(a->text.data, a->text.size));
+    put_words(out, "<|end|>");
+    a->begun = 0;
+}
+
+/* A message of the past, of its n tokens. Thinking is left out, and so is what an answer says before it calls. */
+static void put_past_message(past_answer *a, const mote_model *m, const int32_t *ids, int n, marked_text *out) {
     marked_text message;
     memset(&message, 0, sizeof message);
-    put_tokens(m, ids, n, end, &message);
-    const slice all = slice_of(message.text.data, message.text.size), head = slice_before(all, header_marks[MARK_MESSAGE]);
-    const chat_header h = chat_header_of(head);
-    slice body = slice_from(all, head.n < all.n ? head.n + strlen(header_marks[MARK_MESSAGE]) : slice_before(all, "assistant").n);
-    if (head.n == all.n) body = slice_past(body, "assistant");
-    if (slice_ends(body, header_marks[MARK_END])) body.n -= strlen(header_marks[MARK_END]);
-    if (!slice_is(h.role, "assistant")) {
-        if (*answers) put_past_answer(answer, out);
-        *answers = 0;
-        put_marked(out, &message, all);
-    } else if (header_callee(&h).n) {
-        answer->text.size = answer->outside.size = 0;
-        *answers = 0;
-        put_marked(out, &message, slice_of(all.p, (size_t)(body.p + body.n - all.p)));
-        put_words(out, header_marks[MARK_CALL]);
+    put_tokens(m, ids, n, a->marks[MARK_END], &message);
+    slice all = slice_of(message.text.data, message.text.size);
+    const chat_header h = turn_header(all);
+    const int answers = slice_starts(h.role, "assistant"), calls = answers && header_callee(&h).n;
+    if (answers && !calls) {
+        past_answer_read(a, m, ids, n);
     } else {
-        const int says = !slice_is(h.channel, "analysis");
-        if (says && answer->text.size && body.n) put_words(answer, "\n\n");
-        if (says) put_marked(answer, &message, body);
-        *answers = 1;
+        if (calls) a->begun = 0;
+        put_past_answer(a, out);
+        if (calls && slice_ends(all, header_marks[MARK_END])) all.n -= strlen(header_marks[MARK_END]);
+        put_marked(out, &message, all);
+        if (calls) put_words(out, header_marks[MARK_CALL]);
     }
     out->text.failed |= marked_failed(&message);
     marked_free(&message);
@@ -101,18 +130,18 @@ static void put_past_message(const mote_model *m, const int32_t *ids, int n, mar
 
 /* What gpt-oss's template makes of all after the remembered state once a final answer has come; nothing before that. */
 static void put_past_messages(const mote_session *s, marked_text *out) {
-    const int32_t start = tokenizer_find(s->m->text, header_marks[MARK_START]);
-    marked_text answer;
-    int answers = 0;
-    memset(&answer, 0, sizeof answer);
+    past_answer a;
+    memset(&a, 0, sizeof a);
+    for (int i = 0; i < HEADER_MARKS; i++) a.marks[i] = tokenizer_find(s->m->text, header_marks[i]);
     for (int i = s->before_answer->count, n; i < s->count; i += n) {
-        for (n = 1; i + n < s->count && s->tokens[i + n] != start; n++) {}
-        put_past_message(s->m, s->tokens + i, n, &answer, &answers, out);
+        for (n = 1; i + n < s->count && s->tokens[i + n] != a.marks[MARK_START]; n++) {}
+        put_past_message(&a, s->m, s->tokens + i, n, out);
     }
-    if (answers) put_past_answer(&answer, out);
-    else out->text.size = out->outside.size = 0;
-    out->text.failed |= marked_failed(&answer);
-    marked_free(&answer);
+    if (!a.begun) out->text.size = out->outside.size = 0;
+    put_past_answer(&a, out);
+    out->text.failed |= a.text.failed | chat_stream_failed(&a.channels);
+    chat_stream_free(&a.channels);
+    buf_free(&a.text);
 }
 
 /* The ids that take the place of what follows the remembered state; none if nothing is remembered, or there was no thinking. */

@@ -7,14 +7,16 @@
 #include "files.h"
 
 // The least that the family is recognised by; the published text is none of this repository's.
-#define HARMONY_TEMPLATE                                                                                                                 \
-    "{% set messages = messages %}{{ '<|start|>system<|message|>' }}{{ build_system_message() }}{{ '<|end|>' }}{% for m in messages %}{{ 'to=functions.' + m.name }}"     \
-    "{{ '<|start|>assistant<|channel|>analysis<|message|><|channel|>final<|message|>' + m.content }}{% endfor %}"                            \
+#define HARMONY_TEMPLATE                                                                                        \
+    "{% set messages = messages %}{{ '<|start|>system<|message|>' }}{{ build_system_message() }}{{ '<|end|>' }}"   \
+    "{% for m in messages %}{{ 'to=functions.' + m.name }}"                                                        \
+    "{{ '<|start|>assistant<|channel|>analysis<|message|><|channel|>final<|message|>' + m.content }}{% endfor %}"  \
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 
 static const char *const harmony_names[][2] = {
-    {"<|im_start|>", "<|start|>"}, {"<|im_end|>", "<|end|>"}, {"<|object_ref_start|>", "<|channel|>"}, {"<|object_ref_end|>", "<|message|>"},
-    {"<|box_start|>", "<|constrain|>"}, {"<|box_end|>", "<|call|>"}, {"<|quad_start|>", "<|return|>"}, {"<think>", "<other>"}, {"</think>", "</other>"}};
+    {"<|im_start|>", "<|start|>"}, {"<|im_end|>", "<|end|>"}, {"<|object_ref_start|>", "<|channel|>"},
+    {"<|object_ref_end|>", "<|message|>"}, {"<|box_start|>", "<|constrain|>"}, {"<|box_end|>", "<|call|>"},
+    {"<|quad_start|>", "<|return|>"}, {"<think>", "<other>"}, {"</think>", "</other>"}};
 
 // In a tokenizer.json of the temporary folder.
 static inline int harmony_rename(const char *file) {
@@ -43,7 +45,8 @@ static inline int harmony_rename(const char *file) {
 // The template, and generation_config.json without the ends that the template has.
 static inline int harmony_chats(void) {
     static const char ends[] = "{\"eos_token_id\": 4063}";
-    return temp_write("chat_template.jinja", HARMONY_TEMPLATE, sizeof HARMONY_TEMPLATE - 1) && temp_write("generation_config.json", ends, sizeof ends - 1);
+    return temp_write("chat_template.jinja", HARMONY_TEMPLATE, sizeof HARMONY_TEMPLATE - 1) &&
+           temp_write("generation_config.json", ends, sizeof ends - 1);
 }
 
 static inline int harmony_folder(void) {

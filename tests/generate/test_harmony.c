@@ -213,6 +213,12 @@ static void test_harmony_turns(void) {
     check_harmony_timeline(s, M_USER("a") M_ANSWER("c", "") M_USER("d") M_ANSWER("f\\n\\ng", "") M_USER("h"), 0, "three questions");
     (void)gpt_say(s, "i", plain, FINAL "j<|return|>", NULL);
     check_harmony_timeline(s, M_USER("a") M_ANSWER("c", "") M_USER("d") M_ANSWER("f\\n\\ng", "") M_USER("h") M_ANSWER("", "") M_USER("i"), 0, "four questions");
+    // messages without their ends, text between them: what was told
+    (void)gpt_say(s, "k", plain, ANALYSIS "l" FINAL "m<|end|>n<|return|>", "[T]l[A]m\n\nn");
+    (void)gpt_say(s, "o", plain, "p<|end|>" ANALYSIS "q<|end|>", "[A]p[T]q");
+    (void)gpt_say(s, "r", plain, FINAL "t<|return|>", NULL);
+    check_harmony_timeline(s, M_USER("a") M_ANSWER("c", "") M_USER("d") M_ANSWER("f\\n\\ng", "") M_USER("h") M_ANSWER("", "") M_USER("i") M_ANSWER("j", "") M_USER("k")
+                           M_ANSWER("m\\n\\nn", "") M_USER("o") M_ANSWER("p", "") M_USER("r"), 0, "broken messages");
     // between calls it stays, and also when the user speaks before the final answer
     mote_reset(s, NULL);
     (void)gpt_say(s, "a", tools, ANALYSIS "b" START CLOCK, NULL);
@@ -352,6 +358,30 @@ static void test_harmony_budget(void) {
     mote_session_close(s);
 }
 
+// Turns of random tokens, marks among them: whatever the timeline holds, it goes on.
+static void test_harmony_random(void) {
+    for (uint64_t seed = 0; seed < (test_brief ? 2 : 8); seed++) {
+        mote_session *s = session_of(gptoss, .context = 2048, .threads = 1);
+        for (int turn = 0; turn < 5; turn++) {
+            gpt_told t;
+            mote_sampling p;
+            mote_bias bias[7];
+            memset(&p, 0, sizeof p);
+            p.temperature = 2;
+            p.seed = seed * 8 + (uint64_t)turn;
+            for (int i = 0; i < 7; i++) bias[i] = (mote_bias){tokenizer_find(gptoss->text, header_marks[i]), i < 5 ? 6 : 1};
+            p.bias = bias;
+            p.bias_count = 7;
+            mote_generation g = {.tools = gpt_tools, .sampling = &p, .max_tokens = 60};
+            gpt_script(&t, &g, "");
+            g.max_tokens = 60;
+            EXPECT(MOTE_OK, mote_ask(s, "Go on.", &g, NULL, &failure));
+            gpt_forget(&t);
+        }
+        mote_session_close(s);
+    }
+}
+
 static void test_harmony_refused(void) {
     mote_generation g = {.tools = "[{\"name\": \"a b\"}]", .tool_choice = MOTE_TOOLS_REQUIRED};
     EXPECT(MOTE_EINVAL, mote_generation_check(gptoss, &g, &failure));
@@ -375,6 +405,7 @@ int main(int argc, char **argv) {
     test_harmony_restore();
     test_harmony_constraints();
     test_harmony_budget();
+    test_harmony_random();
     mote_close(gptoss);
     temp_close();
     return test_main_end();
