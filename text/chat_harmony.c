@@ -255,7 +255,8 @@ static int harmony_developer(const chat *c, const marked_text *system, slice tex
 
 /* A thought of message i, under the template's name for it or that of the others. 0: none. */
 static uint32_t harmony_thought(const chat *c, uint32_t i) {
-    const uint32_t own = json_get(&c->j, chat_message(c, i), "thinking"), other = true_member(&c->j, chat_message(c, i), "reasoning_content");
+    const uint32_t message = chat_message(c, i), own = json_get(&c->j, message, "thinking");
+    const uint32_t other = true_member(&c->j, message, "reasoning_content");
     if (own && c->j.nodes[own].type == JSON_STRING) return own;
     return other && c->j.nodes[other].type == JSON_STRING ? other : 0;
 }

@@ -130,7 +130,8 @@ static int has_object_in_text(chat *c, uint32_t i) {
 
 /* 1: the turn of the messages from i to end is to be written anew. */
 static int is_anew(chat *c, uint32_t i, uint32_t end) {
-    return end > i + 1 || calls_are_text(c, i) || calls_are_apart(c, i) || (is_users(c, i) && !chat_role(c, i, "user")) || has_object_in_text(c, i);
+    const int told_as_users = is_users(c, i) && !chat_role(c, i, "user");
+    return end > i + 1 || calls_are_text(c, i) || calls_are_apart(c, i) || told_as_users || has_object_in_text(c, i);
 }
 
 /* 1: turns that have to alternate do, from message i to the next: *turn counts them. Calls and their results are passed over, and so
@@ -328,7 +329,10 @@ static int put_run(chat *c, buf *out, uint32_t i, uint32_t end) {
         buf_text(out, ": ");
         code = put_json(j, k + 1, out, c->err);
     }
-    if (calls && !text && !code) buf_text(out, ", \"tool_calls\": "), code = put_calls_anew(c, out, calls, calls_are_apart(c, i) ? calls + 1 : 0);
+    if (calls && !text && !code) {
+        buf_text(out, ", \"tool_calls\": ");
+        code = put_calls_anew(c, out, calls, calls_are_apart(c, i) ? calls + 1 : 0);
+    }
     buf_text(out, ", \"content\": [");
     for (uint32_t k = i; !code && k < end; k++, first = 1) {
         const uint32_t content = json_get(j, chat_message(c, k), "content");

@@ -34,8 +34,8 @@ static void constraint_close(constraint *c) {
 
 /* The text that cuts thinking short, as Qwen's models know it. */
 static int constraint_budget(constraint *c, int budget, mote_error *err) {
-    static const char sentence[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly "
-                                   "now.";
+    static const char sentence[] =
+        "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.";
     char text[sizeof sentence + 32];
     const int size = snprintf(text, sizeof text, "%s%s", sentence, c->headed ? header_marks[MARK_END] : "\n</think>\n\n");
     if (budget < 0) return fail(err, MOTE_EINVAL, "thinking_budget must not be negative");
