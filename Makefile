@@ -48,7 +48,7 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar layers layers/deltanet layers/attention layers/mlp layers/moe model run run/cpu \
+ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar layers layers/deltanet layers/attention layers/mla layers/mlp layers/moe model run run/cpu \
           run/cuda session text
 LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
 PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_family.c text/chat_marks.c
@@ -63,8 +63,9 @@ vpath %.c tests $(filter-out tests/fixtures,$(patsubst %/,%,$(wildcard tests/*/)
 DEPS    = -MMD -MP -MT $@ -MF $@.d
 
 # The test data archives are not part of the repository: tests that need them are skipped, and counted, without them.
-ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz ../shared/family-data.tar.xz)
-MISSING = $(filter-out $(ARCHIVE),$(patsubst %,../shared/%.tar.xz,data data-quant family-data))
+ARCHIVES = $(patsubst %,../shared/%.tar.xz,data data-quant family-data vision-data)
+ARCHIVE = $(wildcard $(ARCHIVES))
+MISSING = $(filter-out $(ARCHIVE),$(ARCHIVES))
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
 $(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/trace_page.inc $(BUILD)/engine.o         # make: the program, ./mote
@@ -181,7 +182,7 @@ data: $(DATA)
 build/data/.unpacked: $(ARCHIVE)
 	mkdir -p build/data
 	for archive in $^; do \
-	    case $$archive in *data-quant*|*family-data*) tar -C build/data -xJf $$archive ;; *) tar -C build -xJf $$archive ;; esac || exit 1; \
+	    case $$archive in */data.tar.xz) tar -C build -xJf $$archive ;; *) tar -C build/data -xJf $$archive ;; esac || exit 1; \
 	done
 	touch $@
 

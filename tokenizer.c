@@ -27,6 +27,9 @@
      chat_llama.c      Llama 3's
      chat_mistral.c    Mistral's
      chat_harmony.c    gpt-oss's
+     gemma_values.c    Gemma's values, in which its tools and calls are written
+     chat_gemma.c      Gemma 4's
+     chat_glm.c        GLM's
      chat.c            messages -> prompt
      arguments.c       the arguments of a tool call, by the tool's schema
      call_reader.c     where one is in a call, its tags
@@ -34,6 +37,8 @@
      call_json.c       a call as JSON
      call_named.c      a call with its name in front
      call_headed.c     a call with its name in a header
+     call_pairs.c      a call in Gemma's values
+     call_keyed.c      a call as keys and values between tags
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
      chat_stream.c     answer -> channels and calls
@@ -83,6 +88,9 @@
 #include "text/chat_llama.c"
 #include "text/chat_mistral.c"
 #include "text/chat_harmony.c"
+#include "text/gemma_values.c"
+#include "text/chat_gemma.c"
+#include "text/chat_glm.c"
 #include "text/chat.c"
 #include "text/arguments.c"
 #include "text/call_reader.c"
@@ -90,6 +98,8 @@
 #include "text/call_json.c"
 #include "text/call_named.c"
 #include "text/call_headed.c"
+#include "text/call_pairs.c"
+#include "text/call_keyed.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"
 #include "text/chat_stream.c"

@@ -4,11 +4,11 @@
 struct model_family;
 
 /* How the rotary frequencies of an attention layer come about: families/rope.c. */
-enum rope_kind { ROPE_PLAIN, ROPE_LLAMA3, ROPE_YARN };
+enum rope_kind { ROPE_PLAIN, ROPE_LLAMA3, ROPE_YARN, ROPE_PROPORTIONAL };
 
-/* kind: enum rope_kind. theta: the base. Unless it is plain: factor and original, what the context grew by, and from; slow and fast,
-   up to and from so many turns within that a frequency is scaled, or is not; truncate, of YaRN: that range ends at whole dimensions. height,
-   width: see rope_axes. */
+/* kind: enum rope_kind. theta: the base. Unless it is plain: factor, what the context grew by. Of llama3 and YaRN: original, what it grew from;
+   slow and fast, up to and from so many turns within that a frequency is scaled, or is not; truncate, of YaRN: that range ends at whole
+   dimensions. turning, of a proportional one: how many frequencies are not 0, which are the first; 0: all. height, width: see rope_axes. */
 #define ROPE_FIELDS(X)                                                                                                               \
     X(int,   kind,     NONE, NONE, "")                                                                                               \
     X(float, theta,    NONE, NONE, "")                                                                                               \
@@ -17,6 +17,7 @@ enum rope_kind { ROPE_PLAIN, ROPE_LLAMA3, ROPE_YARN };
     X(float, slow,     NONE, NONE, "")                                                                                               \
     X(float, fast,     NONE, NONE, "")                                                                                               \
     X(int,   truncate, NONE, NONE, "")                                                                                               \
+    X(int,   turning,  NONE, SET(TURNING), "")                                                                                       \
     X(int,   height,   NONE, NONE, "")                                                                                               \
     X(int,   width,    NONE, NONE, "")
 SHAPE(ROPE, rope)
@@ -43,7 +44,8 @@ static config_layer config_layer_of(enum layer_kind mixer, enum layer_kind ffn) 
 }
 
 /* What is said of a model once, beside its layers. tied: the head is the embedding. fp8_rows, fp8_cols: sides of FP8 blocks. zeros_stored,
-   asymmetric: of GPTQ, see conversion in formats/formats.c. eos: eos_token_id where it is one id, else -1: for the fingerprint alone. */
+   asymmetric: of GPTQ, see conversion in formats/formats.c. embed_factor: of embeddings of tokens; logit_cap: logits are cap tanh(l / cap); 0:
+   there is none. eos: eos_token_id where it is one id, else -1: for the fingerprint alone. */
 #define CONFIG_FIELDS(X)                                                                                                             \
     X(int,   layers,       NONE, NONE, "")                                                                                           \
     X(int,   hidden,       NONE, NONE, "")                                                                                           \
@@ -56,6 +58,8 @@ static config_layer config_layer_of(enum layer_kind mixer, enum layer_kind ffn) 
     X(int,   zeros_stored, NONE, NONE, "")                                                                                           \
     X(int,   asymmetric,   NONE, NONE, "")                                                                                           \
     X(float, eps,          NONE, NONE, "")                                                                                           \
+    X(float, embed_factor, NONE, SET(EMBED_FACTOR), "")                                                                              \
+    X(float, logit_cap,    NONE, SET(LOGIT_CAP), "")                                                                                 \
     X(int,   eos,          NONE, NONE, "")
 
 /* A model as config.json, and its family, say it. The fields come first. */

@@ -87,7 +87,7 @@ static void chat_show_answer(chat *c, char *turn) {
     while ((found = strstr(answer, marks->answer))) answer = found + strlen(marks->answer);
     while (*marks->think_end && (found = strstr(answer, marks->think_end))) answer = found + strlen(marks->think_end);
     for (int i = 0; i < 3; i++)
-        if (answer > turn && ends[i] && (found = strstr(answer, ends[i]))) *found = 0;
+        if (answer > turn && ends[i] && *ends[i] && (found = strstr(answer, ends[i]))) *found = 0;
     say(c, "%s\n", answer == turn ? "" : answer + strspn(answer, "\n"));
 }
 
@@ -96,11 +96,13 @@ static void chat_take_last(chat *c, const int32_t *ids, size_t count) {
     bytes text = {NULL, 0, 0};
     size_t end = 0;
     while (end < count && !mote_is_end(c->model, ids[end])) end++;
+    while (count && mote_is_end(c->model, ids[count - 1])) count--;                    /* of an answer whose turn has no end */
     if (!text_of(c->model, ids, end, &text)) {
         char *question = text.data + strspn(text.data, "\n"), *over = strstr(question, marks_of(c->model)->answer);
         if (over) *over = 0;               /* where no token ends a question, or none that ends an answer */
-        over = strstr(question, marks_of(c->model)->turn_end);
-        if (over && !over[strlen(marks_of(c->model)->turn_end)]) *over = 0;
+        const char *const end = marks_of(c->model)->turn_end;
+        over = *end ? strstr(question, end) : NULL;
+        if (over && !over[strlen(end)]) *over = 0;
         c->asked.size = c->typed_last.size = 0;
         c->stands = !append(&c->asked, question, strlen(question)) && !append(&c->typed_last, question, strlen(question));
         say(c, "> %s\n", question);
@@ -119,7 +121,7 @@ static void chat_take_turns(chat *c) {
     for (size_t at = 0; length && at + length <= count; at++) {
         if (memcmp(ids + at, start.data, length * sizeof *ids)) continue;
         last = at + length;
-        push_undo(c, NULL, at > 1 && mote_is_end(c->model, ids[at - 2]) ? at - 1 : at);
+        push_undo(c, NULL, 0, at > 1 && mote_is_end(c->model, ids[at - 2]) ? at - 1 : at);
     }
     if (last) chat_take_last(c, ids + last, count - last);
     free(start.data);

@@ -8,6 +8,11 @@ static inline float silu(float x) {
     return x * sigmoid(x);
 }
 
+/* x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, as GELU is approximated in models: of the tanh an exponential is left. */
+static inline float gelu(float x) {
+    return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
+}
+
 static inline float softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
 }
@@ -27,6 +32,12 @@ static void rms_norm(float *out, const float *x, const float *w, int T, int n, f
     }
 }
 
+/* x[n] = rms(x), in place. */
+static void rms_divide(float *x, int n, float eps) {
+    const float factor = rms_factor(x, n, eps);
+    for (int i = 0; i < n; i++) x[i] *= factor;
+}
+
 /* Rotates the pairs (x[i], x[i + dim/2]) by the angles of one position. */
 static void rotate(float *x, const float *angles, int dim) {
     int half = dim / 2;
@@ -34,6 +45,15 @@ static void rotate(float *x, const float *angles, int dim) {
         float a = x[i], b = x[half + i], c = angles[i], s = angles[half + i];
         x[i] = a * c - b * s;
         x[half + i] = b * c + a * s;
+    }
+}
+
+/* Rotates the pairs (x[2 i], x[2 i + 1]) by the same angles. */
+static void rotate_pairs(float *x, const float *angles, int dim) {
+    for (int i = 0; i < dim / 2; i++) {
+        const float a = x[2 * i], b = x[2 * i + 1], c = angles[i], s = angles[dim / 2 + i];
+        x[2 * i] = a * c - b * s;
+        x[2 * i + 1] = b * c + a * s;
     }
 }
 

@@ -4,7 +4,7 @@
    stream through; many token rows use a weight often, so it becomes a float once and stays in L1: cpu/products.c does both.
 
    Bits: a sum has one partial sum for each lane of a register, each of which takes its columns in ascending order, and at the
-   end they are added pairwise; cpu/scales.c says where scales come in, cpu/nibbles.c and cpu/int4_products.c what four bits do
+   end they are added pairwise; cpu/scales.c says where scales come in, cpu/nibbles.c and cpu/quarter_products.c what four bits do
    instead. It is the same for one row and for many, on either side, and for any thread; only from one level of processor to
    another do bits differ.
    The dot products of attention and the delta rule, below, are kept in the same way, as 32 partial sums. */
@@ -78,6 +78,17 @@ static void matrix_block_dots(const matrix *w, int row, int rows, const token_ba
         block_dots_plain(w, row, rows, tokens, y);
     for (int j = 0; j < tokens->count && w->bias; j++)
         for (int r = 0; r < rows; r++) y[j][r] += w->bias[row + r];
+}
+
+/* transposed_dots of the processor's level (cpu/products.c). */
+static void matrix_transposed_dots(const matrix *w, int row, int rows, int col, int n, const transposed_rows *to) {
+#ifdef LEVELS
+    const int level = cpu_level();
+    if (level == 4) transposed_dots_v4(w, row, rows, col, n, to);
+    else if (level == 3) transposed_dots_v3(w, row, rows, col, n, to);
+    else
+#endif
+        transposed_dots_plain(w, row, rows, col, n, to);
 }
 
 static int row_blocks(const matrix *w) {

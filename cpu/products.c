@@ -1,5 +1,5 @@
 /* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and after it
-   cpu/int4_products.c and cpu/nibbles.c, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a
+   cpu/quarter_products.c and cpu/nibbles.c, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a
    register, TOKENS the token rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a
    function has there. SCALED_SUMS: a block's scale is multiplied into sums of 128 columns instead of into the token rows; the fewer
    lanes, the less there is of that.
@@ -144,10 +144,10 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
     }
 }
 
-/* block_dots of weights of four bits: cpu/int4_products.c, cpu/nibbles.c. */
-LEVEL static void FOR(int4_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
+/* block_dots of weights of four bits: cpu/quarter_products.c, cpu/nibbles.c. */
+LEVEL static void FOR(quarter_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
                                  float (*y)[ROW_BLOCK]);
-LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
+LEVEL static void FOR(lane_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
                                  float (*y)[ROW_BLOCK]);
 
 /* Prefetches row r of the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below
@@ -316,8 +316,8 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const toke
     const float *const *x = tokens->x;
     const int count = tokens->count;
     const unsigned limbs = limb_kinds(w);
-    if (limbs == LIMBS_OF_QUARTERS) FOR(int4_dots)(w, row, rows, tokens->limbs, count, y);
-    if (limbs == LIMBS_OF_LANES) FOR(e2m1_dots)(w, row, rows, tokens->limbs, count, y);
+    if (limbs == LIMBS_OF_QUARTERS) FOR(quarter_dots)(w, row, rows, tokens->limbs, count, y);
+    if (limbs == LIMBS_OF_LANES) FOR(lane_dots)(w, row, rows, tokens->limbs, count, y);
     if (limbs) return;
     if (count == 1 && FOR(stream)(w, row, rows, x[0], y[0])) return;
     float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
@@ -332,6 +332,34 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const toke
     for (int r = 0; r < rows; r++) {
         const float row_scale = codes && has_row_scales(w->format) ? row_scale_of(&from[r]) : 1;
         for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * row_scale;
+    }
+}
+/* Products with the transposed of weight rows: to->y[t][i] = sum over r < rows of x[t][r] W[row + r][col + i], for i < n <= TILE columns from a
+   multiple of TILE on. A weight becomes a float once for all token rows; a sum takes its rows in ascending order, whatever their number. */
+LEVEL static void FOR(transposed_dots)(const matrix *w, int row, int rows, int col, int n, const transposed_rows *to) {
+    enum { COLS = 4 * LANES };                          /* whose sums are in registers */
+    float tile[ROW_BLOCK][TILE] __attribute__((aligned(64)));
+    for (int first = 0, some; first < rows; first += some) {
+        some = rows - first < ROW_BLOCK ? rows - first : ROW_BLOCK;
+        for (int r = 0; r < some; r++) {
+            const weight_row from = matrix_row(w, row + first + r);
+            FOR(row_floats)(w, &from, col, n, tile[r]);
+        }
+        for (int t = 0; t < to->T; t++) {
+            const float *x = to->x + (size_t)t * to->x_stride + first;
+            float *y = to->y + (size_t)t * to->y_stride;
+            int i = 0;
+            if (!first) memset(y, 0, (size_t)n * sizeof *y);
+            for (; i + COLS <= n; i += COLS) {
+                FOR(vec) sum[4];
+                for (int k = 0; k < 4; k++) sum[k] = *(const FOR(vec) *)(y + i + k * LANES);
+                for (int r = 0; r < some; r++)
+                    for (int k = 0; k < 4; k++) sum[k] += *(const FOR(vec) *)(tile[r] + i + k * LANES) * x[r];
+                for (int k = 0; k < 4; k++) *(FOR(vec) *)(y + i + k * LANES) = sum[k];
+            }
+            for (; i < n; i++)
+                for (int r = 0; r < some; r++) y[i] += tile[r][i] * x[r];
+        }
     }
 }
 #undef MOST_TOKENS

@@ -98,15 +98,16 @@ enum { MOTE_TRACE_TOKENS = 1024 };         /* the most of a trace */
 
      kind         name                 values
      any          "x"                  [hidden] the residual stream before it
-                  "added"              [hidden] what is added to it; not of "head"
+                  "added"              [hidden] what is added to it, before some models scale it; not of "head"
      "deltanet"   "decay"              [value_heads] 0..1: what is left of S, exp(g)
                   "beta"               [value_heads] 0..1: how strongly the token is written
                   "S"                  [value_heads][value_dim][key_dim] after the token
      "attention"  "attention"          [heads][token + 1] how much of each token's value a head takes; each row sums to 1
-                  "gate"               [heads][head_dim] 0..1: what is left of the head's output; only where there are gates
+                  "gate"               [heads][head_dim] 0..1: what is left of the head's output; only where there are gates. Those of a
+                                       g_proj are softplus, 0 or more
      "moe"        "router"             [experts] the router's scores
                   "experts"            [experts] the weights of the chosen ones, 0 for the others
-                  "shared_expert_gate" [1] before the sigmoid; only where there is a shared expert
+                  "shared_expert_gate" [1] before the sigmoid; only where there is a shared expert with a gate
      "head"       "logits"             [vocab]
 
    There are more, which the definitions of layers name: their projections, "q_proj" and so on. */

@@ -147,7 +147,7 @@ static void try_prefill_attention(selftest *t, int position) {
     attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
     rms_norm(c->slot.runner->s.u, c->slot.runner->s.x, c->m->layers[t->attention].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
-    stage_qkv(c->slot.runner->threads, w, c->slot.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, job->limbs);
+    stage_qkv(c->slot.runner->threads, w, c->slot.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, NULL, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_QKV, t->attention, position);
     try_compare(t, g.qg, job->qg, NULL, qg);
@@ -161,6 +161,7 @@ static void try_prefill_attention(selftest *t, int position) {
     job->kv_only = 0;
     job->k = c->slot.state[t->attention].attention.k;
     job->v = c->slot.state[t->attention].attention.v;
+    job->held = TRY_CONTEXT;
     attention_angles(w, try_prefill_table_of(t, position), TRY_PROMPT, job->angles);
     stage_rope_attend(c->slot.runner->threads, job);
     stage_out(c->slot.runner->threads, job, c->slot.runner->s.x);
@@ -284,7 +285,7 @@ static void try_embeddings(selftest *t) {
     try_tokens(t, 5, ids, TRY_PROMPT);
     text_rows(rows, ids, TRY_PROMPT, 0, 0);
     try_feed(t, ids, rows, TRY_PROMPT, logits);
-    if (!t->code) embed(&t->models[0]->embed_tokens, rows, TRY_PROMPT, own);
+    if (!t->code) embed(&t->models[0]->embed_tokens, t->models[0]->c.embed_factor, rows, TRY_PROMPT, own);
     try_put(t, there, own, bytes);
     for (int i = 0; i < TRY_PROMPT; i++) {
         rows[i].embedding = there + (size_t)i * hidden;

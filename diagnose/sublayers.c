@@ -88,7 +88,7 @@ static int values_of(const layer *l, stage_value *v) {
     if (l->mixer.kind == LAYER_NONE) {
         const moe_shape *s = &l->ffn.w.moe.shape;
         n = add_value(v, n, "norm_router", "router", s->experts);
-        return add_value(v, n, "norm_router", "shared_expert_gate", s->shared_size > 0);
+        return add_value(v, n, "norm_router", "shared_expert_gate", s->shared_size > 0 && !s->shared_ungated);
     }
     if (l->mixer.kind == LAYER_DELTANET) {
         const deltanet_shape *s = &l->mixer.w.deltanet.shape;
@@ -98,10 +98,16 @@ static int values_of(const layer *l, stage_value *v) {
         n = add_value(v, n, "norm_in_proj", "in_proj_a", s->value_heads);
         return add_value(v, n, "conv_delta", "o", s->value_heads * s->value_dim);
     }
+    if (l->mixer.kind == LAYER_MLA) {
+        const mla_shape *s = &l->mixer.w.mla.shape;
+        n = add_value(v, n, "norm_latents", "q_proj", s->heads * mla_key_dim(s));
+        return add_value(v, n, "latent_out", "o", s->heads * s->value_dim);
+    }
     const attention_shape *s = &l->mixer.w.attention.shape;
     n = add_value(v, n, "norm_qkv", "q_proj", s->heads * attention_q_size(s));
     n = add_value(v, n, "norm_qkv", "k_proj", s->kv_heads * s->head_dim);
-    n = add_value(v, n, "norm_qkv", "v_proj", s->kv_heads * s->head_dim);
+    n = add_value(v, n, "norm_qkv", "v_proj", s->v_of_k ? 0 : s->kv_heads * s->head_dim);
+    n = add_value(v, n, "norm_qkv", "g_proj", s->heads * s->gate_size);
     return add_value(v, n, "rope_attend", "o", s->heads * s->head_dim);
 }
 
@@ -115,11 +121,18 @@ static void cpu_values(const mote_session *s, const layer *l, const float *x, in
         at[0] = j->moe.router, at[1] = j->moe.shared_gate;
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = j->deltanet.raw, at[1] = j->deltanet.z, at[2] = j->deltanet.b, at[3] = j->deltanet.a, at[4] = j->deltanet.o;
+    } else if (l->mixer.kind == LAYER_MLA) {
+        at[0] = j->mla.q, at[1] = j->mla.o;
     } else {
         const attention_job *a = &j->attention;
         rms_norm(w->u, x, l->mixer.norm, T, s->m->c.hidden, s->m->c.eps);
-        stage_qkv(s->slot.runner->threads, a->w, w->u, T, a->qg, a->k_new, a->v_new, a->limbs);
-        at[0] = a->qg, at[1] = a->k_new, at[2] = a->v_new, at[3] = a->o;
+        const attention_shape *of = &a->w->shape;
+        int n = 2;
+        stage_qkv(s->slot.runner->threads, a->w, w->u, T, a->qg, a->k_new, a->v_new, a->g_new, a->limbs);
+        at[0] = a->qg, at[1] = a->k_new;
+        if (!of->v_of_k) at[n++] = a->v_new;
+        if (of->gate_size) at[n++] = a->g_new;
+        at[n] = a->o;
     }
 }
 
@@ -226,7 +239,7 @@ static void cpu_part(mote_session *s, int i, const layer *l, const walk_rows *r,
         return;
     }
     rms_norm(w->hidden, w->x, m->norm, r->T, m->c.hidden, m->c.eps);
-    stage_head(s->slot.runner->threads, &m->lm_head, w->hidden, r->T, got, w->limbs);
+    stage_head(s->slot.runner->threads, &m->lm_head, m->c.logit_cap, w->hidden, r->T, got, w->limbs);
 }
 
 /* Rows r of part p on the case's device: to w->got, and the values of stages to the report. */

@@ -37,7 +37,7 @@ static double deltanet_operations(const deltanet_weights *w, enum stage stage, d
 
 static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
     const attention_shape *s = &w->shape;
-    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
+    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj) + matrix_bytes(&w->g_proj);
     const seen_rows seen = attention_seen(s, of->length - 1);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)(seen.end - seen.first) * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
@@ -48,9 +48,28 @@ static double attention_operations(const attention_weights *w, enum stage stage,
     const attention_shape *s = &w->shape;
     const seen_rows first = attention_seen(s, (int)position), last = attention_seen(s, (int)(position + rows) - 1);
     if (stage == STAGE_QKV)
-        return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj));
+        return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj) + matrix_operations(&w->g_proj));
     if (stage == STAGE_ATTEND) return 2.0 * s->heads * s->head_dim * rows * (first.end - first.first + last.end - last.first);
     return stage == STAGE_O_PROJ ? rows * matrix_operations(&w->o_proj) : 0;
+}
+
+/* Of k_b_proj and v_b_proj every number is needed once, in the absorbed form. */
+static uint64_t mla_bytes(const mla_weights *w, enum stage stage, const traffic *of) {
+    const mla_shape *s = &w->shape;
+    if (stage == STAGE_LATENTS)
+        return (s->q_rank ? matrix_bytes(&w->q_a_proj) : 0) + matrix_bytes(&w->q_b_proj) + matrix_bytes(&w->kv_a_proj) + matrix_bytes(&w->k_b_proj);
+    if (stage == STAGE_LATENT_ATTEND) return (uint64_t)of->length * mla_row_bytes(s, of->kv);
+    return stage == STAGE_LATENT_OUT ? matrix_bytes(&w->v_b_proj) + matrix_bytes(&w->o_proj) : 0;
+}
+
+/* As attention_operations. Every head reads all of a row of the cache, and of that the latent once more. */
+static double mla_operations(const mla_weights *w, enum stage stage, double rows, double position) {
+    const mla_shape *s = &w->shape;
+    if (stage == STAGE_LATENTS)
+        return rows * ((s->q_rank ? matrix_operations(&w->q_a_proj) : 0) + matrix_operations(&w->q_b_proj) + matrix_operations(&w->kv_a_proj) +
+                       matrix_operations(&w->k_b_proj));
+    if (stage == STAGE_LATENT_ATTEND) return s->heads * (double)(mla_row_size(s) + s->kv_rank) * rows * (2 * position + rows + 1);
+    return stage == STAGE_LATENT_OUT ? rows * (matrix_operations(&w->v_b_proj) + matrix_operations(&w->o_proj)) : 0;
 }
 
 static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic *of) {
@@ -59,7 +78,7 @@ static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic 
     uint64_t experts = (uint64_t)of->experts;
     int shared = s->experts;
     if (stage == STAGE_ROUTER && s->shared_size)
-        return matrix_bytes(&w->router) + matrix_bytes(&w->shared_expert_gate) + matrix_bytes(&gate[shared]) +
+        return matrix_bytes(&w->router) + (s->shared_ungated ? 0 : matrix_bytes(&w->shared_expert_gate)) + matrix_bytes(&gate[shared]) +
                matrix_bytes(&up[shared]);
     if (stage == STAGE_ROUTER) return matrix_bytes(&w->router);
     if (stage == STAGE_UP) return experts * (matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));

@@ -10,15 +10,15 @@ static void common_limits(config_reader *r, config *c, int context, float eps) {
     config_float(r, r->text, "rms_norm_eps", 0, 1, eps, &c->eps);
 }
 
-/* A window of attention. Up to so many tokens every one sees all before it, and mote has no longer context. absent: the window where
-   config.json does not say, 0: none. After the rope, which may make the context longer. */
+/* A window of every layer's attention; none where no context is longer. absent: the window where config.json does not say, 0: none. After the
+   rope, which may make the context longer, when the layers are there. */
 static void common_window(config_reader *r, config *c, int absent) {
     const uint32_t node = config_get(r, r->text, "sliding_window");
     int window = absent;
     if (r->code) return;
     if (node && r->j->nodes[node].type == JSON_NULL) window = 0;
     else if (node) config_int(r, "sliding_window", 1, INT_MAX, &window);
-    if (window) c->context_max = min_int(c->context_max, window);
+    for (int i = 0; i < c->layers && window < c->context_max && !r->code; i++) c->layer[i].mixer.of.attention.window = window;
 }
 
 /* The size of a head where config.json may leave it out: hidden_size is that of all heads together. */
@@ -46,6 +46,15 @@ static void common_score_scale(config_reader *r, const attention_shape *a) {
     }
 }
 
+/* Refuses heads, which that key says, that cannot be. */
+static void common_check_heads(config_reader *r, const attention_shape *a, const char *key) {
+    if (r->code) return;
+    if (a->heads % a->kv_heads)
+        config_fail(r, MOTE_EFORMAT, "%s = %d is no multiple of num_key_value_heads = %d", key, a->heads, a->kv_heads);
+    else if ((int64_t)a->heads * a->head_dim > 1 << 22)
+        config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
+}
+
 /* Heads of attention. short_form: as of Llama's first model, config.json may leave out head_dim, and num_key_value_heads where every
    head has keys and values of its own. */
 static void common_attention(config_reader *r, const config *c, attention_shape *a, int short_form) {
@@ -60,25 +69,38 @@ static void common_attention(config_reader *r, const config *c, attention_shape 
     a->hidden = c->hidden;
     a->eps = c->eps;
     if (!r->code) common_score_scale(r, a);
-    if (r->code) return;
-    if (a->heads % a->kv_heads)
-        config_fail(r, MOTE_EFORMAT, "num_attention_heads = %d is no multiple of num_key_value_heads = %d", a->heads, a->kv_heads);
-    else if ((int64_t)a->heads * a->head_dim > 1 << 22)
-        config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
+    common_check_heads(r, a, "num_attention_heads");
 }
 
-/* Of a list of config.json with a word for each layer: which of `count` words that of layer i is; `absent` where there is no list. */
-static int common_layer_word(config_reader *r, const config *c, const char *key, int i, const char *const *words, int count, int absent) {
-    char known[128];
+/* Of a list of config.json with an entry for each layer that of layer i; 0: there is no list. */
+static uint32_t common_layer_entry(config_reader *r, const config *c, const char *key, int i) {
     const uint32_t list = config_get(r, r->text, key);
     uint32_t node = list + 1;
-    if (r->code || !list || r->j->nodes[list].type == JSON_NULL) return absent;
+    if (r->code || !list || r->j->nodes[list].type == JSON_NULL) return 0;
     if (r->j->nodes[list].type != JSON_ARRAY)
         config_fail(r, MOTE_EFORMAT, "%s must list num_hidden_layers = %d layers", key, c->layers);
     else if (r->j->nodes[list].size != (uint32_t)c->layers)
         config_fail(r, MOTE_EFORMAT, "%s lists %u layers, num_hidden_layers is %d", key, (unsigned)r->j->nodes[list].size, c->layers);
-    if (r->code) return absent;
+    if (r->code) return 0;
     for (int k = 0; k < i; k++) node = r->j->nodes[node].next;
+    return node;
+}
+
+/* Of a list with a number for each layer that of layer i; `absent` where there is no list. */
+static int common_layer_number(config_reader *r, const config *c, const char *key, int i, int low, int high, int absent) {
+    const uint32_t node = common_layer_entry(r, c, key, i);
+    uint64_t value = 0;
+    if (!node) return absent;
+    if (!json_u64(r->j, node, &value) || value < (uint64_t)low || value > (uint64_t)high)
+        config_fail(r, MOTE_EFORMAT, "%s[%d] must be a whole number from %d to %d", key, i, low, high);
+    return r->code ? absent : (int)value;
+}
+
+/* Of a list with a word for each layer: which of `count` words that of layer i is; `absent` where there is no list. */
+static int common_layer_word(config_reader *r, const config *c, const char *key, int i, const char *const *words, int count, int absent) {
+    char known[128];
+    const uint32_t node = common_layer_entry(r, c, key, i);
+    if (!node) return absent;
     for (int k = 0; k < count; k++)
         if (json_equals(r->j, node, words[k])) return k;
     config_fail(r, MOTE_EUNSUPPORTED, "%s[%d] is not %s", key, i, names_text(known, sizeof known, words, count, ", ", " or "));
@@ -104,23 +126,85 @@ static void common_expert_count(config_reader *r, const char *key, int *count) {
 /* Of all layers together; released models have a fourth of it. They are given memory before a tensor of them has been seen. */
 enum { MAX_EXPERTS = 1 << 17 };
 
-/* Experts in every layer, whose number and size have these keys; without a shared one unless the caller reads its size. */
-static void common_moe(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
+/* Experts; their number, how many run for a token and their size have these keys. Without a shared one unless the caller reads its size. */
+static void common_experts_by(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *top_k, const char *size) {
     common_expert_count(r, experts, &e->experts);
-    config_int(r, "num_experts_per_tok", 1, 1 << 14, &e->top_k);
+    config_int(r, top_k, 1, 1 << 14, &e->top_k);
     config_int(r, size, 1, 1 << 20, &e->expert_size);
-    config_get(r, r->text, "intermediate_size");       /* of dense layers, and there are none */
-    common_layer_list(r, c, "mlp_layer_types", "sparse");
     if (!r->code && (int64_t)c->layers * e->experts > MAX_EXPERTS)
         config_fail(r, MOTE_EUNSUPPORTED, "num_hidden_layers times num_experts exceeds %d", MAX_EXPERTS);
+    if (!r->code && e->top_k > e->experts) config_fail(r, MOTE_EFORMAT, "%s = %d of only %d experts", top_k, e->top_k, e->experts);
     e->hidden = c->hidden;
+}
+
+static void common_experts(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
+    common_experts_by(r, c, e, experts, "num_experts_per_tok", size);
+}
+
+/* The same in every layer. */
+static void common_moe(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
+    common_experts(r, c, e, experts, size);
+    config_get(r, r->text, "intermediate_size");       /* of dense layers, and there are none */
+    common_layer_list(r, c, "mlp_layer_types", "sparse");
+}
+
+/* n_shared_experts experts that run for every token, without a gate: they are one of as many times the size. absent: how many where config.json
+   does not say. After common_experts. */
+static void common_shared_experts(config_reader *r, moe_shape *e, int absent) {
+    int count;
+    config_int_or(r, "n_shared_experts", 0, 1 << 10, absent, &count);
+    e->shared_size = count * e->expert_size;
+    e->shared_ungated = count > 0;
+}
+
+/* What weights of routed experts are multiplied with; absent: where config.json does not say. */
+static void common_routed_scale(config_reader *r, moe_shape *e, const char *key, float absent) {
+    config_float(r, r->text, key, 1e-6, 1e6, absent, &e->routed_scale);
+    if (e->routed_scale == 1) e->routed_scale = 0;     /* as without it */
+}
+
+/* Groups of experts; `groups` and `kept` where config.json does not say. After common_experts. */
+static void common_expert_groups(config_reader *r, moe_shape *e, int groups, int kept) {
+    config_int_or(r, "n_group", 1, 1 << 10, groups, &groups);
+    config_int_or(r, "topk_group", 1, 1 << 10, kept, &kept);
+    if (r->code) return;
+    if (kept > groups)
+        config_fail(r, MOTE_EFORMAT, "topk_group = %d of only n_group = %d groups", kept, groups);
+    else if (groups > 1 && (e->experts % groups || e->experts / groups < 2))
+        config_fail(r, MOTE_EFORMAT, "%d experts cannot be divided into n_group = %d groups of two or more", e->experts, groups);
+    else if (groups > 1 && e->top_k > e->experts / groups * kept)
+        config_fail(r, MOTE_EFORMAT, "num_experts_per_tok = %d of only %d experts in topk_group = %d groups", e->top_k,
+                    e->experts / groups * kept, kept);
+    else if (kept < groups) e->groups = groups, e->groups_kept = kept;
+}
+
+/* The router of DeepSeek V3, which others took over: sigmoids, and a correction of each expert. */
+static void common_sigmoid_router(config_reader *r, moe_shape *e) {
+    config_only(r, r->text, "scoring_func", "sigmoid");
+    config_only(r, r->text, "topk_method", "noaux_tc");
+    e->of_all = !config_flag(r, config_get(r, r->text, "norm_topk_prob"), "norm_topk_prob", 1);
+    e->sigmoid = e->corrected = 1;
+}
+
+/* Gives layers a dense FFN of intermediate_size in the experts' place: those that mlp_layer_types calls so; where that is absent as many as
+   first_k_dense_replace says, `absent` where that is, too. After all layers have been given their experts. */
+static void common_dense_layers(config_reader *r, config *c, int absent) {
+    static const char *const words[] = {"sparse", "dense"};
+    sublayer_shape dense = sublayer_shape_of(LAYER_MLP);
+    int first, dense_layers = 0;
+    config_int_or(r, "first_k_dense_replace", 0, 1 << 12, absent, &first);
+    config_get(r, r->text, "intermediate_size");       /* of no layer, if all have experts */
+    for (int i = 0; i < c->layers && !r->code; i++) {
+        if (!common_layer_word(r, c, "mlp_layer_types", i, words, 2, i < first)) continue;
+        if (!dense_layers++) config_int(r, "intermediate_size", 1, 1 << 20, &dense.of.mlp.size);
+        dense.of.mlp.hidden = c->hidden;
+        c->layer[i].ffn = dense;
+    }
 }
 
 static void common_moe_check(config_reader *r, const moe_shape *e) {
     if (r->code) return;
-    if (e->top_k > e->experts)
-        config_fail(r, MOTE_EFORMAT, "num_experts_per_tok = %d of only %d experts", e->top_k, e->experts);
-    else if (((int64_t)e->experts + 1) * e->expert_size > 1 << 30 || ((int64_t)e->experts + 1) * e->shared_size > 1 << 30)
+    if (((int64_t)e->experts + 1) * e->expert_size > 1 << 30 || ((int64_t)e->experts + 1) * e->shared_size > 1 << 30)
         config_fail(r, MOTE_EUNSUPPORTED, "num_experts times an expert's size exceeds %d",
                     1 << 30);                /* loops over all rows of all experts count in int */
 }
@@ -140,6 +224,19 @@ static int has_part(const char *name, const char *part) {
     return at && (at == name || at[-1] == '.');
 }
 
+/* Whether it is a tensor of what reads images and sound. */
+static int of_a_tower(const char *name) {
+    static const char *const parts[] = {"visual.", "vision_tower.", "embed_vision.", "audio_tower.", "embed_audio."};
+    int is = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) is |= has_part(name, parts[i]);
+    return is;
+}
+
+/* Whether it is a tensor of a layer, or of the vision tower: what stands around the layers may be called as in these. */
+static int of_a_layer(const char *name) {
+    return has_part(name, "layers.") || has_part(name, "mtp.") || of_a_tower(name);
+}
+
 /* The prefix of `part` in the name of the first tensor of the text model that has it; otherwise `none`. */
 static void common_name_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
     const tensor_table *table = &b->files->table;
@@ -147,7 +244,7 @@ static void common_name_prefix(const binder *b, const char *part, const char *no
     for (size_t i = 0; i < table_count(table); i++) {
         const char *name = table_name(table, table_at(table, i));
         const size_t n = has_part(name, part) ? (size_t)(strstr(name, part) - name) : size;
-        if (n >= size || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
+        if (n >= size || of_a_layer(name)) continue;
         snprintf(prefix, size, "%.*s", (int)n, name);
         return;
     }
@@ -163,6 +260,13 @@ static void common_bind_norms(binder *b, const char *where, layer *l, norm_binde
     bind_norm(b, where, "post_attention_layernorm.weight", &l->ffn.norm, b->m->c.hidden);
 }
 
+/* The gates of heads, a small matrix: quantising leaves it as it is. */
+static void common_bind_gates(binder *b, const char *where, attention_weights *w) {
+    tensor_slice all = slice_all(w->shape.heads * w->shape.gate_size, w->shape.hidden);
+    slice_divide(b, &all, DIVIDED_ROWS);
+    bind_slice(b, where, "self_attn.g_proj.weight", &all, 1, &w->g_proj);
+}
+
 /* The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_ATTENTION. */
 static void common_bind_attention(binder *b, const char *where, attention_weights *w, norm_binder *bind_norm) {
     static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
@@ -171,7 +275,8 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     const int queries = s->heads * attention_q_size(s), kv = s->kv_heads * s->head_dim;
     bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, queries, s->hidden, DIVIDED_ROWS);
     bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, kv, s->hidden, DIVIDED_ROWS);
-    bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, kv, s->hidden, DIVIDED_ROWS);
+    if (!s->v_of_k) bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, kv, s->hidden, DIVIDED_ROWS);
+    if (s->gate_size) common_bind_gates(b, where, w);
     if (s->normed) bind_norm(b, where, "self_attn.q_norm.weight", &w->q_norm, s->head_dim);
     if (s->normed) bind_norm(b, where, "self_attn.k_norm.weight", &w->k_norm, s->head_dim);
     bind_kv_scale(b, where, k_scales, 3, &w->k_scale);
@@ -183,7 +288,7 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     if (!s->biased) return;
     bind_divided_bias(b, where, "self_attn.q_proj.bias", &w->q_proj, queries, DIVIDED_ROWS);
     bind_divided_bias(b, where, "self_attn.k_proj.bias", &w->k_proj, kv, DIVIDED_ROWS);
-    bind_divided_bias(b, where, "self_attn.v_proj.bias", &w->v_proj, kv, DIVIDED_ROWS);
+    if (!s->v_of_k) bind_divided_bias(b, where, "self_attn.v_proj.bias", &w->v_proj, kv, DIVIDED_ROWS);
     bind_divided_bias(b, where, "self_attn.o_proj.bias", &w->o_proj, s->hidden, DIVIDED_COLS);
 }
 
@@ -197,7 +302,7 @@ static void common_bind_mlp(binder *b, const char *where, mlp_weights *w) {
 }
 
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
-static void common_bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
+static void common_bind_experts_stacked(binder *b, const char *all, moe_weights *w) {
     const moe_shape *s = &w->shape;
     tensor_slice up = slice_all(2 * s->expert_size, s->hidden), down = slice_all(s->hidden, s->expert_size);
     up.entries = down.entries = s->experts;
@@ -206,32 +311,62 @@ static void common_bind_experts_stacked(binder *b, const char *where, moe_weight
     for (int e = 0; e < s->experts && !b->code; e++) {
         up.entry = down.entry = e;
         up.runs = rows_of(&up, 1, 0, s->expert_size);
-        bind_slice(b, where, "mlp.experts.gate_up_proj", &up, 0, &w->gate_proj[e]);
+        bind_slice(b, all, ".gate_up_proj", &up, 0, &w->gate_proj[e]);
         up.runs = rows_of(&up, 1, s->expert_size, s->expert_size);
-        bind_slice(b, where, "mlp.experts.gate_up_proj", &up, 0, &w->up_proj[e]);
-        bind_slice(b, where, "mlp.experts.down_proj", &down, 0, &w->down_proj[e]);
+        bind_slice(b, all, ".gate_up_proj", &up, 0, &w->up_proj[e]);
+        bind_slice(b, all, ".down_proj", &down, 0, &w->down_proj[e]);
     }
 }
 
 /* Experts one by one: gate_proj, up_proj and down_proj of each. */
-static void common_bind_experts_single(binder *b, const char *where, moe_weights *w) {
+static void common_bind_experts_single(binder *b, const char *all, moe_weights *w) {
     const moe_shape *s = &w->shape;
     for (int e = 0; e < s->experts && !b->code; e++) {
         char expert[192];
-        snprintf(expert, sizeof expert, "%smlp.experts.%d.", where, e);
+        snprintf(expert, sizeof expert, "%s.%d.", all, e);
         bind_matrix(b, expert, "gate_proj.weight", &w->gate_proj[e], s->expert_size, s->hidden, DIVIDED_ROWS);
         bind_matrix(b, expert, "up_proj.weight", &w->up_proj[e], s->expert_size, s->hidden, DIVIDED_ROWS);
         bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], s->hidden, s->expert_size, DIVIDED_COLS);
     }
 }
 
+/* The experts called so, "model.layers.0.mlp.experts", stored in either way. */
+static void common_bind_experts_of(binder *b, const char *all, moe_weights *w) {
+    b->together = all;
+    if (bind_has(b, all, ".gate_up_proj")) common_bind_experts_stacked(b, all, w);
+    else common_bind_experts_single(b, all, w);
+    b->together = NULL;
+}
+
 static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
     char all[192];
     snprintf(all, sizeof all, "%smlp.experts", where);
-    b->together = all;
-    if (bind_has(b, where, "mlp.experts.gate_up_proj")) common_bind_experts_stacked(b, where, w);
-    else common_bind_experts_single(b, where, w);
-    b->together = NULL;
+    common_bind_experts_of(b, all, w);
+}
+
+/* The expert that runs for every token; where: what its names begin with, "model.layers.0.mlp.shared_expert.". */
+static void common_bind_shared_expert(binder *b, const char *where, moe_weights *w) {
+    const moe_shape *s = &w->shape;
+    bind_matrix(b, where, "gate_proj.weight", &w->gate_proj[s->experts], s->shared_size, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "up_proj.weight", &w->up_proj[s->experts], s->shared_size, s->hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "down_proj.weight", &w->down_proj[s->experts], s->hidden, s->shared_size, DIVIDED_COLS);
+}
+
+/* Experts with a router that may be corrected, and a shared expert without a gate, if there is one. correction, shared: their names
+   after that of the layer, "mlp.gate.e_score_correction_bias" and "mlp.shared_experts.". The MTP layer is bound as MODULE_MTP by the caller. */
+static void common_bind_moe(binder *b, const char *where, const char *correction, const char *shared, moe_weights *w) {
+    const moe_shape *s = &w->shape;
+    const int mtp = b->kind == MODULE_MTP;
+    char expert[192];
+    if (!mtp) bind_as(b, MODULE_ROUTER, 1, 1);
+    bind_kept(b, where, "mlp.gate.weight", &w->router, s->experts, s->hidden);
+    if (s->corrected) bind_vector(b, where, correction, &w->correction, s->experts);
+    if (!mtp) bind_as(b, MODULE_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);
+    common_bind_experts(b, where, w);
+    if (!s->shared_size) return;
+    if (!mtp) bind_as(b, MODULE_SHARED, 1, 1);
+    snprintf(expert, sizeof expert, "%s%s", where, shared);
+    common_bind_shared_expert(b, expert, w);
 }
 
 /* Where config.json ties the head to the embedding and the folder has a head nevertheless, another one: it is what counts, as in
@@ -244,12 +379,12 @@ static void common_untie(binder *b, const mote_callbacks *callbacks) {
     for (size_t i = 0; i < table_count(table); i++) {
         const tensor *t = table_at(table, i);
         const char *name = table_name(table, t);
-        if (t->type < 0 || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
+        if (t->type < 0 || of_a_layer(name)) continue;
         if (has_part(name, "embed_tokens.weight")) embed = t;
         else if (has_part(name, "lm_head.weight") && !strcmp(strstr(name, "lm_head."), "lm_head.weight")) head = t;
         else if (has_part(name, "lm_head.")) other = t;
     }
-    if (head && embed && !other) b->code = checkpoint_equal(b->files, head, embed, &equal, b->err);
+    if (head && embed && !other) b->code = checkpoint_equal(b->files, head, embed, 1, &equal, b->err);
     if (b->code || equal || !(head || other)) return;
     b->m->c.tied = 0;
     notice(callbacks, "%s/config.json: tie_word_embeddings is true, but tensor %s is another than the embedding's: it is used",
@@ -271,6 +406,22 @@ static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     else bind_vocab(b, b->head_prefix, "lm_head.weight", &m->lm_head);
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
+}
+
+/* A tensor that an MTP layer has once more, in place of which the model's own of this name is used: the layer is left out if they are
+   seen to differ. */
+static void common_bind_copy(binder *b, const char *where, const char *what, const char *own) {
+    int equal = 1;
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    tensor *copy = b->code || b->publishes ? NULL : bind_tensor(b, b->name);
+    const tensor *of = bind_tensor(b, own);
+    if (!copy) return;
+    copy->used = 1;
+    if (of) b->code = checkpoint_equal(b->files, copy, of, 64, &equal, b->err);
+    if (b->code || equal) return;
+    b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s differs from %s", b->files->dir, b->name, own);
+    snprintf(b->missing, sizeof b->missing, "%s", b->name);
+    b->differs = 1;
 }
 
 /* Binds an MTP layer. It only makes a model faster: with a tensor missing it is left out, and what was bound of it is taken
@@ -298,25 +449,42 @@ static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
     memset(&m->mtp.layer, 0, sizeof m->mtp);
 }
 
+/* The number in a layer's name; -1: it is of none. */
+static int layer_number(const char *name) {
+    const char *at = has_part(name, "layers.") ? strstr(name, "layers.") + strlen("layers.") : "";
+    return *at >= '0' && *at <= '9' && strcspn(at, ".") < 9 ? atoi(at) : -1;
+}
+
+/* Whether it is of an MTP layer, of which no more than one is run. *further: of another one. */
+static int of_mtp(const binder *b, const char *name, int *further) {
+    *further = b->mtp_from && layer_number(name) > b->mtp_from;
+    return has_part(name, "mtp.") || (b->mtp_from && layer_number(name) >= b->mtp_from);
+}
+
 /* Tensors left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. Of
    these the index may also list what is not there. */
 static void common_leftovers(binder *b, const mote_callbacks *callbacks) {
     const tensor_table *table = &b->files->table;
     const char *dir = b->files->dir;
-    int vision = 0, mtp = 0, head = 0;
+    int vision = 0, mtp = 0, head = 0, others = 0, further;
     for (size_t i = 0; i < table_count(table) && !b->code; i++) {
         const tensor *t = table_at(table, i);
         const char *name = table_name(table, t);
         if (t->used) continue;
         if (b->m->c.tied && has_part(name, "lm_head.")) head += t->type >= 0;
-        else if (has_part(name, "visual.")) vision++;
-        else if (has_part(name, "mtp.") && (!b->m->has_mtp || t->type < 0)) mtp++;
+        else if (of_a_tower(name)) vision++;
+        else if (of_mtp(b, name, &further) && further) others++;
+        else if (of_mtp(b, name, &further) && (!b->m->has_mtp || t->type < 0)) mtp++;
         else b->code = bind_unexpected(b, t);
     }
     if (b->code) return;
     if (head) notice(callbacks, "%s: lm_head.weight ignored: it is the embedding, to which config.json ties it", dir);
     if (vision) notice(callbacks, "%s: %d vision tensors ignored: mote reads text only", dir, vision);
-    if (b->missing[0]) notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s is missing", dir, b->missing);
+    if (others) notice(callbacks, "%s: %d tensors of further MTP layers ignored: one is run", dir, others);
+    if (b->missing[0])
+        notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", dir, b->missing,
+               b->differs ? "differs from the model's own" : "is missing");
+    else if (mtp && !b->m->has_mtp && b->mtp_from) notice(callbacks, "%s: %d MTP tensors ignored", dir, mtp);
     else if (mtp && !b->m->has_mtp) notice(callbacks, "%s: %d MTP tensors ignored: there is no mtp.fc.weight", dir, mtp);
     else if (b->m->c.mtp_layers && !b->m->has_mtp) notice(callbacks, "%s: no MTP layer in this checkpoint", dir);
 }

@@ -44,11 +44,11 @@ static const char *const idle_keys[] = {
     /* images, sound and video, which mote does not read */
     "vision_*", "image_*", "video_*", "audio_*",
     /* training */
-    "*dropout*", "*_pdrop", "initializer_range", "initializer_factor", "*aux_loss*", "*z_loss*", "router_jitter_noise", "loss_type",
+    "*dropout*", "*_pdrop", "initializer_range", "initializer_factor", "*aux_loss*", "seq_aux", "*z_loss*", "router_jitter_noise", "loss_type",
     "gradient_checkpointing*", "neftune_noise_alpha", "output_router_logits", "pretraining_tp", "num_nextn_predict_layers",
     /* how something is computed, not what: kernels, caches, the type of a state */
     "use_cache", "cache_implementation", "*attn_implementation*", "*experts_implementation*", "*flash_attn*", "*flashattn*",
-    "*flash_attention*", "mamba_ssm_dtype", "chunk_size_feed_forward", "torchscript", "use_bfloat16", "tf_legacy_loss",
+    "*flash_attention*", "ep_size", "mamba_ssm_dtype", "chunk_size_feed_forward", "torchscript", "use_bfloat16", "tf_legacy_loss",
     /* what transformers gives back, and other tasks */
     "keys_to_ignore_at_inference", "return_dict*", "use_return_dict", "output_attentions", "output_hidden_states", "output_scores",
     "is_decoder", "num_labels", "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "prefix", "classifier_*",
@@ -108,10 +108,10 @@ static void config_unread_key(config_reader *r, uint32_t object, uint32_t name, 
 static void config_unread(config_reader *r, uint32_t object, const char *within) {
     const json_node *nodes = r->j->nodes;
     for (uint32_t k = object + 1; !r->code && k < nodes[object].next; k = nodes[k + 1].next) {
-        char inner[64];
+        char inner[120];
         if (r->read[k + 1] < KEY_READ) config_unread_key(r, object, k, within);
         if (r->read[k + 1] != KEYS_READ || k + 1 == r->text) continue;
-        snprintf(inner, sizeof inner, "%.*s.", nodes[k].size < 60 ? (int)nodes[k].size : 60, r->j->text + nodes[k].start);
+        snprintf(inner, sizeof inner, "%s%.*s.", within, nodes[k].size < 50 ? (int)nodes[k].size : 50, r->j->text + nodes[k].start);
         config_unread(r, k + 1, inner);
     }
 }

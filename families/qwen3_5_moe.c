@@ -120,16 +120,16 @@ static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w
 
 static void qwen_bind_moe(binder *b, const char *where, moe_weights *w) {
     const moe_shape *s = &w->shape;
-    int mtp = b->kind == MODULE_MTP, shared = s->experts;
+    const int mtp = b->kind == MODULE_MTP;
+    char shared[192];
     if (!mtp) bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "mlp.gate.weight", &w->router, s->experts, s->hidden);
     bind_kept(b, where, "mlp.shared_expert_gate.weight", &w->shared_expert_gate, 1, s->hidden);
     if (!mtp) bind_as(b, MODULE_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);
     common_bind_experts(b, where, w);
     if (!mtp) bind_as(b, MODULE_SHARED, 1, 1);
-    bind_matrix(b, where, "mlp.shared_expert.gate_proj.weight", &w->gate_proj[shared], s->shared_size, s->hidden, DIVIDED_ROWS);
-    bind_matrix(b, where, "mlp.shared_expert.up_proj.weight", &w->up_proj[shared], s->shared_size, s->hidden, DIVIDED_ROWS);
-    bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size, DIVIDED_COLS);
+    snprintf(shared, sizeof shared, "%smlp.shared_expert.", where);
+    common_bind_shared_expert(b, shared, w);
 }
 
 static void qwen_bind_ffn(binder *b, const char *where, sublayer *l) {

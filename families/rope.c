@@ -5,19 +5,20 @@
      llama3   f where n > high_freq_factor, f / factor where n < low_freq_factor, between them a mean of both, f weighted by
               (n - low) / (high - low)
      YaRN     f where n > beta_fast, f / factor where n < beta_slow, between them a mean whose weights are linear in i. And cos
-              and sin are multiplied by attention_factor, or 0.1 ln(factor) + 1 */
+              and sin are multiplied by attention_factor, or 0.1 ln(factor) + 1
+   A proportional rope has d = head_dim, of which only the first partial_rotary_factor d / 2 frequencies are f / factor, and the others 0. */
 
-/* Keys of an object that says how positions turn: rope_parameters, or rope_scaling, as it was called before. With text alone
-   mrope is no scaling. Of both names of a type rope_type counts. 0: there is none, or nothing in it. */
-static uint32_t rope_object(config_reader *r, const char *key, const char *within, enum rope_kind *kind) {
+/* Keys of an object that says how positions turn: rope_parameters, or rope_scaling, as it was called before, or one in rope_parameters. With
+   text alone mrope is no scaling. Of both names of a type rope_type counts. 0: there is none, or nothing in it. */
+static uint32_t rope_object(config_reader *r, uint32_t parent, const char *key, const char *within, enum rope_kind *kind) {
     static const struct { const char *name; enum rope_kind kind; } kinds[] = {
-        {"default", ROPE_PLAIN}, {"mrope", ROPE_PLAIN}, {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}};
-    static const char *const names[] = {"type", "rope_type"};
-    uint32_t object = config_get(r, r->text, key);
+        {"default", ROPE_PLAIN}, {"mrope", ROPE_PLAIN}, {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}, {"proportional", ROPE_PROPORTIONAL}};
+    static const char *const names[] = {"type", "rope_type"}, all[] = "default, llama3, yarn or proportional";
+    uint32_t object = config_get(r, parent, key);
     int typed = 0;
     *kind = ROPE_PLAIN;
     if (!object || r->j->nodes[object].type != JSON_OBJECT) {
-        config_only(r, r->text, key, "null");
+        config_only(r, parent, key, "null");
         return 0;
     }
     if (!r->j->nodes[object].size) return 0;
@@ -28,11 +29,11 @@ static uint32_t rope_object(config_reader *r, const char *key, const char *withi
         int known = 0;
         for (size_t k = 0; type && k < sizeof kinds / sizeof *kinds; k++)
             if (config_is(r->j, type, kinds[k].name)) *kind = kinds[k].kind, known = typed = 1;
-        if (!known) config_only(r, object, names[i], "default, llama3 or yarn");
+        if (!known) config_only(r, object, names[i], all);
     }
     const uint32_t factor = typed ? 0 : config_get(r, object, "factor");
     if (factor && !r->code && r->j->nodes[factor].type != JSON_NULL)
-        config_fail(r, MOTE_EUNSUPPORTED, "%sfactor without rope_type: mote supports default, llama3 or yarn", within);
+        config_fail(r, MOTE_EUNSUPPORTED, "%sfactor without rope_type: mote supports %s", within, all);
     r->within = NULL;
     return object;
 }
@@ -81,7 +82,8 @@ static void rope_scaled(config_reader *r, uint32_t object, config *c, config_lay
     rope_shape *to = &l->rope;
     const uint32_t truncate = config_get(r, object, "truncate");
     const int yarn = to->kind == ROPE_YARN;
-    rope_float(r, object, "factor", 1, 1e4, 0, &to->factor);
+    rope_float(r, object, "factor", 1, 1e4, to->kind == ROPE_PROPORTIONAL ? 1 : 0, &to->factor);
+    if (to->kind == ROPE_PROPORTIONAL) return;
     rope_original(r, object, &to->original);
     rope_float(r, object, yarn ? "beta_slow" : "low_freq_factor", 1e-3, 1e4, yarn ? 1 : 0, &to->slow);
     rope_float(r, object, yarn ? "beta_fast" : "high_freq_factor", 1e-3, 1e4, yarn ? 32 : 0, &to->fast);
@@ -110,14 +112,27 @@ static void rope_read(config_reader *r, config *c, config_layer *l, uint32_t obj
     r->within = NULL;
 }
 
+/* How many dimensions are rotated, of this share of head_dim. A proportional rope rotates all, most of them by nothing. */
+static void rope_rotated(config_reader *r, config_layer *l, float part) {
+    attention_shape *a = &l->mixer.of.attention;
+    if (r->code) return;
+    a->rotary_dim = (int)((float)a->head_dim * part);
+    if (l->rope.kind == ROPE_PROPORTIONAL) {
+        l->rope.turning = a->rotary_dim / 2;
+        a->rotary_dim = l->rope.turning ? a->head_dim : 0;
+    }
+    if (a->rotary_dim % 2)
+        config_fail(r, MOTE_EUNSUPPORTED, "head_dim * partial_rotary_factor = %d is odd", a->rotary_dim);
+}
+
 /* The rope of an attention layer. part: the share of head_dim that is rotated, where config.json does not say; theta: the base,
    likewise. Two objects must say the same; a base, or that share, one of them alone may say. */
 static void common_rope(config_reader *r, config *c, config_layer *l, float part, float theta) {
     static const char *const within[] = {"rope_parameters.", "rope_scaling."};
     enum rope_kind kind, older;
     attention_shape *a = &l->mixer.of.attention;
-    const uint32_t parameters = rope_object(r, "rope_parameters", within[0], &kind);
-    const uint32_t scaling = rope_object(r, "rope_scaling", within[1], &older);
+    const uint32_t parameters = rope_object(r, r->text, "rope_parameters", within[0], &kind);
+    const uint32_t scaling = rope_object(r, r->text, "rope_scaling", within[1], &older);
     float other_part;
     if (!r->code && parameters && scaling && kind != older)
         config_fail(r, MOTE_EFORMAT, "rope_parameters and rope_scaling are of different types");
@@ -130,10 +145,44 @@ static void common_rope(config_reader *r, config *c, config_layer *l, float part
     const int same = !memcmp(&first.rope, &l->rope, sizeof l->rope) && first.mixer.of.attention.rope_scale == a->rope_scale;
     if (!r->code && (!same || part != other_part))
         config_fail(r, MOTE_EFORMAT, "rope_parameters and rope_scaling say different things");
-    if (r->code) return;
-    a->rotary_dim = (int)((float)a->head_dim * part);
-    if (a->rotary_dim % 2)
-        config_fail(r, MOTE_EUNSUPPORTED, "head_dim * partial_rotary_factor = %d is odd", a->rotary_dim);
+    rope_rotated(r, l, part);
+}
+
+/* Refuses rope_parameters that are not an object for each type of layers, and nothing else. */
+static void rope_check_types(config_reader *r, uint32_t all, const char *const *types, int count) {
+    const json_node *nodes = r->j->nodes;
+    char known[128];
+    for (uint32_t k = all + 1; !r->code && k < nodes[all].next; k = nodes[k + 1].next) {
+        int is = 0;
+        for (int i = 0; i < count; i++) is |= json_equals(r->j, k, types[i]);
+        if (!is || nodes[k + 1].type != JSON_OBJECT)
+            config_fail(r, MOTE_EUNSUPPORTED, "rope_parameters.%.*s: mote expects an object for each of %s there, and nothing else",
+                        nodes[k].size < 60 ? (int)nodes[k].size : 60, r->j->text + nodes[k].start,
+                        names_text(known, sizeof known, types, count, ", ", " and "));
+    }
+}
+
+/* The same of a layer whose type is number `type` of `count`, each of which has an object of its own in rope_parameters. part, theta: of that
+   type, where config.json has no rope_parameters. */
+static void common_rope_of_type(config_reader *r, config *c, config_layer *l, const char *const *types, int count, int type, float part,
+                                float theta) {
+    char within[64];
+    enum rope_kind kind = ROPE_PLAIN;
+    const uint32_t all = config_get(r, r->text, "rope_parameters");
+    snprintf(within, sizeof within, "rope_parameters.%s.", types[type]);
+    l->rope.theta = theta;
+    l->mixer.of.attention.rope_scale = 1;
+    if (all && !r->code && r->j->nodes[all].type == JSON_OBJECT) {
+        rope_check_types(r, all, types, count);
+        const uint32_t own = rope_object(r, all, types[type], within, &kind);
+        if (!r->code && !own) config_fail(r, MOTE_EFORMAT, "rope_parameters.%s is missing, or empty", types[type]);
+        if (r->code) return;
+        l->rope.kind = kind;
+        rope_read(r, c, l, own, within, &part, theta);
+        config_only(r, own, "truncate", "true");       /* transformers looks for it elsewhere, and so truncates */
+    } else config_only(r, r->text, "rope_parameters", "null");
+    config_only(r, r->text, "rope_scaling", "null");
+    rope_rotated(r, l, part);
 }
 
 /* M-RoPE: how many frequencies take the time, the height and the width of a position; they alternate, whatever mrope_interleaved says. */
@@ -154,6 +203,7 @@ static void rope_sections(config_reader *r, rope_shape *to) {
 
 /* How many dimensions of a head are rotated; 0: none, or it is no attention. */
 static int rope_dim(const config_layer *l) {
+    if (l->mixer.kind == LAYER_MLA) return l->mixer.of.mla.rope_dim;
     return l->mixer.kind == LAYER_ATTENTION ? l->mixer.of.attention.rotary_dim : 0;
 }
 
@@ -165,6 +215,7 @@ static double yarn_place(const rope_shape *p, int d, double turns) {
 /* How much of frequency i stays as it is: 1 all, 0 nothing. */
 static double rope_kept(const rope_shape *p, int d, int i, double frequency) {
     double first, last, kept;
+    if (p->kind == ROPE_PROPORTIONAL) return 0;
     if (p->kind == ROPE_LLAMA3) {
         kept = ((double)p->original * frequency / (2 * M_PI) - (double)p->slow) / ((double)p->fast - (double)p->slow);
     } else {
@@ -181,8 +232,8 @@ static double rope_kept(const rope_shape *p, int d, int i, double frequency) {
 /* The frequencies of d rotated dimensions. They are single precision, as models were trained with. */
 static void rope_frequencies(const rope_shape *p, int d, float *to) {
     for (int i = 0; i < d / 2; i++) {
-        to[i] = 1.0f / powf(p->theta, (float)(2 * i) / (float)d);
-        if (p->kind == ROPE_PLAIN) continue;
+        to[i] = p->turning && i >= p->turning ? 0 : 1.0f / powf(p->theta, (float)(2 * i) / (float)d);
+        if (p->kind == ROPE_PLAIN || to[i] == 0) continue;
         const double frequency = pow((double)p->theta, -2.0 * i / d), kept = rope_kept(p, d, i, frequency);
         to[i] = (float)(frequency * kept + frequency / (double)p->factor * (1 - kept));
     }
@@ -198,10 +249,14 @@ static void bind_frequencies(binder *b) {
     for (int i = 0; i <= m->c.layers && to; i++) {
         const config_layer *l = &m->c.layer[i];
         if (!rope_dim(l)) continue;
-        attention_weights *w = &model_layer(m, i)->mixer.w.attention;
-        w->frequencies = to;
-        w->axes.height = l->rope.height;
-        w->axes.width = l->rope.width;
+        layer_weights *w = &model_layer(m, i)->mixer.w;
+        if (l->mixer.kind == LAYER_MLA) {
+            w->mla.frequencies = to;
+        } else {
+            w->attention.frequencies = to;
+            w->attention.axes.height = l->rope.height;
+            w->attention.axes.width = l->rope.width;
+        }
         rope_frequencies(&l->rope, rope_dim(l), to);
         to += rope_dim(l) / 2;
     }

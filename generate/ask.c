@@ -20,11 +20,16 @@ static int is_line_end(const mote_model *m, int32_t id) {
     return bytes && n && !slice_trim(slice_of(bytes, n)).n;
 }
 
-/* Puts what is missing after the turn that the timeline ends with. Line ends after its end mark are the template's, whatever
+/* Puts what is missing after the turn that the timeline ends with, before a result or a question. Line ends after its end mark are the template's, whatever
    tokens they are. */
-static void put_turn_end(const mote_session *s, marked_text *out) {
+static void put_turn_end(const mote_session *s, int result, marked_text *out) {
     const chat_marks *m = chat_marks_of(s->m->family);
     int at = s->count;
+    if (s->m->family & CHAT_GEMMA) {
+        put_model_turn_end(s, result, out);
+        return;
+    }
+    if (!*m->turn_end) return;
     while (at && is_line_end(s->m, s->tokens[at - 1])) at--;
     int closed = at && (s->tokens[at - 1] == tokenizer_find(s->m->text, m->turn_end) || (*m->ends && is_eos(s->m, s->tokens[at - 1])));
     if (s->count && !closed) put_words(out, m->turn_end);
@@ -50,6 +55,11 @@ static int check_role(const mote_session *s, const mote_generation *g, mote_erro
     int results = 0, calls = 0, code = MOTE_OK, more = 1;
     buf text;
     if (!g->role || strcmp(g->role, "tool")) return MOTE_OK;
+    if (s->m->family & CHAT_GEMMA) {
+        int at;
+        calls = turn_open_calls(s, -1, &results, &at);
+        more = 0;
+    }
     memset(&text, 0, sizeof text);
     for (int at, end = s->count; more && end > 0 && !code; end = at) {
         at = turn_before(s, end);
@@ -59,14 +69,15 @@ static int check_role(const mote_session *s, const mote_generation *g, mote_erro
         if (!code) calls += turn_calls(s->m->family, turn);
         results += held;
         more = !code && (held || turn_goes_on(s->m->family, turn));
+        more &= !(s->m->family & CHAT_ANSWER_TURNS);             /* there the results follow the answer in what was found */
     }
     buf_free(&text);
     if (code || calls > results) return code;
     return fail(err, MOTE_EINVAL, "a turn of role tool: there is no call before it that has no result yet");
 }
 
-/* Who the calls were to that have no result yet, where a template's results say that: as a turn's `recipients`, NULL where it does not. */
-static int put_recipients(const mote_session *s, const mote_generation *g, buf *out, const char **recipients, mote_error *err) {
+/* Who the calls were to that have no result yet, where a template's results say that: as a turn's `names`, NULL where it does not. */
+static int put_recipients(const mote_session *s, const mote_generation *g, buf *out, const char **names, mote_error *err) {
     const int32_t start = tokenizer_find(s->m->text, chat_marks_of(s->m->family)->turn);
     int code = MOTE_OK, from = s->count, results = 0, calls = 0;
     buf text;
@@ -92,8 +103,25 @@ static int put_recipients(const mote_session *s, const mote_generation *g, buf *
     buf_free(&text);
     for (int i = calls - results; i < g->result_count + 1 && calls > results; i++) buf_add(out, "", 1);     /* results too many */
     if (!code && out->failed) code = fail_memory(err);
-    if (calls > results) *recipients = out->data;
+    if (calls > results) *names = out->data;
     return code;
+}
+
+/* What stands between a past without its thinking and the next turn. */
+static void put_past_gap(const turn_plan *p, const mote_model *m, marked_text *out) {
+    const int32_t *past = (const int32_t *)(const void *)p->past.data;
+    const int ends = !(m->family & CHAT_GEMMA) || past[p->past_count - 1] == tokenizer_find(m->text, chat_marks_of(m->family)->turn_end);
+    if (ends) put_words(out, chat_marks_of(m->family)->line_end);
+}
+
+/* Of a template whose turns have no end, an answer ends with the token that begins the next one: that is not read again. */
+static void drop_begun(turn_plan *p, const mote_session *s) {
+    const int32_t *ids = (const int32_t *)(const void *)p->ids.data;
+    const size_t size = sizeof *ids;
+    if (*chat_marks_of(s->m->family)->turn_end || p->past_count || !s->count || p->ids.size < 2 * size) return;
+    if (ids[0] != s->tokens[s->count - 1] || !is_eos(s->m, ids[0])) return;
+    p->ids.size -= size;
+    memmove(p->ids.data, p->ids.data + size, p->ids.size);
 }
 
 /* Token ids of the next turn, in which system message, tools and message are plain text. One encoding of the whole turn, so
@@ -101,10 +129,10 @@ static int put_recipients(const mote_session *s, const mote_generation *g, buf *
 static int plan_ids(turn_plan *p, const mote_session *s, const char *message, const generator *a, mote_error *err) {
     const mote_generation *g = &a->g;
     marked_text text;
-    buf recipients;
+    buf names;                   /* of the calls that results answer */
     turn t;
     memset(&text, 0, sizeof text);
-    memset(&recipients, 0, sizeof recipients);
+    memset(&names, 0, sizeof names);
     memset(&t, 0, sizeof t);
     t.system = s->count ? NULL : g->system;
     t.tools = s->count || !a->tools.nodes ? NULL : &a->tools;
@@ -116,14 +144,21 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
     t.first = !s->count;
     t.effort = g->effort;
     t.date = g->date;
-    int code = put_recipients(s, g, &recipients, &t.recipients, err);
+    int code = put_recipients(s, g, &names, &t.names, err);
     if (!s->count) put_chat_begin(s->m, &text);
-    if (p->past_count) put_words(&text, turn_gap(s->m->family));
-    else put_turn_end(s, &text);
+    if (p->past_count) put_past_gap(p, s->m, &text);
+    else put_turn_end(s, !strcmp(t.role, "tool"), &text);
+    if (s->count && s->m->family & CHAT_GEMMA && !strcmp(t.role, "tool")) {
+        put_open_names(s, 1 + t.result_count, &names);
+        t.names = names.data;
+        t.opened = s->tokens[s->count - 1] == tokenizer_find(s->m->text, chat_marks_of(s->m->family)->result);
+    }
+    if (!code && names.failed) code = fail_memory(err);
     if (!code) code = chat_turn(s->m->family, &t, &text, err);
     if (!code) code = encode_marked(s->m->text, &text, &p->ids, err);
+    if (!code) drop_begun(p, s);
     marked_free(&text);
-    buf_free(&recipients);
+    buf_free(&names);
     return code;
 }
 
@@ -187,7 +222,7 @@ static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer
 /* Brings a turn into the timeline. Gets all memory first. */
 static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *g, mote_error *err) {
     const int32_t *ids = (const int32_t *)(void *)p->ids.data, *past = (const int32_t *)(void *)p->past.data;
-    const int32_t start = tokenizer_find(s->m->text, marks_of_thinking(s->m)->turn);
+    const int32_t start = tokenizer_find(s->m->text, chat_marks_of_model(s->m->family)->turn);
     const int open = !p->past_count && !keeps_thinking(s, g) && answer_is_open(s);
     const int user = (!g->role || !strcmp(g->role, "user")) && !open;
     mote_checkpoint *before = NULL;

@@ -40,7 +40,8 @@ static int restore_ids(restore_plan *p, const mote_model *m, const char *request
     memset(&text, 0, sizeof text);
     put_chat_begin(m, &text);
     int code = chat_render_at(m->family, request, size, CHAT_TIMELINE, &text, &at, err);
-    if (!code && slice_ends(slice_of(text.text.data, at.answer - 1), chat_marks_of(m->family)->turn_end)) at.answer--;
+    const chat_marks *marks = chat_marks_of(m->family);
+    if (!code && *marks->line_end && slice_ends(slice_of(text.text.data, at.answer - 1), marks->turn_end)) at.answer--;
     if (at.asked >= at.answer || m->family & CHAT_EFFORT) at.asked = 0;        /* what follows is passed over, or nothing is dropped */
     if (!code && at.asked) code = restore_encode(p, m, &text, 0, at.asked, err);
     p->asked = p->ids.size / sizeof(int32_t);
@@ -66,7 +67,10 @@ static void restore_place(restore_plan *p, const mote_session *s) {
     int held = c && checkpoint_holds(s, c) && restore_starts(p, c->tokens, c->count);
     p->remembered = held && p->asked == (size_t)c->count;
     size_t most = p->asked && !p->remembered ? p->asked : p->count;
-    if (restore_starts(p, s->tokens, s->count) && (size_t)s->count <= most) p->have = (size_t)s->count;
+    /* Of a template whose turns have no end, an answer may end with the token that begins the next turn. */
+    const int ended = s->count && !*chat_marks_of(s->m->family)->turn_end && is_eos(s->m, s->tokens[s->count - 1]);
+    if (ended && p->count + 1 == (size_t)s->count && most == p->count && restore_starts(p, s->tokens, s->count - 1)) p->have = p->count;
+    else if (restore_starts(p, s->tokens, s->count) && (size_t)s->count <= most) p->have = (size_t)s->count;
     else if (held && (size_t)c->count <= most) p->have = (size_t)c->count, p->goes_back = 1;
     else p->goes_back = 1;
 }

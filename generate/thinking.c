@@ -5,12 +5,6 @@
    the next user turn the session goes back to there and reads what came since once more, without the thinking. The texts are
    those of the timeline's tokens: the token history stays the truth. */
 
-/* The marks of a family that thinks; of others, those in which a model may do so all the same. */
-static const chat_marks *marks_of_thinking(const mote_model *m) {
-    const chat_marks *marks = chat_marks_of(m->family);
-    return marks && *marks->think ? marks : chat_marks_of_answers;
-}
-
 /* Takes the memory for the state before an answer. */
 static int reserve_answer(mote_session *s, mote_error *err) {
     if (!s->before_answer) s->before_answer = checkpoint_new(s, s->o.context);
@@ -144,20 +138,53 @@ static void put_past_messages(const mote_session *s, marked_text *out) {
     buf_free(&a.text);
 }
 
+/* Where the answer after the one at i begins, whose first token is `begins`; or the end. */
+static int answer_end(const mote_session *s, int i, int32_t begins) {
+    while (++i < s->count && s->tokens[i] != begins) {}
+    return i;
+}
+
+/* Appends the answers from token `from` on, and the results that follow each, of a template whose answers begin with a token of their
+   own. Tokens that end an answer stay where they begin what follows it. */
+static void put_answers(const mote_session *s, int from, marked_text *out) {
+    const chat_marks *marks = chat_marks_of(s->m->family);
+    const int32_t begins = tokenizer_find(s->m->text, marks->turn), end = tokenizer_find(s->m->text, marks->turn_end);
+    for (int i = from, next; i < s->count; i = next) {
+        marked_text turn;
+        memset(&turn, 0, sizeof turn);
+        next = answer_end(s, i, begins);
+        for (int at = i + 1, n; at < next; at += n) {
+            for (n = 1; at + n < next && !is_eos(s->m, s->tokens[at + n - 1]); n++) {}
+            const int32_t last = s->tokens[at + n - 1];
+            const int stays = at + n < next && !is_eos(s->m, s->tokens[at + n]);
+            put_tokens(s->m, s->tokens + at, n, stays ? last : end, &turn);
+        }
+        put_words(out, marks->answer);
+        chat_past(s->m->family, &turn, slice_of(turn.text.data, turn.text.size), out);
+        if (*marks->turn_end && !slice_ends(slice_of(out->text.data, out->text.size), marks->turn_end)) put_words(out, marks->turn_end);
+        out->text.failed |= marked_failed(&turn);
+        marked_free(&turn);
+    }
+}
+static void put_model_past(const mote_session *s, int from, marked_text *out);
+
 /* The ids that take the place of what follows the remembered state; none if nothing is remembered, or there was no thinking. */
 static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     const mote_checkpoint *c = s->before_answer;
     const int headed = s->m->family & CHAT_HARMONY;
     int thinks = 0, code = MOTE_OK;
+    const chat_marks *marks = chat_marks_of_model(s->m->family);
+    const int by_answers = s->m->family & CHAT_ANSWER_TURNS, in_turn = s->m->family & CHAT_GEMMA;
     if (!remembers_answer(s)) return MOTE_OK;
-    const chat_marks *marks = chat_marks_of_answers;
     const int32_t think = tokenizer_find(s->m->text, marks->think), end = tokenizer_find(s->m->text, marks->turn_end);
     for (int i = c->count; i < s->count; i++) thinks |= s->tokens[i] == think;
     if (!headed && (!thinks || think < 0)) return MOTE_OK;
     marked_text past;
     memset(&past, 0, sizeof past);
     if (headed) put_past_messages(s, &past);
-    for (int i = c->count, n; i < s->count && !headed; i += n + 1) {
+    if (by_answers) put_answers(s, c->count, &past);
+    if (in_turn) put_model_past(s, c->count, &past);
+    for (int i = c->count, n; !headed && !by_answers && !in_turn && i < s->count; i += n + 1) {
         for (n = 0; i + n < s->count && s->tokens[i + n] != end; n++) {}
         put_past(s->m, s->tokens + i, n, end, &past);
     }

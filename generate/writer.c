@@ -6,6 +6,8 @@
    An answer that must be calls has no text to search: what is cut off inside a call is told as text, and no stop text ends it then,
    since it had ended before. */
 
+enum { CALL_MARKS = 5 };
+
 typedef struct writer {
     const mote_generation *g;
     const mote_model *m;
@@ -14,7 +16,7 @@ typedef struct writer {
     chat_stream channels;
     int split;                   /* by channel */
     int strips;                  /* a space that comes first is SentencePiece's */
-    int32_t marks[3];            /* control tokens of calls, which are told as text; -1: there is none */
+    int32_t marks[CALL_MARKS];   /* control tokens of calls, and of a channel, which are told as text; -1: there is none */
     int32_t headers[HEADER_MARKS];         /* of messages with headers; -1: there is none */
     stops ends;
     int stopped;                 /* MOTE_STOP_TEXT, MOTE_STOP_CALL or MOTE_STOP_CALLBACK: nothing more is told; else 0 */
@@ -111,7 +113,8 @@ static void writer_token(writer *w, int32_t id) {
     size_t n;
     const char *bytes = tokenizer_token(w->m->text, id, &n);
     w->undecided += w->split && w->channels.channel == MOTE_THINKING;
-    const int mark = id == w->marks[0] || id == w->marks[1] || id == w->marks[2];
+    int mark = 0;
+    for (int i = 0; i < CALL_MARKS; i++) mark |= id == w->marks[i];
     if (bytes && !writer_mark(w, id) && (mark || !tokenizer_is_special(w->m->text, id))) {
         const size_t begin = w->strips && n && *bytes == ' ';
         w->strips = 0;
@@ -147,14 +150,15 @@ static void writer_result(const writer *w, mote_result *r) {
 }
 
 /* Whether the prompt ends inside an open <think>. That is a token: text from outside that says so opens nothing. Line feeds may
-   follow. */
+   follow, and a channel's name, which then must. */
 static int prompt_opens_thinking(const mote_session *s) {
-    const int32_t think = tokenizer_find(s->m->text, chat_marks_of_answers->think);
-    int i = s->count;
+    const int32_t think = tokenizer_find(s->m->text, chat_marks_of_model(s->m->family)->think);
+    const int named = s->m->family & CHAT_GEMMA;
+    int i = s->count, words = 0;
     while (i > 0 && think >= 0 && s->tokens[i - 1] != think) {
         size_t n;
         const char *bytes = tokenizer_token(s->m->text, s->tokens[--i], &n);
-        if (!bytes || slice_drop_newlines(slice_of(bytes, n)).n) return 0;
+        if (!bytes || tokenizer_is_added(s->m->text, s->tokens[i]) || (named ? ++words > 16 : slice_drop_newlines(slice_of(bytes, n)).n)) return 0;
     }
     return i > 0 && think >= 0;
 }
@@ -176,13 +180,17 @@ static int writer_open(writer *w, const mote_model *m, const mote_generation *g,
     return stops_open(&w->ends, g->stop, all_is_calls ? 0 : g->stop_count, err);
 }
 
-/* What calls look like that have no tags. */
+/* What calls look like that have no tags, and what the thinking is between. */
 static void writer_call_marks(writer *w) {
-    static const char *const marks[] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"};
-    const int mistral = w->channels.on_call && w->m->family & CHAT_MISTRAL;
-    for (int i = 0; i < 3; i++) w->marks[i] = mistral ? tokenizer_find(w->m->text, marks[i]) : -1;
-    w->channels.call_mark = mistral ? marks[0] : NULL;
+    static const char *const none[CALL_MARKS] = {NULL}, *const mistral[CALL_MARKS] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"},
+                      *const pairs[CALL_MARKS] = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", gemma_quote};
+    const int calls = w->channels.on_call != NULL, gemma = w->split && w->m->family & CHAT_GEMMA;
+    const char *const *marks = gemma ? pairs : calls && w->m->family & CHAT_MISTRAL ? mistral : none;
+    for (int i = 0; i < CALL_MARKS; i++) w->marks[i] = marks[i] && (calls || i < 2) ? tokenizer_find(w->m->text, marks[i]) : -1;
+    w->channels.marks = gemma ? chat_marks_of(CHAT_GEMMA) : NULL;
+    w->channels.call_mark = !calls ? NULL : gemma ? w->channels.marks->call : marks[0];
     w->channels.bare_calls = (w->m->family & CHAT_LLAMA3) != 0;
+    w->channels.keyed_calls = (w->m->family & CHAT_GLM) != 0;
 }
 
 /* Messages with headers: where in them the prompt ends. It is taken from its last message on, and nothing of that is told. */

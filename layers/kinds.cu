@@ -1,8 +1,8 @@
-/* layers/kinds.cu: the kinds of layers on a GPU: layers/kinds.c says what a kind defines for this. */
+/* layers/kinds.cu: the kinds of layers on a GPU, those of GPU_LAYER_KINDS: layers/kinds.c says what a kind defines for this. */
 
 #define X(NAME, name) name##_gpu name;
 typedef struct layer_gpus {
-    LAYER_KINDS(X)
+    GPU_LAYER_KINDS(X)
     float *output;               /* [rows][hidden] a sublayer's output that is not added to x as it is; NULL: all are */
 } layer_gpus;
 #undef X
@@ -11,7 +11,7 @@ typedef struct layer_gpus {
    predecessor is complete. */
 static void layer_layout_gpu(layout *l, const layer_shapes *largest, int hidden, const capacity *r, const gpu_queue *q, layer_gpus *to) {
 #define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) name##_layout_gpu(l, &largest->name, r, q, &to->name);
-    LAYER_KINDS(X)
+    GPU_LAYER_KINDS(X)
 #undef X
     const int stores = largest->residual.normed_after || largest->residual.scaled;
     to->output = stores ? layout_alloc(l, (size_t)q->rows * (size_t)hidden) : NULL;
@@ -67,7 +67,7 @@ static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus 
     gpu_rows of = residual_rows(rows, &l->mixer, g);
     switch (l->mixer.kind) {
 #define X(NAME, name) case LAYER_##NAME: name##_record(&of, &l->mixer.w.name, &g->name, &state->name, &grown->name); break;
-        MIXERS(X)
+        GPU_MIXERS(X)
 #undef X
         default: break;
     }
@@ -87,7 +87,7 @@ static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus 
 static cudaError_t layer_shorten_log(cudaStream_t stream, const layer *l, const layer_state *state) {
     switch (l->mixer.kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_shorten_log(stream, &l->mixer.w.name.shape, &state->name);
-        MIXERS(X)
+        GPU_MIXERS(X)
 #undef X
         default: return cudaSuccess;
     }
@@ -102,7 +102,7 @@ static int layer_can_prefill(const layer *l, dtype kv) {
         if (sublayer_features(of) & ~executor_features[EXECUTOR_PREFILL]) return 0;
         switch (of->kind) {
 #define X(NAME, name) case LAYER_##NAME: if (!name##_can_prefill(&of->w.name, kv)) return 0; break;
-            LAYER_KINDS(X)
+            GPU_LAYER_KINDS(X)
 #undef X
             default: return 0;
         }
@@ -114,7 +114,7 @@ static int layer_can_prefill(const layer *l, dtype kv) {
 static size_t layer_prefill_bytes(const layer_shapes *largest, int T, dtype kv) {
     size_t most = 0;
 #define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) most = max_size(most, name##_prefill_bytes(&largest->name, T, kv));
-    LAYER_KINDS(X)
+    GPU_LAYER_KINDS(X)
 #undef X
     return most;
 }
@@ -151,7 +151,7 @@ static cudaError_t mixer_run_prefill(const prefill_rows *all, const sublayer *l,
     cudaError_t status = cudaSuccess;
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: status = name##_run_prefill(&r, &l->w.name, &g->name, &state->name); break;
-        MIXERS(X)
+        GPU_MIXERS(X)
 #undef X
         default: break;
     }

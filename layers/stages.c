@@ -10,6 +10,9 @@
     X(QKV, "norm_qkv", ATTENTION)                                                                                     \
     X(ATTEND, "rope_attend", ATTENTION)                                                                               \
     X(O_PROJ, "out", ATTENTION)                                                                                       \
+    X(LATENTS, "norm_latents", MLA)                                                                                   \
+    X(LATENT_ATTEND, "latent_attend", MLA)                                                                            \
+    X(LATENT_OUT, "latent_out", MLA)                                                                                  \
     X(ROUTER, "norm_router", MOE)                                                                                     \
     X(UP, "experts_up", MOE)                                                                                          \
     X(DOWN, "experts_down", MOE)                                                                                      \

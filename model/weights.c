@@ -192,19 +192,33 @@ static int place_weights(binder *b, mote_error *err) {
     return place_experts(b);
 }
 
+enum { MTP_NEEDS = 5 };
+
+/* The matrices without which an MTP layer drafts nothing. */
+static void mtp_needed(const mote_model *m, const matrix *needed[MTP_NEEDS]) {
+    const attention_weights *a = &m->mtp.layer.mixer.w.attention;
+    const mla_weights *l = &m->mtp.layer.mixer.w.mla;
+    const int latent = m->mtp.layer.mixer.kind == LAYER_MLA;
+    needed[0] = &m->mtp.fc;
+    needed[1] = latent ? &l->q_b_proj : &a->q_proj;
+    needed[2] = latent ? &l->kv_a_proj : &a->k_proj;
+    needed[3] = latent ? &l->v_b_proj : &a->v_proj;
+    needed[4] = latent ? &l->o_proj : &a->o_proj;
+}
+
 /* An MTP layer with a weight that is no finite number, or with a projection of nothing but zeros, is left out: it would draft,
    but nothing that is ever accepted. */
 static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     mote_model *m = b->m;
-    const attention_weights *a = &m->mtp.layer.mixer.w.attention;
-    const matrix *const needed[] = {&m->mtp.fc, &a->q_proj, &a->k_proj, &a->v_proj, &a->o_proj};
+    const matrix *needed[MTP_NEEDS];
     const load_item *items = (const load_item *)(void *)b->items.data;
+    mtp_needed(m, needed);
     for (size_t i = 0; i < b->items.size / sizeof *items && m->has_mtp; i++) {
         const load_item *item = &items[i];
         int code, needs = 0;
         unsigned seen = 0;
         if (item->module != MODULE_MTP) continue;
-        for (int k = 0; k < 5; k++) needs |= m->arena + item->at == needed[k]->component[CODES];
+        for (int k = 0; k < MTP_NEEDS; k++) needs |= m->arena + item->at == needed[k]->component[CODES];
         code = m->memory->scan(m, item, &seen, err);
         if (code) return code;
         const char *wrong = needs && !seen ? "is all zero" : NULL;

@@ -218,6 +218,8 @@ static turns last_turns(const server *s, const answer *a) {
         t.before = t.answer;
         t.answer = at;
     }
+    for (size_t at = 0; s->asks >= 0 && at < a->prompt_count; at++)
+        if (a->prompt[at] == s->asks) t.asked = at;
     return t;
 }
 

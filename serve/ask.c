@@ -189,6 +189,9 @@ static void ask_thinking(request *x) {
     ask_budget(x, &kwargs, "thinking_budget");
     int preserves = -1;
     field_flag(&kwargs, "preserve_thinking", &preserves);
+    int clears = -1;
+    field_flag(&kwargs, "clear_thinking", &clears);        /* GLM's word for the opposite */
+    if (clears >= 0) preserves = !clears;
     if (preserves >= 0) x->preserves = preserves ? MOTE_THINK_ON : MOTE_THINK_OFF;
     ask_effort(x, &kwargs, "reasoning_effort");
 }

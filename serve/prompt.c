@@ -278,7 +278,8 @@ static void put_chat(const request *x, buf *text) {
     buf_text(text, "]");
     if (x->a->tools) buf_text(text, ", \"tools\": "), buf_text(text, x->a->tools);
     if (x->thinks) putf(text, ", \"enable_thinking\": %s", x->thinks == MOTE_THINK_ON ? "true" : "false");
-    if (x->preserves) putf(text, ", \"preserve_thinking\": %s", x->preserves == MOTE_THINK_ON ? "true" : "false");
+    const int preserves = x->preserves == MOTE_THINK_ON;
+    if (x->preserves) putf(text, ", \"preserve_thinking\": %s, \"clear_thinking\": %s", preserves ? "true" : "false", preserves ? "false" : "true");
     if (x->effort) putf(text, ", \"reasoning_effort\": \"%s\"", x->effort);
     if (!x->adds_prompt || x->continues) buf_text(text, ", \"add_generation_prompt\": false");
     if (x->continues) buf_text(text, ", \"continue_final_message\": true");

@@ -9,6 +9,7 @@ enum { SLOTS_MOST = 64, SNAPSHOTS_MOST = 64 };             /* sessions; snapshot
 /* A place in a timeline to which its session can go back. */
 typedef struct snapshot {
     mote_checkpoint *checkpoint;
+    size_t bytes;                          /* of the checkpoint */
     size_t count;                          /* tokens before it */
     int owners;                            /* timelines that hold it */
     uint64_t used;                         /* the request that took it or went back to it */
@@ -64,6 +65,7 @@ typedef struct server {
     int log;                               /* LOG_... */
     int context, reads_alike;              /* reads_alike: a prompt's bits do not depend on the pieces in which it is read */
     int32_t turn_begins, tool_responds;    /* control tokens; -1: the vocabulary has none */
+    int32_t asks;                          /* begins a user's turn by itself; -1: turn_begins and `user` do */
     int has_efforts;                       /* the chat template knows efforts of thinking */
     int switches_thinking, takes_tools;    /* it writes prompts with and without thinking; it writes tools */
     int32_t user;                          /* the role's name */
@@ -76,7 +78,8 @@ typedef struct server {
     int waiting_count, device_lost;
     uint64_t clock;                        /* requests so far */
     swapped *swapped_out;
-    size_t cache_most, cache_used, snapshot_bytes;
+    size_t cache_most, cache_used;
+    size_t snapshot_bytes;                 /* of a snapshot, at least */
     const char *disk;                      /* the folder of timelines; NULL: none is kept there */
     size_t disk_most, disk_used;           /* bytes */
     double disk_said;                      /* when something about it was said; 0: never */

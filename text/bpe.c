@@ -13,7 +13,8 @@
    only where none of its bytes is in one. What lies between two added tokens is normalised and split into words as one
    piece, whoever wrote it, so text in which no added token is named has the same ids with any ranges. Merges that end
    in an added token are left out: with its text cut out first, trusted text never gets to them. (A token of one byte
-   that the file lists as added is still the only way to write that byte.) */
+   that the file lists as added is still the only way to write that byte.)
+   White space alone steers nothing: an added token that is no more, as Gemma 3 has them for indentation, is text, and found in any. */
 
 enum { TOKEN_EXISTS = 1, TOKEN_SPECIAL = 2, TOKEN_ADDED = 4, TOKEN_ID_LIMIT = 1 << 24, SHORT_WORD = 48 };
 
@@ -41,6 +42,8 @@ typedef struct added_set {
     unsigned char first[256]; /* 1: a text begins with this byte */
 } added_set;
 
+static const added_set no_tokens = {NULL, 0, {0}};
+
 /* SentencePiece writes a space as U+2581, and may put one in front of a text: of each piece between two added tokens. Here
    both are a space from the start, in the vocabulary and in the text. */
 typedef enum space_first {
@@ -59,6 +62,7 @@ typedef struct tokenizer {
     uint32_t merge_mask; /* hash table: (left, right) -> merge */
     uint32_t byte_ids[256];
     added_set raw, normalized; /* tokens to find before and after normalisation */
+    added_set blank;           /* those that are text, to find with the first */
     splitter kind;
     int use_nfc, ignore_merges;
     int characters;       /* SentencePiece's BPE */
@@ -76,6 +80,7 @@ static void tokenizer_free(tokenizer *t) {
     free(t->merges);
     free(t->raw.list);
     free(t->normalized.list);
+    free(t->blank.list);
     free(t);
 }
 
@@ -312,34 +317,33 @@ static void encode_words(encoder *e, const text_piece *piece) {
     }
 }
 
-/* Gives the id of each added token in the text, and each piece between two of them to `between`. The search goes
-   through the ranges that are not from outside, one by one: where such a range cuts the longest match, a shorter
-   added token that lies within it is found. */
-static void encode_added(encoder *e, const added_set *s, const text_piece *text, void (*between)(encoder *, const text_piece *)) {
+/* Gives the id of each added token in the text, and each piece between two of them to `between`. Those of s are found where no byte
+   of theirs is from outside: where such a range cuts the longest match, a shorter one that lies within it is found. Those of
+   `anywhere` are found in any text. */
+static void encode_added(encoder *e, const added_set *s, const added_set *anywhere, const text_piece *text,
+                         void (*between)(encoder *, const text_piece *)) {
+    const text_range *range = text->outside, *const ranges_end = range + text->count;
     text_piece part = *text;               /* from the last token to p */
-    const char *p = text->p;
-    part.count = 0;
-    for (size_t i = 0; i <= text->count; i++) {
-        const char *limit = i < text->count ? text->base + text->outside[i].begin : text->end;
-        if (limit > text->end) limit = text->end;
-        while (p < limit) {
-            const added_token *found = s->first[(unsigned char)*p] ? match_added(s, p, limit) : NULL;
-            if (!found) {
-                p++;
-                continue;
-            }
-            part.end = p;
-            between(e, &part);
-            buf_add(e->ids, &found->id, sizeof found->id);
-            part.p = p += found->size;
-            if (i) part.outside = text->outside + i;       /* those up to there lie before it */
-            part.count = 0;
+    for (const char *p = text->p; p < text->end;) {
+        while (range < ranges_end && text->base + range->end <= p) range++;
+        const char *limit = range < ranges_end && text->base + range->begin < text->end ? text->base + range->begin : text->end;
+        const added_token *found = p < limit && s->first[(unsigned char)*p] ? match_added(s, p, limit) : NULL;
+        const added_token *other = anywhere->first[(unsigned char)*p] ? match_added(anywhere, p, text->end) : NULL;
+        if (!found || (other && other->size > found->size)) found = other;
+        if (!found) {
+            p = p < limit || anywhere->count ? p + 1 : text->base + range->end;
+            continue;
         }
-        if (i == text->count) break;
-        p = text->base + text->outside[i].end;
-        part.count++;
+        part.end = p;
+        part.count = (size_t)(range - part.outside) + (limit < p);
+        between(e, &part);
+        buf_add(e->ids, &found->id, sizeof found->id);
+        part.p = p += found->size;
+        while (range < ranges_end && text->base + range->end <= p) range++;
+        part.outside = range;
     }
     part.end = text->end;
+    part.count = (size_t)(ranges_end - part.outside);
     between(e, &part);
 }
 
@@ -391,7 +395,7 @@ static void encode_text(encoder *e, const text_piece *piece) {
     text_piece normal = {.p = NULL, .end = NULL, .base = NULL, .outside = NULL, .count = 0};
     e->text.size = e->ranges.size = 0;
     if (t->late_spaces) {
-        encode_added(e, &t->normalized, piece, encode_late);
+        encode_added(e, &t->normalized, &no_tokens, piece, encode_late);
         return;
     }
     if (t->characters) put_spaces(e, piece);
@@ -402,7 +406,7 @@ static void encode_text(encoder *e, const text_piece *piece) {
     normal.end = normal.p + e->text.size;
     normal.outside = (const text_range *)(const void *)e->ranges.data;
     normal.count = e->ranges.size / sizeof(text_range);
-    if (t->characters || !piece->count) encode_added(e, &t->normalized, &normal, encode_words);
+    if (t->characters || !piece->count) encode_added(e, &t->normalized, &no_tokens, &normal, encode_words);
     else encode_words(e, &normal);
 }
 
@@ -418,7 +422,7 @@ static int tokenizer_encode(const tokenizer *t, const char *text, size_t len, co
     if (!len) return MOTE_OK;
     if (len > (size_t)INT32_MAX / 4) return fail(err, MOTE_EINVAL, "text of %zu bytes is too long to tokenize", len);
     const text_piece all = {.p = text, .end = text + len, .base = text, .outside = outside, .count = count};
-    encode_added(&e, &t->raw, &all, encode_text);
+    encode_added(&e, &t->raw, &t->blank, &all, encode_text);
     int failed = ids->failed | e.text.failed | e.ranges.failed | e.nodes.failed | e.heap.failed;
     buf_free(&e.text);
     buf_free(&e.ranges);

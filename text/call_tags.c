@@ -178,7 +178,8 @@ static slice value_text(const call_part *part, const char *text) {
     return s;
 }
 
-static int tags_put(call_reader *c, slice text, buf *arguments) {
+/* The name and the values of the parameters. lined: a line end at either end of a value is not its own. */
+static int put_call_values(call_reader *c, slice text, int lined, buf *arguments) {
     const call_part *parts = (const call_part *)(const void *)c->parts.data;
     size_t count = c->parts.failed ? 0 : c->parts.size / sizeof *parts;
     put_quoted(slice_of(text.p + c->function, c->function_size), &c->name);
@@ -189,8 +190,13 @@ static int tags_put(call_reader *c, slice text, buf *arguments) {
         if (before > 1) buf_text(arguments, ", ");
         put_quoted(name, arguments);
         buf_text(arguments, ": ");
-        if (!put_argument(&c->arguments, name, value_text(parts + i, text.p), arguments)) arguments->size = before;
+        const slice value = lined ? value_text(parts + i, text.p) : slice_of(text.p + parts[i].value, parts[i].value_size);
+        if (!put_argument(&c->arguments, name, value, arguments)) arguments->size = before;
     }
     buf_text(arguments, "}");
     return 1;
+}
+
+static int tags_put(call_reader *c, slice text, buf *arguments) {
+    return put_call_values(c, text, 1, arguments);
 }

@@ -12,21 +12,32 @@
 /* The tool messages that follow an assistant's with calls, in the order of the calls. */
 static int chat_order_results(chat *c) {
     uint32_t *messages = (uint32_t *)(void *)c->messages.data, first;
-    int code = MOTE_OK;
+    char *answering = (char *)buf_add(&c->answering, NULL, c->n);
+    int code = answering ? MOTE_OK : fail_memory(c->err);
+    if (!code) memset(answering, 0, c->n);
     for (uint32_t i = 0; !code && i < c->n; i = first) {
         uint32_t calls = chat_role(c, i, "assistant") ? json_get(&c->j, messages[i], "tool_calls") : 0, end = first = i + 1;
         if (!calls || c->j.nodes[calls].type != JSON_ARRAY) continue;
         while (chat_role(c, end, "tool")) end++;
+        memset(answering + first, chat_calls_of(c, i) != 0, end - first);
         if (end > first + 1) code = order_results(&c->j, calls, messages + first, end - first, c->err);
         first = end;
     }
     return code;
 }
 
-/* The beginning of the model's turn. think: MOTE_THINK_DEFAULT (the template's own), _ON or _OFF. */
-static void chat_prompt(int family, int think, marked_text *out) {
+/* The beginning of the model's turn, or what comes next in it. think: MOTE_THINK_DEFAULT (the template's own), _ON or _OFF. */
+static void chat_prompt(int family, int think, int in_answer, marked_text *out) {
     const chat_marks *m = chat_marks_of(family);
     int off = think == MOTE_THINK_OFF || (think == MOTE_THINK_DEFAULT && family & CHAT_QUIET);
+    if (family & CHAT_GLM) {
+        glm_prompt(m, family & CHAT_LINED, off, out);
+        return;
+    }
+    if (family & CHAT_GEMMA) {
+        gemma_prompt(family, off, in_answer, out);
+        return;
+    }
     if (!(family & CHAT_MISTRAL)) put_words(out, m->answer);       /* there it is how a question ends */
     if (family & CHAT_OPEN) off = 0;
     else if (family & (CHAT_INSTRUCT | CHAT_HARMONY) || !*m->think || (!off && family & CHAT_QWEN3)) return;
@@ -100,9 +111,15 @@ static int chat_options(chat *c, int *think) {
     c->prompt = chat_flag(c, "add_generation_prompt", !c->continued);
     if (on < 0 || c->prompt < 0 || preserve < 0 || c->vision_ids < 0 || c->continued < 0) return MOTE_EINVAL;
     c->preserve = preserve && c->family & CHAT_PRESERVE;
+    if (c->family & CHAT_GLM) {
+        const int clears = chat_flag(c, "clear_thinking", 1);
+        if (clears < 0) return MOTE_EINVAL;
+        c->preserve = !clears && !(c->family & CHAT_LINED);
+    }
     int chosen = enable && c->j.nodes[enable].type != JSON_NULL;
     *think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
     int code = read_effort(c, think);
+    c->think = *think;
     return code || !c->continued ? code : chat_check_continued(c);
 }
 
@@ -111,7 +128,9 @@ static int chat_further(chat *c) {
     int code = MOTE_OK;
     for (uint32_t i = 0; !code && i < c->n; i++) {
         const int result = chat_role(c, i, "tool");
-        if (c->family & CHAT_LLAMA3) code = result ? llama_result(c, i) : llama_message(c, i, 0);
+        if (c->family & CHAT_GEMMA) return gemma_further(c);
+        if (c->family & CHAT_GLM) code = glm_message(c, i);
+        else if (c->family & CHAT_LLAMA3) code = result ? llama_result(c, i) : llama_message(c, i, 0);
         else if (c->family & CHAT_MISTRAL) code = mistral_user(c, i);
         else if (c->family & CHAT_HARMONY) code = result ? harmony_result(c, i, 0) : harmony_message(c, i);
         else code = result && c->family & CHAT_CODER ? coder_result(c, i) : plain_message(c, i);
@@ -122,10 +141,12 @@ static int chat_further(chat *c) {
 /* All messages, as the family writes them. */
 static int chat_conversation(chat *c) {
     if (c->goes_on) return chat_further(c);
+    if (c->family & CHAT_GLM) return glm_conversation(c);
     if (c->family & CHAT_LLAMA3) return llama_conversation(c);
     if (c->family & CHAT_MISTRAL) return mistral_conversation(c);
     if (c->family & CHAT_CODER) return coder_conversation(c);
     if (c->family & CHAT_HARMONY) return harmony_conversation(c);
+    if (c->family & CHAT_GEMMA) return gemma_conversation(c);
     return c->family & (CHAT_CHATML | CHAT_ZEPHYR) ? plain_conversation(c) : qwen_conversation(c);
 }
 
@@ -163,19 +184,16 @@ static int chat_rewrite(chat *c) {
 }
 
 static int chat_request(chat *c) {
-    int think = MOTE_THINK_DEFAULT;
     int code = chat_read(c);
     if (!code) code = chat_order_results(c);
     if (!code && !c->goes_on) code = chat_rewrite(c);
-    if (!code) code = chat_options(c, &think);
+    if (!code) code = chat_options(c, &c->think);
     c->prompt &= !c->is_timeline;
     if (!code) code = chat_conversation(c);
     c->at.answer = c->out->text.size;
-    if (!code && c->prompt) chat_prompt(c->family, think, c->out);
+    if (!code && c->prompt) chat_prompt(c->family, c->think, c->at.in_answer, c->out);
     return code;
 }
-
-enum { CHAT_WHOLE, CHAT_GOES_ON, CHAT_TIMELINE };    /* a conversation; messages that follow others; a conversation in a timeline */
 
 /* Appends the prompt to out; nothing after an error. */
 static int chat_render_at(chat_family f, const char *request, size_t len, int what, marked_text *out, chat_places *at,
@@ -188,7 +206,7 @@ static int chat_render_at(chat_family f, const char *request, size_t len, int wh
     c.marks = chat_marks_of(f);
     c.out = out;
     c.err = err;
-    c.goes_on = what == CHAT_GOES_ON;
+    c.goes_on = what == CHAT_TIMELINE ? CHAT_WHOLE : what;
     c.is_timeline = what == CHAT_TIMELINE;
     int code = json_parse(&c.j, request, len, "chat request", err);
     if (code == MOTE_EFORMAT) code = MOTE_EINVAL; /* not a file's format: the caller's argument */
@@ -203,6 +221,7 @@ static int chat_render_at(chat_family f, const char *request, size_t len, int wh
     json_free(&c.j);
     buf_free(&c.anew);
     buf_free(&c.messages);
+    buf_free(&c.answering);
     marked_free(&c.system);
     marked_free(&c.content);
     buf_free(&c.reasoning);

@@ -24,7 +24,12 @@ typedef enum chat_family {
     CHAT_NEMO = 1 << 18,    /* Mistral Nemo: marks that are tokens, without spaces; tools */
     CHAT_SMALL = 1 << 19,   /* Mistral Small 3: a system turn; calls with a name in front */
     CHAT_BOS = 1 << 20,     /* begins with the tokenizer's own first token, where a renderer does not write that itself */
-    CHAT_HARMONY = 1 << 21  /* gpt-oss: messages with headers, which name their channels */
+    CHAT_HARMONY = 1 << 21, /* gpt-oss: messages with headers, which name their channels */
+    CHAT_GEMMA = 1 << 26,   /* Gemma 4: values in a syntax of its own, results in the model's turn; with PRESERVE the text of July 2026 */
+    CHAT_NAMES = 1 << 27,   /* a parameter may be called as what a schema says */
+    CHAT_BARE = 1 << 28,    /* nothing tells the model not to think */
+    CHAT_LINED = 1 << 23,   /* GLM-4.6: line feeds around marks */
+    CHAT_GLM = 1 << 24      /* GLM-4.7: turns that only the next one ends; calls as keys and values between tags */
 } chat_family;
 
 /* Families whose templates know efforts of thinking. */

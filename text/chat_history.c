@@ -10,28 +10,31 @@
    A history that can be said is not touched. */
 
 enum { CALLS_NONE, CALLS_ONE, CALLS_EACH, CALLS_ANY };                 /* of one turn; EACH: one, others are turns of their own */
+enum { RESULTS_TEXT, RESULTS_ANY, RESULTS_OF_CALLS };                  /* are a user's text; have a place; have one right after calls */
 enum { HELD_NOWHERE, HELD_FIRST, HELD_ANY };                           /* by no question, by one that comes first, by any */
 
 typedef struct chat_limits {
     int family;              /* the flags of one that is so, all of them; the first such line counts */
     int alternates;          /* a user's turn and an answer follow each other */
     int calls, text_too;     /* CALLS_...; a turn that calls has a text as well */
-    int results;             /* have turns of their own */
+    int results;             /* RESULTS_... */
     int tools, system;       /* HELD_...: the question that holds them */
 } chat_limits;
 
 static const chat_limits limits_of_families[] = {          /* alternates, calls, text too, results, tools, system */
-    {CHAT_QWEN3, 0, CALLS_ANY, 1, 1, HELD_NOWHERE, HELD_NOWHERE},
-    {CHAT_QWEN3_5, 0, CALLS_ANY, 1, 1, HELD_NOWHERE, HELD_NOWHERE},
-    {CHAT_CODER, 0, CALLS_ANY, 1, 1, HELD_NOWHERE, HELD_NOWHERE},
-    {CHAT_CHATML, 0, CALLS_NONE, 1, 1, HELD_NOWHERE, HELD_NOWHERE},
-    {CHAT_LLAMA3 | CHAT_DATED, 0, CALLS_ONE, 0, 1, HELD_FIRST, HELD_NOWHERE},
-    {CHAT_LLAMA3, 0, CALLS_NONE, 1, 1, HELD_NOWHERE, HELD_NOWHERE},
-    {CHAT_MISTRAL | CHAT_SMALL, 1, CALLS_ANY, 0, 1, HELD_ANY, HELD_NOWHERE},
-    {CHAT_MISTRAL | CHAT_NEMO, 1, CALLS_ANY, 0, 1, HELD_ANY, HELD_ANY},
-    {CHAT_MISTRAL, 1, CALLS_NONE, 1, 0, HELD_NOWHERE, HELD_ANY},
-    {CHAT_HARMONY, 0, CALLS_EACH, 1, 1, HELD_NOWHERE, HELD_NOWHERE},
-    {CHAT_ZEPHYR, 0, CALLS_NONE, 1, 0, HELD_NOWHERE, HELD_NOWHERE}};
+    {CHAT_QWEN3, 0, CALLS_ANY, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
+    {CHAT_QWEN3_5, 0, CALLS_ANY, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
+    {CHAT_CODER, 0, CALLS_ANY, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
+    {CHAT_CHATML, 0, CALLS_NONE, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
+    {CHAT_LLAMA3 | CHAT_DATED, 0, CALLS_ONE, 0, RESULTS_ANY, HELD_FIRST, HELD_NOWHERE},
+    {CHAT_LLAMA3, 0, CALLS_NONE, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
+    {CHAT_MISTRAL | CHAT_SMALL, 1, CALLS_ANY, 0, RESULTS_ANY, HELD_ANY, HELD_NOWHERE},
+    {CHAT_MISTRAL | CHAT_NEMO, 1, CALLS_ANY, 0, RESULTS_ANY, HELD_ANY, HELD_ANY},
+    {CHAT_MISTRAL, 1, CALLS_NONE, 1, RESULTS_TEXT, HELD_NOWHERE, HELD_ANY},
+    {CHAT_HARMONY, 0, CALLS_EACH, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
+    {CHAT_ZEPHYR, 0, CALLS_NONE, 1, RESULTS_TEXT, HELD_NOWHERE, HELD_NOWHERE},
+    {CHAT_GLM, 0, CALLS_ANY, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
+    {CHAT_GEMMA, 0, CALLS_ANY, 0, RESULTS_OF_CALLS, HELD_NOWHERE, HELD_NOWHERE}};
 
 static const chat_limits *chat_limits_of(int family) {
     const chat_limits *l = limits_of_families;
@@ -61,9 +64,15 @@ static int is_plain_answer(const chat *c, uint32_t i) {
     return chat_role(c, i, "assistant") && !chat_call_count(c, i);
 }
 
+/* 1: a result that the template has no place for. */
+static int is_told_result(const chat *c, uint32_t i) {
+    const int results = chat_limits_of(c->family)->results;
+    return chat_role(c, i, "tool") && (results == RESULTS_TEXT || (results == RESULTS_OF_CALLS && !c->answering.data[i]));
+}
+
 /* 1: a message of a user's side: also a result that is told as one. */
 static int is_users(const chat *c, uint32_t i) {
-    return chat_role(c, i, "user") || (!chat_limits_of(c->family)->results && chat_role(c, i, "tool"));
+    return chat_role(c, i, "user") || is_told_result(c, i);
 }
 
 /* Where the run of messages that are one turn with message i ends. Of users, system messages between two of them are part of it
@@ -153,7 +162,7 @@ static int message_changes(const chat *c, uint32_t i, uint32_t end) {
     int changed = end > i + 1 ? CHANGED_JOINED : 0;
     if (calls_are_text(c, i) || calls_are_apart(c, i) || (!l->text_too && chat_call_count(c, i) && has_content(c, i))) changed |= CHANGED_CALLS;
     for (uint32_t k = i; k < end; k++) {
-        if (!l->results && chat_role(c, k, "tool")) changed |= CHANGED_RESULTS;
+        if (is_told_result(c, k)) changed |= CHANGED_RESULTS;
         if (chat_is_system(c, k) && (l->system != HELD_NOWHERE || c->family & (CHAT_QWEN3_5 | CHAT_HARMONY))) changed |= CHANGED_SYSTEM;
     }
     return changed;
@@ -199,12 +208,13 @@ static void put_text_part(buf *out, slice text, int *first) {
     buf_text(out, "}");
 }
 
-/* A content that is a text, a list of parts, nothing, or, of a tool's result, any JSON. */
-static int put_content_parts(chat *c, buf *out, uint32_t content, int *first) {
+/* A content that is a text, a list of parts, nothing, or, of a tool's result, any JSON. words: what comes first. */
+static int put_content_parts(chat *c, buf *out, const char *words, uint32_t content, int *first) {
     const json *j = &c->j;
     const uint32_t type = content ? j->nodes[content].type : (uint32_t)JSON_NULL;
     int code = MOTE_OK;
     c->reasoning.size = 0;
+    buf_text(&c->reasoning, words);
     if (type == JSON_STRING) put_string(j, content, &c->reasoning);
     else if (type != JSON_NULL && type != JSON_ARRAY) code = put_json(j, content, &c->reasoning, c->err);
     put_text_part(out, slice_of(c->reasoning.data, c->reasoning.size), first);
@@ -336,9 +346,8 @@ static int put_run(chat *c, buf *out, uint32_t i, uint32_t end) {
     buf_text(out, ", \"content\": [");
     for (uint32_t k = i; !code && k < end; k++, first = 1) {
         const uint32_t content = json_get(j, chat_message(c, k), "content");
-        if (users && chat_role(c, k, "tool")) put_text_part(out, slice_of("Tool result:\n", 13), &first);
-        if (users && chat_is_system(c, k)) put_text_part(out, slice_of(noted_system, strlen(noted_system)), &first);
-        code = put_content_parts(c, out, content, &first);
+        const char *words = !users ? "" : chat_role(c, k, "tool") ? "Tool result:\n" : chat_is_system(c, k) ? noted_system : "";
+        code = put_content_parts(c, out, words, content, &first);
     }
     if (text && !code) code = put_calls_part(c, out, i, &first);
     buf_text(out, "]}");

@@ -1,14 +1,17 @@
 /* text/chat_marks.c: the marks with which each chat family writes turns, thinking, results and calls: the one place
    where they are written out. It is data alone: the program takes it as well. */
 
-enum { CHAT_QWENS = CHAT_QWEN3 | CHAT_QWEN3_5 };               /* those that chat_qwen.c writes */
+enum {
+    CHAT_QWENS = CHAT_QWEN3 | CHAT_QWEN3_5,                    /* those that chat_qwen.c writes */
+    CHAT_ANSWER_TURNS = CHAT_GLM                                     /* whose answers begin with a token of their own, which is `turn` */
+};
 
 /* The marks of a family; "": it has none. Qwen's turns are `turn`, the role, a line feed, the content, `turn_end` and a line
    feed. */
 typedef struct chat_marks {
     int family;                                                /* the flags of one that is written so, all of them */
     const char *name;                                          /* mote_info.chat_template */
-    const char *turn, *turn_end, *line_end;                    /* what a turn begins with, ends with, and what follows that */
+    const char *turn, *turn_end, *line_end;                    /* what a turn (of CHAT_ANSWER_TURNS an answer) begins with; what ends one; what follows that */
     const char *user, *answer;                                 /* how a user's turn and an answer begin */
     const char *think, *think_end, *result, *result_end;       /* gpt-oss's: headers of the thinking and of what follows it */
     const char *call, *call_end, *call_name, *call_argument;   /* the last two: of the syntax inside a call */
@@ -25,6 +28,8 @@ typedef struct chat_marks {
 #define JSON_KEYS(ARGUMENTS) .call_name = "\"name", .call_argument = "\"" ARGUMENTS, .call_name_end = "", .call_argument_end = ""
 #define CALL_TAGS                                                                                                             \
     .call_name = "<function=", .call_argument = "<parameter=", .call_name_end = "</function>", .call_argument_end = "</parameter>"
+#define CALL_KEYS                                                                                                             \
+    .call_name = "", .call_argument = "<arg_key>", .call_name_end = "", .call_argument_end = "</arg_key>"
 #define QWEN_IMAGES .image = "<|vision_start|><|image_pad|><|vision_end|>", .video = "<|vision_start|><|video_pad|><|vision_end|>"
 #define WITHOUT_THINKING .think = "", .think_end = ""
 #define WITHOUT_RESULTS .result = "", .result_end = ""
@@ -49,11 +54,20 @@ static const chat_marks chat_families[] = {
     {.family = CHAT_ZEPHYR, .name = "Zephyr",
      .turn = "<|", .turn_end = "</s>", .line_end = "\n", .user = "<|user|>\n", .answer = "<|assistant|>\n",
      WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
+    {.family = CHAT_GLM, .name = "GLM",
+     .turn = "<|assistant|>", .turn_end = "", .line_end = "", .user = "<|user|>", .answer = "<|assistant|>",
+     THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES},
+    {.family = CHAT_GEMMA, .name = "Gemma 4",
+     .turn = "<|turn>", .turn_end = "<turn|>", .line_end = "\n", .user = "<|turn>user", .answer = "<|turn>model\n",
+     .think = "<|channel>", .think_end = "<channel|>", .result = "<|tool_response>", .result_end = "<tool_response|>",
+     .call = "<|tool_call>", .call_end = "<tool_call|>", .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = "",
+     WITHOUT_IMAGES, .ends = {"<turn|>", "<|tool_response>"}},
     {.family = CHAT_HARMONY, .name = "gpt-oss",
      .turn = "<|start|>", .turn_end = "<|end|>", .line_end = "", .user = "<|start|>user<|message|>", .answer = "<|start|>assistant",
      .think = "<|channel|>analysis<|message|>", .think_end = "<|channel|>final<|message|>", WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES,
      .ends = {"<|return|>", "<|call|>"}},
 };
+#undef CALL_KEYS
 #undef CHATML
 #undef THINKING
 #undef RESULT_TAGS
@@ -71,6 +85,13 @@ enum { CHAT_FAMILY_COUNT = sizeof chat_families / sizeof *chat_families };
 /* For those who read what a model of any family writes: all families have these marks but the tags inside a call, in which
    models of the others write calls as well. */
 static const chat_marks *const chat_marks_of_answers = &chat_families[2];
+
+static const chat_marks *chat_marks_of(int family);
+
+/* The marks with which a model of a family thinks and calls. */
+static const chat_marks *chat_marks_of_model(int family) {
+    return family & (CHAT_GEMMA | CHAT_ANSWER_TURNS | CHAT_HARMONY) ? chat_marks_of(family) : chat_marks_of_answers;
+}
 
 /* NULL: of an unknown template. */
 static const chat_marks *chat_marks_of(int family) {

@@ -215,11 +215,7 @@ static int chat_assistant(chat *c, uint32_t i) {
         put_string(&c->j, given, &c->reasoning);
         reasoning = slice_of(c->reasoning.data, c->reasoning.size);
     } else if (!(c->family & (CHAT_INSTRUCT | CHAT_EFFORT))) {
-        slice before = slice_before(content, c->marks->think_end);
-        if (before.n < content.n) {
-            reasoning = slice_skip_newlines(slice_after(slice_drop_newlines(before), c->marks->think));
-            content = slice_skip_newlines(slice_after(content, c->marks->think_end));
-        }
+        reasoning = cut_thinking(c->marks, &content);
     }
     int shown = i >= c->round || c->preserve, last = i + 1 == c->n;
     if (qwen3) shown = shown && (last || reasoning.n);

@@ -11,8 +11,11 @@ enum {
 };
 
 /* Places in the text of a chat: where the last message in which the user asks has ended, and the beginning of an answer begins.
-   0: the first is not there, or nothing follows it. And CHANGED_... */
-typedef struct chat_places { size_t asked, answer; int changed; } chat_places;
+   0: the first is not there, or nothing follows it. And CHANGED_...; in_answer: the model's turn goes on. */
+typedef struct chat_places { size_t asked, answer; int changed, in_answer; } chat_places;
+
+/* A conversation; messages that follow others, and a result's mark; a conversation that a timeline holds, which ends with its last message. */
+enum { CHAT_WHOLE, CHAT_GOES_ON, CHAT_ANSWERS, CHAT_TIMELINE };
 
 typedef struct chat {
     json j;
@@ -22,6 +25,7 @@ typedef struct chat {
     mote_error *err;
     buf anew;                 /* the request's text, if it was written anew */
     buf messages;             /* uint32_t node of each message */
+    buf answering;            /* a byte for each: 1: a result that follows calls; before anything is written anew */
     uint32_t n;               /* messages */
     uint32_t leading;         /* of these, the first ones that are the system turn */
     uint32_t holder;          /* Mistral's: holds the system text: the first in a user's turn, of 7B v0.3 and Nemo the last */
@@ -30,9 +34,10 @@ typedef struct chat {
     uint32_t tools;           /* its node */
     int preserve, vision_ids; /* "preserve_thinking", "add_vision_id" */
     int effort;               /* of thinking: EFFORT_... */
+    int think;                /* MOTE_THINK_... */
     int continued;            /* "continue_final_message" */
     int prompt;               /* "add_generation_prompt" */
-    int goes_on;              /* the messages follow others */
+    int goes_on;              /* CHAT_... */
     int is_timeline;          /* the conversation is what a timeline holds, which ends with its last message */
     unsigned images, videos;  /* so far, for vision_ids */
     marked_text system;       /* of the system turn */
@@ -85,7 +90,7 @@ static int chat_leads(const chat *c, uint32_t i) {
 static const char noted_system[] = "System message:\n";       /* before one that has no turn of its own */
 
 /* Families whose templates know contents that are lists of parts, and take nothing but a text for one. */
-enum { CHAT_PARTS = CHAT_QWEN3_5 | CHAT_LLAMA3 | CHAT_SMALL };
+enum { CHAT_PARTS = CHAT_QWEN3_5 | CHAT_LLAMA3 | CHAT_SMALL | CHAT_GEMMA | CHAT_GLM };
 
 /* A part. What is no text becomes a place for the vision model's output. */
 static int chat_part(chat *c, uint32_t item, int system, int counted) {
@@ -163,6 +168,14 @@ static uint32_t chat_calls_of(const chat *c, uint32_t i) {
 static int put_call_arguments(const chat *c, uint32_t arguments) {
     const json_node *n = c->j.nodes + arguments;
     return put_value(c, c->out, arguments, n->type == JSON_STRING && n->size ? put_str : put_json);
+}
+
+/* The thinking that a content begins with, up to its last </think>, which it then is without. Without one: nothing. */
+static slice cut_thinking(const chat_marks *m, slice *content) {
+    const slice before = slice_before(*content, m->think_end);
+    if (before.n == content->n) return slice_of(NULL, 0);
+    *content = slice_skip_newlines(slice_after(*content, m->think_end));
+    return slice_skip_newlines(slice_after(slice_drop_newlines(before), m->think));
 }
 
 /* What a call, or a tool, is wrapped in; itself when it is not. */

@@ -36,9 +36,16 @@ static int chat_published(slice text) {
         {0x0A59C4C38B2F2D21u, CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED},             /* Mistral 7B v0.3 */
         {0xB712183BD40CE655u, CHAT_MISTRAL | CHAT_NEMO},                           /* Mistral Nemo */
         {0x017620F246E7F5A7u, CHAT_MISTRAL | CHAT_SMALL},                          /* Mistral Small 3.2 */
+        {0x19A08280DDDB5CB8u, CHAT_GEMMA | CHAT_QUIET},                                           /* Gemma 4, 26B-A4B and 31B: of April 2026, */
+        {0xEBD005F272DF02D9u, CHAT_GEMMA | CHAT_QUIET | CHAT_NAMES},                              /* of a time between them, */
+        {0x47C5000BC50F5F6Fu, CHAT_GEMMA | CHAT_QUIET | CHAT_NAMES | CHAT_PRESERVE},              /* of July; */
+        {0x41D71E7BAA168F3Au, CHAT_GEMMA | CHAT_QUIET | CHAT_BARE},                               /* E2B and E4B, of April */
+        {0x8F43CC6E67BE5822u, CHAT_GEMMA | CHAT_QUIET | CHAT_NAMES | CHAT_PRESERVE | CHAT_BARE},  /* and July */
         {0x2AFF04BC04868654u, CHAT_ZEPHYR},                                        /* Zephyr, with \n in its texts and */
         {0xF3D93117425B0492u, CHAT_ZEPHYR},                                        /* with line feeds */
         {0x54B770C793FC0AEEu, CHAT_HARMONY},                                       /* gpt-oss */
+        {0xF2FADD1BAF91002Eu, CHAT_GLM},                                           /* GLM-4.7-Flash */
+        {0xED9ECC4F651BE568u, CHAT_GLM | CHAT_LINED},                              /* GLM-4.6 */
     };
     uint64_t hash = FNV_START;
     for (const char *p = text.p, *end = p + text.n; p < end;) {
@@ -134,6 +141,24 @@ static int recognise_mistral(slice text) {
     return slice_has(text, "[TOOL_CALLS] [") ? CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED : CHAT_MISTRAL | CHAT_NEMO;
 }
 
+/* GLM. begin: after the last add_generation_prompt. */
+static int recognise_glm(slice text, slice begin) {
+    static const char *const says[] = {"[gMASK]<sop>", "<|system|>", "<|observation|>"};
+    for (int i = 0; i < 3; i++)
+        if (!slice_has(text, says[i])) return CHAT_UNKNOWN;
+    if (!has_marks(text, chat_marks_of(CHAT_GLM)) || !slice_has(begin, "<|assistant|>")) return CHAT_UNKNOWN;
+    if (slice_has(text, "/nothink")) return CHAT_GLM | CHAT_LINED;
+    return slice_has(begin, "'</think>' if") ? CHAT_GLM : CHAT_UNKNOWN;
+}
+
+/* Gemma 4's texts. begin: after the last add_generation_prompt. */
+static int recognise_gemma(slice text, slice begin) {
+    const chat_marks *const m = chat_marks_of(CHAT_GEMMA);
+    if (!has_marks(text, m) || !slice_has(begin, "<|turn>model") || !slice_has(text, "call:")) return CHAT_UNKNOWN;
+    return CHAT_GEMMA | CHAT_QUIET | (slice_has(text, "filter_keys") ? CHAT_NAMES : 0) | (slice_has(text, "preserve_thinking") ? CHAT_PRESERVE : 0) |
+           (slice_has(begin, "<channel|>") ? 0 : CHAT_BARE);
+}
+
 /* What the renderers write around the messages, where a template says it under no condition, in the words of chat_outer.c: in front of
    them, after the token that texts begin with, and after them. More is said under conditions, or among the messages. */
 static const struct { int family; const char *before[2], *after[2]; } outer_texts[] = {
@@ -145,6 +170,8 @@ static const struct { int family; const char *before[2], *after[2]; } outer_text
     {CHAT_MISTRAL, {"", ""}, {"", ""}},
     {CHAT_ZEPHYR, {"", ""}, {"<|assistant|>\n", ""}},
     {CHAT_HARMONY, {"<|start|>system<|message|>\1<|end|>", ""}, {"<|start|>assistant", ""}},
+    {CHAT_GLM, {"[gMASK]<sop>", ""}, {"<|assistant|>\1", ""}},
+    {CHAT_GEMMA, {"", ""}, {"", "<|turn>model\n"}},
     {CHAT_QWEN3 | CHAT_OPEN, {"", ""}, {"<|im_start|>assistant\n<think>\n", "<|im_start|>assistant\n"}},
     {0, {"", ""}, {"<|im_start|>assistant\n", ""}}};
 
@@ -168,8 +195,10 @@ static int chat_recognise(slice text) {
     slice begin = slice_after(text, "add_generation_prompt");
     int family = recognise_mistral(text);
     if (family || begin.n == text.n) return family;
-    family = recognise_thinking(text, begin);
+    family = recognise_glm(text, begin);
+    if (!family) family = recognise_thinking(text, begin);
     if (!family) family = recognise_chatml(text, begin);
+    if (!family) family = recognise_gemma(text, begin);
     if (!family) family = recognise_harmony(text, begin);
     if (family) return family;
     if (slice_has(begin, "<|start_header_id|>assistant<|end_header_id|>") && slice_has(text, "<|eot_id|>")) {
@@ -203,13 +232,13 @@ static chat_family chat_detect(char *text, size_t len, int *modified) {
         family = chat_published(bare);
         if (!family) family = chat_recognise(bare);
         if (!family || !says_outside(bare, family)) return CHAT_UNKNOWN;
-        if (!(family & (CHAT_LLAMA3 | CHAT_MISTRAL | CHAT_HARMONY)) && slice_has(bare, "bos_token")) family |= CHAT_BOS;
+        if (!(family & (CHAT_LLAMA3 | CHAT_MISTRAL | CHAT_GEMMA | CHAT_HARMONY)) && slice_has(bare, "bos_token")) family |= CHAT_BOS;
     }
     return (chat_family)family;
 }
 
 static const char *chat_known(void) {
-    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr, gpt-oss";
+    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr, Gemma 4, GLM, gpt-oss";
 }
 
 static int chat_unknown(mote_error *err) {

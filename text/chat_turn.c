@@ -8,11 +8,13 @@ typedef struct turn {
     const char *role, *message;        /* "user" or "tool" */
     const char *const *results;        /* "tool": of further calls, after the message */
     int result_count;
+    const char *names;         /* of the calls that the message and the results answer (of gpt-oss whole recipients), a zero after each;
+                                  NULL: they are not needed, or, of gpt-oss, there is no such call */
+    int opened;                /* the first result's mark is there */
     int think;                 /* as in chat_prompt */
     int first;                 /* the conversation begins with it */
     const char *effort;        /* first turn only; NULL: the template's own */
     const char *date;          /* first turn only; NULL: today's */
-    const char *recipients;    /* "tool", gpt-oss's: of the calls that these are results of, one zero-terminated text after the other */
 } turn;
 
 /* The system turn of a conversation that begins. */
@@ -35,37 +37,40 @@ static int chat_begin(chat_family f, const turn *t, int effort, marked_text *out
     return code;
 }
 
-/* {"role": ..., "content": ...}; name: NULL: none. */
-static void put_turn_message(buf *out, const char *role, const char *name, const char *content) {
+/* {"role": ..., "content": ...}; name: of a call, or NULL. */
+static void put_turn_message(buf *out, const char *role, const char *content, const char *name) {
     buf_text(out, "{\"role\": \"");
     buf_text(out, role);
-    if (name) buf_text(out, "\", \"name\": "), put_quoted(slice_of(name, strlen(name)), out);
-    buf_text(out, name ? ", \"content\": " : "\", \"content\": ");
+    buf_text(out, "\", \"content\": ");
     put_quoted(slice_of(content, strlen(content)), out);
+    if (name) buf_text(out, ", \"name\": "), put_quoted(slice_of(name, strlen(name)), out);
     buf_text(out, "}");
 }
 
 /* The turn as a request, whose messages follow what is there: of other families than Qwen's. */
 static int turn_request(const turn *t, buf *out, mote_error *err) {
-    const char *name = t->recipients;
+    const char *name = t->names;
     int code = MOTE_OK;
     buf_text(out, "{\"messages\": [");
-    if (t->system && *t->system) put_turn_message(out, "system", NULL, t->system), buf_text(out, ", ");
-    for (int i = -1; i < t->result_count; i++, name = name ? name + strlen(name) + 1 : NULL) {
-        if (i >= 0) buf_text(out, ", ");
-        put_turn_message(out, t->role, name, i < 0 ? t->message : t->results[i]);
+    if (t->system && *t->system) put_turn_message(out, "system", t->system, NULL), buf_text(out, ", ");
+    put_turn_message(out, t->role, t->message, name);
+    for (int i = 0; i < t->result_count; i++) {
+        name += name ? strlen(name) + 1 : 0;
+        buf_text(out, ", ");
+        put_turn_message(out, t->role, t->results[i], name);
     }
     buf_text(out, "], \"add_generation_prompt\": false");
     if (t->first && t->effort) buf_text(out, ", \"reasoning_effort\": "), put_quoted(slice_of(t->effort, strlen(t->effort)), out);
     if (t->first && t->date) buf_text(out, ", \"date_string\": "), put_quoted(slice_of(t->date, strlen(t->date)), out);
+    if (t->think != MOTE_THINK_DEFAULT) buf_text(out, t->think == MOTE_THINK_ON ? ", \"enable_thinking\": true" : ", \"enable_thinking\": false");
     if (t->tools) buf_text(out, ", \"tools\": "), code = put_json(t->tools, 0, out, err);
     buf_text(out, "}");
     return code ? code : out->failed ? fail_memory(err) : MOTE_OK;
 }
 
 static int chat_turn_of_others(chat_family f, const turn *t, marked_text *out, mote_error *err) {
-    const int tools = f & (CHAT_CODER | CHAT_CHATML) || (f & CHAT_LLAMA3 && f & CHAT_DATED) || t->recipients;
-    const int ids = f & (CHAT_NEMO | CHAT_SMALL);
+    const int ids = f & (CHAT_NEMO | CHAT_SMALL), named = f & CHAT_HARMONY && t->names;
+    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA | CHAT_GLM) || (f & CHAT_LLAMA3 && f & CHAT_DATED) || named;
     buf request;
     chat_places at;
     memset(&request, 0, sizeof request);
@@ -74,8 +79,8 @@ static int chat_turn_of_others(chat_family f, const turn *t, marked_text *out, m
                                      : ids ? "a result of a tool needs the call's id in this chat template: see mote_chat_restore"
                                           : "the chat template has no place for a tool's result");
     int code = turn_request(t, &request, err);
-    if (!code) code = chat_render_at(f, request.data, request.size, t->first ? CHAT_WHOLE : CHAT_GOES_ON, out, &at, err);
-    if (!code) chat_prompt(f, t->think, out);
+    if (!code) code = chat_render_at(f, request.data, request.size, t->first ? CHAT_WHOLE : t->opened ? CHAT_ANSWERS : CHAT_GOES_ON, out, &at, err);
+    if (!code) chat_prompt(f, t->think, at.in_answer, out);
     buf_free(&request);
     return code;
 }
@@ -103,7 +108,7 @@ static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error 
         if (tool) close_result(m, out);
     }
     close_turn(m, out);
-    chat_prompt(f, think, out);
+    chat_prompt(f, think, 0, out);
     return marked_failed(out) ? fail_memory(err) : MOTE_OK;
 }
 
@@ -112,13 +117,33 @@ static const char *turn_gap(chat_family f) {
     return f & CHAT_SPACED && !(f & CHAT_NEMO) ? " " : chat_marks_of(f)->line_end;
 }
 
+/* GLM's, and the results after it: what the answer says is trimmed, as far as its first call. */
+static void glm_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
+    const chat_marks *m = chat_marks_of(f);
+    const size_t end = slice_before(text, m->think_end).n;
+    const int thinks = slice_starts(slice_skip_newlines(text), m->think);
+    size_t begin = end < text.n ? end + strlen(m->think_end) : 0;
+    if (end == text.n && thinks) begin = first_call(text, 1, &out->text.failed);
+    const slice rest = slice_from(text, begin), call = slice_before(rest, m->call), says = slice_before(call, "<|observation|>");
+    if (f & CHAT_LINED) put_words(out, "\n"), put_words(out, m->think);
+    put_words(out, m->think_end);
+    if (f & CHAT_LINED && slice_trim(says).n) put_words(out, "\n");
+    put_marked(out, from, slice_trim(says));
+    if (f & CHAT_LINED && says.n < rest.n && *rest.p != '\n') put_words(out, "\n");
+    put_marked(out, from, slice_from(rest, says.n));
+}
+
 /* The text of the model's turn as the template renders it in the history of a later one: without the thinking, which
    </think> or a whole call ends, as in chat_stream.c. text: a slice of `from`, after "assistant\n" and up to the turn's end. */
 static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
     const chat_marks *m = chat_marks_of(f);
+    if (f & CHAT_GLM) {
+        glm_past(f, from, text, out);
+        return;
+    }
     slice thought = slice_skip_newlines(text);
     if (m && slice_starts(thought, m->think)) {
-        size_t end = slice_before(thought, m->think_end).n, call = first_call(slice_of(thought.p, end), &out->text.failed);
+        size_t end = slice_before(thought, m->think_end).n, call = first_call(slice_of(thought.p, end), 0, &out->text.failed);
         slice after = slice_from(thought, end < thought.n ? end + strlen(m->think_end) : end);
         text = slice_skip_newlines(after);
         if (call < end) {
@@ -156,6 +181,8 @@ static int turn_results(chat_family f, slice turn) {
     if (f & CHAT_LLAMA3) return slice_starts(turn, "<|start_header_id|>ipython");
     if (f & CHAT_CHATML) return slice_starts(turn, "<|im_start|>tool");
     if (f & CHAT_HARMONY) return slice_is(turn_header(turn).recipient, "assistant");
+    if (f & CHAT_GLM) return count_of_mark(slice_from(turn, slice_before(turn, "<|observation|>").n), mark);
+    if (f & CHAT_GEMMA) return count_of_mark(turn, chat_marks_of(f)->result_end);
     slice rest = slice_past(slice_past(turn, chat_marks_of(f)->user), "\n");
     return slice_starts(rest, mark) ? count_of_mark(rest, mark) : 0;
 }

@@ -217,6 +217,14 @@ static int load_merges(loader *l, uint32_t merges) {
     return MOTE_OK;
 }
 
+/* 1: an added token is white space alone, U+2581 included, which is text. */
+static int is_blank_token(const json *j, uint32_t object, const buf *text) {
+    const char *p = text->data, *end = p + text->size;
+    if (is_flag(j, object, "special", JSON_TRUE) || is_flag(j, object, "normalized", JSON_TRUE)) return 0;
+    while (p < end && (memchr(" \t\r\n", *p, 4) || (end - p >= 3 && !memcmp(p, SPACE_MARK, 3)))) p += (unsigned char)*p > ' ' ? 3 : 1;
+    return p == end;
+}
+
 /* Enters one added token into the vocabulary and into the set of those to look for. */
 static int load_added_token(loader *l, uint32_t object, uint32_t content) {
     static const char *const refused[] = {"single_word", "lstrip", "rstrip"};
@@ -232,7 +240,8 @@ static int load_added_token(loader *l, uint32_t object, uint32_t content) {
     l->left.size = 0;
     if (!load_string(j, content, &l->left)) return fail_memory(l->err);
     const int normalized = is_flag(j, object, "normalized", JSON_TRUE);
-    added_set *set = normalized ? &t->normalized : &t->raw;
+    const int blank = is_blank_token(j, object, &l->left);
+    added_set *set = normalized ? &t->normalized : blank ? &t->blank : &t->raw;
     added_token *added = set->list + set->count++;
     added->start = (uint32_t)t->bytes.size;
     added->id = id;
@@ -262,7 +271,7 @@ static int load_added_token(loader *l, uint32_t object, uint32_t content) {
         return fail(l->err, MOTE_EFORMAT, "%s: added token \"%.*s\" has id %u, but the vocabulary differs", l->path,
                     QUOTE(l, content), id);
     }
-    k->flags |= TOKEN_EXISTS | TOKEN_ADDED | (is_flag(j, object, "special", JSON_TRUE) ? TOKEN_SPECIAL : 0);
+    k->flags |= TOKEN_EXISTS | (blank ? 0 : TOKEN_ADDED) | (is_flag(j, object, "special", JSON_TRUE) ? TOKEN_SPECIAL : 0);
     return MOTE_OK;
 }
 
@@ -293,12 +302,14 @@ static int load_added(loader *l, uint32_t added) {
     int code = MOTE_OK;
     t->raw.list = (added_token *)calloc(count + 1, sizeof *t->raw.list);
     t->normalized.list = (added_token *)calloc(count + 1, sizeof *t->normalized.list);
-    if (!t->raw.list || !t->normalized.list) return fail_memory(l->err);
+    t->blank.list = (added_token *)calloc(count + 1, sizeof *t->blank.list);
+    if (!t->raw.list || !t->normalized.list || !t->blank.list) return fail_memory(l->err);
     for (uint32_t a = added + 1; added && !code && a < j->nodes[added].next; a = j->nodes[a].next) {
         code = load_added_token(l, a, json_get(j, a, "content"));
     }
     if (!code) code = load_added_set(l, &t->raw);
     if (!code) code = load_added_set(l, &t->normalized);
+    if (!code) code = load_added_set(l, &t->blank);
     return code;
 }
 

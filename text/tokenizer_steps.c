@@ -2,7 +2,7 @@
    and how tokens become text after. Each form is recognised as a whole, and any other refused by name.
 
    Two sorts: byte-level BPE (normalizer NFC or none, Split steps and ByteLevel), and SentencePiece's BPE, whose text is not cut
-   into words (normalizer Prepend and Replace, or the pre-tokenizer Metaspace). */
+   into words (normalizer Prepend and Replace, or the pre-tokenizer Metaspace; Gemma's Split at spaces, of which none are left). */
 
 /* The state of loading. */
 typedef struct loader {
@@ -113,6 +113,12 @@ static int load_space_decoder(loader *l, uint32_t node) {
                        !json_u64(j, json_get(j, list[3], "stop"), &stop) || stop))
         return fail(l->err, MOTE_EUNSUPPORTED, "%s: Strip that takes more than one space at the start is not supported", l->path);
     return is_replace(j, list[0], SPACE_MARK, " ") ? MOTE_OK : refuse_type(l, "decoder", list[0]);
+}
+
+/* 1: a Split at spaces: after a normalizer has replaced them it cuts nothing. */
+static int splits_spaces(const json *j, uint32_t node) {
+    const uint32_t pattern = json_get(j, node, "pattern");
+    return is_type(j, node, "Split") && pattern && is_text(j, pattern, "String", " ") && is_flag(j, node, "invert", JSON_FALSE);
 }
 
 /* ---- Byte-level BPE ------------------------------------------------------------------------------------------------- */
@@ -236,7 +242,7 @@ static int load_steps(loader *l, uint32_t model) {
     const int metaspace = pre && is_type(j, pre, "Metaspace");
     int code = load_post_processor(l, json_get(j, 0, "post_processor"));
     if (code) return code;
-    l->t->characters = is_flag(j, model, "byte_fallback", JSON_TRUE) && (metaspace || is_null(j, pre));
+    l->t->characters = is_flag(j, model, "byte_fallback", JSON_TRUE) && (metaspace || is_null(j, pre) || splits_spaces(j, pre));
     if (!l->t->characters) {
         code = load_pre_tokenizer(l, pre);
         if (!code) code = load_normalizer(l, normalizer);

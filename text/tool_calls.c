@@ -6,6 +6,8 @@
      {"name": "f", "parameters": {"x": 1}}                                                              Llama 3
      [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}, "id": "123456789"}]                              Mistral Nemo
      [TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"x": 1}                                                      Mistral Small 3
+     <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>                               GLM
+     call:f{x:1,y:<|"|>z<|"|>}                                                                          Gemma 4
      {"x": 1}                                                   gpt-oss, after a header with the name: see chat_channels.c
 
    One rule for all of them: what the model wrote is never lost, invented or executed in part.
@@ -20,14 +22,18 @@
 
    No byte is looked at again once it is decided, so the time is linear in the text, however it is cut into pieces. */
 
+enum { NAME_FIRST = 1, NAME_IN_HEADER = 2, NAME_AND_KEYS = 4, NAME_AND_PAIRS = 8 };       /* syntaxes that any byte may begin */
+
 typedef struct call_syntax {
     const char *begins;                                              /* a call's first byte after the opening tag; "": another one */
+    int asked;                                                       /* NAME_...: only where models write so */
     int (*read)(call_reader *c, slice text, int end);                /* takes what has come of it: CALL_... */
     int (*put)(call_reader *c, slice text, buf *arguments);          /* name and arguments of a whole one; 0: it is none */
 } call_syntax;
 
 static const call_syntax call_syntaxes[] = {
-    {"{", json_read_call, json_put}, {"<", tags_read, tags_put}, {"", named_read, named_put}, {"", headed_read, headed_put}};
+    {"{", 0, json_read_call, json_put}, {"<", 0, tags_read, tags_put}, {"", NAME_FIRST, named_read, named_put},
+    {"", NAME_IN_HEADER, headed_read, headed_put}, {"", NAME_AND_KEYS, keyed_read, keyed_put}, {"", NAME_AND_PAIRS, pairs_read, named_put}};
 
 enum { SYNTAX_HEADED = 3 };                      /* the only one that a call's text does not tell */
 
@@ -167,8 +173,9 @@ static int call_head(call_reader *c, slice text, int end) {
         c->at += is_json ? 4 : 0;
     }
     if (c->at == text.n) return end ? CALL_NONE : CALL_MORE;
+    const int asked = c->named * NAME_FIRST | (c->keyed && c->tags) * NAME_AND_KEYS | c->pairs * NAME_AND_PAIRS;
     for (size_t i = 0; i < sizeof call_syntaxes / sizeof *call_syntaxes && !c->syntax; i++)
-        if (*call_syntaxes[i].begins == text.p[c->at] || (c->named && !*call_syntaxes[i].begins)) c->syntax = call_syntaxes + i;
+        if (*call_syntaxes[i].begins == text.p[c->at] || asked & call_syntaxes[i].asked) c->syntax = call_syntaxes + i;
     return c->syntax ? CALL_WHOLE : CALL_NONE;
 }
 
@@ -186,7 +193,7 @@ static int call_read(call_reader *c, slice text, int end) {
     if (found == CALL_NONE && nothing_begun && c->seeks) {
         const int sought = call_seek(c, text, end, &at);
         if (sought < 0) return CALL_MORE;
-        c->seeks = c->named = 0;
+        c->seeks = c->named = c->keyed = c->pairs = 0;
         c->syntax = NULL;
         c->at = c->begin = sought ? at : c->opened;
         return sought ? call_read(c, text, end) : CALL_NONE;
@@ -202,11 +209,13 @@ static int call_depth(const call_reader *c, int *quoted) {
     return c->state == IN_CALL_OBJECT ? c->arguments.mender.depth : 0;
 }
 
-/* The beginning of the first whole call in a text that is over, of whatever tool; text.n: there is none. *failed: no memory. */
-static size_t first_call(slice text, int *failed) {
+/* The beginning of the first whole call in a text that is over, of whatever tool; text.n: there is none. keyed: as call_reader's.
+   *failed: no memory. */
+static size_t first_call(slice text, int keyed, int *failed) {
     call_reader c;
     size_t at = 0, opened = 0;
     memset(&c, 0, sizeof c);
+    c.keyed = keyed;
     for (int found = CALL_NONE; at < text.n && found != CALL_WHOLE && !call_failed(&c); at += found == CALL_WHOLE ? 0 : c.at) {
         at += slice_before(slice_from(text, at), chat_marks_of_answers->call).n;
         if (at == text.n || call_opens(NULL, slice_from(text, at), TEXT_IS_CUT, 0, &opened) < 1) break;

@@ -63,6 +63,7 @@ static vocabulary *vocabulary_new(const tokenizer *t, const int32_t *ends, size_
         int is_end = 0;
         const char *bytes = tokenizer_token(t, id, &size);
         for (size_t i = 0; i < end_count; i++) is_end |= ends[i] == id;
+        for (size_t i = 0; bytes && i < size && size <= WORD_MAX; i++) is_end |= (unsigned char)bytes[i] >= 0xf8;       /* no text has it */
         if (!bytes || !size || size > WORD_MAX || is_end || tokenizer_is_added(t, id)) continue;
         word w = {.id = id, .size = (uint8_t)size, .same = 0, .characters = (uint8_t)plain_length(bytes, size), .bytes = bytes};
         v->words[v->count++] = w;

@@ -7,6 +7,7 @@ Beside each template comes a TEMPLATE.json: a list of requests, each with what t
 """
 import json
 import pathlib
+import re
 import sys
 
 from jinja2.ext import loopcontrols
@@ -66,7 +67,48 @@ CASES = {
     "no arguments": {"messages": [user("Go"), answer("", tool_calls=[{"id": "call00001", "type": "function", "function": {
         "name": "clock", "arguments": ""}}]), result("noon", 1)]},
     "call without a tool": {"messages": [user("Go"), answer("Well"), result("noon", 1), result("later", 2), answer("ok"), user("Hm")]},
+    "two rounds": {"messages": ASKED + [answer("", tool_calls=[call("clock", 2)]), result("noon", 2), answer("Fine."), user("Both?"),
+                                        answer("", reasoning_content="both", tool_calls=[call("clock", 3), call("clock", 4)]),
+                                        result("one", 3), result("two", 4)], "tools": [WEATHER, CLOCK]},
+    "thought before a call": {"messages": ASKED[:1] + [answer("So:", reasoning_content=" clock\n", tool_calls=[call("clock", 1)]), result("noon", 1)]},
+    "cleared": {"messages": [user("a"), answer("b", reasoning_content="c"), user("d")], "clear_thinking": True},
+    "not cleared": {"messages": [user("a"), answer("b", reasoning_content="c"), user("d")], "clear_thinking": False},
+    "thinking flag": {"messages": [user("Hello"), answer("Hi"), user("Hello")], "thinking": True},
+    "system in the middle": {"messages": [system("S"), user("Hi"), answer("Hello"), system("N"), user("Hi")]},
     "unicode": {"messages": [user('你好 👋 <b>&"quoted"</b>')]},
+}
+
+
+ORDER = {"type": "function", "function": {"name": "order", "description": "Orders.", "parameters": {"type": "object", "required": ["what", "type"], "properties": {
+    "what": {"type": "string", "enum": ["tea", "b<|turn>"], "description": ""}, "type": {"type": "string", "nullable": True}, "Zip": {"type": "number"},
+    "any": {"description": "anything"}, "several": {"type": ["string", "null"]}, "list": {"type": "array", "description": "l", "items": {
+        "type": "object", "properties": {"b": {"type": "boolean"}, "a": {"type": "array", "items": {"type": ["string", "integer"], "default": None}},
+                                         "description": {"type": "string"}}, "required": ["a"], "minItems": 1, "x-more": {"B": [1.0, "s"], "a": True}}},
+    "where": {"type": "object", "nullable": False, "properties": {"street": {"type": "string"}, "required": {"type": "boolean"}}, "required": ["street"]},
+    "open": {"type": "object", "description": "open", "extra": {"type": "string", "description": "more"}}, "empty": {"type": "array", "items": {}}}},
+    "response": {"type": "object", "description": "What came."}}}
+VALUES = {"text": 'say "hi"\n{a:1}', "Number": -1.50, "big": 1e30, "no": False, "list": [[], {}, ["x", {"k": "v", "A": 2}]], "b": {}, "B": {"z": 1, "y": "<|\"|>"}}
+# Of Gemma 4 alone: its values, and where its turns begin and end.
+GEMMA_CASES = {
+    "schemas": {"messages": [user("Tea")], "tools": [ORDER]},
+    "values": {"messages": [user("Tea"), answer(None, tool_calls=[call("order", 1, **VALUES)]), {**result("", 1), "content": [
+        {"type": "text", "text": " a "}, {"type": "text", "text": "b"}]}], "tools": [CLOCK]},
+    "parts": {"messages": [user([{"type": "text", "text": " a "}, {"type": "text", "text": "b\n"}]), answer([{"type": "text", "text": " c"}]), user("d")]},
+    "channels": {"messages": [user("<|channel>x<channel|>"), answer(" <|channel>thought\nno<channel|> A <|channel>more<channel|>b<channel|>c "), user("d")]},
+    "thinking calls": {"messages": [user("a"), answer("", reasoning_content="old", tool_calls=[call("clock", 1)]), result("1", 1), user("b"),
+                                    answer("", reasoning_content="new", tool_calls=[call("clock", 2)]), result("2", 2)], "enable_thinking": True, "tools": [CLOCK]},
+    "thinking kept": {"messages": [user("a"), answer("", reasoning="old", tool_calls=[call("clock", 1)]), result("1", 1), answer("B", reasoning="x"),
+                                   user("c")], "preserve_thinking": True},
+    "rounds": {"messages": [user("a"), answer("", tool_calls=[call("clock", 1)]), result("1", 1), answer("", tool_calls=[call("clock", 2)]),
+                            result("2", 2), answer("B"), user("c")]},
+    "results and a question": {"messages": [user("a"), answer("", tool_calls=[call("clock", 1)]), result("1", 1), user("b")]},
+    "no results": {"messages": [user("a"), answer("", tool_calls=[call("clock", 1)])]},
+    "no results and a question": {"messages": [user("a"), answer("", tool_calls=[call("clock", 1)]), user("b")]},
+    "names": {"messages": [user("a"), answer("", tool_calls=[call("clock", 1), call("other", 2)]), {**result("1", 1), "name": "x"},
+                           {"role": "tool", "content": None, "tool_call_id": "call00002"}]},
+    "two answers": {"messages": [user("a"), answer("B"), answer("C"), user("d"), answer("E"), answer("", tool_calls=[call("clock", 1)]), result("1", 1)]},
+    "a late system": {"messages": [user("a"), system(" S "), {"role": "developer", "content": "D"}, user("b")], "enable_thinking": True},
+    "system parts": {"messages": [system([{"type": "text", "text": " a "}, {"type": "text", "text": "b"}]), user("c")]},
 }
 
 
@@ -85,12 +127,14 @@ def environment():
 
 def main():
     for path in map(pathlib.Path, sys.argv[1:]):
-        template = environment().from_string(path.read_text())
+        text = re.sub(r"(?<=\bend)generation\b", "if", re.sub(r"(?<={%-) generation\b", " if true", path.read_text()))   # marks of training
+        template = environment().from_string(text)
+        bos = "<bos>" if "<|turn>" in text else "<\uff5cbegin\u2581of\u2581sentence\uff5c>" if "<\uff5c" in text else "<s>"
         cases = []
-        for name, args in CASES.items():
+        for name, args in {**CASES, **(GEMMA_CASES if bos == "<bos>" else {})}.items():
             case = {"case": name, "args": args}
             try:
-                case["rendered"] = template.render(bos_token="<s>", eos_token="</s>", **{"add_generation_prompt": True, **args})
+                case["rendered"] = template.render(bos_token=bos, eos_token="</s>", **{"add_generation_prompt": True, **args})
             except Exception as e:
                 case["error"] = f"{type(e).__name__}: {e}"
             cases.append(case)

@@ -8,6 +8,9 @@
      [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]                 FORM_LIST
      [TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g[ARGS]{}                                                   FORM_NAMED
      <|channel|>commentary to=functions.f json<|message|>{"x": 1}                                       FORM_HEADED, one alone
+     <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>                               FORM_KEYS
+     <tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>                         FORM_KEY_LINES
+     <|tool_call>call:f{x:1}<tool_call|><|tool_call>call:g{}<tool_call|>                                FORM_PAIRS, see pairs.c
 
    Between tags a string is its own text, without quotes, up to "\n</parameter>"; it holds no tag of the syntax. All other values are
    JSON. Names are outside text: they are matched as bytes, never as tags. */
@@ -16,7 +19,12 @@ typedef struct call_function { schema_literal begins; int32_t node; } call_funct
 
 typedef struct raw_texts { int32_t first, count; } raw_texts;           /* literals, without quotes */
 
-enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_HEADED };
+enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_KEYS, FORM_KEY_LINES, FORM_PAIRS, FORM_HEADED };
+
+/* Tags within a call that may be tokens: a grammar then has a byte in place of each, which no text has, so that the token must come
+   and not its letters. The last one is the mark around Gemma's texts, QUOTE_BYTE. */
+enum { CALL_TAGS = 5, TAG_BYTE = 0xf8 };
+static const char *const call_tags[CALL_TAGS] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", PAIR_QUOTE};
 
 typedef struct call_syntax_form {
     const char *opens, *closes;              /* the marks, which are tokens: before a call; after it or, where it begins with that, its name */
@@ -29,6 +37,9 @@ static const call_syntax_form call_forms[] = {                          /* opens
     {"", "", "{\"name\": \"", "\", \"parameters\": ", "}"},
     {"[TOOL_CALLS]", "", "{\"name\": \"", "\", \"arguments\": ", "}"},
     {"[TOOL_CALLS]", "[ARGS]", "", "", ""},
+    {"<tool_call>", "</tool_call>", "", "", ""},
+    {"<tool_call>", "</tool_call>", "", "\n", ""},
+    {"<|tool_call>", "<tool_call|>", "call:", "{", ""},
     {"<|channel|>", "<|message|>", "commentary to=functions.", " json", ""}};
 
 /* 1: a mark stands between a call's name and its arguments, after which nothing follows. */
@@ -39,12 +50,22 @@ static int form_is_named(enum call_form form) {
 typedef struct call_grammar {
     enum call_form form;
     int one_call;
+    char key_begins[16], value_begins[32], value_ends[16];       /* of FORM_KEYS: the texts before a key, after it, and after its value */
     call_function *functions;    /* sorted by their text */
     int count;
     raw_texts *raw;              /* [nodes] the strings among a node's literals */
 } call_grammar;
 
 static const char PARAMETER_BEGINS[] = "<parameter=", PARAMETER_ENDS[] = "\n</parameter>\n", FUNCTION_ENDS[] = "</function>\n";
+
+static int form_has_keys(enum call_form form) {
+    return form == FORM_KEYS || form == FORM_KEY_LINES;
+}
+
+/* The call's values are between tags, those that are strings without quotes. */
+static int form_has_values(enum call_form form) {
+    return form == FORM_TAGS || form_has_keys(form);
+}
 
 static void call_grammar_close(call_grammar *c) {
     free(c->functions);
@@ -69,7 +90,7 @@ static int is_tag_name(const char *name, size_t n) {
 }
 
 /* Adds the texts of the strings among a node's literals. */
-static void call_raw_texts(schema *s, raw_texts *raw, int32_t node) {
+static void call_raw_texts(schema *s, raw_texts *raw, int32_t node, const char *ends) {
     const schema_node *n = node_at(s, node);
     raw->first = schema_count(&s->literals, sizeof(schema_literal));
     for (int k = n->first; k < n->first + n->count; k++) {
@@ -82,7 +103,7 @@ static void call_raw_texts(schema *s, raw_texts *raw, int32_t node) {
             const char *at = s->text.data + l.text + 1, *end = s->text.data + l.text + l.size - 1;
             while (at < end) utf8_put(&text, next_character(&at, end));
             buf_add(&text, "", 1);
-            if (!text.failed && strstr(text.data, "</parameter>")) schema_refuse_text(s, "a text that holds </parameter>, in a call between tags,", text.data, strlen(text.data));
+            if (!text.failed && strstr(text.data, ends)) schema_refuse_text(s, "a text that holds the end tag of a value, in a call between tags,", text.data, strlen(text.data));
             else if (!text.failed && strlen(text.data) + 1 == text.size) literal_add(s, text.data, text.size - 1);
             if (text.failed) s->code = fail_memory(s->err);
             buf_free(&text);
@@ -99,14 +120,15 @@ static void call_raw_texts(schema *s, raw_texts *raw, int32_t node) {
 
 /* The parameters of a function as tags: their names, and the strings that they may be. */
 static int call_parameters(call_grammar *c, schema *s, int32_t node) {
+    const char *const ends = form_has_keys(c->form) ? call_tags[3] : "</parameter>";
     for (int k = node_at(s, node)->first; k < node_at(s, node)->first + node_at(s, node)->count; k++) {
         const schema_kind kind = *kind_at(s, k);
         for (int i = 0; kind.kind == KIND_OBJECT && i < kind.count && !s->code; i++) {
             const schema_name n = *name_at(s, kind.first + i);
             if (!is_tag_name(s->text.data + n.text, n.size)) return schema_refuse_text(s, "a parameter of such a name", s->text.data + n.text, n.size);
-            if (!c->raw[n.node].count) call_raw_texts(s, &c->raw[n.node], n.node);
+            if (!c->raw[n.node].count) call_raw_texts(s, &c->raw[n.node], n.node, ends);
         }
-        if (kind.kind == KIND_OBJECT && kind.more >= 0 && !c->raw[kind.more].count) call_raw_texts(s, &c->raw[kind.more], kind.more);
+        if (kind.kind == KIND_OBJECT && kind.more >= 0 && !c->raw[kind.more].count) call_raw_texts(s, &c->raw[kind.more], kind.more, ends);
     }
     return !schema_failed(s);
 }
@@ -121,8 +143,9 @@ static void call_begins(const call_grammar *c, schema *s, const json *tools, uin
     const size_t size = schema_failed(s) ? 0 : s->text.size - begin;
     const char wrong = c->form == FORM_NAMED ? '[' : c->form == FORM_HEADED ? ' ' : 0;
     if (size && wrong && memchr(text, wrong, size)) schema_refuse_text(s, "a tool of such a name", text, size);
-    if ((c->form == FORM_TAGS || form_is_named(c->form)) && !schema_failed(s) && !is_tag_name(text, size))
+    if ((form_has_values(c->form) || form_is_named(c->form)) && !schema_failed(s) && !is_tag_name(text, size))
         schema_refuse_text(s, "a tool of such a name", text, size);
+    if (c->form == FORM_PAIRS && !schema_failed(s) && !is_pair_name(text, size)) schema_refuse_text(s, "a tool of such a name", text, size);
     buf_text(&s->text, call_forms[c->form].arguments);
     f->begins.text = (uint32_t)from;
     f->begins.size = (uint32_t)(s->text.size - from);
@@ -154,11 +177,27 @@ static int call_function_add(call_grammar *c, schema *s, const json *tools, uint
     return s->code;
 }
 
-/* Reads the tools, of which one, or any if `tool` is NULL, is to be called. To be closed in any case. */
-static int call_grammar_open(call_grammar *c, schema *s, const json *tools, const char *tool, enum call_form form, mote_error *err) {
+/* Appends tags as text, or as the byte of their token, and a line feed. at: the first tag. */
+static void put_tags(char *to, size_t size, const int32_t *ids, int at, int count, int line) {
+    size_t n = strlen(to);
+    for (int i = at; i < at + count; i++) {
+        if (ids && ids[i] >= 0) n += (size_t)snprintf(to + n, size - n, "%c", (char)(TAG_BYTE + i));
+        else n += (size_t)snprintf(to + n, size - n, "%s", call_tags[i]);
+        if (line) n += (size_t)snprintf(to + n, size - n, "\n");
+    }
+}
+
+/* Reads the tools, of which one, or any if `tool` is NULL, is to be called. ids: tokens of call_tags, -1 of those that are none; NULL: all
+   are text. To be closed in any case. */
+static int call_grammar_open(call_grammar *c, schema *s, const json *tools, const char *tool, enum call_form form, const int32_t *ids, mote_error *err) {
+    const int lines = form == FORM_KEY_LINES;
     int code = MOTE_OK;
     memset(c, 0, sizeof *c);
     c->form = form;
+    put_tags(c->key_begins, sizeof c->key_begins, ids, 0, 1, 0);
+    put_tags(c->value_begins, sizeof c->value_begins, ids, 1, 1, lines);
+    put_tags(c->value_begins, sizeof c->value_begins, ids, 2, 1, 0);
+    put_tags(c->value_ends, sizeof c->value_ends, ids, 3, 1, lines);
     if (!tools->nodes || !tools->nodes[0].size) return fail(err, MOTE_EINVAL, "tool_choice: a call is required, but there are no tools");
     c->functions = (call_function *)calloc(tools->nodes[0].size, sizeof *c->functions);
     if (!c->functions) return fail_memory(err);
@@ -171,7 +210,8 @@ static int call_grammar_open(call_grammar *c, schema *s, const json *tools, cons
     if (code) return code;
     c->raw = (raw_texts *)calloc((size_t)schema_count(&s->nodes, sizeof(schema_node)), sizeof *c->raw);
     if (!c->raw) return fail_memory(err);
-    for (int i = 0; i < c->count && form == FORM_TAGS; i++)
+    if (form == FORM_PAIRS && !pairs_schema(s)) return s->code ? s->code : fail_memory(err);
+    for (int i = 0; i < c->count && form_has_values(form); i++)
         if (!call_parameters(c, s, c->functions[i].node)) return s->code;
     for (int i = 1; i < c->count; i++)
         for (int k = i; k && literal_order(s, &c->functions[k].begins, &c->functions[k - 1].begins) < 0; k--) {
@@ -187,6 +227,7 @@ static int call_grammar_open(call_grammar *c, schema *s, const json *tools, cons
 static void follower_begin_calls(follower *w, const call_grammar *calls, int lines) {
     follower_begin(w, 0, lines);
     w->calls = calls;
+    w->pairs = calls->form == FORM_PAIRS;
     w->now.threads[0].f = frame_of(IN_CALLS, 0, 0);
 }
 
@@ -202,7 +243,7 @@ static int call_push_name(follower *w, place *p, thread *t, int at) {
 /* The arguments of the call whose text before them is complete. */
 static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
     const schema_node *n = node_at(w->s, node);
-    const int tags = w->calls->form == FORM_TAGS;
+    const int pairs = w->pairs, tags = form_has_values(w->calls->form) || pairs;       /* the arguments have begun */
     if (form_is_named(w->calls->form)) thread_pop(w, t);        /* nothing follows them */
     else t->f = frame_of(IN_CALL_BODY, 0, 0), t->f.at = (uint8_t)tags;
     frame value = frame_of(AT_VALUE, node, 0);
@@ -212,7 +253,7 @@ static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
     for (int k = n->first; k < n->first + n->count && tags; k++) {
         thread one = *t;
         if (kind_at(w->s, k)->kind == KIND_OBJECT && kind_at(w->s, k)->height != NO_HEIGHT &&
-            thread_push(w, out, &one, frame_of(IN_PARAMETERS, k, 0)))
+            thread_push(w, out, &one, frame_of(pairs ? IN_OBJECT : IN_PARAMETERS, k, 0)))
             place_add(out, &one);
     }
 }
@@ -220,7 +261,8 @@ static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
 static void call_opens_at(follower *w, place *out, thread *t) {
     const enum call_form form = w->calls->form;
     const int after = t->f.at == AFTER_CALL;
-    if (form == FORM_LIST ? t->f.at != BEFORE_CALLS : after && (form != FORM_NAMED || w->calls->one_call)) return;
+    const int follows = (form == FORM_NAMED || form == FORM_PAIRS) && !w->calls->one_call;      /* at once */
+    if (form == FORM_LIST ? t->f.at != BEFORE_CALLS : after && !follows) return;
     if (form == FORM_LIST) t->f.at = BEFORE_LIST;
     if (form == FORM_LIST || call_push_name(w, out, t, AFTER_CALL)) place_add(out, t);
 }
@@ -237,6 +279,10 @@ static int place_tag(follower *w, const place *p, place *out, int opens) {
             call_opens_at(w, out, &t);
         } else if (!opens && named && f->begins.size == t.f.is.literal.size) {
             call_arguments(w, out, &t, f->node);
+        } else if (!opens && t.f.in == IN_PARAMETERS && !t.f.count && form_has_keys(w->calls->form) && object_is_complete(w->s, &t.f)) {
+            thread_pop(w, &t);                             /* to the body, */
+            thread_pop(w, &t);                             /* and to the calls */
+            place_add(out, &t);
         } else if (!opens && t.f.in == IN_CALL_BODY && t.f.at == 1) {
             thread_pop(w, &t);
             place_add(out, &t);
@@ -267,8 +313,9 @@ static void step_call_name(follower *w, place *out, thread *t, unsigned char b) 
     f->is.literal.first = first;
     f->is.literal.last = last;
     if (first == last) return;
-    if (list[first].begins.size == at + 1 && !form_is_named(w->calls->form)) call_arguments(w, out, t, list[first].node);
-    else place_add(out, t);
+    const int whole = list[first].begins.size == at + 1 && !form_is_named(w->calls->form);
+    if (!whole || (w->calls->form == FORM_KEYS && last > first + 1)) place_add(out, t);      /* no byte ends a name, which may begin another */
+    if (whole) call_arguments(w, out, t, list[first].node);
 }
 
 /* A text of which `size` bytes have been read. 0: it does not go on so; 2: it is complete. */
@@ -302,28 +349,35 @@ static void parameter_value(follower *w, place *out, const thread *parameters, i
     if (raw->count && thread_push(w, out, &one, value)) place_add(out, &one);
 }
 
-/* A parameter's name and the end of its tag, after "<parameter=". */
+/* The text before a parameter's name, the one after it, and the one after its value. */
+static const char *parameter_text(const call_grammar *c, int which) {
+    const char *const tags[] = {PARAMETER_BEGINS, ">\n", PARAMETER_ENDS}, *const keys[] = {c->key_begins, c->value_begins, c->value_ends};
+    return form_has_keys(c->form) ? keys[which] : tags[which];
+}
+
+/* A parameter's name and the text that ends it, of which `at` bytes have come, after "<parameter=". */
 static void step_parameter_name(follower *w, place *out, thread *t, unsigned char b) {
     const schema *s = w->s;
     const schema_kind *k = kind_at(s, t->f.of);
+    const char *const begins = parameter_text(w->calls, 0), *const ends = parameter_text(w->calls, 1);
     frame *f = &t->f;
-    if (f->count < sizeof PARAMETER_BEGINS - 1) {
-        if (step_text(f, PARAMETER_BEGINS, b)) place_add(out, t);
+    if (f->count < strlen(begins)) {
+        if (step_text(f, begins, b)) place_add(out, t);
         return;
     }
     int is_known = f->is.key.first < f->is.key.last && name_at(s, k->first + f->is.key.first)->size == f->is.key.size;
     int name = is_known ? f->is.key.first : -1;
-    if (f->at && b == '\n') {                              /* after > */
+    if (f->at || b == (unsigned char)*ends) {
+        const int takes = f->at || (is_known ? object_takes(s, &w->links[t->below].f, name) : f->is.key.is_other && f->is.key.size);
+        if (!takes || (unsigned char)ends[f->at++] != b) return;
+        if (ends[f->at]) place_add(out, t);
+        if (ends[f->at]) return;
         int32_t node = is_known ? name_at(s, k->first + name)->node : k->more;
         thread_pop(w, t);
         if (is_known) t->f.is.object.seen[name / 64] |= (uint64_t)1 << (name % 64);
         parameter_value(w, out, t, node);
         return;
     }
-    if (f->at) return;
-    f->at = b == '>';
-    if (b == '>' && (is_known ? object_takes(s, &w->links[t->below].f, name) : f->is.key.is_other && f->is.key.size)) place_add(out, t);
-    if (b == '>') return;
     f->is.key.is_other &= f->is.key.size < 64 && ((b >= '0' && b <= '9') || ((b | 32) >= 'a' && (b | 32) <= 'z') || b == '_' || b == '-');
     names_narrow(s, f, b);
     if (f->is.key.is_other || names_take(s, &w->links[t->below].f, f)) place_add(out, t);
@@ -338,16 +392,19 @@ static void step_parameter_list(follower *w, place *out, thread *t, unsigned cha
         frame name = frame_of(IN_PARAMETER_NAME, f->of, 0);
         name.is.key.last = kind_at(s, f->of)->count;
         name.is.key.is_other = object_takes_others(s, f);
-        if (b == '<' && thread_push(w, out, &other, name)) step_parameter_name(w, out, &other, b);
+        if (b == (unsigned char)*parameter_text(w->calls, 0) && thread_push(w, out, &other, name)) step_parameter_name(w, out, &other, b);
     }
+    if (form_has_keys(w->calls->form)) return;             /* the call's mark ends them */
     int read = f->count || object_is_complete(s, f) ? step_text(f, FUNCTION_ENDS, b) : 0;
     if (read == 2) thread_pop(w, t);
     if (read) place_add(out, t);
 }
 
 /* Follows the tags that a parameter's text must not have: 0 when it has one. */
-static int text_tags(frame *f, unsigned char b) {
-    static const char *const tags[] = {"<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>"};
+static int text_tags(frame *f, int keys, unsigned char b) {
+    static const char *const all[2][6] = {{"<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>"},
+                                          {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"}};
+    const char *const *tags = all[keys];
     int left = 0, at = f->is.string.tag;
     for (int i = 0; i < 6 && at; i++) {
         if (!(f->is.string.tags >> i & 1) || (unsigned char)tags[i][at] != b) continue;
@@ -359,18 +416,18 @@ static int text_tags(frame *f, unsigned char b) {
     return 1;
 }
 
-/* A byte of text between tags; a line feed may also begin its end. */
+/* A byte of text between tags; the first one of its end, a line feed or a <, may also begin that. */
 static void step_tag_text(follower *w, place *out, thread *t, unsigned char b) {
     const schema_kind *k = kind_at(w->s, t->f.of);
     const automaton *a = k->detail >= 0 ? automaton_at(w->s, k->detail) : NULL;
     frame *f = &t->f;
     thread end = *t;
     uint32_t code = f->is.string.code;
-    if (b == '\n' && !f->more && f->count >= k->least && (!a || a->accepts[f->is.string.state])) {
+    if (b == (unsigned char)*parameter_text(w->calls, 2) && !f->more && f->count >= k->least && (!a || a->accepts[f->is.string.state])) {
         thread_pop(w, &end);
         step_call(w, out, &end, b);
     }
-    if ((b < 0x20 && b != '\n' && b != '\t') || !text_tags(f, b)) return;
+    if ((b < 0x20 && b != '\n' && b != '\t') || !text_tags(f, form_has_keys(w->calls->form), b)) return;
     if (!f->more && f->count >= k->most) return;
     if (!f->more) f->count += k->most < UINT32_MAX || f->count < k->least;
     int read = b < 0x80 && !f->more ? 2 : string_byte(f, b, &code);
@@ -386,7 +443,7 @@ static void step_calls(follower *w, place *out, thread *t, unsigned char b) {
     const enum call_form form = w->calls->form;
     const int one_call = w->calls->one_call;
     frame *f = &t->f;
-    if (form_is_named(form)) return;
+    if (form_is_named(form) || form == FORM_PAIRS) return;
     if (form == FORM_BARE || f->at == BEFORE_ITEM) {
         if (f->at != AFTER_CALL && call_push_name(w, out, t, form == FORM_LIST ? IN_LIST : AFTER_CALL)) step_call_name(w, out, t, b);
         return;
@@ -420,7 +477,7 @@ static void step_call(follower *w, place *out, thread *t, unsigned char b) {
     case IN_PARAMETERS: step_parameter_list(w, out, t, b); return;
     case IN_PARAMETER_NAME: step_parameter_name(w, out, t, b); return;
     case IN_PARAMETER_END:
-        read = step_text(f, PARAMETER_ENDS, b);
+        read = step_text(f, parameter_text(w->calls, 2), b);
         if (read == 2) thread_pop(w, t);
         break;
     default: step_tag_text(w, out, t, b); return;

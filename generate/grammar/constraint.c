@@ -13,6 +13,7 @@ typedef struct constraint {
     call_grammar calls;
     unsigned char *allowed;      /* [vocabulary] */
     int32_t think, end_think, call, end_call;              /* tokens, of calls the marks of call_forms; -1: there is none */
+    int32_t tags[CALL_TAGS];     /* tokens of call_tags; -1: they are text, or of no use */
     int thinking;                /* the answer has not begun */
     int begins;                  /* no token yet, and it may open thinking */
     int budget, thought;         /* tokens of thinking: at most, 0: no limit; so far */
@@ -34,13 +35,14 @@ static void constraint_close(constraint *c) {
 
 /* The text that cuts thinking short, as Qwen's models know it. */
 static int constraint_budget(constraint *c, int budget, mote_error *err) {
-    static const char sentence[] =
-        "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.";
-    char text[sizeof sentence + 32];
-    const int size = snprintf(text, sizeof text, "%s%s", sentence, c->headed ? header_marks[MARK_END] : "\n</think>\n\n");
+    static const char words[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.";
+    const char *const end = c->headed ? header_marks[MARK_END] : chat_marks_of_model(c->m->family)->think_end;
+    const int lines = !(c->m->family & CHAT_ANSWER_TURNS) && !c->headed, gemma = c->m->family & CHAT_GEMMA;       /* those that templates have there */
+    char text[sizeof words + 32];
     if (budget < 0) return fail(err, MOTE_EINVAL, "thinking_budget must not be negative");
     if (!budget || c->end_think < 0) return MOTE_OK;
     c->budget = budget;
+    const int size = snprintf(text, sizeof text, "%s%s%s%s", words, lines ? "\n" : "", end, lines && !gemma ? "\n\n" : "");
     c->closing = (int32_t *)malloc(sizeof text * sizeof *c->closing);  /* a token has a byte at least */
     if (!c->closing) return fail_memory(err);
     return mote_tokenize(c->m, text, (size_t)size, 1, c->closing, sizeof text, &c->closing_count, err);
@@ -49,7 +51,9 @@ static int constraint_budget(constraint *c, int budget, mote_error *err) {
 /* How the models of a chat family write calls. */
 static enum call_form call_form_of(int family) {
     if (family & CHAT_QWEN3) return FORM_JSON;
+    if (family & CHAT_GLM) return family & CHAT_LINED ? FORM_KEY_LINES : FORM_KEYS;
     if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
+    if (family & CHAT_GEMMA) return FORM_PAIRS;
     if (family & CHAT_HARMONY) return FORM_HEADED;
     return family & CHAT_NEMO ? FORM_LIST : family & CHAT_SMALL ? FORM_NAMED : FORM_TAGS;
 }
@@ -68,9 +72,14 @@ static int constraint_calls(constraint *c, const mote_generation *g, const json 
         *id = tokenizer_find(c->m->text, marks[i]);
         if (*id < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", marks[i]);
     }
+    for (int i = 0; i < CALL_TAGS; i++) {
+        const int has = i == CALL_TAGS - 1 ? form == FORM_PAIRS : form_has_keys(form);
+        c->tags[i] = has ? tokenizer_find(c->m->text, call_tags[i]) : -1;
+        if (has && form == FORM_PAIRS && c->tags[i] < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", call_tags[i]);
+    }
     c->shape = schema_new();
     if (!c->shape) return fail_memory(err);
-    code = call_grammar_open(&c->calls, c->shape, tools, g->tool, form, err);
+    code = call_grammar_open(&c->calls, c->shape, tools, g->tool, form, c->tags, err);
     c->calls.one_call = g->one_call;
     return code;
 }
@@ -81,14 +90,15 @@ static int constraint_open(constraint *c, const mote_model *m, const mote_genera
     memset(c, 0, sizeof *c);
     c->m = m;
     c->root = c->call = c->end_call = -1;
+    for (int i = 0; i < CALL_TAGS; i++) c->tags[i] = -1;
     if (g->tool_choice < MOTE_TOOLS_AUTO || g->tool_choice > MOTE_TOOLS_REQUIRED)
         return fail(err, MOTE_EINVAL, "tool_choice must be MOTE_TOOLS_...");
     if (!needs) return MOTE_OK;
     if (g->verify) return fail(err, MOTE_EINVAL, "verify cannot be asked for beside schema, tool_choice or thinking_budget");
     int code = need_text(m, err);
     if (code) return code;
-    c->think = tokenizer_find(m->text, chat_marks_of_answers->think);
-    c->end_think = tokenizer_find(m->text, chat_marks_of_answers->think_end);
+    c->think = tokenizer_find(m->text, chat_marks_of_model(m->family)->think);
+    c->end_think = tokenizer_find(m->text, chat_marks_of_model(m->family)->think_end);
     c->headed = m->family & CHAT_HARMONY && !g->raw;
     if (c->headed) code = headers_open(&c->headers, m, g->schema != NULL, err);
     if (c->headed && !code) c->end_think = c->headers.marks[MARK_END];
@@ -108,9 +118,10 @@ static int constraint_is_active(const constraint *c) {
 
 /* Whether the prompt of n ids ends with the header of an answer, after which the model may open thinking itself. */
 static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
-    const int32_t start = tokenizer_find(m->text, chat_marks_of_answers->turn);
+    const int32_t start = tokenizer_find(m->text, chat_marks_of_model(m->family)->turn);
     int found = 0;
     for (int i = n > 4 ? n - 4 : 0; i < n && start >= 0; i++) found |= ids[i] == start;
+    if (m->family & CHAT_ANSWER_TURNS) found = n && ids[n - 1] == tokenizer_find(m->text, chat_marks_of(m->family)->turn);
     return found;
 }
 
@@ -161,6 +172,8 @@ static void constraint_allow(constraint *c, int n) {
     if (c->headed && !c->thinking) (void)headers_allow(&c->headers, allowed, n);
     if (c->root >= 0 || c->thinking) return;
     if (c->call >= 0 && c->call < n) allowed[c->call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 1);
+    for (int i = 0; i < CALL_TAGS; i++)
+        if (c->tags[i] >= 0 && c->tags[i] < n) allowed[c->tags[i]] = (unsigned char)place_step(&c->text, &c->text.now, &c->text.next, TAG_BYTE + i);
     if (c->end_call >= 0 && c->end_call < n) allowed[c->end_call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 0);
 }
 
@@ -200,6 +213,9 @@ static void constraint_follow(constraint *c, int32_t id) {
     size_t n = 0;
     const char *bytes = tokenizer_token(c->m->text, id, &n);
     int opens = c->begins && id == c->think, thinks = c->thinking;
+    char tag = 0;
+    for (int i = 0; i < CALL_TAGS; i++)
+        if (id == c->tags[i]) tag = (char)(TAG_BYTE + i);
     if (constraint_forced(c) == id && !(c->headed && token_text_next(&c->headers.resumes) >= 0)) c->closed++;
     if (c->headed && constraint_follow_headers(c, id)) return;
     c->begins = 0;
@@ -209,5 +225,6 @@ static void constraint_follow(constraint *c, int32_t id) {
     if (thinks) c->thinking = id != c->end_think;
     else if (c->shape && c->root < 0 && (id == c->call || id == c->end_call))
         (void)follower_tag(&c->text, id == c->call);
+    else if (tag) (void)follower_take(&c->text, &tag, 1);
     else if (c->shape && !is_eos(c->m, id) && bytes) (void)follower_take(&c->text, bytes, n);
 }

@@ -2,11 +2,18 @@
 
    Grouped-query attention. q_proj yields for every head a query and, if the layer is gated, an output gate, [q | gate]; query
    and key heads are normalised, unless the layer has no norms for them, and the first rotary_dim dimensions rotated by the row's position;
-   softmax runs over the rows up to its own, by index; the result is multiplied by sigmoid(gate), if there is one. The KV cache
-   holds k after norm and rotation, and v as projected, both rounded to its type when they are appended: a row of the present
-   block is used as rounded, too. */
+   softmax runs over the rows up to its own, by index; the result is multiplied by sigmoid(gate), or by softplus of what g_proj yields, if
+   there is either. The KV cache holds k after norm and rotation, and v as projected, or after its norm, both rounded to its type when they
+   are appended: a row of the present block is used as rounded, too.
 
-typedef struct attention_state { void *k, *v; } attention_state;       /* KV cache [context][kv_heads][head_dim] */
+   A layer with a window has a ring in place of rows of the whole context (attention_held). What lies where is all that it changes: spans are
+   of indexes, and in a ring a span lies as it would without. */
+
+/* KV cache [held][kv_heads][head_dim]; the row of index i is number i mod held. */
+typedef struct attention_state {
+    void *k, *v;
+    int held;
+} attention_state;
 
 typedef struct attention_job {
     const attention_shape *shape;
@@ -17,19 +24,23 @@ typedef struct attention_job {
     int kv_only;                 /* only KV rows are wanted, there is no qg */
     float *k_new;                /* [T][kv_heads][head_dim] */
     float *v_new;                /* the same shape */
+    float *g_new;                /* [T][heads][gate_size] */
     dtype kv;                    /* type of the KV cache: F32, BF16 or FP8 */
-    void *k, *v;                 /* of the state */
-    float *parts;                /* attention_part_count() of layers/attention/spans.c's parts */
+    void *k, *v;                 /* of the state, which has so many rows: */
+    int held;
+    float *parts;                /* attention_part_count() of layers/spans.c's parts */
     float *o;                    /* [T][heads][head_dim] */
     token_limbs *limbs;          /* of u, and then of o */
 } attention_job;
 
-/* norm_qkv, without the norm: q | gate (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
-static void stage_qkv(pool *p, const attention_weights *w, const float *u, int T, float *qg, float *k, float *v, token_limbs *scratch) {
+/* norm_qkv, without the norm: q | gate and g (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
+static void stage_qkv(pool *p, const attention_weights *w, const float *u, int T, float *qg, float *k, float *v, float *g,
+                      token_limbs *scratch) {
     projection job = projection_of(u, T, scratch);
     projection_add(&job, &w->k_proj, k);
-    projection_add(&job, &w->v_proj, v);
+    if (!w->shape.v_of_k) projection_add(&job, &w->v_proj, v);
     if (qg) projection_add(&job, &w->q_proj, qg);
+    if (qg && w->shape.gate_size) projection_add(&job, &w->g_proj, g);
     project(p, &job);
 }
 
@@ -44,11 +55,6 @@ static void attention_angles(const attention_weights *w, const token_row *rows, 
             angles[(size_t)t * (size_t)dim + (size_t)(half + i)] = sinf(angle) * w->shape.rope_scale;
         }
     }
-}
-
-/* The factor of the cache's numbers. */
-static float kv_scale(dtype kv, const float *scale) {
-    return kv == DTYPE_FP8 && scale ? *scale : 1;
 }
 
 /* The n numbers of a row into the cache, in units of `scale`. */
@@ -70,14 +76,16 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
             if (s->normed) rms_norm(q, q, job->w->q_norm, 1, s->head_dim, s->eps);
             rotate(q, angles, s->rotary_dim);
         }
-        float *k = job->k_new + (size_t)t * kv;
+        float *k = job->k_new + (size_t)t * kv, *v = job->v_new + (size_t)t * kv;
+        if (s->v_of_k) memcpy(v, k, kv * sizeof *v);
         for (int h = 0; h < s->kv_heads; h++) {
+            if (s->v_normed) rms_divide(v + (size_t)h * d, s->head_dim, s->eps);
             if (s->normed) rms_norm(k + (size_t)h * d, k + (size_t)h * d, job->w->k_norm, 1, s->head_dim, s->eps);
             rotate(k + (size_t)h * d, angles, s->rotary_dim);
         }
-        const size_t at = (size_t)(job->index + t) * kv;
+        const size_t at = (size_t)((job->index + t) % job->held) * kv;
         attention_append(job, job->k, at, k, kv, kv_scale(job->kv, job->w->k_scale));
-        attention_append(job, job->v, at, job->v_new + (size_t)t * kv, kv, kv_scale(job->kv, job->w->v_scale));
+        attention_append(job, job->v, at, v, kv, kv_scale(job->kv, job->w->v_scale));
     }
 }
 
@@ -121,9 +129,9 @@ static void attention_span(const attention_job *job, int t, int group, int span,
     const int queries = s->heads / s->kv_heads, first = max_int(seen.first, span * SPAN), end = min_int(seen.end, (span + 1) * SPAN);
     const size_t d = (size_t)s->head_dim, size = attention_part_size(s), q_size = (size_t)attention_q_size(s);
     const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * q_size;
-    const kv_rows kv = {.k = job->k, .v = job->v, .at = (size_t)group * d, .stride = (size_t)s->kv_heads * d, .d = s->head_dim,
-                        .type = job->kv};
-    const float scale = 1.0f / sqrtf((float)d) * kv_scale(job->kv, job->w->k_scale);
+    const kv_rows kv = {.k = job->k, .v = job->v, .at = (size_t)group * d, .stride = (size_t)s->kv_heads * d,
+                        .d = s->head_dim, .value_d = s->head_dim, .type = job->kv};
+    const float scale = (s->scale != 0 ? s->scale : 1.0f / sqrtf((float)d)) * kv_scale(job->kv, job->w->k_scale);
     for (int j = 0, count; j < queries; j += count) {
         const float *some[SPAN_QUERIES];
         float *to[SPAN_QUERIES];
@@ -132,25 +140,27 @@ static void attention_span(const attention_job *job, int t, int group, int span,
             some[i] = q + (size_t)(j + i) * q_size;
             to[i] = part + (size_t)(j + i) * step * size;
         }
-        span_parts(&kv, some, count, first, end - first, scale, to);
+        span_parts(&kv, some, count, first % job->held, end - first, scale, to);
     }
 }
 
 /* The output of row t and head h, whose part over all positions this is. */
 static void attention_output_gate(const attention_job *job, int t, int h, const float *part) {
-    const int d = job->shape->head_dim;
-    const size_t at = ((size_t)t * (size_t)job->shape->heads + (size_t)h) * (size_t)d;
-    const float *gate = job->qg + 2 * at + d, top = part[d + PART_TOP], sink = job->shape->sinks ? job->w->sinks[h] : -INFINITY;
+    const int d = job->shape->head_dim, gates = job->shape->gate_size;
+    const size_t head = (size_t)t * (size_t)job->shape->heads + (size_t)h, at = head * (size_t)d;
+    const float *gate = job->qg + 2 * at + d, *g = gates ? job->g_new + head * (size_t)gates : NULL, top = part[d + PART_TOP], sink = job->shape->sinks ? job->w->sinks[h] : -INFINITY;
     float sum = part[d + PART_SUM], scale = kv_scale(job->kv, job->w->v_scale);
     if (sink > top) {                              /* the sink's part is {top = sink, sum = 1, o = 0}: see span_join */
         sum = sum * exp_below(top - sink) + 1;
         scale *= exp_below(top - sink);
     } else if (job->shape->sinks) sum += exp_below(sink - top);
     scale /= sum;
+    if (gates == 1) scale *= softplus(*g);
     if (!job->shape->gated)
         for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * scale;
     else
         for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * scale * sigmoid(gate[i]);
+    for (int i = 0; gates > 1 && i < d; i++) job->o[at + (size_t)i] *= softplus(g[i]);
 }
 
 /* For items (row, KV head), span after span. */
@@ -203,7 +213,7 @@ static void attention_shared_heads(void *context, int begin, int end, int thread
     }
 }
 
-/* o = sigmoid(gate) * sum over p of softmax(q . k[p] / sqrt(head_dim)) v[p], for prepared rows. Threads share a row's spans where rows
+/* o = sigmoid(gate) * sum over p of softmax(q . k[p] scale) v[p], for prepared rows. Threads share a row's spans where rows
    are few; with more there are enough for all threads. */
 static void attention_heads(pool *p, attention_job *job) {
     const attention_shape *s = job->shape;
@@ -236,8 +246,16 @@ static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
     return (size_t)(s->kv_heads * s->head_dim) * kv_size(kv);
 }
 
+/* Rows that a state has: one for each token of the context, or a ring. A call's rows are all appended before the first of them is attended, and
+   up to MOTE_ROWS_MAX of them may then be dropped: r->rows are not fewer. In a ring of whole spans none is cut in two. */
+static int attention_held(const attention_shape *s, const capacity *r) {
+    const size_t ring = ((size_t)s->window - 1 + (size_t)r->rows + SPAN - 1) / SPAN * SPAN;
+    return r->rings && s->window && ring < (size_t)r->context ? (int)ring : r->context;
+}
+
 static void attention_layout_state(layout *l, const attention_shape *s, const capacity *r, attention_state *to) {
-    const size_t tokens = ((size_t)r->context + KV_GRANULE - 1) / KV_GRANULE * KV_GRANULE;
+    to->held = attention_held(s, r);
+    const size_t tokens = ((size_t)to->held + KV_GRANULE - 1) / KV_GRANULE * KV_GRANULE;
     const size_t bytes = tokens * attention_row_bytes(s, r->kv), floats = (bytes + sizeof(float) - 1) / sizeof(float);
     to->k = layout_alloc(l, floats);
     to->v = layout_alloc(l, floats);
@@ -251,6 +269,7 @@ static void attention_layout_scratch(layout *l, const attention_shape *s, const 
     to->qg = layout_alloc(l, T * (size_t)s->heads * (size_t)attention_q_size(s));
     to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
+    to->g_new = layout_alloc(l, T * (size_t)s->heads * (size_t)s->gate_size);
     to->o = layout_alloc(l, T * (size_t)s->heads * d);
     to->parts = layout_alloc(l, attention_part_count(s, r) * attention_part_size(s));
     to->limbs = limbs_alloc(l, T, s->hidden > s->heads * s->head_dim ? s->hidden : s->heads * s->head_dim);
@@ -261,7 +280,7 @@ static void attention_project(const token_rows *rows, const attention_weights *w
     job->w = w;
     job->T = rows->T;
     job->kv_only = rows->state_only;
-    stage_qkv(rows->threads, w, rows->u, rows->T, job->kv_only ? NULL : job->qg, job->k_new, job->v_new, job->limbs);
+    stage_qkv(rows->threads, w, rows->u, rows->T, job->kv_only ? NULL : job->qg, job->k_new, job->v_new, job->g_new, job->limbs);
 }
 
 static void attention_mix(const token_rows *rows, const token_sequence *of, const attention_job *all, const attention_state *state) {
@@ -272,9 +291,11 @@ static void attention_mix(const token_rows *rows, const token_sequence *of, cons
     job.index = rows->table[of->first].index;
     job.k = state->k;
     job.v = state->v;
+    job.held = state->held;
     job.qg += heads * (size_t)attention_q_size(s);
     job.k_new += kv;
     job.v_new += kv;
+    job.g_new += heads * (size_t)s->gate_size;
     job.o += heads * (size_t)s->head_dim;
     attention_angles(job.w, rows->table + of->first, job.T, job.angles);
     if (job.kv_only) parallel(rows->threads, job.T, attention_prepare, &job);
@@ -286,8 +307,8 @@ static void attention_output(const token_rows *rows, attention_job *job) {
 }
 
 static int attention_pieces(const attention_shape *s, const capacity *r, const attention_state *state, state_piece *to) {
-    to[0] = state_piece_of("keys", state->k, attention_row_bytes(s, r->kv), 1);
-    to[1] = state_piece_of("values", state->v, attention_row_bytes(s, r->kv), 1);
+    to[0] = state_piece_of("keys", state->k, attention_row_bytes(s, r->kv), attention_held(s, r), s->window);
+    to[1] = state_piece_of("values", state->v, attention_row_bytes(s, r->kv), attention_held(s, r), s->window);
     return 2;
 }
 

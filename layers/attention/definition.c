@@ -7,6 +7,9 @@
        o = sum over tokens p up to this one of softmax(q . k[p] / sqrt(head_dim)) v[p]     with a window over the last `window` of them alone
        out = o_proj (o sigmoid(gate)), or o_proj o
 
+   With a scale it is q . k[p] scale. Values are v_proj u or, of layers without one, k_proj u, as k is before its norm; with v_normed they are
+   divided by their root mean square. With a g_proj out = o_proj (o softplus(g_proj u)), of which a head has one gate, or one for each element.
+
    With sinks the softmax of a head has one logit more, sinks[head], which takes its share and has no value.
 
    Rotation turns the pairs (x[i], x[i + rotary_dim / 2]) of the first rotary_dim elements by position * frequencies[i], and
@@ -19,6 +22,7 @@ typedef struct defined_attention {
     double *q;                   /* [heads][query, gate][head_dim]; without gates [heads][head_dim] */
     double *weight;              /* [heads][tokens] */
     double *gate, *o;            /* [heads][head_dim] */
+    double *g;                   /* [heads][gate_size] */
 } defined_attention;
 
 static void attention_define_memory(const attention_shape *s, int most, defined_memory *m, defined_attention *t) {
@@ -29,6 +33,7 @@ static void attention_define_memory(const attention_shape *s, int most, defined_
     t->weight = defined_array(m, s->heads, most);
     t->gate = defined_array(m, s->heads, s->head_dim);
     t->o = defined_array(m, s->heads, s->head_dim);
+    t->g = defined_array(m, s->heads, s->gate_size);
 }
 
 /* In place. The angle is single precision, as the model was trained with. */
@@ -43,7 +48,7 @@ static void attention_define_rotation(const attention_weights *w, double *x, con
     }
 }
 
-/* Of head h: weight[tokens] = softmax(q . k / sqrt(head_dim)), o[head_dim] = weight v, over all tokens, or those of the window. */
+/* Of head h: weight[tokens] = softmax(q . k scale), o[head_dim] = weight v, over all tokens, or those of the window. */
 static void attention_define_head(const attention_weights *w, const defined_attention *t, int h, const double *q, double *weight, double *o) {
     const attention_shape *s = &w->shape;
     const int d = s->head_dim, stride = s->kv_heads * d, tokens = t->tokens;
@@ -54,7 +59,7 @@ static void attention_define_head(const attention_weights *w, const defined_atte
     memset(o, 0, (size_t)d * sizeof *o);
     for (int p = first; p < tokens; p++) {
         for (int i = 0; i < d; i++) weight[p] += q[i] * k[(size_t)p * (size_t)stride + (size_t)i];
-        weight[p] /= sqrt((double)d);
+        weight[p] *= s->scale != 0 ? (double)s->scale : 1 / sqrt((double)d);
         if (weight[p] > top) top = weight[p];
     }
     sum = s->sinks ? exp((double)w->sinks[h] - top) : 0;
@@ -73,11 +78,16 @@ static void attention_define(const defining *d, const attention_weights *w, defi
 
     defined_linear(&w->q_proj, u, t->q);
     defined_linear(&w->k_proj, u, k);
-    defined_linear(&w->v_proj, u, v);
+    if (s->v_of_k) memcpy(v, k, (size_t)(s->kv_heads * n) * sizeof *v);
+    else defined_linear(&w->v_proj, u, v);
+    if (s->gate_size) defined_linear(&w->g_proj, u, t->g);
     defined_tell(d, "q_proj", t->q, s->heads * attention_q_size(s));
     defined_tell(d, "k_proj", k, s->kv_heads * n);
-    defined_tell(d, "v_proj", v, s->kv_heads * n);
+    if (!s->v_of_k) defined_tell(d, "v_proj", v, s->kv_heads * n);
+    if (s->gate_size) defined_tell(d, "g_proj", t->g, s->heads * s->gate_size);
     for (int h = 0; h < s->kv_heads; h++) {
+        const double v_rms = s->v_normed ? defined_rms(v + h * n, n, (double)s->eps) : 1;
+        for (int i = 0; i < n; i++) v[h * n + i] /= v_rms;
         if (s->normed) defined_norm(k + h * n, k + h * n, w->k_norm, n, (double)s->eps);
         attention_define_rotation(w, k + h * n, position);
     }
@@ -87,9 +97,10 @@ static void attention_define(const defining *d, const attention_weights *w, defi
         attention_define_rotation(w, q, position);
         attention_define_head(w, t, h, q, t->weight + (size_t)h * (size_t)t->tokens, o);
         for (int i = 0; i < n && s->gated; i++) o[i] *= gate[i] = defined_sigmoid(q[n + i]);
+        for (int i = 0; i < n && s->gate_size; i++) o[i] *= gate[i] = defined_softplus(t->g[h * s->gate_size + (s->gate_size > 1 ? i : 0)]);
     }
     defined_tell(d, "attention", t->weight, s->heads * t->tokens);
-    if (s->gated) defined_tell(d, "gate", t->gate, s->heads * n);
+    if (s->gated || s->gate_size) defined_tell(d, "gate", t->gate, s->heads * n);
     defined_tell(d, "o", t->o, s->heads * n);
     defined_linear(&w->o_proj, t->o, out);
 }

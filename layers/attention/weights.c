@@ -1,7 +1,9 @@
 /* layers/attention/weights.c: what an attention layer is: its numbers and its tensors. */
 
-/* rope_scale: a factor of cos and sin; mostly 1. gated: q_proj yields [q | gate] for every head, else q alone. normed: queries and keys
-   are normalised. biased: the four projections have a bias. window: how many tokens a row sees, its own among them; 0: all up to its own. sinks:
+/* rope_scale: a factor of cos and sin; mostly 1. gated: q_proj yields [q | gate] for every head, else q alone; a gate is a sigmoid. gate_size:
+   how many gates g_proj yields for every head, which are softplus: one for all of it, or head_dim; 0: there is no g_proj. normed: queries and keys
+   are normalised. v_normed: values are, without weights. v_of_k: values are what k_proj yields, there is no v_proj. biased: the projections have
+   a bias. scale: a factor of scores; 0: 1 / sqrt(head_dim). window: how many tokens a row sees, its own among them; 0: all up to its own. sinks:
    each head has a logit more in its softmax, which has no value. */
 #define ATTENTION_FIELDS(X)                                                                                                          \
     X(int,   hidden,     MAX,  NONE,             "")                                                                                 \
@@ -12,8 +14,12 @@
     X(float, eps,        NONE, NONE,             "")                                                                                 \
     X(float, rope_scale, NONE, NONE,             "")                                                                                 \
     X(int,   gated,      MAX,  SET(OUTPUT_GATE), "")                                                                                 \
+    X(int,   gate_size,  MAX,  SET(G_PROJ),      "")                                                                                 \
     X(int,   normed,     MAX,  SET(QK_NORM),     "")                                                                                 \
+    X(int,   v_normed,   NONE, SET(V_NORM),      "")                                                                                 \
+    X(int,   v_of_k,     NONE, SET(V_OF_K),      "")                                                                                 \
     X(int,   biased,     NONE, SET(BIAS),        "")                                                                                 \
+    X(float, scale,      NONE, SET(SCORE_SCALE), "")                                                                                 \
     X(int,   window,     NONE, SET(WINDOW),      "")                                                                                 \
     X(int,   sinks,      NONE, SET(SINKS),       "")
 SHAPE(ATTENTION, attention)
@@ -33,7 +39,8 @@ BOTH int rope_axis(rope_axes a, int i) {
 
 typedef struct attention_weights {
     attention_shape shape;
-    matrix q_proj, k_proj, v_proj, o_proj;
+    matrix q_proj, k_proj, v_proj, o_proj;         /* v_proj: none if v_of_k */
+    matrix g_proj;                                 /* [heads gate_size][hidden] */
     const float *q_norm, *k_norm;                  /* [head_dim]; NULL unless normed */
     const float *frequencies;                      /* [rotary_dim / 2] angles of one position, in the host's memory */
     rope_axes axes;                                /* of positions, by which they are multiplied */

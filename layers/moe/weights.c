@@ -1,26 +1,43 @@
 /* layers/moe/weights.c: what a mixture of experts is: its numbers and its tensors. */
 
-/* shared_size 0: there is no shared expert. of_all: weights are shares of the softmax over all experts, not over the chosen ones.
-   limit: what gate is at most, and the magnitude of up; 0: none. alpha: an expert's activation is gate sigmoid(alpha gate) (up + 1); 0: it is
+/* shared_size 0: there is no shared expert; shared_ungated: its weight is 1. sigmoid: scores are sigmoids of the router's logits. corrected:
+   what is added to a score counts in the choice alone. groups: only experts of the groups_kept best of so many groups are chosen; 0: of all.
+   of_all: weights are shares of the softmax over all experts, not over the chosen ones; with sigmoid, the scores as they are. routed_scale:
+   what weights of routed experts are multiplied with; 0: nothing. expert_scaled: also with a number of each expert. limit: what gate is at most,
+   and the magnitude of up; 0: none. alpha: an expert's activation is gate sigmoid(alpha gate) (up + 1); gelu: it is GELU(gate) up; neither: it is
    SiLU(gate) up. biased: router and experts have biases. */
 #define MOE_FIELDS(X)                                                                                                                \
-    X(int,   hidden,      MAX,  NONE,                "")                                                                             \
-    X(int,   experts,     MAX,  NONE,                "experts")                                                                      \
-    X(int,   top_k,       MAX,  NONE,                "experts_per_token")                                                            \
-    X(int,   expert_size, RANK, NONE,                "expert_size")                                                                  \
-    X(int,   shared_size, RANK, SET(SHARED_EXPERT),  "shared_expert_size")                                                           \
-    X(int,   of_all,      NONE, SET(WEIGHTS_OF_ALL), "")                                                                             \
-    X(float, limit,       NONE, SET(LIMIT),          "")                                                                             \
-    X(float, alpha,       NONE, SET(ALPHA),          "")                                                                             \
-    X(int,   biased,      NONE, SET(BIAS),           "")
+    X(int,   hidden,         MAX,  NONE,                "")                                                                          \
+    X(int,   experts,        MAX,  NONE,                "experts")                                                                   \
+    X(int,   top_k,          MAX,  NONE,                "experts_per_token")                                                         \
+    X(int,   expert_size,    RANK, NONE,                "expert_size")                                                               \
+    X(int,   shared_size,    RANK, SET(SHARED_EXPERT),  "shared_expert_size")                                                        \
+    X(int,   shared_ungated, NONE, SET(UNGATED_SHARED), "")                                                                          \
+    X(int,   sigmoid,        MAX,  SET(SIGMOID_ROUTER), "")                                                                          \
+    X(int,   corrected,      MAX,  SET(CORRECTION),     "")                                                                          \
+    X(int,   groups,         MAX,  SET(EXPERT_GROUPS),  "")                                                                          \
+    X(int,   groups_kept,    NONE, NONE,                "")                                                                          \
+    X(int,   of_all,         NONE, SET(WEIGHTS_OF_ALL), "")                                                                          \
+    X(float, routed_scale,   NONE, SET(ROUTED_SCALE),   "")                                                                          \
+    X(int,   expert_scaled,  NONE, SET(EXPERT_SCALES),  "")                                                                          \
+    X(float, limit,          NONE, SET(LIMIT),          "")                                                                          \
+    X(float, alpha,          NONE, SET(ALPHA),          "")                                                                          \
+    X(int,   gelu,           NONE, SET(GELU),           "")                                                                          \
+    X(int,   biased,         NONE, SET(BIAS),           "")
 SHAPE(MOE, moe)
 
 typedef struct moe_weights {
     moe_shape shape;
-    matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] */
+    matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] unless shared_ungated */
+    const float *correction, *expert_scale;                 /* [experts]; NULL unless corrected; unless expert_scaled */
     matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one */
     const int64_t *expert_at;                               /* on a GPU, in its memory: [experts] moe_distance of each routed expert */
 } moe_weights;
+
+/* Whether experts are chosen by other numbers than the router's logits. */
+static inline int moe_ranks_scores(const moe_shape *s) {
+    return s->sigmoid || s->corrected || s->groups;
+}
 
 /* Whether the matrices of all routed experts are stored as the first one's. */
 static int moe_alike(const moe_weights *w) {

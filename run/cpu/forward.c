@@ -31,7 +31,8 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     s->table = (token_row *)(void *)layout_alloc(l, (size_t)most.rows * sizeof(token_row) / sizeof(float));
     s->x = layout_alloc(l, rows);
     s->u = layout_alloc(l, rows);
-    s->y = layout_alloc(l, m->largest.residual.normed_after || m->part.ranks > 1 ? rows : 0);
+    s->y = layout_alloc(l, m->largest.residual.normed_after || m->largest.residual.branched || m->part.ranks > 1 ? rows : 0);
+    s->branches = layout_alloc(l, m->largest.residual.branched ? 3 * rows : 0);
     s->hidden = layout_alloc(l, rows);
     s->mtp_in = s->head_in = layout_alloc(l, 2 * rows);
     s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));
@@ -111,16 +112,17 @@ static int cpu_ended(const mote_runner *r) {
 static void cpu_embed(mote_runner *r, const token_row *rows, int T, float *x) {
     const matrix *w = &r->m->embed_tokens;
     const size_t hidden = (size_t)w->cols;
+    const float factor = r->m->c.embed_factor;
     const int32_t first = part_vocab(&r->m->part, r->m->c.vocab).first;
     if (!cpu_ranks(r)) {
-        embed(w, rows, T, x);
+        embed(w, factor, rows, T, x);
         return;
     }
     memset(x, 0, (size_t)T * hidden * sizeof *x);
     for (int t = 0; t < T; t++) {
         token_row own = rows[t];
         own.id -= first;
-        if (own.embedding ? !r->m->part.rank : own.id >= 0 && own.id < w->rows) embed(w, &own, 1, x + (size_t)t * hidden);
+        if (own.embedding ? !r->m->part.rank : own.id >= 0 && own.id < w->rows) embed(w, factor, &own, 1, x + (size_t)t * hidden);
     }
     exchange_sum(cpu_ranks(r), x, (size_t)T * hidden, r->s.shares);
 }
@@ -139,6 +141,7 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     rows.x = r->s.x;
     rows.y = r->s.y;
     rows.u = r->s.u;
+    rows.branches = r->s.branches;
     rows.ranks = cpu_ranks(r);
     rows.shares = r->s.shares;
     layer_forward(&rows, l, i, &r->s.jobs);
@@ -169,7 +172,7 @@ static void cpu_head_shares(mote_runner *r, int at, int n) {
     const mote_model *m = r->m;
     const size_t hidden = (size_t)m->c.hidden, most = (size_t)part_vocab(&m->part, m->c.vocab).most;
     scratch *s = &r->s;
-    stage_head(r->threads, &m->lm_head, s->head_in + (size_t)at * hidden, n, s->share, s->limbs);
+    stage_head(r->threads, &m->lm_head, m->c.logit_cap, s->head_in + (size_t)at * hidden, n, s->share, s->limbs);
     exchange_gather(r->me, s->share, (size_t)n * most * sizeof(float), s->shares);
     for (int rank = 0; rank < m->part.ranks && cpu_answers(r) && !cpu_ended(r); rank++) {
         const model_part of = part_of(0, 1, rank, m->part.ranks);
@@ -182,7 +185,7 @@ static void cpu_head_shares(mote_runner *r, int at, int n) {
 
 /* All these at once: its weights are read once, but of several ranks. */
 static void cpu_head(mote_runner *r, int n) {
-    if (n && !cpu_ranks(r)) stage_head_rows(r->threads, &r->m->lm_head, r->s.head_in, n, r->s.head_out, r->s.limbs);
+    if (n && !cpu_ranks(r)) stage_head_rows(r->threads, &r->m->lm_head, r->m->c.logit_cap, r->s.head_in, n, r->s.head_out, r->s.limbs);
     for (int at = 0; at < n && cpu_ranks(r); at += SHARED_LOGITS) cpu_head_shares(r, at, min_int(n - at, SHARED_LOGITS));
 }
 
@@ -394,7 +397,7 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
         }
         if (!rows || cpu_ended(r)) return;
         mtp_forward(r, at, rows, rows, w->hidden);
-        if (m->draft_head.rows) stage_head(r->threads, &m->draft_head, w->hidden, rows, w->draft_logits, w->limbs);
+        if (m->draft_head.rows) stage_head(r->threads, &m->draft_head, m->c.logit_cap, w->hidden, rows, w->draft_logits, w->limbs);
         parallel(r->threads, rows, cpu_choose_drafts, r);
         cpu_join_drafts(r, rows);
         for (int k = 0; k < n; k++) {
@@ -444,7 +447,8 @@ enum { CPU_CHUNK = 256 };                                   /* token rows */
 
 /* A prompt is read by forward(), and the host samples. */
 static const executor cpu_executor = {
-    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .reads_text = 0, .runner_bytes = 0, .slot_bytes = 0,
+    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .reads_text = 0, .rings = 1,
+    .runner_bytes = 0, .slot_bytes = 0,
     .layout_runner = cpu_layout_runner, .layout_slot = NULL, .open = cpu_open, .close = cpu_close,
     .slot_open = cpu_slot_open, .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = cpu_forward, .draft = NULL, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear,

@@ -69,7 +69,7 @@ static void naive_attention(const attention_case *c, int t, int h, float theta, 
     int d = s->head_dim, kh = h * s->kv_heads / s->heads;
     const float *q = c->qg + (t * s->heads + h) * attention_q_size(s);
     const int first = s->window && t >= s->window ? t + 1 - s->window : 0;
-    double query[128], key[128], weight[3 * SPAN], sum = s->sinks ? exp((double)c->w.sinks[h]) : 0;
+    double query[512], key[512], weight[3 * SPAN], sum = s->sinks ? exp((double)c->w.sinks[h]) : 0;
     naive_norm_rotate(q, c->w.q_norm, s, t, theta, query);
     for (int p = first; p <= t; p++) {
         double score = 0;
@@ -115,6 +115,7 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
         job.kv = kv_type;
         job.k = k;
         job.v = v;
+        job.held = c->length;
         job.parts = parts;
         job.o = o + (size_t)first * wide;
         text_rows(table, NULL, rows, first, 0);
@@ -228,6 +229,7 @@ static void test_attention_extremes(pool *p) {
     job.v_new = v + 2;
     job.k = cache_k;
     job.v = cache_v;
+    job.held = 2;
     job.parts = parts;
     job.o = o;
     stage_rope_attend(p, &job);

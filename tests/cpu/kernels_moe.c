@@ -28,26 +28,118 @@ static void test_moe_choose(void) {
         int experts = random_int(1, round % 3 ? 8 : 64), top_k = random_int(1, experts);
         for (int e = 0; e < experts; e++) logits[e] = round % 2 ? 5 * random_float() : (float)random_int(-2, 2);
         const moe_shape shape = {.hidden = 1, .experts = experts, .top_k = top_k, .expert_size = 1, .shared_size = 1};
-        moe_choose(&shape, logits, choice, weight);
+        const moe_job job = {.shape = &shape};
+        moe_choose(&job, logits, choice, weight);
         check_choice(logits, experts, top_k, choice, weight);
+    }
+}
+
+// A router that scores by sigmoids, with a correction of each expert, or groups, or all of it; or by softmax with these.
+typedef struct router_case {
+    moe_shape shape;
+    moe_weights w;
+    moe_job job;
+    float logits[64], correction[64], rank[64], group[64], weight[65];
+    int32_t choice[65];
+} router_case;
+
+// logits and corrections are of these values, with many ties, or any.
+static void router_draw(router_case *c, int any, const float *values, int count) {
+    const int groups = random_int(0, 3) * 2, size = random_int(2, 8), experts = groups ? groups * size : random_int(1, 64);
+    const int kept = groups ? random_int(1, groups) : 0, top_k = random_int(1, groups ? min_int(kept * size, 32) : experts);
+    memset(c, 0, sizeof *c);
+    c->shape = (moe_shape){.hidden = 1, .experts = experts, .top_k = top_k, .expert_size = 1, .sigmoid = random_int(0, 3) > 0,
+                           .corrected = random_int(0, 1), .groups = groups, .groups_kept = kept, .of_all = random_int(0, 1),
+                           .routed_scale = random_int(0, 1) ? 2.5f : 0};
+    c->w.shape = c->shape;
+    c->w.correction = c->correction;
+    c->job = (moe_job){.shape = &c->shape, .w = &c->w, .rank = c->rank, .group = c->group};
+    for (int e = 0; e < experts; e++) {
+        c->logits[e] = any ? 5 * random_float() : values[random_int(0, count - 1)];
+        c->correction[e] = any ? random_float() : values[random_int(0, count - 1)];
+    }
+    for (int i = 0; i < 65; i++) c->choice[i] = 1 << 30;
+}
+
+// What expert e is chosen by, before groups.
+static double router_rank(const router_case *c, int e) {
+    const float score = c->shape.sigmoid ? sigmoid(c->logits[e]) : c->logits[e];
+    return (double)(c->shape.corrected ? score + c->correction[e] : score);
+}
+
+// The largest sum of two experts of group g.
+static float router_pair(const router_case *c, int g) {
+    const int size = c->shape.experts / c->shape.groups;
+    float most = -INFINITY;
+    for (int i = g * size; i < (g + 1) * size; i++)
+        for (int k = g * size; k < i; k++) most = fmaxf(most, (float)router_rank(c, i) + (float)router_rank(c, k));
+    return most;
+}
+
+// Is its group one that is kept, the lower one first among equals?
+static int router_keeps(const router_case *c, int e) {
+    const int size = c->shape.groups ? c->shape.experts / c->shape.groups : 0;
+    int before = 0;
+    for (int g = 0; g < c->shape.groups; g++)
+        before += router_pair(c, g) > router_pair(c, e / size) || (router_pair(c, g) == router_pair(c, e / size) && g < e / size);
+    return !c->shape.groups || before < c->shape.groups_kept;
+}
+
+static int router_chooses(const router_case *c, int e) {
+    int before = 0;
+    for (int i = 0; i < c->shape.experts; i++)
+        before += router_keeps(c, i) && (router_rank(c, i) > router_rank(c, e) || (router_rank(c, i) == router_rank(c, e) && i < e));
+    return router_keeps(c, e) && before < c->shape.top_k;
+}
+
+// The share of expert e in what the scores of those that count sum to.
+static double router_weight(const router_case *c, int e) {
+    const moe_shape *s = &c->shape;
+    double sum = 0;
+    for (int i = 0; i < s->experts; i++)
+        if (s->of_all || router_chooses(c, i)) sum += s->sigmoid ? 1 / (1 + exp(-c->logits[i])) : exp(c->logits[i]);
+    const double share = s->sigmoid ? 1 / (1 + exp(-c->logits[e])) / (s->of_all ? 1 : sum) : exp(c->logits[e]) / sum;
+    return share * (s->routed_scale != 0 ? (double)s->routed_scale : 1);
+}
+
+// The fast code and the definition choose what every expert's rank says, and weigh it so.
+static void test_moe_routers(void) {
+    static const float values[] = {-1, 0, 0.5f, 1};
+    double score[64], rank[64], group[64], chosen[64], weight[64];
+    for (int round = 0; round < 2000; round++) {
+        router_case c;
+        const defined_moe t = {.score = score, .rank = rank, .group = group};
+        int n = 0, wrong = 0;
+        router_draw(&c, round % 2, values, (int)(sizeof values / sizeof *values));
+        const moe_shape *s = &c.shape;
+        moe_choose(&c.job, c.logits, c.choice, c.weight);
+        for (int e = 0; e < s->experts; e++) score[e] = (double)c.logits[e];
+        moe_define_ranks(&c.w, &t);
+        moe_define_choice(rank, s->experts, s->top_k, chosen);
+        moe_define_weights(&c.w, score, chosen, weight);
+        for (int e = 0; e < s->experts; e++) {
+            const int is = router_chooses(&c, e);
+            const double want = is ? router_weight(&c, e) : 0;
+            wrong += is != (int)chosen[e] || !near(weight[e], want, 1e-12) || (is && c.choice[n] != e);
+            if (is) wrong += !near((double)c.weight[n++], want, 1e-6);
+        }
+        CHECK(!wrong && n == s->top_k && c.choice[n] == 1 << 30, "sigmoid %d, corrected %d, %d of %d groups, %d of %d experts: %d wrong", s->sigmoid,
+              s->corrected, s->groups_kept, s->groups, s->top_k, s->experts, wrong);
     }
 }
 
 // With NaN or infinite logits the weights may be anything; the choice is still top_k different experts, ascending.
 static void test_moe_choose_nan(void) {
     static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY, 0, 1};
-    float logits[12], weight[12];
-    int32_t choice[12];
     for (int round = 0; round < 3000; round++) {
-        int experts = random_int(1, 12), top_k = random_int(1, experts), bad = 0;
-        for (int e = 0; e < experts; e++) logits[e] = odd[random_int(0, 5)];
-        for (int i = 0; i < 12; i++) choice[i] = 1 << 30;
-        const moe_shape shape = {.hidden = 1, .experts = experts, .top_k = top_k, .expert_size = 1, .shared_size = 1};
-        moe_choose(&shape, logits, choice, weight);
-        for (int i = 0; i < top_k; i++)
-            bad += choice[i] < 0 || choice[i] >= experts || (i && choice[i] <= choice[i - 1]);
-        for (int i = top_k; i < 12; i++) bad += choice[i] != 1 << 30;
-        CHECK(!bad, "%d of %d experts with NaN", top_k, experts);
+        router_case c;
+        int bad = 0;
+        router_draw(&c, 0, odd, (int)(sizeof odd / sizeof *odd));
+        moe_choose(&c.job, c.logits, c.choice, c.weight);
+        for (int i = 0; i < c.shape.top_k; i++)
+            bad += c.choice[i] < 0 || c.choice[i] >= c.shape.experts || (i && c.choice[i] <= c.choice[i - 1]);
+        for (int i = c.shape.top_k; i < 65; i++) bad += c.choice[i] != 1 << 30;
+        CHECK(!bad, "%d of %d experts with NaN", c.shape.top_k, c.shape.experts);
     }
 }
 
@@ -154,7 +246,7 @@ static void test_moe_list_assignments(void) {
         for (int i = 0; i < T * experts; i++) job.router[i] = random_float();
         for (int t = 0; t < T; t++) {
             job.shared_gate[t] = random_float();
-            moe_choose(&shape, job.router + t * experts, job.choice + t * top_k, job.weight + t * top_k);
+            moe_choose(&job, job.router + t * experts, job.choice + t * top_k, job.weight + t * top_k);
         }
         moe_list_assignments(&job);
         check_uses(&job);
@@ -205,7 +297,8 @@ static void moe_run(const moe_case *c, pool *p, int T, float *out) {
         int rows = c->length - first < T ? c->length - first : T;
         moe_job job = moe_job_new(c, rows);
         float *u = floats((size_t)rows * hidden);
-        job.u = u;
+        job.u = job.router_u = job.shared_u = u;
+        job.shared_out = job.out;
         memcpy(job.out, c->x + (size_t)first * hidden, (size_t)rows * hidden * sizeof(float));
         rms_norm(u, job.out, c->norm, rows, c->shape.hidden, 1e-6f);
         stage_router(p, &job);
@@ -235,14 +328,15 @@ static void test_moe(int hidden, int experts, int top_k, int size, int shared, i
     moe_case_delete(&c);
 }
 
-// What is made of gate and up: without limit and alpha SiLU(gate) up; what is no number stays so.
+// What is made of gate and up: without limit, alpha and GELU SiLU(gate) up; what is no number stays so.
 static void test_moe_limits(void) {
-    for (int round = 0; round < 4000; round++) {
-        const moe_shape s = {.limit = round & 1 ? 7 : 0, .alpha = round & 2 ? 1.702f : 0};
+    for (int round = 0; round < 6000; round++) {
+        const moe_shape s = {.limit = round & 1 ? 7 : 0, .alpha = round % 3 == 1 ? 1.702f : 0, .gelu = round % 3 == 2};
         const float gate = 12 * random_float(), up = 12 * random_float();
         double g = gate, u = up;
         if (s.limit != 0) g = fmin(g, 7), u = fmin(fmax(u, -7), 7);
-        const double want = g / (1 + exp(-(s.alpha != 0 ? (double)s.alpha : 1) * g)) * (s.alpha != 0 ? u + 1 : u);
+        const double swish = g / (1 + exp(-(s.alpha != 0 ? (double)s.alpha : 1) * g)) * (s.alpha != 0 ? u + 1 : u);
+        const double want = s.gelu ? 0.5 * g * (1 + tanh(sqrt(2 / acos(-1)) * (g + 0.044715 * g * g * g))) * u : swish;
         CHECK(fabs(moe_activate(&s, gate, up) - want) <= 2e-6 * (1 + fabs(want)), "limit %g, alpha %g: %g of %g and %g, expected %g", (double)s.limit,
               (double)s.alpha, (double)moe_activate(&s, gate, up), (double)gate, (double)up, want);
         CHECK(isnan(moe_activate(&s, NAN, up)) && isnan(moe_activate(&s, gate == 0 ? 1 : gate, NAN)), "limit %g: a NaN is gone", (double)s.limit);

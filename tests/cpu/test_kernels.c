@@ -6,10 +6,14 @@
 //   kernels_matrices.c    matrices, norms and angles
 //   kernels_deltanet.c    DeltaNet
 //   kernels_attention.c   attention
+//   kernels_mla.c         multi-head latent attention
 //   kernels_moe.c         mixture of experts
 //   here                  helpers
 
 #include "../../kernels.cu"
+#include "../../layers/definition.c"
+#include "../../layers/mla/definition.c"
+#include "../../layers/moe/definition.c"
 #include "test.h"
 
 // ---- Helpers --------------------------------------------------------------------------------------------------------
@@ -49,6 +53,7 @@ static double distance(const float *a, const double *b, size_t n) {
 #include "kernels_matrices.c"
 #include "kernels_deltanet.c"
 #include "kernels_attention.c"
+#include "kernels_mla.c"
 #include "kernels_moe.c"
 
 int main(int argc, char **argv) {
@@ -65,7 +70,8 @@ int main(int argc, char **argv) {
     test_linears(pools);
     test_limbs();
     test_lane_products(0);
-    test_quarter_products(0);
+    test_quarter_products(0, CPU_UINT4);
+    test_quarter_products(0, CPU_E2M1_E8M0);
 #ifdef LEVELS
     test_levels();
 #endif
@@ -91,6 +97,8 @@ int main(int argc, char **argv) {
     test_attention(2, 1, 128, 64, 1, 40, 0, pools);
     test_attention(8, 2, 64, 64, 0, 40, 0, pools);
     test_attention(4, 1, 128, 128, 0, 40, 0, pools);
+    test_attention(2, 1, 512, 512, 0, 40, 0, pools);
+    test_attention(4, 2, 512, 128, 1, SPAN + 8, 0, pools);
     test_attention(5, 1, 20, 4, 1, 2 * SPAN + 8, 0, pools);
     test_attention(4, 2, 16, 16, 0, 40, 1, pools);
     test_attention(8, 2, 16, 16, 0, 40, 7, pools);
@@ -99,7 +107,9 @@ int main(int argc, char **argv) {
     test_attention(4, 1, 16, 16, 1, 2 * SPAN + 100, SPAN + 24, pools);
     test_kv_scales(pools);
     test_attention_extremes(pools[0]);
+    test_mla_kind(pools);
     test_moe_choose();
+    test_moe_routers();
     test_moe_choose_nan();
     test_moe_list_assignments();
     test_moe(32, 5, 2, 12, 20, 0, pools);

@@ -63,10 +63,10 @@ enum { SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER, SEED_DEMO_TOKENIZER
 
 static buf seeds[SEEDS], weights;
 
-// Checkpoints of quantised layouts: header, data, config.json.
-enum { QUANTISED = 3 };
+// Checkpoints of quantised layouts, and of a family whose layers are of other kinds: header, data, config.json.
+enum { QUANTISED = 4 };
 static const char *const quantised[QUANTISED] = {"tests/fixtures/nvfp4-fp8-tensor", "tests/fixtures/ct-nvfp4-fp8-int4",
-                                                 "tests/fixtures/gptq-awq-int4"};
+                                                 "tests/fixtures/gptq-awq-int4", "tests/fixtures/families/deepseek-v3"};
 static struct { buf header, data, config; } quantised_seeds[QUANTISED];
 static char temp_dir[256];
 static mote_model *model, *text_model;
@@ -224,7 +224,8 @@ static void start(void) {
     buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n<parameter=x>\n[1]\n</parameter>\n</function>\n</tool_call>"
              "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [True,], \"y\": \"\\n\"}}</tool_call>"
              "\nc[TOOL_CALLS][{\"name\": \"f\"}, {}][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"x\": 1}, f{} d\n"
-             "[TOOL_CALLS] e:\n[{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"arguments\": \"{}\"}] ```json\n{\"a\": [{}]}```");
+             "[TOOL_CALLS] e:\n[{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"arguments\": \"{}\"}] ```json\n{\"a\": [{}]}```"
+             "<tool_call>f<arg_key>x</arg_key>\n<arg_value>1</arg_value> <arg_key>y</arg_key><arg_value>2</arg_value></tool_call>");
     memset(&o, 0, sizeof o);
     o.parts = MOTE_WEIGHTS_ONLY;
     must(!mote_open(FIXTURE, &o, &model, &err), "cannot open " FIXTURE);
@@ -421,7 +422,7 @@ static void fuzz_request(const buf *request, unsigned family) {
                                    CHAT_QWEN3_5 | CHAT_PRESERVE | CHAT_EFFORT, CHAT_QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER,
                                    CHAT_CODER | CHAT_NEXT, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3 | CHAT_DATED, CHAT_MISTRAL,
                                    CHAT_MISTRAL | CHAT_NEMO, CHAT_MISTRAL | CHAT_SMALL, CHAT_ZEPHYR, CHAT_LLAMA3, CHAT_CHATML | CHAT_BOS,
-                                   CHAT_HARMONY};
+                                   CHAT_GLM, CHAT_GLM | CHAT_LINED, CHAT_HARMONY};
     enum { COUNT = sizeof families / sizeof *families };
     marked_text out;
     mote_error err;
@@ -464,18 +465,19 @@ static void hear_messages(chat_stream *s, const buf *text, unsigned step, int in
     }
 }
 
-// syntax: 16: Mistral's marks, 32: Llama's objects, of calls; both: messages with headers.
+// syntax: 16: Mistral's marks, 32: Llama's objects, 48: GLM's keys and values, of calls; 56: messages with headers.
 static void hear_answer(const buf *text, unsigned step, int thinking, int end, const json *calls, int syntax, buf *told) {
     chat_stream s;
     memset(&s, 0, sizeof s);
     s.emit = emit_to;
     s.on_call = calls ? check_call : NULL;
     s.tools = calls;
-    s.call_mark = syntax & 16 ? "[TOOL_CALLS]" : NULL;
-    s.bare_calls = syntax & 32;
+    s.call_mark = (syntax & 48) == 16 ? "[TOOL_CALLS]" : NULL;
+    s.bare_calls = (syntax & 48) == 32;
+    s.keyed_calls = (syntax & 48) == 48;
     s.user = told;
     chat_stream_begin(&s, thinking);
-    if ((syntax & 48) == 48) hear_messages(&s, text, step, thinking);
+    if (syntax == 56) hear_messages(&s, text, step, thinking);
     for (size_t i = 0; i < text->size && !s.headed; i += step)
         chat_stream_push(&s, text->data + i, text->size - i < step ? text->size - i : step);
     chat_stream_end(&s, end);

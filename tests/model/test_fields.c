@@ -19,6 +19,7 @@
 static double field_half(double v) { return floor(v / 4) * 2; }          /* an even one */
 static double field_less(double v) { return v > 1 ? v - 1 : v; }
 static double field_off(double v) { return v != 0 ? 0 : v; }             /* on would need tensors */
+static double field_on(double v) { return v != 0 ? v : 1; }            /* off would need tensors */
 static double field_window(double v) { return v > 0 ? v - 1 : 20; }
 static double field_other(double v) { return 1 - v; }
 static double field_larger(double v) { return v + 1; }
@@ -27,6 +28,10 @@ static double field_trebled(double v) { return v * 3; }
 static double field_eightfold(double v) { return v * 8; }
 static double field_eighth(double v) { return v / 8; }
 static double field_smaller(double v) { return v / 100; }
+static double field_gates_off(double v) { return v != 0 ? 0 : 1; }      /* on with field_gates' */
+static double field_fewer(double v) { return v > 1 ? v - 1 : 1; }
+static double field_factor(double v) { return v != 0 ? v * 1.5 : 0.375; }
+static double field_cap(double v) { return v != 0 ? v / 4 : 5; }
 
 /* chunk: rows at a time in the fast code; 0: 7. Results of a product are as far apart as its matrix has rows, whatever a shape says of
    them: with a shape that says less, rows would overlap. */
@@ -45,10 +50,25 @@ static const struct field_value {
     {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger, .with = "normed"},
     {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
     {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
+    {.table = LAYER_ATTENTION, .name = "gate_size", .other = field_gates_off},
     {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
+    {.table = LAYER_ATTENTION, .name = "v_normed", .other = field_other},
+    {.table = LAYER_ATTENTION, .name = "v_of_k", .other = field_on},
     {.table = LAYER_ATTENTION, .name = "biased", .fixed = "which tensors are there"},
+    {.table = LAYER_ATTENTION, .name = "scale", .other = field_factor},
     {.table = LAYER_ATTENTION, .name = "window", .other = field_window},
     {.table = LAYER_ATTENTION, .name = "sinks", .other = field_off},
+    {.table = LAYER_MLA, .name = "hidden", .fixed = "columns of the first projections"},
+    {.table = LAYER_MLA, .name = "heads", .fixed = "rows of q_b_proj and kv_b_proj, columns of o_proj"},
+    {.table = LAYER_MLA, .name = "q_rank", .fixed = "rows of q_a_proj"},
+    {.table = LAYER_MLA, .name = "kv_rank", .fixed = "rows of kv_a_proj, columns of kv_b_proj"},
+    {.table = LAYER_MLA, .name = "nope_dim", .fixed = "rows of q_b_proj and kv_b_proj"},
+    {.table = LAYER_MLA, .name = "rope_dim", .fixed = "rows of q_b_proj and kv_a_proj"},
+    {.table = LAYER_MLA, .name = "value_dim", .fixed = "rows of kv_b_proj, columns of o_proj"},
+    {.table = LAYER_MLA, .name = "eps", .other = field_larger},
+    {.table = LAYER_MLA, .name = "rope_scale", .other = field_scaled},
+    {.table = LAYER_MLA, .name = "scale", .other = field_scaled},
+    {.table = LAYER_MLA, .name = "interleaved", .other = field_other},
     {.table = LAYER_DELTANET, .name = "hidden", .fixed = "columns of the projections"},
     {.table = LAYER_DELTANET, .name = "key_heads", .fixed = "rows of in_proj_qkv"},
     {.table = LAYER_DELTANET, .name = "value_heads", .fixed = "rows of in_proj_qkv and in_proj_z, columns of out_proj"},
@@ -61,21 +81,32 @@ static const struct field_value {
     {.table = LAYER_MOE, .name = "top_k", .other = field_less},
     {.table = LAYER_MOE, .name = "expert_size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
     {.table = LAYER_MOE, .name = "shared_size", .other = field_off},
+    {.table = LAYER_MOE, .name = "shared_ungated", .other = field_on, .with = "shared_size"},
+    {.table = LAYER_MOE, .name = "sigmoid", .other = field_off},
+    {.table = LAYER_MOE, .name = "corrected", .other = field_off},
+    {.table = LAYER_MOE, .name = "groups", .other = field_off},
+    {.table = LAYER_MOE, .name = "groups_kept", .other = field_less, .with = "groups"},
     {.table = LAYER_MOE, .name = "of_all", .other = field_other},
+    {.table = LAYER_MOE, .name = "routed_scale", .other = field_scaled},
+    {.table = LAYER_MOE, .name = "expert_scaled", .other = field_other},
     {.table = LAYER_MOE, .name = "limit", .other = field_scaled},
     {.table = LAYER_MOE, .name = "alpha", .other = field_scaled},
+    {.table = LAYER_MOE, .name = "gelu", .other = field_other},
     {.table = LAYER_MOE, .name = "biased", .fixed = "which tensors are there"},
     {.table = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
     {.table = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
+    {.table = LAYER_MLP, .name = "gelu", .other = field_other},
     {.table = OF_RESIDUAL, .name = "normed_after", .other = field_other},
     {.table = OF_RESIDUAL, .name = "scaled", .other = field_other},
-    {.table = OF_ROPE, .name = "kind", .other = field_off},
+    {.table = OF_RESIDUAL, .name = "branched", .other = field_other},
+    {.table = OF_ROPE, .name = "kind", .other = field_off, .with = "original"},
     {.table = OF_ROPE, .name = "theta", .other = field_smaller},
     {.table = OF_ROPE, .name = "factor", .other = field_eighth},
     {.table = OF_ROPE, .name = "original", .other = field_eightfold},
     {.table = OF_ROPE, .name = "slow", .other = field_trebled},
     {.table = OF_ROPE, .name = "fast", .other = field_eightfold},
     {.table = OF_ROPE, .name = "truncate", .other = field_off},
+    {.table = OF_ROPE, .name = "turning", .other = field_fewer},
     {.table = OF_ROPE, .name = "height", .other = field_off},
     {.table = OF_ROPE, .name = "width", .other = field_off},
     {.table = OF_CONFIG, .name = "layers", .fixed = "as many layers have tensors"},
@@ -89,6 +120,8 @@ static const struct field_value {
     {.table = OF_CONFIG, .name = "zeros_stored", .fixed = "how zero points are stored"},
     {.table = OF_CONFIG, .name = "asymmetric", .fixed = "how zero points are stored"},
     {.table = OF_CONFIG, .name = "eps", .other = field_larger},
+    {.table = OF_CONFIG, .name = "embed_factor", .other = field_factor},
+    {.table = OF_CONFIG, .name = "logit_cap", .other = field_cap},
     {.table = OF_CONFIG, .name = "eos", .fixed = "no part of the logits: what ends a text"},
 };
 
@@ -145,7 +178,7 @@ static void field_free(field_logits *l) {
 }
 
 /* Numbers of a model: `of`, a struct of that table, of layer `at`, the last one the MTP layer, whose logits are then looked at. Of a rope: where the
-   frequencies of so many rotated dimensions are, and the axes, which come of it. */
+   frequencies of so many rotated dimensions are, and the axes, if its layer has them, which come of it. */
 typedef struct field_place { int table, at; void *of; float *frequencies; int rotated; rope_axes *axes; } field_place;
 
 static void field_set(const field_place *p, int i, double value) {
@@ -156,7 +189,7 @@ static void field_set(const field_place *p, int i, double value) {
     if (p->table != OF_ROPE) return;
     const rope_shape *rope = (const rope_shape *)p->of;
     rope_frequencies(rope, p->rotated, p->frequencies);
-    *p->axes = (rope_axes){rope->height, rope->width};
+    if (p->axes) *p->axes = (rope_axes){rope->height, rope->width};
 }
 
 static int field_counts(const field_place *p, const struct field_value *f) {
@@ -188,18 +221,73 @@ static void test_fields_of(const char *folder, const mote_model *m, const field_
     field_free(&before);
 }
 
-/* Weights for what no layer has: a norm after it, and a scale. */
-static float *field_residuals(mote_model *m) {
+/* Weights for what a layer has not: norms after it and of its branches, scales of it and of its experts. */
+static void field_weights(const mote_model *m, sublayer *l, const float *norm) {
     static const float scale = 1.5f;
-    float *norm = (float *)allocate((size_t)m->c.hidden * sizeof *norm);
-    for (int i = 0; i < m->c.hidden; i++) norm[i] = 0.5f + (float)(i % 7) / 8;
+    const float **of[] = {&l->norm_after, &l->norm_router, &l->norm_shared, &l->norm_routed_after, &l->norm_shared_after};
+    for (int i = 0; i < 5; i++)
+        if (!*of[i]) *of[i] = norm + i;
+    if (!l->scale) l->scale = &scale;
+    if (l->kind == LAYER_MOE && !l->w.moe.expert_scale) l->w.moe.expert_scale = norm;
+    CHECK(l->kind != LAYER_MOE || l->w.moe.shape.experts <= m->c.hidden, "more experts than weights");
+}
+
+static float *field_residuals(mote_model *m) {
+    float *norm = (float *)allocate((size_t)(m->c.hidden + 5) * sizeof *norm);
+    for (int i = 0; i < m->c.hidden + 5; i++) norm[i] = 0.5f + (float)(i % 7) / 8;
     for (int i = 0; i <= m->c.layers; i++) {
         layer *l = model_layer(m, i);
-        l->mixer.norm_after = l->ffn.norm_after = norm;
-        l->mixer.scale = l->ffn.scale = &scale;
+        field_weights(m, &l->mixer, norm);
+        field_weights(m, &l->ffn, norm);
     }
-    m->largest.residual.normed_after = 1;
+    m->largest.residual.normed_after = m->largest.residual.branched = 1;
     return norm;
+}
+
+/* Makes a layer's router one of DeepSeek V3's sort, with a correction that moves the choice: so no checkpoint need have all of that. */
+static float *field_router(mote_model *m, moe_weights *w) {
+    float *correction = (float *)allocate((size_t)w->shape.experts * sizeof *correction);
+    for (int e = 0; e < w->shape.experts; e++) correction[e] = (float)(e * 5 % 8) / 16;
+    w->correction = correction;
+    w->shape.sigmoid = w->shape.corrected = 1;
+    w->shape.groups = 3;
+    w->shape.groups_kept = 2;
+    w->shape.routed_scale = 2.5f;
+    m->largest.moe = w->shape;
+    return correction;
+}
+
+/* The fields of the last MoE layer of a checkpoint, with such a router. */
+static void test_router_fields(const char *folder) {
+    size_t size;
+    char path[600];
+    snprintf(path, sizeof path, "%s/tokens.i32", folder);
+    int32_t *ids = (int32_t *)file_bytes(path, &size);
+    mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
+    float *norm = field_residuals(m);
+    int i = m->c.layers - 1;
+    while (i && m->layers[i].ffn.kind != LAYER_MOE) i--;
+    float *correction = field_router(m, &m->layers[i].ffn.w.moe);
+    test_fields_of(folder, m, &(field_place){.table = LAYER_MOE, .at = i, .of = &m->layers[i].ffn.w}, ids, (int)(size / sizeof *ids));
+    mote_close(m);
+    free(norm);
+    free(correction);
+    free(ids);
+}
+
+/* Gates of heads for layers that have none. */
+static float *field_gates(mote_model *m) {
+    const attention_shape *s = &m->largest.attention;
+    float *g = (float *)allocate((size_t)(s->heads * m->c.hidden) * sizeof *g);
+    for (int i = 0; i < s->heads * m->c.hidden; i++) g[i] = (float)(i % 11) / 32 - (float)(i % 7) / 24;
+    for (int i = 0; i <= m->c.layers; i++) {
+        attention_weights *w = &model_layer(m, i)->mixer.w.attention;
+        if (model_layer(m, i)->mixer.kind != LAYER_ATTENTION || w->shape.gate_size) continue;
+        w->g_proj = (matrix){.format = FORMAT_F32, .rows = w->shape.heads, .cols = m->c.hidden};
+        w->g_proj.component[CODES] = g;
+    }
+    m->largest.attention.gate_size = max_int(s->gate_size, 1);
+    return g;
 }
 
 /* Of each kind the last layer that there is, as the first is what a mistake would read for all, and the MTP layer. */
@@ -211,14 +299,15 @@ static void test_fields_in(const char *folder) {
     mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
     const int T = (int)(size / sizeof *ids);
     int last[LAYER_KIND_COUNT];
-    float *norm = field_residuals(m);
+    float *norm = field_residuals(m), *gates = field_gates(m);
     for (int i = 0; i < m->c.layers; i++) last[m->layers[i].mixer.kind] = last[m->layers[i].ffn.kind] = i;
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         layer *l = model_layer(m, i);
+        const int latent = l->mixer.kind == LAYER_MLA;
         const field_place of[] = {
             {.table = l->mixer.kind, .at = i, .of = &l->mixer.w}, {.table = l->ffn.kind, .at = i, .of = &l->ffn.w},
-            {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)l->mixer.w.attention.frequencies,
-             .rotated = rope_dim(&m->c.layer[i]), .axes = &l->mixer.w.attention.axes},
+            {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)(latent ? l->mixer.w.mla.frequencies : l->mixer.w.attention.frequencies),
+             .rotated = rope_dim(&m->c.layer[i]), .axes = latent ? NULL : &l->mixer.w.attention.axes},
             {.table = OF_RESIDUAL, .at = i, .of = &l->mixer.residual}, {.table = OF_RESIDUAL, .at = i, .of = &l->ffn.residual}};
         if (i == m->c.layers || last[l->mixer.kind] == i) test_fields_of(folder, m, &of[0], ids, T);
         if (i == m->c.layers || last[l->ffn.kind] == i) test_fields_of(folder, m, &of[1], ids, T);
@@ -229,6 +318,7 @@ static void test_fields_in(const char *folder) {
     test_fields_of(folder, m, &(field_place){.table = OF_CONFIG, .of = &m->c}, ids, T);
     mote_close(m);
     free(norm);
+    free(gates);
     free(ids);
 }
 
@@ -239,6 +329,7 @@ int main(int argc, char **argv) {
     static family_folders families;
     add_family_folders(&families, "tests/fixtures/families", 0);
     for (int i = 0; i < families.count; i++) test_fields_in(families.dir[i]);
+    test_router_fields("tests/fixtures/families/gpt-oss-bf16");
     for (size_t i = 0; i < COUNT(fields); i++)
         CHECK(fields[i].fixed || field_tries[i], "%s: no checkpoint of tests/fixtures has another value for %s", field_tables[fields[i].table].name,
               fields[i].name);

@@ -6,7 +6,11 @@ typedef struct family_file { const char *name; int family; const char *text; } f
 #define LOOP "{% for m in messages %}"
 #define RESULTS "<tool_response></tool_response>"
 #define TAGS "<tool_call><function=></function><parameter=></parameter></tool_call>"
+#define GLM "[gMASK]<sop>" LOOP "<|system|><|user|><|observation|>" RESULTS "<tool_call><arg_key></arg_key></tool_call><think></think>{% endfor %}"
 #define PROMPT "{% if add_generation_prompt %}<|im_start|>assistant\\n"
+#define GEMMA_MARKS "<|turn><turn|><|channel>{{ m.content }}<channel|><|tool_call>call:<tool_call|><|tool_response><tool_response|>"
+#define PROMPT_GEMMA "{% if add_generation_prompt %}{% if x %}<|turn>model\n{% endif %}"
+enum { GEMMA = CHAT_GEMMA | CHAT_QUIET, GEMMA_JULY = GEMMA | CHAT_NAMES | CHAT_PRESERVE };
 static const family_file family_files[] = {
     {"Qwen3.8", QWEN35 | CHAT_PRESERVE | CHAT_EFFORT,
      LOOP "<|im_end|>" RESULTS TAGS "{{ preserve_thinking + reasoning_effort }}Reasoning effort is set to xhigh."
@@ -22,18 +26,29 @@ static const family_file family_files[] = {
     {"Mixtral-8x7B-Instruct-v0.1", CHAT_MISTRAL, LOOP "[INST] {{ m.content }} [/INST]{{ m.content + eos_token }}"},
     {"Mistral-7B-Instruct-v0.3", CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED,
      LOOP "[AVAILABLE_TOOLS][INST][/INST][TOOL_CALLS] [{{ eos_token }}[/TOOL_RESULTS]"},
+    {"GLM-4.7-Flash", CHAT_GLM, GLM "{% if add_generation_prompt %}<|assistant|>{{ '</think>' if enable_thinking else '<think>' }}"},
+    {"GLM-4.6", CHAT_GLM | CHAT_LINED, GLM "/nothink{% if add_generation_prompt %}<|assistant|>{{ '\\n<think></think>' if off else '' }}"},
+    {"gemma-4-26B-A4B-it.2026-04", GEMMA, LOOP GEMMA_MARKS PROMPT_GEMMA "<channel|>"},
+    {"gemma-4-26B-A4B-it.between", GEMMA | CHAT_NAMES, LOOP GEMMA_MARKS "{{ filter_keys }}" PROMPT_GEMMA "<channel|>"},
+    {"gemma-4-26B-A4B-it.2026-07", GEMMA | CHAT_NAMES | CHAT_PRESERVE, LOOP GEMMA_MARKS "{{ filter_keys + preserve_thinking }}" PROMPT_GEMMA "<channel|>"},
+    {"gemma-4-E4B-it.2026-07", GEMMA | CHAT_NAMES | CHAT_PRESERVE | CHAT_BARE,
+     LOOP GEMMA_MARKS "{{ filter_keys + preserve_thinking }}" PROMPT_GEMMA},
     {"zephyr-7b-beta", CHAT_ZEPHYR, LOOP "<|user|><|system|>{{ m.content + eos_token }}{% if add_generation_prompt %}<|assistant|>"},
     {"gpt-oss", CHAT_HARMONY, HARMONY_TEMPLATE},
 };
+#undef GEMMA_MARKS
+#undef PROMPT_GEMMA
 #undef LOOP
 #undef RESULTS
 #undef TAGS
+#undef GLM
 #undef PROMPT
 
 enum { MIXTRAL = CHAT_MISTRAL, NEMO = CHAT_MISTRAL | CHAT_NEMO, SMALL = CHAT_MISTRAL | CHAT_SMALL,
        EFFORTS = QWEN35 | CHAT_PRESERVE | CHAT_EFFORT, LLAMA31 = CHAT_LLAMA3 | CHAT_DATED, GPTOSS = CHAT_HARMONY };
 
 // Of Llama 3, whose template is not in the fixtures, and what templates refuse.
+#define GU(text) "<|turn>user\n" text "<turn|>\n"
 #define H(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
 #define DATES H("system") "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 #define TOOLS_DATES H("system") "Environment: ipython\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
@@ -182,6 +197,33 @@ static const render_case family_cases[] = {
             "'function':{'name':'f','arguments':{}}}]},{'role':'tool','tool_call_id':'123456789','content':'2'}]}",
      "<s>[SYSTEM_PROMPT][/SYSTEM_PROMPT][INST]Hi[/INST][TOOL_CALLS]f[CALL_ID]123456789[ARGS]{}</s>"
      "[TOOL_RESULTS]123456789[TOOL_CONTENT]2[/TOOL_RESULTS]"},
+    // Gemma 4: a result is of the call whose id it gives, or of its number; one of no call is a question's text; a text beside calls stands
+    // before them; arguments that were cut off stand as they were written; other roles.
+    {GEMMA, "{'messages':[" USER ",{'role':'assistant','content':' So: ','tool_calls':[{'id':'a','function':{'name':'f','arguments':'{\\'x\\': 1}'}},"
+            "{'id':'b','function':{'name':'g','arguments':'{\\'y'}}]},{'role':'tool','tool_call_id':'b','content':'2'},"
+            "{'role':'tool','tool_call_id':'a','content':'1'}]}",
+     "<bos>" GU("Hi") "<|turn>model\nSo:<|tool_call>call:f{x:1}<tool_call|><|tool_call>call:g{{'y}<tool_call|>"
+     "<|tool_response>response:f{value:<|'|>1<|'|>}<tool_response|><|tool_response>response:g{value:<|'|>2<|'|>}<tool_response|>"},
+    {GEMMA, "{'messages':[" USER ",{'role':'assistant','tool_calls':[{'name':'f','arguments':null},{'name':'g'}]},{'role':'tool','content':'1'},"
+            "{'role':'tool','name':'h','content':''},{'role':'tool','content':true}],'enable_thinking':true}",
+     "<bos><|turn>system\n<|think|>\n<turn|>\n" GU("Hi") "<|turn>model\n<|tool_call>call:f{}<tool_call|><|tool_call>call:g{}<tool_call|>"
+     "<|tool_response>response:f{value:<|'|>1<|'|>}<tool_response|><|tool_response>response:h{value:<|'|><|'|>}<tool_response|>"
+     "<|tool_response>response:unknown{value:true}<tool_response|>"},
+    {GEMMA_JULY, "{'messages':[" USER ",{'role':'assistant','tool_calls':[{'name':'f','arguments':'{\\'y\\':null}'}]},{'role':'tool','content':'1'}],"
+                 "'enable_thinking':true}",
+     "<bos><|turn>system\n<|think|>\n<turn|>\n" GU("Hi") "<|turn>model\n<|tool_call>call:f{y:null}<tool_call|>"
+     "<|tool_response>response:f{value:<|'|>1<|'|>}<tool_response|><|channel>thought\n"},
+    {GEMMA_JULY, "{'messages':[" USER ",{'role':'tool','content':'1'},{'role':'assistant','content':'A'},{'role':'tool','content':'2'}]}",
+     "<bos>" GU("Hi") GU("Tool result:\n1") "<|turn>model\nA<turn|>\n" GU("Tool result:\n2") "<|turn>model\n<|channel>thought\n<channel|>"},
+    {GEMMA, "{'messages':[{'role':'critic','content':'x'},{'role':'assistant','content':'It '}],'continue_final_message':true}",
+     "<bos><|turn>critic\nx<turn|>\n<|turn>model\nIt"},
+    {GEMMA | CHAT_BARE, "{'messages':[" USER "],'enable_thinking':false}", "<bos>" GU("Hi") "<|turn>model\n"},
+    {GEMMA, "{'messages':[{'role':'user','content':[{'type':'image'}]}]}", NULL},
+    {GEMMA, "{'messages':[{'role':'user','content':[{'type':'input_audio'}]}]}", NULL},
+    {GEMMA, "{'messages':[" USER ",{'role':'assistant','tool_calls':[{'name':'f'}]},{'role':'tool','content':[{'type':'image'}]}]}", NULL},
+    {GEMMA, "{'messages':[" USER ",{'role':'assistant','tool_calls':[{'name':'f'}]},{'role':'tool','content':{'x':1}}]}", NULL},
+    {GEMMA, "{'messages':[{'role':'user','content':5}]}", NULL},
+    {GEMMA, "{'messages':[" USER "],'tools':[{'function':{'name':'f','description':['x']}}]}", NULL},
     // Efforts as clients name them.
     {EFFORTS, "{'messages':[" USER "],'reasoning_effort':'minimal'}", "<|im_start|>system\n" LOW "<|im_end|>\n" IN OUT35},
     {EFFORTS, "{'messages':[" USER "],'reasoning_effort':'medium'}", IN OUT35},
@@ -221,6 +263,8 @@ static void test_family_changes(void) {
         {CHAT_LLAMA3, USER "," CALLED, CHANGED_CALLS}, {CHAT_ZEPHYR, USER "," RESULT, CHANGED_RESULTS}, {CHAT_CHATML, USER "," RESULT, 0},
         {GPTOSS, NOTE "," USER "," CALLED "," RESULT "," ANSWER, 0}, {GPTOSS, USER "," NOTE, CHANGED_SYSTEM}, {GPTOSS, USER "," RESULT, CHANGED_RESULTS},
         {GPTOSS, "{'role':'assistant','tool_calls':[{'name':'f'},{'name':'g'}]}", CHANGED_CALLS},
+        {GEMMA, USER "," NOTE "," USER "," CALLED "," RESULT "," USER, 0}, {GEMMA, USER "," RESULT "," ANSWER, CHANGED_RESULTS},
+        {GEMMA, "{'role':'assistant','content':'A','tool_calls':[{'name':'f'}]}," RESULT "," NOTE "," RESULT, CHANGED_CALLS | CHANGED_RESULTS},
         {QWEN35, USER "," NOTE "," USER, CHANGED_SYSTEM}, {QWEN3, USER "," NOTE "," USER "," USER "," CALLED "," RESULT, 0}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         char quoted[1024], request[1100];
@@ -266,23 +310,24 @@ static void test_outside_texts(void) {
 // Families whose turns are no longer what they were once thinking is dropped are not among these.
 static const int turn_families[] = {
     QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER, CHAT_CODER | CHAT_NEXT, CHAT_CHATML, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3,
-    LLAMA31, LLAMA31 | CHAT_TODAY, CHAT_MISTRAL | CHAT_SPACED, MIXTRAL, NEMO | CHAT_SPACED, NEMO, SMALL, CHAT_ZEPHYR, EFFORTS, GPTOSS};
+    LLAMA31, LLAMA31 | CHAT_TODAY, CHAT_MISTRAL | CHAT_SPACED, MIXTRAL, NEMO | CHAT_SPACED, NEMO, SMALL, CHAT_ZEPHYR, EFFORTS,
+    GEMMA | CHAT_BARE, GEMMA_JULY | CHAT_BARE, CHAT_GLM, CHAT_GLM | CHAT_LINED, GPTOSS};
 
-// A conversation turn by turn is what the template renders of the whole.
+// A conversation turn by turn is what the template renders of the whole; without thinking, where old thinking is left out.
 static void check_family_turns(int family, const char *system, const json *tools) {
-    const int spaced = family & CHAT_NEMO && family & CHAT_SPACED;
-    const char *const answer = family & CHAT_EFFORT ? "r\n</think>\n\nA" : family & CHAT_HARMONY ? "<|channel|>final<|message|>A" : spaced ? " A" : "A";
+    const int spaced = family & CHAT_NEMO && family & CHAT_SPACED, think = family & CHAT_ANSWER_TURNS ? MOTE_THINK_OFF : MOTE_THINK_DEFAULT;
+    const char *const answer = family & CHAT_EFFORT ? "r\n</think>\n\nA" : family & CHAT_HARMONY ? "<|channel|>final<|message|>A" : spaced ? " A" : family & CHAT_LINED ? "\nA" : "A";     // as the model writes it
     marked_text out;
     buf request = {0};
     memset(&out, 0, sizeof out);
-    turn first = {.system = system, .tools = tools, .role = "user", .message = " one\n", .first = 1, .effort = "low"};
-    turn second = {.role = "user", .message = "two"};
+    turn first = {.system = system, .tools = tools, .role = "user", .message = " one\n", .think = think, .first = 1, .effort = "low"};
+    turn second = {.role = "user", .message = "two", .think = think};
     CHECK(!chat_turn((chat_family)family, &first, &out, NULL), "family %x: first turn", (unsigned)family);
     put_words(&out, answer);
     put_words(&out, chat_marks_of(family)->turn_end);
     put_words(&out, turn_gap((chat_family)family));
     CHECK(!chat_turn((chat_family)family, &second, &out, NULL), "family %x: second turn", (unsigned)family);
-    buf_text(&request, "{\"reasoning_effort\":\"low\",\"messages\":[");
+    buf_text(&request, think ? "{\"enable_thinking\":false,\"messages\":[" : "{\"reasoning_effort\":\"low\",\"messages\":[");
     if (system) buf_text(&request, "{\"role\":\"system\",\"content\":\"");
     if (system) buf_text(&request, system), buf_text(&request, "\"},");
     buf_text(&request, "{\"role\":\"user\",\"content\":\" one\\n\"},"
@@ -308,7 +353,7 @@ static void test_family_turns(void) {
         marked_text out;
         memset(&out, 0, sizeof out);
         int code = chat_turn((chat_family)f, &tool, &out, NULL);
-        int places = f & (QWEN3 | QWEN35 | CHAT_CODER | CHAT_CHATML | CHAT_DATED);
+        int places = f & (QWEN3 | QWEN35 | CHAT_CODER | CHAT_CHATML | CHAT_DATED | CHAT_GEMMA | CHAT_GLM);
         CHECK(places ? !code && out.text.size : code == MOTE_EINVAL && !out.text.size, "family %x: a tool's turn: %d", (unsigned)f, code);
         marked_free(&out);
     }
@@ -364,6 +409,8 @@ static void test_family_counts(void) {
         {GPTOSS, "<|start|>assistant<|channel|>final<|message|>to=functions.f<|message|>", 0, 0},
         {GPTOSS, "<|start|>functions.f to=assistant<|channel|>commentary<|message|>\"1\"<|end|>", 0, 1},
         {GPTOSS, "<|start|>user<|message|>to=assistant<|end|>", 0, 0},
+        {GEMMA, "<|turn>model\n<|tool_call>call:f{}<tool_call|><|tool_call>call:g{}<tool_call|><|tool_response>response:f{value:1}<tool_response|>", 2, 1},
+        {GEMMA, "<|turn>model\n<|channel>thought\nSo<channel|><|tool_call>call:f{}<tool_call|><|tool_response>", 1, 0},
     };
     for (size_t i = 0; i < COUNT(turns); i++) {
         slice turn = slice_of(turns[i].turn, strlen(turns[i].turn));

@@ -35,6 +35,12 @@ static int load_data(const char *name, buf *out) {
 #include "tokenizer_unicode.c"
 #include "tokenizer_words.c"
 #include "tokenizer_open.c"
+
+static int round_trip(const tokenizer *t, const char *text, size_t size);
+static int golden_is(const tokenizer *t, const json *j, char *text, size_t size);
+static void test_long_words(const tokenizer *t, size_t bytes);
+static void test_growth(const tokenizer *t, const char *name);
+
 #include "tokenizer_spaces.c"
 
 // ---- Whole tokenizers -----------------------------------------------------------------------------------------------
@@ -280,6 +286,7 @@ int main(int argc, char **argv) {
     test_first_space();
     test_small_spaces();
     test_normalized_goldens();
+    test_gemma();
     test_space_refusals();
     test_demo();
     test_tokenizer("qwen3", "tokenizer.json", test_brief ? 100000 : 1000000);

@@ -6,6 +6,7 @@ enum { S_SPACE = 259, S_A, S_B, S_SPACE_A, S_AB, S_SPACE_AB, S_E, S_TWO };
 #define SPACES_ALWAYS "{'type':'Sequence','normalizers':[{'type':'Prepend','prepend':'~'}," SPACES_REPLACED "]}"
 #define SPACES_REPLACED "{'type':'Replace','pattern':{'String':' '},'content':'~'}"
 #define METASPACE(scheme) "{'type':'Metaspace','replacement':'~','prepend_scheme':'" scheme "','split':false}"
+#define SPLIT_AT(pattern, invert) "{'type':'Split','pattern':{" pattern "},'behavior':'MergedWithPrevious','invert':" invert "}"
 #define DECODERS "{'type':'Replace','pattern':{'String':'~'},'content':' '},{'type':'ByteFallback'},{'type':'Fuse'}"
 #define SPACE_DECODER "{'type':'Sequence','decoders':[" DECODERS "]}"
 #define STRIP(start) "{'type':'Sequence','decoders':[" DECODERS ",{'type':'Strip','content':' ','start':" start ",'stop':0}]}"
@@ -100,7 +101,7 @@ static void test_normalized_goldens(void) {
     FILE *in = fopen("tests/fixtures/spaces.jsonl", "r");
     tokenizer *t = NULL;
     mote_error err;
-    int files = 0, texts = 0;
+    int files = 0, texts = 0, outside = 0;
     if (!CHECK(in != NULL, "tests/fixtures/spaces.jsonl")) return;
     while (fgets(line, sizeof line, in)) {
         json j;
@@ -125,6 +126,14 @@ static void test_normalized_goldens(void) {
         }
         int code = tokenizer_encode(t, text.data, text.size, NULL, 0, &ids, &err);
         CHECK(!code && same_ids(&ids, &want), "file %d: %.*s", files - 1, (int)text.size, text.data);
+        if (t->blank.count && text.size && !memchr(text.data, '<', text.size) && !memmem(text.data, text.size, " x", 2) &&
+            !memmem(text.data, text.size, "b ", 2) && !memmem(text.data, text.size, "b" SPACE_MARK, 4)) {
+            ids.size = 0;                          // white space is a token in text from outside, too, and across its borders
+            const text_range ends[] = {{0, (text.size + 2) / 3}, {text.size - text.size / 3, text.size}};
+            code = tokenizer_encode(t, text.data, text.size, ends, text.size < 3 ? 1 : 2, &ids, &err);
+            CHECK(!code && same_ids(&ids, &want), "file %d, from outside: %.*s", files - 1, (int)text.size, text.data);
+            outside++;
+        }
         texts++;
         buf_free(&text);
         buf_free(&want);
@@ -133,7 +142,38 @@ static void test_normalized_goldens(void) {
     }
     tokenizer_free(t);
     fclose(in);
-    CHECK(files == 6 && texts > 300, "%d files, %d texts", files, texts);
+    CHECK(files == 7 && texts > 400 && outside > 15, "%d files, %d texts, %d from outside", files, texts, outside);
+}
+
+// tests/fixtures/gemma4: a tokenizer of the form of Gemma 4's, and what the tokenizers library makes of texts.
+static void test_gemma(void) {
+    static char line[1 << 16];
+    FILE *in = fopen("tests/fixtures/gemma4/texts.jsonl", "r");
+    tokenizer *t = NULL;
+    mote_error err;
+    int texts = 0;
+    if (!CHECK(in && !tokenizer_open(&t, "tests/fixtures/gemma4", &err), "tests/fixtures/gemma4: %s", in ? err.message : "no texts")) return;
+    CHECK(t->begin == -1 && t->space == SPACE_NONE && !t->strip_space && !t->blank.count, "begin %d, space %d", t->begin, t->space);
+    CHECK(tokenizer_find(t, "<|turn>") == 105 && tokenizer_is_special(t, 105) && tokenizer_find(t, "<|\"|>") == 52, "control tokens");
+    for (; fgets(line, sizeof line, in); texts++) {
+        json j;
+        if (!CHECK(!json_parse(&j, line, strlen(line), "golden", &err), "no golden: %s", line)) break;
+        const uint32_t node = json_get(&j, 0, "text");
+        buf text = EMPTY;
+        const size_t size = json_string(&j, node, NULL, 0);
+        json_string(&j, node, (char *)buf_add(&text, NULL, size), size);
+        CHECK(golden_is(t, &j, text.data, text.size), "%.*s", (int)text.size, text.data);
+        CHECK(round_trip(t, text.data, text.size), "round trip of %.*s", (int)text.size, text.data);
+        buf_free(&text);
+        json_free(&j);
+    }
+    CHECK(texts > 250, "%d texts", texts);
+    test_added(t, "gemma4");
+    test_ranges(t, "gemma4", test_brief ? 200 : 2000);
+    test_long_words(t, test_brief ? 100000 : 1000000);
+    if (!test_brief) test_growth(t, "gemma4");
+    tokenizer_free(t);
+    fclose(in);
 }
 
 static void test_space_refusals(void) {
@@ -154,6 +194,10 @@ static void test_space_refusals(void) {
         {{SPACES_ALWAYS, "null", STRIP("1"), 0x41, NULL}, "no token for byte 0x41"},
         {{SPACES_ALWAYS, "null", STRIP("1"), -1, ",'~':259,'a':260,'b':261,'~a':262"}, "merge 1:"},
         {{SPACES_ALWAYS, "{'type':'Digits'}", STRIP("1"), -1, NULL}, "pre-tokenizer \"Digits\""},
+        {{SPACES_REPLACED, SPLIT_AT("'String':'a'", "false"), SPACE_DECODER, -1, NULL}, "pre-tokenizer \"Split\""},
+        {{SPACES_REPLACED, SPLIT_AT("'Regex':' '", "false"), SPACE_DECODER, -1, NULL}, "pre-tokenizer \"Split\""},
+        {{SPACES_REPLACED, SPLIT_AT("'String':' '", "true"), SPACE_DECODER, -1, NULL}, "pre-tokenizer \"Split\""},
+        {{"null", SPLIT_AT("'String':' '", "false"), SPACE_DECODER, -1, NULL}, "needs spaces replaced"},
     };
     for (size_t i = 0; i < COUNT(refused); i++) {
         tokenizer *t;

@@ -1,4 +1,4 @@
-/* layers/attention/spans.c: softmax(q . k) v for a few queries over the keys and values of a KV head, on the CPU. Knows no layer.
+/* layers/spans.c: softmax(q . k) v for a few queries over the keys and values of a KV head, on the CPU. Knows no layer.
 
    Positions are taken in spans of SPAN. The result of a query and a span is a part:
 
@@ -14,16 +14,16 @@ enum {
     SPAN_QUERIES = 4,
     SPAN_VALUES = 8,             /* values that are added while sums are in registers */
     SPAN_COLS = 256,             /* columns of a key or value that are turned into floats at a time */
-    PART_TOP = 0,                /* after the head_dim numbers of o in a part */
+    PART_TOP = 0,                /* after the value_d numbers of o in a part */
     PART_SUM = 1,
-    PART_EXTRA = 16              /* so that parts begin at a cache line where head_dim does */
+    PART_EXTRA = 16              /* so that parts begin at a cache line where value_d does */
 };
 
 /* A KV head's rows of a cache. */
 typedef struct kv_rows {
     const void *k, *v;
     size_t at, stride;           /* elements: of position 0, and from one position to the next */
-    int d;
+    int d, value_d;              /* numbers of a key, and of a value */
     dtype type;
 } kv_rows;
 
@@ -103,8 +103,8 @@ INLINE void span_values(const kv_rows *kv, const float (*weight)[SPAN], const in
     float floats[SPAN_VALUES][SPAN_COLS] __attribute__((aligned(64)));
     for (int i = 0, some; i < n; i += some) {
         some = n - i < SPAN_VALUES ? 1 : SPAN_VALUES;
-        for (int col = 0; col < kv->d; col += SPAN_COLS) {
-            const int cols = kv->d - col < SPAN_COLS ? kv->d - col : SPAN_COLS;
+        for (int col = 0; col < kv->value_d; col += SPAN_COLS) {
+            const int cols = kv->value_d - col < SPAN_COLS ? kv->value_d - col : SPAN_COLS;
             const float *v[SPAN_VALUES];
             for (int k = 0; k < some; k++)
                 v[k] = kv_floats(kv->v, kv->at + (size_t)(first + i + k) * kv->stride + (size_t)col, cols, floats[k], type);
@@ -119,8 +119,8 @@ INLINE void span_parts_of(const kv_rows *kv, const float *const *q, const int co
     float weight[SPAN_QUERIES][SPAN] __attribute__((aligned(64)));
     span_scores(kv, q, count, first, n, scale, weight, type);
     for (int j = 0; j < count; j++) {
-        memset(part[j], 0, (size_t)kv->d * sizeof(float));
-        part[j][kv->d + PART_SUM] = span_softmax(weight[j], n, &part[j][kv->d + PART_TOP]);
+        memset(part[j], 0, (size_t)kv->value_d * sizeof(float));
+        part[j][kv->value_d + PART_SUM] = span_softmax(weight[j], n, &part[j][kv->value_d + PART_TOP]);
     }
     span_values(kv, (const float (*)[SPAN])weight, count, first, n, part, type);
 }
@@ -137,7 +137,7 @@ SIMD static void span_parts(const kv_rows *kv, const float *const *q, int count,
 #undef OF_TYPE
 }
 
-/* A part of positions, and then that of the positions after them: the part of both. */
+/* A part of positions, and then that of the positions after them: the part of both. d: numbers of a value. */
 SIMD static void span_join(float *all, const float *part, int d) {
     const float top = part[d + PART_TOP] > all[d + PART_TOP] ? part[d + PART_TOP] : all[d + PART_TOP];
     const float all_scale = exp_below(all[d + PART_TOP] - top), part_scale = exp_below(part[d + PART_TOP] - top);

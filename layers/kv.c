@@ -1,4 +1,4 @@
-/* layers/attention/kv.c: the numbers of a KV cache, F32, BF16 or E4M3. Knows no attention. */
+/* layers/kv.c: the numbers of a KV cache, F32, BF16 or E4M3. Knows no attention. */
 
 /* Here the NaN codes are NaN: unlike weights, keys and values are not checked before they are used. */
 static inline float float_of_fp8(uint8_t code) {
@@ -8,6 +8,11 @@ static inline float float_of_fp8(uint8_t code) {
 
 static size_t kv_size(dtype type) {
     return type == DTYPE_F32 ? 4 : type == DTYPE_BF16 ? 2 : 1;
+}
+
+/* What a cache's numbers are multiplied with. scale: the checkpoint's, of codes; NULL: 1. */
+static float kv_scale(dtype kv, const float *scale) {
+    return kv == DTYPE_FP8 && scale ? *scale : 1;
 }
 
 /* Elements at.. of a KV cache = n floats. */

@@ -1,0 +1,115 @@
+// Tests of mote serve with templates whose answers begin with a token of their own: what a parrot says is thinking, answer and calls in all APIs,
+// results go on with what was read, and a question leaves old thinking behind where the template does.
+
+#include "client.h"
+#include "templates.h"
+#include "parrot.h"
+
+enum { SAY_TEXT, SAY_CALL, SAY_CUT, SAY_COUNT };
+
+static int32_t starts[SAY_COUNT];
+
+#define GO "{\"role\": \"user\", \"content\": \"Go on, and say a little more than what was said before\"}"
+#define TOOLS "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"add\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}}}}}]"
+#define FLAT_TOOLS "\"tools\": [{\"type\": \"function\", \"name\": \"add\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}}}}]"
+#define CLAUDE_TOOLS "\"tools\": [{\"name\": \"add\", \"input_schema\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}}}}]"
+#define CALLED "{\"role\": \"assistant\", \"content\": \"I add.\", \"reasoning_content\": \"A call, then.\", \"tool_calls\": [{\"id\": \"c1\", \"type\": " \
+               "\"function\", \"function\": {\"name\": \"add\", \"arguments\": \"{\\\"a\\\": \\\"1\\\"}\"}}]}"
+#define RESULT "{\"role\": \"tool\", \"tool_call_id\": \"c1\", \"content\": \"2\"}"
+
+static heard ask(server s, const char *path, const char *messages, int script, const char *more) {
+    char body[4096];
+    const int responses = !strcmp(path, "/v1/responses");
+    snprintf(body, sizeof body, "{\"%s\": [%s], \"logit_bias\": {\"%d\": 100}, \"%s\": 400, \"temperature\": 0, %s}", responses ? "input" : "messages",
+             messages, starts[script], responses ? "max_output_tokens" : "max_tokens", more);
+    return post(s, path, body);
+}
+
+static void check(server s, const char *path, const char *messages, int script, const char *more, const char *const *holds, int count) {
+    heard h = ask(s, path, messages, script, more);
+    CHECK(h.status == 200, "%s: %d %s", path, h.status, h.body);
+    for (int i = 0; i < count; i++) CHECK(strstr(h.body, holds[i]) != NULL, "%s, script %d: %s lacks '%s'", path, script, h.body, holds[i]);
+    forget(&h);
+}
+
+static void test_apis(server s) {
+    static const char *const text[] = {"\"reasoning_content\": \"Hmm, one.\"", "\"content\": \"It is 1.\"", "\"finish_reason\": \"stop\""};
+    static const char *const call[] = {"\"reasoning_content\": \"A call, then.\"", "\"content\": \"I add.\"", "\"name\": \"add\"",
+                                       "\"arguments\": \"{\\\"a\\\": \\\"1\\\"}\"", "\"finish_reason\": \"tool_calls\""};
+    static const char *const item[] = {"\"text\": \"A call, then.\"", "\"text\": \"I add.\"", "\"type\": \"function_call\"", "\"name\": \"add\"",
+                                       "\"arguments\": \"{\\\"a\\\": \\\"1\\\"}\""};
+    static const char *const block[] = {"\"thinking\": \"A call, then.\"", "\"text\": \"I add.\"", "\"type\": \"tool_use\"", "\"input\": {\"a\": \"1\"}",
+                                        "\"stop_reason\": \"tool_use\""};
+    static const char *const on = "\"chat_template_kwargs\": {\"enable_thinking\": true}";
+    char more[1024];
+    check(s, "/v1/chat/completions", GO, SAY_TEXT, on, text, 3);
+    snprintf(more, sizeof more, TOOLS ", %s", on);
+    check(s, "/v1/chat/completions", GO, SAY_CALL, more, call, 5);
+    snprintf(more, sizeof more, FLAT_TOOLS ", %s", on);
+    check(s, "/v1/responses", GO, SAY_CALL, more, item, 5);
+    check(s, "/v1/messages", GO, SAY_CALL, CLAUDE_TOOLS ", \"thinking\": {\"type\": \"adaptive\"}", block, 5);
+}
+
+// A call that is cut is text; streamed, all of it comes in pieces.
+static void test_broken(server s, const char *call) {
+    char all[1024] = "";
+    heard h = ask(s, "/v1/chat/completions", GO, SAY_CUT, TOOLS ", \"stream\": true, \"chat_template_kwargs\": {\"enable_thinking\": true}");
+    join(h.body, "content", all, sizeof all);
+    CHECK(h.status == 200 && !strstr(h.body, "tool_calls\": [") && strlen(all) > 5, "%d, '%s' of %s: %s", h.status, all, call, h.body);
+    forget(&h);
+}
+
+// Tokens that were read before.
+static long cached(server s, const char *messages, const char *more) {
+    heard h = ask(s, "/v1/chat/completions", messages, SAY_TEXT, more);
+    long n = number(&h, "cached_tokens");
+    CHECK(h.status == 200, "%d %s", h.status, h.body);
+    forget(&h);
+    return n;
+}
+
+// A result goes on with what was read before the answer that called, whose marks a parrot writes as text; the next question leaves old thinking
+// out, and goes on with what was read before that answer, too.
+static void test_reuse(server s) {
+    static const char *const more = TOOLS ", \"chat_template_kwargs\": {\"enable_thinking\": true}";
+    heard h = ask(s, "/v1/chat/completions", GO, SAY_CALL, more);
+    const long prompt = number(&h, "prompt_tokens");
+    forget(&h);
+    const long result = cached(s, GO ", " CALLED ", " RESULT, more);
+    CHECK(result >= prompt - 3, "%ld tokens of %ld known at a result", result, prompt);
+    const long question = cached(s, GO ", " CALLED ", " RESULT ", {\"role\": \"assistant\", \"content\": \"It is 1.\", \"reasoning_content\": \"Hmm, one.\"}, " GO, more);
+    CHECK(question >= prompt - 3, "%ld tokens of %ld known at a question", question, prompt);
+}
+
+static void test_capabilities(server s, const template_marks *f) {
+    heard h = get(s, "/v1/models");
+    char want[128];
+    snprintf(want, sizeof want, "\"enable_thinking\": true, \"reasoning_effort\": false, \"tools\": %s", f->thinking == NEVER_SAID ? "false" : "true");
+    CHECK(strstr(h.body, want) != NULL, "%s", h.body);
+    forget(&h);
+}
+
+int main(int argc, char **argv) {
+    test_main_begin("templates", argc, argv);
+    if (!temp_open()) return test_main_end();
+    for (int i = 0; i < TEMPLATES; i++) {
+        const template_marks *f = &templates[i];
+        char text[256], call[512], cut[512], arguments[256];
+        snprintf(text, sizeof text, "Hmm, one.</think>%sIt is 1.", f->after);
+        snprintf(call, sizeof call, "A call, then.</think>%sI add.%s%s", f->after, f->call, f->calls_end);
+        snprintf(cut, sizeof cut, "A call, then.</think>%sI add.%.*s", f->after, (int)strlen(f->call) - 3, f->call);
+        const char *const scripts[] = {text, call, cut};
+        temp_empty();
+        parrot_make(temp_dir, scripts, SAY_COUNT, 5, NULL, starts);
+        template_rename(temp_dir, f);
+        snprintf(arguments, sizeof arguments, "-m %s --device cpu --context 4096 --parallel 1", temp_dir);
+        server s = serve(arguments);
+        test_capabilities(s, f);
+        test_apis(s);
+        test_broken(s, cut);
+        test_reuse(s);
+        stop(s);
+    }
+    temp_close();
+    return test_main_end();
+}
