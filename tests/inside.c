@@ -46,6 +46,10 @@
 #include "generate/test_constraint.c"
 
 #undef main
+#define main harmony_main
+#include "generate/test_harmony.c"
+
+#undef main
 #define main timelines_main
 #include "generate/test_timelines.c"
 
@@ -77,7 +81,7 @@
 int main(int argc, char **argv) {
     static const struct { const char *name; int (*main)(int argc, char **argv); } tests[] = {
         {"test_chat", chat_main},       {"test_render", render_main},         {"test_checkpoint", checkpoint_main},
-        {"test_config", config_main},   {"test_session", session_main},       {"test_constraint", constraint_main},
+        {"test_config", config_main},   {"test_session", session_main},       {"test_constraint", constraint_main}, {"test_harmony", harmony_main},
         {"test_passes", passes_main},   {"test_rows", rows_main},             {"test_parts", parts_main},
         {"test_rings", rings_main},     {"test_definition", definition_main},
         {"test_fields", fields_main},   {"test_trace", trace_main},           {"test_shapes", shapes_main},

@@ -173,6 +173,16 @@ static void test_outside(tokenizer *t, const int *list, size_t n) {
     }
 }
 
+// Added tokens in any place of a request, of a family that is not Qwen's.
+static void test_marks_outside(tokenizer *t, int family) {
+    mote_model m = text_model(t, family);
+    for (uint32_t i = 0; i < t->raw.count; i += test_brief ? 5 : 1) {
+        char text[64];
+        snprintf(text, sizeof text, "%.*s", (int)t->raw.list[i].size, t->raw.list[i].text);
+        for (size_t k = 0; k < COUNT(places); k++) check_place(&m, places[k], "word", text);
+    }
+}
+
 // ---- The same text, the same tokens ---------------------------------------------------------------------------------
 
 static int names_control(const tokenizer *t, const char *text, size_t n) {
