@@ -41,6 +41,7 @@ static const preset presets[] = {
     {"qwen3-coder-next", "qwen3_next", 48, 2048, 151936, 262144, 0, 16, 2, 256, 16, 32, 128, 512, 10, 512, 0, 0},
     {"mixtral-8x7b", "mixtral", 32, 4096, 32000, 32768, 0, 32, 8, 128, 0, 0, 0, 8, 2, 14336, 0, 0},
     {"llama-3.1-8b", "llama", 32, 4096, 128256, 131072, 0, 32, 8, 128, 0, 0, 0, 0, 0, 14336, 0, 0},
+    {"gpt-oss-120b", "gpt_oss", 36, 2880, 201088, 131072, 0, 64, 8, 64, 0, 0, 0, 128, 4, 2880, 32, 128},
     {"gpt-oss-20b", "gpt_oss", 24, 2880, 201088, 131072, 0, 64, 8, 64, 0, 0, 0, 32, 4, 2880, 32, 128},
     {"glm-4.7-flash", "glm4_moe_lite", 47, 2048, 154880, 202752, 0, 20, 20, 0, 0, 0, 0, 64, 4, 1536, 0, 0},
     {"deepseek-v3", "deepseek_v3", 61, 7168, 129280, 163840, 0, 128, 128, 0, 0, 0, 0, 256, 8, 2048, 40, 0},
@@ -142,6 +143,19 @@ static config_layer preset_layer(const preset *p, sublayer_shape *deltanet) {
     return l;
 }
 
+/* The first layers of what config.json says, and the MTP layer. */
+static int preset_of_json(const preset *p, const char *text, config *c, mote_error *err) {
+    json j;
+    int code = json_parse(&j, text, strlen(text), p->name, err);
+    if (code) return code;
+    code = config_of(c, &j, p->name, err);
+    json_free(&j);
+    if (code) return code;
+    c->layer[p->layers] = c->layer[c->layers];
+    c->layers = p->layers;
+    return MOTE_OK;
+}
+
 static int preset_config(const preset *p, config *c, mote_error *err) {
     const int hybrid = p->key_heads > 0;
     const latent_preset *latent = latent_preset_of(p);
@@ -180,14 +194,22 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     return MOTE_OK;
 }
 
-/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *recipe how its matrices are stored. 0: not known. */
-static int preset_find(const char *name, preset *found, const quantization_recipe **recipe) {
+/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *recipe how its matrices are stored; in *text its config.json, which says all
+   but the number of layers, or NULL: the preset does. 0: not known. */
+static int preset_find(const char *name, preset *found, const char **text, const quantization_recipe **recipe) {
     size_t n = strcspn(name, ":");
     const char *rest = name + n;
+    *text = NULL;
     *recipe = &quantization_recipes[RECIPE_DEFAULT];
     memset(found, 0, sizeof *found);
     for (int i = 0; i < PRESETS; i++)
         if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) *found = presets[i];
+    for (int i = 0; i < PRESET_CONFIGS; i++) {
+        if (strlen(preset_configs[i].name) != n || memcmp(preset_configs[i].name, name, n)) continue;
+        found->name = preset_configs[i].name;
+        found->layers = preset_configs[i].layers;
+        *text = preset_configs[i].config;
+    }
     if (!found->name) return 0;
     for (int i = 0; i < RECIPE_COUNT && *rest; i++) {
         n = strlen(quantization_recipes[i].name);
@@ -205,13 +227,14 @@ static int preset_find(const char *name, preset *found, const quantization_recip
 }
 
 static int preset_unknown(const char *name, mote_error *err) {
-    const char *names[PRESETS], *endings[RECIPE_COUNT];
-    char known[400], recipes[128];
+    const char *names[PRESETS + PRESET_CONFIGS], *endings[RECIPE_COUNT];
+    char known[600], recipes[128];
     for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
+    for (int i = 0; i < PRESET_CONFIGS; i++) names[PRESETS + i] = preset_configs[i].name;
     for (int i = 0; i < RECIPE_COUNT; i++) endings[i] = quantization_recipes[i].name;
     return fail(err, MOTE_EINVAL,
                 "no synthetic model \"%.60s\": there are %s, each with :%s (default :%s), and :N for its first N layers", name,
-                names_text(known, sizeof known, names, PRESETS, ", ", ", "),
+                names_text(known, sizeof known, names, PRESETS + PRESET_CONFIGS, ", ", ", "),
                 names_text(recipes, sizeof recipes, endings, RECIPE_COUNT, ", :", " or :"), quantization_recipes[RECIPE_DEFAULT].name);
 }
 
@@ -221,6 +244,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     binder b;
     mote_error failure;
     preset p;
+    const char *text;
     const quantization_recipe *recipe;
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
@@ -230,13 +254,13 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
         o.draft_rows < 0 || o.quantize)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
                                         "more, and quantize of 0: the name says the format");
-    if (!preset_find(name, &p, &recipe)) return preset_unknown(name, error);
+    if (!preset_find(name, &p, &text, &recipe)) return preset_unknown(name, error);
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, 0, &o.callbacks, error);
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
-    code = preset_config(&p, &m->c, error);
+    code = text ? preset_of_json(&p, text, &m->c, error) : preset_config(&p, &m->c, error);
     if (!code) code = model_publish(m, &files, recipe, error);
     if (!code) code = model_bind_to(m, &files, &b, &o.callbacks, error);
     if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), recipe->name, strlen(recipe->name)); /* weights follow from it */
