@@ -36,6 +36,38 @@ static void test_gemma4_tensors(void) {
     }
 }
 
+// Puts one expert's matrix, rows from `row` on of its entry of a stack, into a tensor of its own.
+static void gemma4_split(parts *p, const part *stack, int layer, const char *experts, int e, const char *name, int row, const char *shape) {
+    part *to = &p->list[p->n++];
+    memset(to, 0, sizeof *to);                      // it may have been another one
+    snprintf(to->name, sizeof to->name, "model.language_model.layers.%d.%s.%d.%s.weight", layer, experts, e, name);
+    part_set(to, "BF16", shape);
+    memcpy(to->data, stack->data + stack->size / 6 * (size_t)e + (size_t)row * 48 * 2, to->size);
+}
+
+// Quantised checkpoints have experts one by one, under either name: here the same numbers, which give the same logits.
+static void test_gemma4_single(const char *experts) {
+    temp_fixture(GEMMA);
+    parts *p = parts_read(F);
+    for (int i = 0, n = p->n; i < n; i++) {
+        part *t = &p->list[i];
+        int layer = 0;
+        const char *end = strstr(t->name, ".experts.");
+        if (!end || sscanf(t->name, "model.language_model.layers.%d", &layer) != 1) continue;
+        for (int e = 0; e < 6; e++) {
+            if (!strcmp(end, ".experts.down_proj")) gemma4_split(p, t, layer, experts, e, "down_proj", 0, "48,16");
+            else gemma4_split(p, t, layer, experts, e, "gate_proj", 0, "16,48"), gemma4_split(p, t, layer, experts, e, "up_proj", 16, "16,48");
+        }
+        free(t->data);
+        *t = p->list[--n];                         // the last one that has not been looked at
+        p->list[n] = p->list[--p->n];
+        i--;
+    }
+    parts_write(p, F);
+    parts_free(p);
+    check_logits(experts, GEMMA, 0);
+}
+
 static void test_gemma4_keys(void) {
     static const changed_key cases[] = {
         {GEMMA, "'hidden_size_per_layer_input': 0", "'hidden_size_per_layer_input': 256", NOT, {"hidden_size_per_layer_input is 256, mote supports 0 only"}},

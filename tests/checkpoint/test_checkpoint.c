@@ -180,6 +180,8 @@ int main(int argc, char **argv) {
     test_laguna_keys();
     test_laguna_layers();
     test_gemma4_tensors();
+    test_gemma4_single("experts");
+    test_gemma4_single("moe.experts");
     test_gemma4_keys();
     test_gemma4_layers();
     test_fused();
