@@ -31,3 +31,6 @@ typedef enum chat_family {
     CHAT_LINED = 1 << 23,   /* GLM-4.6: line feeds around marks */
     CHAT_GLM = 1 << 24      /* GLM-4.7: turns that only the next one ends; calls as keys and values between tags */
 } chat_family;
+
+/* Families whose templates know efforts of thinking. */
+enum { CHAT_EFFORTS = CHAT_EFFORT | CHAT_HARMONY };

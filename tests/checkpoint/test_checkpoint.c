@@ -175,6 +175,7 @@ int main(int argc, char **argv) {
     test_tensors();
     test_quantised();
     test_gpt_oss();
+    test_gpt_oss_rope();
     test_laguna_tensors();
     test_laguna_keys();
     test_laguna_layers();
