@@ -98,11 +98,12 @@ static int form_encode(parts *all, const char *of, enum encoding e) {
     return count;
 }
 
-// What the CPU computes of the folder is what the definitions say; the module is of this dtype.
+// What the CPU computes of the folder is what the definitions say; the module is of this dtype. A matrix in another one's place moves logits by
+// about their standard deviation; these random weights, whose sums cancel, make up to 1e-4 of it out of floats' rounding.
 static void check_form(const char *title, const char *module, const char *dtype) {
     mote_model *m = model_on("cpu", temp_dir, MOTE_WEIGHTS_ONLY);
     if (!m) return;
-    check_dense_logits(title, m);
+    check_dense_logits(title, m, 1e-3);
     for (int i = 0; i < m->report.info.module_count; i++)
         if (!strcmp(m->report.info.modules[i].name, module))
             CHECK(strstr(m->report.info.modules[i].dtype, dtype) != NULL, "%s: %s, not %s", title, m->report.info.modules[i].dtype, dtype);
@@ -149,15 +150,16 @@ static void test_gpt_oss_forms_damaged(void) {
     }
 }
 
+static const enum encoding published_forms[] = {ENCODING_FP8_BLOCK, ENCODING_FP8_TENSOR, ENCODING_FP8_CHANNEL, ENCODING_NVFP4, ENCODING_NVFP4_CT,
+                                                ENCODING_GPTQ, ENCODING_AWQ, ENCODING_INT4_CT};
+
 // Every family in each encoding that is published of such: all matrices of its layers but routers.
 static void test_family_forms(void) {
-    static const char *const families[] = {"laguna", "laguna-elements", "glm4-moe-lite", "qwen3-moe"};
-    static const enum encoding published[] = {ENCODING_FP8_BLOCK, ENCODING_FP8_TENSOR, ENCODING_FP8_CHANNEL, ENCODING_NVFP4, ENCODING_NVFP4_CT,
-                                              ENCODING_GPTQ, ENCODING_AWQ, ENCODING_INT4_CT};
-    for (size_t i = 0; i < COUNT(families) * COUNT(published); i++) {
-        const enum encoding e = published[i % COUNT(published)];
+    static const char *const families[] = {"laguna", "laguna-elements", "glm4-moe-lite", "qwen3-moe", "gemma4-dense"};
+    for (size_t i = 0; i < COUNT(families) * COUNT(published_forms); i++) {
+        const enum encoding e = published_forms[i % COUNT(published_forms)];
         char folder[80], title[160];
-        snprintf(folder, sizeof folder, "families/%s", families[i / COUNT(published)]);
+        snprintf(folder, sizeof folder, "families/%s", families[i / COUNT(published_forms)]);
         snprintf(title, sizeof title, "%s in %s", folder, tensor_encodings[e]->name);
         if (!temp_fixture(folder)) continue;
         parts *all = parts_read(F);
@@ -166,5 +168,53 @@ static void test_family_forms(void) {
         parts_write(all, F);
         check_form(title, "-", "");
         parts_free(all);
+    }
+}
+
+// Gemma 4 with its experts one by one, as quantised checkpoints have them, under this name.
+static parts *form_gemma4(const char *experts) {
+    static const char stacks[] = ".experts.";
+    if (!temp_fixture("families/gemma4")) exit(1);
+    parts *all = parts_read(F), *to = (parts *)calloc(1, sizeof *to);
+    for (int i = 0; i < all->n; i++) {
+        part *t = &all->list[i];
+        const char *at = strstr(t->name, stacks);
+        if (!at) {
+            to->list[to->n++] = *t;
+            continue;
+        }
+        const int up = strstr(at, "gate_up") != NULL, rows = (int)t->shape[1] / (up ? 2 : 1), cols = (int)t->shape[2];
+        const size_t size = (size_t)(rows * cols) * sizeof(uint16_t);
+        char shape[40];
+        snprintf(shape, sizeof shape, "%d,%d", rows, cols);
+        for (int k = 0; k < (int)t->shape[0] * (up ? 2 : 1); k++) {
+            const char *what = !up ? "down_proj" : k % 2 ? "up_proj" : "gate_proj";
+            part *one = form_part(to, "BF16", shape, "%.*s.%s.%d.%s.weight", (int)(at - t->name), t->name, experts, up ? k / 2 : k, what);
+            memcpy(one->data, t->data + (size_t)k * size, size);
+        }
+        free(t->data);
+    }
+    free(all);
+    return to;
+}
+
+// nvidia's and RedHat's NVFP4, FP8 per channel, and others; BF16 has the stack's numbers.
+static void test_gemma4_forms(void) {
+    static const char *const names[] = {"experts", "moe.experts"};
+    for (int i = 0; i < 2; i++) {
+        parts *plain = form_gemma4(names[i]);
+        parts_write(plain, F);
+        check_logits(names[i], "families/gemma4", 0);
+        parts_free(plain);
+        for (size_t k = 0; k < COUNT(published_forms); k++) {
+            parts *all = form_gemma4(names[i]);
+            char title[80];
+            snprintf(title, sizeof title, "gemma4 with %s in %s", names[i], tensor_encodings[published_forms[k]]->name);
+            CHECK(form_encode(all, "experts.", published_forms[k]) == 3 * 6 * 3, "%s: other experts", title);
+            if (i) form_encode(all, ".self_attn.", published_forms[k]);
+            parts_write(all, F);
+            check_form(title, "experts", tensor_encodings[published_forms[k]]->name);
+            parts_free(all);
+        }
     }
 }

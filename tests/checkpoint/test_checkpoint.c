@@ -211,6 +211,7 @@ int main(int argc, char **argv) {
     test_gpt_oss_forms();
     test_gpt_oss_forms_damaged();
     test_family_forms();
+    test_gemma4_forms();
     temp_close();
     return test_main_end();
 }
