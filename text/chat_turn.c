@@ -61,7 +61,7 @@ static int turn_request(const turn *t, buf *out, mote_error *err) {
 }
 
 static int chat_turn_of_others(chat_family f, const turn *t, marked_text *out, mote_error *err) {
-    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA | CHAT_GLM) || (f & CHAT_LLAMA3 && f & CHAT_DATED), ids = f & (CHAT_NEMO | CHAT_SMALL);
+    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA | CHAT_GLM | CHAT_DEEPSEEK) || (f & CHAT_LLAMA3 && f & CHAT_DATED), ids = f & (CHAT_NEMO | CHAT_SMALL);
     buf request;
     chat_places at;
     memset(&request, 0, sizeof request);
