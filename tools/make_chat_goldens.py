@@ -71,11 +71,6 @@ CASES = {
                                         answer("", reasoning_content="both", tool_calls=[call("clock", 3), call("clock", 4)]),
                                         result("one", 3), result("two", 4)], "tools": [WEATHER, CLOCK]},
     "thought before a call": {"messages": ASKED[:1] + [answer("So:", reasoning_content=" clock\n", tool_calls=[call("clock", 1)]), result("noon", 1)]},
-    "calls as text": {"messages": [user("Go"), answer(None, tool_calls=[{"id": "call00001", "type": "function", "function": {"name": "clock", "arguments": '{"a":1}'}},
-                                                                   {"id": "call00002", "type": "function", "function": {"name": "clock", "arguments": "{}"}}]),
-                                   result("noon", 1), result("one", 2)]},
-    "answered call": {"messages": [user("Go"), answer(None, tool_calls=[{"id": "call00001", "type": "function", "function": {"name": "clock", "arguments": '{"a":1}'}}]),
-                                   result("noon", 1), answer("It is noon."), user("Thanks")]},
     "cleared": {"messages": [user("a"), answer("b", reasoning_content="c"), user("d")], "clear_thinking": True},
     "not cleared": {"messages": [user("a"), answer("b", reasoning_content="c"), user("d")], "clear_thinking": False},
     "thinking flag": {"messages": [user("Hello"), answer("Hi"), user("Hello")], "thinking": True},
@@ -117,6 +112,16 @@ GEMMA_CASES = {
 }
 
 
+# Arguments as the text that DeepSeek's templates want.
+DEEPSEEK_CASES = {
+    "calls as text": {"messages": [user("Go"), answer(None, tool_calls=[{"id": "call00001", "type": "function", "function": {"name": "clock", "arguments": '{"a":1}'}},
+                                                                   {"id": "call00002", "type": "function", "function": {"name": "clock", "arguments": "{}"}}]),
+                                   result("noon", 1), result("one", 2)]},
+    "answered call": {"messages": [user("Go"), answer(None, tool_calls=[{"id": "call00001", "type": "function", "function": {"name": "clock", "arguments": '{"a":1}'}}]),
+                                   result("noon", 1), answer("It is noon."), user("Thanks")]},
+}
+
+
 def environment():
     def refuse(message):
         raise ValueError(message)
@@ -136,7 +141,7 @@ def main():
         template = environment().from_string(text)
         bos = "<bos>" if "<|turn>" in text else "<\uff5cbegin\u2581of\u2581sentence\uff5c>" if "<\uff5c" in text else "<s>"
         cases = []
-        for name, args in {**CASES, **(GEMMA_CASES if bos == "<bos>" else {})}.items():
+        for name, args in {**CASES, **(GEMMA_CASES if bos == "<bos>" else DEEPSEEK_CASES if "\uff5c" in bos else {})}.items():
             case = {"case": name, "args": args}
             try:
                 case["rendered"] = template.render(bos_token=bos, eos_token="</s>", **{"add_generation_prompt": True, **args})
