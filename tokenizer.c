@@ -37,6 +37,7 @@
      call_named.c      a call with its name in front
      call_headed.c     a call with its name in a header
      chat_header.c     the header of a message that names its channel
+     call_marked.c     calls after marks
      call_keyed.c      a call as keys and values between tags
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
@@ -97,6 +98,7 @@
 #include "text/call_named.c"
 #include "text/call_headed.c"
 #include "text/chat_header.c"
+#include "text/call_marked.c"
 #include "text/call_keyed.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"

@@ -6,6 +6,8 @@
    An answer that must be calls has no text to search: what is cut off inside a call is told as text, and no stop text ends it then,
    since it had ended before. */
 
+enum { CALL_MARKS = 5 };
+
 typedef struct writer {
     const mote_generation *g;
     const mote_model *m;
@@ -14,7 +16,7 @@ typedef struct writer {
     chat_stream channels;
     int split;                   /* by channel */
     int strips;                  /* a space that comes first is SentencePiece's */
-    int32_t marks[3];            /* control tokens of calls, which are told as text; -1: there is none */
+    int32_t marks[CALL_MARKS];   /* control tokens of calls, which are told as text; -1: there is none */
     int32_t headers[HEADER_MARKS];         /* of messages with headers; -1: there is none */
     stops ends;
     int stopped;                 /* MOTE_STOP_TEXT, MOTE_STOP_CALL or MOTE_STOP_CALLBACK: nothing more is told; else 0 */
@@ -111,7 +113,8 @@ static void writer_token(writer *w, int32_t id) {
     size_t n;
     const char *bytes = tokenizer_token(w->m->text, id, &n);
     w->undecided += w->split && w->channels.channel == MOTE_THINKING;
-    const int mark = id == w->marks[0] || id == w->marks[1] || id == w->marks[2];
+    int mark = 0;
+    for (int i = 0; i < CALL_MARKS; i++) mark |= id == w->marks[i];
     if (bytes && !writer_mark(w, id) && (mark || !tokenizer_is_special(w->m->text, id))) {
         const size_t begin = w->strips && n && *bytes == ' ';
         w->strips = 0;
@@ -178,10 +181,14 @@ static int writer_open(writer *w, const mote_model *m, const mote_generation *g,
 
 /* What calls look like that have no tags. */
 static void writer_call_marks(writer *w) {
-    static const char *const marks[] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"};
-    const int mistral = w->channels.on_call && w->m->family & CHAT_MISTRAL;
-    for (int i = 0; i < 3; i++) w->marks[i] = mistral ? tokenizer_find(w->m->text, marks[i]) : -1;
-    w->channels.call_mark = mistral ? marks[0] : NULL;
+    static const char *const mistral[CALL_MARKS] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"}, *const none[CALL_MARKS] = {NULL};
+    const char *const deepseek[CALL_MARKS] = {DEEPSEEK_CALLS, chat_marks_of(CHAT_DEEPSEEK)->call, DEEPSEEK_SEP, chat_marks_of(CHAT_DEEPSEEK)->call_end,
+                                              DEEPSEEK_CALLS_END};
+    const int family = w->channels.on_call ? w->m->family : 0;
+    const char *const *marks = family & CHAT_MISTRAL ? mistral : family & CHAT_DEEPSEEK ? deepseek : none;
+    for (int i = 0; i < CALL_MARKS; i++) w->marks[i] = marks[i] ? tokenizer_find(w->m->text, marks[i]) : -1;
+    w->channels.call_mark = marks[0];
+    w->channels.marked_calls = (family & CHAT_DEEPSEEK) != 0;
     w->channels.bare_calls = (w->m->family & CHAT_LLAMA3) != 0;
     w->channels.keyed_calls = (w->m->family & CHAT_GLM) != 0;
 }

@@ -18,6 +18,7 @@ typedef struct chat_stream {
     const json *tools;     /* those that can be called; NULL: not known */
     const char *call_mark; /* that begins calls besides the tags; NULL: none does */
     int bare_calls;        /* objects may be calls, without a mark */
+    int marked_calls;      /* call_mark begins a list of calls, each with a mark of its own */
     int keyed_calls;       /* calls may be keys and values between tags */
     void *user;
     int channel;
@@ -245,7 +246,8 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
     if (bare == BARE_DATA) return chat_stream_data(s, text);
     if (bare) opens = bare;
     if (opens > 0) {
-        s->call.named = s->call_mark != NULL;
+        s->call.named = s->call_mark && !s->marked_calls;
+        s->call.marked = s->marked_calls && opened;
         s->call.keyed = s->keyed_calls;
         s->call.bare = bare == BARE_CALL;
         s->call.in_list = bare == BARE_CALL && *text.p == '[';

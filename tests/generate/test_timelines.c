@@ -123,13 +123,13 @@ static void timeline_timeline(const mote_model *m, const mote_session *s, const 
 // What the model says in three turns: a thought and an answer, calls, an answer after results.
 static void timeline_answers(const template_marks *f, char says[3][512]) {
     snprintf(says[0], 512, "Hmm, one.</think>%sIt is 1.%s", f->after, f->end);
-    snprintf(says[1], 512, "A call.</think>%sI add.%s%s%s%s", f->after, f->call, f->next_call, f->calls_end, f->end_of_calls);
+    snprintf(says[1], 512, "A call.</think>%sI add.%s%s%s%s%s", f->after, f->calls_begin, f->call, f->next_call, f->calls_end, f->end_of_calls);
     snprintf(says[2], 512, "%sTwo.%s", f->after_results ? "So 2.</think>" : "", f->end);
 }
 
 static void timeline_conversation(const template_marks *f, const mote_model *m) {
     const char *const more[] = {" 3\n"};
-    const int drops = f->thinking != KEPT;
+    const int drops = f->thinking != KEPT, think = f->always ? MOTE_THINK_ON : MOTE_THINK_OFF;
     mote_session *s = session_of(m, .context = TIMELINE_CONTEXT);
     timeline_answer *a = (timeline_answer *)allocate(sizeof *a);
     char says[3][512];
@@ -159,7 +159,7 @@ static void timeline_conversation(const template_marks *f, const mote_model *m) 
     EXPECT(MOTE_OK, mote_drop_thinking(s, &read, &failure));
     CHECK(!read, "dropped twice");
     if (drops) {
-        timeline_say(m, s, NULL, "Three?", MOTE_THINK_OFF, "Cut sh", NULL, a);            // and no end: on_logits stops it
+        timeline_say(m, s, NULL, "Three?", think, f->always ? "</think>\n\nCut sh" : "Cut sh", NULL, a);            // and no end: on_logits stops it
         timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}", TIMELINE_OFF, a->count, "the third turn");
         timeline_say(m, s, NULL, "Four?", MOTE_THINK_ON, "No end to thin", NULL, a);
         timeline_say(m, s, NULL, "Five?", MOTE_THINK_ON, says[0], NULL, a);
@@ -224,7 +224,7 @@ static void timeline_required(const mote_model *m) {
         mote_sampling p = {.temperature = 4, .top_p = 0.999f, .seed = seed};
         mote_generation g = {.tools = "[{\"type\": \"function\", \"function\": {\"name\": \"read\", \"parameters\": {\"type\": \"object\", \"properties\": {\"path\": {\"type\": "
                                       "\"string\", \"maxLength\": 30}, \"lines\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 99}, \"how\": {\"enum\": "
-                                      "[\"rb\", 7]}}, \"required\": [\"path\", \"lines\"]}}}, {\"type\": \"function\", \"function\": {\"name\": \"read it\"}}]",
+                                      "[\"rb\", 7]}}, \"required\": [\"path\", \"lines\"]}}}, {\"type\": \"function\", \"function\": {\"name\": \"read it\", \"parameters\": {\"type\": \"object\", \"properties\": {}}}}]",
                              .tool_choice = MOTE_TOOLS_REQUIRED, .max_tokens = 300, .sampling = &p, .on_text = timeline_text, .on_call = timeline_call, .user = &a};
         memset(&a, 0, sizeof a);
         g.one_call = seed % 2;

@@ -84,7 +84,7 @@ static void test_reuse(server s) {
 static void test_capabilities(server s, const template_marks *f) {
     heard h = get(s, "/v1/models");
     char want[128];
-    snprintf(want, sizeof want, "\"enable_thinking\": true, \"reasoning_effort\": false, \"tools\": %s", f->thinking == NEVER_SAID ? "false" : "true");
+    snprintf(want, sizeof want, "\"enable_thinking\": %s, \"reasoning_effort\": false, \"tools\": %s", f->always ? "false" : "true", f->thinking == NEVER_SAID ? "false" : "true");
     CHECK(strstr(h.body, want) != NULL, "%s", h.body);
     forget(&h);
 }
@@ -96,8 +96,8 @@ int main(int argc, char **argv) {
         const template_marks *f = &templates[i];
         char text[256], call[512], cut[512], arguments[256];
         snprintf(text, sizeof text, "Hmm, one.</think>%sIt is 1.", f->after);
-        snprintf(call, sizeof call, "A call, then.</think>%sI add.%s%s", f->after, f->call, f->calls_end);
-        snprintf(cut, sizeof cut, "A call, then.</think>%sI add.%.*s", f->after, (int)strlen(f->call) - 3, f->call);
+        snprintf(call, sizeof call, "A call, then.</think>%sI add.%s%s%s", f->after, f->calls_begin, f->call, f->calls_end);
+        snprintf(cut, sizeof cut, "A call, then.</think>%sI add.%s%.*s", f->after, f->calls_begin, (int)(strchr(f->call, '1') - f->call), f->call);
         const char *const scripts[] = {text, call, cut};
         temp_empty();
         parrot_make(temp_dir, scripts, SAY_COUNT, 5, NULL, starts);
