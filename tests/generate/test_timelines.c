@@ -216,7 +216,7 @@ static void timeline_restored(const template_marks *f, const mote_model *m) {
 }
 
 // Answers that must be calls, drawn nearly at random.
-static void timeline_required(const mote_model *m) {
+static void timeline_required(const template_marks *f, const mote_model *m) {
     int ended = 0;
     for (uint64_t seed = 1; seed < (test_brief ? 4 : 9); seed++) {
         mote_session *s = session_of(m, .context = TIMELINE_CONTEXT);
@@ -229,7 +229,7 @@ static void timeline_required(const mote_model *m) {
         memset(&a, 0, sizeof a);
         g.one_call = seed % 2;
         g.think = seed % 3 ? MOTE_THINK_OFF : MOTE_THINK_ON;
-        g.thinking_budget = seed % 3 ? 0 : 4;
+        g.thinking_budget = seed % 3 && !f->always ? 0 : 4;
         EXPECT(MOTE_OK, mote_ask(s, "Read.", &g, &a.r, &failure));
         buf_add(&a.text[MOTE_ANSWER], "", 1);
         buf_add(&a.calls, "", 1);
@@ -253,7 +253,7 @@ int main(int argc, char **argv) {
         mote_model *m = timeline_model(&templates[i]);
         timeline_conversation(&templates[i], m);
         timeline_restored(&templates[i], m);
-        timeline_required(m);
+        timeline_required(&templates[i], m);
         mote_close(m);
     }
     temp_close();
