@@ -20,6 +20,8 @@ typedef struct binder {
     char prefix[64];                           /* of the text model's names: "model.language_model.", "model." */
     char head_prefix[64];                      /* of lm_head's: "" */
     char missing[256];                         /* the tensor that is not there: the error, or why the MTP layer is left out */
+    int differs;                               /* it is there, and should be as the model's own */
+    int mtp_from;                              /* layers from this number on are MTP layers; 0: these have names of their own, mtp. */
     char name[256];                            /* of the tensor that is looked for */
     size_t module;                             /* its first bytes, which all tensors of its matrix have */
     int bare;                                  /* those have no ".weight" after them: see bind_part_name */

@@ -99,15 +99,16 @@ static int checkpoint_read_shards(checkpoint *c, mote_error *err) {
     return MOTE_OK;
 }
 
-/* Sets *equal: have both tensors the same type, shape and bytes? A file without weights has the bytes that it should have. */
-static int checkpoint_equal(const checkpoint *c, const tensor *a, const tensor *b, int *equal, mote_error *err) {
+/* Sets *equal: have both tensors the same type, shape and bytes? Of these one MiB in so many is looked at: 1: all. A file without weights has
+   the bytes that it should have. */
+static int checkpoint_equal(const checkpoint *c, const tensor *a, const tensor *b, int one_of, int *equal, mote_error *err) {
     enum { PIECE = 1 << 20 };
     const shard *of_a = &c->shards[a->file], *of_b = &c->shards[b->file];
     int code = MOTE_OK;
     *equal = a->type == b->type && a->dims == b->dims && a->size == b->size && !memcmp(a->shape, b->shape, sizeof a->shape);
     char *bytes = *equal && !c->table.without_data ? (char *)malloc(2 * (size_t)PIECE) : NULL;
     if (!bytes) return *equal && !c->table.without_data ? fail_memory(err) : MOTE_OK;
-    for (uint64_t at = 0; !code && *equal && at < a->size; at += PIECE) {
+    for (uint64_t at = 0; !code && *equal && at < a->size; at += PIECE * (uint64_t)one_of) {
         const size_t n = a->size - at < PIECE ? (size_t)(a->size - at) : (size_t)PIECE;
         code = read_at(of_a->fd, bytes, n, a->begin + at, of_a->path, err);
         if (!code) code = read_at(of_b->fd, bytes + PIECE, n, b->begin + at, of_b->path, err);

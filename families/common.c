@@ -46,6 +46,15 @@ static void common_score_scale(config_reader *r, const attention_shape *a) {
     }
 }
 
+/* Refuses heads, which that key says, that cannot be. */
+static void common_check_heads(config_reader *r, const attention_shape *a, const char *key) {
+    if (r->code) return;
+    if (a->heads % a->kv_heads)
+        config_fail(r, MOTE_EFORMAT, "%s = %d is no multiple of num_key_value_heads = %d", key, a->heads, a->kv_heads);
+    else if ((int64_t)a->heads * a->head_dim > 1 << 22)
+        config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
+}
+
 /* Heads of attention. short_form: as of Llama's first model, config.json may leave out head_dim, and num_key_value_heads where every
    head has keys and values of its own. */
 static void common_attention(config_reader *r, const config *c, attention_shape *a, int short_form) {
@@ -60,25 +69,38 @@ static void common_attention(config_reader *r, const config *c, attention_shape 
     a->hidden = c->hidden;
     a->eps = c->eps;
     if (!r->code) common_score_scale(r, a);
-    if (r->code) return;
-    if (a->heads % a->kv_heads)
-        config_fail(r, MOTE_EFORMAT, "num_attention_heads = %d is no multiple of num_key_value_heads = %d", a->heads, a->kv_heads);
-    else if ((int64_t)a->heads * a->head_dim > 1 << 22)
-        config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
+    common_check_heads(r, a, "num_attention_heads");
 }
 
-/* Of a list of config.json with a word for each layer: which of `count` words that of layer i is; `absent` where there is no list. */
-static int common_layer_word(config_reader *r, const config *c, const char *key, int i, const char *const *words, int count, int absent) {
-    char known[128];
+/* Of a list of config.json with an entry for each layer that of layer i; 0: there is no list. */
+static uint32_t common_layer_entry(config_reader *r, const config *c, const char *key, int i) {
     const uint32_t list = config_get(r, r->text, key);
     uint32_t node = list + 1;
-    if (r->code || !list || r->j->nodes[list].type == JSON_NULL) return absent;
+    if (r->code || !list || r->j->nodes[list].type == JSON_NULL) return 0;
     if (r->j->nodes[list].type != JSON_ARRAY)
         config_fail(r, MOTE_EFORMAT, "%s must list num_hidden_layers = %d layers", key, c->layers);
     else if (r->j->nodes[list].size != (uint32_t)c->layers)
         config_fail(r, MOTE_EFORMAT, "%s lists %u layers, num_hidden_layers is %d", key, (unsigned)r->j->nodes[list].size, c->layers);
-    if (r->code) return absent;
+    if (r->code) return 0;
     for (int k = 0; k < i; k++) node = r->j->nodes[node].next;
+    return node;
+}
+
+/* Of a list with a number for each layer that of layer i; `absent` where there is no list. */
+static int common_layer_number(config_reader *r, const config *c, const char *key, int i, int low, int high, int absent) {
+    const uint32_t node = common_layer_entry(r, c, key, i);
+    uint64_t value = 0;
+    if (!node) return absent;
+    if (!json_u64(r->j, node, &value) || value < (uint64_t)low || value > (uint64_t)high)
+        config_fail(r, MOTE_EFORMAT, "%s[%d] must be a whole number from %d to %d", key, i, low, high);
+    return r->code ? absent : (int)value;
+}
+
+/* Of a list with a word for each layer: which of `count` words that of layer i is; `absent` where there is no list. */
+static int common_layer_word(config_reader *r, const config *c, const char *key, int i, const char *const *words, int count, int absent) {
+    char known[128];
+    const uint32_t node = common_layer_entry(r, c, key, i);
+    if (!node) return absent;
     for (int k = 0; k < count; k++)
         if (json_equals(r->j, node, words[k])) return k;
     config_fail(r, MOTE_EUNSUPPORTED, "%s[%d] is not %s", key, i, names_text(known, sizeof known, words, count, ", ", " or "));
@@ -199,6 +221,11 @@ static int has_part(const char *name, const char *part) {
     return at && (at == name || at[-1] == '.');
 }
 
+/* Whether it is a tensor of a layer, or of the vision tower: what stands around the layers may be called as in these. */
+static int of_a_layer(const char *name) {
+    return has_part(name, "layers.") || has_part(name, "mtp.") || has_part(name, "visual.");
+}
+
 /* The prefix of `part` in the name of the first tensor of the text model that has it; otherwise `none`. */
 static void common_name_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
     const tensor_table *table = &b->files->table;
@@ -206,7 +233,7 @@ static void common_name_prefix(const binder *b, const char *part, const char *no
     for (size_t i = 0; i < table_count(table); i++) {
         const char *name = table_name(table, table_at(table, i));
         const size_t n = has_part(name, part) ? (size_t)(strstr(name, part) - name) : size;
-        if (n >= size || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
+        if (n >= size || of_a_layer(name)) continue;
         snprintf(prefix, size, "%.*s", (int)n, name);
         return;
     }
@@ -336,12 +363,12 @@ static void common_untie(binder *b, const mote_callbacks *callbacks) {
     for (size_t i = 0; i < table_count(table); i++) {
         const tensor *t = table_at(table, i);
         const char *name = table_name(table, t);
-        if (t->type < 0 || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
+        if (t->type < 0 || of_a_layer(name)) continue;
         if (has_part(name, "embed_tokens.weight")) embed = t;
         else if (has_part(name, "lm_head.weight") && !strcmp(strstr(name, "lm_head."), "lm_head.weight")) head = t;
         else if (has_part(name, "lm_head.")) other = t;
     }
-    if (head && embed && !other) b->code = checkpoint_equal(b->files, head, embed, &equal, b->err);
+    if (head && embed && !other) b->code = checkpoint_equal(b->files, head, embed, 1, &equal, b->err);
     if (b->code || equal || !(head || other)) return;
     b->m->c.tied = 0;
     notice(callbacks, "%s/config.json: tie_word_embeddings is true, but tensor %s is another than the embedding's: it is used",
@@ -363,6 +390,22 @@ static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     else bind_vocab(b, b->head_prefix, "lm_head.weight", &m->lm_head);
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
+}
+
+/* A tensor that an MTP layer has once more, in place of which the model's own of this name is used: the layer is left out if they are
+   seen to differ. */
+static void common_bind_copy(binder *b, const char *where, const char *what, const char *own) {
+    int equal = 1;
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    tensor *copy = b->code || b->publishes ? NULL : bind_tensor(b, b->name);
+    const tensor *of = bind_tensor(b, own);
+    if (!copy) return;
+    copy->used = 1;
+    if (of) b->code = checkpoint_equal(b->files, copy, of, 64, &equal, b->err);
+    if (b->code || equal) return;
+    b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s differs from %s", b->files->dir, b->name, own);
+    snprintf(b->missing, sizeof b->missing, "%s", b->name);
+    b->differs = 1;
 }
 
 /* Binds an MTP layer. It only makes a model faster: with a tensor missing it is left out, and what was bound of it is taken
@@ -390,25 +433,42 @@ static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
     memset(&m->mtp.layer, 0, sizeof m->mtp);
 }
 
+/* The number in a layer's name; -1: it is of none. */
+static int layer_number(const char *name) {
+    const char *at = has_part(name, "layers.") ? strstr(name, "layers.") + strlen("layers.") : "";
+    return *at >= '0' && *at <= '9' && strcspn(at, ".") < 9 ? atoi(at) : -1;
+}
+
+/* Whether it is of an MTP layer, of which no more than one is run. *further: of another one. */
+static int of_mtp(const binder *b, const char *name, int *further) {
+    *further = b->mtp_from && layer_number(name) > b->mtp_from;
+    return has_part(name, "mtp.") || (b->mtp_from && layer_number(name) >= b->mtp_from);
+}
+
 /* Tensors left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. Of
    these the index may also list what is not there. */
 static void common_leftovers(binder *b, const mote_callbacks *callbacks) {
     const tensor_table *table = &b->files->table;
     const char *dir = b->files->dir;
-    int vision = 0, mtp = 0, head = 0;
+    int vision = 0, mtp = 0, head = 0, others = 0, further;
     for (size_t i = 0; i < table_count(table) && !b->code; i++) {
         const tensor *t = table_at(table, i);
         const char *name = table_name(table, t);
         if (t->used) continue;
         if (b->m->c.tied && has_part(name, "lm_head.")) head += t->type >= 0;
         else if (has_part(name, "visual.")) vision++;
-        else if (has_part(name, "mtp.") && (!b->m->has_mtp || t->type < 0)) mtp++;
+        else if (of_mtp(b, name, &further) && further) others++;
+        else if (of_mtp(b, name, &further) && (!b->m->has_mtp || t->type < 0)) mtp++;
         else b->code = bind_unexpected(b, t);
     }
     if (b->code) return;
     if (head) notice(callbacks, "%s: lm_head.weight ignored: it is the embedding, to which config.json ties it", dir);
     if (vision) notice(callbacks, "%s: %d vision tensors ignored: mote reads text only", dir, vision);
-    if (b->missing[0]) notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s is missing", dir, b->missing);
+    if (others) notice(callbacks, "%s: %d tensors of further MTP layers ignored: one is run", dir, others);
+    if (b->missing[0])
+        notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", dir, b->missing,
+               b->differs ? "differs from the model's own" : "is missing");
+    else if (mtp && !b->m->has_mtp && b->mtp_from) notice(callbacks, "%s: %d MTP tensors ignored", dir, mtp);
     else if (mtp && !b->m->has_mtp) notice(callbacks, "%s: %d MTP tensors ignored: there is no mtp.fc.weight", dir, mtp);
     else if (b->m->c.mtp_layers && !b->m->has_mtp) notice(callbacks, "%s: no MTP layer in this checkpoint", dir);
 }

@@ -5,7 +5,9 @@
      name_read    reads the family's own keys of config.json: shapes, layers, what must be as mote has it
      name_bind    asks the binder for every tensor, by its name there */
 
-#define FAMILIES(X) X(qwen3_5_moe) X(qwen3_5) X(qwen3_moe) X(qwen3) X(qwen3_next) X(llama) X(mistral) X(mixtral) X(gpt_oss)
+#define FAMILIES(X) \
+    X(qwen3_5_moe) X(qwen3_5) X(qwen3_moe) X(qwen3) X(qwen3_next) X(llama) X(mistral) X(mixtral) X(gpt_oss) X(deepseek_v3) \
+    X(glm4_moe_lite) X(laguna)
 
 typedef struct model_family {
     const char *name;                          /* mote_info.architecture */

@@ -148,42 +148,40 @@ static void common_rope(config_reader *r, config *c, config_layer *l, float part
     rope_rotated(r, l, part);
 }
 
-/* Whether rope_parameters has an object for each type of layers; then that has nothing else. */
-static int rope_has_types(config_reader *r, uint32_t all, const char *const *types, int count) {
+/* Refuses rope_parameters that are not an object for each type of layers, and nothing else. */
+static void rope_check_types(config_reader *r, uint32_t all, const char *const *types, int count) {
     const json_node *nodes = r->j->nodes;
-    int there = 0, others = 0;
-    for (uint32_t k = all + 1; all && nodes[all].type == JSON_OBJECT && k < nodes[all].next; k = nodes[k + 1].next) {
+    char known[128];
+    for (uint32_t k = all + 1; !r->code && k < nodes[all].next; k = nodes[k + 1].next) {
         int is = 0;
         for (int i = 0; i < count; i++) is |= json_equals(r->j, k, types[i]);
-        there |= is && nodes[k + 1].type == JSON_OBJECT;
-        others |= !is;
+        if (!is || nodes[k + 1].type != JSON_OBJECT)
+            config_fail(r, MOTE_EUNSUPPORTED, "rope_parameters.%.*s: mote expects an object for each of %s there, and nothing else",
+                        nodes[k].size < 60 ? (int)nodes[k].size : 60, r->j->text + nodes[k].start,
+                        names_text(known, sizeof known, types, count, ", ", " and "));
     }
-    if (there && others) config_fail(r, MOTE_EUNSUPPORTED, "rope_parameters has other keys beside its objects for types of layers");
-    return there;
 }
 
-/* The same of a layer of type `type` of `count`, each of which may have an object of its own in rope_parameters. */
-static inline void common_rope_of_type(config_reader *r, config *c, config_layer *l, const char *const *types, int count, int type, float part,
+/* The same of a layer whose type is number `type` of `count`, each of which has an object of its own in rope_parameters. part, theta: of that
+   type, where config.json has no rope_parameters. */
+static void common_rope_of_type(config_reader *r, config *c, config_layer *l, const char *const *types, int count, int type, float part,
                                 float theta) {
     char within[64];
-    enum rope_kind kind;
+    enum rope_kind kind = ROPE_PLAIN;
     const uint32_t all = config_get(r, r->text, "rope_parameters");
-    if (r->code) return;
-    if (!rope_has_types(r, all, types, count)) {
-        common_rope(r, c, l, part, theta);
-        return;
-    }
-    config_only(r, r->text, "rope_scaling", "null");
-    config_only(r, r->text, "rope_type", "default");
     snprintf(within, sizeof within, "rope_parameters.%s.", types[type]);
-    r->within = "rope_parameters.";
-    const uint32_t own = rope_object(r, all, types[type], within, &kind);
-    r->within = NULL;
-    if (!r->code && !own) config_fail(r, MOTE_EFORMAT, "%s is missing, or empty", within);
-    if (r->code) return;
-    l->rope.kind = kind;
-    rope_read(r, c, l, own, within, &part, theta);
-    config_only(r, own, "truncate", "true");           /* as transformers reads it, which looks for it elsewhere */
+    l->rope.theta = theta;
+    l->mixer.of.attention.rope_scale = 1;
+    if (all && !r->code && r->j->nodes[all].type == JSON_OBJECT) {
+        rope_check_types(r, all, types, count);
+        const uint32_t own = rope_object(r, all, types[type], within, &kind);
+        if (!r->code && !own) config_fail(r, MOTE_EFORMAT, "rope_parameters.%s is missing, or empty", types[type]);
+        if (r->code) return;
+        l->rope.kind = kind;
+        rope_read(r, c, l, own, within, &part, theta);
+        config_only(r, own, "truncate", "true");       /* transformers looks for it elsewhere, and so truncates */
+    } else config_only(r, r->text, "rope_parameters", "null");
+    config_only(r, r->text, "rope_scaling", "null");
     rope_rotated(r, l, part);
 }
 

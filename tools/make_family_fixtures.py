@@ -24,6 +24,7 @@ import numpy as np
 
 GREEDY = 12
 ROUTER_GAP, GREEDY_GAP = 1.5e-3, 2e-2       # least distances of logits from a tie: of routers, and of the two best along the greedy ids
+SCORE_GAP = 3e-4                            # of a router that chooses by sigmoids
 
 
 # ---- 1. Fixtures ----------------------------------------------------------------------------------------------------
@@ -34,6 +35,7 @@ class Fixture:
     tokens: int                             # prompt length
     seed: int                               # first seed to try
     mxfp4: bool = False                     # gpt_oss: experts as MXFP4; else BF16, which it stores [in, out]
+    fp8: bool = False                       # matrices of layers as FP8 blocks with F32 scales
     f32: tuple = ()                         # ends of the names of tensors that are F32 and not BF16
 
 
@@ -68,6 +70,25 @@ def gpt_oss(letters, vocab, window, **more):
                   architectures=["GptOssForCausalLM"], max_position_embeddings=131072) | more
 
 
+def latent(model_type, layers, vocab, heads, q_rank, kv_rank, nope, rope, value, **more):
+    """DeepSeek V3 and what is built like it."""
+    c = config(model_type, 48, layers, vocab, (heads, heads, 0), intermediate_size=48, q_lora_rank=q_rank, kv_lora_rank=kv_rank, qk_nope_head_dim=nope,
+               qk_rope_head_dim=rope, v_head_dim=value, num_experts_per_tok=3, moe_intermediate_size=12, n_shared_experts=1, norm_topk_prob=True,
+               scoring_func="sigmoid", topk_method="noaux_tc", first_k_dense_replace=1, moe_layer_freq=1, num_nextn_predict_layers=1)
+    del c["head_dim"]
+    return c | more
+
+
+def laguna(letters, vocab, dense, full, sliding=None, **more):
+    """The first `dense` layers have no experts. full, sliding: what is added to the ropes of these types of layers."""
+    ropes = dict(full_attention=dict(rope_type="yarn", rope_theta=500000.0, beta_fast=64.0, beta_slow=1.0, original_max_position_embeddings=8192) | full)
+    if sliding: ropes["sliding_attention"] = dict(rope_type="default", rope_theta=10000.0) | sliding
+    return config("laguna", 32, len(letters), vocab, (4, 2, 32), intermediate_size=56, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+                  shared_expert_intermediate_size=20, mlp_layer_types=["dense"] * dense + ["sparse"] * (len(letters) - dense), mlp_only_layers=list(range(dense)),
+                  decoder_sparse_step=1, norm_topk_prob=True, moe_router_logit_softcapping=0.0, moe_apply_router_weight_on_input=False,
+                  rope_parameters=ropes, architectures=["LagunaForCausalLM"], max_position_embeddings=262144) | more
+
+
 FIXTURES = {
     "llama": Fixture(config("llama", 48, 2, 80, (6, 2, 16), intermediate_size=88, rms_norm_eps=1e-5, rope_theta=500000.0, mlp_bias=False,
         rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=96)), 300, 100),
@@ -87,6 +108,17 @@ FIXTURES = {
     "gpt-oss-mxfp4": Fixture(gpt_oss("sasa", 67, 24, quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=[
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])), 300, 800, mxfp4=True),
     "gpt-oss-bf16": Fixture(gpt_oss("sa", 73, 17), 72, 900),
+    "glm4-moe-lite": Fixture(latent("glm4_moe_lite", 2, 89, 6, 24, 32, 12, 8, 16, rms_norm_eps=1e-5, n_routed_experts=6, n_group=1, topk_group=1,
+        routed_scaling_factor=1.8, rope_theta=1000000, rope_scaling=None), 72, 1000, f32=("e_score_correction_bias",)),
+    "deepseek-v3": Fixture(latent("deepseek_v3", 2, 71, 4, None, 136, 24, 16, 20, n_routed_experts=8, n_group=4, topk_group=2,
+        routed_scaling_factor=2.5, rope_theta=10000, rope_scaling=dict(type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=0.8, mscale_all_dim=1.2,
+        original_max_position_embeddings=4096), max_position_embeddings=163840, quantization_config=dict(quant_method="fp8", fmt="e4m3",
+        activation_scheme="dynamic", weight_block_size=[128, 128])), 72, 1100, fp8=True, f32=("e_score_correction_bias",)),
+    "laguna": Fixture(laguna("asa", 67, 1, dict(factor=32.0, attention_factor=1.3465735902799727, partial_rotary_factor=0.5), dict(partial_rotary_factor=1.0),
+        layer_types=kinds("asa"), num_attention_heads_per_layer=[4, 6, 4], sliding_window=24, gating="per-head", gating_types=["per_head"] * 3,
+        moe_routed_scaling_factor=2.5), 300, 1000, f32=("e_score_correction_bias",)),
+    "laguna-elements": Fixture(laguna("aaa", 71, 2, dict(factor=64.0, partial_rotary_factor=1.0), sliding_window=0, gating="per-element",
+        moe_routed_scaling_factor=1.0), 72, 1100, f32=("e_score_correction_bias",)),
 }
 
 
@@ -96,7 +128,7 @@ FIXTURES = {
 
 def tensors(c, nested):
     """Names, shapes and what is drawn, in the order of the file."""
-    family, H, V, d = c["model_type"], c["hidden_size"], c["vocab_size"], c["head_dim"]
+    family, H, V, d = c["model_type"], c["hidden_size"], c["vocab_size"], c.get("head_dim")
     q, kv, body = c["num_attention_heads"], c["num_key_value_heads"], "model.language_model." if nested else "model."
     qwen_next = family in ("qwen3_5_text", "qwen3_next")                # DeltaNet layers, gated attention, norms around zero, MTP
     norm = "norm0" if qwen_next else "norm"
@@ -104,13 +136,25 @@ def tensors(c, nested):
     def ffn(p, inner, names=("gate_proj", "up_proj", "down_proj")):
         for name, rows, columns in zip(names, (inner, inner, H), (H, H, inner)): yield f"{p}{name}.weight", (rows, columns), "matrix"
 
-    def attention(p):
+    def attention(p, q):
         for name, rows, columns in (("q", q * d * (1 + qwen_next), H), ("k", kv * d, H), ("v", kv * d, H), ("o", H, q * d)):
             yield f"{p}{name}_proj.weight", (rows, columns), "matrix"
             if family == "gpt_oss": yield f"{p}{name}_proj.bias", (rows,), "bias"
         if family == "gpt_oss": yield p + "sinks", (q,), "sinks"
-        if family.startswith("qwen3"):
+        if family == "laguna": yield p + "g_proj.weight", (q * (d if c["gating"] == "per-element" else 1), H), "matrix"
+        if family.startswith("qwen3") or family == "laguna":
             for name in ("q_norm", "k_norm"): yield f"{p}{name}.weight", (d,), norm
+
+    def latents(p):
+        heads, rank, n, r, v = (c[name] for name in ("num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+        if c["q_lora_rank"]:
+            yield p + "q_a_proj.weight", (c["q_lora_rank"], H), "matrix"
+            yield p + "q_a_layernorm.weight", (c["q_lora_rank"],), "norm"
+        yield f"{p}{'q_b_proj' if c['q_lora_rank'] else 'q_proj'}.weight", (heads * (n + r), c["q_lora_rank"] or H), "matrix"
+        yield p + "kv_a_proj_with_mqa.weight", (rank + r, H), "matrix"
+        yield p + "kv_a_layernorm.weight", (rank,), "norm"
+        yield p + "kv_b_proj.weight", (heads * (n + v), rank), "matrix"
+        yield p + "o_proj.weight", (H, heads * v), "matrix"
 
     def deltanet(p):
         nk, nv, dk, dv = (c["linear_" + name] for name in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
@@ -122,8 +166,14 @@ def tensors(c, nested):
         yield p + "norm.weight", (dv,), "norm"
         yield p + "out_proj.weight", (H, nv * dv), "matrix"
 
-    def feed_forward(p):
-        if family == "gpt_oss":
+    def feed_forward(p, dense):
+        if dense: yield from ffn(p + "mlp.", c["intermediate_size"])
+        elif "kv_lora_rank" in c and p != "model.layers.0.":
+            yield p + "mlp.gate.weight", (c["n_routed_experts"], H), "router"
+            yield p + "mlp.gate.e_score_correction_bias", (c["n_routed_experts"],), "correction"
+            for e in range(c["n_routed_experts"]): yield from ffn(f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
+            yield from ffn(p + "mlp.shared_experts.", c["moe_intermediate_size"] * c["n_shared_experts"])
+        elif family == "gpt_oss":
             E, I = c["num_local_experts"], c["intermediate_size"]
             yield p + "mlp.router.weight", (E, H), "router"
             yield p + "mlp.router.bias", (E,), "bias"
@@ -137,25 +187,35 @@ def tensors(c, nested):
         elif "num_experts" in c:
             yield p + "mlp.gate.weight", (c["num_experts"], H), "router"
             for e in range(c["num_experts"]): yield from ffn(f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
+            if family == "laguna": yield p + "mlp.experts.e_score_correction_bias", (c["num_experts"],), "correction"
             if "shared_expert_intermediate_size" in c:
                 yield from ffn(p + "mlp.shared_expert.", c["shared_expert_intermediate_size"])
-                yield p + "mlp.shared_expert_gate.weight", (1, H), "matrix"
+                if family != "laguna": yield p + "mlp.shared_expert_gate.weight", (1, H), "matrix"
         else: yield from ffn(p + "mlp.", c["intermediate_size"])
 
-    def layer(p, kind):
+    def layer(p, kind, heads=q, dense=False):
         for name in ("input_layernorm", "post_attention_layernorm"): yield f"{p}{name}.weight", (H,), norm
-        yield from deltanet(p + "linear_attn.") if kind == "linear_attention" else attention(p + "self_attn.")
-        yield from feed_forward(p)
+        if "kv_lora_rank" in c: yield from latents(p + "self_attn.")
+        else: yield from deltanet(p + "linear_attn.") if kind == "linear_attention" else attention(p + "self_attn.", heads)
+        yield from feed_forward(p, dense)
 
     tied = c["tie_word_embeddings"]
     yield body + "embed_tokens.weight", (V, H), "tied" if tied else "embedding"
-    for i, kind in enumerate(layer_kinds(c)): yield from layer(f"{body}layers.{i}.", kind)
+    heads, ffns = (c.get(key, [other] * c["num_hidden_layers"]) for key, other in (("num_attention_heads_per_layer", q), ("mlp_layer_types", None)))
+    for i, kind in enumerate(layer_kinds(c)): yield from layer(f"{body}layers.{i}.", kind, heads[i], ffns[i] == "dense")
     yield body + "norm.weight", (H,), "norm_tied" if tied else norm
     if not tied: yield "lm_head.weight", (V, H), "head"
     if qwen_next:
         yield "mtp.fc.weight", (H, 2 * H), "matrix"
         yield from layer("mtp.layers.0.", "full_attention")
         for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"): yield f"mtp.{name}.weight", (H,), norm
+    if "kv_lora_rank" in c:
+        p = f"{body}layers.{c['num_hidden_layers']}."
+        yield p + "embed_tokens.weight", (V, H), body + "embed_tokens.weight"           # copies
+        yield p + "eh_proj.weight", (H, 2 * H), "matrix"
+        for name in ("enorm", "hnorm", "shared_head.norm"): yield f"{p}{name}.weight", (H,), norm
+        yield from layer(p, "full_attention")
+        yield p + "shared_head.head.weight", (V, H), "lm_head.weight"
 
 
 def layer_kinds(c):
@@ -168,7 +228,7 @@ def draw(kind, shape, rng):
     if kind == "A_log": return np.log(rng.random(shape) * 8 + 0.05)
     if kind == "dt_bias": return 0.5 * x - 1
     if kind == "norm_tied": return 2.5 + 0.5 * x                        # with the small rows of a tied embedding: fewer repeated answers
-    factor = dict(norm=0.2, norm0=0.15, sinks=1, bias=0.3, conv=0.5, embedding=1, tied=0.7 / fan_in, router=2 / fan_in, head=2.5 / fan_in,
+    factor = dict(norm=0.2, norm0=0.15, sinks=1, bias=0.3, correction=0.15, conv=0.5, embedding=1, tied=0.7 / fan_in, router=2 / fan_in, head=2.5 / fan_in,
                   matrix=1.2 / fan_in, stack=1.2 / fan_in, stack_up=3.4 / fan_in)[kind]
     return (kind in ("norm", "sinks")) + factor * x
 
@@ -181,6 +241,14 @@ def mxfp4(shape, rng):
     return (codes[..., ::2] | codes[..., 1::2] << 4).astype(np.uint8), scales.astype(np.uint8)
 
 
+def fp8(value, rng):
+    """[N, K] -> E4M3 codes of that, and F32 scales of blocks of 128 x 128."""
+    n, k = value.shape
+    scales = (np.abs(value).max() / 300 * (0.8 + 0.4 * rng.random(((n + 127) // 128, (k + 127) // 128)))).astype("<f4")
+    x = value / np.kron(scales, np.ones((128, 128)))[:n, :k]
+    return (np.abs(np.abs(x)[..., None] - E4M3[:127]).argmin(-1) + 128 * (x < 0)).astype(np.uint8), scales
+
+
 def make(fixture, seed):
     """-> {name: (type, array)} as in the file"""
     rng, out = np.random.default_rng(seed), {}
@@ -189,7 +257,13 @@ def make(fixture, seed):
         if kind.startswith("stack") and fixture.mxfp4:
             out[name + "_blocks"], out[name + "_scales"] = (("U8", a) for a in mxfp4(shape, rng))
             continue
+        if kind in out:                                                  # a copy
+            out[name] = out[kind]
+            continue
         value = draw(kind, shape, rng)
+        if fixture.fp8 and kind == "matrix" and not name.endswith("eh_proj.weight"):
+            out[name], out[name + "_scale_inv"] = zip(("F8_E4M3", "F32"), fp8(value, rng))
+            continue
         if kind.startswith("stack"): value = np.ascontiguousarray(value.swapaxes(1, 2))
         if name.endswith(fixture.f32): out[name] = "F32", value.astype("<f4")
         else: out[name] = "BF16", to_bf16(value)
@@ -198,8 +272,9 @@ def make(fixture, seed):
 
 # ---- 3. Files -------------------------------------------------------------------------------------------------------
 
-TYPES = dict(F32="<f4", BF16="<u2", U8="u1")
+TYPES = dict(F32="<f4", BF16="<u2", U8="u1", F8_E4M3="u1")
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+E4M3 = np.array([sign * (m / 512 if e == 0 else (8 + m) * 2.0 ** (e - 10)) for sign in (1, -1) for e in range(16) for m in range(8)])
 
 
 def to_bf16(x):
@@ -242,7 +317,7 @@ def softmax(x):
 def frequencies(p, dim):
     """-> frequencies [dim / 2] of pairs, and a factor on cos and sin. p: rope_theta and what scales it."""
     i = np.arange(dim // 2)
-    f, kind = p["rope_theta"] ** (-2.0 * i / dim), p.get("rope_type", "default")
+    f, kind = p["rope_theta"] ** (-2.0 * i / dim), p.get("rope_type", p.get("type", "default"))
     if kind == "default": return f, 1.0
     factor, context = p["factor"], p["original_max_position_embeddings"]
     turns = context * f / (2 * np.pi)                                    # of a pair, over the original context
@@ -253,7 +328,10 @@ def frequencies(p, dim):
     low, high = (dim * np.log(context / (2 * np.pi * beta)) / (2 * np.log(p["rope_theta"])) for beta in (p.get("beta_fast", 32), p.get("beta_slow", 1)))
     if p.get("truncate", True): low, high = np.floor(low), np.ceil(high)
     slow = np.clip((i - max(low, 0)) / (min(high, dim - 1) - max(low, 0)), 0, 1)
-    return f * (slow / factor + 1 - slow), 0.1 * np.log(factor) + 1
+    return f * (slow / factor + 1 - slow), p.get("attention_factor", grown(factor, p.get("mscale", 1)) / grown(factor, p.get("mscale_all_dim", 0)))
+
+
+def grown(factor, mscale): return 0.1 * mscale * np.log(factor) + 1
 
 
 class Model:
@@ -264,11 +342,13 @@ class Model:
         self.gap, self.experts_seen, self.experts_chosen = np.inf, set(), set()       # least distance of a router from a tie
         self.body = "model.language_model." if any(name.startswith("model.language_model.") for name in self.stored) else "model."
         self.centred = self.family in ("qwen3_5", "qwen3_next")          # norms multiply with 1 + w, q_proj has a gate, too
-        self.dim = self.c.get("head_dim") or self.c["hidden_size"] // self.c["num_attention_heads"]
-        rope = dict(self.c.get("rope_parameters") or self.c.get("rope_scaling") or {})
-        rope.setdefault("rope_theta", self.c.get("rope_theta"))
-        part = rope.get("partial_rotary_factor", self.c.get("partial_rotary_factor", 1.0))
-        self.frequencies, self.rope_factor = frequencies(rope, int(self.dim * part))
+        self.dim = self.c.get("qk_rope_head_dim") or self.c.get("head_dim") or self.c["hidden_size"] // self.c["num_attention_heads"]
+        rope = self.c.get("rope_parameters") or self.c.get("rope_scaling") or {}
+        self.ropes = {kind: self.rope_of(rope.get(kind, rope)) for kind in layer_kinds(self.c)}
+
+    def rope_of(self, of):
+        rope = dict(rope_theta=self.c.get("rope_theta")) | of
+        return frequencies(rope, int(self.dim * rope.get("partial_rotary_factor", self.c.get("partial_rotary_factor", 1.0))))
 
     def w(self, name):
         if name + "_blocks" in self.stored:
@@ -277,6 +357,9 @@ class Model:
             values = np.concatenate((E2M1, -E2M1))[codes] * np.exp2(scales.astype(float) - 127)[..., None]
             return values.reshape(*blocks.shape[:-2], -1).astype(self.dtype)
         kind, array = self.stored[name]
+        if kind == "F8_E4M3":
+            n, k = array.shape
+            return (E4M3[array] * np.kron(self.stored[name + "_scale_inv"][1], np.ones((128, 128)))[:n, :k]).astype(self.dtype)
         return ((array.astype("<u4") << 16).view("<f4") if kind == "BF16" else array).astype(self.dtype)
 
     def linear(self, x, name):
@@ -292,6 +375,11 @@ class Model:
         head, x = embedding if self.c["tie_word_embeddings"] else self.w("lm_head.weight"), embedding[ids]
         for i, kind in enumerate(layer_kinds(self.c)): x = self.layer(x, f"{self.body}layers.{i}.", kind)
         h = self.norm(x, self.body + "norm")
+        p = f"model.layers.{self.c['num_hidden_layers']}."
+        if p + "eh_proj.weight" in self.stored:
+            both = self.norm(embedding[ids[1:]], p + "enorm"), self.norm(h[:-1], p + "hnorm")
+            y = self.layer(self.linear(np.concatenate(both, -1), p + "eh_proj"), p, "full_attention")
+            return h @ head.T, self.norm(y, p + "shared_head.norm") @ head.T
         if "mtp.fc.weight" not in self.stored: return h @ head.T, None
         both = self.norm(embedding[ids[1:]], "mtp.pre_fc_norm_embedding"), self.norm(h[:-1], "mtp.pre_fc_norm_hidden")
         y = self.layer(self.linear(np.concatenate(both, -1), "mtp.fc"), "mtp.layers.0.", "full_attention")
@@ -299,13 +387,15 @@ class Model:
 
     def layer(self, x, p, kind):
         u = self.norm(x, p + "input_layernorm")
-        x = x + (self.deltanet(u, p + "linear_attn.") if kind == "linear_attention" else self.attention(u, p + "self_attn.", kind))
+        if "kv_lora_rank" in self.c: x = x + self.latents(u, p + "self_attn.")
+        else: x = x + (self.deltanet(u, p + "linear_attn.") if kind == "linear_attention" else self.attention(u, p + "self_attn.", kind))
         return x + self.feed_forward(self.norm(x, p + "post_attention_layernorm"), p)
 
-    def rope(self, x):
+    def rope(self, x, kind):
         """x [T, heads, dim]: pairs (i, i + n) of the first 2 n values turn"""
-        n, angle = len(self.frequencies), np.arange(len(x))[:, None, None] * self.frequencies
-        cos, sin = (np.cos(angle) * self.rope_factor).astype(self.dtype), (np.sin(angle) * self.rope_factor).astype(self.dtype)
+        turns, factor = self.ropes[kind]
+        n, angle = len(turns), np.arange(len(x))[:, None, None] * turns
+        cos, sin = (np.cos(angle) * factor).astype(self.dtype), (np.sin(angle) * factor).astype(self.dtype)
         a, b = x[..., :n], x[..., n:2 * n]
         return np.concatenate((a * cos - b * sin, b * cos + a * sin, x[..., 2 * n:]), -1)
 
@@ -314,7 +404,7 @@ class Model:
         q, k, v = (self.linear(u, f"{p}{name}_proj").reshape(T, -1, d) for name in "qkv")
         if self.centred: q, gate = q[:, ::2], q[:, 1::2]                 # of each head, d values of q, then d of its gate
         if p + "q_norm.weight" in self.stored: q, k = self.norm(q, p + "q_norm"), self.norm(k, p + "k_norm")
-        q, k = self.rope(q), self.rope(k)
+        q, k = self.rope(q, kind), self.rope(k, kind)
         k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
         scores = np.einsum("ihd,jhd->hij", q, k) * self.dtype(d ** -0.5)
         age = np.arange(T)[:, None] - np.arange(T)
@@ -325,7 +415,23 @@ class Model:
             scores = np.concatenate((scores, sinks), -1)
         o = np.einsum("hij,jhd->ihd", softmax(scores)[..., :T], v)
         if self.centred: o = o * sigmoid(gate)
+        if p + "g_proj.weight" in self.stored:                           # one gate a head, or one an element
+            o = o * np.logaddexp(0, self.linear(u, p + "g_proj")).reshape(T, o.shape[1], -1)
         return self.linear(o.reshape(T, -1), p + "o_proj")
+
+    def latents(self, u, p):
+        """Multi-head latent attention: keys and values of one latent; pairs (2 i, 2 i + 1) turn."""
+        c, T, scale = self.c, len(u), self.c.get("rope_scaling") or {}
+        n, heads, rank = c["qk_nope_head_dim"], c["num_attention_heads"], c["kv_lora_rank"]
+        def norm(x, name): return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.dtype(1e-6)) * self.w(p + name + ".weight")
+        def turn(x): return self.rope(np.concatenate((x[..., ::2], x[..., 1::2]), -1), "full_attention")      # which keeps dot products
+        latent = self.linear(u, p + "kv_a_proj_with_mqa")
+        q = self.linear(norm(self.linear(u, p + "q_a_proj"), "q_a_layernorm"), p + "q_b_proj") if c["q_lora_rank"] else self.linear(u, p + "q_proj")
+        q, kv = q.reshape(T, heads, -1), self.linear(norm(latent[:, :rank], "kv_a_layernorm"), p + "kv_b_proj").reshape(T, heads, -1)
+        scores = np.einsum("ihd,jhd->hij", q[..., :n], kv[..., :n]) + np.einsum("ihd,jd->hij", turn(q[..., n:]), turn(latent[:, None, rank:])[:, 0])
+        scores *= self.dtype(q.shape[-1] ** -0.5 * grown(scale.get("factor", 1), scale.get("mscale_all_dim", 0)) ** 2)
+        scores[:, np.arange(T)[:, None] < np.arange(T)] = -np.inf
+        return self.linear(np.einsum("hij,jhd->ihd", softmax(scores), kv[..., n:]).reshape(T, -1), p + "o_proj")
 
     def deltanet(self, u, p):
         T, nk, nv, dk, dv = len(u), *(self.c["linear_" + name] for name in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
@@ -361,23 +467,51 @@ class Model:
         m = p + "mlp."
         if m + "router.weight" in self.stored: return self.experts(u, m + "router", True, lambda e, x: self.clamped(x, m + "experts.", e))
         if m + "gate.weight" not in self.stored: return self.swiglu(u, m)
+        if m + "gate.e_score_correction_bias" in self.stored: return self.corrected(u, m)
+        if m + "experts.e_score_correction_bias" in self.stored:
+            y = self.experts(u, m + "gate", True, lambda e, x: self.swiglu(x, f"{m}experts.{e}."), self.w(m + "experts.e_score_correction_bias"))
+            return y * self.dtype(self.c["moe_routed_scaling_factor"]) + self.swiglu(u, m + "shared_expert.")
         y = self.experts(u, m + "gate", self.c["norm_topk_prob"], lambda e, x: self.swiglu(x, f"{m}experts.{e}."))
         if m + "shared_expert_gate.weight" not in self.stored: return y
         return y + sigmoid(self.linear(u, m + "shared_expert_gate")) * self.swiglu(u, m + "shared_expert.")
 
-    def experts(self, u, router, whole, expert):
-        """The sum of the chosen experts. whole: their weights add up to 1."""
+    def experts(self, u, router, whole, expert, correction=None):
+        """The sum of the chosen experts. whole: their weights add up to 1. correction: scores are sigmoids, and this is added for the choice."""
         logits, y = self.linear(u, router), np.zeros_like(u)
-        chosen = np.argsort(-logits, -1, kind="stable")
-        k, ordered = self.c["num_experts_per_tok"], np.take_along_axis(logits, chosen, -1)
-        if k < logits.shape[1]: self.gap = min(self.gap, (ordered[:, k - 1] - ordered[:, k]).min())
+        by = logits if correction is None else sigmoid(logits) + correction
+        chosen = np.argsort(-by, -1, kind="stable")
+        k, ordered, best = self.c["num_experts_per_tok"], np.take_along_axis(logits, chosen, -1), np.take_along_axis(by, chosen, -1)
+        if k < logits.shape[1]: self.gap = min(self.gap, (best[:, k - 1] - best[:, k]).min())
         weight = softmax(ordered[:, :k]) if whole else softmax(ordered)[:, :k]
+        if correction is not None: weight = sigmoid(ordered[:, :k]) / sigmoid(ordered[:, :k]).sum(-1, keepdims=True)
         for e in range(logits.shape[1]):
             t, at = np.nonzero(chosen[:, :k] == e)
             self.experts_seen.add((router, e))
             if not len(t): continue
             self.experts_chosen.add((router, e))
             y[t] += weight[t, at, None] * expert(e, u[t])
+        return y
+
+    def corrected(self, u, p):
+        """DeepSeek V3's experts: chosen by corrected sigmoids within the best groups, weighted with the sigmoids alone; one is for all."""
+        c, y, score = self.c, self.swiglu(u, p + "shared_experts."), sigmoid(self.linear(u, p + "gate"))
+        pick, kept = (score + self.w(p + "gate.e_score_correction_bias")).reshape(len(u), c["n_group"], -1), c["topk_group"]
+        def best(x, k):
+            order = np.argsort(-x, -1, kind="stable")
+            ordered = np.take_along_axis(x, order, -1)
+            if k < x.shape[-1]: self.gap = min(self.gap, 4 * (ordered[:, k - 1] - ordered[:, k]).min())      # a sigmoid's slope is 1/4 at most
+            return order[:, :k]
+        if kept < c["n_group"]:
+            groups = best(np.sort(pick, -1)[..., -2:].sum(-1), kept)
+            pick = np.where((groups[:, :, None] == np.arange(c["n_group"])).any(1)[..., None], pick, -np.inf)
+        chosen = best(pick.reshape(len(u), -1), c["num_experts_per_tok"])
+        weight = np.take_along_axis(score, chosen, -1)
+        weight = weight / weight.sum(-1, keepdims=True) * self.dtype(c["routed_scaling_factor"])
+        for e in range(score.shape[1]):
+            t, at = np.nonzero(chosen == e)
+            self.experts_seen.add((p, e))
+            if len(t): self.experts_chosen.add((p, e))
+            y[t] += weight[t, at, None] * self.swiglu(u[t], f"{p}experts.{e}.")
         return y
 
     def clamped(self, x, p, e):
@@ -410,13 +544,14 @@ def try_seed(folder, fixture, seed):
     stored, vocab = make(fixture, seed), fixture.config.get("text_config", fixture.config)["vocab_size"]
     write_tensors(folder / "model.safetensors", stored)
     ids = np.random.default_rng(10 ** 6 + seed).integers(0, vocab - 1, fixture.tokens)
-    model = Model(folder)
+    model, sigmoids = Model(folder), any(name.endswith("e_score_correction_bias") for name in stored)
+    least = SCORE_GAP if sigmoids else ROUTER_GAP
     logits, mtp = model.forward(ids)
-    if model.gap < ROUTER_GAP: return "a router is close to a tie"
+    if model.gap < least: return "a router is close to a tie"
     if model.experts_seen != model.experts_chosen: return "an expert is never chosen"
     greedy, gap = greedy_ids(model, ids, logits[-1], vocab)
     if greedy is None: return gap
-    if model.gap < ROUTER_GAP: return "a router is close to a tie in the greedy continuation"
+    if model.gap < least: return "a router is close to a tie in the greedy continuation"
     std, error = logits.std(), 0.0
     for exact, rounded in zip((logits, mtp), Model(folder, np.float32).forward(ids)):
         if exact is not None: error = max(error, float(np.abs(exact - rounded).max() / std))

@@ -108,7 +108,7 @@ function mixerPictures(l) {
                 headMap(l, "write: how strongly the token is written", m.write, 1, "write"),
                 headMap(l, "|S| after each token", m.length, Math.max(...m.length.flat()), "|S| is"),
                 element("div", {className: "row"}, ...stateMaps(l))];
-    const gates = m.gate ? [headMap(l, "gate: what is left of a head's output, on average", m.gate, 1, "gate")] : [];
+    const gates = m.gate ? [headMap(l, "gate: what a head's output is multiplied with, on average", m.gate, Math.max(1, ...m.gate.flat()), "gate")] : [];
     return [element("div", {className: "row"}, ...attentionMaps(l)), ...gates];
 }
 

@@ -18,6 +18,7 @@
 
 #include "checkpoint_container.c"
 #include "checkpoint_tensors.c"
+#include "checkpoint_laguna.c"
 #include "checkpoint_fused.c"
 #include "checkpoint_text.c"
 #include "checkpoint_large.c"
@@ -143,6 +144,9 @@ int main(int argc, char **argv) {
     test_tensors();
     test_quantised();
     test_gpt_oss();
+    test_laguna_tensors();
+    test_laguna_keys();
+    test_laguna_layers();
     test_fused();
     test_shards();
     test_without_mtp();

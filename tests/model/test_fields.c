@@ -28,6 +28,7 @@ static double field_trebled(double v) { return v * 3; }
 static double field_eightfold(double v) { return v * 8; }
 static double field_eighth(double v) { return v / 8; }
 static double field_smaller(double v) { return v / 100; }
+static double field_gates_off(double v) { return v != 0 ? 0 : 1; }      /* on with field_gates' */
 static double field_fewer(double v) { return v > 1 ? v - 1 : 1; }
 static double field_factor(double v) { return v != 0 ? v * 1.5 : 0.375; }
 static double field_cap(double v) { return v != 0 ? v / 4 : 5; }
@@ -49,7 +50,7 @@ static const struct field_value {
     {.table = LAYER_ATTENTION, .name = "eps", .other = field_larger, .with = "normed"},
     {.table = LAYER_ATTENTION, .name = "rope_scale", .other = field_scaled},
     {.table = LAYER_ATTENTION, .name = "gated", .other = field_off, .chunk = 1},
-    {.table = LAYER_ATTENTION, .name = "gate_size", .other = field_other},
+    {.table = LAYER_ATTENTION, .name = "gate_size", .other = field_gates_off},
     {.table = LAYER_ATTENTION, .name = "normed", .other = field_off},
     {.table = LAYER_ATTENTION, .name = "v_normed", .other = field_other},
     {.table = LAYER_ATTENTION, .name = "v_of_k", .other = field_on},
@@ -57,6 +58,17 @@ static const struct field_value {
     {.table = LAYER_ATTENTION, .name = "scale", .other = field_factor},
     {.table = LAYER_ATTENTION, .name = "window", .other = field_window},
     {.table = LAYER_ATTENTION, .name = "sinks", .other = field_off},
+    {.table = LAYER_MLA, .name = "hidden", .fixed = "columns of the first projections"},
+    {.table = LAYER_MLA, .name = "heads", .fixed = "rows of q_b_proj and kv_b_proj, columns of o_proj"},
+    {.table = LAYER_MLA, .name = "q_rank", .fixed = "rows of q_a_proj"},
+    {.table = LAYER_MLA, .name = "kv_rank", .fixed = "rows of kv_a_proj, columns of kv_b_proj"},
+    {.table = LAYER_MLA, .name = "nope_dim", .fixed = "rows of q_b_proj and kv_b_proj"},
+    {.table = LAYER_MLA, .name = "rope_dim", .fixed = "rows of q_b_proj and kv_a_proj"},
+    {.table = LAYER_MLA, .name = "value_dim", .fixed = "rows of kv_b_proj, columns of o_proj"},
+    {.table = LAYER_MLA, .name = "eps", .other = field_larger},
+    {.table = LAYER_MLA, .name = "rope_scale", .other = field_scaled},
+    {.table = LAYER_MLA, .name = "scale", .other = field_scaled},
+    {.table = LAYER_MLA, .name = "interleaved", .other = field_other},
     {.table = LAYER_DELTANET, .name = "hidden", .fixed = "columns of the projections"},
     {.table = LAYER_DELTANET, .name = "key_heads", .fixed = "rows of in_proj_qkv"},
     {.table = LAYER_DELTANET, .name = "value_heads", .fixed = "rows of in_proj_qkv and in_proj_z, columns of out_proj"},
@@ -162,7 +174,7 @@ static void field_free(field_logits *l) {
 }
 
 /* Numbers of a model: `of`, a struct of that table, of layer `at`, the last one the MTP layer, whose logits are then looked at. Of a rope: where the
-   frequencies of so many rotated dimensions are, and the axes, which come of it. */
+   frequencies of so many rotated dimensions are, and the axes, if its layer has them, which come of it. */
 typedef struct field_place { int table, at; void *of; float *frequencies; int rotated; rope_axes *axes; } field_place;
 
 static void field_set(const field_place *p, int i, double value) {
@@ -173,7 +185,7 @@ static void field_set(const field_place *p, int i, double value) {
     if (p->table != OF_ROPE) return;
     const rope_shape *rope = (const rope_shape *)p->of;
     rope_frequencies(rope, p->rotated, p->frequencies);
-    *p->axes = (rope_axes){rope->height, rope->width};
+    if (p->axes) *p->axes = (rope_axes){rope->height, rope->width};
 }
 
 static int field_counts(const field_place *p, const struct field_value *f) {
@@ -276,10 +288,11 @@ static void test_fields_in(const char *folder) {
     for (int i = 0; i < m->c.layers; i++) last[m->layers[i].mixer.kind] = last[m->layers[i].ffn.kind] = i;
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         layer *l = model_layer(m, i);
+        const int latent = l->mixer.kind == LAYER_MLA;
         const field_place of[] = {
             {.table = l->mixer.kind, .at = i, .of = &l->mixer.w}, {.table = l->ffn.kind, .at = i, .of = &l->ffn.w},
-            {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)l->mixer.w.attention.frequencies,
-             .rotated = rope_dim(&m->c.layer[i]), .axes = &l->mixer.w.attention.axes},
+            {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)(latent ? l->mixer.w.mla.frequencies : l->mixer.w.attention.frequencies),
+             .rotated = rope_dim(&m->c.layer[i]), .axes = latent ? NULL : &l->mixer.w.attention.axes},
             {.table = OF_RESIDUAL, .at = i, .of = &l->mixer.residual}, {.table = OF_RESIDUAL, .at = i, .of = &l->ffn.residual}};
         if (i == m->c.layers || last[l->mixer.kind] == i) test_fields_of(folder, m, &of[0], ids, T);
         if (i == m->c.layers || last[l->ffn.kind] == i) test_fields_of(folder, m, &of[1], ids, T);

@@ -67,7 +67,10 @@ static void check_mixer(traced *t, const mote_traced *v) {
                 CHECK(sum_of(v->values + h * tokens, tokens - a->window) == 0, "%s: head %d sees beyond its window", t->folder, h);
         }
     } else if (!strcmp(v->name, "gate")) {
-        CHECK(a->gated && v->count == a->heads * a->head_dim && within(v->values, v->count, 0, 1), "%s: %d gates", t->folder, v->count);
+        CHECK((a->gated || a->gate_size) && v->count == a->heads * a->head_dim && within(v->values, v->count, 0, a->gated ? 1 : INFINITY), "%s: %d gates",
+              t->folder, v->count);
+    } else if (!strcmp(v->name, "g_proj")) {
+        CHECK(v->count == a->heads * a->gate_size, "%s: %d of g_proj", t->folder, v->count);
     } else if (!strcmp(v->name, "decay") || !strcmp(v->name, "beta")) {
         CHECK(v->count == d->value_heads && within(v->values, v->count, 0, 1), "%s: %d of %s", t->folder, v->count, v->name);
     } else if (!strcmp(v->name, "S")) {
