@@ -223,7 +223,9 @@ static void start(void) {
              "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [True,], \"y\": \"\\n\"}}</tool_call>"
              "\nc[TOOL_CALLS][{\"name\": \"f\"}, {}][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"x\": 1}, f{} d\n"
              "[TOOL_CALLS] e:\n[{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"arguments\": \"{}\"}] ```json\n{\"a\": [{}]}```"
-             "<tool_call>f<arg_key>x</arg_key>\n<arg_value>1</arg_value> <arg_key>y</arg_key><arg_value>2</arg_value></tool_call>");
+             "<tool_call>f<arg_key>x</arg_key>\n<arg_value>1</arg_value> <arg_key>y</arg_key><arg_value>2</arg_value></tool_call>"
+             DEEPSEEK_CALLS DEEPSEEK("tool" UNDER "call" UNDER "begin") "f" DEEPSEEK_SEP "{\"x\": 1}" DEEPSEEK("tool" UNDER "call" UNDER "end") "\n"
+             DEEPSEEK("tool" UNDER "call" UNDER "begin") "function" DEEPSEEK_SEP "f\n```json\n{}\n```" DEEPSEEK_CALLS_END);
     memset(&o, 0, sizeof o);
     o.parts = MOTE_WEIGHTS_ONLY;
     must(!mote_open(FIXTURE, &o, &model, &err), "cannot open " FIXTURE);
@@ -452,16 +454,17 @@ static void check_call(void *user, const char *call, size_t size) {
     buf_add((buf *)user, call, size);
 }
 
-// syntax: 16: Mistral's marks, 32: Llama's objects, 48: GLM's keys and values, of calls.
+// syntax: 16: Mistral's marks, 32: Llama's objects, 48: GLM's keys and values, 56: DeepSeek's marks, of calls.
 static void hear_answer(const buf *text, unsigned step, int thinking, int end, const json *calls, int syntax, buf *told) {
     chat_stream s;
     memset(&s, 0, sizeof s);
     s.emit = emit_to;
     s.on_call = calls ? check_call : NULL;
     s.tools = calls;
-    s.call_mark = (syntax & 48) == 16 ? "[TOOL_CALLS]" : NULL;
+    s.marked_calls = (syntax & 56) == 56;
+    s.call_mark = s.marked_calls ? DEEPSEEK_CALLS : (syntax & 48) == 16 ? "[TOOL_CALLS]" : NULL;
     s.bare_calls = (syntax & 48) == 32;
-    s.keyed_calls = (syntax & 48) == 48;
+    s.keyed_calls = (syntax & 56) == 48;
     s.user = told;
     chat_stream_begin(&s, thinking);
     for (size_t i = 0; i < text->size; i += step)

@@ -50,6 +50,23 @@ static void test_apis(server s) {
     check(s, "/v1/messages", GO, SAY_CALL, CLAUDE_TOOLS ", \"thinking\": {\"type\": \"adaptive\"}", block, 5);
 }
 
+// Thinking by DeepSeek's word, and old thinking kept by GLM's.
+static void test_words(server s, const template_marks *f) {
+    static const char *const thinks[] = {"\"reasoning_content\": \"Hmm, one.\""};
+    check(s, "/v1/chat/completions", GO, SAY_TEXT, "\"chat_template_kwargs\": {\"thinking\": true}", thinks, 1);
+    long counts[2];
+    for (int i = 0; i < 2; i++) {
+        char body[1024];
+        snprintf(body, sizeof body, "{\"messages\": [" GO ", {\"role\": \"assistant\", \"content\": \"It is 1.\", \"reasoning_content\": \"Hmm, one.\"}, " GO
+                 "], \"chat_template_kwargs\": {\"clear_thinking\": %s}}", i ? "false" : "true");
+        heard h = post(s, "/tokenize", body);
+        counts[i] = number(&h, "count");
+        CHECK(h.status == 200 && counts[i] > 0, "%d %s", h.status, h.body);
+        forget(&h);
+    }
+    CHECK((counts[1] > counts[0]) == (f->thinking == LEFT_OUT), "%ld tokens with old thinking kept, %ld without", counts[1], counts[0]);
+}
+
 // A call that is cut is text; streamed, all of it comes in pieces.
 static void test_broken(server s, const char *call) {
     char all[1024] = "";
@@ -106,6 +123,7 @@ int main(int argc, char **argv) {
         server s = serve(arguments);
         test_capabilities(s, f);
         test_apis(s);
+        test_words(s, f);
         test_broken(s, cut);
         test_reuse(s);
         stop(s);
