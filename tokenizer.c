@@ -28,6 +28,7 @@
      gemma_values.c    Gemma's values, in which its tools and calls are written
      chat_gemma.c      Gemma 4's
      chat_glm.c        GLM's
+     chat_laguna.c     Laguna's
      chat_deepseek.c   DeepSeek's
      chat.c            messages -> prompt
      arguments.c       the arguments of a tool call, by the tool's schema
@@ -89,6 +90,7 @@
 #include "text/gemma_values.c"
 #include "text/chat_gemma.c"
 #include "text/chat_glm.c"
+#include "text/chat_laguna.c"
 #include "text/chat_deepseek.c"
 #include "text/chat.c"
 #include "text/arguments.c"

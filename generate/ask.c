@@ -94,7 +94,7 @@ static int check_role(const mote_session *s, const mote_generation *g, mote_erro
 
 /* 1: what a user says next leaves the thinking before it where it is. */
 static int keeps_thinking(const mote_session *s, const mote_generation *g) {
-    return g->keep_thinking || s->m->family & CHAT_EFFORT;
+    return g->keep_thinking || s->m->family & CHAT_KEEPS;
 }
 
 /* To be closed in any case. */

@@ -190,7 +190,7 @@ static void writer_call_marks(writer *w) {
     w->channels.call_mark = marks[0];
     w->channels.marked_calls = (family & CHAT_DEEPSEEK) != 0;
     w->channels.bare_calls = (w->m->family & CHAT_LLAMA3) != 0;
-    w->channels.keyed_calls = (w->m->family & CHAT_GLM) != 0;
+    w->channels.keyed_calls = (w->m->family & (CHAT_GLM | CHAT_LAGUNA)) != 0;
 }
 
 /* Messages with headers: where in them the prompt ends. It is taken from its last message on, and nothing of that is told. */

@@ -34,6 +34,10 @@ static void chat_prompt(int family, int think, int in_answer, marked_text *out) 
         glm_prompt(m, family & CHAT_LINED, off, out);
         return;
     }
+    if (family & CHAT_LAGUNA) {
+        laguna_prompt(m, family & CHAT_LINED, off, out);
+        return;
+    }
     if (family & CHAT_DEEPSEEK) {
         deepseek_prompt(m, family, off, in_answer, out);
         return;
@@ -136,6 +140,7 @@ static int chat_further(chat *c) {
         if (c->family & CHAT_GEMMA) return gemma_further(c);
         if (c->family & CHAT_DEEPSEEK) return deepseek_messages(c);
         if (c->family & CHAT_GLM) code = glm_message(c, i);
+        else if (c->family & CHAT_LAGUNA) code = laguna_message(c, i);
         else if (c->family & CHAT_LLAMA3) code = result ? llama_result(c, i) : llama_message(c, i, 0);
         else if (c->family & CHAT_MISTRAL) code = mistral_user(c, i);
         else code = result && c->family & CHAT_CODER ? coder_result(c, i) : plain_message(c, i);
@@ -147,6 +152,7 @@ static int chat_further(chat *c) {
 static int chat_conversation(chat *c) {
     if (c->goes_on) return chat_further(c);
     if (c->family & CHAT_GLM) return glm_conversation(c);
+    if (c->family & CHAT_LAGUNA) return laguna_conversation(c);
     if (c->family & CHAT_DEEPSEEK) return deepseek_conversation(c);
     if (c->family & CHAT_LLAMA3) return llama_conversation(c);
     if (c->family & CHAT_MISTRAL) return mistral_conversation(c);

@@ -2,8 +2,9 @@
    where they are written out. It is data alone: the program takes it as well. */
 
 enum {
+    CHAT_KEEPS = CHAT_EFFORT | CHAT_LAGUNA,                    /* that say old thinking too */
     CHAT_QWENS = CHAT_QWEN3 | CHAT_QWEN3_5,                    /* those that chat_qwen.c writes */
-    CHAT_ANSWER_TURNS = CHAT_GLM | CHAT_DEEPSEEK                                     /* whose answers begin with a token of their own, which is `turn` */
+    CHAT_ANSWER_TURNS = CHAT_GLM | CHAT_DEEPSEEK | CHAT_LAGUNA                                     /* whose answers begin with a token of their own, which is `turn` */
 };
 
 /* The marks of a family; "": it has none. Qwen's turns are `turn`, the role, a line feed, the content, `turn_end` and a line
@@ -29,6 +30,8 @@ typedef struct chat_marks {
 #define DEEPSEEK_SEP DEEPSEEK("tool" UNDER "sep")
 #define DEEPSEEK_OUTPUTS DEEPSEEK("tool" UNDER "outputs" UNDER "begin")
 #define DEEPSEEK_OUTPUTS_END DEEPSEEK("tool" UNDER "outputs" UNDER "end")
+
+#define LAGUNA_BEGIN "\xE3\x80\x88|EOS|\xE3\x80\x89"
 
 #define CHATML                                                                                                                \
     .turn = "<|im_start|>", .turn_end = "<|im_end|>", .line_end = "\n", .user = "<|im_start|>user", .answer = "<|im_start|>assistant\n"
@@ -66,6 +69,9 @@ static const chat_marks chat_families[] = {
      WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
     {.family = CHAT_GLM, .name = "GLM",
      .turn = "<|assistant|>", .turn_end = "", .line_end = "", .user = "<|user|>", .answer = "<|assistant|>",
+     THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES},
+    {.family = CHAT_LAGUNA, .name = "Laguna",
+     .turn = "<assistant>", .turn_end = "</assistant>", .line_end = "\n", .user = "<user>", .answer = "<assistant>",
      THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES},
     {.family = CHAT_DEEPSEEK, .name = "DeepSeek",
      .turn = DEEPSEEK("Assistant"), .turn_end = DEEPSEEK("end" UNDER "of" UNDER "sentence"), .line_end = "",

@@ -61,7 +61,7 @@ static int turn_request(const turn *t, buf *out, mote_error *err) {
 }
 
 static int chat_turn_of_others(chat_family f, const turn *t, marked_text *out, mote_error *err) {
-    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA | CHAT_GLM | CHAT_DEEPSEEK) || (f & CHAT_LLAMA3 && f & CHAT_DATED), ids = f & (CHAT_NEMO | CHAT_SMALL);
+    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA | CHAT_GLM | CHAT_DEEPSEEK | CHAT_LAGUNA) || (f & CHAT_LLAMA3 && f & CHAT_DATED), ids = f & (CHAT_NEMO | CHAT_SMALL);
     buf request;
     chat_places at;
     memset(&request, 0, sizeof request);
@@ -173,6 +173,7 @@ static int turn_results(chat_family f, slice turn) {
     if (f & CHAT_CHATML) return slice_starts(turn, "<|im_start|>tool");
     if (f & CHAT_GLM) return count_of_mark(slice_from(turn, slice_before(turn, "<|observation|>").n), mark);
     if (f & CHAT_DEEPSEEK) return count_of_mark(turn, mark);
+    if (f & CHAT_LAGUNA) return count_of_mark(slice_from(turn, slice_before(turn, chat_marks_of(f)->turn_end).n), mark);
     if (f & CHAT_GEMMA) return count_of_mark(turn, chat_marks_of(f)->result_end);
     slice rest = slice_past(slice_past(turn, chat_marks_of(f)->user), "\n");
     return slice_starts(rest, mark) ? count_of_mark(rest, mark) : 0;

@@ -122,6 +122,17 @@ DEEPSEEK_CASES = {
 }
 
 
+# Thinking that is said again.
+LAGUNA_CASES = {
+    "thoughts": {"messages": [user("a"), answer("b", reasoning_content="c"), user("d"), answer(" e\n", reasoning=" f\n", reasoning_content="g"), user("h"),
+                              answer("<think>\ni\n</think>\n\nj"), user("k")], "enable_thinking": True},
+    "thinking and tools": {"messages": [system("S "), user("a"), answer("", reasoning_content="c", tool_calls=[call("clock", 1)]), result("noon", 1)],
+                           "tools": [CLOCK], "enable_thinking": True},
+    "tools alone": {"messages": [system(" "), user("a")], "tools": [CLOCK]},
+    "thinking alone": {"messages": [system(""), user("a")], "enable_thinking": True},
+}
+
+
 def environment():
     def refuse(message):
         raise ValueError(message)
@@ -141,7 +152,7 @@ def main():
         template = environment().from_string(text)
         bos = "<bos>" if "<|turn>" in text else "<\uff5cbegin\u2581of\u2581sentence\uff5c>" if "<\uff5c" in text else "<s>"
         cases = []
-        for name, args in {**CASES, **(GEMMA_CASES if bos == "<bos>" else DEEPSEEK_CASES if "\uff5c" in bos else {})}.items():
+        for name, args in {**CASES, **(GEMMA_CASES if bos == "<bos>" else DEEPSEEK_CASES if "\uff5c" in bos else LAGUNA_CASES if "<available_tools>" in text else {})}.items():
             case = {"case": name, "args": args}
             try:
                 case["rendered"] = template.render(bos_token=bos, eos_token="</s>", **{"add_generation_prompt": True, **args})

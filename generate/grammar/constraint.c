@@ -49,7 +49,7 @@ static int constraint_budget(constraint *c, int budget, mote_error *err) {
 static enum call_form call_form_of(int family) {
     if (family & CHAT_QWEN3) return FORM_JSON;
     if (family & CHAT_DEEPSEEK) return family & CHAT_QUIET ? FORM_MARKED : FORM_MARKED_BLOCK;
-    if (family & CHAT_GLM) return family & CHAT_LINED ? FORM_KEY_LINES : FORM_KEYS;
+    if (family & (CHAT_GLM | CHAT_LAGUNA)) return family & CHAT_LINED ? FORM_KEY_LINES : FORM_KEYS;
     if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
     return family & CHAT_NEMO ? FORM_LIST : family & CHAT_SMALL ? FORM_NAMED : FORM_TAGS;
 }

@@ -422,7 +422,8 @@ static void fuzz_request(const buf *request, unsigned family) {
                                    CHAT_QWEN3_5 | CHAT_PRESERVE | CHAT_EFFORT, CHAT_QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER,
                                    CHAT_CODER | CHAT_NEXT, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3 | CHAT_DATED, CHAT_MISTRAL,
                                    CHAT_MISTRAL | CHAT_NEMO, CHAT_MISTRAL | CHAT_SMALL, CHAT_ZEPHYR, CHAT_LLAMA3, CHAT_CHATML | CHAT_BOS,
-                                   CHAT_GLM, CHAT_GLM | CHAT_LINED, CHAT_DEEPSEEK | CHAT_LINED, CHAT_DEEPSEEK | CHAT_OPEN, CHAT_DEEPSEEK | CHAT_QUIET};
+                                   CHAT_GLM, CHAT_GLM | CHAT_LINED, CHAT_DEEPSEEK | CHAT_LINED, CHAT_DEEPSEEK | CHAT_OPEN, CHAT_DEEPSEEK | CHAT_QUIET,
+                                   CHAT_LAGUNA | CHAT_QUIET, CHAT_LAGUNA | CHAT_QUIET | CHAT_LINED};
     enum { COUNT = sizeof families / sizeof *families };
     marked_text out;
     mote_error err;

@@ -122,9 +122,11 @@ static void timeline_timeline(const mote_model *m, const mote_session *s, const 
 
 // What the model says in three turns: a thought and an answer, calls, an answer after results.
 static void timeline_answers(const template_marks *f, char says[3][512]) {
-    snprintf(says[0], 512, "Hmm, one.</think>%sIt is 1.%s", f->after, f->end);
-    snprintf(says[1], 512, "A call.</think>%sI add.%s%s%s%s%s", f->after, f->calls_begin, f->call, f->next_call, f->calls_end, f->end_of_calls);
-    snprintf(says[2], 512, "%sTwo.%s", f->after_results ? "So 2.</think>" : "", f->end);
+    const char *const line = f->lines ? "\n" : "";
+    snprintf(says[0], 512, "%sHmm, one.%s</think>%sIt is 1.%s%s", line, line, f->after, line, f->end);
+    snprintf(says[1], 512, "%sA call.%s</think>%sI add.%s%s%s%s%s", line, line, f->after, f->calls_begin, f->call, f->next_call, f->calls_end, f->end_of_calls);
+    if (f->after_results) snprintf(says[2], 512, "%sSo 2.%s</think>%sTwo.%s%s", line, line, f->after, line, f->end);
+    else snprintf(says[2], 512, "Two.%s", f->end);
 }
 
 static void timeline_conversation(const template_marks *f, const mote_model *m) {
@@ -138,7 +140,7 @@ static void timeline_conversation(const template_marks *f, const mote_model *m) 
     memset(a, 0, sizeof *a);
     EXPECT(MOTE_EINVAL, mote_ask(s, "2", &(mote_generation){.role = "tool"}, NULL, &failure));
     timeline_say(m, s, NULL, "One?", MOTE_THINK_ON, says[0], NULL, a);
-    timeline_told(a, "Hmm, one.", "It is 1.", "");
+    timeline_told(a, "Hmm, one.", f->lines ? "It is 1.\n" : "It is 1.", "");
     timeline_timeline(m, s, ONE, TIMELINE_ON, a->count, "the first turn");
     EXPECT(MOTE_EINVAL, mote_ask(s, "2", &(mote_generation){.role = "tool"}, NULL, &failure));      // nothing was called
 
@@ -149,7 +151,7 @@ static void timeline_conversation(const template_marks *f, const mote_model *m) 
     timeline_timeline(m, s, ONE IT_IS TWO, TIMELINE_ON, a->count, "the second turn");
 
     timeline_say(m, s, "tool", "2", MOTE_THINK_ON, says[2], more, a);
-    timeline_told(a, f->after_results ? "So 2." : "", "Two.", "");
+    timeline_told(a, f->after_results ? "So 2." : "", f->lines ? "Two.\n" : "Two.", "");
     if (f->thinking != NEVER_SAID) timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS, TIMELINE_ON, a->count, "results: thinking stays");
     EXPECT(MOTE_EINVAL, mote_ask(s, "2", &(mote_generation){.role = "tool"}, NULL, &failure));      // all is answered
 

@@ -33,7 +33,7 @@ static void check(server s, const char *path, const char *messages, int script, 
 }
 
 static void test_apis(server s) {
-    static const char *const text[] = {"\"reasoning_content\": \"Hmm, one.\"", "\"content\": \"It is 1.\"", "\"finish_reason\": \"stop\""};
+    static const char *const text[] = {"\"reasoning_content\": \"Hmm, one.\"", "\"content\": \"It is 1.", "\"finish_reason\": \"stop\""};
     static const char *const call[] = {"\"reasoning_content\": \"A call, then.\"", "\"content\": \"I add.\"", "\"name\": \"add\"",
                                        "\"arguments\": \"{\\\"a\\\": \\\"1\\\"}\"", "\"finish_reason\": \"tool_calls\""};
     static const char *const item[] = {"\"text\": \"A call, then.\"", "\"text\": \"I add.\"", "\"type\": \"function_call\"", "\"name\": \"add\"",

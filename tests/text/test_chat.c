@@ -172,7 +172,7 @@ static int is_mended(int family, slice name) {
         if (slice_starts(name, systems[i]) && name.n == strlen(systems[i])) return 1;
     for (size_t i = 0; i < COUNT(calls) && (bare || family & (CHAT_CHATML | CHAT_ZEPHYR)); i++)
         if (slice_starts(name, calls[i]) && name.n == strlen(calls[i]) && (i < 5 || !(family & CHAT_CHATML))) return 1;
-    if ((family & CHAT_CODER || family == CHAT_GLM) && slice_starts(name, "no arguments")) return 1;
+    if ((family & CHAT_CODER || family == CHAT_GLM || family & CHAT_LAGUNA) && slice_starts(name, "no arguments")) return 1;
     if (family & CHAT_DEEPSEEK) return deepseek_is_mended(family, name);
     if (family & CHAT_GEMMA && (slice_starts(name, "call with text") || slice_starts(name, "call without a tool"))) return 1;
     if (family & CHAT_GEMMA && slice_starts(name, "no arguments") && family & CHAT_PRESERVE) return 1;
