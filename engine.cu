@@ -113,6 +113,7 @@ static double seconds(void) {
 #include "families/deepseek_v3.c"
 #include "families/glm4_moe_lite.c"
 #include "families/laguna.c"
+#include "families/gemma4.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
@@ -151,6 +152,7 @@ static double seconds(void) {
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */
 
 #include "session/session.c"
+#include "session/pieces.c"
 #include "session/timeline.c"
 #include "session/snapshot.c"
 #include "session/files.c"
@@ -168,6 +170,7 @@ static double seconds(void) {
 #include "generate/grammar/schema_kinds.c"
 #include "generate/grammar/follow.c"
 #include "generate/grammar/follow_values.c"
+#include "generate/grammar/pairs.c"
 #include "generate/grammar/call.c"
 #include "generate/grammar/mask.c"
 #include "generate/grammar/constraint.c"
@@ -183,6 +186,7 @@ static double seconds(void) {
 #include "generate/stops.c"
 #include "generate/writer.c"
 #include "generate/generate.c"
+#include "generate/model_turn.c"
 #include "generate/ask.c"
 #include "generate/restore.c"
 #include "session/open.c"

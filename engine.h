@@ -150,7 +150,7 @@ typedef struct mote_info {
     uint64_t weight_bytes;                 /* held in memory */
     uint64_t weight_bytes_per_token;       /* read to decode one token */
     uint64_t kv_bytes_per_token;           /* KV cache of the device's default type, for one token of context; read to decode
-                                              one more */
+                                              one more. Without layers that have a window */
     uint64_t state_bytes;                  /* recurrent state, read and written to decode one token */
     int prefill_from;                      /* calls that feed so many tokens or more are read by prefill, on tensor cores, with
                                               its own rounding; others as they are decoded. 0: all of them */
@@ -163,6 +163,9 @@ typedef struct mote_info {
     int32_t end_token;                     /* the same at the end of a text, which is for mote_embed alone: embedding models have one */
     int pooling;                           /* how the checkpoint was trained to embed texts: MOTE_POOLING_LAST or _MEAN, as modules.json and
                                               what it names say; MOTE_POOLING_DEFAULT: it was not, or mote cannot: see mote_embed */
+    uint64_t window_bytes_per_token;       /* kv_bytes_per_token of layers with a window: no more than `window` tokens are read, on the CPU few
+                                              more are kept */
+    int window;                            /* tokens that a layer with a window sees; where they differ, the most. 0: none has one */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */
@@ -198,7 +201,8 @@ typedef struct mote_session_options {
 
 typedef struct mote_memory {
     uint64_t weights;                      /* one model */
-    uint64_t kv, state, scratch;           /* one session: KV cache, recurrent state with its log, everything else */
+    uint64_t kv, state, scratch;           /* one session: KV cache, of a layer with a window on the CPU as much as that and `chunk` rows take,
+                                              rounded up to whole 256; recurrent state with its log; everything else */
     uint64_t total;                        /* one model with one session */
     uint64_t available;                    /* free on the device now; 0 = unknown */
     uint64_t runner;                       /* what sessions of one runner share */
@@ -612,7 +616,9 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
 
 /* ---- 7. Checkpoints, copies and files ---------------------------------------------------------------------------- */
 
-/* Recurrent state cannot be cut back to an earlier token, so a session is rewound to points that were remembered. */
+/* Recurrent state cannot be cut back to an earlier token, so a session is rewound to points that were remembered. On the CPU, neither can keys
+   and values of a layer with a window in a context that is longer than what it keeps (mote_memory.kv): a checkpoint then has those of one window,
+   which is its size mostly. */
 typedef struct mote_checkpoint mote_checkpoint;
 
 /* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive the
@@ -620,16 +626,21 @@ typedef struct mote_checkpoint mote_checkpoint;
    timeline from it, by mote_load or mote_clone; after thinking only until that is dropped, see mote_drop_thinking. */
 int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error);
 
-/* Back to the checkpoint. MOTE_EINVAL when it is of another model (see mote_save for what is compared) or KV type, or the
-   session's tokens up to there are no longer those of the checkpoint. */
+/* Back to the checkpoint. MOTE_EINVAL when it is of another model (see mote_save for what is compared) or KV type, when the
+   session's tokens up to there are no longer those of the checkpoint, or when it is of a session with other options and has none of the
+   windows that this one would need. */
 int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_error *error);
 
 void mote_checkpoint_free(mote_checkpoint *checkpoint);    /* NULL is allowed */
 
+/* Bytes of memory that a checkpoint of the present position takes. 0: there is no session, or it is busy. */
+size_t mote_checkpoint_bytes(const mote_session *session);
+
 /* A second session, in the same state, with the same options. */
 int mote_clone(const mote_session *session, mote_session **clone, mote_error *error);
 
-/* The whole state as bytes, for a session of the same checkpoint, of any context length that fits. mote_save follows the
+/* The whole state as bytes, for a session of the same checkpoint, of any context length that fits, and on any device; of a session that keeps
+   but windows of some layers those are saved, and what loads them keeps no more. mote_save follows the
    capacity rule of section 3; mote_load replaces the session's state. A session of another checkpoint is refused: all numbers
    of config.json must be the same, and a sample of the weights: of each matrix, vector and scale that is loaded (of each
    expert's alone) all bytes up to 4 KiB, of a larger one the first 64 bytes of each 64th part. Of a synthetic model, the numbers

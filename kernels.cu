@@ -71,7 +71,7 @@ enum {
 };
 #include "cpu/limbs.c"
 #include "cpu/codes.c"
-#include "cpu/int4_codes.c"
+#include "cpu/quarter_codes.c"
 #include "cpu/scales.c"
 #include "cpu/nibble_rows.c"
 #ifdef LEVELS
@@ -81,7 +81,7 @@ enum {
 #define SCALED_SUMS 0
 #define FOR(name) name##_v4
 #include "cpu/products.c"
-#include "cpu/int4_products.c"
+#include "cpu/quarter_products.c"
 #include "cpu/nibbles.c"
 #define LEVEL V3
 #define LANES 8
@@ -89,7 +89,7 @@ enum {
 #define SCALED_SUMS 1
 #define FOR(name) name##_v3
 #include "cpu/products.c"
-#include "cpu/int4_products.c"
+#include "cpu/quarter_products.c"
 #include "cpu/nibbles.c"
 #endif
 #define LEVEL
@@ -98,7 +98,7 @@ enum {
 #define SCALED_SUMS 0
 #define FOR(name) name##_plain
 #include "cpu/products.c"
-#include "cpu/int4_products.c"
+#include "cpu/quarter_products.c"
 #include "cpu/nibbles.c"
 #include "cpu/matrix.c"
 #include "cpu/math.c"

@@ -106,6 +106,7 @@
 #include "families/deepseek_v3.c"
 #include "families/glm4_moe_lite.c"
 #include "families/laguna.c"
+#include "families/gemma4.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"

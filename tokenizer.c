@@ -37,6 +37,7 @@
      call_json.c       a call as JSON
      call_named.c      a call with its name in front
      call_headed.c     a call with its name in a header
+     call_pairs.c      a call in Gemma's values
      chat_header.c     the header of a message that names its channel
      call_marked.c     calls after marks
      call_keyed.c      a call as keys and values between tags
@@ -99,6 +100,7 @@
 #include "text/call_json.c"
 #include "text/call_named.c"
 #include "text/call_headed.c"
+#include "text/call_pairs.c"
 #include "text/chat_header.c"
 #include "text/call_marked.c"
 #include "text/call_keyed.c"

@@ -405,7 +405,7 @@ static void bind_floats(binder *b, const tensor *t, const tensor_slice *s, const
 }
 
 /* The same for numbers that are no weights of products, as they are of a part's shape in the tensor of that name, or of a stack: norms,
-   biases, conv1d. source: vector_source, or norm_source, which adds 1. */
+   biases, conv1d. source: vector_source, or norm_source, which adds 1, or root_source. */
 static void bind_slice_vector(binder *b, const char *where, const char *what, const tensor_slice *all, const matrix_part *p,
                               const component_source *source, const float **v) {
     tensor_slice s = *all;
@@ -465,6 +465,12 @@ static void bind_divided_vector(binder *b, const char *where, const char *what, 
 static void bind_zero_centered(binder *b, const char *where, const char *what, const float **v, int n) {
     const tensor_slice all = slice_all(n, 1);
     bind_slice_vector(b, where, what, &all, &vector_part, &norm_source, v);
+}
+
+/* A vector of n numbers: v becomes what is stored / sqrt(n). */
+static void bind_by_root(binder *b, const char *where, const char *what, const float **v, int n) {
+    const tensor_slice all = slice_all(n, 1);
+    bind_slice_vector(b, where, what, &all, &vector_part, &root_source, v);
 }
 
 /* Is the tensor of that name there? */

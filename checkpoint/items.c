@@ -42,6 +42,17 @@ static int norm_floats(conversion *c, void *to) {
 
 static const component_source norm_source = {0, 1, norm_floats};
 
+/* n numbers, divided by the root of n. */
+static int root_floats(conversion *c, void *to) {
+    const size_t n = (size_t)c->rows * (size_t)c->cols;
+    float *w = (float *)to;
+    (void)vector_floats(c, to);
+    for (size_t i = 0; i < n; i++) w[i] = (float)((double)w[i] / sqrt((double)n));
+    return -1;
+}
+
+static const component_source root_source = {0, 1, root_floats};
+
 /* Rows of a stored matrix, in groups of so many: of every group rows [at[0], at[0] + rows[0]), one group after the other, then of every
    group those from at[1] on, and so on. One group: they are pieces of the whole matrix. */
 enum { MOST_RUNS = 3 };

@@ -82,8 +82,9 @@ static int bench_decode_cpu(bench *b) {
     int code = 0;
     for (int i = 0; i < b->o->depths.count && !code; i++) {
         double depth = b->o->depths.value[i] + b->o->steps / 2.0;
+        const double seen = depth < b->info->window ? depth : b->info->window;
         double read = (double)b->info->weight_bytes_per_token + 2.0 * (double)b->info->state_bytes +
-                      (double)b->info->kv_bytes_per_token * kv_size[b->o->kv] * depth;
+                      ((double)b->info->kv_bytes_per_token * depth + (double)b->info->window_bytes_per_token * seen) * kv_size[b->o->kv];
         code = time_decode(b, b->o->depths.value[i], &t);
         if (code) break;
         decode_label(b, b->o->depths.value[i], 1, label);

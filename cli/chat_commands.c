@@ -116,7 +116,7 @@ static void chat_take_turns(chat *c) {
     for (size_t at = 0; length && at + length <= count; at++) {
         if (memcmp(ids + at, start.data, length * sizeof *ids)) continue;
         last = at + length;
-        push_undo(c, NULL, at > 1 && mote_is_end(c->model, ids[at - 2]) ? at - 1 : at);
+        push_undo(c, NULL, 0, at > 1 && mote_is_end(c->model, ids[at - 2]) ? at - 1 : at);
     }
     if (last) chat_take_last(c, ids + last, count - last);
     free(start.data);

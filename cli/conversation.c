@@ -7,6 +7,8 @@
 
 enum { UNDO_MAX = 16 };
 
+static const size_t UNDO_BYTES = (size_t)2 << 30;          /* most memory of checkpoints, the last one aside */
+
 typedef struct chat {
     options *o;
     const mote_model *model;
@@ -23,6 +25,7 @@ typedef struct chat {
     double first;                          /* seconds to its first token */
     mote_checkpoint *undo[UNDO_MAX];       /* before the last turns; NULL: only the place is known */
     size_t undo_tokens[UNDO_MAX];          /* of the timeline there */
+    size_t undo_bytes[UNDO_MAX];           /* of the checkpoints */
     int undo_count;
     int told_context;
     int context, speculates, show_stats, leave, failed;
@@ -56,16 +59,30 @@ static void forget_undo(chat *c) {
     while (c->undo_count > 0) mote_checkpoint_free(c->undo[--c->undo_count]);
 }
 
-/* Remembers that a turn begins after so many tokens; checkpoint: of there, or NULL. */
-static void push_undo(chat *c, mote_checkpoint *checkpoint, size_t tokens) {
+/* Frees the oldest checkpoints if there is too much of them: undo reads again up to their places. */
+static void trim_undo(chat *c) {
+    size_t held = 0;
+    for (int i = c->undo_count - 1; i >= 0; i--) {
+        held += c->undo_bytes[i];
+        if (held <= UNDO_BYTES || i == c->undo_count - 1) continue;
+        mote_checkpoint_free(c->undo[i]);
+        c->undo[i] = NULL;
+    }
+}
+
+/* Remembers that a turn begins after so many tokens; checkpoint: of there, and its bytes, or NULL. */
+static void push_undo(chat *c, mote_checkpoint *checkpoint, size_t bytes, size_t tokens) {
     if (c->undo_count == UNDO_MAX) {
         mote_checkpoint_free(c->undo[0]);
         memmove(c->undo, c->undo + 1, (UNDO_MAX - 1) * sizeof c->undo[0]);
         memmove(c->undo_tokens, c->undo_tokens + 1, (UNDO_MAX - 1) * sizeof c->undo_tokens[0]);
+        memmove(c->undo_bytes, c->undo_bytes + 1, (UNDO_MAX - 1) * sizeof c->undo_bytes[0]);
         c->undo_count--;
     }
     c->undo_tokens[c->undo_count] = tokens;
+    c->undo_bytes[c->undo_count] = bytes;
     c->undo[c->undo_count++] = checkpoint;
+    trim_undo(c);
 }
 
 static int take_undo(chat *c, mote_error *error) {
@@ -74,7 +91,7 @@ static int take_undo(chat *c, mote_error *error) {
     int code = mote_checkpoint_take(c->session, &checkpoint, error);
     if (code) return code;
     mote_tokens(c->session, &used);
-    push_undo(c, checkpoint, used);
+    push_undo(c, checkpoint, mote_checkpoint_bytes(c->session), used);
     return 0;
 }
 

@@ -1,5 +1,5 @@
 /* cpu/codes.c: E2M1 codes times limbs, for each level of processor: the values of codes, sums of lanes, scales of lanes. For each
-   a plain loop, which is the definition. Knows nothing of matrices. INT4 has its own: cpu/int4_codes.c.
+   a plain loop, which is the definition. Knows nothing of matrices. INT4 has its own: cpu/quarter_codes.c.
 
    A block of 128 columns (COL_BLOCK) is 64 bytes of codes: byte i has columns 2 i and 2 i + 1, and four bytes are a lane. */
 
@@ -129,13 +129,20 @@ V3 INLINE void lane_products_v3(products_v3 *products, const codes_v3 *c, const 
 /* Sixteen lanes. */
 typedef struct codes_v4 { __m512i even, odd; } codes_v4;
 
+/* e2m1_values of the lower halves of bytes, whatever stands in the upper ones: vpermb takes six bits, so the table is there four times. */
+V4 INLINE __m512i e2m1_table_v4(void) {
+    return _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)e2m1_values));
+}
+
+V4 INLINE __m512i e2m1_values_v4(__m512i table, __m512i bytes) {
+    return _mm512_maskz_permutexvar_epi8(~(__mmask64)0, bytes, table);
+}
+
 V4 INLINE codes_v4 codes_at_v4(const uint8_t *at) {
-    const __m512i bytes = _mm512_loadu_si512(at), odd = _mm512_srli_epi16(bytes, 4);
-    const __m128i values = _mm_loadu_si128((const __m128i *)(const void *)e2m1_values);
-    const __m512i table = _mm512_maskz_broadcast_i32x4(0xffff, values);      /* vpermb takes six bits, a code has four */
+    const __m512i bytes = _mm512_loadu_si512(at), table = e2m1_table_v4();
     codes_v4 c;
-    c.even = _mm512_maskz_permutexvar_epi8(~(__mmask64)0, bytes, table);
-    c.odd = _mm512_maskz_permutexvar_epi8(~(__mmask64)0, odd, table);
+    c.even = e2m1_values_v4(table, bytes);
+    c.odd = e2m1_values_v4(table, _mm512_srli_epi16(bytes, 4));
     return c;
 }
 

@@ -1,18 +1,18 @@
 /* cpu/limbs.c: token rows as fixed-point numbers of int8 limbs, for weights of four bits (cpu/nibbles.c,
-   cpu/int4_products.c). Knows threads, but no matrices.
+   cpu/quarter_products.c). Knows threads, but no matrices.
 
    Some columns have one activation scale, a power of two, and x = scale X with |X| <= 2^22: of the largest of them that is 22
    bits and a sign. Codes are whole numbers too, and so is the sum of these columns' products, exactly: in any order, by any
    instruction. As processors multiply bytes, X = 65536 high + 256 middle + low, three limbs of 8 bits, each with a sign. Two
    limbs are not enough: with these, logits of the small INT4 references are off by 0.004 of their standard deviation.
 
-   E2M1s have a scale for 16 columns, so eight columns, a lane, share an activation scale. INT4 has one for 32 at least: there
-   a quarter of a column block does, and the sum of its products still has 31 bits and a sign. */
+   NVFP4 has a scale for 16 columns, so eight columns, a lane, share an activation scale. MXFP4 has one for 32, INT4 for 32 at least:
+   there a quarter of a column block does, and the sum of its products still has 31 bits and a sign. */
 
 enum { COL_BLOCK = 128, COL_BLOCK_LANES = 16, LANE_COLS = COL_BLOCK / COL_BLOCK_LANES, LIMBS = 3 };
 enum { QUARTERS = 4, QUARTER_COLS = COL_BLOCK / QUARTERS, QUARTER_PARTS = QUARTER_COLS / LANE_COLS };
 
-/* A column block of a token row for E2M1s: 128 columns, or fewer with zeros after them. Limbs of even columns and of odd ones, as
+/* A column block of a token row for NVFP4: 128 columns, or fewer with zeros after them. Limbs of even columns and of odd ones, as
    the codes of a byte belong to an even and an odd column; so four bytes of each are a lane. */
 typedef struct lane_limbs {
     int8_t limb[LIMBS][2][COL_BLOCK / 2];          /* high, middle, low */
@@ -20,11 +20,12 @@ typedef struct lane_limbs {
     int32_t zero[COL_BLOCK_LANES]; /* -E2M1_ZERO times the sum of a lane's X */
 } lane_limbs;
 
-/* The same for INT4. Part p are columns 8 p to 8 p + 7 of each quarter. */
+/* The same for MXFP4 and INT4. Part p are columns 8 p to 8 p + 7 of each quarter. */
 typedef struct quarter_limbs {
     int8_t limb[LIMBS][QUARTER_PARTS][2][QUARTERS][4];
     float act_scale[QUARTERS];
     float sum[QUARTERS];         /* of a quarter's X */
+    int32_t zero[QUARTERS];      /* -E2M1_ZERO times that */
 } quarter_limbs;
 
 /* Memory of a column block of a token row. Of a whole row first all lane_limbs lie there, and then all quarter_limbs; each is
@@ -32,12 +33,12 @@ typedef struct quarter_limbs {
 typedef struct token_limbs {
     lane_limbs lanes;
     quarter_limbs quarters;
-    char rest[32];               /* rows begin with cache lines */
+    char rest[16];               /* rows begin with cache lines */
 } token_limbs;
 static_assert(sizeof(lane_limbs) % CACHE_LINE == 0 && sizeof(token_limbs) % CACHE_LINE == 0, "rows begin with cache lines");
 
 /* Twice an E2M1 is a whole number from -12 to 12. Values of codes are 0..24, because instructions multiply bytes without a sign
-   by bytes with one: so the products of a lane have so many X too much. */
+   by bytes with one: so the sums of products have so many X too much. */
 enum { E2M1_ZERO = 12 };
 
 static int col_block_count(int cols) {
@@ -122,7 +123,10 @@ SIMD static void quarter_limbs_of(const float *__restrict x, quarter_limbs *__re
         for (int odd = 0; odd < 2; odd++)
             for (int q = 0; q < QUARTERS; q++)
                 for (int p = 0; p < QUARTER_PARTS; p++) memcpy(to->limb[k][p][odd][q], limb[k][odd] + 16 * q + 4 * p, 4);
-    for (int q = 0; q < QUARTERS; q++) to->sum[q] = (float)(int32_t)sum[q];
+    for (int q = 0; q < QUARTERS; q++) {
+        to->sum[q] = (float)(int32_t)sum[q];
+        to->zero[q] = (int32_t)(0u - E2M1_ZERO * sum[q]);
+    }
 }
 
 /* Token rows as weight rows of any format take them. */

@@ -8,6 +8,11 @@ static inline float silu(float x) {
     return x * sigmoid(x);
 }
 
+/* x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, as GELU is approximated in models: of the tanh an exponential is left. */
+static inline float gelu(float x) {
+    return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
+}
+
 static inline float softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
 }

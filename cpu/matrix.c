@@ -4,7 +4,7 @@
    stream through; many token rows use a weight often, so it becomes a float once and stays in L1: cpu/products.c does both.
 
    Bits: a sum has one partial sum for each lane of a register, each of which takes its columns in ascending order, and at the
-   end they are added pairwise; cpu/scales.c says where scales come in, cpu/nibbles.c and cpu/int4_products.c what four bits do
+   end they are added pairwise; cpu/scales.c says where scales come in, cpu/nibbles.c and cpu/quarter_products.c what four bits do
    instead. It is the same for one row and for many, on either side, and for any thread; only from one level of processor to
    another do bits differ.
    The dot products of attention and the delta rule, below, are kept in the same way, as 32 partial sums. */

@@ -1,8 +1,8 @@
-/* cpu/nibble_rows.c: where the codes and scales of a weight row's column blocks lie, for cpu/nibbles.c and cpu/int4_products.c. */
+/* cpu/nibble_rows.c: where the codes and scales of a weight row's column blocks lie, for cpu/nibbles.c and cpu/quarter_products.c. */
 
 enum {
     MANY_COL_BLOCKS = 4,         /* column blocks that many token rows use at a time */
-    FEW_GROUPS = 2               /* registers of INT4 weight rows that few token rows use at a time, and share limbs */
+    FEW_GROUPS = 2               /* registers of weight rows in quarters that few token rows use at a time, and share limbs */
 };
 
 /* A weight row from some column block on. */
@@ -25,7 +25,8 @@ INLINE void nibble_row_next(nibble_row *r) {
 static unsigned limb_kinds(const matrix *w) {
     const enum cpu_kernel kernel = kernel_of(w->format);
     const int group = w->block_cols;
-    if (kernel == CPU_E2M1_E4M3 || kernel == CPU_E2M1_E8M0) return LIMBS_OF_LANES;
+    if (kernel == CPU_E2M1_E4M3) return LIMBS_OF_LANES;
+    if (kernel == CPU_E2M1_E8M0) return LIMBS_OF_QUARTERS;
     return kernel == CPU_UINT4 && (group >= w->cols || (group >= QUARTER_COLS && !(group & (group - 1)))) ? LIMBS_OF_QUARTERS : 0;
 }
 

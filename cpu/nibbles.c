@@ -1,4 +1,4 @@
-/* cpu/nibbles.c: products of E2M1 weights and token rows, for one level of processor, the third part of cpu/products.c.
+/* cpu/nibbles.c: products of NVFP4 weights and token rows, for one level of processor, the third part of cpu/products.c.
 
    A token row is int8 limbs (cpu/limbs.c), so the products of a lane's eight columns have an exact sum. For each block of 128
    columns lane l of 16 adds its own to a partial sum:
@@ -12,14 +12,6 @@
 
 enum { FOR(PARTS) = COL_BLOCK_LANES / LANES };   /* registers of LANES lanes */
 
-/* The scales of a column block's lanes, 2^-8 of their value. at: where those of the block are. kernel: a constant, here and below. */
-LEVEL INLINE void FOR(e2m1_scales)(const char *at, float *scale, const enum cpu_kernel kernel) {
-    const uint8_t *code = (const uint8_t *)at;
-    if (kernel == CPU_E2M1_E4M3) FOR(e4m3_scales)(code, scale);
-    else
-        for (int l = 0; l < COL_BLOCK_LANES; l++) scale[l] = e8m0_value(code[l / (MXFP4_GROUP / LANE_COLS)], 8);
-}
-
 /* sum[r] += part of a column block of `rows` <= CODE_ROWS weight rows . x. rows is a constant. */
 LEVEL INLINE void FOR(add_part)(FOR(vec) *sum, const FOR(codes) *c, const float (*scale)[COL_BLOCK_LANES],
                                 const int rows, const lane_limbs *x, int part) {
@@ -30,10 +22,10 @@ LEVEL INLINE void FOR(add_part)(FOR(vec) *sum, const FOR(codes) *c, const float 
     for (int r = 0; r < rows; r++) sum[r] += *(const FOR(vec) *)(scale[r] + at) * act_scale * inner[r];
 }
 
-/* sum[t][part][at + r] += n column blocks of `rows` weight rows r . x[t], for `count` <= FEW_ROWS token rows. from: the first
+/* sum[t][part][r] += n column blocks of `rows` weight rows r . x[t], for `count` <= FEW_ROWS token rows. from: the first
    weight row. Codes and scales are prefetched as they lie, each as one sequential stream. rows and count are constants. */
-LEVEL INLINE void FOR(add_col_blocks)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], int at, nibble_row from, const int rows, int n,
-                                      const lane_limbs *const *x, const int count, const enum cpu_kernel kernel) {
+LEVEL INLINE void FOR(add_col_blocks)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], nibble_row from, const int rows, int n,
+                                      const lane_limbs *const *x, const int count) {
     const size_t ahead = bytes_ahead((size_t)rows * from.codes_below) / from.codes_below;        /* rows */
     const size_t scales_step = (size_t)rows * from.scales_below / (size_t)n;
     uintptr_t codes_ahead = (uintptr_t)from.codes + ahead * from.codes_below;
@@ -44,13 +36,13 @@ LEVEL INLINE void FOR(add_col_blocks)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], in
         scales_ahead += scales_step;
         for (int r = 0; r < rows; r++, codes_ahead += COL_BLOCK / 2) __builtin_prefetch((const void *)codes_ahead);
         for (int r = 0; r < rows; r++)
-            FOR(e2m1_scales)(from.scales + (size_t)r * from.scales_below, scale[r], kernel);
+            FOR(e4m3_scales)((const uint8_t *)from.scales + (size_t)r * from.scales_below, scale[r]);
         for (int part = 0; part < FOR(PARTS); part++) {
             FOR(codes) c[CODE_ROWS];
             for (int r = 0; r < rows; r++)
                 c[r] = FOR(codes_at)(from.codes + (size_t)r * from.codes_below + 4 * LANES * part);
             for (int t = 0; t < count; t++)
-                FOR(add_part)(sum[t][part] + at, c, (const float (*)[COL_BLOCK_LANES])scale, rows, &x[t][s], part);
+                FOR(add_part)(sum[t][part], c, (const float (*)[COL_BLOCK_LANES])scale, rows, &x[t][s], part);
         }
         nibble_row_next(&from);
     }
@@ -59,7 +51,7 @@ LEVEL INLINE void FOR(add_col_blocks)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], in
 /* sum[t][0..rows) = weight rows . x[t]: whole column blocks of all, and then of each what is less than one. rows, count and f are
    constants. */
 LEVEL INLINE void FOR(add_rows)(float (*sum)[COL_BLOCK_LANES], nibble_row from, nibble_row end, int cols, const int rows,
-                                const lane_limbs *const *x, const int count, const enum cpu_kernel kernel) {
+                                const lane_limbs *const *x, const int count) {
     const int whole = cols / COL_BLOCK, left = cols % COL_BLOCK;
     FOR(vec) partial[FEW_ROWS][FOR(PARTS)][CODE_ROWS];
     const lane_limbs *last[FEW_ROWS];
@@ -68,10 +60,10 @@ LEVEL INLINE void FOR(add_rows)(float (*sum)[COL_BLOCK_LANES], nibble_row from, 
         for (int part = 0; part < FOR(PARTS); part++)
             for (int r = 0; r < rows; r++) partial[t][part][r] = (FOR(vec)){0};
     }
-    if (whole) FOR(add_col_blocks)(partial, 0, from, rows, whole, x, count, kernel);
-    for (int r = 0; left && r < rows; r++) {
+    if (whole) FOR(add_col_blocks)(partial, from, rows, whole, x, count);
+    if (left) {
         row_ends copy;
-        FOR(add_col_blocks)(partial, r, nibble_row_ends(nibble_row_below(end, r), 1, left, &copy), 1, 1, last, count, kernel);
+        FOR(add_col_blocks)(partial, nibble_row_ends(end, rows, left, &copy), rows, 1, last, count);
     }
     for (int t = 0; t < count; t++)
         for (int part = 0; part < FOR(PARTS); part++)
@@ -80,24 +72,24 @@ LEVEL INLINE void FOR(add_rows)(float (*sum)[COL_BLOCK_LANES], nibble_row from, 
 
 /* The same for all weight rows of a block, of which AVX-512 takes two together: they share the loads of limbs. */
 LEVEL INLINE void FOR(add_block)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const matrix *w, int row, int rows,
-                                 const lane_limbs *const *x, const int count, const enum cpu_kernel kernel) {
-    enum { TOGETHER = LANES < COL_BLOCK_LANES ? 1 : 2 };
+                                 const lane_limbs *const *x, const int count) {
+    enum { TOGETHER = LANES < COL_BLOCK_LANES ? 1 : 4 };
     const nibble_row first = nibble_row_at(w, row, 0), end = nibble_row_at(w, row, w->cols / COL_BLOCK);
     for (int r = 0, n; r < rows; r += n) {
         const nibble_row from = nibble_row_below(first, r), last = nibble_row_below(end, r);
         n = rows - r < TOGETHER ? 1 : TOGETHER;
-        if (n == 1) FOR(add_rows)(sum[0] + r, from, last, w->cols, 1, x, count, kernel);
-        else FOR(add_rows)(sum[0] + r, from, last, w->cols, TOGETHER, x, count, kernel);
+        if (n == 1) FOR(add_rows)(sum[0] + r, from, last, w->cols, 1, x, count);
+        else FOR(add_rows)(sum[0] + r, from, last, w->cols, TOGETHER, x, count);
     }
 }
 
 /* The same for any number of token rows up to FEW_ROWS. */
 LEVEL INLINE void FOR(add_few)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const matrix *w, int row, int rows,
-                               const lane_limbs *const *x, int count, const enum cpu_kernel kernel) {
-    if (count == 1) FOR(add_block)(sum, w, row, rows, x, 1, kernel);
-    else if (count == 2) FOR(add_block)(sum, w, row, rows, x, 2, kernel);
-    else if (count == 3) FOR(add_block)(sum, w, row, rows, x, 3, kernel);
-    else FOR(add_block)(sum, w, row, rows, x, FEW_ROWS, kernel);
+                               const lane_limbs *const *x, int count) {
+    if (count == 1) FOR(add_block)(sum, w, row, rows, x, 1);
+    else if (count == 2) FOR(add_block)(sum, w, row, rows, x, 2);
+    else if (count == 3) FOR(add_block)(sum, w, row, rows, x, 3);
+    else FOR(add_block)(sum, w, row, rows, x, FEW_ROWS);
 }
 
 /* Column blocks of ROW_BLOCK weight rows as values. */
@@ -119,8 +111,7 @@ LEVEL INLINE void FOR(add_tile_rows)(float (*sum)[COL_BLOCK_LANES], const FOR(co
 }
 
 /* `rows` weight rows' n column blocks from `first` on as values. */
-LEVEL INLINE void FOR(unpack_col_blocks)(FOR(col_block_tile) *tile, const matrix *w, int row, int rows, int first, int n,
-                                         const enum cpu_kernel kernel) {
+LEVEL INLINE void FOR(unpack_col_blocks)(FOR(col_block_tile) *tile, const matrix *w, int row, int rows, int first, int n) {
     const nibble_row top = nibble_row_at(w, row, first);
     for (int r = 0; r < rows; r++) {
         nibble_row from = nibble_row_below(top, r);
@@ -128,7 +119,7 @@ LEVEL INLINE void FOR(unpack_col_blocks)(FOR(col_block_tile) *tile, const matrix
             const int cols = w->cols - (first + s) * COL_BLOCK;
             row_ends copy;
             if (cols < COL_BLOCK) from = nibble_row_ends(from, 1, cols, &copy);
-            FOR(e2m1_scales)(from.scales, tile->scale[s][r], kernel);
+            FOR(e4m3_scales)((const uint8_t *)from.scales, tile->scale[s][r]);
             for (int part = 0; part < FOR(PARTS); part++)
                 tile->codes[s][part][r] = FOR(codes_at)(from.codes + 4 * LANES * part);
             nibble_row_next(&from);
@@ -138,7 +129,7 @@ LEVEL INLINE void FOR(unpack_col_blocks)(FOR(col_block_tile) *tile, const matrix
 
 /* sum[j] = `rows` weight rows . x[j] for any number of token rows; a few of these at a time stay in L1. */
 LEVEL INLINE void FOR(add_many)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const matrix *w, int row, int rows,
-                                const lane_limbs *const *x, int count, const enum cpu_kernel kernel) {
+                                const lane_limbs *const *x, int count) {
     enum { L1_TOKENS = 8 };
     FOR(col_block_tile) tile;
     const int col_blocks = col_block_count(w->cols);
@@ -146,7 +137,7 @@ LEVEL INLINE void FOR(add_many)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const 
     memset(sum, 0, (size_t)count * sizeof *sum);
     for (int first = 0, n; first < col_blocks; first += n) {
         n = col_blocks - first < MANY_COL_BLOCKS ? col_blocks - first : MANY_COL_BLOCKS;
-        FOR(unpack_col_blocks)(&tile, w, row, rows, first, n, kernel);
+        FOR(unpack_col_blocks)(&tile, w, row, rows, first, n);
         for (int from = 0; from < count; from += L1_TOKENS)
             for (int r = 0; r < rows; r += CODE_ROWS)
                 for (int j = from; j < count && j < from + L1_TOKENS; j++)
@@ -154,23 +145,17 @@ LEVEL INLINE void FOR(add_many)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const 
     }
 }
 
-/* block_dots of weights that limbs of lanes are for. A format without a FACTOR has a factor of one. */
-LEVEL INLINE void FOR(e2m1_products)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
-                                     float (*y)[ROW_BLOCK], const enum cpu_kernel kernel) {
+/* block_dots of weights that limbs of lanes are for. */
+LEVEL static void FOR(lane_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
+                                 float (*y)[ROW_BLOCK]) {
     float sum[TOKEN_BATCH][ROW_BLOCK][COL_BLOCK_LANES] __attribute__((aligned(64)));
     const lane_limbs *x[TOKEN_BATCH];
-    const float factor = (w->component[FACTOR] ? *(const float *)w->component[FACTOR] : 1) * (0.5f * 0x1p8f);
+    const float factor = *(const float *)w->component[FACTOR] * (0.5f * 0x1p8f);
     for (int j = 0; j < count; j++) x[j] = row_lanes(limbs[j]);
-    if (count <= FEW_ROWS) FOR(add_few)(sum, w, row, rows, x, count, kernel);
-    else FOR(add_many)(sum, w, row, rows, x, count, kernel);
+    if (count <= FEW_ROWS) FOR(add_few)(sum, w, row, rows, x, count);
+    else FOR(add_many)(sum, w, row, rows, x, count);
     for (int j = 0; j < count; j++)
         for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r], COL_BLOCK_LANES) * factor;
-}
-
-LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
-                                 float (*y)[ROW_BLOCK]) {
-    if (kernel_of(w->format) == CPU_E2M1_E4M3) FOR(e2m1_products)(w, row, rows, limbs, count, y, CPU_E2M1_E4M3);
-    else FOR(e2m1_products)(w, row, rows, limbs, count, y, CPU_E2M1_E8M0);
 }
 
 #undef LEVEL

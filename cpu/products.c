@@ -1,5 +1,5 @@
 /* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and after it
-   cpu/int4_products.c and cpu/nibbles.c, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a
+   cpu/quarter_products.c and cpu/nibbles.c, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a
    register, TOKENS the token rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a
    function has there. SCALED_SUMS: a block's scale is multiplied into sums of 128 columns instead of into the token rows; the fewer
    lanes, the less there is of that.
@@ -144,10 +144,10 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
     }
 }
 
-/* block_dots of weights of four bits: cpu/int4_products.c, cpu/nibbles.c. */
-LEVEL static void FOR(int4_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
+/* block_dots of weights of four bits: cpu/quarter_products.c, cpu/nibbles.c. */
+LEVEL static void FOR(quarter_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
                                  float (*y)[ROW_BLOCK]);
-LEVEL static void FOR(e2m1_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
+LEVEL static void FOR(lane_dots)(const matrix *w, int row, int rows, const token_limbs *const *limbs, int count,
                                  float (*y)[ROW_BLOCK]);
 
 /* Prefetches row r of the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below
@@ -316,8 +316,8 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const toke
     const float *const *x = tokens->x;
     const int count = tokens->count;
     const unsigned limbs = limb_kinds(w);
-    if (limbs == LIMBS_OF_QUARTERS) FOR(int4_dots)(w, row, rows, tokens->limbs, count, y);
-    if (limbs == LIMBS_OF_LANES) FOR(e2m1_dots)(w, row, rows, tokens->limbs, count, y);
+    if (limbs == LIMBS_OF_QUARTERS) FOR(quarter_dots)(w, row, rows, tokens->limbs, count, y);
+    if (limbs == LIMBS_OF_LANES) FOR(lane_dots)(w, row, rows, tokens->limbs, count, y);
     if (limbs) return;
     if (count == 1 && FOR(stream)(w, row, rows, x[0], y[0])) return;
     float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));

@@ -2,8 +2,8 @@
 
        x = embed_tokens[id];  for each layer: x += mixer(norm(x)), x += ffn(norm(x));  h = norm(x);  logits = lm_head h
 
-   With norms after them x += norm(mixer(norm(x))), the same of FFNs; with a scale x = x scale after that. With an embed_factor embeddings of
-   tokens are multiplied by it; with a logit_cap logits = cap tanh(lm_head h / cap).
+   With norms after them x += norm(mixer(norm(x))), the same of FFNs; with a scale x = x scale after that. Branches of an FFN may have norms of
+   their own. With an embed_factor embeddings of tokens are multiplied by it; with a logit_cap logits = cap tanh(lm_head h / cap).
 
    The MTP layer predicts one token further: it takes h of a token and the embedding of the token after it, and has a layer, a norm
    and the model's head of its own. */
@@ -24,6 +24,7 @@ typedef struct definition {
     double *memory;              /* of all vectors */
     defined_layer *layers;       /* [layers + 1], the MTP layer's after the others */
     double *u, *out;             /* [hidden] what a sublayer is given, and what it gives */
+    defined_branches branches;
     double *mtp_in, *mtp_x;      /* [2][hidden]; [hidden] the MTP layer's residual */
     double *x, *logits;          /* [hidden] the residual, and from the head on h; [vocab] where nobody wants them */
     int tokens;                  /* read so far */
@@ -48,6 +49,9 @@ static void definition_memory(definition *d, int most, defined_memory *m) {
     }
     d->u = defined_array(m, 1, hidden);
     d->out = defined_array(m, 1, hidden);
+    d->branches.router = defined_array(m, 1, hidden);
+    d->branches.shared = defined_array(m, 1, hidden);
+    d->branches.shared_out = defined_array(m, 1, hidden);
     d->mtp_in = defined_array(m, 2, hidden);
     d->mtp_x = defined_array(m, 1, hidden);
     d->x = defined_array(m, 1, hidden);
@@ -74,19 +78,38 @@ static int definition_open(definition *d, const mote_model *m, int most) {
     return d->memory != NULL;
 }
 
+/* What branches with norms of their own are given of x[hidden]. */
+static void define_branches(definition *d, const sublayer *l, const double *x) {
+    const int n = d->m->c.hidden;
+    defined_norm(d->branches.router, x, l->norm_router, n, (double)d->m->c.eps);
+    defined_norm(d->branches.shared, x, l->norm_shared, n, (double)d->m->c.eps);
+    memset(d->branches.shared_out, 0, (size_t)n * sizeof *d->branches.shared_out);
+}
+
+/* out becomes the sum of both, normed each. */
+static void define_branches_sum(definition *d, const sublayer *l) {
+    const int n = d->m->c.hidden;
+    defined_norm(d->out, d->out, l->norm_routed_after, n, (double)d->m->c.eps);
+    defined_norm(d->branches.shared_out, d->branches.shared_out, l->norm_shared_after, n, (double)d->m->c.eps);
+    for (int i = 0; i < n; i++) d->out[i] += d->branches.shared_out[i];
+}
+
 /* x[hidden] through a sublayer, for one token: x += sublayer(norm(x)). t: of its layer. */
 static void define_sublayer(definition *d, const sublayer *l, defined_layer *t, double *x) {
     const int n = d->m->c.hidden;
     const double eps = (double)d->m->c.eps;
+    const defined_branches *branches = l->residual.branched ? &d->branches : NULL;
     if (l->kind == LAYER_NONE) return;
     d->told.kind = layer_kind_names[l->kind];
     defined_tell(&d->told, "x", x, n);
     defined_norm(d->u, x, l->norm, n, eps);
+    if (branches) define_branches(d, l, x);
     if (l->kind == LAYER_DELTANET) deltanet_define(&d->told, &l->w.deltanet, &t->deltanet, d->u, d->out);
     if (l->kind == LAYER_ATTENTION) attention_define(&d->told, &l->w.attention, &t->attention, d->row.position, d->u, d->out);
     if (l->kind == LAYER_MLA) mla_define(&d->told, &l->w.mla, &t->mla, d->row.position, d->u, d->out);
-    if (l->kind == LAYER_MOE) moe_define(&d->told, &l->w.moe, &t->moe, d->u, d->out);
+    if (l->kind == LAYER_MOE) moe_define(&d->told, &l->w.moe, &t->moe, d->u, branches, d->out);
     if (l->kind == LAYER_MLP) mlp_define(&d->told, &l->w.mlp, &t->mlp, d->u, d->out);
+    if (branches) define_branches_sum(d, l);
     if (l->residual.normed_after) defined_norm(d->out, d->out, l->norm_after, n, eps);
     defined_tell(&d->told, "added", d->out, n);
     for (int i = 0; i < n; i++) x[i] += d->out[i];

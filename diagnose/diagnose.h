@@ -98,7 +98,7 @@ enum { MOTE_TRACE_TOKENS = 1024 };         /* the most of a trace */
 
      kind         name                 values
      any          "x"                  [hidden] the residual stream before it
-                  "added"              [hidden] what is added to it; not of "head"
+                  "added"              [hidden] what is added to it, before some models scale it; not of "head"
      "deltanet"   "decay"              [value_heads] 0..1: what is left of S, exp(g)
                   "beta"               [value_heads] 0..1: how strongly the token is written
                   "S"                  [value_heads][value_dim][key_dim] after the token

@@ -30,6 +30,7 @@ typedef struct selftest {
     const char *name;            /* of the model: "small:fp8" */
     mote_model *models[2];       /* on the CPU, on the GPU */
     mote_session *cpu, *gpu;     /* one of each, with the same KV type */
+    float *cpu_rows;             /* of the first, see try_hold_all; NULL: they are where its slot has them */
     struct gpu_runner *g;        /* of gpu */
 } selftest;
 
@@ -224,6 +225,7 @@ static void try_attention(selftest *t, int T, int position) {
     job->kv_only = 0;
     job->k = c->slot.state[t->attention].attention.k;
     job->v = c->slot.state[t->attention].attention.v;
+    job->held = TRY_CONTEXT;
     try_both(t, job->qg, g->qg, (size_t)(T * s->heads * attention_q_size(s)));
     try_both(t, job->k_new, g->k_new, kv);
     try_both(t, job->v_new, g->v_new, kv);
@@ -453,7 +455,24 @@ static void try_exact(selftest *t) {
 static void try_close(selftest *t) {
     mote_session_close(t->cpu);
     mote_session_close(t->gpu);
+    free(t->cpu_rows);
+    t->cpu_rows = NULL;
     t->cpu = t->gpu = NULL;
+}
+
+/* Keys and values of layers with a window get rows for the whole context on the CPU, too, where they lie in rings: so they can be compared by
+   their index. */
+static void try_hold_all(selftest *t) {
+    slot *s = &t->cpu->slot;
+    capacity r = capacity_of(&s->runner->o, s->context);
+    layout counted = layout_from(NULL);
+    if (!t->cpu->only_windows) return;
+    r.rings = 0;
+    layout_states(&counted, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, NULL);
+    t->cpu_rows = (float *)calloc(1, counted.used * sizeof(float) + CACHE_LINE);
+    layout l = layout_from(layout_base(t->cpu_rows));
+    if (t->cpu_rows) layout_states(&l, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, s->state);
+    else t->code = fail_memory(t->err);
 }
 
 /* A session on either device, with KV rows of the same type, and scratch for `chunk` rows. */
@@ -465,6 +484,7 @@ static void try_open(selftest *t, int kv, int chunk) {
     o.kv = kv;
     o.sms = t->sms;
     if (!t->code) t->code = mote_session_open(t->models[0], &o, &t->cpu, t->err);
+    if (!t->code) try_hold_all(t);
     if (!t->code) t->code = mote_session_open(t->models[1], &o, &t->gpu, t->err);
     if (!t->code) t->g = t->gpu->slot.runner->gpu;
 }

@@ -161,6 +161,7 @@ static void try_prefill_attention(selftest *t, int position) {
     job->kv_only = 0;
     job->k = c->slot.state[t->attention].attention.k;
     job->v = c->slot.state[t->attention].attention.v;
+    job->held = TRY_CONTEXT;
     attention_angles(w, try_prefill_table_of(t, position), TRY_PROMPT, job->angles);
     stage_rope_attend(c->slot.runner->threads, job);
     stage_out(c->slot.runner->threads, job, c->slot.runner->s.x);

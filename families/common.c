@@ -10,15 +10,15 @@ static void common_limits(config_reader *r, config *c, int context, float eps) {
     config_float(r, r->text, "rms_norm_eps", 0, 1, eps, &c->eps);
 }
 
-/* A window of attention. Up to so many tokens every one sees all before it, and mote has no longer context. absent: the window where
-   config.json does not say, 0: none. After the rope, which may make the context longer. */
+/* A window of every layer's attention; none where no context is longer. absent: the window where config.json does not say, 0: none. After the
+   rope, which may make the context longer, when the layers are there. */
 static void common_window(config_reader *r, config *c, int absent) {
     const uint32_t node = config_get(r, r->text, "sliding_window");
     int window = absent;
     if (r->code) return;
     if (node && r->j->nodes[node].type == JSON_NULL) window = 0;
     else if (node) config_int(r, "sliding_window", 1, INT_MAX, &window);
-    if (window) c->context_max = min_int(c->context_max, window);
+    for (int i = 0; i < c->layers && window < c->context_max && !r->code; i++) c->layer[i].mixer.of.attention.window = window;
 }
 
 /* The size of a head where config.json may leave it out: hidden_size is that of all heads together. */
@@ -126,14 +126,19 @@ static void common_expert_count(config_reader *r, const char *key, int *count) {
 /* Of all layers together; released models have a fourth of it. They are given memory before a tensor of them has been seen. */
 enum { MAX_EXPERTS = 1 << 17 };
 
-/* Experts, whose number and size have these keys; without a shared one unless the caller reads its size. */
-static void common_experts(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
+/* Experts; their number, how many run for a token and their size have these keys. Without a shared one unless the caller reads its size. */
+static void common_experts_by(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *top_k, const char *size) {
     common_expert_count(r, experts, &e->experts);
-    config_int(r, "num_experts_per_tok", 1, 1 << 14, &e->top_k);
+    config_int(r, top_k, 1, 1 << 14, &e->top_k);
     config_int(r, size, 1, 1 << 20, &e->expert_size);
     if (!r->code && (int64_t)c->layers * e->experts > MAX_EXPERTS)
         config_fail(r, MOTE_EUNSUPPORTED, "num_hidden_layers times num_experts exceeds %d", MAX_EXPERTS);
+    if (!r->code && e->top_k > e->experts) config_fail(r, MOTE_EFORMAT, "%s = %d of only %d experts", top_k, e->top_k, e->experts);
     e->hidden = c->hidden;
+}
+
+static void common_experts(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
+    common_experts_by(r, c, e, experts, "num_experts_per_tok", size);
 }
 
 /* The same in every layer. */
@@ -199,9 +204,7 @@ static void common_dense_layers(config_reader *r, config *c, int absent) {
 
 static void common_moe_check(config_reader *r, const moe_shape *e) {
     if (r->code) return;
-    if (e->top_k > e->experts)
-        config_fail(r, MOTE_EFORMAT, "num_experts_per_tok = %d of only %d experts", e->top_k, e->experts);
-    else if (((int64_t)e->experts + 1) * e->expert_size > 1 << 30 || ((int64_t)e->experts + 1) * e->shared_size > 1 << 30)
+    if (((int64_t)e->experts + 1) * e->expert_size > 1 << 30 || ((int64_t)e->experts + 1) * e->shared_size > 1 << 30)
         config_fail(r, MOTE_EUNSUPPORTED, "num_experts times an expert's size exceeds %d",
                     1 << 30);                /* loops over all rows of all experts count in int */
 }
@@ -221,9 +224,17 @@ static int has_part(const char *name, const char *part) {
     return at && (at == name || at[-1] == '.');
 }
 
+/* Whether it is a tensor of what reads images and sound. */
+static int of_a_tower(const char *name) {
+    static const char *const parts[] = {"visual.", "vision_tower.", "embed_vision.", "audio_tower.", "embed_audio."};
+    int is = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) is |= has_part(name, parts[i]);
+    return is;
+}
+
 /* Whether it is a tensor of a layer, or of the vision tower: what stands around the layers may be called as in these. */
 static int of_a_layer(const char *name) {
-    return has_part(name, "layers.") || has_part(name, "mtp.") || has_part(name, "visual.");
+    return has_part(name, "layers.") || has_part(name, "mtp.") || of_a_tower(name);
 }
 
 /* The prefix of `part` in the name of the first tensor of the text model that has it; otherwise `none`. */
@@ -291,7 +302,7 @@ static void common_bind_mlp(binder *b, const char *where, mlp_weights *w) {
 }
 
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
-static void common_bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
+static void common_bind_experts_stacked(binder *b, const char *all, moe_weights *w) {
     const moe_shape *s = &w->shape;
     tensor_slice up = slice_all(2 * s->expert_size, s->hidden), down = slice_all(s->hidden, s->expert_size);
     up.entries = down.entries = s->experts;
@@ -300,32 +311,37 @@ static void common_bind_experts_stacked(binder *b, const char *where, moe_weight
     for (int e = 0; e < s->experts && !b->code; e++) {
         up.entry = down.entry = e;
         up.runs = rows_of(&up, 1, 0, s->expert_size);
-        bind_slice(b, where, "mlp.experts.gate_up_proj", &up, 0, &w->gate_proj[e]);
+        bind_slice(b, all, ".gate_up_proj", &up, 0, &w->gate_proj[e]);
         up.runs = rows_of(&up, 1, s->expert_size, s->expert_size);
-        bind_slice(b, where, "mlp.experts.gate_up_proj", &up, 0, &w->up_proj[e]);
-        bind_slice(b, where, "mlp.experts.down_proj", &down, 0, &w->down_proj[e]);
+        bind_slice(b, all, ".gate_up_proj", &up, 0, &w->up_proj[e]);
+        bind_slice(b, all, ".down_proj", &down, 0, &w->down_proj[e]);
     }
 }
 
 /* Experts one by one: gate_proj, up_proj and down_proj of each. */
-static void common_bind_experts_single(binder *b, const char *where, moe_weights *w) {
+static void common_bind_experts_single(binder *b, const char *all, moe_weights *w) {
     const moe_shape *s = &w->shape;
     for (int e = 0; e < s->experts && !b->code; e++) {
         char expert[192];
-        snprintf(expert, sizeof expert, "%smlp.experts.%d.", where, e);
+        snprintf(expert, sizeof expert, "%s.%d.", all, e);
         bind_matrix(b, expert, "gate_proj.weight", &w->gate_proj[e], s->expert_size, s->hidden, DIVIDED_ROWS);
         bind_matrix(b, expert, "up_proj.weight", &w->up_proj[e], s->expert_size, s->hidden, DIVIDED_ROWS);
         bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], s->hidden, s->expert_size, DIVIDED_COLS);
     }
 }
 
+/* The experts called so, "model.layers.0.mlp.experts", stored in either way. */
+static void common_bind_experts_of(binder *b, const char *all, moe_weights *w) {
+    b->together = all;
+    if (bind_has(b, all, ".gate_up_proj")) common_bind_experts_stacked(b, all, w);
+    else common_bind_experts_single(b, all, w);
+    b->together = NULL;
+}
+
 static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
     char all[192];
     snprintf(all, sizeof all, "%smlp.experts", where);
-    b->together = all;
-    if (bind_has(b, where, "mlp.experts.gate_up_proj")) common_bind_experts_stacked(b, where, w);
-    else common_bind_experts_single(b, where, w);
-    b->together = NULL;
+    common_bind_experts_of(b, all, w);
 }
 
 /* The expert that runs for every token; where: what its names begin with, "model.layers.0.mlp.shared_expert.". */
@@ -456,7 +472,7 @@ static void common_leftovers(binder *b, const mote_callbacks *callbacks) {
         const char *name = table_name(table, t);
         if (t->used) continue;
         if (b->m->c.tied && has_part(name, "lm_head.")) head += t->type >= 0;
-        else if (has_part(name, "visual.")) vision++;
+        else if (of_a_tower(name)) vision++;
         else if (of_mtp(b, name, &further) && further) others++;
         else if (of_mtp(b, name, &further) && (!b->m->has_mtp || t->type < 0)) mtp++;
         else b->code = bind_unexpected(b, t);

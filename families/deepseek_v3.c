@@ -60,6 +60,7 @@ static void deepseek_mla(config_reader *r, config *c, config_layer *l, float the
     config_int(r, "qk_rope_head_dim", 2, LATENT_MOST, &s->rope_dim);
     config_int(r, "v_head_dim", 1, LATENT_MOST, &s->value_dim);
     s->interleaved = config_flag(r, config_get(r, r->text, "rope_interleave"), "rope_interleave", 1);
+    if (!r->code && s->rope_dim % 2) config_fail(r, MOTE_EUNSUPPORTED, "qk_rope_head_dim = %d is odd", s->rope_dim);
     if (r->code) return;
     deepseek_again(r, "num_key_value_heads", s->heads);
     deepseek_again(r, "qk_head_dim", mla_key_dim(s));
@@ -72,8 +73,6 @@ static void deepseek_mla(config_reader *r, config *c, config_layer *l, float the
     if (r->code) return;
     if (turned.mixer.of.attention.rotary_dim != s->rope_dim)
         config_fail(r, MOTE_EUNSUPPORTED, "partial_rotary_factor rotates %d of qk_rope_head_dim = %d", turned.mixer.of.attention.rotary_dim, s->rope_dim);
-    else if (s->rope_dim % 2)
-        config_fail(r, MOTE_EUNSUPPORTED, "qk_rope_head_dim = %d is odd", s->rope_dim);
     else if ((int64_t)s->heads * max_int(max_int(mla_key_dim(s), mla_row_size(s)), s->value_dim) > 1 << 22)
         config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
 }

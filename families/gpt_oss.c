@@ -10,7 +10,7 @@
           gate at most swiglu_limit, up between minus that and that
 
    The first layer has a window. Rows of an expert's gate and up alternate in one tensor, which is a stack of all experts': in MXFP4 as
-   [experts][rows][columns], in BF16 as [experts][columns][rows]. */
+   [experts][rows][columns], in BF16 as [experts][columns][rows]. Others who save the model take the stack apart. */
 
 static const char *const gpt_oss_types[] = {"gpt_oss", NULL};
 
@@ -46,23 +46,59 @@ static void gpt_oss_read(config_reader *r, config *c) {
     }
 }
 
-static void gpt_oss_bind_experts(binder *b, const char *where, moe_weights *w) {
+/* Is a tensor there as others than OpenAI store it? Published as OpenAI does. */
+static int gpt_oss_has(binder *b, const char *where, const char *what) {
+    return !b->publishes && bind_has(b, where, what);
+}
+
+/* Of one expert: gate, up and down, and their biases, by the names of two matrices. */
+static void gpt_oss_bind_expert(binder *b, const char *where, const char *const names[4], tensor_slice up, const tensor_slice *down,
+                                moe_weights *w, int e) {
+    const int size = w->shape.expert_size;
+    up.runs = rows_of(&up, size, 0, 1);
+    bind_slice(b, where, names[0], &up, 0, &w->gate_proj[e]);
+    bind_bias(b, where, names[1], &up, &w->gate_proj[e]);
+    up.runs = rows_of(&up, size, 1, 1);
+    bind_slice(b, where, names[0], &up, 0, &w->up_proj[e]);
+    bind_bias(b, where, names[1], &up, &w->up_proj[e]);
+    bind_slice(b, where, names[2], down, 0, &w->down_proj[e]);
+    bind_bias(b, where, names[3], down, &w->down_proj[e]);
+}
+
+/* Of one expert whose gate and up are matrices of their own, as llm-compressor writes them. */
+static void gpt_oss_bind_single(binder *b, const char *where, moe_weights *w, int e) {
     const moe_shape *s = &w->shape;
+    char expert[224];
+    snprintf(expert, sizeof expert, "%s%d.", where, e);
+    bind_matrix(b, expert, "gate_proj.weight", &w->gate_proj[e], s->expert_size, s->hidden, DIVIDED_ROWS);
+    bind_divided_bias(b, expert, "gate_proj.bias", &w->gate_proj[e], s->expert_size, DIVIDED_ROWS);
+    bind_matrix(b, expert, "up_proj.weight", &w->up_proj[e], s->expert_size, s->hidden, DIVIDED_ROWS);
+    bind_divided_bias(b, expert, "up_proj.bias", &w->up_proj[e], s->expert_size, DIVIDED_ROWS);
+    bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], s->hidden, s->expert_size, DIVIDED_COLS);
+    bind_divided_bias(b, expert, "down_proj.bias", &w->down_proj[e], s->hidden, DIVIDED_COLS);
+}
+
+/* Experts are a stack; or a list, as Unsloth saves them, of matrices as the stack has them; or one by one. Their biases tell, which are
+   stored plainly in any format. */
+static void gpt_oss_bind_experts(binder *b, const char *where, moe_weights *w) {
+    static const char *const stack[4] = {"gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"};
+    const moe_shape *s = &w->shape;
+    const int list = gpt_oss_has(b, where, "gate_up_projs.0.bias"), single = gpt_oss_has(b, where, "0.gate_proj.bias");
     tensor_slice up = slice_all(2 * s->expert_size, s->hidden), down = slice_all(s->hidden, s->expert_size);
-    up.entries = down.entries = s->experts;
-    up.transposed = down.transposed = 1;
     slice_divide(b, &up, DIVIDED_ROWS);
     slice_divide(b, &down, DIVIDED_COLS);
     for (int e = 0; e < s->experts && !b->code; e++) {
-        up.entry = down.entry = e;
-        up.runs = rows_of(&up, s->expert_size, 0, 1);
-        bind_slice(b, where, "gate_up_proj", &up, 0, &w->gate_proj[e]);
-        bind_bias(b, where, "gate_up_proj_bias", &up, &w->gate_proj[e]);
-        up.runs = rows_of(&up, s->expert_size, 1, 1);
-        bind_slice(b, where, "gate_up_proj", &up, 0, &w->up_proj[e]);
-        bind_bias(b, where, "gate_up_proj_bias", &up, &w->up_proj[e]);
-        bind_slice(b, where, "down_proj", &down, 0, &w->down_proj[e]);
-        bind_bias(b, where, "down_proj_bias", &down, &w->down_proj[e]);
+        char name[4][40];
+        const char *const of_list[4] = {name[0], name[1], name[2], name[3]};
+        snprintf(name[0], sizeof name[0], "gate_up_projs.%d.weight", e);
+        snprintf(name[1], sizeof name[1], "gate_up_projs.%d.bias", e);
+        snprintf(name[2], sizeof name[2], "down_projs.%d.weight", e);
+        snprintf(name[3], sizeof name[3], "down_projs.%d.bias", e);
+        up.entries = down.entries = list ? 0 : s->experts;
+        up.transposed = down.transposed = !list;
+        up.entry = down.entry = list ? 0 : e;
+        if (single) gpt_oss_bind_single(b, where, w, e);
+        else gpt_oss_bind_expert(b, where, list ? of_list : stack, up, &down, w, e);
     }
 }
 
@@ -73,8 +109,9 @@ static void gpt_oss_bind_layer(binder *b, int index, layer *l) {
     plain_bind_layer(b, index, l, where, sizeof where);
     bind_divided_vector(b, where, "self_attn.sinks", &a->sinks, a->shape.heads);
     bind_as(b, MODULE_ROUTER, 1, 1);
-    bind_kept(b, where, "mlp.router.weight", &e->router, e->shape.experts, e->shape.hidden);
-    bind_whole_bias(b, where, "mlp.router.bias", &e->router);
+    const int linear = gpt_oss_has(b, where, "mlp.router.linear.weight");         /* as Unsloth saves it */
+    bind_kept(b, where, linear ? "mlp.router.linear.weight" : "mlp.router.weight", &e->router, e->shape.experts, e->shape.hidden);
+    bind_whole_bias(b, where, linear ? "mlp.router.linear.bias" : "mlp.router.bias", &e->router);
     bind_as(b, MODULE_EXPERTS, (uint64_t)e->shape.top_k, (uint64_t)e->shape.experts);
     snprintf(all, sizeof all, "%smlp.experts.", where);
     gpt_oss_bind_experts(b, all, e);

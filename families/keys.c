@@ -44,7 +44,7 @@ static const char *const idle_keys[] = {
     /* images, sound and video, which mote does not read */
     "vision_*", "image_*", "video_*", "audio_*",
     /* training */
-    "*dropout*", "*_pdrop", "initializer_range", "initializer_factor", "*aux_loss*", "*z_loss*", "router_jitter_noise", "loss_type",
+    "*dropout*", "*_pdrop", "initializer_range", "initializer_factor", "*aux_loss*", "seq_aux", "*z_loss*", "router_jitter_noise", "loss_type",
     "gradient_checkpointing*", "neftune_noise_alpha", "output_router_logits", "pretraining_tp", "num_nextn_predict_layers",
     /* how something is computed, not what: kernels, caches, the type of a state */
     "use_cache", "cache_implementation", "*attn_implementation*", "*experts_implementation*", "*flash_attn*", "*flashattn*",

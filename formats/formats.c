@@ -59,9 +59,9 @@ enum cpu_kernel {
     CPU_FLOATS,                  /* its rows become floats, by name_floats: right for any format */
     CPU_BF16, CPU_F16,           /* the same; for one token row cpu/products.c unpacks the codes itself */
     CPU_E4M3,                    /* cpu/products.c unpacks the codes; SCALES are F32, of blocks or of rows */
-    CPU_E2M1_E4M3,               /* cpu/nibbles.c, for SCALES of an E4M3 for each 16 columns; FACTOR, if there is one, is one for all */
-    CPU_E2M1_E8M0,               /* the same, of an E8M0 for each 32 columns */
-    CPU_UINT4                    /* cpu/int4_products.c, for words of a scale and a zero point for each group of columns */
+    CPU_E2M1_E4M3,               /* cpu/nibbles.c, for SCALES of an E4M3 for each 16 columns, and a FACTOR of all */
+    CPU_E2M1_E8M0,               /* cpu/quarter_products.c, for SCALES of an E8M0 for each 32 columns */
+    CPU_UINT4                    /* the same, for words of a scale and a zero point for each group of columns */
 };
 
 typedef struct component {

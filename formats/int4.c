@@ -171,7 +171,7 @@ static const tensor_encoding int4_ct_encoding = {
 
 /* ---- Floats ---- */
 
-/* A weight at a time; products read codes by blocks of 128 columns, see cpu/int4_products.c. */
+/* A weight at a time; products read codes by blocks of 128 columns, see cpu/quarter_products.c. */
 INLINE void int4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint32_t *group = (const uint32_t *)(const void *)row->component[SCALES];
     const uint8_t *codes = (const uint8_t *)row->component[CODES];

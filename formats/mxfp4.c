@@ -3,11 +3,11 @@
    weight = code * 2^(scale - 127). Codes are NVFP4's (formats/nvfp4.c), a scale is an E8M0: eight bits of exponent, 255 NaN. gpt-oss stores
    experts so: blocks of 16 bytes are a row's codes as they lie in memory, the even column in a byte's lower half. */
 
-enum { MXFP4_GROUP = 32, MXFP4_BIAS = 127, MXFP4_LARGEST = MXFP4_BIAS + 63 };        /* with the largest all sums of a k block are floats */
+enum { MXFP4_GROUP = 32, MXFP4_BIAS = 127, MXFP4_LARGEST = MXFP4_BIAS + 125 };       /* with it the largest weight, 6 * 2^125, is a float */
 
-/* 2^(code - 127 - below) for a code up to MXFP4_LARGEST and 0 <= below <= 8, the smallest as subnormal numbers. */
-BOTH float e8m0_value(int code, const int below) {
-    return float_of_bits(code > below ? (uint32_t)(code - below) << 23 : 1u << (22 + code - below));
+/* 2^(code - 127), the smallest as a subnormal number. */
+BOTH float e8m0_value(uint32_t code) {
+    return float_of_bits(code ? code << 23 : 1u << 22);
 }
 
 static size_t mxfp4_find_wrong_scale(const void *numbers, size_t n, char value[32]) {
@@ -24,7 +24,7 @@ static const weight_format mxfp4_format = {
     .name = "MXFP4", .component_count = 2,
     .components = {{.bits = 4, .rows = 1, .cols = 1, .packed = 32},
                    {.bits = 8, .rows = 1, .cols = MXFP4_GROUP, .packed = 2, .find_wrong = mxfp4_find_wrong_scale, .number = "scale",
-                    .allowed = "a finite number below 2^64"}}};
+                    .allowed = "2^125 at most"}}};
 
 enum { mxfp4_kernel = CPU_E2M1_E8M0 };
 
@@ -33,11 +33,11 @@ static const tensor_encoding mxfp4_encoding = {
     .parts = {{.suffix = ".weight_blocks", .stored = "U8", .shape = "n k/32 16"}, {.suffix = ".weight_scales", .stored = "U8", .shape = "n k/32"}},
     .components = {{.part = 0}, {.part = 1}}};
 
-/* A weight at a time; products read codes by blocks of 128 columns, see cpu/nibbles.c. */
+/* A weight at a time; products read codes by blocks of 128 columns, see cpu/quarter_products.c. */
 INLINE void mxfp4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint8_t *scale = (const uint8_t *)row->component[SCALES], *codes = (const uint8_t *)row->component[CODES];
     (void)w;
-    for (int i = col; i < col + n; i++) out[i - col] = e2m1_value(nibble_at(codes, i)) * e8m0_value(scale[i / MXFP4_GROUP], 0);
+    for (int i = col; i < col + n; i++) out[i - col] = e2m1_value(nibble_at(codes, i)) * e8m0_value(scale[i / MXFP4_GROUP]);
 }
 
 BOTH unsigned mxfp4_inspect(int component, const void *numbers, size_t i) {

@@ -47,7 +47,7 @@ struct format_mxfp4 {
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         const uint8_t *at = (const uint8_t *)w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + col / K_BLOCK_COLS) * panel;
         const int r = row % PANEL_ROWS, c = col % K_BLOCK_COLS;
-        return e2m1_value(at[r * 32 + c / 2] >> c % 2 * 4 & 15) * e8m0_value(at[PANEL_ROWS * 32 + r * 2 + c / MXFP4_GROUP], 0);
+        return e2m1_value(at[r * 32 + c / 2] >> c % 2 * 4 & 15) * e8m0_value(at[PANEL_ROWS * 32 + r * 2 + c / MXFP4_GROUP]);
     }
     static void place(gpu_matrix *, const matrix *) {}       /* k_block_shift 0: scales of rows change with each k block */
 };

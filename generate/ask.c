@@ -20,16 +20,27 @@ static int is_line_end(const mote_model *m, int32_t id) {
     return bytes && n && !slice_trim(slice_of(bytes, n)).n;
 }
 
-/* Puts what is missing after the turn that the timeline ends with. Line ends after its end mark are the template's, whatever
+/* Puts what is missing after the turn that the timeline ends with, before a result or a question. Line ends after its end mark are the template's, whatever
    tokens they are. */
-static void put_turn_end(const mote_session *s, marked_text *out) {
+static void put_turn_end(const mote_session *s, int result, marked_text *out) {
     const chat_marks *m = chat_marks_of(s->m->family);
     int at = s->count;
+    if (s->m->family & CHAT_GEMMA) {
+        put_model_turn_end(s, result, out);
+        return;
+    }
     if (!*m->turn_end) return;
     while (at && is_line_end(s->m, s->tokens[at - 1])) at--;
     int closed = at && s->tokens[at - 1] == tokenizer_find(s->m->text, m->turn_end);
     if (s->count && !closed) put_words(out, m->turn_end);
     if (s->count && (!closed || at == s->count)) put_words(out, turn_gap(s->m->family));
+}
+
+/* What stands between a past without its thinking and the next turn. */
+static void put_past_gap(const turn_plan *p, const mote_model *m, marked_text *out) {
+    const int32_t *past = (const int32_t *)(const void *)p->past.data;
+    const int ends = !(m->family & CHAT_GEMMA) || past[p->past_count - 1] == tokenizer_find(m->text, chat_marks_of(m->family)->turn_end);
+    if (ends) put_words(out, chat_marks_of(m->family)->line_end);
 }
 
 /* Of a template whose turns have no end, an answer ends with the token that begins the next one: that is not read again. */
@@ -47,8 +58,10 @@ static void drop_begun(turn_plan *p, const mote_session *s) {
 static int plan_ids(turn_plan *p, const mote_session *s, const char *message, const generator *a, mote_error *err) {
     const mote_generation *g = &a->g;
     marked_text text;
+    buf names;                   /* of the calls that results answer */
     turn t;
     memset(&text, 0, sizeof text);
+    memset(&names, 0, sizeof names);
     memset(&t, 0, sizeof t);
     t.system = s->count ? NULL : g->system;
     t.tools = s->count || !a->tools.nodes ? NULL : &a->tools;
@@ -60,12 +73,18 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
     t.first = !s->count;
     t.effort = g->effort;
     if (!s->count) put_chat_begin(s->m, &text);
-    if (p->past_count) put_words(&text, chat_marks_of(s->m->family)->line_end);
-    else put_turn_end(s, &text);
-    int code = chat_turn(s->m->family, &t, &text, err);
+    if (p->past_count) put_past_gap(p, s->m, &text);
+    else put_turn_end(s, !strcmp(t.role, "tool"), &text);
+    if (s->count && s->m->family & CHAT_GEMMA && !strcmp(t.role, "tool")) {
+        put_open_names(s, 1 + t.result_count, &names);
+        t.names = names.data;
+        t.opened = s->tokens[s->count - 1] == tokenizer_find(s->m->text, chat_marks_of(s->m->family)->result);
+    }
+    int code = names.failed ? fail_memory(err) : chat_turn(s->m->family, &t, &text, err);
     if (!code) code = encode_marked(s->m->text, &text, &p->ids, err);
     if (!code) drop_begun(p, s);
     marked_free(&text);
+    buf_free(&names);
     return code;
 }
 
@@ -76,6 +95,11 @@ static int check_role(const mote_session *s, const mote_generation *g, mote_erro
     int results = 0, calls = 0, code = MOTE_OK, more = 1;
     buf text;
     if (!g->role || strcmp(g->role, "tool")) return MOTE_OK;
+    if (s->m->family & CHAT_GEMMA) {
+        int at;
+        calls = turn_open_calls(s, -1, &results, &at);
+        more = 0;
+    }
     memset(&text, 0, sizeof text);
     for (int at, end = s->count; more && end > 0 && !code; end = at) {
         for (at = end - 1; at > 0 && s->tokens[at] != start; at--) {}
@@ -152,8 +176,7 @@ static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer
 /* Brings a turn into the timeline. Gets all memory first. */
 static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *g, mote_error *err) {
     const int32_t *ids = (const int32_t *)(void *)p->ids.data, *past = (const int32_t *)(void *)p->past.data;
-    const chat_marks *const marks = s->m->family & CHAT_ANSWER_TURNS ? chat_marks_of(s->m->family) : chat_marks_of_answers;
-    const int32_t start = tokenizer_find(s->m->text, marks->turn);
+    const int32_t start = tokenizer_find(s->m->text, chat_marks_of_model(s->m->family)->turn);
     const int user = !g->role || !strcmp(g->role, "user");
     mote_checkpoint *before = NULL;
     size_t answer = 0;

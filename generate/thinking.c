@@ -71,14 +71,15 @@ static void put_answers(const mote_session *s, int from, marked_text *out) {
         marked_free(&turn);
     }
 }
+static void put_model_past(const mote_session *s, int from, marked_text *out);
 
 /* The ids that take the place of what follows the remembered state; none if nothing is remembered, or there was no thinking. */
 static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     const mote_checkpoint *c = s->before_answer;
     int thinks = 0, code = MOTE_OK;
     if (!c || c->count > s->count || !checkpoint_holds(s, c)) return MOTE_OK;
-    const chat_marks *marks = chat_marks_of_answers;
-    const int by_answers = s->m->family & CHAT_ANSWER_TURNS;
+    const chat_marks *marks = chat_marks_of_model(s->m->family);
+    const int by_answers = s->m->family & CHAT_ANSWER_TURNS, in_turn = s->m->family & CHAT_GEMMA;
     const int32_t think = tokenizer_find(s->m->text, marks->think), end = tokenizer_find(s->m->text, marks->turn_end);
     const int32_t closes = by_answers ? tokenizer_find(s->m->text, marks->think_end) : -1;         /* nothing is thought in <think></think> */
     for (int i = c->count; i < s->count; i++) thinks |= s->tokens[i] == think && (closes < 0 || i + 1 == s->count || s->tokens[i + 1] != closes);
@@ -86,7 +87,8 @@ static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     marked_text past;
     memset(&past, 0, sizeof past);
     if (by_answers) put_answers(s, c->count, &past);
-    for (int i = c->count, n; !by_answers && i < s->count; i += n + 1) {
+    if (in_turn) put_model_past(s, c->count, &past);
+    for (int i = c->count, n; !by_answers && !in_turn && i < s->count; i += n + 1) {
         for (n = 0; i + n < s->count && s->tokens[i + n] != end; n++) {}
         put_past(s->m, s->tokens + i, n, end, &past);
     }

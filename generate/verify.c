@@ -60,7 +60,6 @@ static int verify_bytes(const verifier *v, mote_session *s, const void *a, const
 static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     const config *c = &s->m->c;
     mote_session *reference = v->reference;
-    capacity r = capacity_of(&s->slot.runner->o, s->o.context);
     size_t vocab = (size_t)c->vocab * sizeof(float), hidden = (size_t)c->hidden * sizeof(float);
     int from = s->block_at > 0 ? s->block_at - 1 : 0, code = MOTE_OK;
     if (s->count >= s->o.context) return MOTE_OK;           /* no space for the rows of a commit */
@@ -68,16 +67,16 @@ static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     if (!code) code = timeline_commit_state(reference, err);
     if (!code) code = verify_bytes(v, s, s->slot.logits, reference->slot.logits, vocab, -1, "logits", err);
     if (!code) code = verify_bytes(v, s, s->slot.last_hidden, reference->slot.last_hidden, hidden, -1, "final row", err);
-    for (int i = 0; i <= c->layers && !code; i++) {
-        const layer *of = model_layer(s->m, i);
+    for (int i = 0; i < c->layers + s->slot.has_mtp && !code; i++) {
         state_piece actual[STATE_PIECES], expected[STATE_PIECES];
-        int pieces = layer_pieces(of, &r, &s->slot.state[i], actual);
-        layer_pieces(of, &r, &reference->slot.state[i], expected);
-        if (i == c->layers && !s->slot.has_mtp) break;
+        const int pieces = session_pieces(s, i, s->o.kv, actual);
+        session_pieces(reference, i, s->o.kv, expected);
         for (int k = 0; k < pieces && !code; k++) {
-            size_t row = actual[k].size, first = actual[k].rows ? (size_t)from * row : 0;
-            size_t n = actual[k].rows ? (size_t)(s->count - from - (i == c->layers)) * row : row;
-            code = verify_bytes(v, s, (char *)actual[k].at + first, (char *)expected[k].at + first, n, i, actual[k].name, err);
+            const int end = actual[k].rows ? s->count - (i == c->layers) : 1;
+            for (int at = actual[k].rows ? max_int(from, piece_seen_from(&actual[k], end)) : 0, n; at < end && !code; at += n) {
+                const char *a = piece_rows(&actual[k], at, end, &n), *b = piece_rows(&expected[k], at, at + n, &n);
+                code = verify_bytes(v, s, a, b, (size_t)n * actual[k].size, i, actual[k].name, err);
+            }
         }
     }
     return code;

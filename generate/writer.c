@@ -16,7 +16,7 @@ typedef struct writer {
     chat_stream channels;
     int split;                   /* by channel */
     int strips;                  /* a space that comes first is SentencePiece's */
-    int32_t marks[CALL_MARKS];   /* control tokens of calls, which are told as text; -1: there is none */
+    int32_t marks[CALL_MARKS];   /* control tokens of calls, and of a channel, which are told as text; -1: there is none */
     int32_t headers[HEADER_MARKS];         /* of messages with headers; -1: there is none */
     stops ends;
     int stopped;                 /* MOTE_STOP_TEXT, MOTE_STOP_CALL or MOTE_STOP_CALLBACK: nothing more is told; else 0 */
@@ -150,14 +150,15 @@ static void writer_result(const writer *w, mote_result *r) {
 }
 
 /* Whether the prompt ends inside an open <think>. That is a token: text from outside that says so opens nothing. Line feeds may
-   follow. */
+   follow, and a channel's name, which then must. */
 static int prompt_opens_thinking(const mote_session *s) {
-    const int32_t think = tokenizer_find(s->m->text, chat_marks_of_answers->think);
-    int i = s->count;
+    const int32_t think = tokenizer_find(s->m->text, chat_marks_of_model(s->m->family)->think);
+    const int named = s->m->family & CHAT_GEMMA;
+    int i = s->count, words = 0;
     while (i > 0 && think >= 0 && s->tokens[i - 1] != think) {
         size_t n;
         const char *bytes = tokenizer_token(s->m->text, s->tokens[--i], &n);
-        if (!bytes || slice_drop_newlines(slice_of(bytes, n)).n) return 0;
+        if (!bytes || tokenizer_is_added(s->m->text, s->tokens[i]) || (named ? ++words > 16 : slice_drop_newlines(slice_of(bytes, n)).n)) return 0;
     }
     return i > 0 && think >= 0;
 }
@@ -179,15 +180,17 @@ static int writer_open(writer *w, const mote_model *m, const mote_generation *g,
     return stops_open(&w->ends, g->stop, all_is_calls ? 0 : g->stop_count, err);
 }
 
-/* What calls look like that have no tags. */
+/* What calls look like that have no tags, and what the thinking is between. */
 static void writer_call_marks(writer *w) {
-    static const char *const mistral[CALL_MARKS] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"}, *const none[CALL_MARKS] = {NULL};
+    static const char *const none[CALL_MARKS] = {NULL}, *const mistral[CALL_MARKS] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"},
+                      *const pairs[CALL_MARKS] = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", gemma_quote};
     const char *const deepseek[CALL_MARKS] = {DEEPSEEK_CALLS, chat_marks_of(CHAT_DEEPSEEK)->call, DEEPSEEK_SEP, chat_marks_of(CHAT_DEEPSEEK)->call_end,
                                               DEEPSEEK_CALLS_END};
-    const int family = w->channels.on_call ? w->m->family : 0;
-    const char *const *marks = family & CHAT_MISTRAL ? mistral : family & CHAT_DEEPSEEK ? deepseek : none;
-    for (int i = 0; i < CALL_MARKS; i++) w->marks[i] = marks[i] ? tokenizer_find(w->m->text, marks[i]) : -1;
-    w->channels.call_mark = marks[0];
+    const int calls = w->channels.on_call != NULL, family = calls ? w->m->family : 0, gemma = w->split && w->m->family & CHAT_GEMMA;
+    const char *const *marks = gemma ? pairs : family & CHAT_MISTRAL ? mistral : family & CHAT_DEEPSEEK ? deepseek : none;
+    for (int i = 0; i < CALL_MARKS; i++) w->marks[i] = marks[i] && (calls || i < 2) ? tokenizer_find(w->m->text, marks[i]) : -1;
+    w->channels.marks = gemma ? chat_marks_of(CHAT_GEMMA) : NULL;
+    w->channels.call_mark = !calls ? NULL : gemma ? w->channels.marks->call : marks[0];
     w->channels.marked_calls = (family & CHAT_DEEPSEEK) != 0;
     w->channels.bare_calls = (w->m->family & CHAT_LLAMA3) != 0;
     w->channels.keyed_calls = (w->m->family & (CHAT_GLM | CHAT_LAGUNA)) != 0;

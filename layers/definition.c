@@ -21,6 +21,12 @@ static void defined_tell(const defining *d, const char *name, const double *valu
     if (d->watch) d->watch(d->user, name, values, n);
 }
 
+/* What an FFN of which each branch has norms of its own is given, and gives, beside u and out: [hidden] each. */
+typedef struct defined_branches {
+    double *router, *shared;     /* what the router and the shared expert read */
+    double *shared_out;          /* to which the latter is added */
+} defined_branches;
+
 /* Arrays in a block of memory, one after the other. Without a block they are only counted, so that there is as much as is given out. */
 typedef struct defined_memory {
     double *block;
@@ -40,6 +46,11 @@ static double defined_sigmoid(double x) {
 
 static double defined_silu(double x) {
     return x * defined_sigmoid(x);
+}
+
+/* As models approximate it; the first factor is sqrt(2 / pi). */
+static double defined_gelu(double x) {
+    return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
 }
 
 static double defined_softplus(double x) {

@@ -94,13 +94,36 @@ static int layer_log(const layer *of, const layer_state *state, state_piece *to)
 
 /* The walk's part, on the CPU. Another way to read the residual and to write to it, as of several streams, has its place in these two. */
 
+/* Rows of the branches of an FFN. */
+static void branches_read(token_rows *rows, const sublayer *l) {
+    const size_t n = (size_t)rows->T * (size_t)rows->hidden;
+    rows->router_u = rows->branches;
+    rows->shared_u = rows->branches + n;
+    rows->shared_out = rows->branches + 2 * n;
+    rms_norm(rows->router_u, rows->x, l->norm_router, rows->T, rows->hidden, rows->eps);
+    rms_norm(rows->shared_u, rows->x, l->norm_shared, rows->T, rows->hidden, rows->eps);
+    memset(rows->shared_out, 0, n * sizeof *rows->shared_out);
+}
+
+/* y becomes the sum of both branches. */
+static void branches_write(const token_rows *rows, const sublayer *l) {
+    const size_t n = (size_t)rows->T * (size_t)rows->hidden;
+    if (rows->ranks) exchange_sum(rows->ranks, rows->shared_out, n, rows->shares);
+    rms_norm(rows->y, rows->y, l->norm_routed_after, rows->T, rows->hidden, rows->eps);
+    rms_norm(rows->shared_out, rows->shared_out, l->norm_shared_after, rows->T, rows->hidden, rows->eps);
+    for (size_t i = 0; i < n; i++) rows->y[i] += rows->shared_out[i];
+}
+
 /* A sublayer's rows: its input u, and out, to which it adds its output. That is x itself where nothing comes between: a mixture of experts
    adds one after the other to what is there, and begun from 0 that would be another sum. Else it is rows of zeros. */
 static token_rows residual_read(const token_rows *all, const sublayer *l) {
     token_rows rows = *all;
     rms_norm(rows.u, rows.x, l->norm, rows.T, rows.hidden, rows.eps);
-    rows.out = l->residual.normed_after || rows.ranks ? rows.y : rows.x;
+    rows.out = l->residual.normed_after || l->residual.branched || rows.ranks ? rows.y : rows.x;
     if (rows.out == rows.y) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
+    rows.router_u = rows.shared_u = rows.u;
+    rows.shared_out = rows.out;
+    if (l->residual.branched) branches_read(&rows, l);
     return rows;
 }
 
@@ -108,6 +131,7 @@ static token_rows residual_read(const token_rows *all, const sublayer *l) {
 static void residual_write(const token_rows *rows, const sublayer *l) {
     const size_t n = (size_t)rows->T * (size_t)rows->hidden;
     if (rows->ranks) exchange_sum(rows->ranks, rows->y, n, rows->shares);
+    if (l->residual.branched) branches_write(rows, l);
     if (l->residual.normed_after) rms_norm(rows->y, rows->y, l->norm_after, rows->T, rows->hidden, rows->eps);
     for (size_t i = 0; rows->out == rows->y && i < n; i++) rows->x[i] += rows->y[i];
     for (size_t i = 0; l->residual.scaled && i < n; i++) rows->x[i] *= *l->scale;

@@ -22,6 +22,8 @@ typedef struct token_rows {
     float eps;                   /* of norms */
     float *x, *y;                /* [T][hidden] the walk's: the residual; outputs before they are added to it, if norms or other ranks come between */
     float *u, *out;              /* [T][hidden] a sublayer's: what it is given; to which it adds its output */
+    float *router_u, *shared_u, *shared_out;                /* the same of the branches of an FFN, where these have norms of their own; else u, u, out */
+    float *branches;             /* [3][T][hidden] memory for these; NULL: no FFN needs it */
     peer *ranks;                 /* of which this is one: outputs are shares of a sum; NULL: there is no other */
     float *shares;               /* [ranks][T][hidden] of all */
 } token_rows;
@@ -31,6 +33,7 @@ typedef struct capacity {
     int context, rows, threads;  /* tokens; token rows of a call; threads that compute */
     dtype kv;                    /* type of keys and values */
     int layers;                  /* of the model, the MTP layer included */
+    int rings;                   /* the device's kernels take a layer with a window that holds fewer rows than the context */
 } capacity;
 
 /* A state is laid out for a multiple of so many tokens: so what lies after it moves by whole cache lines as a context grows. */
@@ -42,21 +45,31 @@ enum rollback {
     ROLLBACK_TRUNCATE            /* rows after the end are overwritten */
 };
 
-/* A piece of a layer's state. */
+/* A piece of a layer's state: one thing, or a row for each token (ROLLBACK_TRUNCATE). Rows of a layer with a window may be fewer than the
+   context, a ring: then a token's row takes the place of one that no row computed from here on sees. */
 typedef struct state_piece {
     const char *name;            /* for messages: "keys" */
     void *at;
-    size_t size;                 /* bytes; with rows set, of one token */
-    int rows;                    /* there is one for each token: ROLLBACK_TRUNCATE */
+    size_t size;                 /* bytes; of one token's row, if there are rows */
+    int rows;                    /* it has space for so many; that of index i is number i mod rows. 0: it is one thing */
+    int window;                  /* how many a token sees, its own among them; 0: all up to its own */
 } state_piece;
 
 enum { STATE_PIECES = 2, LOG_PIECES = 4 };     /* most pieces of a state, and of a log */
 
-static state_piece state_piece_of(const char *name, void *at, size_t size, int rows) {
-    state_piece p;
-    p.name = name;
-    p.at = at;
-    p.size = size;
-    p.rows = rows;
+static state_piece state_piece_of(const char *name, void *at, size_t size, int rows, int window) {
+    state_piece p = {.name = name, .at = at, .size = size, .rows = rows, .window = window};
     return p;
+}
+
+/* Where the row of an index is, or all of a piece that is one thing. *n: how many rows, up to `end`, lie there one after the other. */
+static char *piece_rows(const state_piece *p, int index, int end, int *n) {
+    const int at = p->rows ? index % p->rows : 0;
+    *n = p->rows ? min_int(end - index, p->rows - at) : 1;
+    return (char *)p->at + (size_t)at * p->size;
+}
+
+/* The first row that the token of index `end` sees. */
+static int piece_seen_from(const state_piece *p, int end) {
+    return p->window ? max_int(end - (p->window - 1), 0) : 0;
 }

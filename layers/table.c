@@ -41,10 +41,12 @@ static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
 };
 
 /* What the walk does around a sublayer: u = rms(x) norm, y = the sublayer of u, x = x + y. normed_after: x = x + rms(y) norm_after. scaled:
-   after that x = x scale. */
+   after that x = x scale. branched, of an FFN: its router and its shared expert read rms(x) norm_router and rms(x) norm_shared; with r and s what its
+   routed experts and its shared one add up to, y = rms(r) norm_routed_after + rms(s) norm_shared_after. */
 #define RESIDUAL_FIELDS(X)                                                                                                           \
     X(int, normed_after, MAX,  SET(NORM_AFTER),     "")                                                                              \
-    X(int, scaled,       MAX,  SET(RESIDUAL_SCALE), "")
+    X(int, scaled,       MAX,  SET(RESIDUAL_SCALE), "")                                                                              \
+    X(int, branched,     MAX,  SET(BRANCHES),       "")
 SHAPE(RESIDUAL, residual)
 
 #define X(NAME, name) name##_shape name;
@@ -65,6 +67,7 @@ typedef struct sublayer {
     const float *norm;                         /* [hidden] */
     const float *norm_after;                   /* [hidden]; NULL unless normed_after */
     const float *scale;                        /* [1]; NULL unless scaled */
+    const float *norm_router, *norm_shared, *norm_routed_after, *norm_shared_after;         /* [hidden]; NULL unless branched */
     layer_weights w;
 } sublayer;
 

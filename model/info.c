@@ -64,15 +64,19 @@ static void model_kinds(mote_model *m) {
 
 /* Bytes that the layers remember: of each token, and in all. */
 static void model_state(mote_model *m) {
+    mote_info *o = &m->report.info;
     layer_state none;
     state_piece piece[STATE_PIECES];
     capacity r;
     memset(&none, 0, sizeof none);
     memset(&r, 0, sizeof r);
     r.kv = m->memory->kv;
+    r.context = 1;
     for (int i = 0; i < m->c.layers; i++)
-        for (int k = layer_pieces(&m->layers[i], &r, &none, piece); k--;)
-            *(piece[k].rows ? &m->report.info.kv_bytes_per_token : &m->report.info.state_bytes) += piece[k].size;
+        for (int k = layer_pieces(&m->layers[i], &r, &none, piece); k--;) {
+            *(!piece[k].rows ? &o->state_bytes : piece[k].window ? &o->window_bytes_per_token : &o->kv_bytes_per_token) += piece[k].size;
+            o->window = max_int(o->window, piece[k].window);
+        }
 }
 
 static void model_info(mote_model *m, const binder *b) {

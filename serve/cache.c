@@ -104,13 +104,9 @@ static int prompt_take(wanted *w, const timeline *l, const reuse *r) {
     return 1;
 }
 
-static size_t snapshot_size(const server *s, const snapshot *p) {
-    return s->snapshot_bytes + p->count * sizeof(int32_t);
-}
-
 static void snapshot_give(server *s, snapshot *p) {
     if (--p->owners) return;
-    s->cache_used -= snapshot_size(s, p);
+    s->cache_used -= p->bytes;
     mote_checkpoint_free(p->checkpoint);
     free(p);
 }
@@ -188,14 +184,15 @@ static void server_slot_snapshot(server_slot *t) {
     if (!p) return;
     mote_tokens(t->session, &count);
     p->count = count;
+    p->bytes = mote_checkpoint_bytes(t->session);
     p->owners = 1;
     pthread_mutex_lock(&s->lock);
-    int taken = cache_take(s, snapshot_size(s, p));
+    int taken = cache_take(s, p->bytes);
     pthread_mutex_unlock(&s->lock);
     int code = taken ? mote_checkpoint_take(t->session, &p->checkpoint, NULL) : MOTE_ENOMEM;
     pthread_mutex_lock(&s->lock);
     p->used = s->clock;
-    if (code && taken) s->cache_used -= snapshot_size(s, p);
+    if (code && taken) s->cache_used -= p->bytes;
     if (!code) {
         if (t->past.count == SNAPSHOTS_MOST) snapshot_drop(s, &t->past, 1);
         t->past.at[t->past.count++] = p;

@@ -234,7 +234,7 @@ static int open_sessions(server *s, const options *o, uint64_t unused) {
     }
     const uint64_t available = free_memory();
     s->context = mote_context(s->slots[0].session);
-    (void)mote_save(s->slots[0].session, NULL, 0, &s->snapshot_bytes, NULL);
+    s->snapshot_bytes = mote_checkpoint_bytes(s->slots[0].session);
     s->disk = o->cache_dir;
     s->disk_most = (size_t)((o->cache_disk >= 0 ? o->cache_disk : 10) * 1e9);
     s->cache_most = o->cache_memory >= 0 ? (size_t)(o->cache_memory * 1e9) : (size_t)(available > unused ? (available - unused) / 4 : 0);

@@ -9,6 +9,7 @@ enum { SLOTS_MOST = 64, SNAPSHOTS_MOST = 64 };             /* sessions; snapshot
 /* A place in a timeline to which its session can go back. */
 typedef struct snapshot {
     mote_checkpoint *checkpoint;
+    size_t bytes;                          /* of the checkpoint */
     size_t count;                          /* tokens before it */
     int owners;                            /* timelines that hold it */
     uint64_t used;                         /* the request that took it or went back to it */
@@ -77,7 +78,8 @@ typedef struct server {
     int waiting_count, device_lost;
     uint64_t clock;                        /* requests so far */
     swapped *swapped_out;
-    size_t cache_most, cache_used, snapshot_bytes;
+    size_t cache_most, cache_used;
+    size_t snapshot_bytes;                 /* of a snapshot, at least */
     const char *disk;                      /* the folder of timelines; NULL: none is kept there */
     size_t disk_most, disk_used;           /* bytes */
     double disk_said;                      /* when something about it was said; 0: never */

@@ -105,6 +105,7 @@ static int session_start(mote_session *s, const mote_session_options *given, mot
     s->memory = (float *)calloc(1, layout_session(NULL, s) * sizeof(float) + CACHE_LINE);
     if (!s->memory) return fail_memory(err);
     layout_session(layout_base(s->memory), s);
+    s->only_windows = session_has_window(s, 1);
     return MOTE_OK;
 }
 

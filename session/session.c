@@ -16,6 +16,8 @@ struct mote_session {
     int lag;                     /* indexes of the text after it less their positions: more than 0 after an image */
     int block_at;                /* those before the block computed last */
     int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
+    int only_windows;            /* of layers with a window, keys and values that the next token sees are all that is there: they lie in rings,
+                                    or were loaded so. Else those of all tokens */
     int generated_from;          /* what follows was generated */
     int pending, accepted;       /* rows of the last block, in the log; the first of them, which are in the timeline */
     mote_checkpoint *before_answer;                         /* it may go back to, see forget_answer; NULL: never taken */
@@ -89,7 +91,8 @@ static run_options run_options_of(const mote_model *m, const mote_session_option
                      .threads = o->threads,
                      .kv = o->kv,
                      .sms = o->sms && o->sms < m->device.sms ? o->sms : m->device.sms,
-                     .layers = m->c.layers + 1};
+                     .layers = m->c.layers + 1,
+                     .rings = executor_of(m)->rings};
     return r;
 }
 

@@ -3,8 +3,8 @@
 
    The state of a session beside its tokens and KV rows: the DeltaNet state with its log, the last hidden row, the last
    logits. A checkpoint holds those; the KV rows it relies on are still in the session, as long as the tokens before it
-   are the same. A saved session holds the KV rows too, as they are; one of another KV type converts them when it loads
-   them. */
+   are the same. Where windows are all that a session has of some layers, it holds these, too. A saved session holds the KV rows
+   as they are; one of another KV type converts them when it loads them. */
 
 struct mote_checkpoint {
     uint64_t fingerprint;        /* of the model */
@@ -13,12 +13,15 @@ struct mote_checkpoint {
     int count, lag, generated_from, pending, accepted;
     int32_t *tokens;
     float *values;               /* state, last_hidden, logits */
+    char *rows;                  /* [row_bytes] of layers with a window; NULL: the session has them */
+    size_t row_bytes;
 };
 
 void mote_checkpoint_free(mote_checkpoint *checkpoint) {
     if (!checkpoint) return;
     free(checkpoint->tokens);
     free(checkpoint->values);
+    free(checkpoint->rows);
     free(checkpoint);
 }
 
@@ -27,8 +30,8 @@ static size_t checkpoint_floats(const mote_session *s) {
     return s->slot.recurrent_floats + (size_t)s->m->c.hidden + (size_t)s->m->c.vocab;
 }
 
-/* A checkpoint of nothing yet, with space for so many tokens; NULL: there is no memory. */
-static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
+/* A checkpoint of nothing yet, with space for so many tokens, and for rows of windows if it is to have them; NULL: there is no memory. */
+static mote_checkpoint *checkpoint_with(const mote_session *s, int tokens, int has_rows) {
     mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
     if (!c) return NULL;
     c->fingerprint = s->m->fingerprint;
@@ -39,9 +42,37 @@ static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
     c->count = -1;
     c->tokens = (int32_t *)malloc(((size_t)tokens + 1) * sizeof *c->tokens);
     c->values = (float *)malloc(checkpoint_floats(s) * sizeof(float));
-    if (c->tokens && c->values) return c;
+    c->rows = has_rows ? (char *)malloc(window_bytes(s, tokens) + 1) : NULL;
+    if (c->tokens && c->values && (c->rows || !has_rows)) return c;
     mote_checkpoint_free(c);
     return NULL;
+}
+
+static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
+    return checkpoint_with(s, tokens, s->only_windows);
+}
+
+/* The rows of windows that belong to a checkpoint. */
+static int checkpoint_take_rows(mote_session *s, mote_checkpoint *c, mote_error *err) {
+    int code = MOTE_OK;
+    c->row_bytes = 0;
+    for (int i = SAVED_LAYERS; i < saved_pieces(s) && c->rows && !code; i++) {
+        const saved_piece p = window_piece(s, s->count, i);
+        code = piece_get(s, &p, c->rows + c->row_bytes, err);
+        c->row_bytes += saved_bytes(&p);
+    }
+    return code;
+}
+
+static int checkpoint_give_rows(mote_session *s, const mote_checkpoint *c, mote_error *err) {
+    const char *from = c->rows;
+    int code = MOTE_OK;
+    for (int i = SAVED_LAYERS; i < saved_pieces(s) && from && !code; i++) {
+        const saved_piece p = window_piece(s, c->count, i);
+        code = piece_put(s, &p, from, err);
+        from += saved_bytes(&p);
+    }
+    return code;
 }
 
 /* Remembers the present position. On failure it is of nothing. */
@@ -51,6 +82,7 @@ static int checkpoint_fill(mote_session *s, mote_checkpoint *c, mote_error *err)
     int code = session_logits(s, err);
     if (!code) code = slot_copy(&s->slot, c->values, s->slot.recurrent, state * sizeof(float), err);
     if (!code) code = slot_copy(&s->slot, c->values + state, session_final_row(s), hidden * sizeof(float), err);
+    if (!code) code = checkpoint_take_rows(s, c, err);
     if (code) return code;
     memcpy(c->values + state + hidden, s->slot.logits, vocab * sizeof(float));
     memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
@@ -73,10 +105,12 @@ static int checkpoint_take(mote_session *s, mote_checkpoint **checkpoint, mote_e
 
 /* A copy with space for so many tokens; NULL: there is no memory. */
 static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkpoint *from, int tokens) {
-    mote_checkpoint *c = checkpoint_new(s, tokens);
+    mote_checkpoint *c = checkpoint_with(s, tokens, from->rows != NULL);
     if (!c || from->count < 0) return c;
     memcpy(c->tokens, from->tokens, (size_t)from->count * sizeof *c->tokens);
     memcpy(c->values, from->values, checkpoint_floats(s) * sizeof(float));
+    if (c->rows) memcpy(c->rows, from->rows, from->row_bytes);
+    c->row_bytes = from->row_bytes;
     c->count = from->count;
     c->lag = from->lag;
     c->generated_from = from->generated_from;
@@ -96,6 +130,12 @@ static int checkpoint_holds(const mote_session *s, const mote_checkpoint *c) {
     return c->count >= 0 && c->count <= s->valid && !memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens);
 }
 
+size_t mote_checkpoint_bytes(const mote_session *session) {
+    if (session_enter(session, 1, "mote_checkpoint_bytes: needs a session", NULL)) return 0;
+    return sizeof(mote_checkpoint) + (size_t)session->count * sizeof(int32_t) + checkpoint_floats(session) * sizeof(float) +
+           (session->only_windows ? window_bytes(session, session->count) : 0);
+}
+
 int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error) {
     int code = session_enter(session, checkpoint != NULL,
                              "mote_checkpoint_take: needs a session and a place for the checkpoint", error);
@@ -108,11 +148,15 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
     if (c->kv != s->o.kv) return fail(err, MOTE_EINVAL, "the checkpoint is of a session with another type of keys and values");
     if (!checkpoint_holds(s, c))
         return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
+    if (c->rows ? c->row_bytes != window_bytes(s, c->count) : s->only_windows)
+        return fail(err, MOTE_EINVAL, "the checkpoint is of a session with other options: %s",
+                    c->rows ? "its keys and values of windows are others" : "it has no keys and values of windows");
     int code = runner_refuses(s->slot.runner, err);
     if (code) return code;
     timeline_set(s, c->count, c->lag, c->generated_from, c->pending, c->accepted);
     code = slot_copy(&s->slot, s->slot.recurrent, c->values, s->slot.recurrent_floats * sizeof(float), err);
     if (!code) code = slot_copy(&s->slot, session_final_row(s), c->values + s->slot.recurrent_floats, hidden * sizeof(float), err);
+    if (!code) code = checkpoint_give_rows(s, c, err);
     memcpy(s->slot.logits, c->values + s->slot.recurrent_floats + hidden, (size_t)s->m->c.vocab * sizeof(float));
     return code;
 }
@@ -127,71 +171,19 @@ static void forget_answer(mote_session *s) {
     if (s->before_answer) s->before_answer->count = -1;
 }
 
-typedef struct saved_header {
-    char magic[8];
-    uint64_t fingerprint;
-    uint64_t checksum;           /* of all that follows it */
-    int32_t count, generated_from, pending, accepted;
-    int32_t kv;                  /* MOTE_KV_... */
-    int32_t mtp;                 /* 1: the MTP layer's KV rows are there */
-} saved_header;
-
 static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '4'};
 
 static uint64_t saved_checksum(const char *bytes, size_t size) {
     return fnv1a(FNV_START, bytes + offsetof(saved_header, count), size - offsetof(saved_header, count));
 }
 
-/* A saved session is a header and pieces: tokens, DeltaNet state, last hidden row, logits, then keys and values of each
-   layer, which take no bytes where a layer has none. The MTP layer's row of the last token comes with the next one. */
-enum { SAVED_TOKENS, SAVED_RECURRENT, SAVED_LAST_HIDDEN, SAVED_LOGITS, SAVED_LAYERS };     /* the last: STATE_PIECES of each layer */
-
-typedef struct saved_piece {
-    void *at;                    /* in the session; NULL: not wanted */
-    size_t size;                 /* bytes as saved */
-    int is_kv;
-} saved_piece;
-
-static int saved_pieces(const mote_session *s) {
-    return SAVED_LAYERS + STATE_PIECES * (s->m->c.layers + 1);
-}
-
-/* Piece `at` of the rows that a layer has for each token, as h says; nothing where it has none. */
-static saved_piece saved_rows(const mote_session *s, const saved_header *h, int i, int at) {
-    const config *c = &s->m->c;
-    const layer *l = model_layer(s->m, i);
-    int rows = h->count < 0 ? 0 : h->count;
-    state_piece piece[STATE_PIECES];
-    capacity r = capacity_of(&s->slot.runner->o, s->o.context);
-    r.kv = kv_type_of(h->kv);
-    saved_piece p;
-    memset(&p, 0, sizeof p);
-    p.is_kv = 1;
-    if (i == c->layers) rows = h->mtp && rows ? rows - 1 : 0;
-    if (!rows || at >= layer_pieces(l, &r, &s->slot.state[i], piece) || !piece[at].rows) return p;
-    p.at = piece[at].at;
-    p.size = (size_t)rows * piece[at].size;
-    return p;
-}
-
-/* Piece i of a session that is saved as h says. last_hidden: where that row is, or is to be put. */
-static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, float *last_hidden, int i) {
-    const config *c = &s->m->c;
-    size_t count = h->count < 0 ? 0 : (size_t)h->count;
-    saved_piece p;
-    if (i >= SAVED_LAYERS) return saved_rows(s, h, (i - SAVED_LAYERS) / STATE_PIECES, (i - SAVED_LAYERS) % STATE_PIECES);
-    memset(&p, 0, sizeof p);
-    if (i == SAVED_TOKENS) p.at = s->tokens, p.size = count * sizeof *s->tokens;
-    if (i == SAVED_RECURRENT) p.at = s->slot.recurrent, p.size = s->slot.recurrent_floats * sizeof(float);
-    if (i == SAVED_LAST_HIDDEN) p.at = last_hidden, p.size = (size_t)c->hidden * sizeof(float);
-    if (i == SAVED_LOGITS) p.at = s->slot.logits, p.size = (size_t)c->vocab * sizeof(float);
-    return p;
-}
-
 /* Bytes of a session that is saved as h says. */
 static size_t saved_size(const mote_session *s, const saved_header *h) {
     size_t size = sizeof *h;
-    for (int i = 0; i < saved_pieces(s); i++) size += saved_piece_of(s, h, NULL, i).size;
+    for (int i = 0; i < saved_pieces(s); i++) {
+        const saved_piece p = saved_piece_of(s, h, NULL, i);
+        size += saved_bytes(&p);
+    }
     return size;
 }
 
@@ -203,7 +195,7 @@ static void saved_describe(const mote_session *s, saved_header *h) {
     h->generated_from = s->generated_from;
     h->pending = h->accepted = s->accepted;
     h->kv = s->o.kv;
-    h->mtp = s->slot.has_mtp;
+    h->has = (s->slot.has_mtp ? SAVED_MTP : 0) | (s->only_windows ? SAVED_WINDOWS : 0);
 }
 
 /* KV elements of one type, at any address, to another. */
@@ -221,7 +213,7 @@ static void kv_convert(char *to, dtype to_type, const char *from, dtype from_typ
    part of the timeline; the last hidden row and the logits before the first token. to: where piece i is saved. */
 static void saved_clear(const mote_session *s, int i, const saved_piece *p, char *to) {
     const size_t kept = (size_t)s->accepted;
-    if (!s->count && (i == SAVED_LAST_HIDDEN || i == SAVED_LOGITS)) memset(to, 0, p->size);
+    if (!s->count && (i == SAVED_LAST_HIDDEN || i == SAVED_LOGITS)) memset(to, 0, saved_bytes(p));
     for (int l = 0; l < s->m->c.layers && i == SAVED_RECURRENT; l++) {
         state_piece log[LOG_PIECES];
         const int n = layer_log(&s->m->layers[l], &s->slot.state[l], log);
@@ -244,9 +236,9 @@ static int session_save(mote_session *s, void *bytes, size_t capacity, size_t *c
     int code = session_logits(s, err);
     for (int i = 0; i < saved_pieces(s) && !code; i++) {
         saved_piece p = saved_piece_of(s, &h, session_final_row(s), i);
-        code = slot_copy(&s->slot, to, p.at, p.size, err);
+        code = piece_get(s, &p, to, err);
         saved_clear(s, i, &p, to);
-        to += p.size;
+        to += saved_bytes(&p);
     }
     memcpy(bytes, &h, sizeof h);
     h.checksum = saved_checksum((const char *)bytes, size);
@@ -269,13 +261,14 @@ static int save_bytes(mote_session *s, char **bytes, size_t *size, mote_error *e
 
 /* Checks a saved session's header, and its size, before any of it is used or memory is taken for it. */
 static int saved_check_header(const mote_session *s, const saved_header *h, uint64_t size, mote_error *err) {
+    const int has = (s->m->has_mtp ? SAVED_MTP : 0) | (session_has_window(s, 0) ? SAVED_WINDOWS : 0);
     if (memcmp(h->magic, SAVED_MAGIC, sizeof h->magic))
         return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
     if (h->fingerprint != s->m->fingerprint)
         return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
     if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->pending < 0 || h->pending > MOTE_ROWS_MAX ||
         h->accepted < 0 || h->accepted > h->pending || h->accepted > h->count || (h->pending && !h->accepted) ||
-        h->kv < MOTE_KV_F32 || h->kv > MOTE_KV_FP8 || h->mtp < 0 || h->mtp > s->m->has_mtp)
+        h->kv < MOTE_KV_F32 || h->kv > MOTE_KV_FP8 || h->has & ~has)
         return fail(err, MOTE_EFORMAT, "the saved session is damaged");
     if (h->count > s->o.context)
         return fail(err, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h->count,
@@ -284,7 +277,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
     if (size != expected)
         return fail(err, MOTE_EFORMAT, "a saved session of %llu bytes, expected %zu for %d tokens",
                     (unsigned long long)size, expected, h->count);
-    if (!h->mtp && s->slot.has_mtp)
+    if (!(h->has & SAVED_MTP) && s->slot.has_mtp)
         return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it: open one without (--mtp 0)");
     return MOTE_OK;
 }
@@ -301,14 +294,15 @@ static int saved_check(const mote_session *s, const saved_header *h, const char 
     return MOTE_OK;
 }
 
-/* One piece into the session. converted: space for KV rows that are saved as another type than the session keeps. */
-static int saved_restore(mote_session *s, const saved_piece *piece, const char *from, dtype kv, char *converted,
+/* One piece into the session, as it has it; of rows it may take fewer than are saved, up to the last. converted: space for KV rows that are
+   saved as another type than the session keeps. */
+static int saved_restore(mote_session *s, const saved_piece *own, const saved_piece *saved, const char *from, dtype kv, char *converted,
                          mote_error *err) {
-    if (!piece->at || !piece->size) return MOTE_OK;
-    if (!piece->is_kv || kv == kv_type_of(s->o.kv)) return slot_copy(&s->slot, piece->at, from, piece->size, err);
-    size_t n = piece->size / kv_size(kv);
-    kv_convert(converted, kv_type_of(s->o.kv), from, kv, n);
-    return slot_copy(&s->slot, piece->at, converted, n * kv_size(kv_type_of(s->o.kv)), err);
+    if (!own->of.at) return MOTE_OK;
+    from += (size_t)(own->first - saved->first) * saved->of.size;
+    if (!own->is_kv || kv == kv_type_of(s->o.kv)) return piece_put(s, own, from, err);
+    kv_convert(converted, kv_type_of(s->o.kv), from, kv, saved_bytes(own) / kv_size(kv_type_of(s->o.kv)));
+    return piece_put(s, own, converted, err);
 }
 
 /* The pieces that h describes are in the session, the last hidden row in its slot's last_hidden. */
@@ -316,6 +310,7 @@ static int session_restored(mote_session *s, const saved_header *h, int lag, mot
     timeline_set(s, h->count, lag, h->generated_from, h->pending, h->accepted);
     timeline_cut(s, 0);                                     /* all tokens are others */
     s->valid = h->count;
+    s->only_windows = (h->has & SAVED_WINDOWS) != 0;
     if (!s->accepted) return MOTE_OK;
     return slot_copy(&s->slot, session_final_row(s), s->slot.last_hidden, (size_t)s->m->c.hidden * sizeof(float), err);
 }
@@ -328,26 +323,34 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
     int code = saved_check_header(s, &h, size, err);
     if (!code) code = saved_check(s, &h, from, size, err);
     if (code) return code;
-    dtype kv = kv_type_of(h.kv);
+    saved_header own = h;                                   /* what the session takes, and how */
+    own.kv = s->o.kv;
+    if (session_has_window(s, 1)) own.has |= SAVED_WINDOWS;
+    const dtype kv = kv_type_of(h.kv);
     size_t most = 0;
-    for (int i = SAVED_LAYERS; i < saved_pieces(s); i++) most = max_size(most, saved_piece_of(s, &h, NULL, i).size);
-    char *converted = kv == kv_type_of(s->o.kv) ? NULL : (char *)malloc(most / kv_size(kv) * kv_size(kv_type_of(s->o.kv)) + 1);
-    if (!converted && kv != kv_type_of(s->o.kv)) return fail_memory(err);
+    for (int i = SAVED_LAYERS; i < saved_pieces(s) && own.kv != h.kv; i++) {
+        const saved_piece p = saved_piece_of(s, &own, NULL, i);
+        most = max_size(most, saved_bytes(&p));
+    }
+    char *converted = own.kv == h.kv ? NULL : (char *)malloc(most + 1);
+    if (!converted && own.kv != h.kv) return fail_memory(err);
     from += sizeof h;
     for (int i = 0; !code && i < saved_pieces(s); i++) {
-        saved_piece p = saved_piece_of(s, &h, s->slot.last_hidden, i);
-        code = saved_restore(s, &p, from, kv, converted, err);
-        from += p.size;
+        const saved_piece saved = saved_piece_of(s, &h, s->slot.last_hidden, i), to = saved_piece_of(s, &own, s->slot.last_hidden, i);
+        code = saved_restore(s, &to, &saved, from, kv, converted, err);
+        from += saved_bytes(&saved);
     }
     free(converted);
-    return code ? code : session_restored(s, &h, 0, err);
+    return code ? code : session_restored(s, &own, 0, err);
 }
 
 int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error) {
     int code = session_enter(session, bytes != NULL, "mote_load: needs a session and the bytes of a saved one", error);
     if (!code) code = session_load(session, (const char *)bytes, size, error);
-    if (!code) forget_answer(session);                      /* what it remembers is of another timeline */
-    return code;
+    if (code) return code;
+    mote_checkpoint_free(session->before_answer);           /* what it remembers is of another timeline */
+    session->before_answer = NULL;
+    return MOTE_OK;
 }
 
 /* Copies a session's state into another one on the same model, opened with the same options. */
@@ -356,9 +359,12 @@ static int session_copy(mote_session *to, mote_session *from, mote_error *err) {
     saved_describe(from, &h);
     int code = session_logits(from, err);
     for (int i = 0; i < saved_pieces(from) && !code; i++) {
-        saved_piece p = saved_piece_of(from, &h, session_final_row(from), i);
-        saved_piece q = saved_piece_of(to, &h, to->slot.last_hidden, i);
-        code = slot_copy(&from->slot, q.at, p.at, p.size, err);
+        const saved_piece p = saved_piece_of(from, &h, session_final_row(from), i), q = saved_piece_of(to, &h, to->slot.last_hidden, i);
+        for (int at = p.first, n; at < p.end && !code; at += n) {
+            const char *here = piece_rows(&p.of, at, p.end, &n);
+            char *there = piece_rows(&q.of, at, at + n, &n);
+            code = slot_copy(&from->slot, there, here, (size_t)n * p.of.size, err);
+        }
     }
     return code ? code : session_restored(to, &h, from->lag, err);
 }

@@ -1,8 +1,8 @@
 /* session/timeline.c: the only writer of a timeline: its tokens, how many there are, which rows of the last block are part of it, what
    of it is still only in the log.
 
-   A block of up to MOTE_ROWS_MAX rows can be kept in part after it was computed. KV rows after the end are overwritten later, and DeltaNet
-   repeats the kept rows from its log when the next block runs. */
+   A block of up to MOTE_ROWS_MAX rows can be kept in part after it was computed. KV rows after the end are overwritten later, which a ring has
+   space for (attention_held), and DeltaNet repeats the kept rows from its log when the next block runs. */
 
 /* Rows of timeline_forward. */
 static int session_rows(const mote_session *s) {
@@ -155,6 +155,7 @@ static int timeline_reset(mote_session *s, mote_error *err) {
     int code = slot_clear(&s->slot, err);
     if (code) return code;
     s->count = s->lag = s->valid = s->generated_from = s->pending = s->accepted = 0;
+    s->only_windows = session_has_window(s, 1);
     timeline_cut(s, 0);
     return MOTE_OK;
 }

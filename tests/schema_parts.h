@@ -19,6 +19,7 @@ static int tokenizer_is_added(const tokenizer *t, int32_t id) { return t != NULL
 #include "../generate/grammar/schema_kinds.c"
 #include "../generate/grammar/follow.c"
 #include "../generate/grammar/follow_values.c"
+#include "../generate/grammar/pairs.c"
 #include "../generate/grammar/call.c"
 #include "../generate/grammar/mask.c"
 

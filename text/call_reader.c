@@ -17,6 +17,7 @@ typedef struct call_reader {
     int named;                           /* a name may come first */
     int marked;                          /* DeepSeek's: each call comes after a mark of its own */
     int keyed;                           /* GLM's: a name may come first, and keys and values between tags */
+    int pairs;                           /* Gemma's: a name, and its values */
     int bare;                            /* it has no mark: an object is a call only if it holds nothing else */
     int in_list;                         /* one without a mark stands in a list that has not ended */
     int seeks;                           /* a text may stand between its mark and itself */

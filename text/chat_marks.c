@@ -83,7 +83,7 @@ static const chat_marks chat_families[] = {
      .turn = "<|turn>", .turn_end = "<turn|>", .line_end = "\n", .user = "<|turn>user", .answer = "<|turn>model\n",
      .think = "<|channel>", .think_end = "<channel|>", .result = "<|tool_response>", .result_end = "<tool_response|>",
      .call = "<|tool_call>", .call_end = "<tool_call|>", .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = "",
-     WITHOUT_IMAGES},
+     WITHOUT_IMAGES, .ends = {"<turn|>", "<|tool_response>"}},
     {.family = CHAT_HARMONY, .name = "gpt-oss",
      .turn = "<|start|>", .turn_end = "<|end|>", .line_end = "", .user = "<|start|>user<|message|>", .answer = "<|start|>assistant",
      .think = "<|channel|>analysis<|message|>", .think_end = "<|channel|>final<|message|>", WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES,
@@ -107,6 +107,13 @@ enum { CHAT_FAMILY_COUNT = sizeof chat_families / sizeof *chat_families };
 /* For those who read what a model of any family writes: all families have these marks but the tags inside a call, in which
    models of the others write calls as well. */
 static const chat_marks *const chat_marks_of_answers = &chat_families[2];
+
+static const chat_marks *chat_marks_of(int family);
+
+/* The marks with which a model of a family thinks and calls. */
+static const chat_marks *chat_marks_of_model(int family) {
+    return family & (CHAT_GEMMA | CHAT_ANSWER_TURNS) ? chat_marks_of(family) : chat_marks_of_answers;
+}
 
 /* NULL: of an unknown template. */
 static const chat_marks *chat_marks_of(int family) {

@@ -20,6 +20,7 @@ typedef struct chat_stream {
     int bare_calls;        /* objects may be calls, without a mark */
     int marked_calls;      /* call_mark begins a list of calls, each with a mark of its own */
     int keyed_calls;       /* calls may be keys and values between tags */
+    const chat_marks *marks;               /* of thinking and calls; NULL: chat_marks_of_answers */
     void *user;
     int channel;
     int at_start;          /* nothing but newlines so far: <think> would open the thinking */
@@ -54,13 +55,22 @@ static int chat_stream_failed(const chat_stream *s) {
     return s->held.failed || call_failed(&s->call);
 }
 
+/* 1: the answer has Gemma's marks: of a channel, which may open anywhere in it, and of calls. */
+static int stream_has_pairs(const chat_stream *s) {
+    return s->marks && s->marks->family & CHAT_GEMMA;
+}
+
+static const chat_marks *stream_marks(const chat_stream *s) {
+    return s->marks ? s->marks : chat_marks_of_answers;
+}
+
 static void put_newlines(chat_stream *s) {
     for (; s->newlines; s->newlines--) s->emit(s->user, s->channel, "\n", 1);
 }
 
 /* Text without tags. */
 static void chat_stream_text(chat_stream *s, const char *text, size_t n) {
-    const int tag_may_follow = s->channel != MOTE_ANSWER || s->at_start || s->on_call || s->cut_thinking;
+    const int tag_may_follow = s->channel != MOTE_ANSWER || s->at_start || s->on_call || s->cut_thinking || stream_has_pairs(s);
     while (n) {
         if (*text == '\n' && (s->after_tag || tag_may_follow)) {
             s->newlines += !s->after_tag;
@@ -144,8 +154,10 @@ static int mark_opens(const chat_stream *s, slice text, int end, size_t *opened)
 
 /* The tag of thinking that begins the text, if it means something now: its size; 0: there is none, -1: it may be one. */
 static int think_tag(const chat_stream *s, slice text, int end, int *channel) {
-    const chat_marks *const m = chat_marks_of_answers;
-    const char *const tags[] = {s->at_start ? m->think : "", s->channel == MOTE_THINKING || s->cut_thinking ? m->think_end : ""};
+    const chat_marks *const m = stream_marks(s);
+    const int pairs = stream_has_pairs(s), opens = s->at_start || (pairs && s->channel == MOTE_ANSWER);
+    const char *const tags[] = {!opens ? "" : pairs ? "<|channel>thought" : m->think,
+                                s->channel == MOTE_THINKING || s->cut_thinking ? m->think_end : ""};
     for (int i = 0; i < 2; i++) {
         size_t n = strlen(tags[i]);
         *channel = i ? MOTE_ANSWER : MOTE_THINKING;
@@ -156,7 +168,7 @@ static int think_tag(const chat_stream *s, slice text, int end, int *channel) {
 
 /* The end tag of a call that ended before it: its size; 0: there is none, -1: it may be one. */
 static int end_tag(const chat_stream *s, slice text, int end) {
-    const char *const closes = chat_marks_of_answers->call_end;
+    const char *const closes = stream_marks(s)->call_end;
     const size_t n = strlen(closes);
     if (!s->unclosed || memcmp(text.p, closes, text.n < n ? text.n : n)) return 0;
     return text.n >= n ? (int)n : end ? 0 : -1;
@@ -164,7 +176,7 @@ static int end_tag(const chat_stream *s, slice text, int end) {
 
 /* The part of the text that a call may be read from. In the thinking that is all before </think>, which ends it (*end). */
 static slice call_text(chat_stream *s, slice text, int *end) {
-    const char *const closes = chat_marks_of_answers->think_end;
+    const char *const closes = stream_marks(s)->think_end;
     const size_t n = strlen(closes);
     size_t at = s->searched;
     if (s->channel != MOTE_THINKING) return text;
@@ -246,7 +258,8 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
     if (bare == BARE_DATA) return chat_stream_data(s, text);
     if (bare) opens = bare;
     if (opens > 0) {
-        s->call.named = s->call_mark && !s->marked_calls;
+        s->call.pairs = stream_has_pairs(s);
+        s->call.named = s->call_mark && !s->call.pairs && !s->marked_calls;
         s->call.marked = s->marked_calls && opened;
         s->call.keyed = s->keyed_calls;
         s->call.bare = bare == BARE_CALL;

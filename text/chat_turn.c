@@ -8,7 +8,7 @@ typedef struct turn {
     const char *role, *message;        /* "user" or "tool" */
     const char *const *results;        /* "tool": of further calls, after the message */
     int result_count;
-    const char *const *names;  /* of the calls that the message and the results answer; NULL: the template has no place for them */
+    const char *names;         /* of the calls that the message and the results answer, a zero after each; NULL: they are not needed */
     int opened;                /* the first result's mark is there */
     int think;                 /* as in chat_prompt */
     int first;                 /* the conversation begins with it */
@@ -47,12 +47,16 @@ static void put_turn_message(buf *out, const char *role, const char *content, co
 
 /* The turn as a request, whose messages follow what is there: of other families than Qwen's. */
 static int turn_request(const turn *t, buf *out, mote_error *err) {
+    const char *name = t->names;
     int code = MOTE_OK;
     buf_text(out, "{\"messages\": [");
     if (t->system && *t->system) put_turn_message(out, "system", t->system, NULL), buf_text(out, ", ");
-    put_turn_message(out, t->role, t->message, t->names ? t->names[0] : NULL);
-    for (int i = 0; i < t->result_count; i++)
-        buf_text(out, ", "), put_turn_message(out, t->role, t->results[i], t->names ? t->names[i + 1] : NULL);
+    put_turn_message(out, t->role, t->message, name);
+    for (int i = 0; i < t->result_count; i++) {
+        name += name ? strlen(name) + 1 : 0;
+        buf_text(out, ", ");
+        put_turn_message(out, t->role, t->results[i], name);
+    }
     buf_text(out, "], \"add_generation_prompt\": false");
     if (t->think != MOTE_THINK_DEFAULT) buf_text(out, t->think == MOTE_THINK_ON ? ", \"enable_thinking\": true" : ", \"enable_thinking\": false");
     if (t->tools) buf_text(out, ", \"tools\": "), code = put_json(t->tools, 0, out, err);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes the library as two files into a folder (default: dist): engine.h, and engine.cu or engine.c, which is the same without
 # what is for GPUs; beside them diagnose.h, for who measures. Every file that engine.cu includes, and that those include, is put
-# where it is included; a second include of the same file, or of engine.h, is dropped, but of cpu/products.c, cpu/int4_products.c
+# where it is included; a second include of the same file, or of engine.h, is dropped, but of cpu/products.c, cpu/quarter_products.c
 # and cpu/nibbles.c, which are compiled for each level of processor.
 # Usage: tools/amalgamate.sh [FOLDER], from the top of the repository
 set -eu
@@ -10,7 +10,7 @@ set -eu
 amalgamate() {
     awk -v cpu="$2" '
 function inline_file(name,    line, part, depth, gpu) {
-    if (name in seen && name !~ "^cpu/(products|int4_products|nibbles)[.]c$") return
+    if (name in seen && name !~ "^cpu/(products|quarter_products|nibbles)[.]c$") return
     seen[name] = 1
     depth = gpu = 0                        # of #if inside #ifdef __CUDACC__; in its first part, its second one
     while ((status = (getline line < name)) > 0) {

@@ -24,7 +24,6 @@ import numpy as np
 
 GREEDY = 12
 ROUTER_GAP, GREEDY_GAP = 1.5e-3, 2e-2       # least distances of logits from a tie: of routers, and of the two best along the greedy ids
-SCORE_GAP = 3e-4                            # of a router that chooses by sigmoids
 
 
 # ---- 1. Fixtures ----------------------------------------------------------------------------------------------------
@@ -94,6 +93,8 @@ FIXTURES = {
         rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=96)), 300, 100),
     "mistral": Fixture(config("mistral", 40, 3, 91, (4, 1, 24), intermediate_size=104, rms_norm_eps=1e-5, sliding_window=None,
         rope_parameters=dict(rope_type="default", rope_theta=1000000.0)), 72, 200),
+    "mistral-window": Fixture(config("mistral", 32, 3, 79, (4, 2, 16), intermediate_size=72, rms_norm_eps=1e-5, sliding_window=21, rope_theta=10000.0),
+        300, 1000),
     "mixtral": Fixture(config("mixtral", 48, 3, 83, (4, 2, 12), intermediate_size=40, rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=None,
         num_local_experts=5, num_experts_per_tok=2), 72, 300),
     "qwen3": Fixture(config("qwen3", 56, 3, 101, (4, 2, 32), tied=True, intermediate_size=88, rope_theta=1000000.0, rope_scaling=None,
@@ -467,23 +468,19 @@ class Model:
         m = p + "mlp."
         if m + "router.weight" in self.stored: return self.experts(u, m + "router", True, lambda e, x: self.clamped(x, m + "experts.", e))
         if m + "gate.weight" not in self.stored: return self.swiglu(u, m)
-        if m + "gate.e_score_correction_bias" in self.stored: return self.corrected(u, m)
-        if m + "experts.e_score_correction_bias" in self.stored:
-            y = self.experts(u, m + "gate", True, lambda e, x: self.swiglu(x, f"{m}experts.{e}."), self.w(m + "experts.e_score_correction_bias"))
-            return y * self.dtype(self.c["moe_routed_scaling_factor"]) + self.swiglu(u, m + "shared_expert.")
+        if m + "gate.e_score_correction_bias" in self.stored: return self.corrected(u, m, "gate", "shared_experts.")
+        if m + "experts.e_score_correction_bias" in self.stored: return self.corrected(u, m, "experts", "shared_expert.")
         y = self.experts(u, m + "gate", self.c["norm_topk_prob"], lambda e, x: self.swiglu(x, f"{m}experts.{e}."))
         if m + "shared_expert_gate.weight" not in self.stored: return y
         return y + sigmoid(self.linear(u, m + "shared_expert_gate")) * self.swiglu(u, m + "shared_expert.")
 
-    def experts(self, u, router, whole, expert, correction=None):
-        """The sum of the chosen experts. whole: their weights add up to 1. correction: scores are sigmoids, and this is added for the choice."""
+    def experts(self, u, router, whole, expert):
+        """The sum of the chosen experts. whole: their weights add up to 1."""
         logits, y = self.linear(u, router), np.zeros_like(u)
-        by = logits if correction is None else sigmoid(logits) + correction
-        chosen = np.argsort(-by, -1, kind="stable")
-        k, ordered, best = self.c["num_experts_per_tok"], np.take_along_axis(logits, chosen, -1), np.take_along_axis(by, chosen, -1)
-        if k < logits.shape[1]: self.gap = min(self.gap, (best[:, k - 1] - best[:, k]).min())
+        chosen = np.argsort(-logits, -1, kind="stable")
+        k, ordered = self.c["num_experts_per_tok"], np.take_along_axis(logits, chosen, -1)
+        if k < logits.shape[1]: self.gap = min(self.gap, (ordered[:, k - 1] - ordered[:, k]).min())
         weight = softmax(ordered[:, :k]) if whole else softmax(ordered)[:, :k]
-        if correction is not None: weight = sigmoid(ordered[:, :k]) / sigmoid(ordered[:, :k]).sum(-1, keepdims=True)
         for e in range(logits.shape[1]):
             t, at = np.nonzero(chosen[:, :k] == e)
             self.experts_seen.add((router, e))
@@ -492,21 +489,22 @@ class Model:
             y[t] += weight[t, at, None] * expert(e, u[t])
         return y
 
-    def corrected(self, u, p):
+    def corrected(self, u, p, correction, shared):
         """DeepSeek V3's experts: chosen by corrected sigmoids within the best groups, weighted with the sigmoids alone; one is for all."""
-        c, y, score = self.c, self.swiglu(u, p + "shared_experts."), sigmoid(self.linear(u, p + "gate"))
-        pick, kept = (score + self.w(p + "gate.e_score_correction_bias")).reshape(len(u), c["n_group"], -1), c["topk_group"]
+        c, y, score = self.c, self.swiglu(u, p + shared), sigmoid(self.linear(u, p + "gate"))
+        groups, kept = c.get("n_group", 1), c.get("topk_group", 1)
+        pick = (score + self.w(f"{p}{correction}.e_score_correction_bias")).reshape(len(u), groups, -1)
         def best(x, k):
             order = np.argsort(-x, -1, kind="stable")
             ordered = np.take_along_axis(x, order, -1)
             if k < x.shape[-1]: self.gap = min(self.gap, 4 * (ordered[:, k - 1] - ordered[:, k]).min())      # a sigmoid's slope is 1/4 at most
             return order[:, :k]
-        if kept < c["n_group"]:
-            groups = best(np.sort(pick, -1)[..., -2:].sum(-1), kept)
-            pick = np.where((groups[:, :, None] == np.arange(c["n_group"])).any(1)[..., None], pick, -np.inf)
+        if kept < groups:
+            good = best(np.sort(pick, -1)[..., -2:].sum(-1), kept)
+            pick = np.where((good[:, :, None] == np.arange(groups)).any(1)[..., None], pick, -np.inf)
         chosen = best(pick.reshape(len(u), -1), c["num_experts_per_tok"])
         weight = np.take_along_axis(score, chosen, -1)
-        weight = weight / weight.sum(-1, keepdims=True) * self.dtype(c["routed_scaling_factor"])
+        weight = weight / weight.sum(-1, keepdims=True) * self.dtype(c["moe_routed_scaling_factor" if self.family == "laguna" else "routed_scaling_factor"])
         for e in range(score.shape[1]):
             t, at = np.nonzero(chosen == e)
             self.experts_seen.add((p, e))
@@ -544,14 +542,13 @@ def try_seed(folder, fixture, seed):
     stored, vocab = make(fixture, seed), fixture.config.get("text_config", fixture.config)["vocab_size"]
     write_tensors(folder / "model.safetensors", stored)
     ids = np.random.default_rng(10 ** 6 + seed).integers(0, vocab - 1, fixture.tokens)
-    model, sigmoids = Model(folder), any(name.endswith("e_score_correction_bias") for name in stored)
-    least = SCORE_GAP if sigmoids else ROUTER_GAP
+    model = Model(folder)
     logits, mtp = model.forward(ids)
-    if model.gap < least: return "a router is close to a tie"
+    if model.gap < ROUTER_GAP: return "a router is close to a tie"
     if model.experts_seen != model.experts_chosen: return "an expert is never chosen"
     greedy, gap = greedy_ids(model, ids, logits[-1], vocab)
     if greedy is None: return gap
-    if model.gap < least: return "a router is close to a tie in the greedy continuation"
+    if model.gap < ROUTER_GAP: return "a router is close to a tie in the greedy continuation"
     std, error = logits.std(), 0.0
     for exact, rounded in zip((logits, mtp), Model(folder, np.float32).forward(ids)):
         if exact is not None: error = max(error, float(np.abs(exact - rounded).max() / std))

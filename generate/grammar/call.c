@@ -11,6 +11,7 @@
      <tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>                         FORM_KEY_LINES
      <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>       FORM_MARKED
      ...<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"x": 1}\n```<｜tool▁call▁end｜>...              FORM_MARKED_BLOCK
+     <|tool_call>call:f{x:1}<tool_call|><|tool_call>call:g{}<tool_call|>                                FORM_PAIRS, see pairs.c
 
    Between tags a string is its own text, without quotes, up to "\n</parameter>"; it holds no tag of the syntax. All other values are
    JSON. Names are outside text: they are matched as bytes, never as tags. */
@@ -19,7 +20,8 @@ typedef struct call_function { schema_literal begins; int32_t node; } call_funct
 
 typedef struct raw_texts { int32_t first, count; } raw_texts;           /* literals, without quotes */
 
-enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_KEYS, FORM_KEY_LINES, FORM_MARKED, FORM_MARKED_BLOCK };
+enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_KEYS, FORM_KEY_LINES, FORM_MARKED, FORM_MARKED_BLOCK,
+                 FORM_PAIRS };
 
 /* Marks within calls that may be tokens of the vocabulary: a form's texts have a byte in place of each, which no text has, so that the
    token must come and not its letters; where the vocabulary has none, a grammar has the letters. */
@@ -27,6 +29,7 @@ enum { CALL_TAGS = 5, TAG_BYTE = 0xf8 };
 static const char *const key_tags[CALL_TAGS] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL};
 static const char *const list_tags[CALL_TAGS] = {DEEPSEEK_CALLS, DEEPSEEK("tool" UNDER "call" UNDER "begin"), DEEPSEEK_SEP,
                                                  DEEPSEEK("tool" UNDER "call" UNDER "end"), DEEPSEEK_CALLS_END};
+static const char *const pair_tags[CALL_TAGS] = {NULL, NULL, NULL, NULL, PAIR_QUOTE};            /* QUOTE_BYTE */
 
 /* Texts of a form: around a name, after the arguments; around a parameter's name, after its value; before all calls, after them. */
 enum { CALL_BEGINS, CALL_ARGUMENTS, CALL_ENDS, KEY_BEGINS, VALUE_BEGINS, VALUE_ENDS, LIST_BEGINS, LIST_ENDS, CALL_TEXTS };
@@ -45,7 +48,8 @@ static const call_syntax_form call_forms[] = {
     {"<tool_call>", "</tool_call>", {"", "", "", "\xf8", "\xf9\xfa", "\xfb", "", ""}},
     {"<tool_call>", "</tool_call>", {"", "\n", "", "\xf8", "\xf9\n\xfa", "\xfb\n", "", ""}},
     {"", "", {"\xf9", "\xfa", "\xfb", "", "", "", "\xf8", "\xfc"}},
-    {"", "", {"\xf9" "function\xfa", "\n```json\n", "\n```\xfb", "", "", "", "\xf8", "\xfc"}}};
+    {"", "", {"\xf9" "function\xfa", "\n```json\n", "\n```\xfb", "", "", "", "\xf8", "\xfc"}},
+    {"<|tool_call>", "<tool_call|>", {"call:", "{", "", "", "", "", "", ""}}};
 
 typedef struct call_grammar {
     enum call_form form;
@@ -148,6 +152,7 @@ static void call_begins(const call_grammar *c, schema *s, const json *tools, uin
     if (size && c->form == FORM_NAMED && memchr(text, '[', size)) schema_refuse_text(s, "a tool of such a name", text, size);
     if ((form_has_values(c->form) || form_is_marked(c->form) || c->form == FORM_NAMED) && !schema_failed(s) && !is_tag_name(text, size))
         schema_refuse_text(s, "a tool of such a name", text, size);
+    if (c->form == FORM_PAIRS && !schema_failed(s) && !is_pair_name(text, size)) schema_refuse_text(s, "a tool of such a name", text, size);
     buf_text(&s->text, c->texts[CALL_ARGUMENTS]);
     f->begins.text = (uint32_t)from;
     f->begins.size = (uint32_t)(s->text.size - from);
@@ -181,7 +186,9 @@ static int call_function_add(call_grammar *c, schema *s, const json *tools, uint
 
 /* The marks that may be tokens in a form. */
 static const char *const *form_tags(enum call_form form) {
-    return form_is_marked(form) ? list_tags : key_tags;
+    static const char *const none[CALL_TAGS] = {NULL};
+    if (form == FORM_PAIRS) return pair_tags;
+    return form_is_marked(form) ? list_tags : form_has_keys(form) ? key_tags : none;
 }
 
 /* A text of a form, in which marks that are no tokens are written out. */
@@ -212,6 +219,7 @@ static int call_grammar_open(call_grammar *c, schema *s, const json *tools, cons
     if (code) return code;
     c->raw = (raw_texts *)calloc((size_t)schema_count(&s->nodes, sizeof(schema_node)), sizeof *c->raw);
     if (!c->raw) return fail_memory(err);
+    if (form == FORM_PAIRS && !pairs_schema(s)) return s->code ? s->code : fail_memory(err);
     for (int i = 0; i < c->count && form_has_values(form); i++)
         if (!call_parameters(c, s, c->functions[i].node)) return s->code;
     for (int i = 1; i < c->count; i++)
@@ -228,6 +236,7 @@ static int call_grammar_open(call_grammar *c, schema *s, const json *tools, cons
 static void follower_begin_calls(follower *w, const call_grammar *calls, int lines) {
     follower_begin(w, 0, lines);
     w->calls = calls;
+    w->pairs = calls->form == FORM_PAIRS;
     w->now.threads[0].f = frame_of(IN_CALLS, 0, 0);
 }
 
@@ -243,7 +252,7 @@ static int call_push_name(follower *w, place *p, thread *t, int at) {
 /* The arguments of the call whose text before them is complete. */
 static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
     const schema_node *n = node_at(w->s, node);
-    const int tags = form_has_values(w->calls->form);
+    const int pairs = w->pairs, tags = form_has_values(w->calls->form) || pairs;       /* the arguments have begun */
     if (w->calls->form == FORM_NAMED) thread_pop(w, t);        /* nothing follows them */
     else t->f = frame_of(IN_CALL_BODY, 0, 0), t->f.at = (uint8_t)tags;
     frame value = frame_of(AT_VALUE, node, 0);
@@ -253,7 +262,7 @@ static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
     for (int k = n->first; k < n->first + n->count && tags; k++) {
         thread one = *t;
         if (kind_at(w->s, k)->kind == KIND_OBJECT && kind_at(w->s, k)->height != NO_HEIGHT &&
-            thread_push(w, out, &one, frame_of(IN_PARAMETERS, k, 0)))
+            thread_push(w, out, &one, frame_of(pairs ? IN_OBJECT : IN_PARAMETERS, k, 0)))
             place_add(out, &one);
     }
 }
@@ -261,7 +270,8 @@ static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
 static void call_opens_at(follower *w, place *out, thread *t) {
     const enum call_form form = w->calls->form;
     const int after = t->f.at == AFTER_CALL;
-    if (form == FORM_LIST ? t->f.at != BEFORE_CALLS : after && (form != FORM_NAMED || w->calls->one_call)) return;
+    const int follows = (form == FORM_NAMED || form == FORM_PAIRS) && !w->calls->one_call;      /* at once */
+    if (form == FORM_LIST ? t->f.at != BEFORE_CALLS : after && !follows) return;
     if (form == FORM_LIST) t->f.at = BEFORE_LIST;
     if (form == FORM_LIST || call_push_name(w, out, t, AFTER_CALL)) place_add(out, t);
 }
@@ -465,7 +475,7 @@ static void step_marked_calls(follower *w, place *out, thread *t, unsigned char 
 static void step_calls(follower *w, place *out, thread *t, unsigned char b) {
     const int one_call = w->calls->one_call, form = w->calls->form;
     frame *f = &t->f;
-    if (form == FORM_NAMED) return;
+    if (form == FORM_NAMED || form == FORM_PAIRS) return;
     if (form_is_marked(w->calls->form)) {
         step_marked_calls(w, out, t, b);
         return;

@@ -32,14 +32,14 @@ static void constraint_close(constraint *c) {
 
 /* The text that cuts thinking short, as Qwen's models know it. */
 static int constraint_budget(constraint *c, int budget, mote_error *err) {
-    static const char lines[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly "
-                                "now.\n</think>\n\n";
-    const int unlined = c->m->family & CHAT_ANSWER_TURNS;          /* whose templates have no line feeds there */
-    char text[sizeof lines];
+    static const char words[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.";
+    const char *const end = chat_marks_of_model(c->m->family)->think_end;
+    const int lines = !(c->m->family & CHAT_ANSWER_TURNS), gemma = c->m->family & CHAT_GEMMA;       /* those that templates have there */
+    char text[sizeof words + 32];
     if (budget < 0) return fail(err, MOTE_EINVAL, "thinking_budget must not be negative");
     if (!budget || c->end_think < 0) return MOTE_OK;
     c->budget = budget;
-    const int size = snprintf(text, sizeof text, "%.*s%s", (int)(strstr(lines, "\n</think>") - lines), lines, unlined ? "</think>" : "\n</think>\n\n");
+    const int size = snprintf(text, sizeof text, "%s%s%s%s", words, lines ? "\n" : "", end, lines && !gemma ? "\n\n" : "");
     c->closing = (int32_t *)malloc(sizeof text * sizeof *c->closing);  /* a token has a byte at least */
     if (!c->closing) return fail_memory(err);
     return mote_tokenize(c->m, text, (size_t)size, 1, c->closing, sizeof text, &c->closing_count, err);
@@ -51,6 +51,7 @@ static enum call_form call_form_of(int family) {
     if (family & CHAT_DEEPSEEK) return family & CHAT_QUIET ? FORM_MARKED : FORM_MARKED_BLOCK;
     if (family & (CHAT_GLM | CHAT_LAGUNA)) return family & CHAT_LINED ? FORM_KEY_LINES : FORM_KEYS;
     if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
+    if (family & CHAT_GEMMA) return FORM_PAIRS;
     return family & CHAT_NEMO ? FORM_LIST : family & CHAT_SMALL ? FORM_NAMED : FORM_TAGS;
 }
 
@@ -68,8 +69,11 @@ static int constraint_calls(constraint *c, const mote_generation *g, const json 
         *id = tokenizer_find(c->m->text, marks[i]);
         if (*id < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", marks[i]);
     }
-    for (int i = 0; i < CALL_TAGS && (form_has_keys(form) || form_is_marked(form)); i++)
-        if (form_tags(form)[i]) c->tags[i] = tokenizer_find(c->m->text, form_tags(form)[i]);
+    const char *const *tags = form_tags(form);
+    for (int i = 0; i < CALL_TAGS; i++) {
+        c->tags[i] = tags[i] ? tokenizer_find(c->m->text, tags[i]) : -1;
+        if (form == FORM_PAIRS && tags[i] && c->tags[i] < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", tags[i]);
+    }
     c->shape = schema_new();
     if (!c->shape) return fail_memory(err);
     code = call_grammar_open(&c->calls, c->shape, tools, g->tool, form, c->tags, err);
@@ -90,8 +94,8 @@ static int constraint_open(constraint *c, const mote_model *m, const mote_genera
     if (g->verify) return fail(err, MOTE_EINVAL, "verify cannot be asked for beside schema, tool_choice or thinking_budget");
     int code = need_text(m, err);
     if (code) return code;
-    c->think = tokenizer_find(m->text, chat_marks_of_answers->think);
-    c->end_think = tokenizer_find(m->text, chat_marks_of_answers->think_end);
+    c->think = tokenizer_find(m->text, chat_marks_of_model(m->family)->think);
+    c->end_think = tokenizer_find(m->text, chat_marks_of_model(m->family)->think_end);
     code = constraint_budget(c, g->thinking_budget, err);
     if (!code && g->tool_choice) code = constraint_calls(c, g, tools, err);
     else if (!code && g->schema) code = schema_open(&c->shape, g->schema, &c->root, err);
@@ -108,7 +112,7 @@ static int constraint_is_active(const constraint *c) {
 
 /* Whether the prompt of n ids ends with the header of an answer, after which the model may open thinking itself. */
 static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
-    const int32_t start = tokenizer_find(m->text, chat_marks_of_answers->turn);
+    const int32_t start = tokenizer_find(m->text, chat_marks_of_model(m->family)->turn);
     int found = 0;
     for (int i = n > 4 ? n - 4 : 0; i < n && start >= 0; i++) found |= ids[i] == start;
     if (m->family & CHAT_ANSWER_TURNS) found = n && ids[n - 1] == tokenizer_find(m->text, chat_marks_of(m->family)->turn);

@@ -15,6 +15,8 @@ enum { FOLLOW_THREADS = 64, FOLLOW_LINKS = 1 << 13, GAP_SPACES = 32, INDENT_SPAC
 enum { AT_VALUE, IN_OBJECT, IN_KEY, IN_ARRAY, IN_STRING, IN_NUMBER, IN_LITERAL, AT_END,
        IN_CALLS, IN_CALL_NAME, IN_CALL_BODY, IN_PARAMETERS, IN_PARAMETER_NAME, IN_PARAMETER_END, IN_TEXT };      /* of calls: see call.c */
 
+enum { QUOTE_BYTE = 0xfc };                      /* in the place of a token, the mark around Gemma's texts */
+
 /* Where a value begins: at the text's beginning; after a colon; in a list; as a call's arguments; as a parameter between tags. */
 enum { VALUE_FIRST, VALUE_AFTER_COLON, VALUE_IN_LIST, VALUE_ARGUMENTS, VALUE_PARAMETER };
 
@@ -51,6 +53,7 @@ typedef struct follower {
     thread *links, *others;      /* [FOLLOW_LINKS]: the frames below; others: to move them to */
     int32_t *moved;              /* [FOLLOW_LINKS] */
     int first_lines;             /* line feeds that may come before the value */
+    int pairs;                   /* values are Gemma's: pairs.c */
     place now, next;
     place *tried;                /* [WORD_MAX + 1] */
 } follower;
@@ -110,6 +113,7 @@ static void follower_begin(follower *w, int32_t node, int lines) {
     t.f = frame_of(AT_VALUE, node, 0);
     t.below = -1;
     w->first_lines = lines;
+    w->pairs = 0;
     w->now.count = w->now.links = 0;
     place_add(&w->now, &t);
 }
@@ -129,6 +133,9 @@ static void step_object(follower *w, place *out, thread *t, unsigned char b);
 static void step_key(follower *w, place *out, thread *t, unsigned char b);
 static void step_array(follower *w, place *out, thread *t, unsigned char b);
 static void step_call(follower *w, place *out, thread *t, unsigned char b);
+static void step_pair_text(follower *w, place *out, thread *t, unsigned char b);
+static void step_pair_key(follower *w, place *out, thread *t, unsigned char b);
+static void step_pair_object(follower *w, place *out, thread *t, unsigned char b);
 static int number_is_complete(const schema *s, const frame *f);
 static int literal_is_complete(const schema *s, const frame *f);
 
@@ -147,20 +154,20 @@ static void thread_step(follower *w, place *out, thread *t, unsigned char b) {
         return;
     }
     switch (t->f.in) {
-    case IN_STRING: step_string(w, out, t, b); return;
-    case IN_KEY: step_key(w, out, t, b); return;
+    case IN_STRING: (w->pairs ? step_pair_text : step_string)(w, out, t, b); return;
+    case IN_KEY: (w->pairs ? step_pair_key : step_key)(w, out, t, b); return;
     case IN_NUMBER:
     case IN_LITERAL: step_open_end(w, out, t, b); return;
     default: break;
     }
     if (b == ' ' || b == '\n') {
-        if (step_gap(w, &t->f, b)) place_add(out, t);
+        if (!w->pairs && step_gap(w, &t->f, b)) place_add(out, t);
         return;
     }
     t->f.lines = t->f.spaces = 0;
     switch (t->f.in) {
     case AT_VALUE: step_value(w, out, t, b); return;
-    case IN_OBJECT: step_object(w, out, t, b); return;
+    case IN_OBJECT: (w->pairs ? step_pair_object : step_object)(w, out, t, b); return;
     case IN_ARRAY: step_array(w, out, t, b); return;
     default: return;
     }

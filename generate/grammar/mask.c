@@ -18,13 +18,13 @@ static int64_t plain_characters(const follower *w) {
     int64_t most = -1, bounded = 1;
     for (int i = 0; i < w->now.count; i++) {
         const frame *f = &w->now.threads[i].f;
-        int is_text = (f->in == IN_STRING || (f->in == IN_TEXT && !f->is.string.tag)) && is_between(f);
+        int is_text = (f->in == IN_STRING || f->in == IN_TEXT) && !f->is.string.tag && is_between(f);
         const schema_kind *k = is_text ? kind_at(w->s, f->of) : NULL;
         int64_t left = -1;
         if (k && k->detail < 0) left = k->most == UINT32_MAX ? INT32_MAX : (int64_t)k->most - f->count;
         if (k && k->detail >= 0 && automaton_at(w->s, k->detail)->free[f->is.string.state] >= WORD_MAX)
             left = INT32_MAX;
-        if (f->in == IN_KEY && is_between(f) && f->is.key.is_other) left = INT32_MAX;
+        if (f->in == IN_KEY && !w->pairs && is_between(f) && f->is.key.is_other) left = INT32_MAX;
         bounded &= left >= 0;
         most = left > most ? left : most;
     }

@@ -4,9 +4,16 @@
    and key heads are normalised, unless the layer has no norms for them, and the first rotary_dim dimensions rotated by the row's position;
    softmax runs over the rows up to its own, by index; the result is multiplied by sigmoid(gate), or by softplus of what g_proj yields, if
    there is either. The KV cache holds k after norm and rotation, and v as projected, or after its norm, both rounded to its type when they
-   are appended: a row of the present block is used as rounded, too. */
+   are appended: a row of the present block is used as rounded, too.
 
-typedef struct attention_state { void *k, *v; } attention_state;       /* KV cache [context][kv_heads][head_dim] */
+   A layer with a window has a ring in place of rows of the whole context (attention_held). What lies where is all that it changes: spans are
+   of indexes, and in a ring a span lies as it would without. */
+
+/* KV cache [held][kv_heads][head_dim]; the row of index i is number i mod held. */
+typedef struct attention_state {
+    void *k, *v;
+    int held;
+} attention_state;
 
 typedef struct attention_job {
     const attention_shape *shape;
@@ -19,7 +26,8 @@ typedef struct attention_job {
     float *v_new;                /* the same shape */
     float *g_new;                /* [T][heads][gate_size] */
     dtype kv;                    /* type of the KV cache: F32, BF16 or FP8 */
-    void *k, *v;                 /* of the state */
+    void *k, *v;                 /* of the state, which has so many rows: */
+    int held;
     float *parts;                /* attention_part_count() of layers/spans.c's parts */
     float *o;                    /* [T][heads][head_dim] */
     token_limbs *limbs;          /* of u, and then of o */
@@ -75,7 +83,7 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
             if (s->normed) rms_norm(k + (size_t)h * d, k + (size_t)h * d, job->w->k_norm, 1, s->head_dim, s->eps);
             rotate(k + (size_t)h * d, angles, s->rotary_dim);
         }
-        const size_t at = (size_t)(job->index + t) * kv;
+        const size_t at = (size_t)((job->index + t) % job->held) * kv;
         attention_append(job, job->k, at, k, kv, kv_scale(job->kv, job->w->k_scale));
         attention_append(job, job->v, at, v, kv, kv_scale(job->kv, job->w->v_scale));
     }
@@ -132,7 +140,7 @@ static void attention_span(const attention_job *job, int t, int group, int span,
             some[i] = q + (size_t)(j + i) * q_size;
             to[i] = part + (size_t)(j + i) * step * size;
         }
-        span_parts(&kv, some, count, first, end - first, scale, to);
+        span_parts(&kv, some, count, first % job->held, end - first, scale, to);
     }
 }
 
@@ -238,8 +246,16 @@ static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
     return (size_t)(s->kv_heads * s->head_dim) * kv_size(kv);
 }
 
+/* Rows that a state has: one for each token of the context, or a ring. A call's rows are all appended before the first of them is attended, and
+   up to MOTE_ROWS_MAX of them may then be dropped: r->rows are not fewer. In a ring of whole spans none is cut in two. */
+static int attention_held(const attention_shape *s, const capacity *r) {
+    const size_t ring = ((size_t)s->window - 1 + (size_t)r->rows + SPAN - 1) / SPAN * SPAN;
+    return r->rings && s->window && ring < (size_t)r->context ? (int)ring : r->context;
+}
+
 static void attention_layout_state(layout *l, const attention_shape *s, const capacity *r, attention_state *to) {
-    const size_t tokens = ((size_t)r->context + KV_GRANULE - 1) / KV_GRANULE * KV_GRANULE;
+    to->held = attention_held(s, r);
+    const size_t tokens = ((size_t)to->held + KV_GRANULE - 1) / KV_GRANULE * KV_GRANULE;
     const size_t bytes = tokens * attention_row_bytes(s, r->kv), floats = (bytes + sizeof(float) - 1) / sizeof(float);
     to->k = layout_alloc(l, floats);
     to->v = layout_alloc(l, floats);
@@ -275,6 +291,7 @@ static void attention_mix(const token_rows *rows, const token_sequence *of, cons
     job.index = rows->table[of->first].index;
     job.k = state->k;
     job.v = state->v;
+    job.held = state->held;
     job.qg += heads * (size_t)attention_q_size(s);
     job.k_new += kv;
     job.v_new += kv;
@@ -290,8 +307,8 @@ static void attention_output(const token_rows *rows, attention_job *job) {
 }
 
 static int attention_pieces(const attention_shape *s, const capacity *r, const attention_state *state, state_piece *to) {
-    to[0] = state_piece_of("keys", state->k, attention_row_bytes(s, r->kv), 1);
-    to[1] = state_piece_of("values", state->v, attention_row_bytes(s, r->kv), 1);
+    to[0] = state_piece_of("keys", state->k, attention_row_bytes(s, r->kv), attention_held(s, r), s->window);
+    to[1] = state_piece_of("values", state->v, attention_row_bytes(s, r->kv), attention_held(s, r), s->window);
     return 2;
 }
 

@@ -332,16 +332,16 @@ static int deltanet_pieces(const deltanet_shape *s, const capacity *r, const del
     size_t S = (size_t)s->value_heads * (size_t)s->value_dim * (size_t)s->key_dim;
     size_t window = (size_t)(s->taps - 1) * (size_t)deltanet_channels(s);
     (void)r;
-    to[0] = state_piece_of("DeltaNet state", state->S, S * sizeof(float), 0);
-    to[1] = state_piece_of("conv1d window", state->window, window * sizeof(float), 0);
+    to[0] = state_piece_of("DeltaNet state", state->S, S * sizeof(float), 0, 0);
+    to[1] = state_piece_of("conv1d window", state->window, window * sizeof(float), 0, 0);
     return 2;
 }
 
 static int deltanet_log(const deltanet_shape *s, const deltanet_state *state, state_piece *to) {
     const size_t values = (size_t)s->value_heads * sizeof(float), keys = (size_t)s->key_heads * (size_t)s->key_dim * sizeof(float);
-    to[0] = state_piece_of("conv1d log", state->log_raw, (size_t)deltanet_channels(s) * sizeof(float), 1);
-    to[1] = state_piece_of("key log", state->log_k, keys, 1);
-    to[2] = state_piece_of("value log", state->log_u, (size_t)s->value_dim * values, 1);
-    to[3] = state_piece_of("decay log", state->log_decay, values, 1);
+    to[0] = state_piece_of("conv1d log", state->log_raw, (size_t)deltanet_channels(s) * sizeof(float), MOTE_ROWS_MAX, 0);
+    to[1] = state_piece_of("key log", state->log_k, keys, MOTE_ROWS_MAX, 0);
+    to[2] = state_piece_of("value log", state->log_u, (size_t)s->value_dim * values, MOTE_ROWS_MAX, 0);
+    to[3] = state_piece_of("decay log", state->log_decay, values, MOTE_ROWS_MAX, 0);
     return 4;
 }

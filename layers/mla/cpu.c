@@ -336,7 +336,7 @@ static void mla_output(const token_rows *rows, mla_job *job) {
 }
 
 static int mla_pieces(const mla_shape *s, const capacity *r, const mla_state *state, state_piece *to) {
-    to[0] = state_piece_of("latents", state->latents, mla_row_bytes(s, r->kv), 1);
+    to[0] = state_piece_of("latents", state->latents, mla_row_bytes(s, r->kv), r->context, 0);
     return 1;
 }
 

@@ -1,6 +1,6 @@
 /* layers/mlp/cpu.c: the stages of a dense FFN on the CPU. Knows matrices and threads, no session.
 
-   Every row goes through one SwiGLU: out += down_proj (SiLU(gate_proj u) * up_proj u). */
+   Every row goes through one SwiGLU: out += down_proj (SiLU(gate_proj u) * up_proj u); or with GELU in SiLU's place. */
 
 typedef struct mlp_job {
     const mlp_weights *w;
@@ -11,7 +11,7 @@ typedef struct mlp_job {
     token_limbs *limbs;          /* of u, and then of h, row by row */
 } mlp_job;
 
-/* h[t][r] = SiLU(gate_proj[r] . u[t]) * (up_proj[r] . u[t]) for a block of rows r. */
+/* h[t][r] = SiLU(gate_proj[r] . u[t]) * (up_proj[r] . u[t]), or GELU, for a block of rows r. */
 static void mlp_up_block(const mlp_job *job, int block) {
     const mlp_shape *s = &job->w->shape;
     const int row = block * ROW_BLOCK, rows = block_rows(&job->w->gate_proj, block);
@@ -27,7 +27,7 @@ static void mlp_up_block(const mlp_job *job, int block) {
         matrix_block_dots(&job->w->up_proj, row, rows, &tokens, up);
         for (int t = 0; t < tokens.count; t++) {
             float *h = job->h + (size_t)(first + t) * (size_t)s->size + (size_t)row;
-            for (int r = 0; r < rows; r++) h[r] = silu(gate[t][r]) * up[t][r];
+            for (int r = 0; r < rows; r++) h[r] = (s->gelu ? gelu(gate[t][r]) : silu(gate[t][r])) * up[t][r];
         }
     }
 }
@@ -38,7 +38,7 @@ static void mlp_up_blocks(void *context, int begin, int end, int thread) {
     for (int block = begin; block < end; block++) mlp_up_block((const mlp_job *)context, block);
 }
 
-/* norm_gate_up, without the norm: h = SiLU(gate u) * (up u). */
+/* norm_gate_up, without the norm: h = activation(gate u) * (up u). */
 static void stage_gate_up(pool *p, mlp_job *job) {
     const mlp_weights *w = job->w;
     const mlp_shape *s = &w->shape;

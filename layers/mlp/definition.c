@@ -1,6 +1,8 @@
 /* layers/mlp/definition.c: a dense FFN, the definition: a SwiGLU that every token goes through,
 
-       out = down_proj (SiLU(gate_proj u) * up_proj u) */
+       out = down_proj (SiLU(gate_proj u) * up_proj u)
+
+   or, with gelu, the same with GELU. */
 
 typedef struct defined_mlp { double *h, *up; } defined_mlp;                /* [size] */
 
@@ -13,7 +15,7 @@ static void mlp_define_memory(const mlp_shape *s, defined_memory *m, defined_mlp
 static void mlp_define(const defining *d, const mlp_weights *w, const defined_mlp *t, const double *u, double *out) {
     defined_linear(&w->gate_proj, u, t->h);
     defined_linear(&w->up_proj, u, t->up);
-    for (int i = 0; i < w->shape.size; i++) t->h[i] = defined_silu(t->h[i]) * t->up[i];
+    for (int i = 0; i < w->shape.size; i++) t->h[i] = (w->shape.gelu ? defined_gelu(t->h[i]) : defined_silu(t->h[i])) * t->up[i];
     defined_tell(d, "h", t->h, w->shape.size);
     defined_linear(&w->down_proj, t->h, out);
 }

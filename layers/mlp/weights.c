@@ -1,8 +1,10 @@
 /* layers/mlp/weights.c: what a dense FFN is: its numbers and its tensors. */
 
+/* gelu: the activation is GELU(gate) up; 0: it is SiLU(gate) up. */
 #define MLP_FIELDS(X)                                                                                                                \
-    X(int,   hidden, MAX,  NONE, "")                                                                                                 \
-    X(int,   size,   RANK, NONE, "intermediate_size")
+    X(int,   hidden, MAX,  NONE,      "")                                                                                            \
+    X(int,   size,   RANK, NONE,      "intermediate_size")                                                                           \
+    X(int,   gelu,   NONE, SET(GELU), "")
 SHAPE(MLP, mlp)
 
 typedef struct mlp_weights {

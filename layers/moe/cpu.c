@@ -9,7 +9,7 @@ typedef struct moe_job {
     const moe_shape *shape;
     const moe_weights *w;
     int T;
-    const float *u;              /* [T][hidden] normalised rows */
+    const float *u, *router_u, *shared_u;        /* [T][hidden] normalised rows: of routed experts, the router, the shared expert */
     float *router;               /* [T][experts] logits */
     float *rank, *group;         /* of a row: [experts] what they are chosen by, if moe_ranks_scores; [groups] */
     float *shared_gate;          /* [T] logits */
@@ -22,7 +22,8 @@ typedef struct moe_job {
     int32_t *assignment_row;            /* [T (top_k + 1)] row of a use */
     float *assignment_weight;           /* the same shape */
     float *h;                    /* [T (top_k + 1)][max(expert_size, shared_size)] */
-    float *out;                  /* [T][hidden] to which the output is added */
+    float *out, *shared_out;     /* [T][hidden] to which the output is added, and that of the shared expert */
+    int from;                    /* entries of the list before those that a stage computes */
     token_limbs *limbs;          /* of u, and then of h, row by row */
 } moe_job;
 
@@ -110,6 +111,7 @@ static void moe_choose(const moe_job *job, const float *logits, int32_t *choice,
     if (s->sigmoid) moe_weigh_sigmoids(s, logits, choice, weight);
     else moe_weigh_softmax(s, logits, choice, weight);
     for (int i = 0; i < s->top_k && s->routed_scale != 0; i++) weight[i] *= s->routed_scale;
+    for (int i = 0; i < s->top_k && s->expert_scaled; i++) weight[i] *= job->w->expert_scale[choice[i]];
 }
 
 /* Sorts the rows' choices into assignments by expert (counting sort), and appends the shared expert, if there is one. */
@@ -147,10 +149,10 @@ static void moe_list_assignments(moe_job *job) {
     job->first[job->count] = at;
 }
 
-/* norm_router, without the norm: router logits of u; choice and weights; list of distinct experts. */
+/* norm_router, without the norm: router logits; choice and weights; list of distinct experts. */
 static void stage_router(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
-    projection scores = projection_of(job->u, job->T, job->limbs);
+    projection scores = projection_of(job->router_u, job->T, job->limbs);
     projection_add(&scores, &job->w->router, job->router);
     if (s->shared_size && !s->shared_ungated) projection_add(&scores, &job->w->shared_expert_gate, job->shared_gate);
     project(p, &scores);
@@ -166,6 +168,7 @@ static inline float moe_activate(const moe_shape *s, float gate, float up) {
         gate = gate > s->limit ? s->limit : gate;
         up = up > s->limit ? s->limit : up < -s->limit ? -s->limit : up;
     }
+    if (s->gelu) return gelu(gate) * up;
     return s->alpha != 0 ? gate * sigmoid(s->alpha * gate) * (up + 1) : silu(gate) * up;
 }
 
@@ -173,6 +176,7 @@ static inline float moe_activate(const moe_shape *s, float gate, float up) {
 static void moe_up_block(const moe_job *job, int i, int block) {
     const moe_shape *s = job->shape;
     const matrix *gate_proj = &job->w->gate_proj[job->list[i]], *up_proj = &job->w->up_proj[job->list[i]];
+    const float *u = job->list[i] == s->experts ? job->shared_u : job->u;
     int row = block * ROW_BLOCK, rows = block_rows(gate_proj, block);
     size_t width = (size_t)moe_width(s);
     for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
@@ -181,7 +185,7 @@ static void moe_up_block(const moe_job *job, int i, int block) {
         tokens.count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
         for (int j = 0; j < tokens.count; j++) {
             size_t t = (size_t)job->assignment_row[first + j];
-            tokens.x[j] = job->u + t * (size_t)s->hidden;
+            tokens.x[j] = u + t * (size_t)s->hidden;
             tokens.limbs[j] = job->limbs + t * (size_t)col_block_count(s->hidden);
         }
         matrix_block_dots(gate_proj, row, rows, &tokens, gate);
@@ -192,13 +196,13 @@ static void moe_up_block(const moe_job *job, int i, int block) {
     }
 }
 
-/* Items: blocks of rows of each expert of the list. */
+/* Items: blocks of rows of each expert of the list, from job->from on. */
 static void moe_up_blocks(void *context, int begin, int end, int thread) {
     const moe_job *job = (const moe_job *)context;
     int blocks = moe_blocks(job->shape);
     (void)thread;
     for (int item = begin; item < end; item++) {
-        int i = item / blocks, block = item % blocks;
+        int i = job->from + item / blocks, block = item % blocks;
         if (block < row_blocks(&job->w->gate_proj[job->list[i]])) moe_up_block(job, i, block);
     }
 }
@@ -214,6 +218,7 @@ static token_limbs *moe_h_limbs(const moe_job *job, int assignment) {
 static void moe_down_block(const moe_job *job, int i, int block) {
     const moe_shape *s = job->shape;
     const matrix *down_proj = &job->w->down_proj[job->list[i]];
+    float *to = job->list[i] == s->experts ? job->shared_out : job->out;
     int row = block * ROW_BLOCK, rows = block_rows(down_proj, block);
     size_t width = (size_t)moe_width(s);
     for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
@@ -226,7 +231,7 @@ static void moe_down_block(const moe_job *job, int i, int block) {
         }
         matrix_block_dots(down_proj, row, rows, &tokens, y);
         for (int j = 0; j < tokens.count; j++) {
-            float *out = job->out + (size_t)job->assignment_row[first + j] * (size_t)s->hidden + (size_t)row;
+            float *out = to + (size_t)job->assignment_row[first + j] * (size_t)s->hidden + (size_t)row;
             for (int r = 0; r < rows; r++) out[r] += job->assignment_weight[first + j] * y[j][r];
         }
     }
@@ -247,13 +252,21 @@ static unsigned moe_limb_kinds(const moe_job *job, const matrix *w) {
     return kinds;
 }
 
-/* experts_up, experts_down: out += weighted sum of the chosen experts and the shared one. */
-static void stage_experts_up(pool *p, moe_job *job) {
+/* h of entries [from, end) of the list, which read u. */
+static void moe_up(pool *p, moe_job *job, const float *u, int from, int end) {
     const unsigned kinds = moe_limb_kinds(job, job->w->gate_proj) | moe_limb_kinds(job, job->w->up_proj);
-    limb_rows rows = {.x = job->u, .stride = (size_t)job->shape->hidden, .rows = job->T, .cols = job->shape->hidden, .to = job->limbs,
+    limb_rows rows = {.x = u, .stride = (size_t)job->shape->hidden, .rows = job->T, .cols = job->shape->hidden, .to = job->limbs,
                       .kinds = kinds};
     limbs_of_rows(p, &rows);
-    parallel(p, job->count * moe_blocks(job->shape), moe_up_blocks, job);
+    job->from = from;
+    parallel(p, (end - from) * moe_blocks(job->shape), moe_up_blocks, job);
+}
+
+/* experts_up, experts_down: out += weighted sum of the chosen experts and the shared one. */
+static void stage_experts_up(pool *p, moe_job *job) {
+    const int apart = job->shape->shared_size && job->shared_u != job->u;
+    moe_up(p, job, job->u, 0, job->count - apart);
+    if (apart) moe_up(p, job, job->shared_u, job->count - 1, job->count);
 }
 
 static void stage_experts_down(pool *p, moe_job *job) {
@@ -300,7 +313,10 @@ static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *j
     job->w = w;
     job->T = rows->T;
     job->u = rows->u;
+    job->router_u = rows->router_u;
+    job->shared_u = rows->shared_u;
     job->out = rows->out;
+    job->shared_out = rows->shared_out;
     stage_router(rows->threads, job);
     stage_experts_up(rows->threads, job);
     stage_experts_down(rows->threads, job);

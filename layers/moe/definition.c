@@ -10,7 +10,10 @@
 
    Other routers, as DeepSeek V3's, score experts by sigmoid(router u), and weigh a chosen one by its score divided by the sum of those chosen (or,
    of_all, by its score). They choose by score + correction, a number of each expert that balances how often they are chosen; and, if experts are
-   divided into groups, those of the groups_kept groups whose two best ranks have the largest sum. routed_scale multiplies all of these weights. */
+   divided into groups, those of the groups_kept groups whose two best ranks have the largest sum. routed_scale multiplies all of these weights, expert_scale each expert's.
+
+   With gelu an expert has GELU in SiLU's place. If branches have norms of their own, router, routed experts and shared expert are given rows of
+   their own, and the last one's output is apart from the others'. */
 
 typedef struct defined_moe {
     double *score;               /* [experts] the router's */
@@ -37,6 +40,7 @@ static void moe_define_memory(const moe_shape *s, defined_memory *m, defined_moe
 static double moe_define_activation(const moe_shape *s, double gate, double up) {
     const double limit = (double)s->limit, alpha = (double)s->alpha;
     if (limit != 0) gate = fmin(gate, limit), up = fmax(fmin(up, limit), -limit);
+    if (s->gelu) return defined_gelu(gate) * up;
     return alpha != 0 ? gate * defined_sigmoid(alpha * gate) * (up + 1) : defined_silu(gate) * up;
 }
 
@@ -108,28 +112,32 @@ static void moe_define_shares(const double *score, const double *chosen, int exp
     for (int e = 0; e < experts; e++) weight[e] = chosen[e] ? score[e] / (of_all ? 1 : sum) : 0;
 }
 
-static void moe_define_weights(const moe_shape *s, const double *score, const double *chosen, double *weight) {
+static void moe_define_weights(const moe_weights *w, const double *score, const double *chosen, double *weight) {
+    const moe_shape *s = &w->shape;
     if (s->sigmoid) moe_define_shares(score, chosen, s->experts, s->of_all, weight);
     else moe_define_softmax(score, chosen, s->experts, s->of_all, weight);
     for (int e = 0; e < s->experts && s->routed_scale != 0; e++) weight[e] *= (double)s->routed_scale;
+    for (int e = 0; e < s->experts && s->expert_scaled; e++) weight[e] *= (double)w->expert_scale[e];
 }
 
-/* out[hidden] = layer(u[hidden]) */
-static void moe_define(const defining *d, const moe_weights *w, const defined_moe *t, const double *u, double *out) {
+/* out[hidden] = layer(u[hidden]); b: of branches, NULL: all read u, and all is added up in out. */
+static void moe_define(const defining *d, const moe_weights *w, const defined_moe *t, const double *u, const defined_branches *b, double *out) {
     const moe_shape *s = &w->shape;
     const int gated = s->shared_size && !s->shared_ungated;
+    const double *router_u = b ? b->router : u, *shared_u = b ? b->shared : u;
     double shared_gate = 0;
 
-    defined_linear(&w->router, u, t->score);
-    if (gated) defined_linear(&w->shared_expert_gate, u, &shared_gate);
+    defined_linear(&w->router, router_u, t->score);
+    if (gated) defined_linear(&w->shared_expert_gate, router_u, &shared_gate);
     defined_tell(d, "router", t->score, s->experts);
     if (gated) defined_tell(d, "shared_expert_gate", &shared_gate, 1);
     moe_define_ranks(w, t);
     moe_define_choice(t->rank, s->experts, s->top_k, t->chosen);
-    moe_define_weights(s, t->score, t->chosen, t->weight);
+    moe_define_weights(w, t->score, t->chosen, t->weight);
     defined_tell(d, "experts", t->weight, s->experts);
     memset(out, 0, (size_t)s->hidden * sizeof *out);
     for (int e = 0; e < s->experts; e++)
         if (t->chosen[e]) moe_define_expert(w, t, e, t->weight[e], u, out);
-    if (s->shared_size) moe_define_expert(w, t, s->experts, gated ? defined_sigmoid(shared_gate) : 1, u, out);      /* after the routed ones */
+    if (s->shared_size)                                        /* after the routed ones */
+        moe_define_expert(w, t, s->experts, gated ? defined_sigmoid(shared_gate) : 1, shared_u, b ? b->shared_out : out);
 }

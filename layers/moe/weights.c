@@ -3,8 +3,9 @@
 /* shared_size 0: there is no shared expert; shared_ungated: its weight is 1. sigmoid: scores are sigmoids of the router's logits. corrected:
    what is added to a score counts in the choice alone. groups: only experts of the groups_kept best of so many groups are chosen; 0: of all.
    of_all: weights are shares of the softmax over all experts, not over the chosen ones; with sigmoid, the scores as they are. routed_scale:
-   what weights of routed experts are multiplied with; 0: nothing. limit: what gate is at most, and the magnitude of up; 0: none. alpha: an
-   expert's activation is gate sigmoid(alpha gate) (up + 1); 0: it is SiLU(gate) up. biased: router and experts have biases. */
+   what weights of routed experts are multiplied with; 0: nothing. expert_scaled: also with a number of each expert. limit: what gate is at most,
+   and the magnitude of up; 0: none. alpha: an expert's activation is gate sigmoid(alpha gate) (up + 1); gelu: it is GELU(gate) up; neither: it is
+   SiLU(gate) up. biased: router and experts have biases. */
 #define MOE_FIELDS(X)                                                                                                                \
     X(int,   hidden,         MAX,  NONE,                "")                                                                          \
     X(int,   experts,        MAX,  NONE,                "experts")                                                                   \
@@ -18,15 +19,17 @@
     X(int,   groups_kept,    NONE, NONE,                "")                                                                          \
     X(int,   of_all,         NONE, SET(WEIGHTS_OF_ALL), "")                                                                          \
     X(float, routed_scale,   NONE, SET(ROUTED_SCALE),   "")                                                                          \
+    X(int,   expert_scaled,  NONE, SET(EXPERT_SCALES),  "")                                                                          \
     X(float, limit,          NONE, SET(LIMIT),          "")                                                                          \
     X(float, alpha,          NONE, SET(ALPHA),          "")                                                                          \
+    X(int,   gelu,           NONE, SET(GELU),           "")                                                                          \
     X(int,   biased,         NONE, SET(BIAS),           "")
 SHAPE(MOE, moe)
 
 typedef struct moe_weights {
     moe_shape shape;
     matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] unless shared_ungated */
-    const float *correction;                                /* [experts]; NULL unless corrected */
+    const float *correction, *expert_scale;                 /* [experts]; NULL unless corrected; unless expert_scaled */
     matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one */
     const int64_t *expert_at;                               /* on a GPU, in its memory: [experts] moe_distance of each routed expert */
 } moe_weights;

@@ -31,7 +31,8 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     s->table = (token_row *)(void *)layout_alloc(l, (size_t)most.rows * sizeof(token_row) / sizeof(float));
     s->x = layout_alloc(l, rows);
     s->u = layout_alloc(l, rows);
-    s->y = layout_alloc(l, m->largest.residual.normed_after || m->part.ranks > 1 ? rows : 0);
+    s->y = layout_alloc(l, m->largest.residual.normed_after || m->largest.residual.branched || m->part.ranks > 1 ? rows : 0);
+    s->branches = layout_alloc(l, m->largest.residual.branched ? 3 * rows : 0);
     s->hidden = layout_alloc(l, rows);
     s->mtp_in = s->head_in = layout_alloc(l, 2 * rows);
     s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));
@@ -140,6 +141,7 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     rows.x = r->s.x;
     rows.y = r->s.y;
     rows.u = r->s.u;
+    rows.branches = r->s.branches;
     rows.ranks = cpu_ranks(r);
     rows.shares = r->s.shares;
     layer_forward(&rows, l, i, &r->s.jobs);
@@ -445,7 +447,8 @@ enum { CPU_CHUNK = 256 };                                   /* token rows */
 
 /* A prompt is read by forward(), and the host samples. */
 static const executor cpu_executor = {
-    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .reads_text = 0, .runner_bytes = 0, .slot_bytes = 0,
+    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .reads_text = 0, .rings = 1,
+    .runner_bytes = 0, .slot_bytes = 0,
     .layout_runner = cpu_layout_runner, .layout_slot = NULL, .open = cpu_open, .close = cpu_close,
     .slot_open = cpu_slot_open, .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = cpu_forward, .draft = NULL, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear,

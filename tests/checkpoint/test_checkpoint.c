@@ -6,10 +6,12 @@
 //   checkpoint_container.c   the container, 134 safetensors files
 //   checkpoint_tensors.c     folders whose tensors and shards were made wrong (config.json: test_config)
 //   checkpoint_fused.c       matrices that are parts of a fused one
+//   checkpoint_latent.c      DeepSeek V3, GLM-4.7-Flash and their MTP layer
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
 //   checkpoint_dense.c       dense models, made of fixtures
 //   checkpoint_autoround.c   dense models as AutoRound writes them
+//   checkpoint_forms.c       families' checkpoints as others than their makers store them
 //   here                     inside: plans and synthetic weights
 
 #include "inside.h"
@@ -20,10 +22,12 @@
 #include "checkpoint_tensors.c"
 #include "checkpoint_laguna.c"
 #include "checkpoint_fused.c"
+#include "checkpoint_latent.c"
 #include "checkpoint_text.c"
 #include "checkpoint_large.c"
 #include "checkpoint_dense.c"
 #include "checkpoint_autoround.c"
+#include "checkpoint_forms.c"
 
 // ---- Inside: plans and synthetic weights -----------------------------------------------------------------------------
 
@@ -148,6 +152,8 @@ int main(int argc, char **argv) {
     test_laguna_keys();
     test_laguna_layers();
     test_fused();
+    test_latent();
+    test_latent_mtp();
     test_shards();
     test_without_mtp();
     test_tied();
@@ -168,6 +174,8 @@ int main(int argc, char **argv) {
     test_pairs("tiny-dense:int4");
     test_dense_stored();
     test_autoround();
+    test_gpt_oss_forms();
+    test_gpt_oss_forms_damaged();
     temp_close();
     return test_main_end();
 }

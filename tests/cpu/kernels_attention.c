@@ -115,6 +115,7 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
         job.kv = kv_type;
         job.k = k;
         job.v = v;
+        job.held = c->length;
         job.parts = parts;
         job.o = o + (size_t)first * wide;
         text_rows(table, NULL, rows, first, 0);
@@ -228,6 +229,7 @@ static void test_attention_extremes(pool *p) {
     job.v_new = v + 2;
     job.k = cache_k;
     job.v = cache_v;
+    job.held = 2;
     job.parts = parts;
     job.o = o;
     stage_rope_attend(p, &job);

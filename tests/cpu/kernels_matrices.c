@@ -160,6 +160,27 @@ static void test_linear(enum format type, int rows, int cols, int block_cols, po
     matrix_delete(&r);
 }
 
+// Products under the least and the largest scales of MXFP4, of token rows that keep them within floats.
+static void test_mxfp4_scales(pool *p) {
+    enum { ROWS = 5, COLS = 160, T = 7 };
+    static const int exponents[][2] = {{0, 60}, {1, 0}, {MXFP4_LARGEST, -60}, {MXFP4_LARGEST, -10}};
+    for (int round = 0; round < (int)(sizeof exponents / sizeof *exponents); round++) {
+        random_matrix r = matrix_new(FORMAT_MXFP4, ROWS, COLS, 1, MXFP4_GROUP);
+        float *x = random_floats(T * COLS, ldexpf(1, exponents[round][1])), y[T * ROWS];
+        double want[T * ROWS] = {0};
+        token_limbs *d = limbs_new(T, COLS);
+        memset((void *)(uintptr_t)r.w.component[SCALES], exponents[round][0], ROWS * COLS / MXFP4_GROUP);
+        for (int i = 0; i < T * ROWS * COLS; i++)
+            want[i / COLS] += value_of(&r.w, i / COLS % ROWS, i % COLS) * (double)x[i / COLS / ROWS * COLS + i % COLS];
+        linear(p, &r.w, x, y, T, 0, d);
+        const double off = distance(y, want, T * ROWS);
+        CHECK(off < 1e-5, "linear under MXFP4 scales of %d - 127: off by %g", exponents[round][0], off);
+        free(x);
+        free(d);
+        matrix_delete(&r);
+    }
+}
+
 static void test_linears(pool **pools) {
     for (int type = 0; type < FORMAT_COUNT; type++) {
         test_linear((enum format)type, 37, cols_for((enum format)type, 65), 40, pools);
@@ -175,6 +196,7 @@ static void test_linears(pool **pools) {
     test_linear(FORMAT_FP8_BLOCK, 2, 2100, 100, pools);
     test_linear(FORMAT_NVFP4, 2, 2048, 128, pools);
     test_linear(FORMAT_MXFP4, 2, 2048, 128, pools);
+    test_mxfp4_scales(pools[0]);
     for (int group = 32; group <= 2048; group *= group < 128 ? 2 : 4) test_linear(FORMAT_INT4, 2, 2048, group, pools);
     for (int cols = 2000; cols <= 4400; cols += 800) {       // ends of several lengths
         test_linear(FORMAT_NVFP4, 19, cols, 128, pools);
@@ -258,7 +280,8 @@ static void test_levels(void) {
         test_unpacking(level);
         test_col_blocks(level);
         test_lane_products(level);
-        test_quarter_products(level);
+        test_quarter_products(level, CPU_UINT4);
+        test_quarter_products(level, CPU_E2M1_E8M0);
         for (int type = 0; type < FORMAT_COUNT; type++) {
             int stream = type == FORMAT_BF16 || type == FORMAT_F16 || type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW;
             test_level_products(level, (enum format)type, 16, 640, stream);

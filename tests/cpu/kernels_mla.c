@@ -1,9 +1,6 @@
 // A part of test_kernels: multi-head latent attention, against its definition, which makes keys and values of latents and so shares no product
 // with the stages but those of the first and the last matrices.
 
-#include "../../layers/definition.c"
-#include "../../layers/mla/definition.c"
-
 // A product with transposed rows: against sums of values, and the same bits for any number of token rows.
 static void test_transposed(enum format type, int rows, int cols, int block_cols) {
     enum { T = 5 };

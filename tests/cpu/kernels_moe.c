@@ -116,7 +116,7 @@ static void test_moe_routers(void) {
         for (int e = 0; e < s->experts; e++) score[e] = (double)c.logits[e];
         moe_define_ranks(&c.w, &t);
         moe_define_choice(rank, s->experts, s->top_k, chosen);
-        moe_define_weights(s, score, chosen, weight);
+        moe_define_weights(&c.w, score, chosen, weight);
         for (int e = 0; e < s->experts; e++) {
             const int is = router_chooses(&c, e);
             const double want = is ? router_weight(&c, e) : 0;
@@ -297,7 +297,8 @@ static void moe_run(const moe_case *c, pool *p, int T, float *out) {
         int rows = c->length - first < T ? c->length - first : T;
         moe_job job = moe_job_new(c, rows);
         float *u = floats((size_t)rows * hidden);
-        job.u = u;
+        job.u = job.router_u = job.shared_u = u;
+        job.shared_out = job.out;
         memcpy(job.out, c->x + (size_t)first * hidden, (size_t)rows * hidden * sizeof(float));
         rms_norm(u, job.out, c->norm, rows, c->shape.hidden, 1e-6f);
         stage_router(p, &job);
@@ -327,14 +328,15 @@ static void test_moe(int hidden, int experts, int top_k, int size, int shared, i
     moe_case_delete(&c);
 }
 
-// What is made of gate and up: without limit and alpha SiLU(gate) up; what is no number stays so.
+// What is made of gate and up: without limit, alpha and GELU SiLU(gate) up; what is no number stays so.
 static void test_moe_limits(void) {
-    for (int round = 0; round < 4000; round++) {
-        const moe_shape s = {.limit = round & 1 ? 7 : 0, .alpha = round & 2 ? 1.702f : 0};
+    for (int round = 0; round < 6000; round++) {
+        const moe_shape s = {.limit = round & 1 ? 7 : 0, .alpha = round % 3 == 1 ? 1.702f : 0, .gelu = round % 3 == 2};
         const float gate = 12 * random_float(), up = 12 * random_float();
         double g = gate, u = up;
         if (s.limit != 0) g = fmin(g, 7), u = fmin(fmax(u, -7), 7);
-        const double want = g / (1 + exp(-(s.alpha != 0 ? (double)s.alpha : 1) * g)) * (s.alpha != 0 ? u + 1 : u);
+        const double swish = g / (1 + exp(-(s.alpha != 0 ? (double)s.alpha : 1) * g)) * (s.alpha != 0 ? u + 1 : u);
+        const double want = s.gelu ? 0.5 * g * (1 + tanh(sqrt(2 / acos(-1)) * (g + 0.044715 * g * g * g))) * u : swish;
         CHECK(fabs(moe_activate(&s, gate, up) - want) <= 2e-6 * (1 + fabs(want)), "limit %g, alpha %g: %g of %g and %g, expected %g", (double)s.limit,
               (double)s.alpha, (double)moe_activate(&s, gate, up), (double)gate, (double)up, want);
         CHECK(isnan(moe_activate(&s, NAN, up)) && isnan(moe_activate(&s, gate == 0 ? 1 : gate, NAN)), "limit %g: a NaN is gone", (double)s.limit);

@@ -3,10 +3,13 @@
 
 #ifdef LEVELS
 #define INT4_SCALES(LEVEL, level)                                                                                             \
-    LEVEL static void int4_scales_of_##level(const uint32_t *word, size_t below, int shift, float *scale, float *zero) {      \
-        const int4_scales_##level of = int4_scales_at_##level((const char *)word, below, shift);                              \
+    LEVEL static void quarter_scales_of_##level(const uint32_t *word, size_t below, int shift, float *scale, float *zero) {      \
+        const quarter_scales_##level of = int4_scales_at_##level((const char *)word, below, shift);                              \
         *(vec_##level *)scale = of.scale;                                                                                     \
         *(vec_##level *)zero = of.zero;                                                                                       \
+    }                                                                                                                         \
+    LEVEL static void e8m0_scales_of_##level(const uint8_t *byte, size_t below, float *scale) {                               \
+        *(vec_##level *)scale = e8m0_scales_at_##level((const char *)byte, below).scale;                                      \
     }
 INT4_SCALES(V4, v4)
 INT4_SCALES(V3, v3)
@@ -16,7 +19,7 @@ static void test_col_blocks(int level) {
     float scale[2][COL_BLOCK_LANES], zero[2][COL_BLOCK_LANES];
     for (int round = 0; round < 100; round++) {
         enum { BELOW = 5 };
-        uint8_t code[8];
+        uint8_t code[8], exponent[4 * BELOW];
         uint32_t word[4 * BELOW];
         const int shift = 2 + round % 3, rows = level == 4 ? 4 : 2;
         for (int i = 0; i < 8; i++) code[i] = (uint8_t)random_int(0, 0x7e);
@@ -24,13 +27,20 @@ static void test_col_blocks(int level) {
         e4m3_scales_plain(code, scale[0]);
         level == 4 ? e4m3_scales_v4(code, scale[1]) : e4m3_scales_v3(code, scale[1]);
         CHECK(same_bits(scale[0], scale[1], COL_BLOCK_LANES), "level %d: scales of NVFP4", level);
+        for (int i = 0; i < 4 * BELOW; i++) exponent[i] = (uint8_t)random_int(0, i % 3 ? 254 : 2);
         for (int r = 0; r < rows; r++) {
-            const int4_scales_plain of = int4_scales_at_plain((const char *)(word + BELOW * r), 0, shift);
+            const quarter_scales_plain of = e8m0_scales_at_plain((const char *)(exponent + BELOW * r), 0);
+            memcpy(scale[0] + QUARTERS * r, &of.scale, sizeof of.scale);
+        }
+        level == 4 ? e8m0_scales_of_v4(exponent, BELOW, scale[1]) : e8m0_scales_of_v3(exponent, BELOW, scale[1]);
+        CHECK(same_bits(scale[0], scale[1], QUARTERS * (size_t)rows), "level %d: scales of MXFP4", level);
+        for (int r = 0; r < rows; r++) {
+            const quarter_scales_plain of = int4_scales_at_plain((const char *)(word + BELOW * r), 0, shift);
             memcpy(scale[0] + QUARTERS * r, &of.scale, sizeof of.scale);
             memcpy(zero[0] + QUARTERS * r, &of.zero, sizeof of.zero);
         }
-        level == 4 ? int4_scales_of_v4(word, 4 * BELOW, shift, scale[1], zero[1])
-                   : int4_scales_of_v3(word, 4 * BELOW, shift, scale[1], zero[1]);
+        level == 4 ? quarter_scales_of_v4(word, 4 * BELOW, shift, scale[1], zero[1])
+                   : quarter_scales_of_v3(word, 4 * BELOW, shift, scale[1], zero[1]);
         CHECK(same_bits(scale[0], scale[1], QUARTERS * (size_t)rows) && same_bits(zero[0], zero[1], QUARTERS * (size_t)rows),
               "level %d: scales and zero points of INT4, %d quarters each", level, 1 << (shift - 2));
     }
@@ -54,22 +64,28 @@ static void test_col_blocks(int level) {
     }                                                                                                                         \
     LEVEL INLINE void quarter_products_of_some_##level(const uint8_t (*codes)[COL_BLOCK], const int groups,                   \
                                                        const quarter_limbs *const *x, const int count,                        \
-                                                       float (*out)[ROW_BLOCK][QUARTERS]) {                                   \
+                                                       float (*out)[ROW_BLOCK][QUARTERS], const enum cpu_kernel kernel) {     \
         enum { ROWS = LANES / QUARTERS };                                                                                     \
-        int4_codes_##level c[4];                                                                                              \
+        quarter_codes_##level c[4];                                                                                              \
         products_##level products[16];                                                                                        \
-        for (int g = 0; g < groups; g++) c[g] = int4_codes_at_##level(codes[ROWS * g], sizeof *codes);                        \
-        int4_products_##level(products, c, groups, x, 1, count);                                                              \
+        for (int g = 0; g < groups; g++) c[g] = quarter_codes_at_##level(codes[ROWS * g], sizeof *codes, kernel);             \
+        quarter_products_##level(products, c, groups, x, 1, count, kernel);                                                   \
         for (int i = 0; i < groups * count; i++) *(vec_##level *)out[i / groups][i % groups * ROWS] = products[i];            \
     }                                                                                                                         \
-    /* int4_products of a level for one token row, few or many; returns how many token rows */                                 \
-    LEVEL static int quarter_products_of_##level(const uint8_t (*codes)[COL_BLOCK], const quarter_limbs *const *x, int way,    \
-                                                 float (*out)[ROW_BLOCK][QUARTERS]) {                                         \
+    /* quarter_products of a level for one token row, few or many; returns how many token rows */                             \
+    LEVEL INLINE int quarter_products_of_kernel_##level(const uint8_t (*codes)[COL_BLOCK], const quarter_limbs *const *x,     \
+                                                        int way, float (*out)[ROW_BLOCK][QUARTERS],                           \
+                                                        const enum cpu_kernel kernel) {                                       \
         enum { GROUPS = GROUPS_AT_ONCE_##level, TOKENS = TOKENS_AT_ONCE_##level };                                            \
-        if (way == 0) quarter_products_of_some_##level(codes, FEW_GROUPS, x, 1, out);                                         \
-        else if (way == 1) quarter_products_of_some_##level(codes, FEW_GROUPS, x, FEW_ROWS, out);                             \
-        else quarter_products_of_some_##level(codes, GROUPS, x, TOKENS, out);                                                 \
+        if (way == 0) quarter_products_of_some_##level(codes, FEW_GROUPS, x, 1, out, kernel);                                 \
+        else if (way == 1) quarter_products_of_some_##level(codes, FEW_GROUPS, x, FEW_ROWS, out, kernel);                     \
+        else quarter_products_of_some_##level(codes, GROUPS, x, TOKENS, out, kernel);                                         \
         return way == 0 ? 1 : way == 1 ? FEW_ROWS : TOKENS;                                                                   \
+    }                                                                                                                         \
+    LEVEL static int quarter_products_of_##level(const uint8_t (*codes)[COL_BLOCK], const quarter_limbs *const *x, int way,   \
+                                                 float (*out)[ROW_BLOCK][QUARTERS], enum cpu_kernel kernel) {                 \
+        return kernel == CPU_UINT4 ? quarter_products_of_kernel_##level(codes, x, way, out, CPU_UINT4)                        \
+                                   : quarter_products_of_kernel_##level(codes, x, way, out, CPU_E2M1_E8M0);                   \
     }
 #ifdef LEVELS
 LANE_PRODUCTS(V4, v4, 16)
@@ -133,8 +149,8 @@ static void test_lane_products(int level) {
     }
 }
 
-// Sums of a quarter's 32 products are exact or wrap around, too, for each level and number of token rows.
-static void test_quarter_products(int level) {
+// Sums of a quarter's 32 products are exact or wrap around, too, for each level and number of token rows. kernel: of INT4, or of MXFP4.
+static void test_quarter_products(int level, enum cpu_kernel kernel) {
     quarter_limbs d[FEW_ROWS][2];
     const quarter_limbs *x[FEW_ROWS];
     uint8_t codes[ROW_BLOCK][COL_BLOCK];
@@ -145,25 +161,33 @@ static void test_quarter_products(int level) {
         const int rows = (level == 4 ? 4 : level == 3 ? 2 : 1) * (way < 2 ? FEW_GROUPS : level == 4 ? 4 : level == 3 ? 2 : 1);
         int count, bad = 0;
         for (int i = 0; i < ROW_BLOCK * COL_BLOCK; i++)
-            codes[i / COL_BLOCK][i % COL_BLOCK] = extreme ? 0xff : (uint8_t)random_bits();
-        for (int t = 0; t < FEW_ROWS; t++)
+            codes[i / COL_BLOCK][i % COL_BLOCK] = extreme ? kernel == CPU_UINT4 ? 0xff : 0x77 : (uint8_t)random_bits();
+        for (int t = 0; t < FEW_ROWS; t++) {
             random_limbs(d[t][1].limb[0][0][0][0], d[t][1].limb[1][0][0][0], d[t][1].limb[2][0][0][0], COL_BLOCK,
                          extreme ? round % 4 < 2 ? 1 : -1 : 0, round % 5 < 3 ? 64 : 128);
+            for (int q = 0; q < QUARTERS; q++) {
+                uint32_t X = 0;
+                for (int c = 0; c < QUARTER_COLS; c++) X += (uint32_t)quarter_value(&d[t][1], q, c);
+                d[t][1].zero[q] = (int32_t)(0u - E2M1_ZERO * X);
+            }
+        }
 #ifdef LEVELS
-        if (level == 4) count = quarter_products_of_v4((const uint8_t (*)[COL_BLOCK])codes, x, way, out);
-        else if (level == 3) count = quarter_products_of_v3((const uint8_t (*)[COL_BLOCK])codes, x, way, out);
+        if (level == 4) count = quarter_products_of_v4((const uint8_t (*)[COL_BLOCK])codes, x, way, out, kernel);
+        else if (level == 3) count = quarter_products_of_v3((const uint8_t (*)[COL_BLOCK])codes, x, way, out, kernel);
         else
 #endif
-            count = quarter_products_of_plain((const uint8_t (*)[COL_BLOCK])codes, x, way, out);
+            count = quarter_products_of_plain((const uint8_t (*)[COL_BLOCK])codes, x, way, out, kernel);
         for (int t = 0; t < count; t++)
             for (int i = 0; i < rows * QUARTERS; i++) {
                 const int r = i / QUARTERS, q = i % QUARTERS;
                 uint32_t want = 0;
-                for (int c = 0; c < QUARTER_COLS; c++)
-                    want += (uint32_t)((codes[r][(QUARTER_COLS * q + c) / 2] >> c % 2 * 4 & 15) * quarter_value(&d[t][1], q, c));
+                for (int c = 0; c < QUARTER_COLS; c++) {
+                    const int code = codes[r][(QUARTER_COLS * q + c) / 2] >> c % 2 * 4 & 15;
+                    want += (uint32_t)((kernel == CPU_UINT4 ? code : e2m1_values[code] - E2M1_ZERO) * quarter_value(&d[t][1], q, c));
+                }
                 bad += out[t][r][q] != (float)(int32_t)want;
             }
-        CHECK(!bad, "level %d: %d quarters' products of %d rows", level, bad, rows);
+        CHECK(!bad, "level %d, kernel %d: %d quarters' products of %d rows", level, (int)kernel, bad, rows);
     }
 }
 
@@ -200,7 +224,7 @@ static void test_limbs(void) {
         for (int q = 0; q < QUARTERS; q++) {
             int sum = 0;
             for (int i = 0; i < QUARTER_COLS; i++) sum += X[i] = quarter_value(&e, q, i);
-            bad += limbs_off(x + QUARTER_COLS * q, e.act_scale[q], X, QUARTER_COLS, exact) + (e.sum[q] != (float)sum);
+            bad += limbs_off(x + QUARTER_COLS * q, e.act_scale[q], X, QUARTER_COLS, exact) + (e.sum[q] != (float)sum) + (e.zero[q] != -E2M1_ZERO * sum);
         }
         CHECK(!bad, "limbs: %d wrong", bad);
         x[wrong] = x[wrong ^ 1] = round % 2 ? NAN : -INFINITY;

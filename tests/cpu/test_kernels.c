@@ -12,6 +12,7 @@
 
 #include "../../kernels.cu"
 #include "../../layers/definition.c"
+#include "../../layers/mla/definition.c"
 #include "../../layers/moe/definition.c"
 #include "test.h"
 
@@ -69,7 +70,8 @@ int main(int argc, char **argv) {
     test_linears(pools);
     test_limbs();
     test_lane_products(0);
-    test_quarter_products(0);
+    test_quarter_products(0, CPU_UINT4);
+    test_quarter_products(0, CPU_E2M1_E8M0);
 #ifdef LEVELS
     test_levels();
 #endif

@@ -434,7 +434,7 @@ static void define_rows(const layer_case *c, int T, double *to) {
     for (int row = 0; row < T; row++) {
         for (int i = 0; i < c->hidden; i++) u[i] = (double)start[row * c->hidden + i];
         defined_norm(u, u, norm, c->hidden, 1e-6);
-        moe_define(&nobody, &L.host, &t, u, to + row * c->hidden);
+        moe_define(&nobody, &L.host, &t, u, NULL, to + row * c->hidden);
     }
     free(memory.block);
     free(norm);

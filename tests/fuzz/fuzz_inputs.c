@@ -63,10 +63,10 @@ enum { SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER, SEED_DEMO_TOKENIZER
 
 static buf seeds[SEEDS], weights;
 
-// Checkpoints of quantised layouts: header, data, config.json.
-enum { QUANTISED = 3 };
+// Checkpoints of quantised layouts, and of a family whose layers are of other kinds: header, data, config.json.
+enum { QUANTISED = 4 };
 static const char *const quantised[QUANTISED] = {"tests/fixtures/nvfp4-fp8-tensor", "tests/fixtures/ct-nvfp4-fp8-int4",
-                                                 "tests/fixtures/gptq-awq-int4"};
+                                                 "tests/fixtures/gptq-awq-int4", "tests/fixtures/families/deepseek-v3"};
 static struct { buf header, data, config; } quantised_seeds[QUANTISED];
 static char temp_dir[256];
 static mote_model *model, *text_model;

@@ -8,6 +8,7 @@
 #include "inside.h"
 #include "no_memory.h"
 #include "folders.h"
+#include "gemma.h"
 #include "test.h"
 
 // ---- 1. Helpers -----------------------------------------------------------------------------------------------------
@@ -180,7 +181,7 @@ static void check_calls(const told *t, const mote_result *r, const char *name, e
     json j;
     int controls = 0, n = 0;
     buf list = {NULL, 0, 0, 0};
-    for (int i = 0; i < t->count; i++) controls += is_control(t->ids[i]);
+    for (int i = 0; i < t->count; i++) controls += is_control(t->ids[i]) && t->ids[i] != tokenizer_find(model->text, gemma_quote);
     CHECK(r->calls > 0 && !r->broken_calls, "%d calls, %d broken: %s%s", r->calls, r->broken_calls, t->text[0].data, t->text[2].data);
     const int marks = form == FORM_BARE ? 0 : form == FORM_LIST ? 1 : 2 * r->calls;
     CHECK(controls == marks + (r->stop == MOTE_STOP_EOS || form == FORM_BARE || form == FORM_LIST), "%d control tokens, %d calls", controls, r->calls);
@@ -222,7 +223,7 @@ static void test_calls(int family, const char *name, const char *escaped) {
             // thinking's own control tokens are no matter of the call
             int from = 0;
             for (int i = 0; i < t.count; i++)
-                if (t.ids[i] == tokenizer_find(model->text, "</think>")) from = i + 1;
+                if (t.ids[i] == tokenizer_find(model->text, chat_marks_of_model(family)->think_end)) from = i + 1;
             memmove(t.ids, t.ids + from, (size_t)(t.count - from) * sizeof *t.ids);
             t.count -= from;
             check_calls(&t, &r, name, call_form_of(family));
@@ -308,9 +309,21 @@ static void test_forms(void) {
         {FORM_MARKED_BLOCK, 0, -1, "!\xf8\xf9" "function\xfago\n```json\n{}\n```\xfb\xf9"},
         {FORM_MARKED_BLOCK, 1, -1, "!\xf8\xf9" "function\xfago\n```json\n{}\n```\xfb\n"},
         {FORM_KEYS, 0, 1, "!(gone\xf8x\xf9\xfa" "1\xfb)"}, {FORM_KEYS, 0, -1, "!(gone<"}, {FORM_KEYS, 0, -1, "!(gone\xf8x<"},
-        {FORM_KEY_LINES, 0, 1, "!(gone\n\xf8x\xf9\n\xfa" "1\xfb\n)"}};
+        {FORM_KEY_LINES, 0, 1, "!(gone\n\xf8x\xf9\n\xfa" "1\xfb\n)"},
+        {FORM_PAIRS, 0, 1, "(call:go{})"}, {FORM_PAIRS, 0, 1, "(call:gone{x:1})(call:go{})"}, {FORM_PAIRS, 1, -1, "(call:go{})("},
+        {FORM_PAIRS, 0, 0, "(call:go{}"}, {FORM_PAIRS, 0, -1, "(call:go{)"}, {FORM_PAIRS, 0, -1, "(call:gone{})"}, {FORM_PAIRS, 0, -1, "(go{})"},
+        {FORM_PAIRS, 0, -1, "(call:gone{x:'"}, {FORM_PAIRS, 0, -1, "(call:gone{'"}, {FORM_PAIRS, 0, -1, "(call:go{})\n"}, {FORM_PAIRS, 0, -1, "call:go{}"},
+        {FORM_PAIRS, 0, 1, "(call:get{a:'say \"x\", {b:\\1}\n<|\"',b_2:[null,{c:-1.5,d:''}],e:true})"}, {FORM_PAIRS, 0, -1, "(call:get{a:'<|\"|>"},
+        {FORM_PAIRS, 0, 1, "(call:get{a:'<<|\"|<|'})"}, {FORM_PAIRS, 0, -1, "(call:get{a:'<|<|\"|>"}, {FORM_PAIRS, 0, 1, "(call:get{other-1:12,a:''})"},
+        {FORM_PAIRS, 0, 1, "(call:get{b_2:[{d:'x\"y'},{d:7},{d:{k:[1,'']}}]})"}, {FORM_PAIRS, 0, -1, "(call:get{b_2:[{d:'x'"}, {FORM_PAIRS, 0, -1, "(call:get{o p"},
+        {FORM_PAIRS, 0, -1, "(call:get{e: "}, {FORM_PAIRS, 0, -1, "(call:get{,"}, {FORM_PAIRS, 0, -1, "(call:get{e:true,}"}, {FORM_PAIRS, 0, -1, "(call:get{a b"},
+        {FORM_PAIRS, 0, -1, "(call:get{a:\""}, {FORM_PAIRS, 0, -1, "(call:get{\""}, {FORM_PAIRS, 0, -1, "(call:gone{x:1,x:"}, {FORM_PAIRS, 0, -1, "(call:get{:"}};
     static const char tools_text[] = "[{\"name\": \"gone\", \"parameters\": {\"type\": \"object\", \"properties\": {\"x\": {\"type\": \"integer\"}}, "
-                                     "\"required\": [\"x\"]}}, {\"name\": \"go\", \"parameters\": {\"type\": \"object\", \"properties\": {}}}]";
+                                     "\"required\": [\"x\"]}}, {\"name\": \"go\", \"parameters\": {\"type\": \"object\", \"properties\": {}}}, "
+                                     "{\"name\": \"get\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}, \"b_2\": {\"items\": "
+                                     "{\"anyOf\": [{\"type\": \"null\"}, {\"type\": \"object\", \"properties\": {\"c\": {\"type\": \"number\"}, \"d\": {\"enum\": [\"\", "
+                                     "\"x\\\"y\", {\"k\": [1, \"\"]}, 7]}}}]}, \"type\": \"array\"}, \"e\": {\"type\": \"boolean\"}}, "
+                                     "\"additionalProperties\": {\"type\": \"integer\"}}}]";
     for (size_t i = 0; i < COUNT(cases); i++) {
         json tools;
         follower w;
@@ -322,7 +335,8 @@ static void test_forms(void) {
         calls.one_call = cases[i].one_call;
         follower_begin_calls(&w, &calls, 0);
         for (const char *at = cases[i].text + (*cases[i].text == '!'); *at && fits; at++) {
-            fits = *at == '(' || *at == ')' ? follower_tag(&w, *at == '(') : follower_take(&w, at, 1);
+            const char quote = (char)QUOTE_BYTE;
+            fits = *at == '(' || *at == ')' ? follower_tag(&w, *at == '(') : follower_take(&w, w.pairs && *at == '\'' ? &quote : at, 1);
         }
         const int got = fits ? follower_is_complete(&w) : -1;
         CHECK(got == cases[i].want, "form %d, one call %d: %s: %d", (int)cases[i].form, cases[i].one_call, cases[i].text, got);
@@ -357,6 +371,26 @@ static void test_mistral(const mote_options *o, const mote_session_options *so) 
     mote_close(model);
 }
 
+// Gemma's marks are tokens as well, that of its texts too.
+static void test_gemma_calls(const mote_options *o, const mote_session_options *so) {
+    mote_generation g = {0};
+    gemma_folder(0);
+    if (!CHECK(!mote_open(temp_dir, o, &model, &error) && !mote_session_open(model, so, &session, &error), "%s", error.message)) return;
+    test_calls(model->family, "not", "not");
+    test_cut_call(model->family);
+    g.tool_choice = MOTE_TOOLS_REQUIRED;
+    static const struct { const char *tools, *message; } refused[] = {
+        {"[{\"name\": \"a{b\"}]", "a tool of such a name"}, {"[{\"name\": \"\"}]", "a tool of such a name"},
+        {"[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a:b\": {}}}}]", "a parameter of such a name"},
+        {"[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"object\", \"properties\": {\"b\\n\": {}}}}}}]",
+         "a parameter of such a name"},
+        {"[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"const\": \"x<|\\\"|>\"}}}}]", "a text with its mark"},
+        {"[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"const\": {\"b c,\": 1}}}}}]", "a parameter of such a name"}};
+    for (size_t i = 0; i < COUNT(refused); i++) g.tools = refused[i].tools, is_refused(&g, refused[i].message);
+    mote_session_close(session);
+    mote_close(model);
+}
+
 // ---- 4. Budgets -----------------------------------------------------------------------------------------------------------
 
 static void test_budget(void) {
@@ -364,7 +398,7 @@ static void test_budget(void) {
         mote_generation g = {0};
         mote_result r;
         told t;
-        int32_t end = tokenizer_find(model->text, "</think>");
+        int32_t end = tokenizer_find(model->text, chat_marks_of_model(model->family)->think_end);
         int at = 0;
         g.thinking_budget = budget;
         g.max_tokens = 120;
@@ -494,6 +528,7 @@ int main(int argc, char **argv) {
     mote_session_close(session);
     mote_close(model);
     test_mistral(&o, &so);
+    test_gemma_calls(&o, &so);
     temp_close();
     return test_main_end();
 }

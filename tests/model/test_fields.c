@@ -88,13 +88,17 @@ static const struct field_value {
     {.table = LAYER_MOE, .name = "groups_kept", .other = field_less, .with = "groups"},
     {.table = LAYER_MOE, .name = "of_all", .other = field_other},
     {.table = LAYER_MOE, .name = "routed_scale", .other = field_scaled},
+    {.table = LAYER_MOE, .name = "expert_scaled", .other = field_other},
     {.table = LAYER_MOE, .name = "limit", .other = field_scaled},
     {.table = LAYER_MOE, .name = "alpha", .other = field_scaled},
+    {.table = LAYER_MOE, .name = "gelu", .other = field_other},
     {.table = LAYER_MOE, .name = "biased", .fixed = "which tensors are there"},
     {.table = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
     {.table = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
+    {.table = LAYER_MLP, .name = "gelu", .other = field_other},
     {.table = OF_RESIDUAL, .name = "normed_after", .other = field_other},
     {.table = OF_RESIDUAL, .name = "scaled", .other = field_other},
+    {.table = OF_RESIDUAL, .name = "branched", .other = field_other},
     {.table = OF_ROPE, .name = "kind", .other = field_off, .with = "original"},
     {.table = OF_ROPE, .name = "theta", .other = field_smaller},
     {.table = OF_ROPE, .name = "factor", .other = field_eighth},
@@ -217,17 +221,26 @@ static void test_fields_of(const char *folder, const mote_model *m, const field_
     field_free(&before);
 }
 
-/* Weights for what no layer has: a norm after it, and a scale. */
-static float *field_residuals(mote_model *m) {
+/* Weights for what a layer has not: norms after it and of its branches, scales of it and of its experts. */
+static void field_weights(const mote_model *m, sublayer *l, const float *norm) {
     static const float scale = 1.5f;
-    float *norm = (float *)allocate((size_t)m->c.hidden * sizeof *norm);
-    for (int i = 0; i < m->c.hidden; i++) norm[i] = 0.5f + (float)(i % 7) / 8;
+    const float **of[] = {&l->norm_after, &l->norm_router, &l->norm_shared, &l->norm_routed_after, &l->norm_shared_after};
+    for (int i = 0; i < 5; i++)
+        if (!*of[i]) *of[i] = norm + i;
+    if (!l->scale) l->scale = &scale;
+    if (l->kind == LAYER_MOE && !l->w.moe.expert_scale) l->w.moe.expert_scale = norm;
+    CHECK(l->kind != LAYER_MOE || l->w.moe.shape.experts <= m->c.hidden, "more experts than weights");
+}
+
+static float *field_residuals(mote_model *m) {
+    float *norm = (float *)allocate((size_t)(m->c.hidden + 5) * sizeof *norm);
+    for (int i = 0; i < m->c.hidden + 5; i++) norm[i] = 0.5f + (float)(i % 7) / 8;
     for (int i = 0; i <= m->c.layers; i++) {
         layer *l = model_layer(m, i);
-        l->mixer.norm_after = l->ffn.norm_after = norm;
-        l->mixer.scale = l->ffn.scale = &scale;
+        field_weights(m, &l->mixer, norm);
+        field_weights(m, &l->ffn, norm);
     }
-    m->largest.residual.normed_after = 1;
+    m->largest.residual.normed_after = m->largest.residual.branched = 1;
     return norm;
 }
 
@@ -251,11 +264,13 @@ static void test_router_fields(const char *folder) {
     snprintf(path, sizeof path, "%s/tokens.i32", folder);
     int32_t *ids = (int32_t *)file_bytes(path, &size);
     mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
+    float *norm = field_residuals(m);
     int i = m->c.layers - 1;
     while (i && m->layers[i].ffn.kind != LAYER_MOE) i--;
     float *correction = field_router(m, &m->layers[i].ffn.w.moe);
     test_fields_of(folder, m, &(field_place){.table = LAYER_MOE, .at = i, .of = &m->layers[i].ffn.w}, ids, (int)(size / sizeof *ids));
     mote_close(m);
+    free(norm);
     free(correction);
     free(ids);
 }

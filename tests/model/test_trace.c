@@ -38,7 +38,7 @@ static int within(const double *values, int n, double low, double high) {
     return 1;
 }
 
-/* x is what it was, with what was added; the MTP layer begins with another. */
+/* x is what it was, with what was added, and scaled, if it is; the MTP layer begins with another. */
 static void check_residual(traced *t, const mote_traced *v) {
     const size_t n = (size_t)t->m->c.hidden;
     const int begins = v->layer == t->m->c.layers && strcmp(v->kind, "head") && t->layer != v->layer;
@@ -50,7 +50,10 @@ static void check_residual(traced *t, const mote_traced *v) {
         memcpy(t->row, v->values, n * sizeof *v->values);
         t->have_row = 1;
     } else if (!strcmp(v->name, "added")) {
-        for (size_t i = 0; i < n; i++) t->row[i] += v->values[i];
+        const layer *l = layer_told(t, v);
+        const sublayer *s = layer_kind_names[l->ffn.kind] == v->kind ? &l->ffn : &l->mixer;
+        const double scale = s->residual.scaled ? (double)*s->scale : 1;
+        for (size_t i = 0; i < n; i++) t->row[i] = (t->row[i] + v->values[i]) * scale;
     }
 }
 
@@ -85,7 +88,7 @@ static void check_ffn(traced *t, const mote_traced *v) {
         for (int e = 0; e < v->count; e++) chosen += v->values[e] > 0;
         CHECK(v->count == s->experts && chosen == s->top_k, "%s: %d of %d experts", t->folder, chosen, v->count);
         const double sum = s->routed_scale != 0 ? (double)s->routed_scale : 1;
-        CHECK(s->of_all || fabs(sum_of(v->values, v->count) - sum) < 1e-12, "%s: weights of experts sum to %g", t->folder, sum_of(v->values, v->count));
+        CHECK(s->of_all || s->expert_scaled || fabs(sum_of(v->values, v->count) - sum) < 1e-12, "%s: weights of experts sum to %g", t->folder, sum_of(v->values, v->count));
     } else if (!strcmp(v->name, "router")) {
         CHECK(v->count == s->experts, "%s: %d scores", t->folder, v->count);
     } else if (!strcmp(v->name, "shared_expert_gate")) {

@@ -97,6 +97,7 @@ static void test_null_sessions(const mote_model *demo) {
     EXPECT(MOTE_EINVAL, mote_reset(NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_speculation_of(NULL, &speculation, &failure));
     EXPECT(MOTE_EINVAL, mote_speculation_of(s, NULL, &failure));
+    CHECK(!mote_checkpoint_bytes(NULL), "a checkpoint of no session");
     EXPECT(MOTE_EINVAL, mote_checkpoint_take(NULL, &checkpoint, &failure));
     EXPECT(MOTE_EINVAL, mote_checkpoint_take(s, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_rewind(NULL, checkpoint, &failure));

@@ -117,11 +117,11 @@ static void test_kv_damage(const fixture *f, int kv) {
         if (other != kv && (f->m->report.info.kv_bytes_per_token > 0 || f->mtp))
             refuse_bytes(t, bytes, size, MOTE_EFORMAT, "another KV type");
         changed.kv = kv;
-        changed.mtp = other;
+        changed.has = other;
         memcpy(bytes, &changed, sizeof h);
         changed.checksum = saved_checksum(bytes, size);
         memcpy(bytes, &changed, sizeof h);
-        if (other != h.mtp) refuse_bytes(t, bytes, size, MOTE_EFORMAT, "other MTP rows");
+        if (other != h.has) refuse_bytes(t, bytes, size, MOTE_EFORMAT, "other MTP rows");
     }
     memcpy(bytes, &h, sizeof h);
     bytes[size - 1] ^= 1;

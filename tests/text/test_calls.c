@@ -49,7 +49,7 @@ static void told_free(told *t) {
     buf_free(&t->text);
 }
 
-enum { TAGGED, BARE, MARKED, KEYED, LISTED, FORMS };        // calls between tags alone; Llama's, without a mark; Mistral's; GLM's; DeepSeek's
+enum { TAGGED, BARE, MARKED, KEYED, LISTED, PAIRS, FORMS };   // calls between tags alone; Llama's, without a mark; Mistral's; GLM's; DeepSeek's; Gemma's
 
 typedef struct answer { const json *tools; int calls, thinking, end, form; } answer;
 
@@ -62,7 +62,8 @@ static int hear(told *t, const answer *a, const char *text, size_t n, size_t ste
     s.emit = hear_text;
     s.on_call = a->calls ? hear_call : NULL;
     s.tools = a->tools;
-    s.call_mark = a->form == MARKED ? "[TOOL_CALLS]" : a->form == LISTED ? DEEPSEEK_CALLS : NULL;
+    s.marks = a->form == PAIRS ? chat_marks_of(CHAT_GEMMA) : NULL;
+    s.call_mark = a->form == MARKED ? "[TOOL_CALLS]" : a->form == LISTED ? DEEPSEEK_CALLS : a->form == PAIRS ? s.marks->call : NULL;
     s.marked_calls = a->form == LISTED;
     s.bare_calls = a->form == BARE;
     s.keyed_calls = a->form == KEYED;
@@ -390,6 +391,75 @@ static const struct { const char *text, *want, *marked; int broken, form; } bare
     {P("g", "1"), "", "[A]" P("g", "1"), 0, MARKED},
     {"[TOOL_CALLS]g[ARGS]{\"x\": \"1", "", "[A][TOOL_CALLS]g[ARGS]{\"x\": \"1", 1, MARKED}};
 
+#define Q "<|\"|>"
+#define CALLED(arguments) "<|tool_call>call:g{" arguments "}<tool_call|>"
+#define THOUGHT(text) "<|channel>thought\n" text "<channel|>"
+#define F_CALL(arguments) "{\"name\": \"f\", \"arguments\": {" arguments "}}"
+
+// Gemma's: values of its own syntax, a channel of thinking.
+static const struct { const char *text, *want, *marked; int thinking, broken; } pair_answers[] = {
+    {CALLED("x:" Q "1" Q), G_CALL("1"), "[C]call:g{x:" Q "1" Q "}[.]", 0, 0},
+    {"So.\n\n" CALLED("x:" Q "1" Q) CALLED("x:" Q " 2\n" Q) "\nDone.", G_CALL("1") "; " G_CALL(" 2\\n"),
+     "[A]So.[C]call:g{x:" Q "1" Q "}[.][C]call:g{x:" Q " 2\n" Q "}[.][A]Done.", 0, 0},
+    {"<|tool_call>call:bare{}<tool_call|>", BARE_CALL, "[C]call:bare{}[.]", 0, 0},
+    {"<|tool_call>call:f{text:" Q Q ",number:-2.5e1,list:[1," Q "a]" Q ",[],{}],flag:true,object:{b:null,a:[false]},any:3}<tool_call|>",
+     F_CALL("\"text\": \"\", \"number\": -25.0, \"list\": [1, \"a]\", [], {}], \"flag\": true, \"object\": {\"b\": null, \"a\": [false]}, \"any\": 3"), NULL, 0, 0},
+    // what a text holds: quotes, brackets, backslashes, marks of the syntax, a part of its own
+    {CALLED("x:" Q "say \"hi\" {a:1}, \\n<|\"| <tool_call|> <|tool_call>call:g{}<tool_call|>" Q),
+     G_CALL("say \\\"hi\\\" {a:1}, \\\\n<|\\\"| <tool_call|> <|tool_call>call:g{}<tool_call|>"), NULL, 0, 0},
+    // blanks, JSON's quotes, keys between marks, Python's words, a comma too many, a key twice
+    {"<|tool_call> call: g { x : " Q "1" Q " } <tool_call|>", G_CALL("1"), NULL, 0, 0},
+    {"<|tool_call>g{\"x\":\"1\\\"\\u0041\"}<tool_call|>", G_CALL("1\\\"A"), NULL, 0, 0},
+    {"<|tool_call>call:f{" Q "object" Q ":{" Q "a b" Q ":None},list:[True,False,],}<tool_call|>",
+     F_CALL("\"object\": {\"a b\": null}, \"list\": [true, false]"), NULL, 0, 0},
+    {CALLED("x:" Q "0" Q ",x:" Q "1" Q), G_CALL("1"), NULL, 0, 0},
+    // a bare value is what the schema says
+    {"<|tool_call>call:f{text:007,number:007,maybe:null,flag:TRUE,new:two words}<tool_call|>",
+     F_CALL("\"text\": \"007\", \"number\": 7, \"maybe\": null, \"flag\": true, \"new\": \"two words\""), NULL, 0, 0},
+    // end marks forgotten
+    {"<|tool_call>call:g{x:" Q "1" Q "<tool_call|>So.", G_CALL("1"), "[C]call:g{x:" Q "1" Q "[.][A]So.", 0, 0},
+    {"<|tool_call>call:g{x:" Q "1" Q "}", G_CALL("1"), NULL, 0, 0},
+    {"<|tool_call>call:f{list:[1,2<tool_call|>", F_CALL("\"list\": [1, 2]"), NULL, 0, 0},
+    // JSON, another mark, a text between the mark and a call
+    {"<|tool_call>{\"name\": \"g\", \"arguments\": {\"x\": \"1\"}}<tool_call|>", G_CALL("1"), NULL, 0, 0},
+    {"<tool_call>\n{\"name\": \"g\", \"arguments\": {\"x\": \"1\"}}\n</tool_call>", G_CALL("1"), NULL, 0, -1},
+    // what is no call
+    {"The <|tool_call> mark, g.", "", "[A]The <|tool_call> mark, g.", 0, 1},
+    {"<|tool_call>call:none{x:1}<tool_call|>", "", "[A]<|tool_call>call:none{x:1}<tool_call|>", 0, 1},
+    {CALLED("x:"), "", "[A]" CALLED("x:"), 0, 1}, {CALLED("x"), "", "[A]" CALLED("x"), 0, 1}, {CALLED(":1"), "", "[A]" CALLED(":1"), 0, 1},
+    {CALLED("x:[1"), "", "[A]" CALLED("x:[1"), 0, 1}, {CALLED("x:{a:b c}"), "", "[A]" CALLED("x:{a:b c}"), 0, 1},
+    {CALLED("x:1 " Q "2" Q), "", "[A]" CALLED("x:1 " Q "2" Q), 0, 1}, {CALLED("x:Paris, France"), "", "[A]" CALLED("x:Paris, France"), 0, 1},
+    {"<|tool_call>call:g{x:" Q "1", "", "[A]<|tool_call>call:g{x:" Q "1", 0, 1},
+    {"<|tool_call>call:g{x:" Q "1<|\"|", "", "[A]<|tool_call>call:g{x:" Q "1<|\"|", 0, 1},
+    {"<|tool_call>call:g{x:" Q "1" Q, "", "[A]<|tool_call>call:g{x:" Q "1" Q, 0, 1},
+    {"call:g{x:" Q "1" Q "}", "", "[A]call:g{x:" Q "1" Q "}", 0, 0},
+    // channels
+    {THOUGHT("why\nnot\n") "Yes.", "", "[T]why\nnot[A]Yes.", 0, 0}, {THOUGHT("") "Yes.", "", "[A]Yes.", 0, 0},
+    {"why\n<channel|>Yes.", "", "[T]why[A]Yes.", 1, 0}, {"\n" THOUGHT("a") "\nYes.\n" THOUGHT("b") "No.", "", "[T]a[A]Yes.[T]b[A]No.", 0, 0},
+    {THOUGHT("a") CALLED("x:" Q "1" Q), G_CALL("1"), "[T]a[C]call:g{x:" Q "1" Q "}[.]", 0, 0},
+    {"a\n" CALLED("x:" Q "1" Q) "\n<channel|>b", G_CALL("1"), "[T]a[C]call:g{x:" Q "1" Q "}[.][A]b", 1, 0},
+    {"a <|tool_call>call:g{x:" Q "<channel|>b", "", "[T]a <|tool_call>call:g{x:" Q "[A]b", 1, 1},
+    {"The <|channel>x and <channel|>.", "", "[A]The <|channel>x and <channel|>.", 0, 0}, {"<think>a</think>", "", "[A]<think>a</think>", 0, 0},
+    {"<|channel>thou", "", "[A]<|channel>thou", 0, 0}};
+
+static void test_pairs(const json *j) {
+    for (size_t i = 0; i < sizeof pair_answers / sizeof *pair_answers; i++)
+        for (int end = TEXT_IS_CUT; end <= TEXT_ENDS; end++) {
+            answer a = {.tools = j, .calls = 1, .thinking = pair_answers[i].thinking, .end = end, .form = PAIRS};
+            check_answer(&a, pair_answers[i].text, pair_answers[i].want, pair_answers[i].broken, pair_answers[i].marked);
+        }
+    // Of another family it is text; cut short anywhere it is no call.
+    answer a = {.tools = j, .calls = 1, .thinking = 0, .end = TEXT_ENDS, .form = TAGGED};
+    check_answer(&a, CALLED("x:" Q "1" Q), "", 0, "[A]" CALLED("x:" Q "1" Q));
+    a.form = PAIRS;
+    const char whole[] = "<|tool_call>call:g{x:" Q "1" Q ",y:{a:[1,2]}";
+    for (size_t n = strlen("<|tool_call>"); n < strlen(whole); n++) {
+        char part[128];
+        snprintf(part, sizeof part, "%.*s", (int)n, whole);
+        check_answer(&a, part, "", 1, NULL);
+    }
+}
+
 #define K(name, v) "<arg_key>" name "</arg_key><arg_value>" v "</arg_value>"
 #define K_G(v) "<tool_call>g" K("x", v) "</tool_call>"
 
@@ -502,6 +572,30 @@ static void test_keyed(const json *j) {
     }
 }
 
+// Long answers take linear time.
+static void test_long_pairs(const json *j) {
+    static const char *const units[] = {"<", "<|", "<|tool_call>", Q, "<|tool_call>so ", CALLED("x:" Q "1" Q), "x:", "x:1,", "{a:", "[", "a", " ", "\\", "\"", "1,",
+                                        "<|channel>thought", THOUGHT("a"), "<|channel>", "<channel|>", "<tool_call|>", "<tool_", "x:" Q "<|" Q ","};
+    static const char *const begins[] = {"", "<|tool_call>call:g{", "<|tool_call>call:g{x:", "<|tool_call>call:g{x:" Q, "<|tool_call>call:g{x:\"", "<|tool_call>call:f{list:["};
+    enum { BEGINS = sizeof begins / sizeof *begins };
+    const size_t size = test_brief ? 30000 : 300000;
+    for (size_t i = 0; i < sizeof units / sizeof *units * BEGINS * 2; i++) {
+        answer a = {.tools = j, .calls = 1, .thinking = i % 2, .end = TEXT_IS_CUT, .form = PAIRS};
+        const char *unit = units[i / 2 / BEGINS], *begin = begins[i / 2 % BEGINS];
+        buf text;
+        told t;
+        memset(&text, 0, sizeof text);
+        buf_text(&text, begin);
+        while (text.size < size) buf_text(&text, unit);
+        clock_t began = clock();
+        hear(&t, &a, text.data, text.size, 3);
+        double took = (double)(clock() - began) / CLOCKS_PER_SEC;
+        CHECK(took < 2, "%zu bytes of \"%s\" after \"%s\" took %.1f s", text.size, unit, begin, took);
+        told_free(&t);
+        buf_free(&text);
+    }
+}
+
 // An end tag alone, and not its parameter's and its function's: with the answer over, it was forgotten, else cut off.
 static void test_ends(const json *j) {
     static const char text[] = "<tool_call>\n<function=g>\n<parameter=x>\n1\n</tool_call>\n";
@@ -540,7 +634,9 @@ static void test_answers(const json *j) {
 
 // Without tags that switch channels, their ends and line feeds.
 static void put_bare(const char *text, size_t n, buf *out) {
-    static const char *const tags[] = {"<tool_call>", "</tool_call>", "<think>", "</think>", "\n", "[TOOL_CALLS]", DEEPSEEK_CALLS, D_END, DEEPSEEK_CALLS_END};
+    static const char *const tags[] = {"<tool_call>", "</tool_call>", "<think>", "</think>", "\n", "[TOOL_CALLS]",
+                                       "<|channel>thought", "<channel|>", "<|tool_call>", "<tool_call|>",
+                                       DEEPSEEK_CALLS, D_END, DEEPSEEK_CALLS_END};
     for (size_t i = 0, size = 1; i < n; i += size) {
         size = 0;
         for (size_t k = 0; k < sizeof tags / sizeof *tags && !size; k++)
@@ -562,7 +658,7 @@ static void check_any(const answer *a, const buf *text) {
     CHECK(want.size == got.size && (!got.size || !memcmp(want.data, got.data, got.size)), "lost or invented: %.*s\ntold %s", (int)text->size, text->data,
           whole.marked.data);
     int same = whole.text.size == text->size && (!text->size || !memcmp(whole.text.data, text->data, text->size));
-    int tags = a->thinking || slice_before(slice_of(text->data, text->size), "<think>").n < text->size;
+    int tags = a->thinking || slice_before(slice_of(text->data, text->size), a->form == PAIRS ? "<|channel>thought" : "<think>").n < text->size;
     CHECK(same || tags || (a->calls && whole.count), "not to the byte: %.*s\ntold %s", (int)text->size, text->data, whole.marked.data);
     CHECK(a->calls || !whole.count, "a call where none is expected");
     told_free(&whole);
@@ -578,6 +674,7 @@ static void test_any_text(const json *j, int rounds) {
         "\"name\": \"g\"", ",", "\"arguments\": ", "\\", "\\u00", "1", "True", " ", "<", "\xC3\xA9", "\xE2\x82\xAC", "=", ">", "'", ":",
         "<tool_call>", "\x01", "</tool_call>", "<think>", "</think>", "</tool_call>", "</function>\n</tool_call>",
         "</parameter>\n</function>\n</tool_call>", "<tool_call>\n<function=g>\n<parameter=x>\n", "\r\n", "`", "\n<function=g>\n", "</",
+        "<|tool_call>", "call:g{", "x:", Q, "1" Q, "}<tool_call|>", "<|channel>thought\n", "<channel|>", "call:f{list:[", "<|",
         "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "g<arg_key>x</arg_key><arg_value>", "</arg_value></tool_call>", "<tool_call>g",
         DEEPSEEK_CALLS, D_BEGIN, DEEPSEEK_SEP, D_END, DEEPSEEK_CALLS_END, D_BEGIN "g" DEEPSEEK_SEP "{", "function" DEEPSEEK_SEP "g\n```json\n{",
         "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "{\"name\": \"g\", \"arguments\": {", "g{", "; ", "So: ", "\"parameters\": {}}", "```json\n", "}}"};
@@ -644,6 +741,8 @@ int main(int argc, char **argv) {
     if (CHECK(!json_parse(&j, tools, strlen(tools), "tools", NULL), "tools")) {
         test_types(&j);
         test_answers(&j);
+        test_pairs(&j);
+        test_long_pairs(&j);
         test_keyed(&j);
         test_listed(&j);
         test_ends(&j);
