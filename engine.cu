@@ -31,7 +31,6 @@
 #endif
 #include <dirent.h>
 #include <float.h>
-#include <fnmatch.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
@@ -46,7 +45,7 @@ enum {
 };
 static_assert(sizeof(mote_options) == END_OF(mote_options, quantize), "mote_options has padding at its end");
 static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, runner), "mote_session_options has padding at its end");
-static_assert(sizeof(mote_generation) == END_OF(mote_generation, effort), "mote_generation has padding at its end");
+static_assert(sizeof(mote_generation) == END_OF(mote_generation, date), "mote_generation has padding at its end");
 static_assert(sizeof(mote_embedding) == END_OF(mote_embedding, dimensions), "mote_embedding has padding at its end");
 
 /* The check of structs of options: copies one into one of `known` bytes, as its `size` says. first: what a size of 0 means.
@@ -127,6 +126,7 @@ static double seconds(void) {
 #include "diagnose/parts.c"
 #include "diagnose/random.c"
 #include "diagnose/fill.c"
+#include "diagnose/preset_configs.c"
 #include "diagnose/synthetic.c"
 #include "text/calls.c"
 
@@ -173,6 +173,7 @@ static double seconds(void) {
 #include "generate/grammar/pairs.c"
 #include "generate/grammar/call.c"
 #include "generate/grammar/mask.c"
+#include "generate/grammar/headers.c"
 #include "generate/grammar/constraint.c"
 #include "generate/copies.c"
 #include "generate/decoder.c"

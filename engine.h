@@ -177,7 +177,7 @@ enum {                                     /* how many tokens are drafted for a 
     MOTE_MTP_OFF = -1                      /* none: no copies, and the MTP layer has no KV rows, so there are no MTP logits either */
 };
 
-enum {                                     /* how keys and values of attention layers are kept */
+enum {                                     /* how keys and values of attention layers, or their latents, are kept */
     MOTE_KV_DEFAULT = 0,                   /* F32 on the CPU, BF16 on a GPU */
     MOTE_KV_F32 = 1,                       /* CPU only */
     MOTE_KV_BF16 = 2,
@@ -243,8 +243,10 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
 /* A chat request to the prompt text, as the checkpoint's own template renders it. request is the JSON object
    {"messages":[...], "tools":[...], "enable_thinking":bool, "reasoning_effort":text, "preserve_thinking":bool, "clear_thinking":bool,
    "add_generation_prompt":bool, "continue_final_message":bool}; all but messages are optional, and
-   add_generation_prompt is true by default. A call's "arguments" are an object, or a text that holds one. Where the template refuses,
-   leaves out or does not know what applications send, it is rendered so:
+   add_generation_prompt is true by default. "date_string" is the date, where a template tells it; without it that is today's. gpt-oss's
+   template also reads "model_identity" and "builtin_tools" (of "browser" and "python", whose calls the application answers). A call's
+   "arguments" are an object, or a text that holds one. Where the template refuses, leaves out or does not know what applications send, it
+   is rendered so:
    - "developer" is "system". A system message in the middle is a system turn in its place, if the family's template has that,
      else a user's turn that begins with "System message:"; those at the beginning are one system turn then. Nothing before it
      changes, and it is no question: thinking since the user's last one stays.
@@ -255,8 +257,11 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
    - Where turns have to alternate (Mistral), neighbouring messages of a user, or texts of an assistant, are one turn, with a blank line
      between them; all else follows in its order.
    - Calls that a turn has no place for (two of Llama 3.1's, or one beside a text; any, where a template has no calls) are text of that
-     turn, each as JSON, with "; " between them; a result without a place is a user's text that begins with "Tool result:". A call's
+     turn, each as JSON, with "; " between them; Gemma 4's template has a text before its calls. A result without a place (Gemma 4's: one
+     that answers no call of the turn before it) is a user's text that begins with "Tool result:". A call's
      arguments that were cut off stand as they were written.
+   - gpt-oss's calls, one to a message, are messages of their own, each with its result after it; a result without a call is a user's
+     text. Thinking is "thinking" or "reasoning_content"; a system message in the middle is a developer's turn.
    - Mistral's templates without a place for a system message have it in front of the first question, those of 7B v0.3 and Nemo of the
      last; ids of calls that are not nine characters long, which they refuse, become such. Llama 3.1's tools are in a question that comes
      first. A history without such a question gets an empty one.
@@ -470,8 +475,9 @@ typedef struct mote_generation {
                                               whole state after each pass; the first difference is MOTE_EMISMATCH. Not with
                                               on_logits, which would be called twice */
     /* Called with whole characters as they arrive; text is not zero-terminated. Each tool call comes as a whole: what its tags
-       enclose, then an empty text. Thinking's own tags, those of calls and the line feeds next to them come on no channel; all
-       else that the model wrote comes as it was written. What may become a call is held back until that is decided, so on_text
+       enclose, or the name and the arguments where a header has the name, then an empty text. Headers of messages, thinking's own tags,
+       those of calls and the line feeds next to them come on no channel; all else that the model wrote comes as it was written, and a
+       blank line between two of an answer's messages. What may become a call is held back until that is decided, so on_text
        can come late, but not for longer than the answer lasts. Non-zero stops the answer. Neither may call the session, except
        mote_tokens, mote_context and mote_speculation_of. */
     int (*on_text)(void *user, int channel, const char *text, size_t size);
@@ -511,7 +517,10 @@ typedef struct mote_generation {
     const char *effort;                    /* mote_ask: how hard to think, used only while the timeline is empty: "none", "minimal",
                                               "low", "medium", "high", "xhigh" or "max"; NULL: as the template has it. "none" is
                                               no thinking; else only a template that knows efforts does something: Qwen3.8's has
-                                              low, medium and xhigh, the sentence for which comes before the system message */
+                                              low, medium and xhigh, the sentence for which comes before the system message, gpt-oss's
+                                              low, medium (its own) and high, and "none" is low, since it always thinks */
+    const char *date;                      /* mote_ask: the date that the template tells, used only while the timeline is empty, as
+                                              gpt-oss's "2026-11-28"; NULL: today's, or what the template has */
 } mote_generation;
 
 enum {                                     /* whether an answer calls a tool */
@@ -556,9 +565,9 @@ int mote_generation_check(const mote_model *model, const mote_generation *genera
    token ("<|im_end|>", "</tool_response>", "<think>") is plain text, so that none of them can end its own turn.
 
    History is never rendered again, but for thinking: a user turn first does what mote_drop_thinking does (unless the template keeps
-   all thinking, as Qwen3.8's), so that the timeline
-   is what the chat template renders of the conversation, token for token. Between the tool calls of a turn thinking stays, as
-   it does there. For this a session holds a checkpoint before its last answer, in the host's memory.
+   all thinking, as Qwen3.8's), so that the timeline is what the chat template renders of the conversation, token for token. Between the
+   tool calls of a turn thinking stays, as it does there, with gpt-oss's until a final answer, also if the user speaks before that. For
+   this a session holds a checkpoint before its last answer, in the host's memory.
 
    When it runs out of memory the timeline is as before, when it is cancelled while it reads the turn, too, but for dropped
    thinking (a session with a cancel callback holds a checkpoint meanwhile); when it is cancelled or fails later, the turn is in

@@ -14,6 +14,7 @@
      marked_text.c     text of which parts are from outside
      chat_family.c     the chat families, as bits
      chat_marks.c      their marks
+     chat_header.c     the header of a message that names its channel
      chat_outer.c      what a template says outside of its messages
      chat_template.c   which family's a checkpoint's chat template is
      tool_results.c    results of calls in the order of the calls
@@ -25,6 +26,7 @@
      chat_coder.c      Qwen3-Coder's
      chat_llama.c      Llama 3's
      chat_mistral.c    Mistral's
+     chat_harmony.c    gpt-oss's
      gemma_values.c    Gemma's values, in which its tools and calls are written
      chat_gemma.c      Gemma 4's
      chat_glm.c        GLM's
@@ -38,7 +40,6 @@
      call_named.c      a call with its name in front
      call_headed.c     a call with its name in a header
      call_pairs.c      a call in Gemma's values
-     chat_header.c     the header of a message that names its channel
      call_marked.c     calls after marks
      call_keyed.c      a call as keys and values between tags
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
@@ -77,6 +78,7 @@
 #include "text/marked_text.c"
 #include "text/chat_family.c"
 #include "text/chat_marks.c"
+#include "text/chat_header.c"
 #include "text/chat_outer.c"
 #include "text/chat_template.c"
 #include "text/tool_results.c"
@@ -88,6 +90,7 @@
 #include "text/chat_coder.c"
 #include "text/chat_llama.c"
 #include "text/chat_mistral.c"
+#include "text/chat_harmony.c"
 #include "text/gemma_values.c"
 #include "text/chat_gemma.c"
 #include "text/chat_glm.c"
@@ -101,7 +104,6 @@
 #include "text/call_named.c"
 #include "text/call_headed.c"
 #include "text/call_pairs.c"
-#include "text/chat_header.c"
 #include "text/call_marked.c"
 #include "text/call_keyed.c"
 #include "text/tool_calls.c"

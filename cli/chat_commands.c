@@ -82,10 +82,12 @@ static int text_of(const mote_model *model, const int32_t *ids, size_t count, by
 /* The answer of a turn as the model has it, without thinking and the template's words. */
 static void chat_show_answer(chat *c, char *turn) {
     const chat_marks *marks = marks_of(c->model);
+    const char *const ends[] = {marks->turn_end, marks->ends[0], marks->ends[1]};
     char *answer = turn, *found;
     while ((found = strstr(answer, marks->answer))) answer = found + strlen(marks->answer);
     while (*marks->think_end && (found = strstr(answer, marks->think_end))) answer = found + strlen(marks->think_end);
-    if (answer > turn && *marks->turn_end && (found = strstr(answer, marks->turn_end))) *found = 0;
+    for (int i = 0; i < 3; i++)
+        if (answer > turn && ends[i] && *ends[i] && (found = strstr(answer, ends[i]))) *found = 0;
     say(c, "%s\n", answer == turn ? "" : answer + strspn(answer, "\n"));
 }
 
@@ -97,7 +99,10 @@ static void chat_take_last(chat *c, const int32_t *ids, size_t count) {
     while (count && mote_is_end(c->model, ids[count - 1])) count--;                    /* of an answer whose turn has no end */
     if (!text_of(c->model, ids, end, &text)) {
         char *question = text.data + strspn(text.data, "\n"), *over = strstr(question, marks_of(c->model)->answer);
-        if (over) *over = 0;               /* where no token ends a question */
+        if (over) *over = 0;               /* where no token ends a question, or none that ends an answer */
+        const char *const end = marks_of(c->model)->turn_end;
+        over = *end ? strstr(question, end) : NULL;
+        if (over && !over[strlen(end)]) *over = 0;
         c->asked.size = c->typed_last.size = 0;
         c->stands = !append(&c->asked, question, strlen(question)) && !append(&c->typed_last, question, strlen(question));
         say(c, "> %s\n", question);

@@ -31,10 +31,11 @@ static void gemma4_check(config_reader *r) {
 
 /* Beside an embedding that is not said to be tied: it is. */
 static void gemma4_ends(config_reader *r, config *c) {
-    static const char tied[] = "tie_word_embeddings";
+    static const char tied[] = "tie_word_embeddings", cap[] = "final_logit_softcapping";
+    const uint32_t node = config_get(r, r->text, cap);
     if (!config_get(r, 0, tied) && !config_get(r, r->text, tied)) c->tied = 1;
     c->embed_factor = float_of_bf16(bf16_of_float(sqrtf((float)c->hidden)));
-    config_float(r, r->text, "final_logit_softcapping", 1e-3, 1e6, 0, &c->logit_cap);
+    if (node && r->j->nodes[node].type != JSON_NULL) config_float(r, r->text, cap, 1e-3, 1e6, 0, &c->logit_cap);
 }
 
 /* The dense FFN, or the experts with it as the one that is shared. */

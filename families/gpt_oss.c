@@ -26,6 +26,25 @@ static void gpt_oss_experts(config_reader *r, const config *c, moe_shape *e) {
     e->biased = 1;
 }
 
+/* Of two keys neither is there, or says anything: then the rope is the published models', as in transformers. */
+static void gpt_oss_rope(config_reader *r, config *c, config_layer *l) {
+    static const char *const keys[] = {"rope_parameters", "rope_scaling"};
+    int said = 0;
+    common_rope(r, c, l, 1, 150000);
+    for (int i = 0; i < 2; i++) {
+        const uint32_t node = config_get(r, r->text, keys[i]);
+        said |= node && r->j->nodes[node].type != JSON_NULL;
+    }
+    if (said || r->code) return;
+    l->rope.kind = ROPE_YARN;
+    l->rope.factor = 32;
+    l->rope.original = 4096;
+    l->rope.slow = 1;
+    l->rope.fast = 32;
+    l->mixer.of.attention.rope_scale = 0.1f * logf(32) + 1;
+    if (c->context_max < 32 * 4096) c->context_max = 32 * 4096;
+}
+
 static void gpt_oss_read(config_reader *r, config *c) {
     static const char *const words[] = {"full_attention", "sliding_attention"};
     config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MOE);
@@ -37,7 +56,7 @@ static void gpt_oss_read(config_reader *r, config *c) {
     a->biased = config_flag(r, config_get(r, r->text, "attention_bias"), "attention_bias", 1);
     a->sinks = 1;
     config_only(r, r->text, "partial_rotary_factor", "1");
-    common_rope(r, c, &l, 1, 150000);
+    gpt_oss_rope(r, c, &l);
     config_get(r, r->text, "initial_context_length");  /* the rope's original_max_position_embeddings once more */
     config_int_or(r, "sliding_window", 1, INT_MAX, 128, &window);
     for (int i = 0; i < c->layers; i++) {

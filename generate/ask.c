@@ -31,9 +31,80 @@ static void put_turn_end(const mote_session *s, int result, marked_text *out) {
     }
     if (!*m->turn_end) return;
     while (at && is_line_end(s->m, s->tokens[at - 1])) at--;
-    int closed = at && s->tokens[at - 1] == tokenizer_find(s->m->text, m->turn_end);
+    int closed = at && (s->tokens[at - 1] == tokenizer_find(s->m->text, m->turn_end) || (*m->ends && is_eos(s->m, s->tokens[at - 1])));
     if (s->count && !closed) put_words(out, m->turn_end);
     if (s->count && (!closed || at == s->count)) put_words(out, turn_gap(s->m->family));
+}
+
+/* Where the turn begins that ends before `end`. */
+static int turn_before(const mote_session *s, int end) {
+    const int32_t start = tokenizer_find(s->m->text, chat_marks_of(s->m->family)->turn);
+    int at = end - 1;
+    while (at > 0 && s->tokens[at] != start) at--;
+    return at;
+}
+
+static int read_turn_text(const mote_session *s, int at, int end, buf *text, mote_error *err) {
+    text->size = 0;
+    return detokenize(s->m, s->tokens + at, (size_t)(end - at), text, err);
+}
+
+/* A tool's result answers a call: of the last answer, which only other results may follow. What the answer holds need not be a
+   call that mote can read: the application may have read it, or say what is wrong with it. */
+static int check_role(const mote_session *s, const mote_generation *g, mote_error *err) {
+    int results = 0, calls = 0, code = MOTE_OK, more = 1;
+    buf text;
+    if (!g->role || strcmp(g->role, "tool")) return MOTE_OK;
+    if (s->m->family & CHAT_GEMMA) {
+        int at;
+        calls = turn_open_calls(s, -1, &results, &at);
+        more = 0;
+    }
+    memset(&text, 0, sizeof text);
+    for (int at, end = s->count; more && end > 0 && !code; end = at) {
+        at = turn_before(s, end);
+        code = read_turn_text(s, at, end, &text, err);
+        slice turn = slice_of(text.data, text.size);
+        const int held = code ? 0 : turn_results(s->m->family, turn);
+        if (!code) calls += turn_calls(s->m->family, turn);
+        results += held;
+        more = !code && (held || turn_goes_on(s->m->family, turn));
+        more &= !(s->m->family & CHAT_ANSWER_TURNS);             /* there the results follow the answer in what was found */
+    }
+    buf_free(&text);
+    if (code || calls > results) return code;
+    return fail(err, MOTE_EINVAL, "a turn of role tool: there is no call before it that has no result yet");
+}
+
+/* Who the calls were to that have no result yet, where a template's results say that: as a turn's `names`, NULL where it does not. */
+static int put_recipients(const mote_session *s, const mote_generation *g, buf *out, const char **names, mote_error *err) {
+    const int32_t start = tokenizer_find(s->m->text, chat_marks_of(s->m->family)->turn);
+    int code = MOTE_OK, from = s->count, results = 0, calls = 0;
+    buf text;
+    if (!(s->m->family & CHAT_HARMONY) || !g->role || strcmp(g->role, "tool")) return MOTE_OK;
+    memset(&text, 0, sizeof text);
+    for (int more = 1; more && from > 0 && !code;) {
+        const int at = turn_before(s, from);
+        code = read_turn_text(s, at, from, &text, err);
+        const slice turn = slice_of(text.data, text.size);
+        const int held = code ? 0 : turn_results(s->m->family, turn);
+        more = !code && (held || turn_goes_on(s->m->family, turn));
+        results += held;
+        if (more) from = at;
+    }
+    for (int at = from, end; at < s->count && !code; at = end) {
+        for (end = at + 1; end < s->count && s->tokens[end] != start; end++) {}
+        code = read_turn_text(s, at, end, &text, err);
+        const slice turn = slice_of(text.data, text.size);
+        if (code || !turn_calls(s->m->family, turn) || calls++ < results) continue;
+        buf_slice(out, turn_header(turn).recipient);
+        buf_add(out, "", 1);
+    }
+    buf_free(&text);
+    for (int i = calls - results; i < g->result_count + 1 && calls > results; i++) buf_add(out, "", 1);     /* results too many */
+    if (!code && out->failed) code = fail_memory(err);
+    if (calls > results) *names = out->data;
+    return code;
 }
 
 /* What stands between a past without its thinking and the next turn. */
@@ -72,6 +143,8 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
     t.think = g->think;
     t.first = !s->count;
     t.effort = g->effort;
+    t.date = g->date;
+    int code = put_recipients(s, g, &names, &t.names, err);
     if (!s->count) put_chat_begin(s->m, &text);
     if (p->past_count) put_past_gap(p, s->m, &text);
     else put_turn_end(s, !strcmp(t.role, "tool"), &text);
@@ -80,40 +153,13 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
         t.names = names.data;
         t.opened = s->tokens[s->count - 1] == tokenizer_find(s->m->text, chat_marks_of(s->m->family)->result);
     }
-    int code = names.failed ? fail_memory(err) : chat_turn(s->m->family, &t, &text, err);
+    if (!code && names.failed) code = fail_memory(err);
+    if (!code) code = chat_turn(s->m->family, &t, &text, err);
     if (!code) code = encode_marked(s->m->text, &text, &p->ids, err);
     if (!code) drop_begun(p, s);
     marked_free(&text);
     buf_free(&names);
     return code;
-}
-
-/* A tool's result answers a call: of the last answer, which only other results may follow. What the answer holds need not be a
-   call that mote can read: the application may have read it, or say what is wrong with it. */
-static int check_role(const mote_session *s, const mote_generation *g, mote_error *err) {
-    const int32_t start = tokenizer_find(s->m->text, chat_marks_of(s->m->family)->turn);
-    int results = 0, calls = 0, code = MOTE_OK, more = 1;
-    buf text;
-    if (!g->role || strcmp(g->role, "tool")) return MOTE_OK;
-    if (s->m->family & CHAT_GEMMA) {
-        int at;
-        calls = turn_open_calls(s, -1, &results, &at);
-        more = 0;
-    }
-    memset(&text, 0, sizeof text);
-    for (int at, end = s->count; more && end > 0 && !code; end = at) {
-        for (at = end - 1; at > 0 && s->tokens[at] != start; at--) {}
-        text.size = 0;
-        code = detokenize(s->m, s->tokens + at, (size_t)(end - at), &text, err);
-        slice turn = slice_of(text.data, text.size);
-        calls = code ? 0 : turn_calls(s->m->family, turn);
-        more = code ? 0 : turn_results(s->m->family, turn);
-        results += more;
-        more &= !(s->m->family & CHAT_ANSWER_TURNS);             /* there the results follow the answer in what was found */
-    }
-    buf_free(&text);
-    if (code || calls > results) return code;
-    return fail(err, MOTE_EINVAL, "a turn of role tool: there is no call before it that has no result yet");
 }
 
 /* 1: what a user says next leaves the thinking before it where it is. */
@@ -177,7 +223,8 @@ static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer
 static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *g, mote_error *err) {
     const int32_t *ids = (const int32_t *)(void *)p->ids.data, *past = (const int32_t *)(void *)p->past.data;
     const int32_t start = tokenizer_find(s->m->text, chat_marks_of_model(s->m->family)->turn);
-    const int user = !g->role || !strcmp(g->role, "user");
+    const int open = !p->past_count && !keeps_thinking(s, g) && answer_is_open(s);
+    const int user = (!g->role || !strcmp(g->role, "user")) && !open;
     mote_checkpoint *before = NULL;
     size_t answer = 0;
     int code = MOTE_OK;

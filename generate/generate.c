@@ -126,7 +126,10 @@ static int generator_run(generator *a, mote_session *s, mote_error *err) {
     if (!code && a->check.reference) code = session_copy(a->check.reference, s, err);
     if (code) return code;
     writer_begin(&a->w, s);
+    const chat_stream *channels = &a->w.channels;
     if (a->sampler.grammar && a->g.raw) constraint_begin(&a->grammar, 0, 0);
+    else if (a->sampler.grammar && channels->headed)
+        constraint_begin_headed(&a->grammar, channels->place, channels->place == IN_BODY && channels->channel == MOTE_THINKING);
     else if (a->sampler.grammar) constraint_begin(&a->grammar, prompt_opens_thinking(s), prompt_is_header(s->m, s->tokens, s->count));
     double start = seconds();
     slot_answers(&s->slot, 1);

@@ -39,7 +39,7 @@ static int restore_ids(restore_plan *p, const mote_model *m, const char *request
     chat_places at;
     memset(&text, 0, sizeof text);
     put_chat_begin(m, &text);
-    int code = chat_render_at(m->family, request, size, CHAT_WHOLE, &text, &at, err);
+    int code = chat_render_at(m->family, request, size, CHAT_TIMELINE, &text, &at, err);
     const chat_marks *marks = chat_marks_of(m->family);
     if (!code && *marks->line_end && slice_ends(slice_of(text.text.data, at.answer - 1), marks->turn_end)) at.answer--;
     if (at.asked >= at.answer || m->family & CHAT_KEEPS) at.asked = 0;        /* what follows is passed over, or nothing is dropped */

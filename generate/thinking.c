@@ -43,6 +43,101 @@ static void put_past(const mote_model *m, const int32_t *ids, int n, int32_t end
     marked_free(&turn);
 }
 
+/* The remembered state is one that the timeline goes on from. */
+static int remembers_answer(const mote_session *s) {
+    const mote_checkpoint *c = s->before_answer;
+    return c && c->count <= s->count && checkpoint_holds(s, c);
+}
+
+/* 1: gpt-oss's thinking stays until a final answer, also when the user speaks, and the state before it is the one to remember. */
+static int answer_is_open(const mote_session *s) {
+    return s->m->family & CHAT_HARMONY && remembers_answer(s);
+}
+
+/* An answer of the past whose messages are read again: its text, as it was told. */
+typedef struct past_answer {
+    chat_stream channels;
+    buf text;
+    int begun;
+    int32_t marks[HEADER_MARKS]; /* tokens */
+} past_answer;
+
+static void past_emit(void *user, int channel, const char *text, size_t size) {
+    if (channel == MOTE_ANSWER) buf_add((buf *)user, text, size);
+}
+
+/* The n tokens of a message of it. The first one's begin with the prompt's last words. */
+static void past_answer_read(past_answer *a, const mote_model *m, const int32_t *ids, int n) {
+    size_t role = a->begun ? 0 : strlen(header_marks[MARK_START]) + strlen("assistant");
+    if (!a->begun) {
+        a->text.size = a->channels.held.size = 0;
+        a->channels.told = 0;
+        a->channels.emit = past_emit;
+        a->channels.user = &a->text;
+        channels_begin(&a->channels, IN_HEADER);
+    }
+    a->begun = 1;
+    for (int i = 0; i < n; i++) {
+        size_t size = 0;
+        int mark = 0;
+        const char *bytes = tokenizer_token(m->text, ids[i], &size);
+        if (role) {
+            role -= size < role ? size : role;
+            continue;
+        }
+        while (mark < HEADER_MARKS && a->marks[mark] != ids[i]) mark++;
+        if (mark < HEADER_MARKS) channels_mark(&a->channels, mark);
+        else if (bytes && !tokenizer_is_special(m->text, ids[i])) chat_stream_push(&a->channels, bytes, size);
+    }
+}
+
+/* As the one message that a history has of it. */
+static void put_past_answer(past_answer *a, marked_text *out) {
+    if (!a->begun) return;
+    chat_stream_end(&a->channels, TEXT_IS_CUT);
+    put_words(out, "<|start|>assistant<|channel|>final<|message|>");
+    put_outside(out, slice_of(a->text.data, a->text.size));
+    put_words(out, "<|end|>");
+    a->begun = 0;
+}
+
+/* A message of the past, of its n tokens. Thinking is left out, and so is what an answer says before it calls. */
+static void put_past_message(past_answer *a, const mote_model *m, const int32_t *ids, int n, marked_text *out) {
+    marked_text message;
+    memset(&message, 0, sizeof message);
+    put_tokens(m, ids, n, a->marks[MARK_END], &message);
+    slice all = slice_of(message.text.data, message.text.size);
+    const chat_header h = turn_header(all);
+    const int answers = slice_starts(h.role, "assistant"), calls = answers && header_callee(&h).n;
+    if (answers && !calls) {
+        past_answer_read(a, m, ids, n);
+    } else {
+        if (calls) a->begun = 0;
+        put_past_answer(a, out);
+        if (calls && slice_ends(all, header_marks[MARK_END])) all.n -= strlen(header_marks[MARK_END]);
+        put_marked(out, &message, all);
+        if (calls) put_words(out, header_marks[MARK_CALL]);
+    }
+    out->text.failed |= marked_failed(&message);
+    marked_free(&message);
+}
+
+/* What gpt-oss's template makes of all after the remembered state once a final answer has come; nothing before that. */
+static void put_past_messages(const mote_session *s, marked_text *out) {
+    past_answer a;
+    memset(&a, 0, sizeof a);
+    for (int i = 0; i < HEADER_MARKS; i++) a.marks[i] = tokenizer_find(s->m->text, header_marks[i]);
+    for (int i = s->before_answer->count, n; i < s->count; i += n) {
+        for (n = 1; i + n < s->count && s->tokens[i + n] != a.marks[MARK_START]; n++) {}
+        put_past_message(&a, s->m, s->tokens + i, n, out);
+    }
+    if (!a.begun) out->text.size = out->outside.size = 0;
+    put_past_answer(&a, out);
+    out->text.failed |= a.text.failed | chat_stream_failed(&a.channels);
+    chat_stream_free(&a.channels);
+    buf_free(&a.text);
+}
+
 /* Where the answer after the one at i begins, whose first token is `begins`; or the end. */
 static int answer_end(const mote_session *s, int i, int32_t begins) {
     while (++i < s->count && s->tokens[i] != begins) {}
@@ -76,19 +171,21 @@ static void put_model_past(const mote_session *s, int from, marked_text *out);
 /* The ids that take the place of what follows the remembered state; none if nothing is remembered, or there was no thinking. */
 static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     const mote_checkpoint *c = s->before_answer;
+    const int headed = s->m->family & CHAT_HARMONY;
     int thinks = 0, code = MOTE_OK;
-    if (!c || c->count > s->count || !checkpoint_holds(s, c)) return MOTE_OK;
     const chat_marks *marks = chat_marks_of_model(s->m->family);
     const int by_answers = s->m->family & CHAT_ANSWER_TURNS, in_turn = s->m->family & CHAT_GEMMA;
+    if (!remembers_answer(s)) return MOTE_OK;
     const int32_t think = tokenizer_find(s->m->text, marks->think), end = tokenizer_find(s->m->text, marks->turn_end);
     const int32_t closes = by_answers ? tokenizer_find(s->m->text, marks->think_end) : -1;         /* nothing is thought in <think></think> */
     for (int i = c->count; i < s->count; i++) thinks |= s->tokens[i] == think && (closes < 0 || i + 1 == s->count || s->tokens[i + 1] != closes);
-    if (!thinks || think < 0) return MOTE_OK;
+    if (!headed && (!thinks || think < 0)) return MOTE_OK;
     marked_text past;
     memset(&past, 0, sizeof past);
+    if (headed) put_past_messages(s, &past);
     if (by_answers) put_answers(s, c->count, &past);
     if (in_turn) put_model_past(s, c->count, &past);
-    for (int i = c->count, n; !by_answers && !in_turn && i < s->count; i += n + 1) {
+    for (int i = c->count, n; !headed && !by_answers && !in_turn && i < s->count; i += n + 1) {
         for (n = 0; i + n < s->count && s->tokens[i + n] != end; n++) {}
         put_past(s->m, s->tokens + i, n, end, &past);
     }

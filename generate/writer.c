@@ -206,7 +206,8 @@ static void writer_headers(writer *w, const mote_session *s) {
     channels_begin(&w->channels, at ? BETWEEN_MESSAGES : IN_BODY);
     w->stopped = MOTE_STOP_CALLBACK;
     for (int i = at - 1; i >= 0 && i < s->count; i++) writer_token(w, s->tokens[i]);
-    w->stopped = w->thinking = w->undecided = w->channels.broken_calls = 0;
+    w->stopped = w->thinking = w->undecided = 0;
+    channels_given(&w->channels);
 }
 
 /* Before the first token. */

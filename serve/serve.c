@@ -252,7 +252,7 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     s->tool_responds = token_of(model, marks->result);
     s->asks = marks->family & CHAT_ANSWER_TURNS ? token_of(model, marks->user) : -1;
     s->user = token_of(model, "user");
-    s->has_efforts = (marks->family & CHAT_EFFORT) != 0;
+    s->has_efforts = (marks->family & CHAT_EFFORTS) != 0;
     find_capabilities(s);
     s->slot_count = sessions;
     s->slots = (server_slot *)calloc(SLOTS_MOST, sizeof *s->slots);

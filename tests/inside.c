@@ -46,8 +46,16 @@
 #include "generate/test_constraint.c"
 
 #undef main
+#define main harmony_main
+#include "generate/test_harmony.c"
+
+#undef main
 #define main timelines_main
 #include "generate/test_timelines.c"
+
+#undef main
+#define main gemma_main
+#include "generate/test_gemma.c"
 
 #undef main
 #define main definition_main
@@ -73,11 +81,12 @@
 int main(int argc, char **argv) {
     static const struct { const char *name; int (*main)(int argc, char **argv); } tests[] = {
         {"test_chat", chat_main},       {"test_render", render_main},         {"test_checkpoint", checkpoint_main},
-        {"test_config", config_main},   {"test_session", session_main},       {"test_constraint", constraint_main},
+        {"test_config", config_main},   {"test_session", session_main},       {"test_constraint", constraint_main}, {"test_harmony", harmony_main},
         {"test_passes", passes_main},   {"test_rows", rows_main},             {"test_parts", parts_main},
         {"test_rings", rings_main},     {"test_definition", definition_main},
         {"test_fields", fields_main},   {"test_trace", trace_main},           {"test_shapes", shapes_main},
-        {"test_dense_layers", dense_layers_main},                             {"test_timelines", timelines_main}};
+        {"test_dense_layers", dense_layers_main},                             {"test_timelines", timelines_main},
+        {"test_gemma", gemma_main}};
     const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
     for (size_t i = 0; i < COUNT(tests); i++)
         if (!strcmp(name, tests[i].name)) return tests[i].main(argc, argv);

@@ -1,5 +1,5 @@
 // templates.h: the templates whose answers begin with a token of their own, as the least text that each is recognised by, and the bundled
-// tokenizer under their marks.
+// tokenizer under their marks; and Gemma 4's.
 
 #ifndef MOTE_TEST_TEMPLATES_H
 #define MOTE_TEST_TEMPLATES_H
@@ -80,6 +80,11 @@ static inline void template_replace(const char *path, const char *from, const ch
     }
     free(text);
 }
+
+// The least text that is recognised as Gemma 4's. july: what that of July 2026 has more.
+#define GEMMA_LEAST(july)                                                                                                        \
+    "{% for m in messages %}<|turn><turn|><|channel>{{ m.content }}<channel|><|tool_call>call:<tool_call|><|tool_response><tool_response|>" \
+    july "{% endfor %}{% if add_generation_prompt %}{% if x %}<|turn>model\n<channel|>{% endif %}{% endif %}"
 
 // Of a folder with the bundled tokenizer: its added tokens get the family's names, and it the family's template.
 static inline void template_rename(const char *folder, const template_marks *f) {

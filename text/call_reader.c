@@ -111,10 +111,6 @@ static call_tag tag_at(slice s, int end) {
     return tag;
 }
 
-static int is_blank(char c) {
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 static void skip_blanks(call_reader *c, slice text) {
     while (c->at < text.n && is_blank(text.p[c->at])) c->at++;
 }

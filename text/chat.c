@@ -48,7 +48,7 @@ static void chat_prompt(int family, int think, int in_answer, marked_text *out) 
     }
     if (!(family & CHAT_MISTRAL)) put_words(out, m->answer);       /* there it is how a question ends */
     if (family & CHAT_OPEN) off = 0;
-    else if (family & CHAT_INSTRUCT || !*m->think || (!off && family & CHAT_QWEN3)) return;
+    else if (family & (CHAT_INSTRUCT | CHAT_HARMONY) || !*m->think || (!off && family & CHAT_QWEN3)) return;
     put_words(out, m->think);
     put_words(out, "\n");
     if (!off) return;
@@ -68,10 +68,10 @@ static int chat_ends_in_text(const chat *c, uint32_t i) {
 }
 
 /* "continue_final_message": the last message is an answer that the model goes on with. */
-static int chat_check_continued(const chat *c, int prompt) {
+static int chat_check_continued(const chat *c) {
     uint32_t i = c->n - 1, calls = json_get(&c->j, chat_message(c, i), "tool_calls");
     const char *wrong = NULL;
-    if (prompt) wrong = "add_generation_prompt would begin another";
+    if (c->prompt) wrong = "add_generation_prompt would begin another";
     else if (!chat_role(c, i, "assistant")) wrong = "the last message is not the assistant's";
     else if (calls && c->j.nodes[calls].type == JSON_ARRAY && c->j.nodes[calls].size) wrong = "the last message calls tools";
     else if (!chat_ends_in_text(c, i)) wrong = "the last message has no text to continue";
@@ -88,11 +88,13 @@ static int effort_named(slice name) {
     return -1;
 }
 
-/* "reasoning_effort", where the template reads it. *think: none is no thinking. */
+/* "reasoning_effort", where the template reads it. *think: none is no thinking, unless the template has no way to say that. */
 static int read_effort(chat *c, int *think) {
     const uint32_t node = json_get(&c->j, 0, "reasoning_effort");
+    const int always = c->family & CHAT_HARMONY;
     buf name;
-    if (!(c->family & CHAT_EFFORT)) return MOTE_OK;
+    if (!(c->family & CHAT_EFFORTS)) return MOTE_OK;
+    if (always) c->effort = EFFORT_MEDIUM;
     memset(&name, 0, sizeof name);
     if (node && c->j.nodes[node].type != JSON_NULL) {
         put_string(&c->j, node, &name);
@@ -104,21 +106,20 @@ static int read_effort(chat *c, int *think) {
                     (int)(name.size < 40 ? name.size : 40), name.size ? name.data : "");
     buf_free(&name);
     if (c->effort == EFFORT_NONE) *think = MOTE_THINK_OFF;
-    if (*think == MOTE_THINK_OFF) c->effort = EFFORT_NONE;
+    if (*think == MOTE_THINK_OFF && !always) c->effort = EFFORT_NONE;
     return code;
 }
 
-/* Reads the members of a request but the messages themselves. *think: MOTE_THINK_...; *prompt: with the beginning of an
-   answer. */
-static int chat_options(chat *c, int *think, int *prompt) {
+/* Reads the members of a request but the messages themselves. *think: MOTE_THINK_... */
+static int chat_options(chat *c, int *think) {
     const int named = c->family & CHAT_DEEPSEEK && json_get(&c->j, 0, "thinking");      /* which goes before the name that others have */
     const char *const key = named ? "thinking" : "enable_thinking";
     uint32_t enable = json_get(&c->j, 0, key);
     int on = chat_flag(c, key, 0), preserve = chat_flag(c, "preserve_thinking", c->family & CHAT_EFFORT ? 1 : 0);
     c->continued = chat_flag(c, "continue_final_message", 0);
     c->vision_ids = chat_flag(c, "add_vision_id", 0);
-    *prompt = chat_flag(c, "add_generation_prompt", !c->continued);
-    if (on < 0 || *prompt < 0 || preserve < 0 || c->vision_ids < 0 || c->continued < 0) return MOTE_EINVAL;
+    c->prompt = chat_flag(c, "add_generation_prompt", !c->continued);
+    if (on < 0 || c->prompt < 0 || preserve < 0 || c->vision_ids < 0 || c->continued < 0) return MOTE_EINVAL;
     c->preserve = preserve && c->family & CHAT_PRESERVE;
     if (c->family & CHAT_GLM) {
         const int clears = chat_flag(c, "clear_thinking", 1);
@@ -129,7 +130,7 @@ static int chat_options(chat *c, int *think, int *prompt) {
     *think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
     int code = read_effort(c, think);
     c->think = *think;
-    return code || !c->continued ? code : chat_check_continued(c, *prompt);
+    return code || !c->continued ? code : chat_check_continued(c);
 }
 
 /* Messages that follow others, as the families write them that are not of chat_qwen.c: questions and results. */
@@ -143,6 +144,7 @@ static int chat_further(chat *c) {
         else if (c->family & CHAT_LAGUNA) code = laguna_message(c, i);
         else if (c->family & CHAT_LLAMA3) code = result ? llama_result(c, i) : llama_message(c, i, 0);
         else if (c->family & CHAT_MISTRAL) code = mistral_user(c, i);
+        else if (c->family & CHAT_HARMONY) code = result ? harmony_result(c, i, 0) : harmony_message(c, i);
         else code = result && c->family & CHAT_CODER ? coder_result(c, i) : plain_message(c, i);
     }
     return code;
@@ -157,6 +159,7 @@ static int chat_conversation(chat *c) {
     if (c->family & CHAT_LLAMA3) return llama_conversation(c);
     if (c->family & CHAT_MISTRAL) return mistral_conversation(c);
     if (c->family & CHAT_CODER) return coder_conversation(c);
+    if (c->family & CHAT_HARMONY) return harmony_conversation(c);
     if (c->family & CHAT_GEMMA) return gemma_conversation(c);
     return c->family & (CHAT_CHATML | CHAT_ZEPHYR) ? plain_conversation(c) : qwen_conversation(c);
 }
@@ -195,19 +198,19 @@ static int chat_rewrite(chat *c) {
 }
 
 static int chat_request(chat *c) {
-    int prompt = 0;
     int code = chat_read(c);
     if (!code) code = chat_order_results(c);
     if (!code && !c->goes_on) code = chat_rewrite(c);
-    if (!code) code = chat_options(c, &c->think, &prompt);
+    if (!code) code = chat_options(c, &c->think);
+    c->prompt &= !c->is_timeline;
     if (!code) code = chat_conversation(c);
     c->at.answer = c->out->text.size;
-    if (!code && prompt) chat_prompt(c->family, c->think, c->at.in_answer, c->out);
+    if (!code && c->prompt) chat_prompt(c->family, c->think, c->at.in_answer, c->out);
     return code;
 }
 
 /* Appends the prompt to out; nothing after an error. */
-static int chat_render_at(chat_family f, const char *request, size_t len, int goes_on, marked_text *out, chat_places *at,
+static int chat_render_at(chat_family f, const char *request, size_t len, int what, marked_text *out, chat_places *at,
                           mote_error *err) {
     chat c;
     size_t before = out->text.size, marks = out->outside.size;
@@ -217,7 +220,8 @@ static int chat_render_at(chat_family f, const char *request, size_t len, int go
     c.marks = chat_marks_of(f);
     c.out = out;
     c.err = err;
-    c.goes_on = goes_on;
+    c.goes_on = what == CHAT_TIMELINE ? CHAT_WHOLE : what;
+    c.is_timeline = what == CHAT_TIMELINE;
     int code = json_parse(&c.j, request, len, "chat request", err);
     if (code == MOTE_EFORMAT) code = MOTE_EINVAL; /* not a file's format: the caller's argument */
     if (code && err) err->code = code;

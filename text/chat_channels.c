@@ -29,8 +29,8 @@ static void channels_tell(chat_stream *s, slice text) {
 /* The text held is no header and no call. */
 static void channels_release(chat_stream *s, int channel) {
     channels_body(s, channel);
-    channels_tell(s, slice_of(s->held.data, s->held.size));
-    s->held.size = 0;
+    channels_tell(s, slice_of(s->held.data + s->given, s->held.size - s->given));
+    s->held.size = s->given = 0;
 }
 
 /* Text where no message is: blanks in front of it are nothing. */
@@ -61,7 +61,7 @@ static void channels_call(chat_stream *s, int end) {
     s->emit(s->user, MOTE_TOOL_CALL, "", 0);
     s->on_call(s->user, s->call.out.data, s->call.out.size - 1);
     channels_between(s, slice_from(held, s->call.end));
-    s->held.size = 0;
+    s->held.size = s->given = 0;
 }
 
 /* A header has ended, and its message's body begins. */
@@ -88,7 +88,7 @@ static void channels_open(chat_stream *s) {
         s->channel = MOTE_ANSWER;
         s->channel_of_call = channel;
     } else {
-        s->held.size = 0;
+        s->held.size = s->given = 0;
         channels_body(s, channel);
     }
 }
@@ -99,7 +99,7 @@ static void channels_mark(chat_stream *s, int mark) {
     if (s->calling) channels_call(s, TEXT_ENDS);
     if (s->place == IN_HEADER && (ends || mark == MARK_START)) {
         if (!header_is_bare(slice_of(s->held.data, s->held.size))) channels_release(s, MOTE_ANSWER);
-        s->held.size = 0;
+        s->held.size = s->given = 0;
     }
     if (ends) {
         s->place = BETWEEN_MESSAGES;
@@ -122,6 +122,13 @@ static void channels_begin(chat_stream *s, int place) {
     s->headed = 1;
     s->channel = MOTE_ANSWER;
     s->place = place;
+}
+
+/* What has come so far was the prompt's, of which nothing is to be told. */
+static void channels_given(chat_stream *s) {
+    if (s->place == IN_HEADER && header_is_bare(slice_of(s->held.data, s->held.size))) s->held.size = 0;
+    s->given = s->held.size;
+    s->told = s->separates = s->broken_calls = 0;
 }
 
 static void channels_push(chat_stream *s, slice text) {

@@ -33,3 +33,6 @@ typedef enum chat_family {
     CHAT_DEEPSEEK = 1 << 25,/* DeepSeek-V3; OPEN: R1, QUIET: V3.1 */
     CHAT_GLM = 1 << 24      /* GLM-4.7: turns that only the next one ends; calls as keys and values between tags */
 } chat_family;
+
+/* Families whose templates know efforts of thinking. */
+enum { CHAT_EFFORTS = CHAT_EFFORT | CHAT_HARMONY };

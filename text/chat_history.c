@@ -2,13 +2,14 @@
    say is a line of a table; the rule is one for all of them. It knows messages, and nothing of how a family writes them.
 
    - Where turns alternate, neighbouring messages of a user, or texts of an assistant, are one, with a blank line between them.
-   - Calls that a turn has no place for are its text, each as JSON; a result without a place is a user's text that says so.
+   - Calls that a turn has no place for are its text, each as JSON, or, of gpt-oss, turns of their own, each with its result after it; a
+     result without a place is a user's text that says so.
    - Where tools or the system text stand in a question and the history has none, an empty one comes first.
    - Arguments that are a text with an object in it are that object.
    - Results are put in the order of their calls first, while the ids are there.
    A history that can be said is not touched. */
 
-enum { CALLS_NONE, CALLS_ONE, CALLS_ANY };                             /* of one turn */
+enum { CALLS_NONE, CALLS_ONE, CALLS_EACH, CALLS_ANY };                 /* of one turn; EACH: one, others are turns of their own */
 enum { RESULTS_TEXT, RESULTS_ANY, RESULTS_OF_CALLS };                  /* are a user's text; have a place; have one right after calls */
 enum { HELD_NOWHERE, HELD_FIRST, HELD_ANY, HELD_UNSAID };              /* by no question, by one that comes first, by any; not told at all */
 
@@ -30,6 +31,7 @@ static const chat_limits limits_of_families[] = {          /* alternates, calls,
     {CHAT_MISTRAL | CHAT_SMALL, 1, CALLS_ANY, 0, RESULTS_ANY, HELD_ANY, HELD_NOWHERE},
     {CHAT_MISTRAL | CHAT_NEMO, 1, CALLS_ANY, 0, RESULTS_ANY, HELD_ANY, HELD_ANY},
     {CHAT_MISTRAL, 1, CALLS_NONE, 1, RESULTS_TEXT, HELD_NOWHERE, HELD_ANY},
+    {CHAT_HARMONY, 0, CALLS_EACH, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
     {CHAT_ZEPHYR, 0, CALLS_NONE, 1, RESULTS_TEXT, HELD_NOWHERE, HELD_NOWHERE},
     {CHAT_DEEPSEEK, 0, CALLS_ANY, 1, RESULTS_ANY, HELD_UNSAID, HELD_NOWHERE},
     {CHAT_LAGUNA, 0, CALLS_ANY, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
@@ -92,8 +94,13 @@ static uint32_t run_end(const chat *c, uint32_t i) {
 static int calls_are_text(const chat *c, uint32_t i) {
     const chat_limits *l = chat_limits_of(c->family);
     const uint32_t count = chat_call_count(c, i);
-    if (!count || l->calls == CALLS_ANY) return 0;
+    if (!count || l->calls >= CALLS_EACH) return 0;
     return l->calls == CALLS_NONE || count > 1 || (has_content(c, i) && !l->text_too);
+}
+
+/* 1: the calls of message i are to be messages of their own, each with its result after it. */
+static int calls_are_apart(const chat *c, uint32_t i) {
+    return chat_limits_of(c->family)->calls == CALLS_EACH && chat_call_count(c, i) > 1;
 }
 
 /* 1: no question holds the tools or the system text. */
@@ -139,7 +146,8 @@ static int has_object_in_text(chat *c, uint32_t i) {
 
 /* 1: the turn of the messages from i to end is to be written anew. */
 static int is_anew(chat *c, uint32_t i, uint32_t end) {
-    return end > i + 1 || calls_are_text(c, i) || (is_users(c, i) && !chat_role(c, i, "user")) || has_object_in_text(c, i);
+    const int told_as_users = is_users(c, i) && !chat_role(c, i, "user");
+    return end > i + 1 || calls_are_text(c, i) || calls_are_apart(c, i) || told_as_users || has_object_in_text(c, i);
 }
 
 /* 1: turns that have to alternate do, from message i to the next: *turn counts them. Calls and their results are passed over, and so
@@ -159,10 +167,10 @@ static int turns_alternate(const chat *c, uint32_t i, uint32_t next, uint32_t *t
 static int message_changes(const chat *c, uint32_t i, uint32_t end) {
     const chat_limits *l = chat_limits_of(c->family);
     int changed = end > i + 1 ? CHANGED_JOINED : 0;
-    if (calls_are_text(c, i) || (!l->text_too && chat_call_count(c, i) && has_content(c, i))) changed |= CHANGED_CALLS;
+    if (calls_are_text(c, i) || calls_are_apart(c, i) || (!l->text_too && chat_call_count(c, i) && has_content(c, i))) changed |= CHANGED_CALLS;
     for (uint32_t k = i; k < end; k++) {
         if (is_told_result(c, k)) changed |= CHANGED_RESULTS;
-        if (chat_is_system(c, k) && (l->system != HELD_NOWHERE || c->family & CHAT_QWEN3_5)) changed |= CHANGED_SYSTEM;
+        if (chat_is_system(c, k) && (l->system != HELD_NOWHERE || c->family & (CHAT_QWEN3_5 | CHAT_HARMONY))) changed |= CHANGED_SYSTEM;
     }
     return changed;
 }
@@ -255,33 +263,69 @@ static int put_calls_part(chat *c, buf *out, uint32_t i, int *first) {
     return code;
 }
 
-/* A list of calls whose arguments are objects, where their texts hold one. */
-static int put_calls_anew(chat *c, buf *out, uint32_t calls) {
+/* A call whose arguments are an object, where their text holds one. */
+static int put_call_anew(chat *c, buf *out, uint32_t item) {
     const json *j = &c->j;
+    const uint32_t call = chat_function(j, item), id = json_get(j, item, "id");
+    int code = MOTE_OK;
+    buf_text(out, "{\"function\": {");
+    for (uint32_t m = call + 1; !code && j->nodes[call].type == JSON_OBJECT && m < j->nodes[call].next; m = j->nodes[m + 1].next) {
+        json inner;
+        const int text = json_equals(j, m, "arguments") && j->nodes[m + 1].type == JSON_STRING;
+        put_comma(out);
+        put_json_string(j, m, out);
+        buf_text(out, ": ");
+        if (text && object_in_text(c, m + 1, &c->reasoning, &inner)) {
+            code = put_json(&inner, 0, out, c->err);
+            json_free(&inner);
+        } else {
+            code = put_json(j, m + 1, out, c->err);
+        }
+    }
+    buf_text(out, "}");
+    if (id && !code) buf_text(out, ", \"id\": "), code = put_json(j, id, out, c->err);
+    buf_text(out, "}");
+    return code;
+}
+
+/* A list of calls, or of one of them. one: 0: all. */
+static int put_calls_anew(chat *c, buf *out, uint32_t calls, uint32_t one) {
+    const json *j = &c->j;
+    const uint32_t end = j->nodes[one ? one : calls].next;
     int code = MOTE_OK;
     buf_text(out, "[");
-    for (uint32_t k = calls + 1; !code && k < j->nodes[calls].next; k = j->nodes[k].next) {
-        const uint32_t call = chat_function(j, k), id = json_get(j, k, "id");
+    for (uint32_t k = one ? one : calls + 1; !code && k < end; k = j->nodes[k].next) {
         put_comma(out);
-        buf_text(out, "{\"function\": {");
-        for (uint32_t m = call + 1; !code && j->nodes[call].type == JSON_OBJECT && m < j->nodes[call].next; m = j->nodes[m + 1].next) {
-            json inner;
-            const int text = json_equals(j, m, "arguments") && j->nodes[m + 1].type == JSON_STRING;
-            put_comma(out);
-            put_json_string(j, m, out);
-            buf_text(out, ": ");
-            if (text && object_in_text(c, m + 1, &c->reasoning, &inner)) {
-                code = put_json(&inner, 0, out, c->err);
-                json_free(&inner);
-            } else {
-                code = put_json(j, m + 1, out, c->err);
-            }
-        }
-        buf_text(out, "}");
-        if (id && !code) buf_text(out, ", \"id\": "), code = put_json(j, id, out, c->err);
-        buf_text(out, "}");
+        code = put_call_anew(c, out, k);
     }
     buf_text(out, "]");
+    return code;
+}
+
+/* The calls of message i but the first, each in a message of its own, and each with the results that follow the message from *next on and
+   are its own by their ids, or have none. */
+static int put_calls_apart(chat *c, buf *out, uint32_t i, uint32_t *next) {
+    const json *j = &c->j;
+    const uint32_t calls = chat_calls_of(c, i), end = j->nodes[calls].next;
+    int code = MOTE_OK;
+    for (uint32_t k = calls + 1; !code && k < end; k = j->nodes[k].next) {
+        const uint32_t id = json_get(j, k, "id");
+        if (k > calls + 1) {
+            buf_text(out, ", {\"role\": \"assistant\", \"tool_calls\": ");
+            code = put_calls_anew(c, out, calls, k);
+            buf_text(out, "}");
+        }
+        for (; !code && chat_role(c, *next, "tool"); ++*next) {
+            const uint32_t of = json_get(j, chat_message(c, *next), "tool_call_id");
+            if (of && j->nodes[k].next < end && !(id && strings_equal(j, of, id))) break;
+            put_comma(out);
+            code = put_json(j, chat_message(c, *next), out, c->err);
+            if (!of && j->nodes[k].next < end) {
+                ++*next;
+                break;
+            }
+        }
+    }
     return code;
 }
 
@@ -302,7 +346,10 @@ static int put_run(chat *c, buf *out, uint32_t i, uint32_t end) {
         buf_text(out, ": ");
         code = put_json(j, k + 1, out, c->err);
     }
-    if (calls && !text && !code) buf_text(out, ", \"tool_calls\": "), code = put_calls_anew(c, out, calls);
+    if (calls && !text && !code) {
+        buf_text(out, ", \"tool_calls\": ");
+        code = put_calls_anew(c, out, calls, calls_are_apart(c, i) ? calls + 1 : 0);
+    }
     buf_text(out, ", \"content\": [");
     for (uint32_t k = i; !code && k < end; k++, first = 1) {
         const uint32_t content = json_get(j, chat_message(c, k), "content");
@@ -324,6 +371,7 @@ static int put_history(chat *c, buf *out) {
         if (i == c->leading && lacks) put_comma(out), buf_text(out, "{\"role\": \"user\", \"content\": \"\"}");
         if (is_anew(c, i, end)) code = put_run(c, out, i, end);
         else put_comma(out), code = put_json(j, chat_message(c, i), out, c->err);
+        if (!code && calls_are_apart(c, i)) code = put_calls_apart(c, out, i, &end);
     }
     if (c->leading == c->n && lacks) put_comma(out), buf_text(out, "{\"role\": \"user\", \"content\": \"\"}");
     buf_text(out, "]");

@@ -1,16 +1,5 @@
 /* text/chat_llama.c: Llama 3's format: turns with a header; from 3.1 on dates, tools in the first question, calls as JSON. */
 
-/* The date of today, of the machine's time zone: "26 Jul 2024", or "2024-07-26". */
-static void chat_today(char *text, size_t capacity, int numeric) {
-    static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-    const time_t now = time(NULL);
-    struct tm day;
-    memset(&day, 0, sizeof day);
-    localtime_r(&now, &day);
-    if (numeric) snprintf(text, capacity, "%d-%02d-%02d", day.tm_year + 1900, day.tm_mon + 1, day.tm_mday);
-    else snprintf(text, capacity, "%02d %s %d", day.tm_mday, months[day.tm_mon % 12], day.tm_year + 1900);
-}
-
 static void llama_open(const chat *c, const char *role) {
     put_words(c->out, c->marks->turn);
     put_words(c->out, role);
@@ -19,12 +8,10 @@ static void llama_open(const chat *c, const char *role) {
 
 /* The system turn of 3.1 and later, which every conversation has. */
 static void llama_system(chat *c) {
-    char today[64] = "26 Jul 2024";
-    if (c->family & CHAT_TODAY) chat_today(today, sizeof today, 0);
     llama_open(c, "system");
     if (c->has_tools) put_words(c->out, "Environment: ipython\n");
     put_words(c->out, "Cutting Knowledge Date: December 2023\nToday Date: ");
-    put_words(c->out, today);
+    put_date(c, 0, c->family & CHAT_TODAY ? NULL : "26 Jul 2024");
     put_words(c->out, "\n\n");
     put_marked(c->out, &c->system, slice_trim(slice_of(c->system.text.data, c->system.text.size)));
     put_words(c->out, c->marks->turn_end);

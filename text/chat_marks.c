@@ -112,7 +112,7 @@ static const chat_marks *chat_marks_of(int family);
 
 /* The marks with which a model of a family thinks and calls. */
 static const chat_marks *chat_marks_of_model(int family) {
-    return family & (CHAT_GEMMA | CHAT_ANSWER_TURNS) ? chat_marks_of(family) : chat_marks_of_answers;
+    return family & (CHAT_GEMMA | CHAT_ANSWER_TURNS | CHAT_HARMONY) ? chat_marks_of(family) : chat_marks_of_answers;
 }
 
 /* NULL: of an unknown template. */

@@ -14,7 +14,8 @@ enum {
    0: the first is not there, or nothing follows it. And CHANGED_...; in_answer: the model's turn goes on. */
 typedef struct chat_places { size_t asked, answer; int changed, in_answer; } chat_places;
 
-enum { CHAT_WHOLE, CHAT_GOES_ON, CHAT_ANSWERS };   /* a conversation; messages that follow others, and a result's mark */
+/* A conversation; messages that follow others, and a result's mark; a conversation that a timeline holds, which ends with its last message. */
+enum { CHAT_WHOLE, CHAT_GOES_ON, CHAT_ANSWERS, CHAT_TIMELINE };
 
 typedef struct chat {
     json j;
@@ -35,7 +36,9 @@ typedef struct chat {
     int effort;               /* of thinking: EFFORT_... */
     int think;                /* MOTE_THINK_... */
     int continued;            /* "continue_final_message" */
+    int prompt;               /* "add_generation_prompt" */
     int goes_on;              /* CHAT_... */
+    int is_timeline;          /* the conversation is what a timeline holds, which ends with its last message */
     unsigned images, videos;  /* so far, for vision_ids */
     marked_text system;       /* of the system turn */
     marked_text content;      /* of the message at hand */
@@ -78,7 +81,7 @@ static int chat_part_kind(const json *j, uint32_t item) {
 
 /* The system messages that are the system turn: the first message, and in families that have no other place for them those that
    follow it at once. */
-enum { CHAT_ONE_SYSTEM = CHAT_QWEN3_5 | CHAT_MISTRAL };
+enum { CHAT_ONE_SYSTEM = CHAT_QWEN3_5 | CHAT_MISTRAL | CHAT_HARMONY };
 
 static int chat_leads(const chat *c, uint32_t i) {
     return chat_is_system(c, i) && (!i || c->family & CHAT_ONE_SYSTEM);
@@ -181,3 +184,36 @@ static uint32_t chat_function(const json *j, uint32_t node) {
     return function && j->nodes[function].type == JSON_OBJECT ? function : node;
 }
 
+/* 1: two strings are the same, of at most 512 bytes where they are escaped in different ways. */
+static int strings_equal(const json *j, uint32_t a, uint32_t b) {
+    const json_node *x = j->nodes + a, *y = j->nodes + b;
+    char text[2][512];
+    if (x->type != JSON_STRING || y->type != JSON_STRING) return 0;
+    if (x->size == y->size && !memcmp(j->text + x->start, j->text + y->start, x->size)) return 1;
+    if (!memchr(j->text + x->start, '\\', x->size) && !memchr(j->text + y->start, '\\', y->size)) return 0;
+    const size_t n = json_string(j, a, text[0], sizeof *text);
+    return n <= sizeof *text && json_string(j, b, text[1], sizeof *text) == n && !memcmp(text[0], text[1], n);
+}
+
+/* The date of today, of the machine's time zone: "26 Jul 2024", or "2024-07-26". */
+static void chat_today(char *text, size_t capacity, int numeric) {
+    static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+    const time_t now = time(NULL);
+    struct tm day;
+    memset(&day, 0, sizeof day);
+    localtime_r(&now, &day);
+    if (numeric) snprintf(text, capacity, "%d-%02d-%02d", day.tm_year + 1900, day.tm_mon + 1, day.tm_mday);
+    else snprintf(text, capacity, "%02d %s %d", day.tm_mday, months[day.tm_mon % 12], day.tm_year + 1900);
+}
+
+/* The date that a prompt tells: the request's "date_string", or else this one; NULL: today's. */
+static void put_date(const chat *c, int numeric, const char *otherwise) {
+    const uint32_t given = json_get(&c->j, 0, "date_string");
+    char today[64];
+    if (given && c->j.nodes[given].type == JSON_STRING) {
+        (void)put_value(c, c->out, given, put_str);
+        return;
+    }
+    if (!otherwise) chat_today(today, sizeof today, numeric);
+    put_words(c->out, otherwise ? otherwise : today);
+}

@@ -38,6 +38,7 @@ typedef struct chat_stream {
     int place;             /* in them */
     int told, separates;   /* channels that something was told on, as bits; a blank line comes before the next text */
     int channel_of_call;   /* of the message that may be a call */
+    size_t given;          /* of the text held, which stands in the prompt */
 } chat_stream;
 
 static void chat_stream_begin(chat_stream *s, int thinking) {

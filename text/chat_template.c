@@ -49,6 +49,7 @@ static int chat_published(slice text) {
         {0x4595D94EFDB8BE99u, CHAT_DEEPSEEK | CHAT_QUIET},                         /* DeepSeek-V3.1 */
         {0x601A95FF88CB6740u, CHAT_LAGUNA | CHAT_QUIET},                           /* Laguna XS-2.1 */
         {0xF26C007BA8236712u, CHAT_LAGUNA | CHAT_QUIET | CHAT_LINED},              /* Laguna XS.2 */
+        {0x54B770C793FC0AEEu, CHAT_HARMONY},                                       /* gpt-oss */
         {0xF2FADD1BAF91002Eu, CHAT_GLM},                                           /* GLM-4.7-Flash */
         {0xED9ECC4F651BE568u, CHAT_GLM | CHAT_LINED},                              /* GLM-4.6 */
     };
@@ -130,6 +131,12 @@ static int recognise_chatml(slice text, slice begin) {
     return slice_has(text, "\"name") && !default_system ? CHAT_QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT : CHAT_UNKNOWN;
 }
 
+/* gpt-oss: messages with headers, which name their channels. begin: after the last add_generation_prompt. */
+static int recognise_harmony(slice text, slice begin) {
+    const int channels = slice_has(text, "<|channel|>analysis<|message|>") && slice_has(text, "<|channel|>final<|message|>");
+    return channels && slice_has(text, "<|end|>") && slice_has(text, "functions.") && slice_has(begin, "<|start|>assistant") ? CHAT_HARMONY : CHAT_UNKNOWN;
+}
+
 static int recognise_mistral(slice text) {
     if (!slice_has(text, "[INST]") || !slice_has(text, "[/INST]") || !slice_has(text, "eos_token") || slice_has(text, "<<SYS>>"))
         return CHAT_UNKNOWN;
@@ -191,6 +198,7 @@ static const struct { int family; const char *before[2], *after[2]; } outer_text
     {CHAT_MISTRAL | CHAT_SMALL, {"[SYSTEM_PROMPT]\1[/SYSTEM_PROMPT]", ""}, {"", ""}},
     {CHAT_MISTRAL, {"", ""}, {"", ""}},
     {CHAT_ZEPHYR, {"", ""}, {"<|assistant|>\n", ""}},
+    {CHAT_HARMONY, {"<|start|>system<|message|>\1<|end|>", ""}, {"<|start|>assistant", ""}},
     {CHAT_GLM, {"[gMASK]<sop>", ""}, {"<|assistant|>\1", ""}},
     {CHAT_LAGUNA | CHAT_LINED, {LAGUNA_BEGIN, ""}, {"<assistant>\n", ""}},
     {CHAT_LAGUNA, {LAGUNA_BEGIN, ""}, {"<assistant>", ""}},
@@ -225,6 +233,7 @@ static int chat_recognise(slice text) {
     if (!family) family = recognise_thinking(text, begin);
     if (!family) family = recognise_chatml(text, begin);
     if (!family) family = recognise_gemma(text, begin);
+    if (!family) family = recognise_harmony(text, begin);
     if (family) return family;
     if (slice_has(begin, "<|start_header_id|>assistant<|end_header_id|>") && slice_has(text, "<|eot_id|>")) {
         if (!slice_has(text, "Cutting Knowledge Date")) return slice_has(text, "tool") ? CHAT_UNKNOWN : CHAT_LLAMA3;
@@ -257,13 +266,13 @@ static chat_family chat_detect(char *text, size_t len, int *modified) {
         family = chat_published(bare);
         if (!family) family = chat_recognise(bare);
         if (!family || !says_outside(bare, family)) return CHAT_UNKNOWN;
-        if (!(family & (CHAT_LLAMA3 | CHAT_MISTRAL | CHAT_GEMMA | CHAT_DEEPSEEK)) && slice_has(bare, "bos_token")) family |= CHAT_BOS;
+        if (!(family & (CHAT_LLAMA3 | CHAT_MISTRAL | CHAT_GEMMA | CHAT_DEEPSEEK | CHAT_HARMONY)) && slice_has(bare, "bos_token")) family |= CHAT_BOS;
     }
     return (chat_family)family;
 }
 
 static const char *chat_known(void) {
-    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr, Gemma 4, GLM, DeepSeek, Laguna";
+    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr, Gemma 4, GLM, DeepSeek, Laguna, gpt-oss";
 }
 
 static int chat_unknown(mote_error *err) {

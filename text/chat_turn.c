@@ -8,11 +8,13 @@ typedef struct turn {
     const char *role, *message;        /* "user" or "tool" */
     const char *const *results;        /* "tool": of further calls, after the message */
     int result_count;
-    const char *names;         /* of the calls that the message and the results answer, a zero after each; NULL: they are not needed */
+    const char *names;         /* of the calls that the message and the results answer (of gpt-oss whole recipients), a zero after each;
+                                  NULL: they are not needed, or, of gpt-oss, there is no such call */
     int opened;                /* the first result's mark is there */
     int think;                 /* as in chat_prompt */
     int first;                 /* the conversation begins with it */
     const char *effort;        /* first turn only; NULL: the template's own */
+    const char *date;          /* first turn only; NULL: today's */
 } turn;
 
 /* The system turn of a conversation that begins. */
@@ -58,6 +60,8 @@ static int turn_request(const turn *t, buf *out, mote_error *err) {
         put_turn_message(out, t->role, t->results[i], name);
     }
     buf_text(out, "], \"add_generation_prompt\": false");
+    if (t->first && t->effort) buf_text(out, ", \"reasoning_effort\": "), put_quoted(slice_of(t->effort, strlen(t->effort)), out);
+    if (t->first && t->date) buf_text(out, ", \"date_string\": "), put_quoted(slice_of(t->date, strlen(t->date)), out);
     if (t->think != MOTE_THINK_DEFAULT) buf_text(out, t->think == MOTE_THINK_ON ? ", \"enable_thinking\": true" : ", \"enable_thinking\": false");
     if (t->tools) buf_text(out, ", \"tools\": "), code = put_json(t->tools, 0, out, err);
     buf_text(out, "}");
@@ -65,12 +69,14 @@ static int turn_request(const turn *t, buf *out, mote_error *err) {
 }
 
 static int chat_turn_of_others(chat_family f, const turn *t, marked_text *out, mote_error *err) {
-    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA | CHAT_GLM | CHAT_DEEPSEEK | CHAT_LAGUNA) || (f & CHAT_LLAMA3 && f & CHAT_DATED), ids = f & (CHAT_NEMO | CHAT_SMALL);
+    const int ids = f & (CHAT_NEMO | CHAT_SMALL), named = f & CHAT_HARMONY && t->names;
+    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA | CHAT_GLM | CHAT_DEEPSEEK | CHAT_LAGUNA) || (f & CHAT_LLAMA3 && f & CHAT_DATED) || named;
     buf request;
     chat_places at;
     memset(&request, 0, sizeof request);
     if (!strcmp(t->role, "tool") && !tools)
-        return fail(err, MOTE_EINVAL, ids ? "a result of a tool needs the call's id in this chat template: see mote_chat_restore"
+        return fail(err, MOTE_EINVAL, f & CHAT_HARMONY ? "a turn of role tool: there is no call before it that has no result yet"
+                                     : ids ? "a result of a tool needs the call's id in this chat template: see mote_chat_restore"
                                           : "the chat template has no place for a tool's result");
     int code = turn_request(t, &request, err);
     if (!code) code = chat_render_at(f, request.data, request.size, t->first ? CHAT_WHOLE : t->opened ? CHAT_ANSWERS : CHAT_GOES_ON, out, &at, err);
@@ -159,6 +165,16 @@ static void chat_past(chat_family f, const marked_text *from, slice text, marked
     put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
 }
 
+/* What a turn of a timeline says before its body, of messages with headers. */
+static chat_header turn_header(slice turn) {
+    return chat_header_of(slice_before(turn, header_marks[MARK_MESSAGE]));
+}
+
+/* 1: an answer's message, which others of the same answer may stand before. */
+static int turn_goes_on(chat_family f, slice turn) {
+    return f & CHAT_HARMONY && slice_is(turn_header(turn).role, "assistant");
+}
+
 static int count_of_mark(slice s, const char *mark) {
     int n = 0;
     for (size_t i = 0; i < s.n && *mark; i++) n += s.p[i] == *mark && slice_starts(slice_from(s, i), mark);
@@ -175,6 +191,7 @@ static int turn_results(chat_family f, slice turn) {
     const char *mark = chat_marks_of(f)->result;
     if (f & CHAT_LLAMA3) return slice_starts(turn, "<|start_header_id|>ipython");
     if (f & CHAT_CHATML) return slice_starts(turn, "<|im_start|>tool");
+    if (f & CHAT_HARMONY) return slice_is(turn_header(turn).recipient, "assistant");
     if (f & CHAT_GLM) return count_of_mark(slice_from(turn, slice_before(turn, "<|observation|>").n), mark);
     if (f & CHAT_DEEPSEEK) return count_of_mark(turn, mark);
     if (f & CHAT_LAGUNA) return count_of_mark(slice_from(turn, slice_before(turn, chat_marks_of(f)->turn_end).n), mark);
@@ -186,6 +203,10 @@ static int turn_results(chat_family f, slice turn) {
 /* The calls that a turn of a timeline holds, at most: of any syntax, broken ones, and several in one pair of tags. */
 static int turn_calls(chat_family f, slice turn) {
     slice rest = slice_past(turn, chat_marks_of(f)->answer);
+    if (f & CHAT_HARMONY) {
+        const chat_header h = turn_header(turn);
+        return turn_goes_on(f, turn) && header_callee(&h).n;
+    }
     int most = 0, opened = f & CHAT_LLAMA3 && slice_has(rest, "{");
     for (int i = 0; i < CHAT_FAMILY_COUNT; i++) {
         const chat_marks *m = &chat_families[i];

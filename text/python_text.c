@@ -24,6 +24,10 @@ static void buf_slice(buf *out, slice s) {
     buf_add(out, s.p, s.n);
 }
 
+static int is_blank(char c) {
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
 /* Bytes of the white space character at p, 0 if it is none. Python's set: Unicode White_Space and U+001C..001F. */
 static size_t space_length(const char *text, size_t n) {
     const unsigned char *p = (const unsigned char *)text;

@@ -162,4 +162,5 @@ def main():
         path.with_suffix(".json").write_text(json.dumps(cases, ensure_ascii=False, indent=0) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@
      {"name": "f", "parameters": {"x": 1}}                                                              FORM_BARE, one alone
      [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]                 FORM_LIST
      [TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g[ARGS]{}                                                   FORM_NAMED
+     <|channel|>commentary to=functions.f json<|message|>{"x": 1}                                       FORM_HEADED, one alone
      <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>                               FORM_KEYS
      <tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>                         FORM_KEY_LINES
      <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>       FORM_MARKED
@@ -21,7 +22,7 @@ typedef struct call_function { schema_literal begins; int32_t node; } call_funct
 typedef struct raw_texts { int32_t first, count; } raw_texts;           /* literals, without quotes */
 
 enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_KEYS, FORM_KEY_LINES, FORM_MARKED, FORM_MARKED_BLOCK,
-                 FORM_PAIRS };
+                 FORM_PAIRS, FORM_HEADED };
 
 /* Marks within calls that may be tokens of the vocabulary: a form's texts have a byte in place of each, which no text has, so that the
    token must come and not its letters; where the vocabulary has none, a grammar has the letters. */
@@ -35,7 +36,7 @@ static const char *const pair_tags[CALL_TAGS] = {NULL, NULL, NULL, NULL, PAIR_QU
 enum { CALL_BEGINS, CALL_ARGUMENTS, CALL_ENDS, KEY_BEGINS, VALUE_BEGINS, VALUE_ENDS, LIST_BEGINS, LIST_ENDS, CALL_TEXTS };
 
 typedef struct call_syntax_form {
-    const char *opens, *closes;              /* the marks, which are tokens: before a call; after it or, of FORM_NAMED, after its name */
+    const char *opens, *closes;              /* the marks, which are tokens: before a call; after it or, where form_is_named, after its name */
     const char *texts[CALL_TEXTS];
 } call_syntax_form;
 
@@ -49,7 +50,13 @@ static const call_syntax_form call_forms[] = {
     {"<tool_call>", "</tool_call>", {"", "\n", "", "\xf8", "\xf9\n\xfa", "\xfb\n", "", ""}},
     {"", "", {"\xf9", "\xfa", "\xfb", "", "", "", "\xf8", "\xfc"}},
     {"", "", {"\xf9" "function\xfa", "\n```json\n", "\n```\xfb", "", "", "", "\xf8", "\xfc"}},
-    {"<|tool_call>", "<tool_call|>", {"call:", "{", "", "", "", "", "", ""}}};
+    {"<|tool_call>", "<tool_call|>", {"call:", "{", "", "", "", "", "", ""}},
+    {"<|channel|>", "<|message|>", {"commentary to=functions.", " json", "", "", "", "", "", ""}}};
+
+/* 1: a mark stands between a call's name and its arguments, after which nothing follows. */
+static int form_is_named(enum call_form form) {
+    return form == FORM_NAMED || form == FORM_HEADED;
+}
 
 typedef struct call_grammar {
     enum call_form form;
@@ -149,8 +156,9 @@ static void call_begins(const call_grammar *c, schema *s, const json *tools, uin
     put_json_text(&s->text, tools, name);
     const char *text = s->text.data + begin;
     const size_t size = schema_failed(s) ? 0 : s->text.size - begin;
-    if (size && c->form == FORM_NAMED && memchr(text, '[', size)) schema_refuse_text(s, "a tool of such a name", text, size);
-    if ((form_has_values(c->form) || form_is_marked(c->form) || c->form == FORM_NAMED) && !schema_failed(s) && !is_tag_name(text, size))
+    const char wrong = c->form == FORM_NAMED ? '[' : c->form == FORM_HEADED ? ' ' : 0;
+    if (size && wrong && memchr(text, wrong, size)) schema_refuse_text(s, "a tool of such a name", text, size);
+    if ((form_has_values(c->form) || form_is_marked(c->form) || form_is_named(c->form)) && !schema_failed(s) && !is_tag_name(text, size))
         schema_refuse_text(s, "a tool of such a name", text, size);
     if (c->form == FORM_PAIRS && !schema_failed(s) && !is_pair_name(text, size)) schema_refuse_text(s, "a tool of such a name", text, size);
     buf_text(&s->text, c->texts[CALL_ARGUMENTS]);
@@ -253,7 +261,7 @@ static int call_push_name(follower *w, place *p, thread *t, int at) {
 static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
     const schema_node *n = node_at(w->s, node);
     const int pairs = w->pairs, tags = form_has_values(w->calls->form) || pairs;       /* the arguments have begun */
-    if (w->calls->form == FORM_NAMED) thread_pop(w, t);        /* nothing follows them */
+    if (form_is_named(w->calls->form)) thread_pop(w, t);        /* nothing follows them */
     else t->f = frame_of(IN_CALL_BODY, 0, 0), t->f.at = (uint8_t)tags;
     frame value = frame_of(AT_VALUE, node, 0);
     value.at = VALUE_ARGUMENTS;
@@ -282,7 +290,7 @@ static int place_tag(follower *w, const place *p, place *out, int opens) {
     out->links = p->links;
     for (int i = 0; i < p->count; i++) {
         thread t = p->threads[i];
-        const int named = w->calls->form == FORM_NAMED && t.f.in == IN_CALL_NAME;
+        const int named = form_is_named(w->calls->form) && t.f.in == IN_CALL_NAME;
         const call_function *f = &w->calls->functions[named ? t.f.is.literal.first : 0];
         if (opens && t.f.in == IN_CALLS) {
             call_opens_at(w, out, &t);
@@ -322,7 +330,7 @@ static void step_call_name(follower *w, place *out, thread *t, unsigned char b) 
     f->is.literal.first = first;
     f->is.literal.last = last;
     if (first == last) return;
-    const int whole = list[first].begins.size == at + 1 && w->calls->form != FORM_NAMED;
+    const int whole = list[first].begins.size == at + 1 && !form_is_named(w->calls->form);
     if (!whole || (w->calls->form == FORM_KEYS && last > first + 1)) place_add(out, t);      /* no byte ends a name, which may begin another */
     if (whole) call_arguments(w, out, t, list[first].node);
 }
@@ -473,10 +481,11 @@ static void step_marked_calls(follower *w, place *out, thread *t, unsigned char 
 
 /* A byte between calls. */
 static void step_calls(follower *w, place *out, thread *t, unsigned char b) {
-    const int one_call = w->calls->one_call, form = w->calls->form;
+    const enum call_form form = w->calls->form;
+    const int one_call = w->calls->one_call;
     frame *f = &t->f;
-    if (form == FORM_NAMED || form == FORM_PAIRS) return;
-    if (form_is_marked(w->calls->form)) {
+    if (form_is_named(form) || form == FORM_PAIRS) return;
+    if (form_is_marked(form)) {
         step_marked_calls(w, out, t, b);
         return;
     }

@@ -61,15 +61,19 @@ static parts *form_gpt_oss(int single) {
     return to;
 }
 
-// Replaces the matrices whose names have this part by random ones in another encoding; those that may be left out are.
-static void form_encode(parts *all, const char *of, enum encoding e) {
+// Replaces the matrices whose names have this part by random ones in another encoding, where their sizes fit, and the router apart. Parts that
+// may be left out are. Returns how many.
+static int form_encode(parts *all, const char *of, enum encoding e) {
     const int n = all->n;
+    int count = 0;
     for (int i = 0; i < n; i++) {
         part *plain = &all->list[i];
         char *end = strstr(plain->name, ".weight"), module[160];
-        if (plain->dims != 2 || !strstr(plain->name, of) || !end || strcmp(end, ".weight")) continue;
-        const matrix w = {.rows = (int)plain->shape[0], .cols = (int)plain->shape[1], .block_rows = 128,
-                          .block_cols = format_has_groups(tensor_encodings[e]->format) ? 32 : 128};
+        if (plain->dims != 2 || !strstr(plain->name, of) || strstr(plain->name, ".mlp.gate.") || !end || strcmp(end, ".weight")) continue;
+        const int rows = (int)plain->shape[0], cols = (int)plain->shape[1], groups = format_has_groups(tensor_encodings[e]->format);
+        const matrix w = {.rows = rows, .cols = cols, .block_rows = 128, .block_cols = !groups ? 128 : cols % 32 ? cols : 32};
+        if (cols % tensor_encodings[e]->cols || rows % tensor_encodings[e]->rows) continue;
+        count++;
         snprintf(module, sizeof module, "%.*s", (int)(end - plain->name), plain->name);
         for (int k = 0, first = 1; k < part_count(tensor_encodings[e]); k++) {
             const matrix_part *from = &tensor_encodings[e]->parts[k];
@@ -86,9 +90,12 @@ static void form_encode(parts *all, const char *of, enum encoding e) {
             part_set(t, from->stored ? from->stored : "BF16", text);
             fused_numbers(t);
             for (size_t b = 0; k && !strcmp(t->type, "F8_E4M3") && b < t->size; b++) t->data[b] = (char)(0x30 | (t->data[b] & 7));
+            const float factor = strstr(from->suffix, "global") ? 16.0f : 0.0625f;       /* of NVFP4: weights as large as the fixtures' */
+            if (k && !strcmp(t->type, "F32") && t->size == sizeof factor) memcpy(t->data, &factor, sizeof factor);
             for (size_t b = 0; !strcmp(t->type, "I64") && b < t->size; b += 16) memcpy(t->data + b, (int64_t[]){w.rows, w.cols}, 16);
         }
     }
+    return count;
 }
 
 // What the CPU computes of the folder is what the definitions say; the module is of this dtype.
@@ -138,6 +145,26 @@ static void test_gpt_oss_forms_damaged(void) {
         parts_write(kept, F);
         check_open(cases[i].needle, MOTE_WEIGHTS_ONLY, BAD, needles);
         free(kept);
+        parts_free(all);
+    }
+}
+
+// Every family in each encoding that is published of such: all matrices of its layers but routers.
+static void test_family_forms(void) {
+    static const char *const families[] = {"laguna", "laguna-elements", "glm4-moe-lite", "qwen3-moe"};
+    static const enum encoding published[] = {ENCODING_FP8_BLOCK, ENCODING_FP8_TENSOR, ENCODING_FP8_CHANNEL, ENCODING_NVFP4, ENCODING_NVFP4_CT,
+                                              ENCODING_GPTQ, ENCODING_AWQ, ENCODING_INT4_CT};
+    for (size_t i = 0; i < COUNT(families) * COUNT(published); i++) {
+        const enum encoding e = published[i % COUNT(published)];
+        char folder[80], title[160];
+        snprintf(folder, sizeof folder, "families/%s", families[i / COUNT(published)]);
+        snprintf(title, sizeof title, "%s in %s", folder, tensor_encodings[e]->name);
+        if (!temp_fixture(folder)) continue;
+        parts *all = parts_read(F);
+        const int matrices = form_encode(all, ".self_attn.", e) + form_encode(all, ".mlp.", e);
+        CHECK(matrices > 0, "%s: no matrix fits", title);
+        parts_write(all, F);
+        check_form(title, "-", "");
         parts_free(all);
     }
 }

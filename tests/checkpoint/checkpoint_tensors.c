@@ -229,6 +229,37 @@ static void test_gpt_oss(void) {
     }
 }
 
+// Without its object, or with null, the rope is that of the published models, which the fixture has.
+static void test_gpt_oss_rope(void) {
+    mote_options o;
+    config_layer want;
+    buf text = {0};
+    memset(&o, 0, sizeof o);
+    o.parts = MOTE_DESCRIPTION;
+    for (int i = 0; i < 3 && temp_fixture(OSS); i++) {
+        mote_model *m = NULL;
+        mote_error err = {0};
+        text.size = 0;
+        if (!CHECK(!read_file(temp_dir, CONFIG, &text, &err), "%s", err.message)) break;
+        char *at = strstr(text.data, "\"rope_scaling\""), *end = at ? strchr(at, '}') : NULL;
+        if (!CHECK(end != NULL, "a rope")) break;
+        buf out = {0};
+        buf_add(&out, text.data, (size_t)(at - text.data));
+        buf_text(&out, i == 0 ? "" : i == 1 ? "\"use_cache\": true" : "\"rope_scaling\": null");
+        buf_text(&out, i ? end + 1 : at);
+        temp_write(CONFIG, out.data, out.size);
+        if (CHECK(!mote_open(temp_dir, &o, &m, &err), "%s", err.message)) {
+            const config_layer *l = &m->c.layer[1];
+            if (!i) want = *l;
+            CHECK(!memcmp(&l->rope, &want.rope, sizeof l->rope) && l->mixer.of.attention.rope_scale == want.mixer.of.attention.rope_scale &&
+                  l->rope.kind == ROPE_YARN, "form %d: kind %d, factor %g", i, (int)l->rope.kind, (double)l->rope.factor);
+            mote_close(m);
+        }
+        buf_free(&out);
+    }
+    buf_free(&text);
+}
+
 static void test_shards(void) {
     static const char shard[] = "layers-0.safetensors", outside[] = "outside.safetensors";
     // title, fixture, edit, file, a, b, c, code, plan, needles

@@ -219,13 +219,16 @@ static void start(void) {
               "'add_generation_prompt':false,'continue_final_message':true}");
     buf_text(&seeds[SEED_TEXT], "Don't 123 <|im_start|>\xC3\xA9 e\xCC\x81  \r\n\tx \xF0\x9F\x98\x80\xED\x95\x9C"
              "\xE1\x84\x92\xE1\x85\xA1");
+    buf_text(&seeds[SEED_ANSWER], "<|channel|>analysis<|message|>a<|end|><|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>{\"x\": \"\"}"
+             "<|call|><|start|>assistant<|channel|>final<|message|>b<|return|>");
     buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n<parameter=x>\n[1]\n</parameter>\n</function>\n</tool_call>"
              "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [True,], \"y\": \"\\n\"}}</tool_call>"
              "\nc[TOOL_CALLS][{\"name\": \"f\"}, {}][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"x\": 1}, f{} d\n"
              "[TOOL_CALLS] e:\n[{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"arguments\": \"{}\"}] ```json\n{\"a\": [{}]}```"
              "<tool_call>f<arg_key>x</arg_key>\n<arg_value>1</arg_value> <arg_key>y</arg_key><arg_value>2</arg_value></tool_call>"
              DEEPSEEK_CALLS DEEPSEEK("tool" UNDER "call" UNDER "begin") "f" DEEPSEEK_SEP "{\"x\": 1}" DEEPSEEK("tool" UNDER "call" UNDER "end") "\n"
-             DEEPSEEK("tool" UNDER "call" UNDER "begin") "function" DEEPSEEK_SEP "f\n```json\n{}\n```" DEEPSEEK_CALLS_END);
+             DEEPSEEK("tool" UNDER "call" UNDER "begin") "function" DEEPSEEK_SEP "f\n```json\n{}\n```" DEEPSEEK_CALLS_END
+             "<|channel>thought\nt\n<channel|>e<|tool_call>call:f{x:<|\"|>1<|\"|>,y:{z:[null,-1e5,{}]},\"k\":True}<tool_call|><|channel>x\n<|tool_call>call:f{}<tool_call|>");
     memset(&o, 0, sizeof o);
     o.parts = MOTE_WEIGHTS_ONLY;
     must(!mote_open(FIXTURE, &o, &model, &err), "cannot open " FIXTURE);
@@ -423,7 +426,9 @@ static void fuzz_request(const buf *request, unsigned family) {
                                    CHAT_CODER | CHAT_NEXT, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3 | CHAT_DATED, CHAT_MISTRAL,
                                    CHAT_MISTRAL | CHAT_NEMO, CHAT_MISTRAL | CHAT_SMALL, CHAT_ZEPHYR, CHAT_LLAMA3, CHAT_CHATML | CHAT_BOS,
                                    CHAT_GLM, CHAT_GLM | CHAT_LINED, CHAT_DEEPSEEK | CHAT_LINED, CHAT_DEEPSEEK | CHAT_OPEN, CHAT_DEEPSEEK | CHAT_QUIET,
-                                   CHAT_LAGUNA | CHAT_QUIET, CHAT_LAGUNA | CHAT_QUIET | CHAT_LINED};
+                                   CHAT_LAGUNA | CHAT_QUIET, CHAT_LAGUNA | CHAT_QUIET | CHAT_LINED,
+                                   CHAT_HARMONY, CHAT_GEMMA | CHAT_QUIET,
+                                   CHAT_GEMMA | CHAT_QUIET | CHAT_NAMES | CHAT_PRESERVE, CHAT_GEMMA | CHAT_QUIET | CHAT_BARE};
     enum { COUNT = sizeof families / sizeof *families };
     marked_text out;
     mote_error err;
@@ -455,20 +460,33 @@ static void check_call(void *user, const char *call, size_t size) {
     buf_add((buf *)user, call, size);
 }
 
-// syntax: 16: Mistral's marks, 32: Llama's objects, 48: GLM's keys and values, 56: DeepSeek's marks, of calls.
+// The marks of messages with headers come whole, the text between them in pieces.
+static void hear_messages(chat_stream *s, const buf *text, unsigned step, int in_header) {
+    channels_begin(s, in_header ? IN_HEADER : IN_BODY);
+    for (size_t i = 0, n; i < text->size; i += n) {
+        const int mark = header_mark(slice_of(text->data + i, text->size - i));
+        for (n = 1; mark < 0 && n < step && i + n < text->size && header_mark(slice_of(text->data + i + n, text->size - i - n)) < 0;) n++;
+        if (mark >= 0) n = strlen(header_marks[mark]), channels_mark(s, mark);
+        else chat_stream_push(s, text->data + i, n);
+    }
+}
+
+// syntax: 16: Mistral's marks, 24: Gemma's, also of thinking, 32: Llama's objects, 40: DeepSeek's marks, 48: GLM's keys and values, of calls; 56: messages with headers.
 static void hear_answer(const buf *text, unsigned step, int thinking, int end, const json *calls, int syntax, buf *told) {
     chat_stream s;
     memset(&s, 0, sizeof s);
     s.emit = emit_to;
     s.on_call = calls ? check_call : NULL;
     s.tools = calls;
-    s.marked_calls = (syntax & 56) == 56;
-    s.call_mark = s.marked_calls ? DEEPSEEK_CALLS : (syntax & 48) == 16 ? "[TOOL_CALLS]" : NULL;
-    s.bare_calls = (syntax & 48) == 32;
+    s.marks = (syntax & 56) == 24 ? chat_marks_of(CHAT_GEMMA) : NULL;
+    s.marked_calls = (syntax & 56) == 40;
+    s.call_mark = s.marks ? s.marks->call : s.marked_calls ? DEEPSEEK_CALLS : (syntax & 48) == 16 ? "[TOOL_CALLS]" : NULL;
+    s.bare_calls = (syntax & 56) == 32;
     s.keyed_calls = (syntax & 56) == 48;
     s.user = told;
     chat_stream_begin(&s, thinking);
-    for (size_t i = 0; i < text->size; i += step)
+    if (syntax == 56) hear_messages(&s, text, step, thinking);
+    for (size_t i = 0; i < text->size && !s.headed; i += step)
         chat_stream_push(&s, text->data + i, text->size - i < step ? text->size - i : step);
     chat_stream_end(&s, end);
     must(!chat_stream_failed(&s), "an answer's memory");

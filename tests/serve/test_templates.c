@@ -1,5 +1,6 @@
-// Tests of mote serve with templates whose answers begin with a token of their own: what a parrot says is thinking, answer and calls in all APIs,
-// results go on with what was read, and a question leaves old thinking behind where the template does.
+// Tests of mote serve with templates whose answers begin with a token of their own, or think in a channel: what a parrot says is
+// thinking, answer and calls in all APIs, results go on with what was read, and a question leaves old thinking behind where the template
+// does.
 
 #include "client.h"
 #include "templates.h"
@@ -106,28 +107,49 @@ static void test_capabilities(server s, const template_marks *f) {
     forget(&h);
 }
 
+static void test_template(const template_marks *f, const char *const *scripts) {
+    char arguments[256];
+    temp_empty();
+    parrot_make(temp_dir, scripts, SAY_COUNT, 7, NULL, starts);        // seven bytes: no mark becomes a piece, no script needs filling
+    template_rename(temp_dir, f);
+    snprintf(arguments, sizeof arguments, "-m %s --device cpu --context 4096 --parallel 1", temp_dir);
+    server s = serve(arguments);
+    test_capabilities(s, f);
+    test_apis(s);
+    test_words(s, f);
+    test_broken(s, scripts[SAY_CUT]);
+    test_reuse(s);
+    stop(s);
+}
+
+// Gemma 4's: an answer opens its channel itself, calls and results stand in one turn.
+static void test_gemma(void) {
+#define ADDS "<|channel>thought\nA call, then.\n<channel|>I add.<|tool_call>call:add{a:<|\"|>1<|\"|>"
+    static const char *const scripts[] = {"<|channel>thought\nHmm, one.\n<channel|>It is 1.", ADDS "}<tool_call|>", ADDS};
+    static const template_marks gemma = {
+        .name = "Gemma 4", .text = GEMMA_LEAST(""),
+        .marks = {{"<|im_start|>", "<|turn>"}, {"<|im_end|>", "<turn|>"}, {"<think>", "<|channel>"}, {"</think>", "<channel|>"},
+                  {"<tool_call>", "<|tool_call>"}, {"</tool_call>", "<tool_call|>"}, {"<tool_response>", "<|tool_response>"},
+                  {"</tool_response>", "<tool_response|>"}, {"<|fim_prefix|>", "<|\\\"|>"}, {"<|box_start|>", "<|tool>"},
+                  {"<|box_end|>", "<tool|>"}, {"<|quad_start|>", "<|think|>"}, {"<|quad_end|>", "<bos>"}},
+        .thinking = LEFT_OUT};
+    test_template(&gemma, scripts);
+#undef ADDS
+}
+
 int main(int argc, char **argv) {
     test_main_begin("templates", argc, argv);
     if (!temp_open()) return test_main_end();
     for (int i = 0; i < TEMPLATES; i++) {
         const template_marks *f = &templates[i];
-        char text[256], call[512], cut[512], arguments[256];
+        char text[256], call[512], cut[512];
         snprintf(text, sizeof text, "Hmm, one.</think>%sIt is 1.", f->after);
         snprintf(call, sizeof call, "A call, then.</think>%sI add.%s%s%s", f->after, f->calls_begin, f->call, f->calls_end);
         snprintf(cut, sizeof cut, "A call, then.</think>%sI add.%s%.*s", f->after, f->calls_begin, (int)(strchr(f->call, '1') - f->call), f->call);
         const char *const scripts[] = {text, call, cut};
-        temp_empty();
-        parrot_make(temp_dir, scripts, SAY_COUNT, 5, NULL, starts);
-        template_rename(temp_dir, f);
-        snprintf(arguments, sizeof arguments, "-m %s --device cpu --context 4096 --parallel 1", temp_dir);
-        server s = serve(arguments);
-        test_capabilities(s, f);
-        test_apis(s);
-        test_words(s, f);
-        test_broken(s, cut);
-        test_reuse(s);
-        stop(s);
+        test_template(f, scripts);
     }
+    test_gemma();
     temp_close();
     return test_main_end();
 }

@@ -50,6 +50,7 @@ static const family_file family_files[] = {
     {"gemma-4-E4B-it.2026-07", GEMMA | CHAT_NAMES | CHAT_PRESERVE | CHAT_BARE,
      LOOP GEMMA_MARKS "{{ filter_keys + preserve_thinking }}" PROMPT_GEMMA},
     {"zephyr-7b-beta", CHAT_ZEPHYR, LOOP "<|user|><|system|>{{ m.content + eos_token }}{% if add_generation_prompt %}<|assistant|>"},
+    {"gpt-oss", CHAT_HARMONY, HARMONY_TEMPLATE},
 };
 #undef GEMMA_MARKS
 #undef PROMPT_GEMMA
@@ -63,7 +64,7 @@ static const family_file family_files[] = {
 #undef PROMPT
 
 enum { MIXTRAL = CHAT_MISTRAL, NEMO = CHAT_MISTRAL | CHAT_NEMO, SMALL = CHAT_MISTRAL | CHAT_SMALL,
-       EFFORTS = QWEN35 | CHAT_PRESERVE | CHAT_EFFORT, LLAMA31 = CHAT_LLAMA3 | CHAT_DATED };
+       EFFORTS = QWEN35 | CHAT_PRESERVE | CHAT_EFFORT, LLAMA31 = CHAT_LLAMA3 | CHAT_DATED, GPTOSS = CHAT_HARMONY };
 
 // Of Llama 3, whose template is not in the fixtures, and what templates refuse.
 #define GU(text) "<|turn>user\n" text "<turn|>\n"
@@ -76,7 +77,48 @@ enum { MIXTRAL = CHAT_MISTRAL, NEMO = CHAT_MISTRAL | CHAT_NEMO, SMALL = CHAT_MIS
 #define LOW "Reasoning effort is set to low. Keep your thinking brief and focused, moving directly to the conclusion without " \
             "unnecessary elaboration."
 
+#define ON "'date_string':'2026-01-02'"
+#define SAYS(effort) "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: " \
+    "2026-01-02\n\nReasoning: " effort "\n\n# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>"
+#define CALLS_F(args) "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>" args "<|call|>"
+#define RESULT_OF(f, text) "<|start|>functions." f " to=assistant<|channel|>commentary<|message|>" text "<|end|>"
+
 static const render_case family_cases[] = {
+    // gpt-oss: efforts as clients name them; it always thinks.
+    {GPTOSS, "{" ON ",'messages':[" USER "],'reasoning_effort':'none','enable_thinking':false}", SAYS("low") "<|start|>user<|message|>Hi<|end|><|start|>assistant"},
+    {GPTOSS, "{" ON ",'messages':[" USER "],'reasoning_effort':'minimal'}", SAYS("low") "<|start|>user<|message|>Hi<|end|><|start|>assistant"},
+    {GPTOSS, "{" ON ",'messages':[" USER "],'reasoning_effort':'xhigh'}", SAYS("high") "<|start|>user<|message|>Hi<|end|><|start|>assistant"},
+    {GPTOSS, "{" ON ",'messages':[" USER "],'reasoning_effort':'much'}", NULL},
+    // System messages at the beginning are one, another is told in its place; contents in parts.
+    {GPTOSS, "{" ON ",'messages':[{'role':'system','content':'S'},{'role':'developer','content':[{'type':'text','text':'D'}]}," USER
+             ",{'role':'system','content':'N'}]}",
+     SAYS("medium") "<|start|>developer<|message|># Instructions\n\nS\n\nD\n\n<|end|><|start|>user<|message|>Hi<|end|><|start|>developer<|message|># Instructions\n\nN\n\n<|end|><|start|>assistant"},
+    {GPTOSS, "{" ON ",'messages':[{'role':'user','content':[{'type':'image'}]}]}", NULL},
+    // Thinking under the name that clients use, beside a text; arguments as text; several calls, each with its result.
+    {GPTOSS, "{" ON ",'messages':[" USER ",{'role':'assistant','content':'C','reasoning_content':'R','tool_calls':[{'function':{'name':'f','arguments':'{\\'x\\':1}'}}]},"
+             "{'role':'tool','content':'1'}]}",
+     SAYS("medium") "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>analysis<|message|>R<|end|><|start|>assistant<|channel|>analysis<|message|>C<|end|>"
+     CALLS_F("{'x': 1}") RESULT_OF("f", "'1'") "<|start|>assistant"},
+    {GPTOSS, "{" ON ",'messages':[" USER ",{'role':'assistant','thinking':'R','tool_calls':[{'id':'a','function':{'name':'f','arguments':{}}},{'id':'b','function':"
+             "{'name':'g','arguments':'{\\'y\\': [2]}'}},{'id':'c','function':{'name':'f','arguments':{}}}]},{'role':'tool','tool_call_id':'c','content':'3'},"
+             "{'role':'tool','tool_call_id':'a','content':'1'}],'add_generation_prompt':false}",
+     SAYS("medium") "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>analysis<|message|>R<|end|>" CALLS_F("{}") RESULT_OF("f", "'1'")
+     "<|start|>assistant to=functions.g<|channel|>commentary json<|message|>{'y': [2]}<|call|>" CALLS_F("{}") RESULT_OF("f", "'3'")},
+    {GPTOSS, "{" ON ",'messages':[" USER ",{'role':'assistant','tool_calls':[{'function':{'name':'f','arguments':'{\\'x\\': \\'R'}},{'function':{'name':'g'}}]},"
+             "{'role':'tool','content':'1'},{'role':'tool','content':'2'}],'add_generation_prompt':false}",
+     SAYS("medium") "<|start|>user<|message|>Hi<|end|>" CALLS_F("{'x': 'R") RESULT_OF("f", "'1'")
+     "<|start|>assistant to=functions.g<|channel|>commentary json<|message|>{}<|call|>" RESULT_OF("g", "'2'")},
+    // A result without a call: by its own name, or as a user's text; other roles are passed over.
+    {GPTOSS, "{" ON ",'messages':[{'role':'tool','name':'f','content':'1'},{'role':'tool','content':'2'},{'role':'critic','content':'3'}],'add_generation_prompt':false}",
+     SAYS("medium") RESULT_OF("f", "'1'") "<|start|>user<|message|>Tool result:\n2<|end|>"},
+    // An answer that goes on; what is thought in it.
+    {GPTOSS, "{" ON ",'messages':[" USER ",{'role':'assistant','content':'It is','thinking':'R'}],'continue_final_message':true}",
+     SAYS("medium") "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>analysis<|message|>R<|end|><|start|>assistant<|channel|>final<|message|>It is"},
+    {GPTOSS, "{" ON ",'messages':[" USER ",{'role':'assistant','content':null},{'role':'assistant','content':'<|channel|>final<|message|>'}]}",
+     SAYS("medium") "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>final<|message|><|end|><|start|>assistant<|channel|>final<|message|>"
+     "<|channel|>final<|message|><|end|><|start|>assistant"},
+    {LLAMA31, "{'date_string':'Today','messages':[" USER "]}",
+     "<|begin_of_text|>" H("system") "Cutting Knowledge Date: December 2023\nToday Date: Today\n\n<|eot_id|>" H("user") "Hi<|eot_id|>" H("assistant")},
     {CHAT_LLAMA3, "{'messages':[" USER "]}", "<|begin_of_text|>" H("user") "Hi<|eot_id|>" H("assistant")},
     {CHAT_LLAMA3, "{'messages':[{'role':'system','content':' S '}," USER ",{'role':'assistant','content':'A\\n'}],"
                   "'add_generation_prompt':false}",
@@ -238,6 +280,8 @@ static void test_family_changes(void) {
         {MIXTRAL, USER "," CALLED "," RESULT, CHANGED_CALLS | CHANGED_RESULTS}, {MIXTRAL, NOTE "," USER, CHANGED_SYSTEM},
         {LLAMA31, USER "," ANSWER "," CALLED "," RESULT "," USER, 0}, {LLAMA31, USER "," USER, 0},
         {CHAT_LLAMA3, USER "," CALLED, CHANGED_CALLS}, {CHAT_ZEPHYR, USER "," RESULT, CHANGED_RESULTS}, {CHAT_CHATML, USER "," RESULT, 0},
+        {GPTOSS, NOTE "," USER "," CALLED "," RESULT "," ANSWER, 0}, {GPTOSS, USER "," NOTE, CHANGED_SYSTEM}, {GPTOSS, USER "," RESULT, CHANGED_RESULTS},
+        {GPTOSS, "{'role':'assistant','tool_calls':[{'name':'f'},{'name':'g'}]}", CHANGED_CALLS},
         {GEMMA, USER "," NOTE "," USER "," CALLED "," RESULT "," USER, 0}, {GEMMA, USER "," RESULT "," ANSWER, CHANGED_RESULTS},
         {GEMMA, "{'role':'assistant','content':'A','tool_calls':[{'name':'f'}]}," RESULT "," NOTE "," RESULT, CHANGED_CALLS | CHANGED_RESULTS},
         {QWEN35, USER "," NOTE "," USER, CHANGED_SYSTEM}, {QWEN3, USER "," NOTE "," USER "," USER "," CALLED "," RESULT, 0}};
@@ -286,7 +330,7 @@ static void test_outside_texts(void) {
 static const int turn_families[] = {
     QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER, CHAT_CODER | CHAT_NEXT, CHAT_CHATML, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3,
     LLAMA31, LLAMA31 | CHAT_TODAY, CHAT_MISTRAL | CHAT_SPACED, MIXTRAL, NEMO | CHAT_SPACED, NEMO, SMALL, CHAT_ZEPHYR, EFFORTS,
-    GEMMA | CHAT_BARE, GEMMA_JULY | CHAT_BARE, CHAT_GLM, CHAT_GLM | CHAT_LINED,
+    GEMMA | CHAT_BARE, GEMMA_JULY | CHAT_BARE, CHAT_GLM, CHAT_GLM | CHAT_LINED, GPTOSS,
     CHAT_DEEPSEEK | CHAT_LINED, CHAT_DEEPSEEK | CHAT_QUIET, CHAT_DEEPSEEK | CHAT_QUIET | CHAT_BARE, CHAT_LAGUNA | CHAT_QUIET,
     CHAT_LAGUNA | CHAT_QUIET | CHAT_LINED};
 
@@ -294,7 +338,8 @@ static const int turn_families[] = {
 static void check_family_turns(int family, const char *system, const json *tools) {
     const int spaced = family & CHAT_NEMO && family & CHAT_SPACED, think = family & CHAT_ANSWER_TURNS ? MOTE_THINK_OFF : MOTE_THINK_DEFAULT;
     const char *const lined = family & CHAT_LAGUNA ? "\nA\n" : family & CHAT_GLM ? "\nA" : "A";
-    const char *const answer = family & CHAT_EFFORT ? "r\n</think>\n\nA" : spaced ? " A" : family & CHAT_LINED ? lined : "A";     // as the model writes it
+    const char *const headed = "<|channel|>final<|message|>A";
+    const char *const answer = family & CHAT_EFFORT ? "r\n</think>\n\nA" : family & CHAT_HARMONY ? headed : spaced ? " A" : family & CHAT_LINED ? lined : "A";     // as the model writes it
     marked_text out;
     buf request = {0};
     memset(&out, 0, sizeof out);
@@ -384,6 +429,11 @@ static void test_family_counts(void) {
         {CHAT_CHATML, "<|im_start|>tool\n1", 0, 1},
         {CHAT_CHATML, OUT3 "<tool_call>{\"name\": \"f\"}</tool_call>", 1, 0},
         {CHAT_ZEPHYR, "<|assistant|>\nA\0B", 0, 0},
+        {GPTOSS, "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}<|call|>", 1, 0},
+        {GPTOSS, "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{'to=", 1, 0},
+        {GPTOSS, "<|start|>assistant<|channel|>final<|message|>to=functions.f<|message|>", 0, 0},
+        {GPTOSS, "<|start|>functions.f to=assistant<|channel|>commentary<|message|>\"1\"<|end|>", 0, 1},
+        {GPTOSS, "<|start|>user<|message|>to=assistant<|end|>", 0, 0},
         {GEMMA, "<|turn>model\n<|tool_call>call:f{}<tool_call|><|tool_call>call:g{}<tool_call|><|tool_response>response:f{value:1}<tool_response|>", 2, 1},
         {GEMMA, "<|turn>model\n<|channel>thought\nSo<channel|><|tool_call>call:f{}<tool_call|><|tool_response>", 1, 0},
     };
@@ -394,7 +444,18 @@ static void test_family_counts(void) {
     }
 }
 
+// Tools that gpt-oss's template refuses: without a description, or without what wraps them.
+static void test_bare_tools(void) {
+    static const char request[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"tools\":[{\"name\":\"f\",\"description\":null},{\"function\":{\"name\":\"g\"}}]}";
+    marked_text out;
+    memset(&out, 0, sizeof out);
+    CHECK(!chat_render(CHAT_HARMONY, request, sizeof request - 1, &out, NULL) &&
+          slice_has(slice_of(out.text.data, out.text.size), "namespace functions {\n\ntype f = () => any;\n\ntype g = () => any;\n\n} //"), "tools without a description");
+    marked_free(&out);
+}
+
 static void test_families(void) {
+    test_bare_tools();
     test_family_cases();
     test_family_counts();
     test_family_changes();

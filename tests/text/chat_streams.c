@@ -51,32 +51,75 @@ static void check_stream(int thinking, int calls, const char *text, int a, int b
     chat_stream_free(&s);
 }
 
-// The same of messages with headers. Their marks are never cut, and stand between pieces of text.
-static void check_channels(int place, int calls, const char *text, int a, int b, const char *want) {
-    transcript t;
+// The same of messages with headers. Their marks are never cut, and stand between pieces of text: see check_stream.
+static void hear_channels(transcript *t, int place, int calls, int end_of_all, const char *text, int a, int b) {
     chat_stream s;
     const int n = (int)strlen(text);
-    memset(&t, 0, sizeof t);
+    memset(t, 0, sizeof *t);
     memset(&s, 0, sizeof s);
-    t.channel = -1;
+    t->channel = -1;
     s.emit = transcript_add;
     s.on_call = calls ? transcript_call : NULL;
-    s.user = &t;
+    s.user = t;
     channels_begin(&s, place);
     for (int i = 0, end; i < n; i = end) {
-        const slice left = slice_of(text + i, (size_t)(n - i));
-        const int mark = header_mark(left);
-        if (mark >= 0) end = i + (int)strlen(header_marks[mark]);
-        else for (end = i + 1; end < n && end != a && end != b && a >= 0 && header_mark(slice_of(text + end, (size_t)(n - end))) < 0;) end++;
+        const int mark = header_mark(slice_of(text + i, (size_t)(n - i)));
+        end = i + (mark < 0 ? 1 : (int)strlen(header_marks[mark]));
+        while (mark < 0 && a >= 0 && end < n && end != a && end != b && header_mark(slice_of(text + end, (size_t)(n - end))) < 0) end++;
         if (mark >= 0) channels_mark(&s, mark);
         else chat_stream_push(&s, text + i, (size_t)(end - i));
     }
-    chat_stream_end(&s, calls == NO_CALLS || calls == CALLS ? TEXT_ENDS : TEXT_IS_CUT);
+    chat_stream_end(&s, end_of_all);
+    chat_stream_free(&s);
+}
+
+static void check_channels(int place, int calls, int end, const char *text, int a, int b, const char *want) {
+    transcript t;
     int ends = 0;
+    hear_channels(&t, place, calls, end, text, a, b);
     for (const char *p = want; (p = strstr(p, "[.]")) != NULL; p++) ends++;
     CHECK(!strcmp(t.text, want) && t.calls == ends, "channels of %s, split at %d and %d: got %s and %d calls, want %s", text, a, b, t.text,
           t.calls, want);
-    chat_stream_free(&s);
+}
+
+// What openai-harmony reads of answers: tests/fixtures/chats/gpt-oss.answers.json, by tools/make_harmony_goldens.py.
+static void test_harmony_goldens(void) {
+    buf text = {0}, answer = {0}, content = {0}, name = {0};
+    json j;
+    mote_error err;
+    int read = 0;
+    if (!CHECK(!read_file("tests/fixtures/chats", "gpt-oss.answers.json", &text, &err) && !json_parse(&j, text.data, text.size, "answers", &err), "%s", err.message))
+        return;
+    for (uint32_t k = 1; k < j.nodes[0].next; k = j.nodes[k].next, read++) {
+        const uint32_t messages = json_get(&j, k, "messages");
+        transcript want = {.channel = -1}, got;
+        int told = 0;
+        answer.size = 0;
+        put_string(&j, json_get(&j, k, "answer"), &answer);
+        buf_add(&answer, "", 1);
+        for (uint32_t m = messages + 1; messages && m < j.nodes[messages].next; m = j.nodes[m].next) {
+            const uint32_t recipient = json_get(&j, m, "recipient");
+            const int calls = j.nodes[recipient].type == JSON_STRING;
+            const int channel = calls ? MOTE_TOOL_CALL : json_equals(&j, json_get(&j, m, "channel"), "analysis") ? MOTE_THINKING : MOTE_ANSWER;
+            name.size = content.size = 0;
+            if (calls) put_string(&j, recipient, &name);
+            put_string(&j, json_get(&j, m, "content"), &content);
+            if (calls) transcript_add(&want, channel, name.data + strlen("functions."), name.size - strlen("functions."));
+            if (calls) transcript_add(&want, channel, " ", 1);
+            else if (told >> channel & 1) transcript_add(&want, channel, "\n\n", 2);
+            transcript_add(&want, channel, content.data, content.size);
+            if (calls) transcript_add(&want, channel, "", 0);
+            told |= 1 << channel;
+        }
+        hear_channels(&got, IN_HEADER, CALLS, TEXT_ENDS, answer.data, 20, 40);
+        CHECK(messages && !strcmp(got.text, want.text), "%s: got %s, openai-harmony reads %s", answer.data, got.text, want.text);
+    }
+    CHECK(read > 10, "%d answers", read);
+    json_free(&j);
+    buf_free(&text);
+    buf_free(&answer);
+    buf_free(&content);
+    buf_free(&name);
 }
 
 static void test_channels(void) {
@@ -132,9 +175,10 @@ static void test_channels(void) {
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const int n = (int)strlen(cases[i].text);
-        check_channels(cases[i].place, cases[i].calls, cases[i].text, -1, 0, cases[i].want);
+        const int end = cases[i].calls == CUT_CALLS ? TEXT_IS_CUT : TEXT_ENDS;
+        check_channels(cases[i].place, cases[i].calls, end, cases[i].text, -1, 0, cases[i].want);
         for (int a = 0; a <= n; a++)
-            for (int b = a; b <= n; b++) check_channels(cases[i].place, cases[i].calls, cases[i].text, a, b, cases[i].want);
+            for (int b = a; b <= n; b++) check_channels(cases[i].place, cases[i].calls, end, cases[i].text, a, b, cases[i].want);
     }
     // A header that never ends is text as soon as it cannot be one.
     char text[700], want[704] = "[A]";
@@ -142,8 +186,8 @@ static void test_channels(void) {
     memcpy(text, "<|channel|>", 11);
     text[440 + 11] = 0;
     strcat(want, text);
-    check_channels(IN_HEADER, NO_CALLS, text, -1, 0, want);
-    check_channels(IN_HEADER, NO_CALLS, text, 300, 301, want);
+    check_channels(IN_HEADER, NO_CALLS, TEXT_IS_CUT, text, -1, 0, want);
+    check_channels(IN_HEADER, NO_CALLS, TEXT_IS_CUT, text, 300, 301, want);
 #undef ANALYSIS
 #undef FINAL
 #undef START
