@@ -13,7 +13,7 @@ typedef struct constraint {
     call_grammar calls;
     unsigned char *allowed;      /* [vocabulary] */
     int32_t think, end_think, call, end_call;              /* tokens, of calls the marks of call_forms; -1: there is none */
-    int32_t tags[CALL_TAGS];     /* tokens of call_tags; -1: they are text, or of no use */
+    int32_t tags[CALL_TAGS];     /* tokens of form_tags; -1: they are text, or of no use */
     int thinking;                /* the answer has not begun */
     int begins;                  /* no token yet, and it may open thinking */
     int budget, thought;         /* tokens of thinking: at most, 0: no limit; so far */
@@ -64,7 +64,8 @@ static int constraint_channel(constraint *c, mote_error *err) {
 /* How the models of a chat family write calls. */
 static enum call_form call_form_of(int family) {
     if (family & CHAT_QWEN3) return FORM_JSON;
-    if (family & CHAT_GLM) return family & CHAT_LINED ? FORM_KEY_LINES : FORM_KEYS;
+    if (family & CHAT_DEEPSEEK) return family & CHAT_QUIET ? FORM_MARKED : FORM_MARKED_BLOCK;
+    if (family & (CHAT_GLM | CHAT_LAGUNA)) return family & CHAT_LINED ? FORM_KEY_LINES : FORM_KEYS;
     if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
     if (family & CHAT_GEMMA) return FORM_PAIRS;
     if (family & CHAT_HARMONY) return FORM_HEADED;
@@ -85,10 +86,10 @@ static int constraint_calls(constraint *c, const mote_generation *g, const json 
         *id = tokenizer_find(c->m->text, marks[i]);
         if (*id < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", marks[i]);
     }
+    const char *const *tags = form_tags(form);
     for (int i = 0; i < CALL_TAGS; i++) {
-        const int has = i == CALL_TAGS - 1 ? form == FORM_PAIRS : form_has_keys(form);
-        c->tags[i] = has ? tokenizer_find(c->m->text, call_tags[i]) : -1;
-        if (has && form == FORM_PAIRS && c->tags[i] < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", call_tags[i]);
+        c->tags[i] = tags[i] ? tokenizer_find(c->m->text, tags[i]) : -1;
+        if (form == FORM_PAIRS && tags[i] && c->tags[i] < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", tags[i]);
     }
     c->shape = schema_new();
     if (!c->shape) return fail_memory(err);

@@ -34,7 +34,7 @@ static void check(server s, const char *path, const char *messages, int script, 
 }
 
 static void test_apis(server s) {
-    static const char *const text[] = {"\"reasoning_content\": \"Hmm, one.\"", "\"content\": \"It is 1.\"", "\"finish_reason\": \"stop\""};
+    static const char *const text[] = {"\"reasoning_content\": \"Hmm, one.\"", "\"content\": \"It is 1.", "\"finish_reason\": \"stop\""};
     static const char *const call[] = {"\"reasoning_content\": \"A call, then.\"", "\"content\": \"I add.\"", "\"name\": \"add\"",
                                        "\"arguments\": \"{\\\"a\\\": \\\"1\\\"}\"", "\"finish_reason\": \"tool_calls\""};
     static const char *const item[] = {"\"text\": \"A call, then.\"", "\"text\": \"I add.\"", "\"type\": \"function_call\"", "\"name\": \"add\"",
@@ -49,6 +49,23 @@ static void test_apis(server s) {
     snprintf(more, sizeof more, FLAT_TOOLS ", %s", on);
     check(s, "/v1/responses", GO, SAY_CALL, more, item, 5);
     check(s, "/v1/messages", GO, SAY_CALL, CLAUDE_TOOLS ", \"thinking\": {\"type\": \"adaptive\"}", block, 5);
+}
+
+// Thinking by DeepSeek's word, and old thinking kept by GLM's.
+static void test_words(server s, const template_marks *f) {
+    static const char *const thinks[] = {"\"reasoning_content\": \"Hmm, one.\""};
+    check(s, "/v1/chat/completions", GO, SAY_TEXT, "\"chat_template_kwargs\": {\"thinking\": true}", thinks, 1);
+    long counts[2];
+    for (int i = 0; i < 2; i++) {
+        char body[1024];
+        snprintf(body, sizeof body, "{\"messages\": [" GO ", {\"role\": \"assistant\", \"content\": \"It is 1.\", \"reasoning_content\": \"Hmm, one.\"}, " GO
+                 "], \"chat_template_kwargs\": {\"clear_thinking\": %s}}", i ? "false" : "true");
+        heard h = post(s, "/tokenize", body);
+        counts[i] = number(&h, "count");
+        CHECK(h.status == 200 && counts[i] > 0, "%d %s", h.status, h.body);
+        forget(&h);
+    }
+    CHECK((counts[1] > counts[0]) == (f->thinking == LEFT_OUT), "%ld tokens with old thinking kept, %ld without", counts[1], counts[0]);
 }
 
 // A call that is cut is text; streamed, all of it comes in pieces.
@@ -85,7 +102,7 @@ static void test_reuse(server s) {
 static void test_capabilities(server s, const template_marks *f) {
     heard h = get(s, "/v1/models");
     char want[128];
-    snprintf(want, sizeof want, "\"enable_thinking\": true, \"reasoning_effort\": false, \"tools\": %s", f->thinking == NEVER_SAID ? "false" : "true");
+    snprintf(want, sizeof want, "\"enable_thinking\": %s, \"reasoning_effort\": false, \"tools\": %s", f->always ? "false" : "true", f->thinking == NEVER_SAID ? "false" : "true");
     CHECK(strstr(h.body, want) != NULL, "%s", h.body);
     forget(&h);
 }
@@ -99,6 +116,7 @@ static void test_template(const template_marks *f, const char *const *scripts) {
     server s = serve(arguments);
     test_capabilities(s, f);
     test_apis(s);
+    test_words(s, f);
     test_broken(s, scripts[SAY_CUT]);
     test_reuse(s);
     stop(s);
@@ -126,8 +144,8 @@ int main(int argc, char **argv) {
         const template_marks *f = &templates[i];
         char text[256], call[512], cut[512];
         snprintf(text, sizeof text, "Hmm, one.</think>%sIt is 1.", f->after);
-        snprintf(call, sizeof call, "A call, then.</think>%sI add.%s%s", f->after, f->call, f->calls_end);
-        snprintf(cut, sizeof cut, "A call, then.</think>%sI add.%.*s", f->after, (int)strlen(f->call) - 3, f->call);
+        snprintf(call, sizeof call, "A call, then.</think>%sI add.%s%s%s", f->after, f->calls_begin, f->call, f->calls_end);
+        snprintf(cut, sizeof cut, "A call, then.</think>%sI add.%s%.*s", f->after, f->calls_begin, (int)(strchr(f->call, '1') - f->call), f->call);
         const char *const scripts[] = {text, call, cut};
         test_template(f, scripts);
     }
