@@ -116,7 +116,7 @@ static void test_template(const template_marks *f, const char *const *scripts) {
     server s = serve(arguments);
     test_capabilities(s, f);
     test_apis(s);
-    test_words(s, f);
+    if (f->after) test_words(s, f);       // Gemma 4 has neither word
     test_broken(s, scripts[SAY_CUT]);
     test_reuse(s);
     stop(s);
