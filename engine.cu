@@ -31,7 +31,6 @@
 #endif
 #include <dirent.h>
 #include <float.h>
-#include <fnmatch.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
@@ -127,6 +126,7 @@ static double seconds(void) {
 #include "diagnose/parts.c"
 #include "diagnose/random.c"
 #include "diagnose/fill.c"
+#include "diagnose/preset_configs.c"
 #include "diagnose/synthetic.c"
 #include "text/calls.c"
 

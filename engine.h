@@ -177,7 +177,7 @@ enum {                                     /* how many tokens are drafted for a 
     MOTE_MTP_OFF = -1                      /* none: no copies, and the MTP layer has no KV rows, so there are no MTP logits either */
 };
 
-enum {                                     /* how keys and values of attention layers are kept */
+enum {                                     /* how keys and values of attention layers, or their latents, are kept */
     MOTE_KV_DEFAULT = 0,                   /* F32 on the CPU, BF16 on a GPU */
     MOTE_KV_F32 = 1,                       /* CPU only */
     MOTE_KV_BF16 = 2,
@@ -257,7 +257,8 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
    - Where turns have to alternate (Mistral), neighbouring messages of a user, or texts of an assistant, are one turn, with a blank line
      between them; all else follows in its order.
    - Calls that a turn has no place for (two of Llama 3.1's, or one beside a text; any, where a template has no calls) are text of that
-     turn, each as JSON, with "; " between them; a result without a place is a user's text that begins with "Tool result:". A call's
+     turn, each as JSON, with "; " between them; Gemma 4's template has a text before its calls. A result without a place (Gemma 4's: one
+     that answers no call of the turn before it) is a user's text that begins with "Tool result:". A call's
      arguments that were cut off stand as they were written.
    - gpt-oss's calls, one to a message, are messages of their own, each with its result after it; a result without a call is a user's
      text. Thinking is "thinking" or "reasoning_content"; a system message in the middle is a developer's turn.

@@ -15,7 +15,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>

@@ -30,6 +30,8 @@
      gemma_values.c    Gemma's values, in which its tools and calls are written
      chat_gemma.c      Gemma 4's
      chat_glm.c        GLM's
+     chat_laguna.c     Laguna's
+     chat_deepseek.c   DeepSeek's
      chat.c            messages -> prompt
      arguments.c       the arguments of a tool call, by the tool's schema
      call_reader.c     where one is in a call, its tags
@@ -38,6 +40,7 @@
      call_named.c      a call with its name in front
      call_headed.c     a call with its name in a header
      call_pairs.c      a call in Gemma's values
+     call_marked.c     calls after marks
      call_keyed.c      a call as keys and values between tags
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
@@ -91,6 +94,8 @@
 #include "text/gemma_values.c"
 #include "text/chat_gemma.c"
 #include "text/chat_glm.c"
+#include "text/chat_laguna.c"
+#include "text/chat_deepseek.c"
 #include "text/chat.c"
 #include "text/arguments.c"
 #include "text/call_reader.c"
@@ -99,6 +104,7 @@
 #include "text/call_named.c"
 #include "text/call_headed.c"
 #include "text/call_pairs.c"
+#include "text/call_marked.c"
 #include "text/call_keyed.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"

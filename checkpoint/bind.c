@@ -355,6 +355,12 @@ static void bind_matrix(binder *b, const char *where, const char *what, matrix *
     bind_slice(b, where, what, &s, 0, w);
 }
 
+/* A matrix that each rank has. */
+static void bind_whole(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
+    const tensor_slice all = slice_all(rows, cols);
+    bind_slice(b, where, what, &all, 0, w);
+}
+
 /* The embedding, or the head: of several ranks each has rows of the vocabulary. */
 static void bind_vocab(binder *b, const char *where, const char *what, matrix *w) {
     const config *c = &b->m->c;

@@ -67,6 +67,7 @@ typedef struct config {
     CONFIG_FIELDS(FIELD_MEMBER)
     const struct model_family *family;
     config_layer *layer;                       /* [layers + 1], the last one the MTP layer; config_free frees them */
+    char beside[64];                           /* a key that text_config has, and that says something else beside it; "": there is none */
 } config;
 FIELDS(CONFIG, config, END_OF(config, eos))
 
@@ -83,6 +84,7 @@ typedef struct config_reader {
     const char *within;                        /* "rope_scaling.": of what the keys are, for messages; NULL: of nothing more */
     mote_error *err;
     int code;                                  /* the first failure; later calls do nothing */
+    char beside[64];                           /* see config */
 } config_reader;
 
 /* Refuses config.json, for a reason. */
@@ -231,6 +233,17 @@ static void config_blocks(config_reader *r, uint32_t q, config *c) {
     c->fp8_cols = (int)cols;
 }
 
+/* Weights that are rotated, as by Hadamard matrices, and ask the same of what they are multiplied with, which tensors do not tell. */
+static void config_transforms(config_reader *r, uint32_t q) {
+    static const char *const keys[] = {"transform_config", "hadamard_config", "rotation_config", "rotation", "hadamard_group_size"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !r->code; i++) {
+        const uint32_t node = config_get(r, q, keys[i]);
+        const json_node *n = &r->j->nodes[node];
+        if (!node || config_is_one(r->j, node, "false") || (n->type >= JSON_ARRAY && !n->size)) continue;
+        config_refuse(r, node, keys[i], "mote does not transform what quantised weights are multiplied with");
+    }
+}
+
 /* quantization_config. Which format a tensor has is seen when it is bound; read here is what tensors do not tell: the sides of
    FP8 blocks, and which of two layouts of one shape files of GPTQ and AWQ have. */
 static void config_quantization(config_reader *r, config *c) {
@@ -248,5 +261,6 @@ static void config_quantization(config_reader *r, config *c) {
     c->asymmetric = symmetric && config_is(r->j, symmetric, "false");
     if (!c->zeros_stored) config_only(r, q, "checkpoint_format", "gptq");
     config_blocks(r, q, c);
+    config_transforms(r, q);
     r->read[q] = KEY_READ;                     /* what else it says of tensors, these show themselves */
 }

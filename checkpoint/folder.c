@@ -143,7 +143,7 @@ static int read_json_of(const char *dir, const char *name, uint32_t type, json *
     int code = read_file(dir, name, &text, err);
     if (code) return code;
     if (join_path(path, sizeof path, dir, name)) code = fail(err, MOTE_EINVAL, "%s/%s: path too long", dir, name);
-    if (!code) code = json_parse(j, text.data, text.size, path, err);
+    if (!code) code = json_parse_as(j, text.data, text.size, path, 1, err);
     if (!code && j->nodes[0].type != type) {
         json_free(j);
         code = fail(err, MOTE_EFORMAT, "%s: not a JSON %s", path, type == JSON_OBJECT ? "object" : "list");

@@ -60,6 +60,22 @@ static int generation_number(const json *j, const char *dir, const char *key, do
     return MOTE_OK;
 }
 
+/* Keys that would change what is sampled, and that mote does not have: neither a checkpoint's fault nor to be passed over without a word. */
+static void generation_ignored(const json *j, const char *dir, const mote_callbacks *callbacks) {
+    static const char *const keys[][2] = {                 /* and the value with which nothing changes */
+        {"typical_p", "1"}, {"epsilon_cutoff", "0"}, {"eta_cutoff", "0"}, {"top_h", "null"}, {"penalty_alpha", "0"}, {"num_beams", "1"},
+        {"no_repeat_ngram_size", "0"}, {"encoder_no_repeat_ngram_size", "0"}, {"encoder_repetition_penalty", "1"}, {"guidance_scale", "1"},
+        {"bad_words_ids", "null"}, {"suppress_tokens", "null"}, {"begin_suppress_tokens", "null"}, {"sequence_bias", "null"},
+        {"forced_bos_token_id", "null"}, {"forced_eos_token_id", "null"}, {"exponential_decay_length_penalty", "null"},
+        {"watermarking_config", "null"}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const uint32_t node = json_get(j, 0, keys[i][0]);
+        const json_node *n = &j->nodes[node];
+        if (node && !config_is_one(j, node, keys[i][1]) && !(n->type >= JSON_ARRAY && !n->size))
+            notice(callbacks, "%s/generation_config.json: %s ignored, mote samples without it", dir, keys[i][0]);
+    }
+}
+
 /* The sampling defaults. Without do_sample: greedy. */
 static int generation_sampling(mote_sampling *to, const json *j, const char *dir, const mote_callbacks *callbacks,
                                mote_error *err) {
@@ -89,6 +105,7 @@ static int generation_read(mote_model *m, const char *dir, const mote_callbacks 
     int code = read_json(dir, "generation_config.json", &j, err);
     if (code) return code;
     code = generation_sampling(&m->sampling, &j, dir, callbacks, err);
+    generation_ignored(&j, dir, callbacks);
     json_free(&j);
     return code;
 }

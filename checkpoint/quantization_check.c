@@ -4,25 +4,12 @@
 
 typedef struct quantization_check {
     tensor_table plain, quantised;             /* of these entries only the names count */
-    buf patterns;                              /* of plain ones, "mtp*", each ended by a zero */
+    buf patterns;                              /* of plain ones, "mtp*", each ended by a zero; of regular expressions ("re:") none matches */
     char method[32];                           /* quant_method; "": none */
     int quantised_matrices;
     int mismatches;                            /* matrices that are not as it says */
     char first[192];                           /* one of them, and how it is stored */
 } quantization_check;
-
-/* Does a name match a pattern whose stars stand for anything? Regular expressions ("re:") match nothing here. */
-static int module_matches(const char *pattern, const char *name) {
-    const char *star = NULL, *again = name;
-    while (*name) {
-        if (*pattern == '*') star = pattern++, again = name;
-        else if (*pattern == *name) pattern++, name++;
-        else if (star) pattern = star + 1, name = ++again;
-        else return 0;
-    }
-    while (*pattern == '*') pattern++;
-    return !*pattern;
-}
 
 static void quantization_check_add(quantization_check *c, tensor_table *to, const json *j, uint32_t node) {
     char name[256];
@@ -70,8 +57,16 @@ static void quantization_check_free(quantization_check *c) {
 static int listed_plain(const quantization_check *c, const char *module) {
     if (table_find(&c->plain, module)) return 1;
     for (size_t at = 0; at < c->patterns.size; at += strlen(c->patterns.data + at) + 1)
-        if (module_matches(c->patterns.data + at, module)) return 1;
+        if (matches_stars(c->patterns.data + at, module)) return 1;
     return 0;
+}
+
+/* Is a quantised matrix that is stored as `name` says what quant_method names? Methods that are several formats name none. */
+static int method_is(const char *method, const char *name) {
+    static const char *const begins[][2] = {{"fp8", "FP8"}, {"fbgemm_fp8", "FP8"}, {"mxfp4", "MXFP4"}, {"gptq", "GPTQ"}, {"awq", "AWQ"}};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        if (!strcmp(begins[i][0], method)) return !strncmp(name, begins[i][1], strlen(begins[i][1]));
+    return 1;
 }
 
 /* Compares a matrix, stored as `name` says, with what is listed of it, or of all that it is together with, unless NULL. c NULL: there is
@@ -80,7 +75,7 @@ static void quantization_check_matrix(quantization_check *c, const char *module,
                                       const char *name) {
     if (!c) return;
     c->quantised_matrices += is_quantised;
-    int mismatch = is_quantised ? listed_plain(c, module)
+    int mismatch = is_quantised ? listed_plain(c, module) || !method_is(c->method, name)
                                : table_find(&c->quantised, module) || (together && table_find(&c->quantised, together));
     if (mismatch && !c->mismatches++) snprintf(c->first, sizeof c->first, "%.120s is %s", module, name);
 }

@@ -17,7 +17,7 @@
          "deltanet"              heads; decay, write, length [tokens][heads], S {rows, columns, scale [heads], values [heads]}: S after the
                                  last token, of which rows x columns whole numbers, -99 to 99, times scale / 99; of a large S each is the
                                  largest of a block
-         "attention"             heads; weights [heads][tokens][token + 1]; gate [tokens][heads], only if there are gates
+         "attention", "mla"      heads; weights [heads][tokens][token + 1]; gate [tokens][heads], only if there are gates
          "moe"                   experts, top_k; chosen [tokens][top_k]: {expert, weight}, heaviest first; router [tokens][experts]:
                                  probabilities; shared [tokens]: how far the shared expert's gate is open, only if there is one
          "mlp"                   nothing more */

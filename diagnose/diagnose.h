@@ -105,6 +105,8 @@ enum { MOTE_TRACE_TOKENS = 1024 };         /* the most of a trace */
      "attention"  "attention"          [heads][token + 1] how much of each token's value a head takes; each row sums to 1
                   "gate"               [heads][head_dim] 0..1: what is left of the head's output; only where there are gates. Those of a
                                        g_proj are softplus, 0 or more
+     "mla"        "attention"          [heads][token + 1] as of "attention"
+                  "latent"             [kv_lora_rank] what keys and values of the token are made of
      "moe"        "router"             [experts] the router's scores
                   "experts"            [experts] the weights of the chosen ones, 0 for the others
                   "shared_expert_gate" [1] before the sigmoid; only where there is a shared expert with a gate

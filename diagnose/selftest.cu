@@ -264,7 +264,8 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
         moe_shape shape = p.shape;
         shape.experts = experts;
         shape.top_k = top_k;
-        moe_choose(&shape, logits + (size_t)(row * experts), choice, weight);
+        const moe_job job = {.shape = &shape};
+        moe_choose(&job, logits + (size_t)(row * experts), choice, weight);
         for (int i = 0; i < top_k; i++) uses[choice[i]] |= 1 << row;
     }
     for (int e = 0; e < experts; e++)

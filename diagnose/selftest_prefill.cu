@@ -178,7 +178,8 @@ static void try_prefill_attention(selftest *t, int position) {
 static int try_clear_choice(const float *logits, const moe_shape *s) {
     int32_t choice[GPU_TOP + 1];
     float weight[GPU_TOP + 1], least = INFINITY, next = -INFINITY;
-    moe_choose(s, logits, choice, weight);
+    const moe_job job = {.shape = s};
+    moe_choose(&job, logits, choice, weight);
     for (int e = 0; e < s->experts; e++) {
         int chosen = 0;
         for (int i = 0; i < s->top_k; i++) chosen |= choice[i] == e;

@@ -55,17 +55,17 @@ static void common_check_heads(config_reader *r, const attention_shape *a, const
         config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
 }
 
-/* Heads of attention. short_form: as of Llama's first model, config.json may leave out head_dim, and num_key_value_heads where every
-   head has keys and values of its own. */
-static void common_attention(config_reader *r, const config *c, attention_shape *a, int short_form) {
+/* What config.json may leave out, as of Llama's first model: head_dim, and num_key_value_heads where every head has keys and values of its
+   own. */
+enum { LACKS_HEAD_DIM = 1, LACKS_KV_HEADS = 2 };
+
+/* Heads of attention. lacks: what may be absent, of these. */
+static void common_attention(config_reader *r, const config *c, attention_shape *a, int lacks) {
     config_int(r, "num_attention_heads", 1, 1 << 12, &a->heads);
-    if (short_form) {
-        config_int_or(r, "num_key_value_heads", 1, 1 << 12, a->heads, &a->kv_heads);
-        common_head_dim(r, c, a);
-    } else {
-        config_int(r, "num_key_value_heads", 1, 1 << 12, &a->kv_heads);
-        config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
-    }
+    if (lacks & LACKS_KV_HEADS) config_int_or(r, "num_key_value_heads", 1, 1 << 12, a->heads, &a->kv_heads);
+    else config_int(r, "num_key_value_heads", 1, 1 << 12, &a->kv_heads);
+    if (lacks & LACKS_HEAD_DIM) common_head_dim(r, c, a);
+    else config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
     a->hidden = c->hidden;
     a->eps = c->eps;
     if (!r->code) common_score_scale(r, a);

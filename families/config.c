@@ -44,24 +44,21 @@ static void config_layers(config_reader *r, config *c) {
     if (!c->layer) r->code = fail_memory(r->err);
 }
 
-/* Reads dir/config.json. On success *c is the caller's to config_free. */
-static int config_read(config *c, const char *dir, mote_error *err) {
-    json j;
+/* What config.json says, which is j; dir: where that is, for messages. On success *c is the caller's to config_free. */
+static int config_of(config *c, const json *j, const char *dir, mote_error *err) {
     config_reader r;
     memset(c, 0, sizeof *c);
-    int code = read_json(dir, "config.json", &j, err);
-    if (code) return code;
     memset(&r, 0, sizeof r);
-    r.j = &j;
+    r.j = j;
     r.dir = dir;
     r.err = err;
-    r.read = (unsigned char *)calloc(j.count, 1);
+    r.read = (unsigned char *)calloc(j->count, 1);
     r.text = r.read ? config_get(&r, 0, "text_config") : 0;
     uint32_t type = r.read ? config_get(&r, 0, "model_type") : 0;
     if (!r.read) r.code = fail_memory(err);
     else if (!type) r.code = fail(err, MOTE_EFORMAT, "%s/config.json: model_type is missing", dir);
-    else if (!(c->family = family_find(&j, type, dir, err))) r.code = MOTE_EUNSUPPORTED;
-    else if (r.text && j.nodes[r.text].type != JSON_OBJECT)
+    else if (!(c->family = family_find(j, type, dir, err))) r.code = MOTE_EUNSUPPORTED;
+    else if (r.text && j->nodes[r.text].type != JSON_OBJECT)
         r.code = fail(err, MOTE_EFORMAT, "%s/config.json: text_config is not an object", dir);
     if (!r.code) {
         config_few_keys(&r, 0);
@@ -73,9 +70,20 @@ static int config_read(config *c, const char *dir, mote_error *err) {
         config_quantization(&r, c);
         config_unread(&r, r.text, "");
         if (r.text) config_unread(&r, 0, "");
+        memcpy(c->beside, r.beside, sizeof c->beside);
     }
     free(r.read);
     if (r.code) config_free(c);
-    json_free(&j);
     return r.code;
+}
+
+/* Reads dir/config.json. On success *c is the caller's to config_free. */
+static int config_read(config *c, const char *dir, mote_error *err) {
+    json j;
+    memset(c, 0, sizeof *c);
+    int code = read_json(dir, "config.json", &j, err);
+    if (code) return code;
+    code = config_of(c, &j, dir, err);
+    json_free(&j);
+    return code;
 }

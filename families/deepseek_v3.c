@@ -112,20 +112,6 @@ static void deepseek_v3_read(config_reader *r, config *c) {
 
 /* ---- Tensors ---- */
 
-/* A matrix that each rank has. */
-static void deepseek_bind_whole(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
-    const tensor_slice all = slice_all(rows, cols);
-    bind_slice(b, where, what, &all, 0, w);
-}
-
-/* The rows of kv_b_proj from `first` on, so many of each head. */
-static void deepseek_bind_kv_b(binder *b, const char *where, const mla_shape *s, int first, int rows, matrix *w) {
-    tensor_slice of = slice_all(s->heads * (s->nope_dim + s->value_dim), s->kv_rank);
-    of.runs = rows_of(&of, s->heads, first, rows);
-    slice_divide(b, &of, DIVIDED_ROWS);
-    bind_slice(b, where, "self_attn.kv_b_proj.weight", &of, 0, w);
-}
-
 /* The MTP layer is bound as MODULE_MTP by the caller. */
 static void deepseek_bind_mla(binder *b, const char *where, mla_weights *w) {
     static const char *const scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.kv_a_proj_with_mqa.k_scale"};
@@ -133,21 +119,25 @@ static void deepseek_bind_mla(binder *b, const char *where, mla_weights *w) {
                                            "self_attn.q_scale", "self_attn.prob_scale", "self_attn.rotary_emb.inv_freq"};
     const mla_shape *s = &w->shape;
     const int queries = s->heads * mla_key_dim(s);
+    tensor_slice kv_b = slice_all(s->heads * (s->nope_dim + s->value_dim), s->kv_rank);       /* of each head rows of k, then of v */
+    slice_divide(b, &kv_b, DIVIDED_ROWS);
     if (b->kind != MODULE_MTP) bind_as(b, MODULE_MLA, 1, 1);
-    deepseek_bind_whole(b, where, "self_attn.kv_a_proj_with_mqa.weight", &w->kv_a_proj, mla_row_size(s), s->hidden);
+    bind_whole(b, where, "self_attn.kv_a_proj_with_mqa.weight", &w->kv_a_proj, mla_row_size(s), s->hidden);
     bind_vector(b, where, "self_attn.kv_a_layernorm.weight", &w->kv_norm, s->kv_rank);
     bind_kv_scale(b, where, scales, 3, &w->kv_scale);
     for (size_t i = 0; i < sizeof unneeded / sizeof *unneeded; i++) bind_unneeded(b, where, unneeded[i]);     /* values are the latent, too */
     if (b->kind == MODULE_MTP) bind_as(b, MODULE_MTP, 0, 1);       /* from here on only read when the MTP layer drafts */
     if (s->q_rank) {
-        deepseek_bind_whole(b, where, "self_attn.q_a_proj.weight", &w->q_a_proj, s->q_rank, s->hidden);
+        bind_whole(b, where, "self_attn.q_a_proj.weight", &w->q_a_proj, s->q_rank, s->hidden);
         bind_vector(b, where, "self_attn.q_a_layernorm.weight", &w->q_norm, s->q_rank);
         bind_matrix(b, where, "self_attn.q_b_proj.weight", &w->q_b_proj, queries, s->q_rank, DIVIDED_ROWS);
     } else {
         bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_b_proj, queries, s->hidden, DIVIDED_ROWS);
     }
-    deepseek_bind_kv_b(b, where, s, 0, s->nope_dim, &w->k_b_proj);
-    deepseek_bind_kv_b(b, where, s, s->nope_dim, s->value_dim, &w->v_b_proj);
+    kv_b.runs = rows_of(&kv_b, s->heads, 0, s->nope_dim);
+    bind_slice(b, where, "self_attn.kv_b_proj.weight", &kv_b, 0, &w->k_b_proj);
+    kv_b.runs = rows_of(&kv_b, s->heads, s->nope_dim, s->value_dim);
+    bind_slice(b, where, "self_attn.kv_b_proj.weight", &kv_b, 0, &w->v_b_proj);
     bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, s->hidden, s->heads * s->value_dim, DIVIDED_COLS);
 }
 

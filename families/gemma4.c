@@ -31,10 +31,11 @@ static void gemma4_check(config_reader *r) {
 
 /* Beside an embedding that is not said to be tied: it is. */
 static void gemma4_ends(config_reader *r, config *c) {
-    static const char tied[] = "tie_word_embeddings";
+    static const char tied[] = "tie_word_embeddings", cap[] = "final_logit_softcapping";
+    const uint32_t node = config_get(r, r->text, cap);
     if (!config_get(r, 0, tied) && !config_get(r, r->text, tied)) c->tied = 1;
     c->embed_factor = float_of_bf16(bf16_of_float(sqrtf((float)c->hidden)));
-    config_float(r, r->text, "final_logit_softcapping", 1e-3, 1e6, 0, &c->logit_cap);
+    if (node && r->j->nodes[node].type != JSON_NULL) config_float(r, r->text, cap, 1e-3, 1e6, 0, &c->logit_cap);
 }
 
 /* The dense FFN, or the experts with it as the one that is shared. */
@@ -116,7 +117,14 @@ static void gemma4_bind_norms(binder *b, const char *where, layer *l) {
     bind_by_root(b, where, "router.scale", &l->ffn.norm_router, hidden);
 }
 
-/* Quantised checkpoints of some call the experts moe.experts. */
+/* Some call the experts of a quantised checkpoint moe.experts, and store them one by one, as these tensors or others. */
+static const char *gemma4_experts(binder *b, const char *where) {
+    static const char *const there[] = {"moe.experts.0.down_proj.weight", "moe.experts.0.down_proj.weight_packed", "moe.experts.0.down_proj.qweight"};
+    for (size_t i = 0; i < sizeof there / sizeof *there && !b->publishes; i++)
+        if (bind_has(b, where, there[i])) return "moe.experts";
+    return "experts";
+}
+
 static void gemma4_bind_experts(binder *b, const char *where, moe_weights *w) {
     const moe_shape *s = &w->shape;
     char all[192];
@@ -124,7 +132,7 @@ static void gemma4_bind_experts(binder *b, const char *where, moe_weights *w) {
     bind_kept(b, where, "router.proj.weight", &w->router, s->experts, s->hidden);
     bind_vector(b, where, "router.per_expert_scale", &w->expert_scale, s->experts);
     bind_as(b, MODULE_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);
-    snprintf(all, sizeof all, "%s%s", where, !b->publishes && bind_has(b, where, "moe.experts.0.down_proj.weight") ? "moe.experts" : "experts");
+    snprintf(all, sizeof all, "%s%s", where, gemma4_experts(b, where));
     common_bind_experts_of(b, all, w);
     bind_as(b, MODULE_SHARED, 1, 1);
     snprintf(all, sizeof all, "%smlp.", where);

@@ -68,7 +68,7 @@ static const char *const idle_keys[] = {
 
 static int key_is_idle(const char *key) {
     for (size_t i = 0; i < sizeof idle_keys / sizeof *idle_keys; i++)
-        if (!fnmatch(idle_keys[i], key, 0)) return 1;
+        if (matches_stars(idle_keys[i], key)) return 1;
     return 0;
 }
 
@@ -98,6 +98,7 @@ static void config_unread_key(config_reader *r, uint32_t object, uint32_t name, 
     if (value_is_nothing(r->j, name + 1, *neutral != 0) || (whole && key_is_idle(key))) return;
     if (whole && json_get(r->j, object, key + n) != name + 1) return;
     const uint32_t text = object == r->text ? 0 : json_get(r->j, r->text, key);
+    if (text && r->read[text] && !json_same(r->j, name + 1, text) && !*r->beside) snprintf(r->beside, sizeof r->beside, "%.63s", key);
     if ((text && r->read[text]) || (*neutral && config_is_one(r->j, name + 1, neutral))) return;
     if (r->read[name + 1] == KEY_BESIDE) config_refuse(r, name + 1, key, "outside of text_config, where it belongs");
     else if (*neutral) config_must_be(r, name + 1, key, neutral);

@@ -14,7 +14,7 @@ static void llama_dense_read(config_reader *r, config *c, int context) {
     config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MLP);
     common_limits(r, c, context, 1e-6f);
     common_mlp(r, c, &l.ffn.of.mlp);
-    plain_read(r, c, &l, 0, 1e4f);
+    plain_read(r, c, &l, 0, LACKS_HEAD_DIM | LACKS_KV_HEADS, 1e4f);
 }
 
 static void llama_read(config_reader *r, config *c) {

@@ -17,7 +17,7 @@ static void mixtral_read(config_reader *r, config *c) {
     common_limits(r, c, 131072, 1e-5f);
     common_moe(r, c, e, "num_local_experts", "intermediate_size");
     common_moe_check(r, e);
-    plain_read(r, c, &l, 0, 1e6f);
+    plain_read(r, c, &l, 0, LACKS_HEAD_DIM | LACKS_KV_HEADS, 1e6f);
     common_window(r, c, 0);
 }
 

@@ -14,7 +14,7 @@ static void qwen3_read(config_reader *r, config *c) {
     config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MLP);
     common_limits(r, c, 32768, 1e-6f);
     common_mlp(r, c, &l.ffn.of.mlp);
-    plain_read(r, c, &l, 1, 1e4f);
+    plain_read(r, c, &l, 1, 0, 1e4f);
 }
 
 static void qwen3_bind(binder *b) {

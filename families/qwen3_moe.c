@@ -14,10 +14,10 @@
 static const char *const qwen3_moe_types[] = {"qwen3_moe", NULL};
 
 /* All layers, which are alike; l: one of them, of which the FFN has been read. normed: with norms of queries and keys, as all of
-   Qwen3; else as Llama. theta: where config.json does not say. */
-static void plain_read(config_reader *r, config *c, config_layer *l, int normed, float theta) {
+   Qwen3; else as Llama. lacks: see common_attention. theta: where config.json does not say. */
+static void plain_read(config_reader *r, config *c, config_layer *l, int normed, int lacks, float theta) {
     attention_shape *a = &l->mixer.of.attention;
-    common_attention(r, c, a, !normed);
+    common_attention(r, c, a, lacks);
     a->normed = normed;
     common_rope(r, c, l, 1, theta);
     common_layer_list(r, c, "layer_types", "full_attention");
@@ -55,7 +55,7 @@ static void qwen3_moe_read(config_reader *r, config *c) {
     common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     common_moe_check(r, e);
     e->of_all = !config_flag(r, config_get(r, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
-    plain_read(r, c, &l, 1, 1e4f);
+    plain_read(r, c, &l, 1, LACKS_HEAD_DIM, 1e4f);
     qwen3_moe_dense_layers(r, c);
 }
 

@@ -164,7 +164,7 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
 
 /* 1: what a user says next leaves the thinking before it where it is. */
 static int keeps_thinking(const mote_session *s, const mote_generation *g) {
-    return g->keep_thinking || s->m->family & CHAT_EFFORT;
+    return g->keep_thinking || s->m->family & CHAT_KEEPS;
 }
 
 /* To be closed in any case. */

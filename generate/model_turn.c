@@ -63,11 +63,13 @@ static void put_model_turn_end(const mote_session *s, int result, marked_text *o
     int at = s->count;
     if (!at) return;
     while (!result && at && is_line_end(s->m, s->tokens[at - 1])) at--;
+    const int bare = at == s->count;
+    while (at && is_eos(s->m, s->tokens[at - 1]) && s->tokens[at - 1] != marks.turn_end && s->tokens[at - 1] != marks.result) at--;
     const int32_t last = at ? s->tokens[at - 1] : -1;
     if (result && last == marks.turn_end) put_words(out, m->line_end), put_words(out, m->answer);
     if (result || last == marks.result) return;
     if (last == marks.call_end) put_words(out, m->result);
-    else if (last == marks.turn_end && at == s->count) put_words(out, m->line_end);
+    else if (last == marks.turn_end && bare) put_words(out, m->line_end);
     else if (last != marks.turn_end && (last != marks.result_end || s->m->family & CHAT_PRESERVE)) put_words(out, m->turn_end), put_words(out, m->line_end);
 }
 
@@ -100,7 +102,8 @@ static void put_model_past(const mote_session *s, int from, marked_text *out) {
         } else if (!thinks && tokenizer_is_added(t, id)) {
             inside = id == marks.call || id == marks.result ? 1 : id == marks.call_end || id == marks.result_end ? 0 : inside;
             const int stays = id == marks.result || id == marks.turn_end;
-            put_tokens(s->m, &id, 1, stays ? id : -1, out);
+            if (!stays && is_eos(s->m, id)) continue;
+            put_tokens(s->m, &id, 1, id, out);
             last = end = id;
         } else if (!thinks) {
             const size_t before = out->text.size;

@@ -42,7 +42,7 @@ static int restore_ids(restore_plan *p, const mote_model *m, const char *request
     int code = chat_render_at(m->family, request, size, CHAT_TIMELINE, &text, &at, err);
     const chat_marks *marks = chat_marks_of(m->family);
     if (!code && *marks->line_end && slice_ends(slice_of(text.text.data, at.answer - 1), marks->turn_end)) at.answer--;
-    if (at.asked >= at.answer || m->family & CHAT_EFFORT) at.asked = 0;        /* what follows is passed over, or nothing is dropped */
+    if (at.asked >= at.answer || m->family & CHAT_KEEPS) at.asked = 0;        /* what follows is passed over, or nothing is dropped */
     if (!code && at.asked) code = restore_encode(p, m, &text, 0, at.asked, err);
     p->asked = p->ids.size / sizeof(int32_t);
     if (!code) code = restore_encode(p, m, &text, at.asked, at.answer, err);

@@ -177,7 +177,8 @@ static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     const int by_answers = s->m->family & CHAT_ANSWER_TURNS, in_turn = s->m->family & CHAT_GEMMA;
     if (!remembers_answer(s)) return MOTE_OK;
     const int32_t think = tokenizer_find(s->m->text, marks->think), end = tokenizer_find(s->m->text, marks->turn_end);
-    for (int i = c->count; i < s->count; i++) thinks |= s->tokens[i] == think;
+    const int32_t closes = by_answers ? tokenizer_find(s->m->text, marks->think_end) : -1;         /* nothing is thought in <think></think> */
+    for (int i = c->count; i < s->count; i++) thinks |= s->tokens[i] == think && (closes < 0 || i + 1 == s->count || s->tokens[i + 1] != closes);
     if (!headed && (!thinks || think < 0)) return MOTE_OK;
     marked_text past;
     memset(&past, 0, sizeof past);

@@ -184,13 +184,16 @@ static int writer_open(writer *w, const mote_model *m, const mote_generation *g,
 static void writer_call_marks(writer *w) {
     static const char *const none[CALL_MARKS] = {NULL}, *const mistral[CALL_MARKS] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"},
                       *const pairs[CALL_MARKS] = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", gemma_quote};
-    const int calls = w->channels.on_call != NULL, gemma = w->split && w->m->family & CHAT_GEMMA;
-    const char *const *marks = gemma ? pairs : calls && w->m->family & CHAT_MISTRAL ? mistral : none;
+    const char *const deepseek[CALL_MARKS] = {DEEPSEEK_CALLS, chat_marks_of(CHAT_DEEPSEEK)->call, DEEPSEEK_SEP, chat_marks_of(CHAT_DEEPSEEK)->call_end,
+                                              DEEPSEEK_CALLS_END};
+    const int calls = w->channels.on_call != NULL, family = calls ? w->m->family : 0, gemma = w->split && w->m->family & CHAT_GEMMA;
+    const char *const *marks = gemma ? pairs : family & CHAT_MISTRAL ? mistral : family & CHAT_DEEPSEEK ? deepseek : none;
     for (int i = 0; i < CALL_MARKS; i++) w->marks[i] = marks[i] && (calls || i < 2) ? tokenizer_find(w->m->text, marks[i]) : -1;
     w->channels.marks = gemma ? chat_marks_of(CHAT_GEMMA) : NULL;
     w->channels.call_mark = !calls ? NULL : gemma ? w->channels.marks->call : marks[0];
+    w->channels.marked_calls = (family & CHAT_DEEPSEEK) != 0;
     w->channels.bare_calls = (w->m->family & CHAT_LLAMA3) != 0;
-    w->channels.keyed_calls = (w->m->family & CHAT_GLM) != 0;
+    w->channels.keyed_calls = (w->m->family & (CHAT_GLM | CHAT_LAGUNA)) != 0;
 }
 
 /* Messages with headers: where in them the prompt ends. It is taken from its last message on, and nothing of that is told. */

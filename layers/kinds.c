@@ -16,7 +16,7 @@
      name_pieces                the state piece by piece, as it is saved, copied and compared
      name_log                   its log of a block, MOTE_ROWS_MAX rows of each piece
      name_rollback              how rows that are not accepted leave it
-   and on a GPU
+   and on a GPU, if it is one of GPU_LAYER_KINDS,
      name_gpu, name_layout_gpu  the arguments of its kernels, with their scratch in GPU memory; lays that out
      name_record                records the kernels of a step
      name_shorten_log           of a mixer: makes a log of more than STEP_ROWS accepted rows one that its kernels take

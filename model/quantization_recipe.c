@@ -33,5 +33,6 @@ static enum encoding recipe_encoding(const quantization_recipe *recipe, enum mod
     if (module == MODULE_HEAD) return recipe->head;
     if (keep_precision) return ENCODING_BF16;
     if (module == MODULE_MTP) return recipe->mtp;
+    if (module == MODULE_MLA && recipe->mixers == ENCODING_FP8_TENSOR) return ENCODING_BF16;      /* as NVIDIA leaves projections to latents */
     return module == MODULE_EXPERTS || module == MODULE_MLP ? recipe->experts : module == MODULE_SHARED ? recipe->shared : recipe->mixers;
 }

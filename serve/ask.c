@@ -186,6 +186,7 @@ static void ask_thinking(request *x) {
     ask_think_flag(x, &x->q, "enable_thinking");
     if (!kwargs.object) return;
     ask_think_flag(x, &kwargs, "enable_thinking");
+    ask_think_flag(x, &kwargs, "thinking");                /* DeepSeek's word */
     ask_budget(x, &kwargs, "thinking_budget");
     int preserves = -1;
     field_flag(&kwargs, "preserve_thinking", &preserves);

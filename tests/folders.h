@@ -63,7 +63,7 @@ typedef struct part {
 
 typedef struct parts {
     int n;
-    part list[200];
+    part list[1000];
 } parts;
 
 static void parts_free(parts *p) {

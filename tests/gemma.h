@@ -5,10 +5,7 @@
 #define MOTE_TEST_GEMMA_H
 
 #include "folders.h"
-
-#define GEMMA_LEAST(july)                                                                                                        \
-    "{% for m in messages %}<|turn><turn|><|channel>{{ m.content }}<channel|><|tool_call>call:<tool_call|><|tool_response><tool_response|>" \
-    july "{% endfor %}{% if add_generation_prompt %}{% if x %}<|turn>model\n<channel|>{% endif %}{% endif %}"
+#include "templates.h"
 
 // july: the text of July 2026. One generation_config.json that lacks the token which opens results: the template's family knows it.
 static void gemma_folder(int july) {

@@ -54,6 +54,10 @@
 #include "generate/test_timelines.c"
 
 #undef main
+#define main gemma_main
+#include "generate/test_gemma.c"
+
+#undef main
 #define main definition_main
 #include "model/test_definition.c"
 
@@ -81,7 +85,8 @@ int main(int argc, char **argv) {
         {"test_passes", passes_main},   {"test_rows", rows_main},             {"test_parts", parts_main},
         {"test_rings", rings_main},     {"test_definition", definition_main},
         {"test_fields", fields_main},   {"test_trace", trace_main},           {"test_shapes", shapes_main},
-        {"test_dense_layers", dense_layers_main},                             {"test_timelines", timelines_main}};
+        {"test_dense_layers", dense_layers_main},                             {"test_timelines", timelines_main},
+        {"test_gemma", gemma_main}};
     const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
     for (size_t i = 0; i < COUNT(tests); i++)
         if (!strcmp(name, tests[i].name)) return tests[i].main(argc, argv);

@@ -128,3 +128,16 @@ static const uint64_t FNV_START = 0xCBF29CE484222325u;
 static uint32_t fold(uint64_t hash) {
     return (uint32_t)(hash ^ hash >> 32);
 }
+
+/* Does a name match a pattern whose stars stand for any characters? */
+static int matches_stars(const char *pattern, const char *name) {
+    const char *star = NULL, *again = name;
+    while (*name) {
+        if (*pattern == '*') star = pattern++, again = name;
+        else if (*pattern == *name) pattern++, name++;
+        else if (star) pattern = star + 1, name = ++again;
+        else return 0;
+    }
+    while (*pattern == '*') pattern++;
+    return !*pattern;
+}

@@ -322,7 +322,7 @@ static void encode_words(encoder *e, const text_piece *piece) {
    `anywhere` are found in any text. */
 static void encode_added(encoder *e, const added_set *s, const added_set *anywhere, const text_piece *text,
                          void (*between)(encoder *, const text_piece *)) {
-    const text_range *range = text->outside, *const ranges_end = range + text->count;
+    const text_range *range = text->outside, *const ranges_end = text->count ? range + text->count : range;
     text_piece part = *text;               /* from the last token to p */
     for (const char *p = text->p; p < text->end;) {
         while (range < ranges_end && text->base + range->end <= p) range++;

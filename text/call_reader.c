@@ -15,6 +15,7 @@ typedef struct call_reader {
     argument_writer arguments;
     const struct call_syntax *syntax;    /* NULL: the first bytes after the opening tag have not come */
     int named;                           /* a name may come first */
+    int marked;                          /* DeepSeek's: each call comes after a mark of its own */
     int keyed;                           /* GLM's: a name may come first, and keys and values between tags */
     int pairs;                           /* Gemma's: a name, and its values */
     int bare;                            /* it has no mark: an object is a call only if it holds nothing else */

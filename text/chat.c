@@ -34,6 +34,14 @@ static void chat_prompt(int family, int think, int in_answer, marked_text *out) 
         glm_prompt(m, family & CHAT_LINED, off, out);
         return;
     }
+    if (family & CHAT_LAGUNA) {
+        laguna_prompt(m, family & CHAT_LINED, off, out);
+        return;
+    }
+    if (family & CHAT_DEEPSEEK) {
+        deepseek_prompt(m, family, off, in_answer, out);
+        return;
+    }
     if (family & CHAT_GEMMA) {
         gemma_prompt(family, off, in_answer, out);
         return;
@@ -104,8 +112,10 @@ static int read_effort(chat *c, int *think) {
 
 /* Reads the members of a request but the messages themselves. *think: MOTE_THINK_... */
 static int chat_options(chat *c, int *think) {
-    uint32_t enable = json_get(&c->j, 0, "enable_thinking");
-    int on = chat_flag(c, "enable_thinking", 0), preserve = chat_flag(c, "preserve_thinking", c->family & CHAT_EFFORT ? 1 : 0);
+    const int named = c->family & CHAT_DEEPSEEK && json_get(&c->j, 0, "thinking");      /* which goes before the name that others have */
+    const char *const key = named ? "thinking" : "enable_thinking";
+    uint32_t enable = json_get(&c->j, 0, key);
+    int on = chat_flag(c, key, 0), preserve = chat_flag(c, "preserve_thinking", c->family & CHAT_EFFORT ? 1 : 0);
     c->continued = chat_flag(c, "continue_final_message", 0);
     c->vision_ids = chat_flag(c, "add_vision_id", 0);
     c->prompt = chat_flag(c, "add_generation_prompt", !c->continued);
@@ -129,7 +139,9 @@ static int chat_further(chat *c) {
     for (uint32_t i = 0; !code && i < c->n; i++) {
         const int result = chat_role(c, i, "tool");
         if (c->family & CHAT_GEMMA) return gemma_further(c);
+        if (c->family & CHAT_DEEPSEEK) return deepseek_messages(c);
         if (c->family & CHAT_GLM) code = glm_message(c, i);
+        else if (c->family & CHAT_LAGUNA) code = laguna_message(c, i);
         else if (c->family & CHAT_LLAMA3) code = result ? llama_result(c, i) : llama_message(c, i, 0);
         else if (c->family & CHAT_MISTRAL) code = mistral_user(c, i);
         else if (c->family & CHAT_HARMONY) code = result ? harmony_result(c, i, 0) : harmony_message(c, i);
@@ -142,6 +154,8 @@ static int chat_further(chat *c) {
 static int chat_conversation(chat *c) {
     if (c->goes_on) return chat_further(c);
     if (c->family & CHAT_GLM) return glm_conversation(c);
+    if (c->family & CHAT_LAGUNA) return laguna_conversation(c);
+    if (c->family & CHAT_DEEPSEEK) return deepseek_conversation(c);
     if (c->family & CHAT_LLAMA3) return llama_conversation(c);
     if (c->family & CHAT_MISTRAL) return mistral_conversation(c);
     if (c->family & CHAT_CODER) return coder_conversation(c);

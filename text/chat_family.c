@@ -27,8 +27,10 @@ typedef enum chat_family {
     CHAT_HARMONY = 1 << 21, /* gpt-oss: messages with headers, which name their channels */
     CHAT_GEMMA = 1 << 26,   /* Gemma 4: values in a syntax of its own, results in the model's turn; with PRESERVE the text of July 2026 */
     CHAT_NAMES = 1 << 27,   /* a parameter may be called as what a schema says */
-    CHAT_BARE = 1 << 28,    /* nothing tells the model not to think */
-    CHAT_LINED = 1 << 23,   /* GLM-4.6: line feeds around marks */
+    CHAT_BARE = 1 << 28,    /* nothing tells the model not to think; DeepSeek-V3.1's first text: a bare </think> does */
+    CHAT_LINED = 1 << 23,   /* GLM-4.6: line feeds around marks; DeepSeek: between results */
+    CHAT_LAGUNA = 1 << 22,  /* Laguna, of which the texts think only when asked to; LINED: the first one */
+    CHAT_DEEPSEEK = 1 << 25,/* DeepSeek-V3; OPEN: R1, QUIET: V3.1 */
     CHAT_GLM = 1 << 24      /* GLM-4.7: turns that only the next one ends; calls as keys and values between tags */
 } chat_family;
 

@@ -11,7 +11,7 @@
 
 enum { CALLS_NONE, CALLS_ONE, CALLS_EACH, CALLS_ANY };                 /* of one turn; EACH: one, others are turns of their own */
 enum { RESULTS_TEXT, RESULTS_ANY, RESULTS_OF_CALLS };                  /* are a user's text; have a place; have one right after calls */
-enum { HELD_NOWHERE, HELD_FIRST, HELD_ANY };                           /* by no question, by one that comes first, by any */
+enum { HELD_NOWHERE, HELD_FIRST, HELD_ANY, HELD_UNSAID };              /* by no question, by one that comes first, by any; not told at all */
 
 typedef struct chat_limits {
     int family;              /* the flags of one that is so, all of them; the first such line counts */
@@ -33,6 +33,8 @@ static const chat_limits limits_of_families[] = {          /* alternates, calls,
     {CHAT_MISTRAL, 1, CALLS_NONE, 1, RESULTS_TEXT, HELD_NOWHERE, HELD_ANY},
     {CHAT_HARMONY, 0, CALLS_EACH, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
     {CHAT_ZEPHYR, 0, CALLS_NONE, 1, RESULTS_TEXT, HELD_NOWHERE, HELD_NOWHERE},
+    {CHAT_DEEPSEEK, 0, CALLS_ANY, 1, RESULTS_ANY, HELD_UNSAID, HELD_NOWHERE},
+    {CHAT_LAGUNA, 0, CALLS_ANY, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
     {CHAT_GLM, 0, CALLS_ANY, 1, RESULTS_ANY, HELD_NOWHERE, HELD_NOWHERE},
     {CHAT_GEMMA, 0, CALLS_ANY, 0, RESULTS_OF_CALLS, HELD_NOWHERE, HELD_NOWHERE}};
 
@@ -123,11 +125,16 @@ static int object_in_text(const chat *c, uint32_t node, buf *text, json *j) {
     return 0;
 }
 
-/* 1: arguments of message i are to be the object in their text. Qwen3 writes the text as it is, which is the same. */
+/* 1: the template writes arguments that are a text as they are: of Qwen3, and of DeepSeek but for V3.1's second text. */
+static int has_text_arguments(int family) {
+    return family & CHAT_QWEN3 || (family & CHAT_DEEPSEEK && (family & CHAT_BARE || !(family & CHAT_QUIET)));
+}
+
+/* 1: arguments of message i are to be the object in their text. */
 static int has_object_in_text(chat *c, uint32_t i) {
     const uint32_t calls = chat_role(c, i, "assistant") ? chat_calls_of(c, i) : 0;
     int found = 0;
-    for (uint32_t k = calls + 1; calls && !found && !(c->family & CHAT_QWEN3) && k < c->j.nodes[calls].next; k = c->j.nodes[k].next) {
+    for (uint32_t k = calls + 1; calls && !found && !has_text_arguments(c->family) && k < c->j.nodes[calls].next; k = c->j.nodes[k].next) {
         const uint32_t arguments = json_get(&c->j, chat_function(&c->j, k), "arguments");
         json inner;
         if (!arguments || c->j.nodes[arguments].type != JSON_STRING) continue;
@@ -181,7 +188,7 @@ static int history_changes(chat *c, int *rewrites) {
         if (!turns_alternate(c, i, end, &turn)) changed |= CHANGED_TURNS;
     }
     if (c->leading && l->system == HELD_ANY && !held_last) changed |= CHANGED_SYSTEM;
-    if (c->has_tools && l->calls == CALLS_NONE) changed |= CHANGED_TOOLS;
+    if (c->has_tools && (l->calls == CALLS_NONE || l->tools == HELD_UNSAID)) changed |= CHANGED_TOOLS;
     return changed;
 }
 

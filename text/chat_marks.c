@@ -2,8 +2,9 @@
    where they are written out. It is data alone: the program takes it as well. */
 
 enum {
+    CHAT_KEEPS = CHAT_EFFORT | CHAT_LAGUNA,                    /* that say old thinking too */
     CHAT_QWENS = CHAT_QWEN3 | CHAT_QWEN3_5,                    /* those that chat_qwen.c writes */
-    CHAT_ANSWER_TURNS = CHAT_GLM                                     /* whose answers begin with a token of their own, which is `turn` */
+    CHAT_ANSWER_TURNS = CHAT_GLM | CHAT_DEEPSEEK | CHAT_LAGUNA                                     /* whose answers begin with a token of their own, which is `turn` */
 };
 
 /* The marks of a family; "": it has none. Qwen's turns are `turn`, the role, a line feed, the content, `turn_end` and a line
@@ -19,6 +20,18 @@ typedef struct chat_marks {
     const char *image, *video;                                 /* places for the vision model's output */
     const char *ends[2];                                       /* tokens that end an answer; NULL: turn_end does */
 } chat_marks;
+
+/* DeepSeek's marks have a fullwidth bar, and U+2581 between words. */
+#define UNDER "\xE2\x96\x81"
+#define DEEPSEEK(words) "<\xEF\xBD\x9C" words "\xEF\xBD\x9C>"
+#define DEEPSEEK_BEGIN DEEPSEEK("begin" UNDER "of" UNDER "sentence")
+#define DEEPSEEK_CALLS DEEPSEEK("tool" UNDER "calls" UNDER "begin")
+#define DEEPSEEK_CALLS_END DEEPSEEK("tool" UNDER "calls" UNDER "end")
+#define DEEPSEEK_SEP DEEPSEEK("tool" UNDER "sep")
+#define DEEPSEEK_OUTPUTS DEEPSEEK("tool" UNDER "outputs" UNDER "begin")
+#define DEEPSEEK_OUTPUTS_END DEEPSEEK("tool" UNDER "outputs" UNDER "end")
+
+#define LAGUNA_BEGIN "\xE3\x80\x88|EOS|\xE3\x80\x89"
 
 #define CHATML                                                                                                                \
     .turn = "<|im_start|>", .turn_end = "<|im_end|>", .line_end = "\n", .user = "<|im_start|>user", .answer = "<|im_start|>assistant\n"
@@ -57,6 +70,15 @@ static const chat_marks chat_families[] = {
     {.family = CHAT_GLM, .name = "GLM",
      .turn = "<|assistant|>", .turn_end = "", .line_end = "", .user = "<|user|>", .answer = "<|assistant|>",
      THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES},
+    {.family = CHAT_LAGUNA, .name = "Laguna",
+     .turn = "<assistant>", .turn_end = "</assistant>", .line_end = "\n", .user = "<user>", .answer = "<assistant>",
+     THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES},
+    {.family = CHAT_DEEPSEEK, .name = "DeepSeek",
+     .turn = DEEPSEEK("Assistant"), .turn_end = DEEPSEEK("end" UNDER "of" UNDER "sentence"), .line_end = "",
+     .user = DEEPSEEK("User"), .answer = DEEPSEEK("Assistant"), THINKING,
+     .result = DEEPSEEK("tool" UNDER "output" UNDER "begin"), .result_end = DEEPSEEK("tool" UNDER "output" UNDER "end"),
+     .call = DEEPSEEK("tool" UNDER "call" UNDER "begin"), .call_end = DEEPSEEK("tool" UNDER "call" UNDER "end"),
+     .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = "", WITHOUT_IMAGES},
     {.family = CHAT_GEMMA, .name = "Gemma 4",
      .turn = "<|turn>", .turn_end = "<turn|>", .line_end = "\n", .user = "<|turn>user", .answer = "<|turn>model\n",
      .think = "<|channel>", .think_end = "<channel|>", .result = "<|tool_response>", .result_end = "<tool_response|>",

@@ -90,7 +90,7 @@ static int chat_leads(const chat *c, uint32_t i) {
 static const char noted_system[] = "System message:\n";       /* before one that has no turn of its own */
 
 /* Families whose templates know contents that are lists of parts, and take nothing but a text for one. */
-enum { CHAT_PARTS = CHAT_QWEN3_5 | CHAT_LLAMA3 | CHAT_SMALL | CHAT_GEMMA | CHAT_GLM };
+enum { CHAT_PARTS = CHAT_QWEN3_5 | CHAT_LLAMA3 | CHAT_SMALL | CHAT_GEMMA | CHAT_GLM | CHAT_LAGUNA };
 
 /* A part. What is no text becomes a place for the vision model's output. */
 static int chat_part(chat *c, uint32_t item, int system, int counted) {

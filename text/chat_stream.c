@@ -18,6 +18,7 @@ typedef struct chat_stream {
     const json *tools;     /* those that can be called; NULL: not known */
     const char *call_mark; /* that begins calls besides the tags; NULL: none does */
     int bare_calls;        /* objects may be calls, without a mark */
+    int marked_calls;      /* call_mark begins a list of calls, each with a mark of its own */
     int keyed_calls;       /* calls may be keys and values between tags */
     const chat_marks *marks;               /* of thinking and calls; NULL: chat_marks_of_answers */
     void *user;
@@ -259,7 +260,8 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
     if (bare) opens = bare;
     if (opens > 0) {
         s->call.pairs = stream_has_pairs(s);
-        s->call.named = s->call_mark != NULL && !s->call.pairs;
+        s->call.named = s->call_mark && !s->call.pairs && !s->marked_calls;
+        s->call.marked = s->marked_calls && opened;
         s->call.keyed = s->keyed_calls;
         s->call.bare = bare == BARE_CALL;
         s->call.in_list = bare == BARE_CALL && *text.p == '[';

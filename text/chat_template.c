@@ -43,6 +43,12 @@ static int chat_published(slice text) {
         {0x8F43CC6E67BE5822u, CHAT_GEMMA | CHAT_QUIET | CHAT_NAMES | CHAT_PRESERVE | CHAT_BARE},  /* and July */
         {0x2AFF04BC04868654u, CHAT_ZEPHYR},                                        /* Zephyr, with \n in its texts and */
         {0xF3D93117425B0492u, CHAT_ZEPHYR},                                        /* with line feeds */
+        {0xB3B5A05BA740C21Eu, CHAT_DEEPSEEK | CHAT_LINED},                         /* DeepSeek-V3 */
+        {0x5267B0999D10A438u, CHAT_DEEPSEEK | CHAT_OPEN | CHAT_LINED},             /* DeepSeek-R1, its distillates */
+        {0x9A32EA6C7F71DC2Du, CHAT_DEEPSEEK | CHAT_OPEN},                          /* R1, a later text */
+        {0x4595D94EFDB8BE99u, CHAT_DEEPSEEK | CHAT_QUIET},                         /* DeepSeek-V3.1 */
+        {0x601A95FF88CB6740u, CHAT_LAGUNA | CHAT_QUIET},                           /* Laguna XS-2.1 */
+        {0xF26C007BA8236712u, CHAT_LAGUNA | CHAT_QUIET | CHAT_LINED},              /* Laguna XS.2 */
         {0x54B770C793FC0AEEu, CHAT_HARMONY},                                       /* gpt-oss */
         {0xF2FADD1BAF91002Eu, CHAT_GLM},                                           /* GLM-4.7-Flash */
         {0xED9ECC4F651BE568u, CHAT_GLM | CHAT_LINED},                              /* GLM-4.6 */
@@ -151,6 +157,29 @@ static int recognise_glm(slice text, slice begin) {
     return slice_has(begin, "'</think>' if") ? CHAT_GLM : CHAT_UNKNOWN;
 }
 
+/* Laguna's texts. begin: after the last add_generation_prompt. */
+static int recognise_laguna(slice text, slice begin) {
+    static const char *const says[] = {LAGUNA_BEGIN, "<available_tools>", "<system>"};
+    for (int i = 0; i < 3; i++)
+        if (!slice_has(text, says[i])) return CHAT_UNKNOWN;
+    if (!has_marks(text, chat_marks_of(CHAT_LAGUNA)) || !slice_has(begin, "<assistant>") || !slice_has(begin, "<think>")) return CHAT_UNKNOWN;
+    return CHAT_LAGUNA | CHAT_QUIET | (slice_has(text, "<user>\\n") ? CHAT_LINED : 0);
+}
+
+/* DeepSeek-V3's, R1's and V3.1's texts. V3.2's is another. begin: after the last add_generation_prompt. */
+static int recognise_deepseek(slice text, slice begin) {
+    static const char *const opens[] = {"<think>\\n", "<think>\n"}, *const lined[] = {"'\\n" DEEPSEEK("tool" UNDER "output" UNDER "begin"),
+                                                                                   "'\n" DEEPSEEK("tool" UNDER "output" UNDER "begin")};
+    chat_marks marks = *chat_marks_of(CHAT_DEEPSEEK);
+    marks.think = marks.think_end = "";
+    if (!has_marks(text, &marks) || !slice_has(text, DEEPSEEK_CALLS_END) || !slice_has(text, DEEPSEEK_SEP) || slice_has(text, "DSML") ||
+        !slice_has(begin, marks.answer))
+        return CHAT_UNKNOWN;
+    if (slice_has(begin, "not thinking")) return CHAT_DEEPSEEK | CHAT_QUIET | (slice_has(begin, "<think></think>") ? 0 : CHAT_BARE);
+    const int open = slice_has(begin, opens[0]) || slice_has(begin, opens[1]), line = slice_has(text, lined[0]) || slice_has(text, lined[1]);
+    return CHAT_DEEPSEEK | (open ? CHAT_OPEN : 0) | (line ? CHAT_LINED : 0);
+}
+
 /* Gemma 4's texts. begin: after the last add_generation_prompt. */
 static int recognise_gemma(slice text, slice begin) {
     const chat_marks *const m = chat_marks_of(CHAT_GEMMA);
@@ -171,6 +200,9 @@ static const struct { int family; const char *before[2], *after[2]; } outer_text
     {CHAT_ZEPHYR, {"", ""}, {"<|assistant|>\n", ""}},
     {CHAT_HARMONY, {"<|start|>system<|message|>\1<|end|>", ""}, {"<|start|>assistant", ""}},
     {CHAT_GLM, {"[gMASK]<sop>", ""}, {"<|assistant|>\1", ""}},
+    {CHAT_LAGUNA | CHAT_LINED, {LAGUNA_BEGIN, ""}, {"<assistant>\n", ""}},
+    {CHAT_LAGUNA, {LAGUNA_BEGIN, ""}, {"<assistant>", ""}},
+    {CHAT_DEEPSEEK, {"\1", ""}, {"", DEEPSEEK("Assistant")}},
     {CHAT_GEMMA, {"", ""}, {"", "<|turn>model\n"}},
     {CHAT_QWEN3 | CHAT_OPEN, {"", ""}, {"<|im_start|>assistant\n<think>\n", "<|im_start|>assistant\n"}},
     {0, {"", ""}, {"<|im_start|>assistant\n", ""}}};
@@ -196,6 +228,8 @@ static int chat_recognise(slice text) {
     int family = recognise_mistral(text);
     if (family || begin.n == text.n) return family;
     family = recognise_glm(text, begin);
+    if (!family) family = recognise_deepseek(text, begin);
+    if (!family) family = recognise_laguna(text, begin);
     if (!family) family = recognise_thinking(text, begin);
     if (!family) family = recognise_chatml(text, begin);
     if (!family) family = recognise_gemma(text, begin);
@@ -232,13 +266,13 @@ static chat_family chat_detect(char *text, size_t len, int *modified) {
         family = chat_published(bare);
         if (!family) family = chat_recognise(bare);
         if (!family || !says_outside(bare, family)) return CHAT_UNKNOWN;
-        if (!(family & (CHAT_LLAMA3 | CHAT_MISTRAL | CHAT_GEMMA | CHAT_HARMONY)) && slice_has(bare, "bos_token")) family |= CHAT_BOS;
+        if (!(family & (CHAT_LLAMA3 | CHAT_MISTRAL | CHAT_GEMMA | CHAT_DEEPSEEK | CHAT_HARMONY)) && slice_has(bare, "bos_token")) family |= CHAT_BOS;
     }
     return (chat_family)family;
 }
 
 static const char *chat_known(void) {
-    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr, Gemma 4, GLM, gpt-oss";
+    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr, Gemma 4, GLM, DeepSeek, Laguna, gpt-oss";
 }
 
 static int chat_unknown(mote_error *err) {

@@ -70,7 +70,7 @@ static int turn_request(const turn *t, buf *out, mote_error *err) {
 
 static int chat_turn_of_others(chat_family f, const turn *t, marked_text *out, mote_error *err) {
     const int ids = f & (CHAT_NEMO | CHAT_SMALL), named = f & CHAT_HARMONY && t->names;
-    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA | CHAT_GLM) || (f & CHAT_LLAMA3 && f & CHAT_DATED) || named;
+    const int tools = f & (CHAT_CODER | CHAT_CHATML | CHAT_GEMMA | CHAT_GLM | CHAT_DEEPSEEK | CHAT_LAGUNA) || (f & CHAT_LLAMA3 && f & CHAT_DATED) || named;
     buf request;
     chat_places at;
     memset(&request, 0, sizeof request);
@@ -133,12 +133,23 @@ static void glm_past(chat_family f, const marked_text *from, slice text, marked_
     put_marked(out, from, slice_from(rest, says.n));
 }
 
+/* DeepSeek's, and the results and answers after it, which do not think. */
+static void deepseek_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
+    const chat_marks *m = chat_marks_of(f);
+    const slice first = slice_before(text, m->turn_end);
+    const size_t end = slice_before(first, m->think_end).n;
+    size_t begin = end < first.n ? end + strlen(m->think_end) : 0;
+    if (end == first.n && slice_starts(slice_skip_newlines(text), m->think)) begin = slice_before(first, DEEPSEEK_CALLS).n;
+    if (f & CHAT_QUIET) deepseek_closed(m, f, out);
+    put_marked(out, from, slice_skip_newlines(slice_from(text, begin)));
+}
+
 /* The text of the model's turn as the template renders it in the history of a later one: without the thinking, which
    </think> or a whole call ends, as in chat_stream.c. text: a slice of `from`, after "assistant\n" and up to the turn's end. */
 static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
     const chat_marks *m = chat_marks_of(f);
-    if (f & CHAT_GLM) {
-        glm_past(f, from, text, out);
+    if (f & (CHAT_GLM | CHAT_DEEPSEEK)) {
+        (f & CHAT_GLM ? glm_past : deepseek_past)(f, from, text, out);
         return;
     }
     slice thought = slice_skip_newlines(text);
@@ -182,6 +193,8 @@ static int turn_results(chat_family f, slice turn) {
     if (f & CHAT_CHATML) return slice_starts(turn, "<|im_start|>tool");
     if (f & CHAT_HARMONY) return slice_is(turn_header(turn).recipient, "assistant");
     if (f & CHAT_GLM) return count_of_mark(slice_from(turn, slice_before(turn, "<|observation|>").n), mark);
+    if (f & CHAT_DEEPSEEK) return count_of_mark(turn, mark);
+    if (f & CHAT_LAGUNA) return count_of_mark(slice_from(turn, slice_before(turn, chat_marks_of(f)->turn_end).n), mark);
     if (f & CHAT_GEMMA) return count_of_mark(turn, chat_marks_of(f)->result_end);
     slice rest = slice_past(slice_past(turn, chat_marks_of(f)->user), "\n");
     return slice_starts(rest, mark) ? count_of_mark(rest, mark) : 0;

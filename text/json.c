@@ -1,7 +1,7 @@
 /* text/json.c: a JSON reader, for the files of a checkpoint and the requests of a caller. It knows nothing of what they
    hold: their users look up keys by name, and decide what a missing or odd value means.
 
-   Strict RFC 8259: a file that other readers would argue about is refused. One pass gives a flat array of nodes in text
+   Strict RFC 8259, but for three words of Python's in files that it writes: what other readers would argue about is refused. One pass gives a flat array of nodes in text
    order, 16 bytes each, that point into the text; strings stay escaped until asked for. No recursion: open containers
    are on a stack of fixed size. Lookups scan, so big maps (vocabulary, tensor names) are walked once by their users. */
 
@@ -29,6 +29,7 @@ typedef struct json_reader {
     uint32_t cap;
     uint32_t open[JSON_DEPTH]; /* the containers we are inside of */
     int depth;
+    int python;     /* NaN, Infinity and -Infinity are numbers */
     const char *problem;
     int no_memory;
 } json_reader;
@@ -190,6 +191,9 @@ static int json_read_open(json_reader *r, uint32_t type) {
     return type == JSON_OBJECT ? json_read_key(r) : 1;
 }
 
+/* Numbers that are not finite: of them json_double and json_u64 say that they are no numbers. */
+static const char *const json_python_words[] = {"NaN", "Infinity", "-Infinity"};
+
 /* Reads one scalar, or the beginning of a container. */
 static int json_read_value(json_reader *r) {
     json_skip_space(r);
@@ -201,7 +205,12 @@ static int json_read_value(json_reader *r) {
     case 't': return json_read_word(r, "true", JSON_TRUE);
     case 'f': return json_read_word(r, "false", JSON_FALSE);
     case 'n': return json_read_word(r, "null", JSON_NULL);
-    default: return json_read_number(r);
+    default:
+        for (size_t i = 0; i < sizeof json_python_words / sizeof *json_python_words && r->python; i++) {
+            const size_t n = strlen(json_python_words[i]);
+            if ((size_t)(r->end - r->p) >= n && !memcmp(r->p, json_python_words[i], n)) return json_read_word(r, json_python_words[i], JSON_NUMBER);
+        }
+        return json_read_number(r);
     }
 }
 
@@ -227,11 +236,12 @@ static int json_read_after(json_reader *r) {
     return 0;
 }
 
-/* Parses len bytes of text. `what` is the file's name for messages. */
-static int json_parse(json *j, const char *text, size_t len, const char *what, mote_error *err) {
+/* Parses len bytes of text. `what` is the file's name for messages. python: it may have been written by Python's json module. */
+static int json_parse_as(json *j, const char *text, size_t len, const char *what, int python, mote_error *err) {
     json_reader r;
     memset(j, 0, sizeof *j);
     memset(&r, 0, sizeof r);
+    r.python = python;
     j->text = r.p = text;
     r.j = j;
     r.end = text + len;
@@ -258,6 +268,10 @@ static int json_parse(json *j, const char *text, size_t len, const char *what, m
     if (r.no_memory) return fail_memory(err);
     return fail(err, MOTE_EFORMAT, "%s: not valid JSON: line %zu, byte %zu: %s", what, line,
                 (size_t)(r.p - line_start) + 1, r.problem);
+}
+
+static int json_parse(json *j, const char *text, size_t len, const char *what, mote_error *err) {
+    return json_parse_as(j, text, len, what, 0, err);
 }
 
 /* 1: the node is a string that is equal to s once unescaped. */
@@ -353,4 +367,18 @@ static int json_double(const json *j, uint32_t node, double *out) {
     buf_free(&text);
     if (!code) *out = value;
     return code;
+}
+
+/* 1: both are the same number, or written alike but for white space. */
+static int json_same(const json *j, uint32_t a, uint32_t b) {
+    const uint32_t count = j->nodes[a].next - a;
+    if (j->nodes[b].next - b != count) return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const json_node *x = &j->nodes[a + i], *y = &j->nodes[b + i];
+        double first, second;
+        if (x->type != y->type) return 0;
+        if (x->type == JSON_NUMBER && !json_double(j, a + i, &first) && !json_double(j, b + i, &second) && first == second) continue;
+        if (x->size != y->size || (x->type < JSON_ARRAY && memcmp(j->text + x->start, j->text + y->start, x->size))) return 0;
+    }
+    return 1;
 }

@@ -136,11 +136,11 @@ static int load_normalizer(loader *l, uint32_t node) {
     return MOTE_OK;
 }
 
-/* The regular expression of a Split step, 0 when the step is anything else. */
+/* The regular expression of a Split step, 0 when the step is anything else. Laguna's line breaks begin the piece after them. */
 static uint32_t load_split(const json *j, uint32_t step) {
-    uint32_t behavior = json_get(j, step, "behavior"), pattern = json_get(j, step, "pattern");
-    if (!behavior || !json_equals(j, behavior, "Isolated") || !is_flag(j, step, "invert", JSON_FALSE)) return 0;
-    return pattern ? json_get(j, pattern, "Regex") : 0;
+    const uint32_t pattern = json_get(j, step, "pattern"), regex = pattern ? json_get(j, pattern, "Regex") : 0;
+    const int lines = regex && json_equals(j, regex, PATTERN_LAGUNA_LINES);
+    return is_text(j, step, "behavior", lines ? "MergedWithNext" : "Isolated") && is_flag(j, step, "invert", JSON_FALSE) ? regex : 0;
 }
 
 /* 1: the steps before ByteLevel have the expressions of this splitter. */

@@ -6,6 +6,8 @@
      {"name": "f", "parameters": {"x": 1}}                                                              Llama 3
      [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}, "id": "123456789"}]                              Mistral Nemo
      [TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"x": 1}                                                      Mistral Small 3
+     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜>                     DeepSeek-V3.1
+     <｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"x": 1}\n```<｜tool▁call▁end｜>                  DeepSeek-V3, R1
      <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>                               GLM
      call:f{x:1,y:<|"|>z<|"|>}                                                                          Gemma 4
      {"x": 1}                                                   gpt-oss, after a header with the name: see chat_channels.c
@@ -22,7 +24,7 @@
 
    No byte is looked at again once it is decided, so the time is linear in the text, however it is cut into pieces. */
 
-enum { NAME_FIRST = 1, NAME_IN_HEADER = 2, NAME_AND_KEYS = 4, NAME_AND_PAIRS = 8 };       /* syntaxes that any byte may begin */
+enum { NAME_FIRST = 1, NAME_IN_HEADER = 2, NAME_AND_KEYS = 4, NAME_AFTER_MARK = 8, NAME_AND_PAIRS = 16 };       /* syntaxes that any byte may begin */
 
 typedef struct call_syntax {
     const char *begins;                                              /* a call's first byte after the opening tag; "": another one */
@@ -33,9 +35,10 @@ typedef struct call_syntax {
 
 static const call_syntax call_syntaxes[] = {
     {"{", 0, json_read_call, json_put}, {"<", 0, tags_read, tags_put}, {"", NAME_FIRST, named_read, named_put},
-    {"", NAME_IN_HEADER, headed_read, headed_put}, {"", NAME_AND_KEYS, keyed_read, keyed_put}, {"", NAME_AND_PAIRS, pairs_read, named_put}};
+    {"", NAME_IN_HEADER, headed_read, headed_put}, {"", NAME_AND_KEYS, keyed_read, keyed_put},
+    {"", NAME_AFTER_MARK, marked_read, named_put}, {"", NAME_AND_PAIRS, pairs_read, named_put}};
 
-enum { SYNTAX_HEADED = 3 };                      /* the only one that a call's text does not tell */
+enum { SYNTAX_HEADED = 3, SYNTAX_MARKED = 5 };   /* those that a call's text does not tell */
 
 /* Of keys that come again in the same object the last one counts: marks the others in gone [j->count]. One hash table for all
    objects, by object and key. 0: out of memory. */
@@ -173,6 +176,7 @@ static int call_head(call_reader *c, slice text, int end) {
         c->at += is_json ? 4 : 0;
     }
     if (c->at == text.n) return end ? CALL_NONE : CALL_MORE;
+    if (c->marked) c->syntax = call_syntaxes + SYNTAX_MARKED;
     const int asked = c->named * NAME_FIRST | (c->keyed && c->tags) * NAME_AND_KEYS | c->pairs * NAME_AND_PAIRS;
     for (size_t i = 0; i < sizeof call_syntaxes / sizeof *call_syntaxes && !c->syntax; i++)
         if (*call_syntaxes[i].begins == text.p[c->at] || asked & call_syntaxes[i].asked) c->syntax = call_syntaxes + i;
@@ -193,7 +197,7 @@ static int call_read(call_reader *c, slice text, int end) {
     if (found == CALL_NONE && nothing_begun && c->seeks) {
         const int sought = call_seek(c, text, end, &at);
         if (sought < 0) return CALL_MORE;
-        c->seeks = c->named = c->keyed = c->pairs = 0;
+        c->seeks = c->named = c->keyed = c->marked = c->pairs = 0;
         c->syntax = NULL;
         c->at = c->begin = sought ? at : c->opened;
         return sought ? call_read(c, text, end) : CALL_NONE;

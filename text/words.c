@@ -155,6 +155,20 @@ static int deepseek_cjk(uint32_t cp) {
     return (cp >= 0x4E00 && cp <= 0x9FA5) || (cp >= 0x3040 && cp <= 0x30FF);
 }
 
+/* Laguna first cuts before each run of line breaks, which the text after it keeps (MergedWithNext); then as Qwen2. */
+#define PATTERN_LAGUNA_LINES "(?:\\r?\\n)+(?!\\r?\\n)"
+static const char *match_line_break(const char *p, const char *end) {
+    const char *feed = p + (p < end && *p == '\r');
+    return feed < end && *feed == '\n' ? feed + 1 : p;
+}
+
+static const char *line_piece(const char *p, const char *end) {
+    const char *q;
+    while ((q = match_line_break(p, end)) > p) p = q;
+    while (p < end && match_line_break(p, end) == p) p++;
+    return p;
+}
+
 /* GPT-2, which ByteLevel applies itself: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
 static const char *match_gpt2(const char *p, const char *end) {
     static const unsigned sets[3] = {SET_L, SET_N, SET_ALL & ~(SET_SPACE | SET_L | SET_N)};
@@ -168,8 +182,8 @@ static const char *match_gpt2(const char *p, const char *end) {
 
 /* SPLIT_NONE: a text is one word. SPLIT_DIGITS: the step Digits makes a word of each number, what is between is GPT-2's. */
 typedef enum splitter {
-    SPLIT_GPT2, SPLIT_QWEN2, SPLIT_QWEN35, SPLIT_LLAMA3, SPLIT_GPT4O, SPLIT_TEKKEN, SPLIT_DEEPSEEK, SPLITTERS,
-    SPLIT_DIGITS, SPLIT_NONE
+    SPLIT_GPT2, SPLIT_QWEN2, SPLIT_QWEN35, SPLIT_LLAMA3, SPLIT_GPT4O, SPLIT_TEKKEN, SPLIT_DEEPSEEK, SPLIT_LAGUNA,
+    SPLITTERS, SPLIT_DIGITS, SPLIT_NONE
 } splitter;
 
 /* The regular expressions of the Split steps of each splitter. */
@@ -181,6 +195,7 @@ static const char *const split_patterns[SPLITTERS][3] = {
     {PATTERN_GPT4O, NULL, NULL},
     {PATTERN_TEKKEN, NULL, NULL},
     {PATTERN_DEEPSEEK_N, PATTERN_DEEPSEEK_CJK, PATTERN_DEEPSEEK},
+    {PATTERN_LAGUNA_LINES, PATTERN_QWEN2, NULL},
 };
 
 typedef struct word_iterator {
@@ -191,7 +206,7 @@ typedef struct word_iterator {
 
 static const char *match_word(splitter kind, const char *p, const char *end) {
     switch (kind) {
-    case SPLIT_QWEN2: return match_qwen(p, end, SET_L, 1);
+    case SPLIT_QWEN2: case SPLIT_LAGUNA: return match_qwen(p, end, SET_L, 1);
     case SPLIT_QWEN35: return match_qwen(p, end, SET_L | SET_M, 1);
     case SPLIT_LLAMA3: return match_qwen(p, end, SET_L, 3);
     case SPLIT_GPT4O: return match_gpt4o(p, end, 1, 3);
@@ -206,7 +221,7 @@ static const char *match_word(splitter kind, const char *p, const char *end) {
 static void next_piece(word_iterator *w) {
     const int digits = w->kind == SPLIT_DEEPSEEK ? 3 : w->kind == SPLIT_DIGITS;
     if (!digits) {
-        w->outer = w->inner = w->end;
+        w->outer = w->inner = w->kind == SPLIT_LAGUNA ? line_piece(w->p, w->end) : w->end;
         return;
     }
     if (w->p == w->outer) {

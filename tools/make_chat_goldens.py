@@ -112,6 +112,27 @@ GEMMA_CASES = {
 }
 
 
+# Arguments as the text that DeepSeek's templates want.
+DEEPSEEK_CASES = {
+    "calls as text": {"messages": [user("Go"), answer(None, tool_calls=[{"id": "call00001", "type": "function", "function": {"name": "clock", "arguments": '{"a":1}'}},
+                                                                   {"id": "call00002", "type": "function", "function": {"name": "clock", "arguments": "{}"}}]),
+                                   result("noon", 1), result("one", 2)]},
+    "answered call": {"messages": [user("Go"), answer(None, tool_calls=[{"id": "call00001", "type": "function", "function": {"name": "clock", "arguments": '{"a":1}'}}]),
+                                   result("noon", 1), answer("It is noon."), user("Thanks")]},
+}
+
+
+# Thinking that is said again.
+LAGUNA_CASES = {
+    "thoughts": {"messages": [user("a"), answer("b", reasoning_content="c"), user("d"), answer(" e\n", reasoning=" f\n", reasoning_content="g"), user("h"),
+                              answer("<think>\ni\n</think>\n\nj"), user("k")], "enable_thinking": True},
+    "thinking and tools": {"messages": [system("S "), user("a"), answer("", reasoning_content="c", tool_calls=[call("clock", 1)]), result("noon", 1)],
+                           "tools": [CLOCK], "enable_thinking": True},
+    "tools alone": {"messages": [system(" "), user("a")], "tools": [CLOCK]},
+    "thinking alone": {"messages": [system(""), user("a")], "enable_thinking": True},
+}
+
+
 def environment():
     def refuse(message):
         raise ValueError(message)
@@ -131,7 +152,7 @@ def main():
         template = environment().from_string(text)
         bos = "<bos>" if "<|turn>" in text else "<\uff5cbegin\u2581of\u2581sentence\uff5c>" if "<\uff5c" in text else "<s>"
         cases = []
-        for name, args in {**CASES, **(GEMMA_CASES if bos == "<bos>" else {})}.items():
+        for name, args in {**CASES, **(GEMMA_CASES if bos == "<bos>" else DEEPSEEK_CASES if "\uff5c" in bos else LAGUNA_CASES if "<available_tools>" in text else {})}.items():
             case = {"case": name, "args": args}
             try:
                 case["rendered"] = template.render(bos_token=bos, eos_token="</s>", **{"add_generation_prompt": True, **args})

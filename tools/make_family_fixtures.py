@@ -88,6 +88,17 @@ def laguna(letters, vocab, dense, full, sliding=None, **more):
                   rope_parameters=ropes, architectures=["LagunaForCausalLM"], max_position_embeddings=262144) | more
 
 
+def gemma4(letters, vocab, full, **more):
+    """full: heads of keys and values and their size in layers of full attention."""
+    c = config("gemma4_text", 48, len(letters), vocab, (4, 4, 16), tied=True, intermediate_size=24, hidden_activation="gelu_pytorch_tanh",
+                  num_global_key_value_heads=full[0], global_head_dim=full[1], attention_k_eq_v=full[0] is not None, layer_types=kinds(letters),
+                  final_logit_softcapping=8.0, hidden_size_per_layer_input=0, num_kv_shared_layers=0, use_double_wide_mlp=False,
+                  use_bidirectional_attention="vision", rope_parameters=dict(full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25,
+                  rope_theta=1000000.0), sliding_attention=dict(rope_type="default", rope_theta=10000.0))) | more
+    del c["hidden_act"]
+    return c
+
+
 FIXTURES = {
     "llama": Fixture(config("llama", 48, 2, 80, (6, 2, 16), intermediate_size=88, rms_norm_eps=1e-5, rope_theta=500000.0, mlp_bias=False,
         rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=96)), 300, 100),
@@ -120,6 +131,10 @@ FIXTURES = {
         moe_routed_scaling_factor=2.5), 300, 1000, f32=("e_score_correction_bias",)),
     "laguna-elements": Fixture(laguna("aaa", 71, 2, dict(factor=64.0, partial_rotary_factor=1.0), sliding_window=0, gating="per-element",
         moe_routed_scaling_factor=1.0), 72, 1100, f32=("e_score_correction_bias",)),
+    "gemma4": Fixture(dict(architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", tie_word_embeddings=True, text_config=gemma4("ssa", 67, (2, 32),
+        sliding_window=24, enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=16)), 300, 1200),
+    "gemma4-dense": Fixture(gemma4("sa", 71, (None, 24), sliding_window=33, enable_moe_block=False, num_experts=None, top_k_experts=None,
+        moe_intermediate_size=None), 300, 1300),
 }
 
 
@@ -194,7 +209,29 @@ def tensors(c, nested):
                 if family != "laguna": yield p + "mlp.shared_expert_gate.weight", (1, H), "matrix"
         else: yield from ffn(p + "mlp.", c["intermediate_size"])
 
+    def gemma(p, kind):
+        full = kind == "full_attention"
+        rows = c["global_head_dim"] if full else d
+        pairs = c["num_global_key_value_heads"] if full and c["attention_k_eq_v"] else kv
+        for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"): yield f"{p}{name}_layernorm.weight", (H,), "norm"
+        yield p + "layer_scalar", (1,), "norm"
+        for name, n, columns in (("q", q * rows, H), ("k", pairs * rows, H), ("v", pairs * rows, H), ("o", H, q * rows)):
+            if name != "v" or not full or not c["attention_k_eq_v"]: yield f"{p}self_attn.{name}_proj.weight", (n, columns), "matrix"
+        for name in ("q_norm", "k_norm"): yield f"{p}self_attn.{name}.weight", (rows,), "norm"
+        yield from ffn(p + "mlp.", c["intermediate_size"])
+        if not c["enable_moe_block"]: return
+        E, I = c["num_experts"], c["moe_intermediate_size"]
+        for name in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2"): yield f"{p}{name}.weight", (H,), "norm"
+        yield p + "router.proj.weight", (E, H), "router_root"
+        yield p + "router.scale", (H,), "norm"
+        yield p + "router.per_expert_scale", (E,), "norm"
+        yield p + "experts.gate_up_proj", (E, 2 * I, H), "matrix"
+        yield p + "experts.down_proj", (E, H, I), "matrix"
+
     def layer(p, kind, heads=q, dense=False):
+        if family == "gemma4_text":
+            yield from gemma(p, kind)
+            return
         for name in ("input_layernorm", "post_attention_layernorm"): yield f"{p}{name}.weight", (H,), norm
         if "kv_lora_rank" in c: yield from latents(p + "self_attn.")
         else: yield from deltanet(p + "linear_attn.") if kind == "linear_attention" else attention(p + "self_attn.", heads)
@@ -229,7 +266,7 @@ def draw(kind, shape, rng):
     if kind == "A_log": return np.log(rng.random(shape) * 8 + 0.05)
     if kind == "dt_bias": return 0.5 * x - 1
     if kind == "norm_tied": return 2.5 + 0.5 * x                        # with the small rows of a tied embedding: fewer repeated answers
-    factor = dict(norm=0.2, norm0=0.15, sinks=1, bias=0.3, correction=0.15, conv=0.5, embedding=1, tied=0.7 / fan_in, router=2 / fan_in, head=2.5 / fan_in,
+    factor = dict(norm=0.2, norm0=0.15, sinks=1, bias=0.3, correction=0.15, conv=0.5, embedding=1, tied=0.7 / fan_in, router=2 / fan_in, router_root=2, head=2.5 / fan_in,
                   matrix=1.2 / fan_in, stack=1.2 / fan_in, stack_up=3.4 / fan_in)[kind]
     return (kind in ("norm", "sinks")) + factor * x
 
@@ -320,6 +357,7 @@ def frequencies(p, dim):
     i = np.arange(dim // 2)
     f, kind = p["rope_theta"] ** (-2.0 * i / dim), p.get("rope_type", p.get("type", "default"))
     if kind == "default": return f, 1.0
+    if kind == "proportional": return np.where(i < int(p["partial_rotary_factor"] * dim // 2), f, 0), 1.0
     factor, context = p["factor"], p["original_max_position_embeddings"]
     turns = context * f / (2 * np.pi)                                    # of a pair, over the original context
     if kind == "llama3":                                                 # slow pairs are slowed down by factor, fast ones kept
@@ -345,9 +383,10 @@ class Model:
         self.centred = self.family in ("qwen3_5", "qwen3_next")          # norms multiply with 1 + w, q_proj has a gate, too
         self.dim = self.c.get("qk_rope_head_dim") or self.c.get("head_dim") or self.c["hidden_size"] // self.c["num_attention_heads"]
         rope = self.c.get("rope_parameters") or self.c.get("rope_scaling") or {}
-        self.ropes = {kind: self.rope_of(rope.get(kind, rope)) for kind in layer_kinds(self.c)}
+        self.ropes = {kind: self.rope_of(rope.get(kind, rope), kind) for kind in layer_kinds(self.c)}
+        self.embed_factor, self.cap = 1.0, None
 
-    def rope_of(self, of):
+    def rope_of(self, of, kind):
         rope = dict(rope_theta=self.c.get("rope_theta")) | of
         return frequencies(rope, int(self.dim * rope.get("partial_rotary_factor", self.c.get("partial_rotary_factor", 1.0))))
 
@@ -373,7 +412,7 @@ class Model:
     def forward(self, ids):
         """-> logits [T, vocab] and MTP logits [T-1, vocab] (or None)"""
         embedding = self.w(self.body + "embed_tokens.weight")
-        head, x = embedding if self.c["tie_word_embeddings"] else self.w("lm_head.weight"), embedding[ids]
+        head, x = embedding if self.c["tie_word_embeddings"] else self.w("lm_head.weight"), embedding[ids] * self.dtype(self.embed_factor)
         for i, kind in enumerate(layer_kinds(self.c)): x = self.layer(x, f"{self.body}layers.{i}.", kind)
         h = self.norm(x, self.body + "norm")
         p = f"model.layers.{self.c['num_hidden_layers']}."
@@ -381,6 +420,7 @@ class Model:
             both = self.norm(embedding[ids[1:]], p + "enorm"), self.norm(h[:-1], p + "hnorm")
             y = self.layer(self.linear(np.concatenate(both, -1), p + "eh_proj"), p, "full_attention")
             return h @ head.T, self.norm(y, p + "shared_head.norm") @ head.T
+        if self.cap: return np.tanh(h @ head.T / self.dtype(self.cap)) * self.dtype(self.cap), None
         if "mtp.fc.weight" not in self.stored: return h @ head.T, None
         both = self.norm(embedding[ids[1:]], "mtp.pre_fc_norm_embedding"), self.norm(h[:-1], "mtp.pre_fc_norm_hidden")
         y = self.layer(self.linear(np.concatenate(both, -1), "mtp.fc"), "mtp.layers.0.", "full_attention")
@@ -521,6 +561,59 @@ class Model:
         return (g * sigmoid(self.dtype(1.702) * g) * (u + 1)) @ down.T + self.w(p + "down_proj_bias")[e]
 
 
+class Gemma4(Model):
+    def __init__(self, folder, dtype=np.float64):
+        super().__init__(folder, dtype)
+        bits = to_bf16(np.array([self.c["hidden_size"] ** 0.5])).astype("<u4") << 16
+        self.embed_factor, self.cap = float(bits.view("<f4")[0]), self.c["final_logit_softcapping"]
+
+    def dim_of(self, kind): return self.c["global_head_dim" if kind == "full_attention" else "head_dim"]
+    def rope_of(self, of, kind): return frequencies(of, self.dim_of(kind))
+
+    def layer(self, x, p, kind):
+        x = x + self.norm(self.attention(self.norm(x, p + "input_layernorm"), p + "self_attn.", kind), p + "post_attention_layernorm")
+        y = self.gelu_ffn(self.norm(x, p + "pre_feedforward_layernorm"), *(self.w(f"{p}mlp.{name}_proj.weight") for name in ("gate", "up", "down")))
+        if p + "router.scale" in self.stored:
+            y = self.norm(y, p + "post_feedforward_layernorm_1") + self.norm(self.routed(x, p), p + "post_feedforward_layernorm_2")
+        return (x + self.norm(y, p + "post_feedforward_layernorm")) * self.w(p + "layer_scalar")
+
+    def attention(self, u, p, kind):
+        T, d = len(u), self.dim_of(kind)
+        q, k = (self.linear(u, f"{p}{name}_proj").reshape(T, -1, d) for name in "qk")
+        v = self.linear(u, p + "v_proj").reshape(T, -1, d) if p + "v_proj.weight" in self.stored else k
+        q, k, v = self.rope(self.norm(q, p + "q_norm"), kind), self.rope(self.norm(k, p + "k_norm"), kind), self.rms(v)
+        k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
+        scores, age = np.einsum("ihd,jhd->hij", q, k), np.arange(T)[:, None] - np.arange(T)
+        scores[:, (age < 0) | (age >= (T if kind == "full_attention" else self.c["sliding_window"]))] = -np.inf
+        return self.linear(np.einsum("hij,jhd->ihd", softmax(scores), v).reshape(T, -1), p + "o_proj")
+
+    def gelu_ffn(self, x, gate, up, down):
+        g = x @ gate.T
+        return (0.5 * g * (1 + np.tanh(self.dtype((2 / np.pi) ** 0.5) * (g + self.dtype(0.044715) * g ** 3))) * (x @ up.T)) @ down.T
+
+    def routed(self, x, p):
+        """The experts, of what they read by their own norm; the router reads x by another."""
+        u, y, k = self.norm(x, p + "pre_feedforward_layernorm_2"), np.zeros_like(x), self.c["top_k_experts"]
+        logits = self.linear(self.rms(x) * self.w(p + "router.scale") * self.dtype(self.c["hidden_size"] ** -0.5), p + "router.proj")
+        chosen = np.argsort(-logits, -1, kind="stable")
+        ordered = np.take_along_axis(logits, chosen, -1)
+        self.gap = min(self.gap, (ordered[:, k - 1] - ordered[:, k]).min())
+        weight = softmax(ordered[:, :k]) * self.w(p + "router.per_expert_scale")[chosen[:, :k]]
+        for e in range(logits.shape[1]):
+            t, at = np.nonzero(chosen[:, :k] == e)
+            self.experts_seen.add((p, e))
+            if not len(t): continue
+            self.experts_chosen.add((p, e))
+            gate, up = np.split(self.w(p + "experts.gate_up_proj")[e], 2)
+            y[t] += weight[t, at, None] * self.gelu_ffn(u[t], gate, up, self.w(p + "experts.down_proj")[e])
+        return y
+
+
+def model_of(folder, dtype=np.float64):
+    family = json.loads((folder / "config.json").read_text())["model_type"]
+    return (Gemma4 if family.startswith("gemma4") else Model)(folder, dtype)
+
+
 # ---- 5. A fixture ---------------------------------------------------------------------------------------------------
 
 def greedy_ids(model, ids, last, vocab):
@@ -542,7 +635,7 @@ def try_seed(folder, fixture, seed):
     stored, vocab = make(fixture, seed), fixture.config.get("text_config", fixture.config)["vocab_size"]
     write_tensors(folder / "model.safetensors", stored)
     ids = np.random.default_rng(10 ** 6 + seed).integers(0, vocab - 1, fixture.tokens)
-    model = Model(folder)
+    model = model_of(folder)
     logits, mtp = model.forward(ids)
     if model.gap < ROUTER_GAP: return "a router is close to a tie"
     if model.experts_seen != model.experts_chosen: return "an expert is never chosen"
@@ -550,7 +643,7 @@ def try_seed(folder, fixture, seed):
     if greedy is None: return gap
     if model.gap < ROUTER_GAP: return "a router is close to a tie in the greedy continuation"
     std, error = logits.std(), 0.0
-    for exact, rounded in zip((logits, mtp), Model(folder, np.float32).forward(ids)):
+    for exact, rounded in zip((logits, mtp), model_of(folder, np.float32).forward(ids)):
         if exact is not None: error = max(error, float(np.abs(exact - rounded).max() / std))
     for name, values, kind in (("tokens.i32", ids, "<i4"), ("logits.f32", logits, "<f4"), ("mtp_logits.f32", mtp, "<f4"), ("greedy.i32", greedy, "<i4")):
         if values is not None: values.astype(kind).tofile(folder / name)
@@ -586,7 +679,7 @@ def compare(folder, logits, mtp, allowed):
 
 def check(folder):
     ids, greedy = (np.fromfile(folder / name, "<i4") for name in ("tokens.i32", "greedy.i32"))
-    logits, mtp = Model(folder).forward(np.append(ids, greedy[:-1]))      # causal: the prompt's rows do not see the rest
+    logits, mtp = model_of(folder).forward(np.append(ids, greedy[:-1]))      # causal: the prompt's rows do not see the rest
     follows = (logits[len(ids) - 1:].argmax(-1) == greedy).all()
     if not follows: print(folder, "the greedy ids are others")
     return compare(folder, logits, mtp, 1e-6) and follows

@@ -127,7 +127,7 @@ function ffnPictures(l) {
 }
 
 function layerBlock(l) {
-    const note = l.mixer.kind === "attention" ? "rows look at columns" : "S: values down, keys across, after the last token";
+    const note = l.mixer.weights ? "rows look at columns" : "S: values down, keys across, after the last token";
     const block = element("details", {}, element("summary", {}, longName(l), element("span", {className: "soft"},
         l.mixer.kind + " + " + l.ffn.kind + "; " + note)));
     block.addEventListener("toggle", () => {
@@ -139,7 +139,7 @@ function layerBlock(l) {
 
 // Pictures of a layer are made when it is opened; where there are few, they all are.
 function showLayers() {
-    const blocks = trace.layers.map(layerBlock), first = trace.layers.findIndex(l => l.mixer.kind === "attention");
+    const blocks = trace.layers.map(layerBlock), first = trace.layers.findIndex(l => l.mixer.weights);
     $("layers").append(...blocks);
     blocks.forEach((block, i) => block.open = blocks.length <= 12 || i === 0 || i === first);
 }

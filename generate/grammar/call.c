@@ -10,6 +10,8 @@
      <|channel|>commentary to=functions.f json<|message|>{"x": 1}                                       FORM_HEADED, one alone
      <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>                               FORM_KEYS
      <tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>                         FORM_KEY_LINES
+     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>       FORM_MARKED
+     ...<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"x": 1}\n```<｜tool▁call▁end｜>...              FORM_MARKED_BLOCK
      <|tool_call>call:f{x:1}<tool_call|><|tool_call>call:g{}<tool_call|>                                FORM_PAIRS, see pairs.c
 
    Between tags a string is its own text, without quotes, up to "\n</parameter>"; it holds no tag of the syntax. All other values are
@@ -19,28 +21,37 @@ typedef struct call_function { schema_literal begins; int32_t node; } call_funct
 
 typedef struct raw_texts { int32_t first, count; } raw_texts;           /* literals, without quotes */
 
-enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_KEYS, FORM_KEY_LINES, FORM_PAIRS, FORM_HEADED };
+enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_KEYS, FORM_KEY_LINES, FORM_MARKED, FORM_MARKED_BLOCK,
+                 FORM_PAIRS, FORM_HEADED };
 
-/* Tags within a call that may be tokens: a grammar then has a byte in place of each, which no text has, so that the token must come
-   and not its letters. The last one is the mark around Gemma's texts, QUOTE_BYTE. */
+/* Marks within calls that may be tokens of the vocabulary: a form's texts have a byte in place of each, which no text has, so that the
+   token must come and not its letters; where the vocabulary has none, a grammar has the letters. */
 enum { CALL_TAGS = 5, TAG_BYTE = 0xf8 };
-static const char *const call_tags[CALL_TAGS] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", PAIR_QUOTE};
+static const char *const key_tags[CALL_TAGS] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL};
+static const char *const list_tags[CALL_TAGS] = {DEEPSEEK_CALLS, DEEPSEEK("tool" UNDER "call" UNDER "begin"), DEEPSEEK_SEP,
+                                                 DEEPSEEK("tool" UNDER "call" UNDER "end"), DEEPSEEK_CALLS_END};
+static const char *const pair_tags[CALL_TAGS] = {NULL, NULL, NULL, NULL, PAIR_QUOTE};            /* QUOTE_BYTE */
+
+/* Texts of a form: around a name, after the arguments; around a parameter's name, after its value; before all calls, after them. */
+enum { CALL_BEGINS, CALL_ARGUMENTS, CALL_ENDS, KEY_BEGINS, VALUE_BEGINS, VALUE_ENDS, LIST_BEGINS, LIST_ENDS, CALL_TEXTS };
 
 typedef struct call_syntax_form {
-    const char *opens, *closes;              /* the marks, which are tokens: before a call; after it or, where it begins with that, its name */
-    const char *begins, *arguments, *ends;   /* the text around a name, and after the arguments */
+    const char *opens, *closes;              /* the marks, which are tokens: before a call; after it or, where form_is_named, after its name */
+    const char *texts[CALL_TEXTS];
 } call_syntax_form;
 
-static const call_syntax_form call_forms[] = {                          /* opens, closes, begins, arguments, ends */
-    {"<tool_call>", "</tool_call>", "\n{\"name\": \"", "\", \"arguments\": ", "}\n"},
-    {"<tool_call>", "</tool_call>", "\n<function=", ">\n", ""},
-    {"", "", "{\"name\": \"", "\", \"parameters\": ", "}"},
-    {"[TOOL_CALLS]", "", "{\"name\": \"", "\", \"arguments\": ", "}"},
-    {"[TOOL_CALLS]", "[ARGS]", "", "", ""},
-    {"<tool_call>", "</tool_call>", "", "", ""},
-    {"<tool_call>", "</tool_call>", "", "\n", ""},
-    {"<|tool_call>", "<tool_call|>", "call:", "{", ""},
-    {"<|channel|>", "<|message|>", "commentary to=functions.", " json", ""}};
+static const call_syntax_form call_forms[] = {
+    {"<tool_call>", "</tool_call>", {"\n{\"name\": \"", "\", \"arguments\": ", "}\n", "", "", "", "", ""}},
+    {"<tool_call>", "</tool_call>", {"\n<function=", ">\n", "", "<parameter=", ">\n", "\n</parameter>\n", "", ""}},
+    {"", "", {"{\"name\": \"", "\", \"parameters\": ", "}", "", "", "", "", ""}},
+    {"[TOOL_CALLS]", "", {"{\"name\": \"", "\", \"arguments\": ", "}", "", "", "", "", ""}},
+    {"[TOOL_CALLS]", "[ARGS]", {"", "", "", "", "", "", "", ""}},
+    {"<tool_call>", "</tool_call>", {"", "", "", "\xf8", "\xf9\xfa", "\xfb", "", ""}},
+    {"<tool_call>", "</tool_call>", {"", "\n", "", "\xf8", "\xf9\n\xfa", "\xfb\n", "", ""}},
+    {"", "", {"\xf9", "\xfa", "\xfb", "", "", "", "\xf8", "\xfc"}},
+    {"", "", {"\xf9" "function\xfa", "\n```json\n", "\n```\xfb", "", "", "", "\xf8", "\xfc"}},
+    {"<|tool_call>", "<tool_call|>", {"call:", "{", "", "", "", "", "", ""}},
+    {"<|channel|>", "<|message|>", {"commentary to=functions.", " json", "", "", "", "", "", ""}}};
 
 /* 1: a mark stands between a call's name and its arguments, after which nothing follows. */
 static int form_is_named(enum call_form form) {
@@ -50,13 +61,17 @@ static int form_is_named(enum call_form form) {
 typedef struct call_grammar {
     enum call_form form;
     int one_call;
-    char key_begins[16], value_begins[32], value_ends[16];       /* of FORM_KEYS: the texts before a key, after it, and after its value */
+    char texts[CALL_TEXTS][80];  /* of the form, with marks that are no tokens written out */
     call_function *functions;    /* sorted by their text */
     int count;
     raw_texts *raw;              /* [nodes] the strings among a node's literals */
 } call_grammar;
 
-static const char PARAMETER_BEGINS[] = "<parameter=", PARAMETER_ENDS[] = "\n</parameter>\n", FUNCTION_ENDS[] = "</function>\n";
+static const char FUNCTION_ENDS[] = "</function>\n";
+
+static int form_is_marked(enum call_form form) {
+    return form == FORM_MARKED || form == FORM_MARKED_BLOCK;
+}
 
 static int form_has_keys(enum call_form form) {
     return form == FORM_KEYS || form == FORM_KEY_LINES;
@@ -120,7 +135,7 @@ static void call_raw_texts(schema *s, raw_texts *raw, int32_t node, const char *
 
 /* The parameters of a function as tags: their names, and the strings that they may be. */
 static int call_parameters(call_grammar *c, schema *s, int32_t node) {
-    const char *const ends = form_has_keys(c->form) ? call_tags[3] : "</parameter>";
+    const char *const ends = form_has_keys(c->form) ? key_tags[3] : "</parameter>";
     for (int k = node_at(s, node)->first; k < node_at(s, node)->first + node_at(s, node)->count; k++) {
         const schema_kind kind = *kind_at(s, k);
         for (int i = 0; kind.kind == KIND_OBJECT && i < kind.count && !s->code; i++) {
@@ -136,17 +151,17 @@ static int call_parameters(call_grammar *c, schema *s, int32_t node) {
 /* The text of a call up to its arguments. */
 static void call_begins(const call_grammar *c, schema *s, const json *tools, uint32_t name, call_function *f) {
     size_t from = s->text.size;
-    buf_text(&s->text, call_forms[c->form].begins);
+    buf_text(&s->text, c->texts[CALL_BEGINS]);
     size_t begin = s->text.size;
     put_json_text(&s->text, tools, name);
     const char *text = s->text.data + begin;
     const size_t size = schema_failed(s) ? 0 : s->text.size - begin;
     const char wrong = c->form == FORM_NAMED ? '[' : c->form == FORM_HEADED ? ' ' : 0;
     if (size && wrong && memchr(text, wrong, size)) schema_refuse_text(s, "a tool of such a name", text, size);
-    if ((form_has_values(c->form) || form_is_named(c->form)) && !schema_failed(s) && !is_tag_name(text, size))
+    if ((form_has_values(c->form) || form_is_marked(c->form) || form_is_named(c->form)) && !schema_failed(s) && !is_tag_name(text, size))
         schema_refuse_text(s, "a tool of such a name", text, size);
     if (c->form == FORM_PAIRS && !schema_failed(s) && !is_pair_name(text, size)) schema_refuse_text(s, "a tool of such a name", text, size);
-    buf_text(&s->text, call_forms[c->form].arguments);
+    buf_text(&s->text, c->texts[CALL_ARGUMENTS]);
     f->begins.text = (uint32_t)from;
     f->begins.size = (uint32_t)(s->text.size - from);
 }
@@ -177,27 +192,29 @@ static int call_function_add(call_grammar *c, schema *s, const json *tools, uint
     return s->code;
 }
 
-/* Appends tags as text, or as the byte of their token, and a line feed. at: the first tag. */
-static void put_tags(char *to, size_t size, const int32_t *ids, int at, int count, int line) {
-    size_t n = strlen(to);
-    for (int i = at; i < at + count; i++) {
-        if (ids && ids[i] >= 0) n += (size_t)snprintf(to + n, size - n, "%c", (char)(TAG_BYTE + i));
-        else n += (size_t)snprintf(to + n, size - n, "%s", call_tags[i]);
-        if (line) n += (size_t)snprintf(to + n, size - n, "\n");
+/* The marks that may be tokens in a form. */
+static const char *const *form_tags(enum call_form form) {
+    static const char *const none[CALL_TAGS] = {NULL};
+    if (form == FORM_PAIRS) return pair_tags;
+    return form_is_marked(form) ? list_tags : form_has_keys(form) ? key_tags : none;
+}
+
+/* A text of a form, in which marks that are no tokens are written out. */
+static void call_text_of(char *to, size_t size, const char *text, const char *const *tags, const int32_t *ids) {
+    for (size_t n = 0; *text && n + 1 < size; text++) {
+        const int tag = (unsigned char)*text - TAG_BYTE, is_text = tag >= 0 && tag < CALL_TAGS && (!ids || ids[tag] < 0);
+        if (is_text) n += (size_t)snprintf(to + n, size - n, "%s", tags[tag]);
+        else to[n++] = *text, to[n] = 0;
     }
 }
 
-/* Reads the tools, of which one, or any if `tool` is NULL, is to be called. ids: tokens of call_tags, -1 of those that are none; NULL: all
-   are text. To be closed in any case. */
+/* Reads the tools, of which one, or any if `tool` is NULL, is to be called. ids [CALL_TAGS]: tokens of form_tags, -1 of those that are none;
+   NULL: all are text. To be closed in any case. */
 static int call_grammar_open(call_grammar *c, schema *s, const json *tools, const char *tool, enum call_form form, const int32_t *ids, mote_error *err) {
-    const int lines = form == FORM_KEY_LINES;
     int code = MOTE_OK;
     memset(c, 0, sizeof *c);
     c->form = form;
-    put_tags(c->key_begins, sizeof c->key_begins, ids, 0, 1, 0);
-    put_tags(c->value_begins, sizeof c->value_begins, ids, 1, 1, lines);
-    put_tags(c->value_begins, sizeof c->value_begins, ids, 2, 1, 0);
-    put_tags(c->value_ends, sizeof c->value_ends, ids, 3, 1, lines);
+    for (int i = 0; i < CALL_TEXTS; i++) call_text_of(c->texts[i], sizeof c->texts[i], call_forms[form].texts[i], form_tags(form), ids);
     if (!tools->nodes || !tools->nodes[0].size) return fail(err, MOTE_EINVAL, "tool_choice: a call is required, but there are no tools");
     c->functions = (call_function *)calloc(tools->nodes[0].size, sizeof *c->functions);
     if (!c->functions) return fail_memory(err);
@@ -349,17 +366,11 @@ static void parameter_value(follower *w, place *out, const thread *parameters, i
     if (raw->count && thread_push(w, out, &one, value)) place_add(out, &one);
 }
 
-/* The text before a parameter's name, the one after it, and the one after its value. */
-static const char *parameter_text(const call_grammar *c, int which) {
-    const char *const tags[] = {PARAMETER_BEGINS, ">\n", PARAMETER_ENDS}, *const keys[] = {c->key_begins, c->value_begins, c->value_ends};
-    return form_has_keys(c->form) ? keys[which] : tags[which];
-}
-
 /* A parameter's name and the text that ends it, of which `at` bytes have come, after "<parameter=". */
 static void step_parameter_name(follower *w, place *out, thread *t, unsigned char b) {
     const schema *s = w->s;
     const schema_kind *k = kind_at(s, t->f.of);
-    const char *const begins = parameter_text(w->calls, 0), *const ends = parameter_text(w->calls, 1);
+    const char *const begins = w->calls->texts[KEY_BEGINS], *const ends = w->calls->texts[VALUE_BEGINS];
     frame *f = &t->f;
     if (f->count < strlen(begins)) {
         if (step_text(f, begins, b)) place_add(out, t);
@@ -392,7 +403,7 @@ static void step_parameter_list(follower *w, place *out, thread *t, unsigned cha
         frame name = frame_of(IN_PARAMETER_NAME, f->of, 0);
         name.is.key.last = kind_at(s, f->of)->count;
         name.is.key.is_other = object_takes_others(s, f);
-        if (b == (unsigned char)*parameter_text(w->calls, 0) && thread_push(w, out, &other, name)) step_parameter_name(w, out, &other, b);
+        if (b == (unsigned char)*w->calls->texts[KEY_BEGINS] && thread_push(w, out, &other, name)) step_parameter_name(w, out, &other, b);
     }
     if (form_has_keys(w->calls->form)) return;             /* the call's mark ends them */
     int read = f->count || object_is_complete(s, f) ? step_text(f, FUNCTION_ENDS, b) : 0;
@@ -423,7 +434,7 @@ static void step_tag_text(follower *w, place *out, thread *t, unsigned char b) {
     frame *f = &t->f;
     thread end = *t;
     uint32_t code = f->is.string.code;
-    if (b == (unsigned char)*parameter_text(w->calls, 2) && !f->more && f->count >= k->least && (!a || a->accepts[f->is.string.state])) {
+    if (b == (unsigned char)*w->calls->texts[VALUE_ENDS] && !f->more && f->count >= k->least && (!a || a->accepts[f->is.string.state])) {
         thread_pop(w, &end);
         step_call(w, out, &end, b);
     }
@@ -438,12 +449,46 @@ static void step_tag_text(follower *w, place *out, thread *t, unsigned char b) {
     if (!a || f->is.string.state) place_add(out, t);
 }
 
+/* A byte between calls that come after marks: the one before all of them, another call, or the mark after them. */
+static void step_marked_calls(follower *w, place *out, thread *t, unsigned char b) {
+    const call_grammar *c = w->calls;
+    const int more = t->f.at == IN_LIST && !c->one_call, lined = c->form == FORM_MARKED_BLOCK;
+    thread item = *t;
+    frame *f = &t->f;
+    int read;
+    if (f->at == BEFORE_CALLS && !f->count && b == '\n' && f->lines < w->first_lines) {
+        f->lines++;
+        place_add(out, t);
+    }
+    if (f->at == BEFORE_CALLS && b != '\n') {
+        read = step_text(f, c->texts[LIST_BEGINS], b);
+        if (read == 2) f->at = BEFORE_ITEM, f->count = 0;
+        if (read) place_add(out, t);
+    }
+    if (item.f.at == BEFORE_ITEM || (more && !lined)) {
+        if (call_push_name(w, out, &item, IN_LIST)) step_call_name(w, out, &item, b);
+    } else if (more && b == '\n') {
+        item.f.at = BEFORE_ITEM;
+        place_add(out, &item);
+    }
+    if (f->at == IN_LIST || f->at == AT_LIST_END) {
+        f->at = AT_LIST_END;
+        read = step_text(f, c->texts[LIST_ENDS], b);
+        if (read == 2) f->at = AFTER_CALL, f->count = 0;
+        if (read) place_add(out, t);
+    }
+}
+
 /* A byte between calls. */
 static void step_calls(follower *w, place *out, thread *t, unsigned char b) {
     const enum call_form form = w->calls->form;
     const int one_call = w->calls->one_call;
     frame *f = &t->f;
     if (form_is_named(form) || form == FORM_PAIRS) return;
+    if (form_is_marked(form)) {
+        step_marked_calls(w, out, t, b);
+        return;
+    }
     if (form == FORM_BARE || f->at == BEFORE_ITEM) {
         if (f->at != AFTER_CALL && call_push_name(w, out, t, form == FORM_LIST ? IN_LIST : AFTER_CALL)) step_call_name(w, out, t, b);
         return;
@@ -470,14 +515,14 @@ static void step_call(follower *w, place *out, thread *t, unsigned char b) {
     case IN_CALLS: step_calls(w, out, t, b); return;
     case IN_CALL_NAME: step_call_name(w, out, t, b); return;
     case IN_CALL_BODY:                          /* at: 0 before its last text, 1 before the mark */
-        read = f->at ? 0 : step_text(f, call_forms[w->calls->form].ends, b);
+        read = f->at ? 0 : step_text(f, w->calls->texts[CALL_ENDS], b);
         if (read == 2 && w->calls->form == FORM_JSON) f->at = 1;
         else if (read == 2) thread_pop(w, t);
         break;
     case IN_PARAMETERS: step_parameter_list(w, out, t, b); return;
     case IN_PARAMETER_NAME: step_parameter_name(w, out, t, b); return;
     case IN_PARAMETER_END:
-        read = step_text(f, parameter_text(w->calls, 2), b);
+        read = step_text(f, w->calls->texts[VALUE_ENDS], b);
         if (read == 2) thread_pop(w, t);
         break;
     default: step_tag_text(w, out, t, b); return;

@@ -13,12 +13,15 @@ typedef struct constraint {
     call_grammar calls;
     unsigned char *allowed;      /* [vocabulary] */
     int32_t think, end_think, call, end_call;              /* tokens, of calls the marks of call_forms; -1: there is none */
-    int32_t tags[CALL_TAGS];     /* tokens of call_tags; -1: they are text, or of no use */
+    int32_t tags[CALL_TAGS];     /* tokens of form_tags; -1: they are text, or of no use */
     int thinking;                /* the answer has not begun */
     int begins;                  /* no token yet, and it may open thinking */
     int budget, thought;         /* tokens of thinking: at most, 0: no limit; so far */
     int32_t *closing;            /* tokens that close thinking, closing_count of them; closed: so many are there */
     size_t closing_count, closed;
+    int32_t opening[16];         /* tokens that follow the one which opens thinking, where that names what it opens; opened: so many are there */
+    size_t opening_count, opened;
+    int32_t ends_thinking;       /* what must not come in thinking, as it would end it; -1: there is none */
     int headed;                  /* an answer of messages with headers: */
     message_headers headers;
 } constraint;
@@ -48,10 +51,21 @@ static int constraint_budget(constraint *c, int budget, mote_error *err) {
     return mote_tokenize(c->m, text, (size_t)size, 1, c->closing, sizeof text, &c->closing_count, err);
 }
 
+/* Gemma's thinking is a channel of that name; another, or a call inside, would be told as something else. */
+static int constraint_channel(constraint *c, mote_error *err) {
+    static const char name[] = "thought\n";
+    c->ends_thinking = -1;
+    if (!(c->m->family & CHAT_GEMMA)) return MOTE_OK;
+    c->opened = sizeof c->opening / sizeof *c->opening;
+    c->ends_thinking = tokenizer_find(c->m->text, chat_marks_of_model(c->m->family)->call);
+    return mote_tokenize(c->m, name, sizeof name - 1, 0, c->opening, c->opened, &c->opening_count, err);
+}
+
 /* How the models of a chat family write calls. */
 static enum call_form call_form_of(int family) {
     if (family & CHAT_QWEN3) return FORM_JSON;
-    if (family & CHAT_GLM) return family & CHAT_LINED ? FORM_KEY_LINES : FORM_KEYS;
+    if (family & CHAT_DEEPSEEK) return family & CHAT_QUIET ? FORM_MARKED : FORM_MARKED_BLOCK;
+    if (family & (CHAT_GLM | CHAT_LAGUNA)) return family & CHAT_LINED ? FORM_KEY_LINES : FORM_KEYS;
     if (family & CHAT_LLAMA3 && family & CHAT_DATED) return FORM_BARE;
     if (family & CHAT_GEMMA) return FORM_PAIRS;
     if (family & CHAT_HARMONY) return FORM_HEADED;
@@ -72,10 +86,10 @@ static int constraint_calls(constraint *c, const mote_generation *g, const json 
         *id = tokenizer_find(c->m->text, marks[i]);
         if (*id < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", marks[i]);
     }
+    const char *const *tags = form_tags(form);
     for (int i = 0; i < CALL_TAGS; i++) {
-        const int has = i == CALL_TAGS - 1 ? form == FORM_PAIRS : form_has_keys(form);
-        c->tags[i] = has ? tokenizer_find(c->m->text, call_tags[i]) : -1;
-        if (has && form == FORM_PAIRS && c->tags[i] < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", call_tags[i]);
+        c->tags[i] = tags[i] ? tokenizer_find(c->m->text, tags[i]) : -1;
+        if (form == FORM_PAIRS && tags[i] && c->tags[i] < 0) return fail(err, MOTE_EUNSUPPORTED, "tool_choice: the vocabulary has no %s", tags[i]);
     }
     c->shape = schema_new();
     if (!c->shape) return fail_memory(err);
@@ -103,6 +117,7 @@ static int constraint_open(constraint *c, const mote_model *m, const mote_genera
     if (c->headed) code = headers_open(&c->headers, m, g->schema != NULL, err);
     if (c->headed && !code) c->end_think = c->headers.marks[MARK_END];
     if (!code) code = constraint_budget(c, g->thinking_budget, err);
+    if (!code) code = constraint_channel(c, err);
     if (!code && g->tool_choice) code = constraint_calls(c, g, tools, err);
     else if (!code && g->schema) code = schema_open(&c->shape, g->schema, &c->root, err);
     if (code) return code;
@@ -116,11 +131,21 @@ static int constraint_is_active(const constraint *c) {
     return c->shape || c->budget;
 }
 
+/* The same in Gemma 4's template: after a role's name, which is no control token, or after results. */
+static int gemma_is_header(const mote_model *m, const int32_t *ids, int n) {
+    const chat_marks *marks = chat_marks_of(m->family);
+    int words = 0;
+    while (words < n && words < 8 && !tokenizer_is_added(m->text, ids[n - 1 - words])) words++;
+    const int32_t last = words < n ? ids[n - 1 - words] : -1;
+    return last >= 0 && ((words && last == tokenizer_find(m->text, marks->turn)) || (!words && last == tokenizer_find(m->text, marks->result_end)));
+}
+
 /* Whether the prompt of n ids ends with the header of an answer, after which the model may open thinking itself. */
 static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
     const int32_t start = tokenizer_find(m->text, chat_marks_of_model(m->family)->turn);
     int found = 0;
     for (int i = n > 4 ? n - 4 : 0; i < n && start >= 0; i++) found |= ids[i] == start;
+    if (m->family & CHAT_GEMMA) return gemma_is_header(m, ids, n);
     if (m->family & CHAT_ANSWER_TURNS) found = n && ids[n - 1] == tokenizer_find(m->text, chat_marks_of(m->family)->turn);
     return found;
 }
@@ -142,8 +167,9 @@ static void constraint_begin_headed(constraint *c, int place, int thinks) {
     constraint_begin(c, thinks, 0);
 }
 
-/* The token that must come next, to close thinking; -1: any. */
+/* The token that must come next, to open thinking or to close it; -1: any. */
 static int32_t constraint_forced(const constraint *c) {
+    if (c->opened < c->opening_count) return c->opening[c->opened];
     if (c->headed && token_text_next(&c->headers.resumes) >= 0) return token_text_next(&c->headers.resumes);
     int due = c->closed ? c->closed < c->closing_count : c->budget && c->thinking && c->thought >= c->budget;
     return due ? c->closing[c->closed] : -1;
@@ -165,6 +191,7 @@ static void constraint_allow(constraint *c, int n) {
     unsigned char *allowed = c->allowed;
     const int complete = !c->thinking && follower_is_complete(&c->text);
     memset(allowed, c->thinking, (size_t)n);
+    if (c->ends_thinking >= 0 && c->ends_thinking < n) allowed[c->ends_thinking] = 0;
     if (c->headed && !c->thinking && headers_allow(&c->headers, allowed, n)) return;
     if (!c->thinking) mask_words(&c->text, c->vocabulary, allowed);
     constraint_allow_marks(c, n, complete);
@@ -216,13 +243,15 @@ static void constraint_follow(constraint *c, int32_t id) {
     char tag = 0;
     for (int i = 0; i < CALL_TAGS; i++)
         if (id == c->tags[i]) tag = (char)(TAG_BYTE + i);
-    if (constraint_forced(c) == id && !(c->headed && token_text_next(&c->headers.resumes) >= 0)) c->closed++;
+    if (c->opened < c->opening_count) c->opened++;
+    else if (constraint_forced(c) == id && !(c->headed && token_text_next(&c->headers.resumes) >= 0)) c->closed++;
     if (c->headed && constraint_follow_headers(c, id)) return;
     c->begins = 0;
     if (opens) constraint_begin(c, 1, 0);
+    if (opens) c->opened = 0;
     if (opens) return;
     c->thought += thinks;
-    if (thinks) c->thinking = id != c->end_think;
+    if (thinks) c->thinking = id != c->end_think && id != c->ends_thinking;
     else if (c->shape && c->root < 0 && (id == c->call || id == c->end_call))
         (void)follower_tag(&c->text, id == c->call);
     else if (tag) (void)follower_take(&c->text, &tag, 1);

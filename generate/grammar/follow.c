@@ -21,7 +21,7 @@ enum { QUOTE_BYTE = 0xfc };                      /* in the place of a token, the
 enum { VALUE_FIRST, VALUE_AFTER_COLON, VALUE_IN_LIST, VALUE_ARGUMENTS, VALUE_PARAMETER };
 
 /* Between calls, at of IN_CALLS: the text may end after one; those from BEFORE_LIST on are of a list. */
-enum { BEFORE_CALLS, AFTER_CALL, BEFORE_CALL, BEFORE_LIST, IN_LIST, AFTER_COMMA, BEFORE_ITEM };
+enum { BEFORE_CALLS, AFTER_CALL, BEFORE_CALL, BEFORE_LIST, IN_LIST, AFTER_COMMA, BEFORE_ITEM, AT_LIST_END };
 
 /* An open value. */
 typedef struct frame {

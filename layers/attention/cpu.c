@@ -148,7 +148,8 @@ static void attention_span(const attention_job *job, int t, int group, int span,
 static void attention_output_gate(const attention_job *job, int t, int h, const float *part) {
     const int d = job->shape->head_dim, gates = job->shape->gate_size;
     const size_t head = (size_t)t * (size_t)job->shape->heads + (size_t)h, at = head * (size_t)d;
-    const float *gate = job->qg + 2 * at + d, *g = gates ? job->g_new + head * (size_t)gates : NULL, top = part[d + PART_TOP], sink = job->shape->sinks ? job->w->sinks[h] : -INFINITY;
+    const float *gate = job->qg + 2 * at + d, *g = gates ? job->g_new + head * (size_t)gates : NULL;
+    const float top = part[d + PART_TOP], sink = job->shape->sinks ? job->w->sinks[h] : -INFINITY;
     float sum = part[d + PART_SUM], scale = kv_scale(job->kv, job->w->v_scale);
     if (sink > top) {                              /* the sink's part is {top = sink, sum = 1, o = 0}: see span_join */
         sum = sum * exp_below(top - sink) + 1;

@@ -54,12 +54,13 @@ static void attention_define_head(const attention_weights *w, const defined_atte
     const int d = s->head_dim, stride = s->kv_heads * d, tokens = t->tokens;
     const int first = s->window && tokens > s->window ? tokens - s->window : 0;
     const double *k = t->k + h / (s->heads / s->kv_heads) * d, *v = t->v + (k - t->k);
+    const double scale = s->scale != 0 ? (double)s->scale : 1 / sqrt((double)d);
     double top = s->sinks ? (double)w->sinks[h] : -INFINITY, sum;
     memset(weight, 0, (size_t)tokens * sizeof *weight);
     memset(o, 0, (size_t)d * sizeof *o);
     for (int p = first; p < tokens; p++) {
         for (int i = 0; i < d; i++) weight[p] += q[i] * k[(size_t)p * (size_t)stride + (size_t)i];
-        weight[p] *= s->scale != 0 ? (double)s->scale : 1 / sqrt((double)d);
+        weight[p] *= scale;
         if (weight[p] > top) top = weight[p];
     }
     sum = s->sinks ? exp((double)w->sinks[h] - top) : 0;

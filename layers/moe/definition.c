@@ -6,14 +6,16 @@
 
        expert(u) = down_proj (SiLU(gate_proj u) * up_proj u)
 
-   With a limit gate_proj u is at most that, and up_proj u between minus that and that. With an alpha SiLU(gate) up is gate sigmoid(alpha gate) (up + 1).
+   With a limit gate_proj u is at most that, and up_proj u between minus that and that. With an alpha SiLU(gate) up is gate sigmoid(alpha gate)
+   (up + 1); with gelu it is GELU(gate) up.
 
    Other routers, as DeepSeek V3's, score experts by sigmoid(router u), and weigh a chosen one by its score divided by the sum of those chosen (or,
    of_all, by its score). They choose by score + correction, a number of each expert that balances how often they are chosen; and, if experts are
-   divided into groups, those of the groups_kept groups whose two best ranks have the largest sum. routed_scale multiplies all of these weights, expert_scale each expert's.
+   divided into groups, those of the groups_kept groups whose two best ranks have the largest sum. routed_scale multiplies all of these weights,
+   expert_scale each expert's.
 
-   With gelu an expert has GELU in SiLU's place. If branches have norms of their own, router, routed experts and shared expert are given rows of
-   their own, and the last one's output is apart from the others'. */
+   If branches have norms of their own, router, routed experts and shared expert are given rows of their own, and the last one's output is apart
+   from the others'. */
 
 typedef struct defined_moe {
     double *score;               /* [experts] the router's */

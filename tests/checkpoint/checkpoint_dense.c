@@ -45,8 +45,8 @@ static void check_dense_layer(const char *fixture, int i, const layer *dense, co
           same_floats(&f->down_proj, &e->down_proj[shared]), "%s: layer %d: other numbers", fixture, i);
 }
 
-// What the CPU computes is what the definitions say.
-static void check_dense_logits(const char *fixture, const mote_model *m) {
+// What the CPU computes is what the definitions say, within so much of the logits' standard deviation.
+static void check_dense_logits(const char *fixture, const mote_model *m, double limit) {
     enum { T = 9 };
     static const int32_t ids[T] = {1, 7, 3, 50, 42, 7, 9, 11, 2};
     const size_t vocab = (size_t)m->c.vocab, n = T * vocab;
@@ -60,7 +60,7 @@ static void check_dense_logits(const char *fixture, const mote_model *m) {
         worst = fmax(worst, fabs((double)got[i] - want[i]));
         square += want[i] * want[i];
     }
-    CHECK(worst <= 1e-5 * sqrt(square / (double)all) && square > 0, "%s: %g off the definition", fixture, worst);
+    CHECK(worst <= limit * sqrt(square / (double)all) && square > 0, "%s: %g off the definition", fixture, worst);
     mote_session_close(s);
     free(want);
     free(got);
@@ -78,7 +78,7 @@ static void test_dense(const char *fixture, const char *dtype) {
         for (int i = 0; i < m->report.info.module_count; i++)
             if (!strcmp(m->report.info.modules[i].name, "mlp"))
                 CHECK(!strcmp(m->report.info.modules[i].dtype, dtype), "%s: an FFN of %s", fixture, m->report.info.modules[i].dtype);
-        check_dense_logits(fixture, m);
+        check_dense_logits(fixture, m, 1e-5);
     }
     mote_close(m);
     mote_close(mixture);

@@ -61,15 +61,19 @@ static parts *form_gpt_oss(int single) {
     return to;
 }
 
-// Replaces the matrices whose names have this part by random ones in another encoding; those that may be left out are.
-static void form_encode(parts *all, const char *of, enum encoding e) {
+// Replaces the matrices whose names have this part by random ones in another encoding, where their sizes fit, and the router apart. Parts that
+// may be left out are. Returns how many.
+static int form_encode(parts *all, const char *of, enum encoding e) {
     const int n = all->n;
+    int count = 0;
     for (int i = 0; i < n; i++) {
         part *plain = &all->list[i];
         char *end = strstr(plain->name, ".weight"), module[160];
-        if (plain->dims != 2 || !strstr(plain->name, of) || !end || strcmp(end, ".weight")) continue;
-        const matrix w = {.rows = (int)plain->shape[0], .cols = (int)plain->shape[1], .block_rows = 128,
-                          .block_cols = format_has_groups(tensor_encodings[e]->format) ? 32 : 128};
+        if (plain->dims != 2 || !strstr(plain->name, of) || strstr(plain->name, ".mlp.gate.") || !end || strcmp(end, ".weight")) continue;
+        const int rows = (int)plain->shape[0], cols = (int)plain->shape[1], groups = format_has_groups(tensor_encodings[e]->format);
+        const matrix w = {.rows = rows, .cols = cols, .block_rows = 128, .block_cols = !groups ? 128 : cols % 32 ? cols : 32};
+        if (cols % tensor_encodings[e]->cols || rows % tensor_encodings[e]->rows) continue;
+        count++;
         snprintf(module, sizeof module, "%.*s", (int)(end - plain->name), plain->name);
         for (int k = 0, first = 1; k < part_count(tensor_encodings[e]); k++) {
             const matrix_part *from = &tensor_encodings[e]->parts[k];
@@ -86,16 +90,20 @@ static void form_encode(parts *all, const char *of, enum encoding e) {
             part_set(t, from->stored ? from->stored : "BF16", text);
             fused_numbers(t);
             for (size_t b = 0; k && !strcmp(t->type, "F8_E4M3") && b < t->size; b++) t->data[b] = (char)(0x30 | (t->data[b] & 7));
+            const float factor = strstr(from->suffix, "global") ? 16.0f : 0.0625f;       /* of NVFP4: weights as large as the fixtures' */
+            if (k && !strcmp(t->type, "F32") && t->size == sizeof factor) memcpy(t->data, &factor, sizeof factor);
             for (size_t b = 0; !strcmp(t->type, "I64") && b < t->size; b += 16) memcpy(t->data + b, (int64_t[]){w.rows, w.cols}, 16);
         }
     }
+    return count;
 }
 
-// What the CPU computes of the folder is what the definitions say; the module is of this dtype.
+// What the CPU computes of the folder is what the definitions say; the module is of this dtype. A matrix in another one's place moves logits by
+// about their standard deviation; these random weights, whose sums cancel, make up to 1e-4 of it out of floats' rounding.
 static void check_form(const char *title, const char *module, const char *dtype) {
     mote_model *m = model_on("cpu", temp_dir, MOTE_WEIGHTS_ONLY);
     if (!m) return;
-    check_dense_logits(title, m);
+    check_dense_logits(title, m, 1e-3);
     for (int i = 0; i < m->report.info.module_count; i++)
         if (!strcmp(m->report.info.modules[i].name, module))
             CHECK(strstr(m->report.info.modules[i].dtype, dtype) != NULL, "%s: %s, not %s", title, m->report.info.modules[i].dtype, dtype);
@@ -139,5 +147,74 @@ static void test_gpt_oss_forms_damaged(void) {
         check_open(cases[i].needle, MOTE_WEIGHTS_ONLY, BAD, needles);
         free(kept);
         parts_free(all);
+    }
+}
+
+static const enum encoding published_forms[] = {ENCODING_FP8_BLOCK, ENCODING_FP8_TENSOR, ENCODING_FP8_CHANNEL, ENCODING_NVFP4, ENCODING_NVFP4_CT,
+                                                ENCODING_GPTQ, ENCODING_AWQ, ENCODING_INT4_CT};
+
+// Every family in each encoding that is published of such: all matrices of its layers but routers.
+static void test_family_forms(void) {
+    static const char *const families[] = {"laguna", "laguna-elements", "glm4-moe-lite", "qwen3-moe", "gemma4-dense"};
+    for (size_t i = 0; i < COUNT(families) * COUNT(published_forms); i++) {
+        const enum encoding e = published_forms[i % COUNT(published_forms)];
+        char folder[80], title[160];
+        snprintf(folder, sizeof folder, "families/%s", families[i / COUNT(published_forms)]);
+        snprintf(title, sizeof title, "%s in %s", folder, tensor_encodings[e]->name);
+        if (!temp_fixture(folder)) continue;
+        parts *all = parts_read(F);
+        const int matrices = form_encode(all, ".self_attn.", e) + form_encode(all, ".mlp.", e);
+        CHECK(matrices > 0, "%s: no matrix fits", title);
+        parts_write(all, F);
+        check_form(title, "-", "");
+        parts_free(all);
+    }
+}
+
+// Gemma 4 with its experts one by one, as quantised checkpoints have them, under this name.
+static parts *form_gemma4(const char *experts) {
+    static const char stacks[] = ".experts.";
+    if (!temp_fixture("families/gemma4")) exit(1);
+    parts *all = parts_read(F), *to = (parts *)calloc(1, sizeof *to);
+    for (int i = 0; i < all->n; i++) {
+        part *t = &all->list[i];
+        const char *at = strstr(t->name, stacks);
+        if (!at) {
+            to->list[to->n++] = *t;
+            continue;
+        }
+        const int up = strstr(at, "gate_up") != NULL, rows = (int)t->shape[1] / (up ? 2 : 1), cols = (int)t->shape[2];
+        const size_t size = (size_t)(rows * cols) * sizeof(uint16_t);
+        char shape[40];
+        snprintf(shape, sizeof shape, "%d,%d", rows, cols);
+        for (int k = 0; k < (int)t->shape[0] * (up ? 2 : 1); k++) {
+            const char *what = !up ? "down_proj" : k % 2 ? "up_proj" : "gate_proj";
+            part *one = form_part(to, "BF16", shape, "%.*s.%s.%d.%s.weight", (int)(at - t->name), t->name, experts, up ? k / 2 : k, what);
+            memcpy(one->data, t->data + (size_t)k * size, size);
+        }
+        free(t->data);
+    }
+    free(all);
+    return to;
+}
+
+// nvidia's and RedHat's NVFP4, FP8 per channel, and others; BF16 has the stack's numbers.
+static void test_gemma4_forms(void) {
+    static const char *const names[] = {"experts", "moe.experts"};
+    for (int i = 0; i < 2; i++) {
+        parts *plain = form_gemma4(names[i]);
+        parts_write(plain, F);
+        check_logits(names[i], "families/gemma4", 0);
+        parts_free(plain);
+        for (size_t k = 0; k < COUNT(published_forms); k++) {
+            parts *all = form_gemma4(names[i]);
+            char title[80];
+            snprintf(title, sizeof title, "gemma4 with %s in %s", names[i], tensor_encodings[published_forms[k]]->name);
+            CHECK(form_encode(all, "experts.", published_forms[k]) == 3 * 6 * 3, "%s: other experts", title);
+            if (i) form_encode(all, ".self_attn.", published_forms[k]);
+            parts_write(all, F);
+            check_form(title, "experts", tensor_encodings[published_forms[k]]->name);
+            parts_free(all);
+        }
     }
 }

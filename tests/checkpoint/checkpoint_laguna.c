@@ -37,8 +37,27 @@ static void test_laguna_tensors(void) {
 }
 
 // One text of config.json replaced by another one. A code of OK: it says the same.
+typedef struct changed_key { const char *fixture, *from, *to; int code; const char *needles[3]; } changed_key;
+
+static void check_keys(const changed_key *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        char from[QUOTED], to[QUOTED], path[64];
+        config want, got;
+        mote_error err = {0};
+        snprintf(path, sizeof path, "tests/fixtures/%s", cases[i].fixture);
+        temp_fixture(cases[i].fixture);
+        if (!CHECK(temp_replace(CONFIG, quoted(cases[i].from, from), quoted(cases[i].to, to)), "%s: no %s", path, from)) continue;
+        check_open(cases[i].to, MOTE_WEIGHTS_ONLY, cases[i].code, cases[i].needles);
+        if (cases[i].code) continue;
+        if (!CHECK(!config_read(&want, path, &err) && !config_read(&got, temp_dir, &err), "%s", err.message)) continue;
+        CHECK(config_fingerprint(&got) == config_fingerprint(&want), "%s: another model", cases[i].to);
+        config_free(&got);
+        config_free(&want);
+    }
+}
+
 static void test_laguna_keys(void) {
-    static const struct { const char *fixture, *from, *to; int code; const char *needles[3]; } cases[] = {
+    static const changed_key cases[] = {
         {LAGUNA, "'per-head'", "true", OK, {NULL}},
         {LAGUNA, "'gating': 'per-head',", "", OK, {NULL}},
         {LAGUNA, "'per-head'", "false", NOT, {"gating is false, mote supports per-head and per-element"}},
@@ -85,20 +104,7 @@ static void test_laguna_keys(void) {
         {LAGUNA, "'factor': 32.0", "'truncate': false, 'factor': 32.0", NOT, {"truncate is false"}},
         {LAGUNA, "'factor': 32.0", "'new_factor': 2, 'factor': 32.0", NOT, {"rope_parameters.full_attention.new_factor is 2, a key that is not known"}},
         {LAGUNA, "'partial_rotary_factor': 0.5", "'partial_rotary_factor': 2", BAD, {"rope_parameters.full_attention.partial_rotary_factor must be"}}};
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        char from[QUOTED], to[QUOTED], path[64];
-        config want, got;
-        mote_error err = {0};
-        snprintf(path, sizeof path, "tests/fixtures/%s", cases[i].fixture);
-        temp_fixture(cases[i].fixture);
-        if (!CHECK(temp_replace(CONFIG, quoted(cases[i].from, from), quoted(cases[i].to, to)), "%s: no %s", path, from)) continue;
-        check_open(cases[i].to, MOTE_WEIGHTS_ONLY, cases[i].code, cases[i].needles);
-        if (cases[i].code) continue;
-        if (!CHECK(!config_read(&want, path, &err) && !config_read(&got, temp_dir, &err), "%s", err.message)) continue;
-        CHECK(config_fingerprint(&got) == config_fingerprint(&want), "%s: another model", cases[i].to);
-        config_free(&got);
-        config_free(&want);
-    }
+    check_keys(cases, COUNT(cases));
 }
 
 // What config.json says of each layer, and how the ropes of both types turn. Without rope_parameters they are transformers'.

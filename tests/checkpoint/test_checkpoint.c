@@ -7,6 +7,8 @@
 //   checkpoint_tensors.c     folders whose tensors and shards were made wrong (config.json: test_config)
 //   checkpoint_fused.c       matrices that are parts of a fused one
 //   checkpoint_latent.c      DeepSeek V3, GLM-4.7-Flash and their MTP layer
+//   checkpoint_laguna.c      Laguna
+//   checkpoint_gemma4.c      Gemma 4
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
 //   checkpoint_dense.c       dense models, made of fixtures
@@ -21,6 +23,7 @@
 #include "checkpoint_container.c"
 #include "checkpoint_tensors.c"
 #include "checkpoint_laguna.c"
+#include "checkpoint_gemma4.c"
 #include "checkpoint_fused.c"
 #include "checkpoint_latent.c"
 #include "checkpoint_text.c"
@@ -107,6 +110,30 @@ static void test_wrong_places(const char *name, moe_weights *w) {
     CHECK(moe_distance(w, e) == -1, "%s: a bias that is elsewhere", name);
 }
 
+// Every synthetic model has a description, of all its layers and of the first ones, which are the same.
+static void test_presets(void) {
+    for (int i = 0; i < PRESETS + PRESET_CONFIGS; i++) {
+        const char *name = i < PRESETS ? presets[i].name : preset_configs[i - PRESETS].name;
+        const int layers = i < PRESETS ? presets[i].layers : preset_configs[i - PRESETS].layers;
+        mote_options o = {.device = "cpu", .parts = MOTE_DESCRIPTION};
+        char few[64], more[64];
+        mote_model *whole = NULL, *part = NULL, *none = NULL;
+        snprintf(few, sizeof few, "%s:bf16:2", name);
+        snprintf(more, sizeof more, "%s:bf16:%d", name, layers + 1);
+        EXPECT(MOTE_OK, mote_open_synthetic(name, &o, &whole, &failure));
+        EXPECT(MOTE_OK, mote_open_synthetic(few, &o, &part, &failure));
+        EXPECT(MOTE_EINVAL, mote_open_synthetic(more, &o, &none, &failure));
+        if (whole && part) {
+            CHECK(whole->c.layers == layers && part->c.layers == 2 && whole->has_mtp == part->has_mtp, "%s: %d and %d layers", name, whole->c.layers,
+                  part->c.layers);
+            for (int k = 0; k < 2; k++) CHECK(!memcmp(&whole->c.layer[k], &part->c.layer[k], sizeof *part->c.layer), "%s: another layer %d", name, k);
+            CHECK(!memcmp(&whole->c.layer[layers], &part->c.layer[2], sizeof *part->c.layer), "%s: another MTP layer", name);
+        }
+        mote_close(whole);
+        mote_close(part);
+    }
+}
+
 // The same name makes the same bytes.
 static void test_synthetic(const char *name) {
     mote_options o = {.device = "cpu"};
@@ -152,6 +179,11 @@ int main(int argc, char **argv) {
     test_laguna_tensors();
     test_laguna_keys();
     test_laguna_layers();
+    test_gemma4_tensors();
+    test_gemma4_single("experts");
+    test_gemma4_single("moe.experts");
+    test_gemma4_keys();
+    test_gemma4_layers();
     test_fused();
     test_latent();
     test_latent_mtp();
@@ -165,6 +197,7 @@ int main(int argc, char **argv) {
     test_large_tokenizer();
     test_fits();
     test_synthetic_values();
+    test_presets();
     test_synthetic("tiny:fp8");
     test_synthetic("tiny:bf16");
     test_synthetic("tiny:nvfp4");
@@ -177,6 +210,8 @@ int main(int argc, char **argv) {
     test_autoround();
     test_gpt_oss_forms();
     test_gpt_oss_forms_damaged();
+    test_family_forms();
+    test_gemma4_forms();
     temp_close();
     return test_main_end();
 }

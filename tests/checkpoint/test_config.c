@@ -161,6 +161,29 @@ static void test_config(void) {
         {"one block size", TIED, REPLACE, CONFIG, last,
          "'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [128]}", "", NOT, SAME,
          {"weight_block_size"}},
+        {"rotated weights", TIED, REPLACE, CONFIG, last,
+         "'quantization_config': {'quant_method': 'compressed-tensors', 'transform_config': {'config_groups': {'u': 1}}}", "", NOT, SAME,
+         {"transform_config is an object", "does not transform"}},
+        {"Hadamard matrices", TIED, REPLACE, CONFIG, last, "'quantization_config': {'quant_method': 'auto-round', 'hadamard_config': 'default'}", "", NOT,
+         SAME, {"hadamard_config is default"}},
+        {"weights that are not rotated", TIED, REPLACE, CONFIG, last,
+         "'quantization_config': {'quant_method': 'gptq', 'transform_config': {}, 'rotation': null, 'hadamard_config': {}, 'rotation_config': false}", "", OK, SAME, {"config.json says"}},
+        {"FP8 for other tensors", "families/gpt-oss-mxfp4", REPLACE, CONFIG, "'mxfp4'", "'fp8'", "", OK, SAME,
+         {"matrices are not stored as config.json says", "experts", "is MXFP4"}},
+        {"MXFP4 as it says", "families/gpt-oss-mxfp4", REPLACE, CONFIG, "'mxfp4'", "'mxfp4'", "", OK, SAME, {NULL}},
+        {"an infinite number", TIED, REPLACE, CONFIG, last, "'initializer_range': Infinity, 'router_aux_loss_coef': NaN, 'max_length': -Infinity", "", OK,
+         SAME, {NULL}},
+        {"an infinite base", TIED, REPLACE, CONFIG, "'rope_theta': 10000.0", "'rope_theta': Infinity", "", BAD, SAME, {"rope_theta must be a number from"}},
+        {"eps that is none", TIED, REPLACE, CONFIG, "'rms_norm_eps': 0.01", "'rms_norm_eps': NaN", "", BAD, SAME, {"rms_norm_eps must be a number"}},
+        {"endless layers", TIED, REPLACE, CONFIG, "'num_hidden_layers': 2", "'num_hidden_layers': -Infinity", "", BAD, SAME, {"num_hidden_layers"}},
+        {"NaN for silu", TIED, REPLACE, CONFIG, "'silu'", "NaN", "", NOT, SAME, {"hidden_act is NaN"}},
+        {"nan", TIED, REPLACE, CONFIG, "'silu'", "nan", "", BAD, SAME, {"not valid JSON"}},
+        {"Infinity with a tail", TIED, REPLACE, CONFIG, "'silu'", "Infinity1", "", BAD, SAME, {"not valid JSON"}},
+        {"a key that is not known, infinite", TIED, REPLACE, CONFIG, last, "'new_scale': Infinity", "", NOT, SAME, {"new_scale is Infinity"}},
+        {"qwen3_moe without a head's size", "families/qwen3-moe", REPLACE, CONFIG, "'head_dim': 24,", "", "", BAD, SAME,
+         {"there is no head_dim, and hidden_size = 40 is no multiple of num_attention_heads = 6"}},
+        {"qwen3_moe with the size that the others give", "families/qwen3-moe", REPLACE, CONFIG, "'head_dim': 24,", "'num_attention_heads': 4,", "", BAD, SAME,
+         {"self_attn.q_proj.weight", "[40, 40]"}},
         {"other blocks than the scales'", FP8, REPLACE, CONFIG, "128", "64", "", BAD, SAME, {F, "_scale_inv", "shape"}},
         {"more experts chosen than there are", TIED, REPLACE, CONFIG, "'num_experts_per_tok': 1",
          "'num_experts_per_tok': 4", "", BAD, SAME, {"num_experts_per_tok", "4", "3"}},
@@ -544,6 +567,7 @@ static void test_unread_beside(void) {
         const int code = config_read(&c, temp_dir, &err);
         CHECK(code == (cases[i].refused ? MOTE_EUNSUPPORTED : MOTE_OK) && (!code || strstr(err.message, cases[i].refused)), "%s: code %d: %s", text, code,
               err.message);
+        CHECK(code || !strcmp(c.beside, i ? "" : "hidden_size"), "%s: beside text_config %s", text, c.beside);
         if (!code) config_free(&c);
     }
 }
@@ -756,7 +780,8 @@ static void test_published_configs(void) {
                                            "InferSim--qwen3-next-80B-A3B_config.json", "mistralai--Mixtral-8x7B-v0.1_config.json",
                                            "mistralai--Mixtral-8x22B-v0.1_config.json", "meta-llama--Meta-Llama-3.1-8B_config.json",
                                            "openai--gpt-oss-20b_config.json", "openai--gpt-oss-120b_config.json",
-                                           "deepseek-ai--DeepSeek-V3_config.json", "nvidia--DeepSeek-V3.1-NVFP4_config.json"};
+                                           "deepseek-ai--DeepSeek-V3_config.json", "nvidia--DeepSeek-V3.1-NVFP4_config.json",
+                                           "google--gemma-4-26B-A4B_config.json", "nvidia--Gemma-4-26B-A4B-NVFP4_config.json"};
     char dir[512];
     int refused = 0, opened = 0;
     if (!test_data_dir()) {

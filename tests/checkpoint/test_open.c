@@ -299,6 +299,8 @@ static void test_estimated_formats(void) {
         {"\"quantization_config\": {\"quant_method\": \"fp8\"},", "FP8 128x128", MOTE_OK, 0}, {"", "BF16", MOTE_OK, 0},
         {"", "BF16 as FP8 128x128", MOTE_OK, MOTE_QUANTIZE_FP8},
         {"\"dtype\": \"float32\", ", "F32", MOTE_OK, 0}, {"\"torch_dtype\": \"float16\", ", "F16", MOTE_OK, 0},
+        {"\"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"},", "FP8 per channel", MOTE_OK, 0},
+        {"\"quantization_config\": {\"quant_method\": \"fbgemm_fp8\"},", "FP8 per channel", MOTE_OK, 0},
         {"\"quantization_config\": {\"quant_method\": \"secret\"},", "", MOTE_EUNSUPPORTED, 0}};
     size_t n;
     char *config = file_bytes("tests/fixtures/bf16-as-3.5/config.json", &n), text[8192];
@@ -319,6 +321,32 @@ static void test_estimated_formats(void) {
         mote_close(m);
     }
     free(config);
+}
+
+// modelopt's lists say whether attention is quantised; of older checkpoints only hf_quant_config.json does.
+static void test_estimated_modelopt(void) {
+    static const struct { const char *quantisation, *attention, *experts; int code; } cases[] = {
+        {"{\"quantization\": {\"quant_algo\": \"NVFP4\", \"exclude_modules\": [\"lm_head\", \"model.layers.0.self_attn*\"]}}", "", "NVFP4", MOTE_OK},
+        {"{\"quantization\": {\"quant_algo\": \"NVFP4\", \"exclude_modules\": [\"lm_head\", 5]}}", "FP8 per tensor", "NVFP4", MOTE_OK},
+        {"{\"quantization\": [1]}", "", "BF16", MOTE_OK}, {"{\"quantization\": ", "", "", MOTE_EFORMAT}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        mote_options o = {.parts = MOTE_DESCRIPTION};
+        mote_model *m = NULL;
+        temp_empty();
+        size_t n;
+        char *config = file_bytes("tests/fixtures/families/gpt-oss-bf16/config.json", &n);
+        temp_write("config.json", config, n);
+        free(config);
+        temp_write("hf_quant_config.json", cases[i].quantisation, strlen(cases[i].quantisation));
+        EXPECT(cases[i].code, mote_open(temp_dir, &o, &m, &failure));
+        const mote_info *info = mote_model_info(m);
+        for (int k = 0; m && k < info->module_count; k++) {
+            const char *want = !strcmp(info->modules[k].name, "attention") ? cases[i].attention : cases[i].experts;
+            if (!strcmp(info->modules[k].name, "attention") || !strcmp(info->modules[k].name, "experts"))
+                CHECK(*want ? strstr(info->modules[k].dtype, want) != NULL : !strcmp(info->modules[k].dtype, "BF16"), "case %zu: %s in %s", i, info->modules[k].name, info->modules[k].dtype);
+        }
+        mote_close(m);
+    }
 }
 
 // A FIFO in the place of any file of a folder is not waited for, and no device is read.
@@ -362,6 +390,7 @@ int main(int argc, char **argv) {
     test_estimates(fixture, 1);
     test_estimates("tests/fixtures/fp8-ragged", 0);
     test_estimated_formats();
+    test_estimated_modelopt();
     test_no_files();
     temp_close();
     return test_main_end();

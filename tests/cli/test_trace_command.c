@@ -142,6 +142,7 @@ static void test_models(void) {
     CHECK(strstr(traced(), "\"text\":\"\""), "tokens without texts");
     static const struct { const char *name, *block, *kind; int mtp; } families[] = {
         {"llama", "\nlayer 0, attention + mlp\n", "\"kind\":\"mlp\"", 0}, {"qwen3.5-dense", "\nlayer 0, deltanet + mlp\n", "\"S\":{", 1},
+        {"deepseek-v3", "\nlayer 0, mla + mlp\n", "\"kind\":\"mla\",\"heads\":4", 1},
         {"mixtral", "\nlayer 0, attention + moe\n", "\"router\":[[", 0}, {"qwen3-moe", "\nlayer 0, attention + moe\n", "\"router\":[[", 0}};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         snprintf(command, sizeof command, "head -c 60 tests/fixtures/families/%s/tokens.i32 >@/ids; mote trace", families[i].name);

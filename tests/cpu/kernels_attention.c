@@ -84,13 +84,14 @@ static void naive_attention(const attention_case *c, int t, int h, float theta, 
     }
 }
 
-// In blocks of T rows: o [length][heads][head_dim].
+// In blocks of T rows: o [length][heads][head_dim]. Rows of a window lie in a ring.
 static void attention_run(const attention_case *c, pool *p, int threads, int T, float theta, dtype kv_type, float *o) {
     const attention_shape *s = &c->shape;
     size_t kv = (size_t)(s->kv_heads * s->head_dim), wide = (size_t)(s->heads * s->head_dim), n = (size_t)c->length;
     size_t queries = (size_t)(s->heads * attention_q_size(s));
-    float *k = floats(n * kv), *v = floats(n * kv), *qg = floats(n * queries), *frequencies = floats((size_t)s->rotary_dim);
-    capacity room_for = {.context = c->length, .rows = T, .threads = threads, .kv = kv_type, .layers = 1};
+    capacity room_for = {.context = c->length, .rows = T, .threads = threads, .kv = kv_type, .layers = 1, .rings = 1};
+    const int held = attention_held(s, &room_for);
+    float *k = floats((size_t)held * kv), *v = floats((size_t)held * kv), *qg = floats(n * queries), *frequencies = floats((size_t)s->rotary_dim);
     float *parts = floats(attention_part_count(s, &room_for) * attention_part_size(s));
     float *angles = floats(n * (size_t)s->rotary_dim), *k_new = floats(n * kv);
     token_row *table = (token_row *)allocate((size_t)T * sizeof *table);
@@ -115,7 +116,7 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
         job.kv = kv_type;
         job.k = k;
         job.v = v;
-        job.held = c->length;
+        job.held = held;
         job.parts = parts;
         job.o = o + (size_t)first * wide;
         text_rows(table, NULL, rows, first, 0);

@@ -63,10 +63,12 @@ enum { SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER, SEED_DEMO_TOKENIZER
 
 static buf seeds[SEEDS], weights;
 
-// Checkpoints of quantised layouts, and of a family whose layers are of other kinds: header, data, config.json.
-enum { QUANTISED = 4 };
+// Checkpoints of quantised layouts, and of families whose layers are of other kinds or not alike: header, data, config.json.
+enum { QUANTISED = 7 };
 static const char *const quantised[QUANTISED] = {"tests/fixtures/nvfp4-fp8-tensor", "tests/fixtures/ct-nvfp4-fp8-int4",
-                                                 "tests/fixtures/gptq-awq-int4", "tests/fixtures/families/deepseek-v3"};
+                                                 "tests/fixtures/gptq-awq-int4", "tests/fixtures/families/deepseek-v3",
+                                                 "tests/fixtures/families/gpt-oss-mxfp4", "tests/fixtures/families/gemma4",
+                                                 "tests/fixtures/families/laguna"};
 static struct { buf header, data, config; } quantised_seeds[QUANTISED];
 static char temp_dir[256];
 static mote_model *model, *text_model;
@@ -225,7 +227,10 @@ static void start(void) {
              "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [True,], \"y\": \"\\n\"}}</tool_call>"
              "\nc[TOOL_CALLS][{\"name\": \"f\"}, {}][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"x\": 1}, f{} d\n"
              "[TOOL_CALLS] e:\n[{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"arguments\": \"{}\"}] ```json\n{\"a\": [{}]}```"
-             "<tool_call>f<arg_key>x</arg_key>\n<arg_value>1</arg_value> <arg_key>y</arg_key><arg_value>2</arg_value></tool_call>");
+             "<tool_call>f<arg_key>x</arg_key>\n<arg_value>1</arg_value> <arg_key>y</arg_key><arg_value>2</arg_value></tool_call>"
+             DEEPSEEK_CALLS DEEPSEEK("tool" UNDER "call" UNDER "begin") "f" DEEPSEEK_SEP "{\"x\": 1}" DEEPSEEK("tool" UNDER "call" UNDER "end") "\n"
+             DEEPSEEK("tool" UNDER "call" UNDER "begin") "function" DEEPSEEK_SEP "f\n```json\n{}\n```" DEEPSEEK_CALLS_END
+             "<|channel>thought\nt\n<channel|>e<|tool_call>call:f{x:<|\"|>1<|\"|>,y:{z:[null,-1e5,{}]},\"k\":True}<tool_call|><|channel>x\n<|tool_call>call:f{}<tool_call|>");
     memset(&o, 0, sizeof o);
     o.parts = MOTE_WEIGHTS_ONLY;
     must(!mote_open(FIXTURE, &o, &model, &err), "cannot open " FIXTURE);
@@ -422,7 +427,10 @@ static void fuzz_request(const buf *request, unsigned family) {
                                    CHAT_QWEN3_5 | CHAT_PRESERVE | CHAT_EFFORT, CHAT_QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER,
                                    CHAT_CODER | CHAT_NEXT, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3 | CHAT_DATED, CHAT_MISTRAL,
                                    CHAT_MISTRAL | CHAT_NEMO, CHAT_MISTRAL | CHAT_SMALL, CHAT_ZEPHYR, CHAT_LLAMA3, CHAT_CHATML | CHAT_BOS,
-                                   CHAT_GLM, CHAT_GLM | CHAT_LINED, CHAT_HARMONY};
+                                   CHAT_GLM, CHAT_GLM | CHAT_LINED, CHAT_DEEPSEEK | CHAT_LINED, CHAT_DEEPSEEK | CHAT_OPEN, CHAT_DEEPSEEK | CHAT_QUIET,
+                                   CHAT_LAGUNA | CHAT_QUIET, CHAT_LAGUNA | CHAT_QUIET | CHAT_LINED,
+                                   CHAT_HARMONY, CHAT_GEMMA | CHAT_QUIET,
+                                   CHAT_GEMMA | CHAT_QUIET | CHAT_NAMES | CHAT_PRESERVE, CHAT_GEMMA | CHAT_QUIET | CHAT_BARE};
     enum { COUNT = sizeof families / sizeof *families };
     marked_text out;
     mote_error err;
@@ -465,16 +473,18 @@ static void hear_messages(chat_stream *s, const buf *text, unsigned step, int in
     }
 }
 
-// syntax: 16: Mistral's marks, 32: Llama's objects, 48: GLM's keys and values, of calls; 56: messages with headers.
+// syntax: 16: Mistral's marks, 24: Gemma's, also of thinking, 32: Llama's objects, 40: DeepSeek's marks, 48: GLM's keys and values, of calls; 56: messages with headers.
 static void hear_answer(const buf *text, unsigned step, int thinking, int end, const json *calls, int syntax, buf *told) {
     chat_stream s;
     memset(&s, 0, sizeof s);
     s.emit = emit_to;
     s.on_call = calls ? check_call : NULL;
     s.tools = calls;
-    s.call_mark = (syntax & 48) == 16 ? "[TOOL_CALLS]" : NULL;
-    s.bare_calls = (syntax & 48) == 32;
-    s.keyed_calls = (syntax & 48) == 48;
+    s.marks = (syntax & 56) == 24 ? chat_marks_of(CHAT_GEMMA) : NULL;
+    s.marked_calls = (syntax & 56) == 40;
+    s.call_mark = s.marks ? s.marks->call : s.marked_calls ? DEEPSEEK_CALLS : (syntax & 48) == 16 ? "[TOOL_CALLS]" : NULL;
+    s.bare_calls = (syntax & 56) == 32;
+    s.keyed_calls = (syntax & 56) == 48;
     s.user = told;
     chat_stream_begin(&s, thinking);
     if (syntax == 56) hear_messages(&s, text, step, thinking);

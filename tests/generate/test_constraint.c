@@ -272,11 +272,13 @@ static void is_refused(const mote_generation *g, const char *holds) {
 
 // Texts of calls, in which ( and ) stand for the marks before a call, and after it or its name; after a !, tags in a call are tokens. want: whether it may end; -1: it does not
 // fit. Names of which one begins another.
+#define D_CALL(name, arguments) DEEPSEEK("tool" UNDER "call" UNDER "begin") name DEEPSEEK_SEP arguments DEEPSEEK("tool" UNDER "call" UNDER "end")
+#define D_LIST(calls) DEEPSEEK_CALLS calls DEEPSEEK_CALLS_END
 #define KEYED(v) "<arg_key>x</arg_key><arg_value>" #v "</arg_value>"
 #define GO "{\"name\": \"go\", \"arguments\": {}}"
 #define GONE "{\"name\": \"gone\", \"arguments\": {\"x\": 1}}"
 static void test_forms(void) {
-    static const int32_t text[] = {-1, -1, -1, -1}, tokens[] = {1, 2, 3, 4}, *const ids[] = {text, tokens};
+    static const int32_t text[] = {-1, -1, -1, -1, -1}, tokens[] = {1, 2, 3, 4, 5}, *const ids[] = {text, tokens};
     static const struct { enum call_form form; int one_call, want; const char *text; } cases[] = {
         {FORM_JSON, 0, 1, "(\n" GO "\n)"}, {FORM_JSON, 0, 1, "(\n" GO "\n)\n(\n" GONE "\n)"}, {FORM_JSON, 1, -1, "(\n" GO "\n)\n("},
         {FORM_JSON, 0, -1, "(\n" GO "\n)("}, {FORM_JSON, 0, 0, "(\n" GO "\n"}, {FORM_JSON, 0, 0, "(\n" GO "\n)\n"},
@@ -298,6 +300,14 @@ static void test_forms(void) {
         {FORM_KEYS, 0, 0, "(gone" KEYED(1)}, {FORM_KEYS, 0, -1, "(gone<arg_key>x</arg_key><arg_value>)"},
         {FORM_KEY_LINES, 0, 1, "(go\n)"}, {FORM_KEY_LINES, 0, 1, "(gone\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n)"},
         {FORM_KEY_LINES, 0, -1, "(go)"}, {FORM_KEY_LINES, 0, -1, "(gone\n" KEYED(1)},
+        {FORM_MARKED, 0, 1, D_LIST(D_CALL("go", "{}"))}, {FORM_MARKED, 0, 1, D_LIST(D_CALL("gone", "{\"x\": 1}") D_CALL("go", "{}"))},
+        {FORM_MARKED, 0, 0, DEEPSEEK_CALLS D_CALL("go", "{}")}, {FORM_MARKED, 1, -1, DEEPSEEK_CALLS D_CALL("go", "{}") DEEPSEEK("tool" UNDER "call" UNDER "b")},
+        {FORM_MARKED, 0, -1, D_LIST("")}, {FORM_MARKED, 0, -1, D_CALL("go", "{}")}, {FORM_MARKED, 0, -1, DEEPSEEK_CALLS D_CALL("gone", "{}")},
+        {FORM_MARKED, 0, -1, D_LIST(D_CALL("go", "{}")) "x"}, {FORM_MARKED, 0, 0, ""},
+        {FORM_MARKED, 0, 1, "!\xf8\xf9go\xfa{}\xfb\xf9gone\xfa{\"x\": 1}\xfb\xfc"}, {FORM_MARKED, 1, -1, "!\xf8\xf9go\xfa{}\xfb\xf9"}, {FORM_MARKED, 0, -1, "!<"},
+        {FORM_MARKED_BLOCK, 0, 1, "!\xf8\xf9" "function\xfago\n```json\n{}\n```\xfb\n\xf9" "function\xfago\n```json\n{}\n```\xfb\xfc"},
+        {FORM_MARKED_BLOCK, 0, -1, "!\xf8\xf9" "function\xfago\n```json\n{}\n```\xfb\xf9"},
+        {FORM_MARKED_BLOCK, 1, -1, "!\xf8\xf9" "function\xfago\n```json\n{}\n```\xfb\n"},
         {FORM_KEYS, 0, 1, "!(gone\xf8x\xf9\xfa" "1\xfb)"}, {FORM_KEYS, 0, -1, "!(gone<"}, {FORM_KEYS, 0, -1, "!(gone\xf8x<"},
         {FORM_KEY_LINES, 0, 1, "!(gone\n\xf8x\xf9\n\xfa" "1\xfb\n)"},
         {FORM_PAIRS, 0, 1, "(call:go{})"}, {FORM_PAIRS, 0, 1, "(call:gone{x:1})(call:go{})"}, {FORM_PAIRS, 1, -1, "(call:go{})("},

@@ -122,14 +122,16 @@ static void timeline_timeline(const mote_model *m, const mote_session *s, const 
 
 // What the model says in three turns: a thought and an answer, calls, an answer after results.
 static void timeline_answers(const template_marks *f, char says[3][512]) {
-    snprintf(says[0], 512, "Hmm, one.</think>%sIt is 1.%s", f->after, f->end);
-    snprintf(says[1], 512, "A call.</think>%sI add.%s%s%s%s", f->after, f->call, f->next_call, f->calls_end, f->end_of_calls);
-    snprintf(says[2], 512, "%sTwo.%s", f->after_results ? "So 2.</think>" : "", f->end);
+    const char *const line = f->lines ? "\n" : "";
+    snprintf(says[0], 512, "%sHmm, one.%s</think>%sIt is 1.%s%s", line, line, f->after, line, f->end);
+    snprintf(says[1], 512, "%sA call.%s</think>%sI add.%s%s%s%s%s", line, line, f->after, f->calls_begin, f->call, f->next_call, f->calls_end, f->end_of_calls);
+    if (f->after_results) snprintf(says[2], 512, "%sSo 2.%s</think>%sTwo.%s%s", line, line, f->after, line, f->end);
+    else snprintf(says[2], 512, "Two.%s", f->end);
 }
 
 static void timeline_conversation(const template_marks *f, const mote_model *m) {
     const char *const more[] = {" 3\n"};
-    const int drops = f->thinking != KEPT;
+    const int drops = f->thinking != KEPT, think = f->always ? MOTE_THINK_ON : MOTE_THINK_OFF;
     mote_session *s = session_of(m, .context = TIMELINE_CONTEXT);
     timeline_answer *a = (timeline_answer *)allocate(sizeof *a);
     char says[3][512];
@@ -138,7 +140,7 @@ static void timeline_conversation(const template_marks *f, const mote_model *m) 
     memset(a, 0, sizeof *a);
     EXPECT(MOTE_EINVAL, mote_ask(s, "2", &(mote_generation){.role = "tool"}, NULL, &failure));
     timeline_say(m, s, NULL, "One?", MOTE_THINK_ON, says[0], NULL, a);
-    timeline_told(a, "Hmm, one.", "It is 1.", "");
+    timeline_told(a, "Hmm, one.", f->lines ? "It is 1.\n" : "It is 1.", "");
     timeline_timeline(m, s, ONE, TIMELINE_ON, a->count, "the first turn");
     EXPECT(MOTE_EINVAL, mote_ask(s, "2", &(mote_generation){.role = "tool"}, NULL, &failure));      // nothing was called
 
@@ -149,7 +151,7 @@ static void timeline_conversation(const template_marks *f, const mote_model *m) 
     timeline_timeline(m, s, ONE IT_IS TWO, TIMELINE_ON, a->count, "the second turn");
 
     timeline_say(m, s, "tool", "2", MOTE_THINK_ON, says[2], more, a);
-    timeline_told(a, f->after_results ? "So 2." : "", "Two.", "");
+    timeline_told(a, f->after_results ? "So 2." : "", f->lines ? "Two.\n" : "Two.", "");
     if (f->thinking != NEVER_SAID) timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS, TIMELINE_ON, a->count, "results: thinking stays");
     EXPECT(MOTE_EINVAL, mote_ask(s, "2", &(mote_generation){.role = "tool"}, NULL, &failure));      // all is answered
 
@@ -159,7 +161,7 @@ static void timeline_conversation(const template_marks *f, const mote_model *m) 
     EXPECT(MOTE_OK, mote_drop_thinking(s, &read, &failure));
     CHECK(!read, "dropped twice");
     if (drops) {
-        timeline_say(m, s, NULL, "Three?", MOTE_THINK_OFF, "Cut sh", NULL, a);            // and no end: on_logits stops it
+        timeline_say(m, s, NULL, "Three?", think, f->always ? "</think>\n\nCut sh" : "Cut sh", NULL, a);            // and no end: on_logits stops it
         timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}", TIMELINE_OFF, a->count, "the third turn");
         timeline_say(m, s, NULL, "Four?", MOTE_THINK_ON, "No end to thin", NULL, a);
         timeline_say(m, s, NULL, "Five?", MOTE_THINK_ON, says[0], NULL, a);
@@ -216,7 +218,7 @@ static void timeline_restored(const template_marks *f, const mote_model *m) {
 }
 
 // Answers that must be calls, drawn nearly at random.
-static void timeline_required(const mote_model *m) {
+static void timeline_required(const template_marks *f, const mote_model *m) {
     int ended = 0;
     for (uint64_t seed = 1; seed < (test_brief ? 4 : 9); seed++) {
         mote_session *s = session_of(m, .context = TIMELINE_CONTEXT);
@@ -224,12 +226,12 @@ static void timeline_required(const mote_model *m) {
         mote_sampling p = {.temperature = 4, .top_p = 0.999f, .seed = seed};
         mote_generation g = {.tools = "[{\"type\": \"function\", \"function\": {\"name\": \"read\", \"parameters\": {\"type\": \"object\", \"properties\": {\"path\": {\"type\": "
                                       "\"string\", \"maxLength\": 30}, \"lines\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 99}, \"how\": {\"enum\": "
-                                      "[\"rb\", 7]}}, \"required\": [\"path\", \"lines\"]}}}, {\"type\": \"function\", \"function\": {\"name\": \"read it\"}}]",
+                                      "[\"rb\", 7]}}, \"required\": [\"path\", \"lines\"]}}}, {\"type\": \"function\", \"function\": {\"name\": \"read it\", \"parameters\": {\"type\": \"object\", \"properties\": {}}}}]",
                              .tool_choice = MOTE_TOOLS_REQUIRED, .max_tokens = 300, .sampling = &p, .on_text = timeline_text, .on_call = timeline_call, .user = &a};
         memset(&a, 0, sizeof a);
         g.one_call = seed % 2;
         g.think = seed % 3 ? MOTE_THINK_OFF : MOTE_THINK_ON;
-        g.thinking_budget = seed % 3 ? 0 : 4;
+        g.thinking_budget = seed % 3 && !f->always ? 0 : 4;
         EXPECT(MOTE_OK, mote_ask(s, "Read.", &g, &a.r, &failure));
         buf_add(&a.text[MOTE_ANSWER], "", 1);
         buf_add(&a.calls, "", 1);
@@ -253,7 +255,7 @@ int main(int argc, char **argv) {
         mote_model *m = timeline_model(&templates[i]);
         timeline_conversation(&templates[i], m);
         timeline_restored(&templates[i], m);
-        timeline_required(m);
+        timeline_required(&templates[i], m);
         mote_close(m);
     }
     temp_close();

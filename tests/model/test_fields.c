@@ -41,6 +41,7 @@ static const struct field_value {
     double (*other)(double v);
     int chunk;
     const char *with;               /* a field without which it does not count */
+    int factor;                     /* of all routed experts: it does not count where their sum is normed */
 } fields[] = {
     {.table = LAYER_ATTENTION, .name = "hidden", .fixed = "columns of the projections"},
     {.table = LAYER_ATTENTION, .name = "heads", .fixed = "rows of q_proj, columns of o_proj"},
@@ -86,8 +87,8 @@ static const struct field_value {
     {.table = LAYER_MOE, .name = "corrected", .other = field_off},
     {.table = LAYER_MOE, .name = "groups", .other = field_off},
     {.table = LAYER_MOE, .name = "groups_kept", .other = field_less, .with = "groups"},
-    {.table = LAYER_MOE, .name = "of_all", .other = field_other},
-    {.table = LAYER_MOE, .name = "routed_scale", .other = field_scaled},
+    {.table = LAYER_MOE, .name = "of_all", .other = field_other, .factor = 1},
+    {.table = LAYER_MOE, .name = "routed_scale", .other = field_scaled, .factor = 1},
     {.table = LAYER_MOE, .name = "expert_scaled", .other = field_other},
     {.table = LAYER_MOE, .name = "limit", .other = field_scaled},
     {.table = LAYER_MOE, .name = "alpha", .other = field_scaled},
@@ -177,9 +178,9 @@ static void field_free(field_logits *l) {
     free(l->defined), free(l->fast);
 }
 
-/* Numbers of a model: `of`, a struct of that table, of layer `at`, the last one the MTP layer, whose logits are then looked at. Of a rope: where the
+/* Numbers of a model: `of`, a struct of that table, of layer `at`, the last one the MTP layer, whose logits are then looked at. normed: of experts whose sum is. Of a rope: where the
    frequencies of so many rotated dimensions are, and the axes, if its layer has them, which come of it. */
-typedef struct field_place { int table, at; void *of; float *frequencies; int rotated; rope_axes *axes; } field_place;
+typedef struct field_place { int table, at, normed; void *of; float *frequencies; int rotated; rope_axes *axes; } field_place;
 
 static void field_set(const field_place *p, int i, double value) {
     const shape_field *row = &field_tables[p->table].row[i];
@@ -196,7 +197,7 @@ static int field_counts(const field_place *p, const struct field_value *f) {
     int counts = !f->with;
     for (int i = 0; i < field_tables[p->table].count && !counts; i++)
         counts = !strcmp(field_tables[p->table].row[i].name, f->with) && shape_value(p->of, field_tables[p->table].row, i) != 0;
-    return counts;
+    return counts && !(f->factor && p->normed);
 }
 
 static void test_fields_of(const char *folder, const mote_model *m, const field_place *p, const int32_t *ids, int T) {
@@ -305,7 +306,7 @@ static void test_fields_in(const char *folder) {
         layer *l = model_layer(m, i);
         const int latent = l->mixer.kind == LAYER_MLA;
         const field_place of[] = {
-            {.table = l->mixer.kind, .at = i, .of = &l->mixer.w}, {.table = l->ffn.kind, .at = i, .of = &l->ffn.w},
+            {.table = l->mixer.kind, .at = i, .of = &l->mixer.w}, {.table = l->ffn.kind, .at = i, .normed = l->ffn.residual.branched, .of = &l->ffn.w},
             {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)(latent ? l->mixer.w.mla.frequencies : l->mixer.w.attention.frequencies),
              .rotated = rope_dim(&m->c.layer[i]), .axes = latent ? NULL : &l->mixer.w.attention.axes},
             {.table = OF_RESIDUAL, .at = i, .of = &l->mixer.residual}, {.table = OF_RESIDUAL, .at = i, .of = &l->ffn.residual}};

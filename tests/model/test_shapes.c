@@ -16,7 +16,7 @@ static config model_of_all_kinds(void) {
     memset(c.layer, 0, 4 * sizeof *c.layer);
     c.layer[0] = config_layer_of(LAYER_DELTANET, LAYER_MOE);
     c.layer[1] = c.layer[3] = config_layer_of(LAYER_ATTENTION, LAYER_MLP);
-    c.layer[2] = config_layer_of(LAYER_ATTENTION, LAYER_MOE);
+    c.layer[2] = config_layer_of(LAYER_MLA, LAYER_MOE);
     return c;
 }
 
@@ -164,6 +164,20 @@ static void shapes_unlike(void) {
     mote_close(m);
 }
 
+// A kind that has no kernels: a CPU runs it, a GPU refuses it by its name.
+static void shapes_latent(void) {
+    mote_options o;
+    mote_model *m = NULL;
+    memset(&o, 0, sizeof o);
+    o.device = "cpu";
+    EXPECT(MOTE_OK, mote_open_synthetic("tiny-latent", &o, &m, &failure));
+    if (!m) return;
+    EXPECT(MOTE_OK, check_features(m, "DIR", EXECUTOR_CPU, executor_features, &failure));
+    EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, executor_features, &failure));
+    CHECK(!strcmp(failure.message, "DIR: layer 0: latent keys and values are not supported on a GPU, use the CPU"), "%s", failure.message);
+    mote_close(m);
+}
+
 // A norm after an FFN, a scaled residual, biases of attention: all executors do them.
 static void shapes_residual(void) {
     mote_options o;
@@ -190,6 +204,7 @@ int main(int argc, char **argv) {
     shapes_refused("tiny-dense");
     shapes_refused("tiny-oss");
     shapes_unlike();
+    shapes_latent();
     shapes_residual();
     return test_main_end();
 }

@@ -57,6 +57,16 @@ static void check_residual(traced *t, const mote_traced *v) {
     }
 }
 
+static void check_latent(traced *t, const mote_traced *v) {
+    const mla_shape *s = &layer_told(t, v)->mixer.w.mla.shape;
+    const int tokens = v->token + 1;
+    if (!strcmp(v->name, "latent")) CHECK(v->count == s->kv_rank, "%s: a latent of %d", t->folder, v->count);
+    if (strcmp(v->name, "attention")) return;
+    CHECK(v->count == s->heads * tokens && within(v->values, v->count, 0, 1), "%s: %d weights of latents", t->folder, v->count);
+    for (int h = 0; h < s->heads; h++)
+        CHECK(fabs(sum_of(v->values + h * tokens, tokens) - 1) < 1e-12, "%s: head %d looks at more or less than all", t->folder, h);
+}
+
 static void check_mixer(traced *t, const mote_traced *v) {
     const attention_shape *a = &layer_told(t, v)->mixer.w.attention.shape;
     const deltanet_shape *d = &layer_told(t, v)->mixer.w.deltanet.shape;
@@ -110,6 +120,7 @@ static void look(void *user, const mote_traced *v) {
         CHECK((size_t)v->count == n && !memcmp(want, v->values, n * sizeof *want), "%s: token %d: logits, layer %d", t->folder, v->token, v->layer);
     }
     if (!strcmp(v->kind, "attention") || !strcmp(v->kind, "deltanet")) check_mixer(t, v);
+    if (!strcmp(v->kind, "mla")) check_latent(t, v);
     if (!strcmp(v->kind, "moe")) check_ffn(t, v);
 }
 

@@ -1,5 +1,6 @@
-// Tests of mote serve with templates whose answers begin with a token of their own: what a parrot says is thinking, answer and calls in all APIs,
-// results go on with what was read, and a question leaves old thinking behind where the template does.
+// Tests of mote serve with templates whose answers begin with a token of their own, or think in a channel: what a parrot says is
+// thinking, answer and calls in all APIs, results go on with what was read, and a question leaves old thinking behind where the template
+// does.
 
 #include "client.h"
 #include "templates.h"
@@ -33,7 +34,7 @@ static void check(server s, const char *path, const char *messages, int script, 
 }
 
 static void test_apis(server s) {
-    static const char *const text[] = {"\"reasoning_content\": \"Hmm, one.\"", "\"content\": \"It is 1.\"", "\"finish_reason\": \"stop\""};
+    static const char *const text[] = {"\"reasoning_content\": \"Hmm, one.\"", "\"content\": \"It is 1.", "\"finish_reason\": \"stop\""};
     static const char *const call[] = {"\"reasoning_content\": \"A call, then.\"", "\"content\": \"I add.\"", "\"name\": \"add\"",
                                        "\"arguments\": \"{\\\"a\\\": \\\"1\\\"}\"", "\"finish_reason\": \"tool_calls\""};
     static const char *const item[] = {"\"text\": \"A call, then.\"", "\"text\": \"I add.\"", "\"type\": \"function_call\"", "\"name\": \"add\"",
@@ -48,6 +49,23 @@ static void test_apis(server s) {
     snprintf(more, sizeof more, FLAT_TOOLS ", %s", on);
     check(s, "/v1/responses", GO, SAY_CALL, more, item, 5);
     check(s, "/v1/messages", GO, SAY_CALL, CLAUDE_TOOLS ", \"thinking\": {\"type\": \"adaptive\"}", block, 5);
+}
+
+// Thinking by DeepSeek's word, and old thinking kept by GLM's.
+static void test_words(server s, const template_marks *f) {
+    static const char *const thinks[] = {"\"reasoning_content\": \"Hmm, one.\""};
+    check(s, "/v1/chat/completions", GO, SAY_TEXT, "\"chat_template_kwargs\": {\"thinking\": true}", thinks, 1);
+    long counts[2];
+    for (int i = 0; i < 2; i++) {
+        char body[1024];
+        snprintf(body, sizeof body, "{\"messages\": [" GO ", {\"role\": \"assistant\", \"content\": \"It is 1.\", \"reasoning_content\": \"Hmm, one.\"}, " GO
+                 "], \"chat_template_kwargs\": {\"clear_thinking\": %s}}", i ? "false" : "true");
+        heard h = post(s, "/tokenize", body);
+        counts[i] = number(&h, "count");
+        CHECK(h.status == 200 && counts[i] > 0, "%d %s", h.status, h.body);
+        forget(&h);
+    }
+    CHECK((counts[1] > counts[0]) == (f->thinking == LEFT_OUT), "%ld tokens with old thinking kept, %ld without", counts[1], counts[0]);
 }
 
 // A call that is cut is text; streamed, all of it comes in pieces.
@@ -84,9 +102,39 @@ static void test_reuse(server s) {
 static void test_capabilities(server s, const template_marks *f) {
     heard h = get(s, "/v1/models");
     char want[128];
-    snprintf(want, sizeof want, "\"enable_thinking\": true, \"reasoning_effort\": false, \"tools\": %s", f->thinking == NEVER_SAID ? "false" : "true");
+    snprintf(want, sizeof want, "\"enable_thinking\": %s, \"reasoning_effort\": false, \"tools\": %s", f->always ? "false" : "true", f->thinking == NEVER_SAID ? "false" : "true");
     CHECK(strstr(h.body, want) != NULL, "%s", h.body);
     forget(&h);
+}
+
+static void test_template(const template_marks *f, const char *const *scripts) {
+    char arguments[256];
+    temp_empty();
+    parrot_make(temp_dir, scripts, SAY_COUNT, 7, NULL, starts);        // seven bytes: no mark becomes a piece, no script needs filling
+    template_rename(temp_dir, f);
+    snprintf(arguments, sizeof arguments, "-m %s --device cpu --context 4096 --parallel 1", temp_dir);
+    server s = serve(arguments);
+    test_capabilities(s, f);
+    test_apis(s);
+    test_words(s, f);
+    test_broken(s, scripts[SAY_CUT]);
+    test_reuse(s);
+    stop(s);
+}
+
+// Gemma 4's: an answer opens its channel itself, calls and results stand in one turn.
+static void test_gemma(void) {
+#define ADDS "<|channel>thought\nA call, then.\n<channel|>I add.<|tool_call>call:add{a:<|\"|>1<|\"|>"
+    static const char *const scripts[] = {"<|channel>thought\nHmm, one.\n<channel|>It is 1.", ADDS "}<tool_call|>", ADDS};
+    static const template_marks gemma = {
+        .name = "Gemma 4", .text = GEMMA_LEAST(""),
+        .marks = {{"<|im_start|>", "<|turn>"}, {"<|im_end|>", "<turn|>"}, {"<think>", "<|channel>"}, {"</think>", "<channel|>"},
+                  {"<tool_call>", "<|tool_call>"}, {"</tool_call>", "<tool_call|>"}, {"<tool_response>", "<|tool_response>"},
+                  {"</tool_response>", "<tool_response|>"}, {"<|fim_prefix|>", "<|\\\"|>"}, {"<|box_start|>", "<|tool>"},
+                  {"<|box_end|>", "<tool|>"}, {"<|quad_start|>", "<|think|>"}, {"<|quad_end|>", "<bos>"}},
+        .thinking = LEFT_OUT};
+    test_template(&gemma, scripts);
+#undef ADDS
 }
 
 int main(int argc, char **argv) {
@@ -94,22 +142,14 @@ int main(int argc, char **argv) {
     if (!temp_open()) return test_main_end();
     for (int i = 0; i < TEMPLATES; i++) {
         const template_marks *f = &templates[i];
-        char text[256], call[512], cut[512], arguments[256];
+        char text[256], call[512], cut[512];
         snprintf(text, sizeof text, "Hmm, one.</think>%sIt is 1.", f->after);
-        snprintf(call, sizeof call, "A call, then.</think>%sI add.%s%s", f->after, f->call, f->calls_end);
-        snprintf(cut, sizeof cut, "A call, then.</think>%sI add.%.*s", f->after, (int)strlen(f->call) - 3, f->call);
+        snprintf(call, sizeof call, "A call, then.</think>%sI add.%s%s%s", f->after, f->calls_begin, f->call, f->calls_end);
+        snprintf(cut, sizeof cut, "A call, then.</think>%sI add.%s%.*s", f->after, f->calls_begin, (int)(strchr(f->call, '1') - f->call), f->call);
         const char *const scripts[] = {text, call, cut};
-        temp_empty();
-        parrot_make(temp_dir, scripts, SAY_COUNT, 5, NULL, starts);
-        template_rename(temp_dir, f);
-        snprintf(arguments, sizeof arguments, "-m %s --device cpu --context 4096 --parallel 1", temp_dir);
-        server s = serve(arguments);
-        test_capabilities(s, f);
-        test_apis(s);
-        test_broken(s, cut);
-        test_reuse(s);
-        stop(s);
+        test_template(f, scripts);
     }
+    test_gemma();
     temp_close();
     return test_main_end();
 }

@@ -7,6 +7,11 @@ typedef struct family_file { const char *name; int family; const char *text; } f
 #define RESULTS "<tool_response></tool_response>"
 #define TAGS "<tool_call><function=></function><parameter=></parameter></tool_call>"
 #define GLM "[gMASK]<sop>" LOOP "<|system|><|user|><|observation|>" RESULTS "<tool_call><arg_key></arg_key></tool_call><think></think>{% endfor %}"
+#define LAGUNA(user) LAGUNA_BEGIN LOOP "<system>" user "<available_tools><assistant></assistant>" RESULTS                          \
+    "<tool_call><arg_key></arg_key></tool_call></think>{% endfor %}{% if add_generation_prompt %}"
+#define DEEPSEEK_OUTPUT DEEPSEEK("tool" UNDER "output" UNDER "begin")
+#define DEEPSEEK_TEXT LOOP DEEPSEEK("User") DEEPSEEK_CALLS DEEPSEEK("tool" UNDER "call" UNDER "begin") DEEPSEEK_SEP DEEPSEEK("tool" UNDER "call" UNDER "end") \
+    DEEPSEEK_CALLS_END DEEPSEEK("end" UNDER "of" UNDER "sentence") DEEPSEEK_OUTPUT DEEPSEEK("tool" UNDER "output" UNDER "end")
 #define PROMPT "{% if add_generation_prompt %}<|im_start|>assistant\\n"
 #define GEMMA_MARKS "<|turn><turn|><|channel>{{ m.content }}<channel|><|tool_call>call:<tool_call|><|tool_response><tool_response|>"
 #define PROMPT_GEMMA "{% if add_generation_prompt %}{% if x %}<|turn>model\n{% endif %}"
@@ -26,6 +31,17 @@ static const family_file family_files[] = {
     {"Mixtral-8x7B-Instruct-v0.1", CHAT_MISTRAL, LOOP "[INST] {{ m.content }} [/INST]{{ m.content + eos_token }}"},
     {"Mistral-7B-Instruct-v0.3", CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED,
      LOOP "[AVAILABLE_TOOLS][INST][/INST][TOOL_CALLS] [{{ eos_token }}[/TOOL_RESULTS]"},
+    {"DeepSeek-V3", CHAT_DEEPSEEK | CHAT_LINED, DEEPSEEK_TEXT "{{'\\n" DEEPSEEK_OUTPUT "'}}{% if add_generation_prompt and not x %}" DEEPSEEK("Assistant")},
+    {"DeepSeek-R1-Distill", CHAT_DEEPSEEK | CHAT_OPEN | CHAT_LINED,
+     DEEPSEEK_TEXT "{{'\\n" DEEPSEEK_OUTPUT "'}}{% if add_generation_prompt and not x %}" DEEPSEEK("Assistant") "<think>\\n"},
+    {"DeepSeek-R1", CHAT_DEEPSEEK | CHAT_OPEN, DEEPSEEK_TEXT "{% if add_generation_prompt and not x %}" DEEPSEEK("Assistant") "<think>\\n"},
+    {"DeepSeek-V3.1", CHAT_DEEPSEEK | CHAT_QUIET,
+     DEEPSEEK_TEXT "{% if add_generation_prompt and not x %}" DEEPSEEK("Assistant") "{% if not thinking %}<think></think>{% endif %}"},
+    {"DeepSeek-V3.1-August", CHAT_DEEPSEEK | CHAT_QUIET | CHAT_BARE,
+     DEEPSEEK_TEXT "{% if add_generation_prompt and not x %}" DEEPSEEK("Assistant") "{% if not thinking %}</think>{% else %}<think>{% endif %}"},
+    {"Laguna-XS-2.1", CHAT_LAGUNA | CHAT_QUIET, LAGUNA("<user>") "<assistant>{% if enable_thinking %}<think>{% else %}</think>{% endif %}{% endif %}"},
+    {"Laguna-XS.2", CHAT_LAGUNA | CHAT_QUIET | CHAT_LINED,
+     LAGUNA("{{ '<user>\\n' }}") "{{ '<assistant>\\n' }}{% if enable_thinking %}<think>{% else %}</think>{% endif %}{% endif %}"},
     {"GLM-4.7-Flash", CHAT_GLM, GLM "{% if add_generation_prompt %}<|assistant|>{{ '</think>' if enable_thinking else '<think>' }}"},
     {"GLM-4.6", CHAT_GLM | CHAT_LINED, GLM "/nothink{% if add_generation_prompt %}<|assistant|>{{ '\\n<think></think>' if off else '' }}"},
     {"gemma-4-26B-A4B-it.2026-04", GEMMA, LOOP GEMMA_MARKS PROMPT_GEMMA "<channel|>"},
@@ -42,6 +58,9 @@ static const family_file family_files[] = {
 #undef RESULTS
 #undef TAGS
 #undef GLM
+#undef DEEPSEEK_TEXT
+#undef DEEPSEEK_OUTPUT
+#undef LAGUNA
 #undef PROMPT
 
 enum { MIXTRAL = CHAT_MISTRAL, NEMO = CHAT_MISTRAL | CHAT_NEMO, SMALL = CHAT_MISTRAL | CHAT_SMALL,
@@ -311,12 +330,16 @@ static void test_outside_texts(void) {
 static const int turn_families[] = {
     QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER, CHAT_CODER | CHAT_NEXT, CHAT_CHATML, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3,
     LLAMA31, LLAMA31 | CHAT_TODAY, CHAT_MISTRAL | CHAT_SPACED, MIXTRAL, NEMO | CHAT_SPACED, NEMO, SMALL, CHAT_ZEPHYR, EFFORTS,
-    GEMMA | CHAT_BARE, GEMMA_JULY | CHAT_BARE, CHAT_GLM, CHAT_GLM | CHAT_LINED, GPTOSS};
+    GEMMA | CHAT_BARE, GEMMA_JULY | CHAT_BARE, CHAT_GLM, CHAT_GLM | CHAT_LINED, GPTOSS,
+    CHAT_DEEPSEEK | CHAT_LINED, CHAT_DEEPSEEK | CHAT_QUIET, CHAT_DEEPSEEK | CHAT_QUIET | CHAT_BARE, CHAT_LAGUNA | CHAT_QUIET,
+    CHAT_LAGUNA | CHAT_QUIET | CHAT_LINED};
 
 // A conversation turn by turn is what the template renders of the whole; without thinking, where old thinking is left out.
 static void check_family_turns(int family, const char *system, const json *tools) {
     const int spaced = family & CHAT_NEMO && family & CHAT_SPACED, think = family & CHAT_ANSWER_TURNS ? MOTE_THINK_OFF : MOTE_THINK_DEFAULT;
-    const char *const answer = family & CHAT_EFFORT ? "r\n</think>\n\nA" : family & CHAT_HARMONY ? "<|channel|>final<|message|>A" : spaced ? " A" : family & CHAT_LINED ? "\nA" : "A";     // as the model writes it
+    const char *const lined = family & CHAT_LAGUNA ? "\nA\n" : family & CHAT_GLM ? "\nA" : "A";
+    const char *const headed = "<|channel|>final<|message|>A";
+    const char *const answer = family & CHAT_EFFORT ? "r\n</think>\n\nA" : family & CHAT_HARMONY ? headed : spaced ? " A" : family & CHAT_LINED ? lined : "A";     // as the model writes it
     marked_text out;
     buf request = {0};
     memset(&out, 0, sizeof out);
@@ -331,7 +354,9 @@ static void check_family_turns(int family, const char *system, const json *tools
     if (system) buf_text(&request, "{\"role\":\"system\",\"content\":\"");
     if (system) buf_text(&request, system), buf_text(&request, "\"},");
     buf_text(&request, "{\"role\":\"user\",\"content\":\" one\\n\"},"
-                       "{\"role\":\"assistant\",\"content\":\"A\",\"reasoning_content\":\"r\"},{\"role\":\"user\",\"content\":\"two\"}]");
+                       "{\"role\":\"assistant\",\"content\":\"A\",\"reasoning_content\":\"");
+    if (!(family & CHAT_LAGUNA)) buf_text(&request, "r");       // that says all of it
+    buf_text(&request, "\"},{\"role\":\"user\",\"content\":\"two\"}]");
     if (tools) buf_text(&request, ",\"tools\":"), put_json(tools, 0, &request, NULL);
     buf_text(&request, "}");
     check_render(family, request.data, request.size, out.text.data, out.text.size, "turns and render");
@@ -353,7 +378,7 @@ static void test_family_turns(void) {
         marked_text out;
         memset(&out, 0, sizeof out);
         int code = chat_turn((chat_family)f, &tool, &out, NULL);
-        int places = f & (QWEN3 | QWEN35 | CHAT_CODER | CHAT_CHATML | CHAT_DATED | CHAT_GEMMA | CHAT_GLM);
+        int places = f & (QWEN3 | QWEN35 | CHAT_CODER | CHAT_CHATML | CHAT_DATED | CHAT_GEMMA | CHAT_GLM | CHAT_DEEPSEEK | CHAT_LAGUNA);
         CHECK(places ? !code && out.text.size : code == MOTE_EINVAL && !out.text.size, "family %x: a tool's turn: %d", (unsigned)f, code);
         marked_free(&out);
     }

@@ -49,7 +49,7 @@ static void told_free(told *t) {
     buf_free(&t->text);
 }
 
-enum { TAGGED, BARE, MARKED, KEYED, PAIRS };     // calls between tags alone; Llama's, without a mark; Mistral's; GLM's; Gemma's
+enum { TAGGED, BARE, MARKED, KEYED, LISTED, PAIRS, FORMS };   // calls between tags alone; Llama's, without a mark; Mistral's; GLM's; DeepSeek's; Gemma's
 
 typedef struct answer { const json *tools; int calls, thinking, end, form; } answer;
 
@@ -63,7 +63,8 @@ static int hear(told *t, const answer *a, const char *text, size_t n, size_t ste
     s.on_call = a->calls ? hear_call : NULL;
     s.tools = a->tools;
     s.marks = a->form == PAIRS ? chat_marks_of(CHAT_GEMMA) : NULL;
-    s.call_mark = a->form == MARKED ? "[TOOL_CALLS]" : a->form == PAIRS ? s.marks->call : NULL;
+    s.call_mark = a->form == MARKED ? "[TOOL_CALLS]" : a->form == LISTED ? DEEPSEEK_CALLS : a->form == PAIRS ? s.marks->call : NULL;
+    s.marked_calls = a->form == LISTED;
     s.bare_calls = a->form == BARE;
     s.keyed_calls = a->form == KEYED;
     s.user = t;
@@ -494,6 +495,62 @@ static const struct { const char *text, *want, *marked; int thinking, broken; } 
     {"so\n" K_G("1") "\n</think>\nb", G_CALL("1"), "[T]so[C]g" K("x", "1") "[.][A]b", 1, 0},
     {"so\n<tool_call>g" K("x", "1") "</think>b", "", "[T]so\n<tool_call>g" K("x", "1") "[A]b", 1, 1}};
 
+#define D_BEGIN DEEPSEEK("tool" UNDER "call" UNDER "begin")
+#define D_END DEEPSEEK("tool" UNDER "call" UNDER "end")
+#define D31(name, arguments) D_BEGIN name DEEPSEEK_SEP arguments
+#define D3(name, arguments) D_BEGIN "function" DEEPSEEK_SEP name "\n```json\n" arguments "\n```"
+#define D_ONE "{\"x\": \"1\"}"
+
+// DeepSeek's: V3.1's, V3's and R1's, and what is missing or too much in them.
+static const struct { const char *text, *want, *marked; int thinking, broken; } listed_answers[] = {
+    {DEEPSEEK_CALLS D31("g", D_ONE) D_END DEEPSEEK_CALLS_END, G_CALL("1"), "[C]" D31("g", D_ONE) "[.]", 0, 0},
+    {"So." DEEPSEEK_CALLS D31("g", D_ONE) D_END D31("bare", "{}") D_END DEEPSEEK_CALLS_END, G_CALL("1") "; " BARE_CALL,
+     "[A]So.[C]" D31("g", D_ONE) "[.][C]" D31("bare", "{}") "[.]", 0, 0},
+    {DEEPSEEK_CALLS D3("g", D_ONE) D_END "\n" D3("bare", "{}") D_END DEEPSEEK_CALLS_END "So.", G_CALL("1") "; " BARE_CALL,
+     "[C]" D3("g", D_ONE) "[.][C]" D3("bare", "{}") "[.][A]So.", 0, 0},
+    {DEEPSEEK_CALLS "\n" D31("g", "\n" D_ONE "\n") D_END "\n" DEEPSEEK_CALLS_END "\n", G_CALL("1"), NULL, 0, 0},
+    {DEEPSEEK_CALLS D31("g", "```json\n" D_ONE "\n```") D_END DEEPSEEK_CALLS_END, G_CALL("1"), NULL, 0, 0},
+    {DEEPSEEK_CALLS D31("g", D_ONE), G_CALL("1"), NULL, 0, 0},                                 // it is over after its last bracket
+    {DEEPSEEK_CALLS D31("g", D_ONE) D31("g", D_ONE) DEEPSEEK_CALLS_END, G_CALL("1") "; " G_CALL("1"), NULL, 0, 0},
+    {DEEPSEEK_CALLS D31("g", D_ONE) " so", G_CALL("1"), "[C]" D31("g", D_ONE) "[.][A] so", 0, 0},
+    {DEEPSEEK_CALLS D31("g", "{\"x\": \"" D_END DEEPSEEK_CALLS_END "\"}") D_END DEEPSEEK_CALLS_END, G_CALL(D_END DEEPSEEK_CALLS_END), NULL, 0, 0},
+    {DEEPSEEK_CALLS "{\"name\": \"g\", \"arguments\": " D_ONE "}", "", NULL, 0, 1},
+    {DEEPSEEK_CALLS "\n{\"name\": \"g\", \"arguments\": " D_ONE "}", G_CALL("1"), NULL, 0, 0},
+    // no calls
+    {DEEPSEEK_CALLS D31("none", D_ONE) D_END DEEPSEEK_CALLS_END, "", "[A]" DEEPSEEK_CALLS D31("none", D_ONE) D_END DEEPSEEK_CALLS_END, 0, 1},
+    {DEEPSEEK_CALLS D31("g", D_ONE) D_END D31("none", D_ONE) D_END DEEPSEEK_CALLS_END, G_CALL("1"),
+     "[C]" D31("g", D_ONE) "[.][A]" D31("none", D_ONE) D_END DEEPSEEK_CALLS_END, 0, 1},
+    {DEEPSEEK_CALLS D31("g", "{\"x\": \"1"), "", "[A]" DEEPSEEK_CALLS D31("g", "{\"x\": \"1"), 0, 1},
+    {DEEPSEEK_CALLS D31("g", "{\"x\": " D_END), "", NULL, 0, 1},
+    {DEEPSEEK_CALLS D_BEGIN "g", "", "[A]" DEEPSEEK_CALLS D_BEGIN "g", 0, 1},
+    {DEEPSEEK_CALLS, "", "[A]" DEEPSEEK_CALLS, 0, 1},
+    {D31("g", D_ONE) D_END, "", "[A]" D31("g", D_ONE) D_END, 0, 0},
+    {"The mark " DEEPSEEK_CALLS " opens them.", "", "[A]The mark " DEEPSEEK_CALLS " opens them.", 0, 1},
+    // in the thinking
+    {"so" DEEPSEEK_CALLS D31("g", D_ONE) D_END DEEPSEEK_CALLS_END "</think>b", G_CALL("1"), "[T]so[C]" D31("g", D_ONE) "[.][A]b", 1, 0}};
+
+static void test_listed(const json *j) {
+    for (size_t i = 0; i < sizeof listed_answers / sizeof *listed_answers; i++)
+        for (int end = TEXT_IS_CUT; end <= TEXT_ENDS; end++) {
+            answer a = {.tools = j, .calls = 1, .thinking = listed_answers[i].thinking, .end = end, .form = LISTED};
+            check_answer(&a, listed_answers[i].text, listed_answers[i].want, listed_answers[i].broken, listed_answers[i].marked);
+        }
+    answer a = {.tools = j, .calls = 1, .thinking = 0, .end = TEXT_IS_CUT, .form = LISTED};
+    const char whole[] = DEEPSEEK_CALLS D3("g", D_ONE);
+    for (size_t n = strlen(DEEPSEEK_CALLS); n + strlen("\n```") < strlen(whole); n++) {
+        char part[256];
+        snprintf(part, sizeof part, "%.*s", (int)n, whole);
+        buf clean = {NULL, 0, 0, 0};                            // characters whole, as they come
+        utf8_stream stream;
+        memset(&stream, 0, sizeof stream);
+        utf8_stream_push(&stream, part, n, &clean);
+        utf8_stream_end(&stream, &clean);
+        buf_add(&clean, "", 1);
+        check_answer(&a, clean.data, "", 1, NULL);
+        buf_free(&clean);
+    }
+}
+
 static void test_keyed(const json *j) {
     for (size_t i = 0; i < sizeof keyed_answers / sizeof *keyed_answers; i++)
         for (int end = TEXT_IS_CUT; end <= TEXT_ENDS; end++) {
@@ -578,7 +635,8 @@ static void test_answers(const json *j) {
 // Without tags that switch channels, their ends and line feeds.
 static void put_bare(const char *text, size_t n, buf *out) {
     static const char *const tags[] = {"<tool_call>", "</tool_call>", "<think>", "</think>", "\n", "[TOOL_CALLS]",
-                                       "<|channel>thought", "<channel|>", "<|tool_call>", "<tool_call|>"};
+                                       "<|channel>thought", "<channel|>", "<|tool_call>", "<tool_call|>",
+                                       DEEPSEEK_CALLS, D_END, DEEPSEEK_CALLS_END};
     for (size_t i = 0, size = 1; i < n; i += size) {
         size = 0;
         for (size_t k = 0; k < sizeof tags / sizeof *tags && !size; k++)
@@ -618,13 +676,14 @@ static void test_any_text(const json *j, int rounds) {
         "</parameter>\n</function>\n</tool_call>", "<tool_call>\n<function=g>\n<parameter=x>\n", "\r\n", "`", "\n<function=g>\n", "</",
         "<|tool_call>", "call:g{", "x:", Q, "1" Q, "}<tool_call|>", "<|channel>thought\n", "<channel|>", "call:f{list:[", "<|",
         "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "g<arg_key>x</arg_key><arg_value>", "</arg_value></tool_call>", "<tool_call>g",
+        DEEPSEEK_CALLS, D_BEGIN, DEEPSEEK_SEP, D_END, DEEPSEEK_CALLS_END, D_BEGIN "g" DEEPSEEK_SEP "{", "function" DEEPSEEK_SEP "g\n```json\n{",
         "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "{\"name\": \"g\", \"arguments\": {", "g{", "; ", "So: ", "\"parameters\": {}}", "```json\n", "}}"};
     enum { PIECES = sizeof pieces / sizeof *pieces };
     static const char *const begins[] = {"", "<tool_call>\n<function=g>\n<parameter=x>\n", "<tool_call>{\"name\": \"g\", \"arguments\": {", "<tool_call>g<arg_key>x"};
     int calls = 0;
     for (int i = 0; i < rounds; i++) {
         buf text;
-        answer a = {.tools = i % 5 ? j : NULL, .calls = i % 7 > 0, .thinking = i / 2 % 2, .end = i % 2 ? TEXT_IS_CUT : TEXT_ENDS, .form = i / 3 % 5};
+        answer a = {.tools = i % 5 ? j : NULL, .calls = i % 7 > 0, .thinking = i / 2 % 2, .end = i % 2 ? TEXT_IS_CUT : TEXT_ENDS, .form = i / 3 % FORMS};
         memset(&text, 0, sizeof text);
         buf_text(&text, begins[i % 4]);
         for (int n = random_int(0, 30); n > 0; n--) buf_text(&text, pieces[random_int(0, PIECES - 1)]);
@@ -646,14 +705,14 @@ static void test_long(const json *j) {
         "</function>\n", "\\", "[", "{", "</thin", "<tool_call>\n<function=", "<tool_call>\n<function=g>\n</function>\n", "```json",
         "[TOOL_CALLS]", "[TOOL_CALLS]so ", "g[", "; ", "]", "{\"name\": ", "{\"", "[{", "<tool_call>so ", "{\"name\": \"g\", \"parameters\": {}} ",
         "<tool_call>\n" G_TOLD("1") "\nso ", K_G("1"), "<tool_call>g<arg_key>x", "</arg_key> ", " ", K("x", "1"), "</arg_value>", "<arg_value>", "</arg_value> <arg_key>",
-        "<arg_key>x</arg_key> <arg_value>1"};
+        "<arg_key>x</arg_key> <arg_value>1", DEEPSEEK_CALLS, D_BEGIN, DEEPSEEK_CALLS D_BEGIN, D31("g", "{}"), D31("g", "{}") " ", D_END, DEEPSEEK_CALLS D31("g", "{}")};
     static const char *const begins[] = {"", "<tool_call>\n<function=g>\n<parameter=x>\n", "<tool_call>{\"name\": \"", "<tool_call>{",
                                          "<tool_call>g<arg_key>x", "<tool_call>g<arg_key>x</arg_key><arg_value>"};
     enum { BEGINS = sizeof begins / sizeof *begins };
     const size_t size = test_brief ? 30000 : 300000;
     for (size_t i = 0; i < sizeof units / sizeof *units * BEGINS; i++)
         for (int thinking = 0; thinking < 2; thinking++) {
-            answer a = {.tools = j, .calls = 1, .thinking = thinking, .end = TEXT_IS_CUT, .form = i % BEGINS > 3 ? KEYED : (int)(i / BEGINS % 4)};
+            answer a = {.tools = j, .calls = 1, .thinking = thinking, .end = TEXT_IS_CUT, .form = i % BEGINS > 3 ? KEYED : i / BEGINS + 7 >= sizeof units / sizeof *units ? LISTED : (int)(i / BEGINS % FORMS)};
             buf text;
             told t;
             memset(&text, 0, sizeof text);
@@ -685,6 +744,7 @@ int main(int argc, char **argv) {
         test_pairs(&j);
         test_long_pairs(&j);
         test_keyed(&j);
+        test_listed(&j);
         test_ends(&j);
         test_text_after(&j);
         test_any_text(&j, test_brief ? 3000 : 200000);

@@ -281,6 +281,7 @@ int main(int argc, char **argv) {
     test_small_tokenizer();
     test_added_words();
     test_template();
+    test_line_pieces();
     test_refusals();
     test_rare_bytes();
     test_first_space();

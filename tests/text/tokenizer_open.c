@@ -298,6 +298,10 @@ typedef struct refusal {
 #define AFTER(processor) "null,\"post_processor\":" processor
 #define TEMPLATE(single, tokens) AFTER("{\"type\":\"TemplateProcessing\",\"single\":" single ",\"special_tokens\":" tokens "}")
 #define FIRST "{\"SpecialToken\":{\"id\":\"<s>\"}}"
+#define LINES "(?:\\\\r?\\\\n)+(?!\\\\r?\\\\n)"
+#define WORDS \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*" \
+    "|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
 static const refusal refusals[] = {
     {DECODER, AFTER("\"x\""), FORMAT, "post_processor without a type"},
     {DECODER, AFTER("{\"type\":\"Sequence\",\"processors\":7}"), UNSUPPORTED, "post_processor \"Sequence\""},
@@ -327,6 +331,9 @@ static const refusal refusals[] = {
     {PRE, SEQUENCE(SPLIT("x", "Removed", "false") "," NO_REGEX), UNSUPPORTED, "not an isolated Regex"},
     {PRE, SEQUENCE(SPLIT("x", "Isolated", "true") "," NO_REGEX), UNSUPPORTED, "not an isolated Regex"},
     {PRE, SEQUENCE(SPLIT("x", "Isolated", "false") "," BYTE_LEVEL), UNSUPPORTED, "with use_regex"},
+    {PRE, SEQUENCE(SPLIT("x", "MergedWithNext", "false") "," NO_REGEX), UNSUPPORTED, "not an isolated Regex"},
+    {PRE, SEQUENCE(SPLIT(LINES, "Isolated", "false") "," NO_REGEX), UNSUPPORTED, "not an isolated Regex"},
+    {PRE, SEQUENCE(SPLIT(LINES, "MergedWithNext", "false") "," NO_REGEX), UNSUPPORTED, "pattern not supported: (?:"},
     {PRE, SEQUENCE("{\"type\":\"Digits\"}," BYTE_LEVEL), UNSUPPORTED, "pre-tokenizer \"Digits\""},
     {PRE, SEQUENCE(BYTE_LEVEL "," BYTE_LEVEL), UNSUPPORTED, "pre-tokenizer \"ByteLevel\""},
     {PRE, SEQUENCE(""), UNSUPPORTED, "pre-tokenizer \"Sequence\""},
@@ -404,6 +411,16 @@ static void test_template(void) {
         CHECK(ids_are(t, "ba", 1, ids, 2), "template %zu: a text's own tokens", i);
         tokenizer_free(t);
     }
+}
+
+// Laguna's two Split steps, the first of which alone merges with what is next.
+static void test_line_pieces(void) {
+    tokenizer *t;
+    mote_error err;
+    const char *steps = SEQUENCE(SPLIT(LINES, "MergedWithNext", "false") "," SPLIT(WORDS, "Isolated", "false") "," NO_REGEX);
+    if (!CHECK(!open_parts(&t, PRE, steps, -1, &err), "%s", err.message)) return;
+    CHECK(t->kind == SPLIT_LAGUNA, "Laguna's steps are splitter %d", (int)t->kind);
+    tokenizer_free(t);
 }
 
 static void test_refusals(void) {
