@@ -8,6 +8,7 @@
 #include "inside.h"
 #include "api.h"
 #include "harmony.h"
+#include "no_memory.h"
 
 // ---- 1. Helpers -----------------------------------------------------------------------------------------------------
 
@@ -382,6 +383,31 @@ static void test_harmony_random(void) {
     }
 }
 
+// Wherever memory runs out, in what an answer must be and in a turn after an answer with its thinking: an error, and the timeline goes on.
+static void test_harmony_no_memory(void) {
+    static const char schema[] = "{\"type\": \"object\", \"properties\": {\"x\": {\"type\": \"integer\"}}}";
+    mote_session *s = session_of(gptoss, .context = 1024, .threads = 1);
+    for (int kind = 0; kind < 3; kind++) {
+        int code = MOTE_ENOMEM, failed = 0;
+        for (long at = 0; code == MOTE_ENOMEM && at < 4000; at++) {
+            mote_generation g = {.size = sizeof g, .max_tokens = 1, .thinking_budget = 3};
+            if (kind == 0) g.schema = schema;
+            if (kind == 1) g.tools = gpt_tools, g.tool_choice = MOTE_TOOLS_REQUIRED;
+            if (kind == 2) mote_reset(s, NULL), (void)gpt_say(s, "a", (mote_generation){.tools = gpt_tools}, ANALYSIS "b" START CLOCK, NULL);
+            if (kind == 2) (void)gpt_say(s, "1", (mote_generation){.role = "tool"}, ANALYSIS "b" START FINAL "c<|return|>", NULL);
+            allocations = 0;
+            refuse_at = at;
+            if (kind < 2) code = mote_generation_check(gptoss, &g, &failure);
+            else code = mote_ask(s, "d", &g, NULL, &failure);
+            refuse_at = -1;
+            CHECK(!code || code == MOTE_ENOMEM, "kind %d, allocation %ld: %d, %s", kind, at, code, failure.message);
+            failed += code != 0;
+        }
+        CHECK(!code && failed > 10, "kind %d: %d allocations failed: %d", kind, failed, code);
+    }
+    mote_session_close(s);
+}
+
 static void test_harmony_refused(void) {
     mote_generation g = {.tools = "[{\"name\": \"a b\"}]", .tool_choice = MOTE_TOOLS_REQUIRED};
     EXPECT(MOTE_EINVAL, mote_generation_check(gptoss, &g, &failure));
@@ -406,6 +432,7 @@ int main(int argc, char **argv) {
     test_harmony_constraints();
     test_harmony_budget();
     test_harmony_random();
+    test_harmony_no_memory();
     mote_close(gptoss);
     temp_close();
     return test_main_end();
