@@ -407,7 +407,7 @@ int main(int argc, char **argv) {
         {"tests/fixtures/families/mistral", 1, 1, MOTE_KV_F32},          {"tests/fixtures/families/mistral-window", 1, 250, MOTE_KV_FP8},
         {"tests/fixtures/bf16-as-3.5", 1, 30, MOTE_KV_F32},              {"tests/fixtures/mixed-all-attention", 3, 2, MOTE_KV_BF16},
         {"tests/fixtures/families/gpt-oss-bf16", 1, 1000, MOTE_KV_F32},  {"tests/fixtures/families/llama", 2, 100000, MOTE_KV_F32},
-        {"tests/fixtures/families/laguna", 0, 22, MOTE_KV_F32}};
+        {"tests/fixtures/families/laguna", 0, 24, MOTE_KV_F32},         {"tests/fixtures/families/gemma4", 0, 24, MOTE_KV_BF16}};
     test_main_begin("test_rings", argc, argv);
     for (size_t i = 0; i < COUNT(cases); i++)
         test_ring_history(cases[i].dir, cases[i].every, cases[i].window, cases[i].kv, test_brief ? 40 : 250);
