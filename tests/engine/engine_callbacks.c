@@ -73,13 +73,13 @@ static mote_callbacks watch_all(watch *w, int cancel_at) {
     return c;
 }
 
-static void test_open_callbacks(const fixture *f, int has_vision) {
+static void test_open_callbacks(const fixture *f, int notices) {
     watch w;
     mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = test_device, .callbacks = watch_all(&w, 0)};
     mote_model *m = NULL;
     EXPECT(MOTE_OK, mote_open(f->dir, &o, &m, &failure));
     CHECK(w.reports > 0 && w.last == 1 && !w.bad && w.polls > 0, "%s: progress of loading", f->dir);
-    CHECK(w.logs == has_vision, "%s: %d notices, expected %d: %s", f->dir, w.logs, has_vision, w.line);
+    CHECK(w.logs == notices, "%s: %d notices, expected %d: %s", f->dir, w.logs, notices, w.line);
     mote_close(m);
     m = NULL;
     o.callbacks = watch_all(&w, 3);
