@@ -110,7 +110,7 @@ static int writer_mark(writer *w, int32_t id) {
 }
 
 static void writer_token(writer *w, int32_t id) {
-    size_t n;
+    size_t n = 0;
     const char *bytes = tokenizer_token(w->m->text, id, &n);
     w->undecided += w->split && w->channels.channel == MOTE_THINKING;
     int mark = 0;

@@ -9,6 +9,8 @@ static int32_t tokenizer_vocab(const tokenizer *t);
 static const char *tokenizer_token(const tokenizer *t, int32_t id, size_t *size);
 static int tokenizer_is_added(const tokenizer *t, int32_t id) { return t != NULL && id < 0; }
 
+#include "../text/chat_family.c"
+#include "../text/chat_marks.c"
 #include "../text/vocabulary.c"
 #include "../generate/grammar/decimal.c"
 #include "../generate/grammar/pattern.c"

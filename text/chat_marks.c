@@ -48,37 +48,38 @@ typedef struct chat_marks {
 #define WITHOUT_RESULTS .result = "", .result_end = ""
 #define WITHOUT_CALLS .call = "", .call_end = "", .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = ""
 #define WITHOUT_IMAGES .image = "", .video = ""
+#define ENDS_WITH_TURN .ends = {NULL, NULL}
 
 /* Those with flags come before those without. Of Qwen's, "Qwen3" is the first. */
 static const chat_marks chat_families[] = {
-    {.family = CHAT_QWEN3, .name = "Qwen3", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, JSON_KEYS("arguments"), WITHOUT_IMAGES},
-    {.family = CHAT_QWEN3_5 | CHAT_EFFORT, .name = "Qwen3.8", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, QWEN_IMAGES},
-    {.family = CHAT_QWEN3_5, .name = "Qwen3.5", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, QWEN_IMAGES},
-    {.family = CHAT_CODER, .name = "Qwen3-Coder", CHATML, WITHOUT_THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, WITHOUT_IMAGES},
-    {.family = CHAT_CHATML, .name = "ChatML", CHATML, WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
+    {.family = CHAT_QWEN3, .name = "Qwen3", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, JSON_KEYS("arguments"), WITHOUT_IMAGES, ENDS_WITH_TURN},
+    {.family = CHAT_QWEN3_5 | CHAT_EFFORT, .name = "Qwen3.8", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, QWEN_IMAGES, ENDS_WITH_TURN},
+    {.family = CHAT_QWEN3_5, .name = "Qwen3.5", CHATML, THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, QWEN_IMAGES, ENDS_WITH_TURN},
+    {.family = CHAT_CODER, .name = "Qwen3-Coder", CHATML, WITHOUT_THINKING, RESULT_TAGS, CALL_MARKS, CALL_TAGS, WITHOUT_IMAGES, ENDS_WITH_TURN},
+    {.family = CHAT_CHATML, .name = "ChatML", CHATML, WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES, ENDS_WITH_TURN},
     {.family = CHAT_LLAMA3, .name = "Llama 3",
      .turn = "<|start_header_id|>", .turn_end = "<|eot_id|>", .line_end = "",
      .user = "<|start_header_id|>user", .answer = "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     WITHOUT_THINKING, WITHOUT_RESULTS, .call = "", .call_end = "", JSON_KEYS("parameters"), WITHOUT_IMAGES},
+     WITHOUT_THINKING, WITHOUT_RESULTS, .call = "", .call_end = "", JSON_KEYS("parameters"), WITHOUT_IMAGES, ENDS_WITH_TURN},
     {.family = CHAT_MISTRAL, .name = "Mistral",
      .turn = "[INST]", .turn_end = "</s>", .line_end = "", .user = "[INST]", .answer = "[/INST]",
      WITHOUT_THINKING, .result = "[TOOL_RESULTS]", .result_end = "[/TOOL_RESULTS]",
-     .call = "[TOOL_CALLS]", .call_end = "", JSON_KEYS("arguments"), .image = "[IMG]", .video = ""},
+     .call = "[TOOL_CALLS]", .call_end = "", JSON_KEYS("arguments"), .image = "[IMG]", .video = "", ENDS_WITH_TURN},
     {.family = CHAT_ZEPHYR, .name = "Zephyr",
      .turn = "<|", .turn_end = "</s>", .line_end = "\n", .user = "<|user|>\n", .answer = "<|assistant|>\n",
-     WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES},
+     WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES, ENDS_WITH_TURN},
     {.family = CHAT_GLM, .name = "GLM",
      .turn = "<|assistant|>", .turn_end = "", .line_end = "", .user = "<|user|>", .answer = "<|assistant|>",
-     THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES},
+     THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES, ENDS_WITH_TURN},
     {.family = CHAT_LAGUNA, .name = "Laguna",
      .turn = "<assistant>", .turn_end = "</assistant>", .line_end = "\n", .user = "<user>", .answer = "<assistant>",
-     THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES},
+     THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES, ENDS_WITH_TURN},
     {.family = CHAT_DEEPSEEK, .name = "DeepSeek",
      .turn = DEEPSEEK("Assistant"), .turn_end = DEEPSEEK("end" UNDER "of" UNDER "sentence"), .line_end = "",
      .user = DEEPSEEK("User"), .answer = DEEPSEEK("Assistant"), THINKING,
      .result = DEEPSEEK("tool" UNDER "output" UNDER "begin"), .result_end = DEEPSEEK("tool" UNDER "output" UNDER "end"),
      .call = DEEPSEEK("tool" UNDER "call" UNDER "begin"), .call_end = DEEPSEEK("tool" UNDER "call" UNDER "end"),
-     .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = "", WITHOUT_IMAGES},
+     .call_name = "", .call_argument = "", .call_name_end = "", .call_argument_end = "", WITHOUT_IMAGES, ENDS_WITH_TURN},
     {.family = CHAT_GEMMA, .name = "Gemma 4",
      .turn = "<|turn>", .turn_end = "<turn|>", .line_end = "\n", .user = "<|turn>user", .answer = "<|turn>model\n",
      .think = "<|channel>", .think_end = "<channel|>", .result = "<|tool_response>", .result_end = "<tool_response|>",
@@ -91,6 +92,7 @@ static const chat_marks chat_families[] = {
 };
 #undef CALL_KEYS
 #undef CHATML
+#undef ENDS_WITH_TURN
 #undef THINKING
 #undef RESULT_TAGS
 #undef CALL_MARKS

@@ -190,7 +190,7 @@ static void begin_kind(follower *w, place *out, thread *t, int32_t kind, unsigne
     case KIND_STRING:
         f.in = IN_STRING;
         f.is.string.state = 1;
-        if (b != (w->pairs ? QUOTE_BYTE : '"')) return;
+        if (b != (w->pairs ? (int)QUOTE_BYTE : '"')) return;
         break;
     case KIND_NUMBER:
         f.in = IN_NUMBER;
