@@ -14,7 +14,7 @@ static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *
 
 /* Shapes of synthetic models. With key heads it is a Qwen3.5: full attention in every fourth layer, DeltaNet in the others, an MTP
    layer. Without it is a Qwen3, or a Llama, which has no norms of queries and keys: attention alone. With a window it is a gpt-oss, with all
-   that this has. Those of latent_presets have latent attention. */
+   that this has. */
 typedef struct preset {
     const char *name, *family;
     int layers, hidden, vocab, context, tied;
@@ -43,8 +43,6 @@ static const preset presets[] = {
     {"llama-3.1-8b", "llama", 32, 4096, 128256, 131072, 0, 32, 8, 128, 0, 0, 0, 0, 0, 14336, 0, 0},
     {"gpt-oss-120b", "gpt_oss", 36, 2880, 201088, 131072, 0, 64, 8, 64, 0, 0, 0, 128, 4, 2880, 32, 128},
     {"gpt-oss-20b", "gpt_oss", 24, 2880, 201088, 131072, 0, 64, 8, 64, 0, 0, 0, 32, 4, 2880, 32, 128},
-    {"glm-4.7-flash", "glm4_moe_lite", 47, 2048, 154880, 202752, 0, 20, 20, 0, 0, 0, 0, 64, 4, 1536, 0, 0},
-    {"deepseek-v3", "deepseek_v3", 61, 7168, 129280, 163840, 0, 128, 128, 0, 0, 0, 0, 256, 8, 2048, 40, 0},
     {"smollm2-135m", "llama", 30, 576, 49152, 8192, 1, 9, 3, 64, 0, 0, 0, 0, 0, 1536, 0, 0},
     {"small", "qwen3_5_moe", 4, 2048, 2048, 262144, 0, 16, 2, 256, 16, 32, 128, 256, 8, 512, 0, 0},
     {"small-dense", "qwen3_5", 4, 2560, 2048, 262144, 0, 24, 4, 256, 16, 48, 128, 0, 0, 6400, 0, 0},
@@ -54,58 +52,9 @@ static const preset presets[] = {
     {"tiny", "qwen3_5_moe", 4, 256, 1024, 32768, 0, 4, 2, 64, 2, 4, 32, 8, 2, 128, 0, 0},
     {"tiny-dense", "qwen3_5", 4, 256, 1024, 32768, 1, 6, 1, 64, 2, 6, 32, 0, 0, 384, 0, 0},
     {"tiny-plain", "llama", 4, 256, 1024, 32768, 1, 6, 2, 64, 0, 0, 0, 0, 0, 384, 4, 0},
-    {"tiny-oss", "gpt_oss", 4, 256, 1024, 131072, 0, 4, 2, 64, 0, 0, 0, 8, 2, 128, 32, 5},
-    {"tiny-latent", "deepseek_v3", 4, 256, 1024, 163840, 0, 4, 4, 0, 0, 0, 0, 8, 2, 128, 40, 0}};
+    {"tiny-oss", "gpt_oss", 4, 256, 1024, 131072, 0, 4, 2, 64, 0, 0, 0, 8, 2, 128, 32, 5}};
 
 enum { PRESETS = sizeof presets / sizeof *presets };
-
-/* What those with latent attention have beside that: DeepSeek V3's sort. dense: so many first layers have a dense FFN, of that size. */
-typedef struct latent_preset {
-    const char *name;
-    int q_rank, kv_rank, nope_dim, rope_dim, value_dim, dense, dense_size, groups, groups_kept;
-    float routed_scale;
-} latent_preset;
-
-/* name, q_rank, kv_rank, nope_dim, rope_dim, value_dim, dense, dense_size, groups, groups_kept, routed_scale */
-static const latent_preset latent_presets[] = {
-    {"glm-4.7-flash", 768, 512, 192, 64, 256, 1, 10240, 0, 0, 1.8f},
-    {"deepseek-v3", 1536, 512, 128, 64, 128, 3, 18432, 8, 4, 2.5f},
-    {"tiny-latent", 96, 64, 32, 16, 32, 1, 384, 4, 2, 2.5f}};
-
-/* NULL: it has no latent attention. */
-static const latent_preset *latent_preset_of(const preset *p) {
-    for (size_t i = 0; i < sizeof latent_presets / sizeof *latent_presets; i++)
-        if (!strcmp(latent_presets[i].name, p->name)) return &latent_presets[i];
-    return NULL;
-}
-
-/* A layer with latent attention in place of l's, and DeepSeek's router; the first ones with a dense FFN. */
-static void preset_latent(const preset *p, const latent_preset *of, int i, config_layer *l) {
-    const float m = p->grown ? 0.1f * logf((float)p->grown) + 1 : 1;
-    mla_shape *s = &l->mixer.of.mla;
-    moe_shape *e = &l->ffn.of.moe;
-    l->mixer = sublayer_shape_of(LAYER_MLA);
-    s->hidden = p->hidden;
-    s->heads = p->heads;
-    s->q_rank = of->q_rank;
-    s->kv_rank = of->kv_rank;
-    s->nope_dim = of->nope_dim;
-    s->rope_dim = of->rope_dim;
-    s->value_dim = of->value_dim;
-    s->eps = 1e-6f;
-    s->rope_scale = 1;
-    s->scale = m * m / sqrtf((float)mla_key_dim(s));
-    s->interleaved = 1;
-    e->shared_size = p->size;
-    e->shared_ungated = e->sigmoid = e->corrected = 1;
-    e->groups = of->groups;
-    e->groups_kept = of->groups_kept;
-    e->routed_scale = of->routed_scale;
-    if (i >= of->dense) return;
-    l->ffn = sublayer_shape_of(LAYER_MLP);
-    l->ffn.of.mlp.hidden = p->hidden;
-    l->ffn.of.mlp.size = of->dense_size;
-}
 
 /* A layer with attention, and with DeltaNet in its place. */
 static config_layer preset_layer(const preset *p, sublayer_shape *deltanet) {
@@ -158,7 +107,6 @@ static int preset_of_json(const preset *p, const char *text, config *c, mote_err
 
 static int preset_config(const preset *p, config *c, mote_error *err) {
     const int hybrid = p->key_heads > 0;
-    const latent_preset *latent = latent_preset_of(p);
     sublayer_shape deltanet;
     config_layer l = preset_layer(p, &deltanet);
     for (int i = 0; i < FAMILY_COUNT; i++)
@@ -168,7 +116,7 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     c->vocab = p->vocab;
     c->context_max = p->context;
     c->tied = p->tied;
-    c->mtp_layers = hybrid || latent;
+    c->mtp_layers = hybrid;
     l.rope.theta = hybrid ? 1e7f : 1e6f;
     l.rope.height = hybrid ? 33 : 0;
     l.rope.width = hybrid ? 30 : 0;
@@ -189,7 +137,6 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
         c->layer[i] = l;
         if (i % 2 == 0 && i < c->layers) c->layer[i].mixer.of.attention.window = p->window;
         if (hybrid && i < c->layers && (i + 1) % 4) c->layer[i].mixer = deltanet;
-        if (latent) preset_latent(p, latent, i < c->layers ? i : p->layers + latent->dense, &c->layer[i]);
     }
     return MOTE_OK;
 }
@@ -226,16 +173,18 @@ static int preset_find(const char *name, preset *found, const char **text, const
     return 1;
 }
 
-static int preset_unknown(const char *name, mote_error *err) {
+/* A preset that there is not, or, of one that is `known`, a wrong ending. */
+static int preset_unknown(const char *name, int known, mote_error *err) {
     const char *names[PRESETS + PRESET_CONFIGS], *endings[RECIPE_COUNT];
-    char known[600], recipes[128];
+    char presets_there[480], recipes[128];
     for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
     for (int i = 0; i < PRESET_CONFIGS; i++) names[PRESETS + i] = preset_configs[i].name;
     for (int i = 0; i < RECIPE_COUNT; i++) endings[i] = quantization_recipes[i].name;
-    return fail(err, MOTE_EINVAL,
-                "no synthetic model \"%.60s\": there are %s, each with :%s (default :%s), and :N for its first N layers", name,
-                names_text(known, sizeof known, names, PRESETS + PRESET_CONFIGS, ", ", ", "),
-                names_text(recipes, sizeof recipes, endings, RECIPE_COUNT, ", :", " or :"), quantization_recipes[RECIPE_DEFAULT].name);
+    if (!known)
+        return fail(err, MOTE_EINVAL, "no synthetic model \"%.30s\": there are %s", name,
+                    names_text(presets_there, sizeof presets_there, names, PRESETS + PRESET_CONFIGS, ", ", ", "));
+    return fail(err, MOTE_EINVAL, "no synthetic model \"%.60s\": after its name may stand :%s (default :%s), and then :N for its first N layers",
+                name, names_text(recipes, sizeof recipes, endings, RECIPE_COUNT, ", :", " or :"), quantization_recipes[RECIPE_DEFAULT].name);
 }
 
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
@@ -254,7 +203,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
         o.draft_rows < 0 || o.quantize)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
                                         "more, and quantize of 0: the name says the format");
-    if (!preset_find(name, &p, &text, &recipe)) return preset_unknown(name, error);
+    if (!preset_find(name, &p, &text, &recipe)) return preset_unknown(name, p.name != NULL, error);
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, 0, &o.callbacks, error);
     if (!m) return error->code;
