@@ -148,7 +148,7 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
     if (c->kv != s->o.kv) return fail(err, MOTE_EINVAL, "the checkpoint is of a session with another type of keys and values");
     if (!checkpoint_holds(s, c))
         return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
-    if (c->rows ? c->row_bytes != window_bytes(s, c->count) : s->only_windows)
+    if (c->rows ? c->row_bytes != window_bytes(s, c->count) : s->only_windows && c->count)
         return fail(err, MOTE_EINVAL, "the checkpoint is of a session with other options: %s",
                     c->rows ? "its keys and values of windows are others" : "it has no keys and values of windows");
     int code = runner_refuses(s->slot.runner, err);

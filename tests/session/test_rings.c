@@ -356,6 +356,7 @@ static void test_ring_lost(const char *dir) {
     int32_t ids[800];
     size_t size, all, n;
     for (int i = 0; i < 800; i++) ids[i] = random_int(0, m->c.vocab - 1);
+    mote_checkpoint *empty = checkpoint_of(whole);
     EXPECT(MOTE_OK, mote_feed(ring, ids, 800, &failure));
     EXPECT(MOTE_OK, mote_feed(whole, ids, 100, &failure));
     mote_checkpoint *c = checkpoint_of(whole);
@@ -364,6 +365,9 @@ static void test_ring_lost(const char *dir) {
     CHECK(size < all, "a session with rings is saved in %zu bytes, all rows in %zu", size, all);
     EXPECT(MOTE_EINVAL, mote_rewind(ring, c, &failure));
     CHECK(strstr(failure.message, "other options: it has no keys and values of windows"), "%s", failure.message);
+    EXPECT(MOTE_OK, mote_rewind(ring, empty, &failure));      /* before the first token no window is needed */
+    EXPECT(MOTE_OK, mote_feed(ring, ids, 800, &failure));
+    CHECK(session_is(ring, bytes, size), "after a checkpoint without tokens: other bytes");
     EXPECT(MOTE_OK, mote_rewind(whole, c, &failure));
     EXPECT(MOTE_OK, mote_load(whole, bytes, size, &failure));
     CHECK(session_is(whole, bytes, size), "loaded: other bytes");
@@ -394,6 +398,7 @@ static void test_ring_lost(const char *dir) {
     }
     free(bytes);
     free(more);
+    mote_checkpoint_free(empty);
     mote_checkpoint_free(c);
     mote_session_close(ring);
     mote_session_close(whole);
