@@ -55,7 +55,7 @@ static int turn_request(const turn *t, buf *out, mote_error *err) {
     if (t->system && *t->system) put_turn_message(out, "system", t->system, NULL), buf_text(out, ", ");
     put_turn_message(out, t->role, t->message, name);
     for (int i = 0; i < t->result_count; i++) {
-        name += name ? strlen(name) + 1 : 0;
+        if (name) name += strlen(name) + 1;
         buf_text(out, ", ");
         put_turn_message(out, t->role, t->results[i], name);
     }

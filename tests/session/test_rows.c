@@ -333,9 +333,10 @@ static void test_rows_reference(const char *folder) {
     char *json = (char *)vision_file(folder, "config.json", &size), *pad = strstr(json, "\"image_token_id\":");
     int32_t *ids = (int32_t *)vision_file(folder, "tokens.i32", &T_size), *at = (int32_t *)vision_file(folder, "positions.i32", &size);
     int32_t *greedy = (int32_t *)vision_file(folder, "greedy.i32", &greedy_size);
+    size_t mtp_size;
+    row_logits want = {.of = (float *)vision_file(folder, "logits.f32", &size), .mtp = (float *)vision_file(folder, "mtp_logits.f32", &mtp_size)};
+    want.n = size / sizeof(float), want.n_mtp = mtp_size / sizeof(float);
     float *features = (float *)vision_file(folder, "features.f32", &size);
-    row_logits want = {.of = (float *)vision_file(folder, "logits.f32", &want.n), .mtp = (float *)vision_file(folder, "mtp_logits.f32", &want.n_mtp)};
-    want.n /= sizeof(float), want.n_mtp /= sizeof(float);
     static row_prompt p;
     const int T = (int)(T_size / sizeof *ids), image = pad ? atoi(pad + strlen("\"image_token_id\":")) : -1;
     int pictured = 0;
