@@ -55,19 +55,19 @@ static int answer_is_open(const mote_session *s) {
 }
 
 /* An answer of the past whose messages are read again: its text, as it was told. */
-typedef struct past_answer {
+typedef struct headed_answer {
     chat_stream channels;
     buf text;
     int begun;
     int32_t marks[HEADER_MARKS]; /* tokens */
-} past_answer;
+} headed_answer;
 
 static void past_emit(void *user, int channel, const char *text, size_t size) {
     if (channel == MOTE_ANSWER) buf_add((buf *)user, text, size);
 }
 
 /* The n tokens of a message of it. The first one's begin with the prompt's last words. */
-static void past_answer_read(past_answer *a, const mote_model *m, const int32_t *ids, int n) {
+static void headed_answer_read(headed_answer *a, const mote_model *m, const int32_t *ids, int n) {
     size_t role = a->begun ? 0 : strlen(header_marks[MARK_START]) + strlen("assistant");
     if (!a->begun) {
         a->text.size = a->channels.held.size = 0;
@@ -92,7 +92,7 @@ static void past_answer_read(past_answer *a, const mote_model *m, const int32_t 
 }
 
 /* As the one message that a history has of it. */
-static void put_past_answer(past_answer *a, marked_text *out) {
+static void put_headed_answer(headed_answer *a, marked_text *out) {
     if (!a->begun) return;
     chat_stream_end(&a->channels, TEXT_IS_CUT);
     put_words(out, "<|start|>assistant<|channel|>final<|message|>");
@@ -102,7 +102,7 @@ static void put_past_answer(past_answer *a, marked_text *out) {
 }
 
 /* A message of the past, of its n tokens. Thinking is left out, and so is what an answer says before it calls. */
-static void put_past_message(past_answer *a, const mote_model *m, const int32_t *ids, int n, marked_text *out) {
+static void put_past_message(headed_answer *a, const mote_model *m, const int32_t *ids, int n, marked_text *out) {
     marked_text message;
     memset(&message, 0, sizeof message);
     put_tokens(m, ids, n, a->marks[MARK_END], &message);
@@ -110,10 +110,10 @@ static void put_past_message(past_answer *a, const mote_model *m, const int32_t 
     const chat_header h = turn_header(all);
     const int answers = slice_starts(h.role, "assistant"), calls = answers && header_callee(&h).n;
     if (answers && !calls) {
-        past_answer_read(a, m, ids, n);
+        headed_answer_read(a, m, ids, n);
     } else {
         if (calls) a->begun = 0;
-        put_past_answer(a, out);
+        put_headed_answer(a, out);
         if (calls && slice_ends(all, header_marks[MARK_END])) all.n -= strlen(header_marks[MARK_END]);
         put_marked(out, &message, all);
         if (calls) put_words(out, header_marks[MARK_CALL]);
@@ -124,7 +124,7 @@ static void put_past_message(past_answer *a, const mote_model *m, const int32_t 
 
 /* What gpt-oss's template makes of all after the remembered state once a final answer has come; nothing before that. */
 static void put_past_messages(const mote_session *s, marked_text *out) {
-    past_answer a;
+    headed_answer a;
     memset(&a, 0, sizeof a);
     for (int i = 0; i < HEADER_MARKS; i++) a.marks[i] = tokenizer_find(s->m->text, header_marks[i]);
     for (int i = s->before_answer->count, n; i < s->count; i += n) {
@@ -132,7 +132,7 @@ static void put_past_messages(const mote_session *s, marked_text *out) {
         put_past_message(&a, s->m, s->tokens + i, n, out);
     }
     if (!a.begun) out->text.size = out->outside.size = 0;
-    put_past_answer(&a, out);
+    put_headed_answer(&a, out);
     out->text.failed |= a.text.failed | chat_stream_failed(&a.channels);
     chat_stream_free(&a.channels);
     buf_free(&a.text);
