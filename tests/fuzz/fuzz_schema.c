@@ -71,11 +71,13 @@ static void try_tools(const char *text, const uint8_t *choices, size_t n) {
     call_grammar calls;
     json tools;
     mote_error error = {0, ""};
+    int32_t no_tags[CALL_TAGS];
+    for (int i = 0; i < CALL_TAGS; i++) no_tags[i] = -1;
     if (!s || json_parse(&tools, text, strlen(text), "tools", NULL)) {
         schema_free(s);
         return;
     }
-    int code = tools.nodes[0].type == JSON_ARRAY ? call_grammar_open(&calls, s, &tools, NULL, (enum call_form)(n % 5), &error) : MOTE_EINVAL;
+    int code = tools.nodes[0].type == JSON_ARRAY ? call_grammar_open(&calls, s, &tools, NULL, (enum call_form)(n % 5), no_tags, &error) : MOTE_EINVAL;
     if (tools.nodes[0].type != JSON_ARRAY) memset(&calls, 0, sizeof calls);
     else if (code && (error.code != code || !error.message[0])) abort();
     if (!code) {
