@@ -102,6 +102,17 @@ static double router_weight(const router_case *c, int e) {
     return share * (s->routed_scale != 0 ? (double)s->routed_scale : 1);
 }
 
+// Are sums of groups, which are exact in the definition, so close that float's rounding orders them otherwise?
+static int router_is_close(const router_case *c, const double *group) {
+    int close = 0;
+    for (int g = 0; g < c->shape.groups; g++)
+        for (int h = 0; h < g; h++) {
+            const double exact = group[g] - group[h], rounded = (double)router_pair(c, g) - (double)router_pair(c, h);
+            close |= fabs(exact) < 1e-6 && ((exact > 0) != (rounded > 0) || (exact < 0) != (rounded < 0));
+        }
+    return close;
+}
+
 // The fast code and the definition choose what every expert's rank says, and weigh it so.
 static void test_moe_routers(void) {
     static const float values[] = {-1, 0, 0.5f, 1};
@@ -115,6 +126,7 @@ static void test_moe_routers(void) {
         moe_choose(&c.job, c.logits, c.choice, c.weight);
         for (int e = 0; e < s->experts; e++) score[e] = (double)c.logits[e];
         moe_define_ranks(&c.w, &t);
+        if (router_is_close(&c, group)) continue;
         moe_define_choice(rank, s->experts, s->top_k, chosen);
         moe_define_weights(&c.w, score, chosen, weight);
         for (int e = 0; e < s->experts; e++) {
