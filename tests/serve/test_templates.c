@@ -1,5 +1,5 @@
 // Tests of mote serve with templates whose answers begin with a token of their own, or think in a channel: what a parrot says is
-// thinking, answer and calls in all APIs, results go on with what was read, and a question leaves old thinking behind where the template
+// thinking, answer and calls in all APIs, results go on with what was read, and a question leaves out old thinking where the template
 // does.
 
 #include "client.h"
