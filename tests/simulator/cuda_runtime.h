@@ -1,4 +1,21 @@
-/* tests/simulator/cuda_runtime.h: a GPU that is none: CUDA's runtime, kernels and all, on the CPU. */
+/* tests/simulator/cuda_runtime.h: a GPU that is none: CUDA's runtime, kernels and all, on the CPU (x86-64 with AVX2). No toolkit is needed.
+
+     make BUILD=build/simulated build/simulated/mote build/simulated/test_engine          # a minute; engine.o is compiled once
+     build/simulated/test_engine --device cuda --brief "" tests/fixtures/fp8-ragged        # some seconds; without --brief, minutes
+     build/simulated/mote run -m models/demo --device cuda -n 4 --greedy -p hi
+
+   The sources are those of the GPU: rewrite.pl turns what C++ does not have (launches, shared memory, instructions of PTX) into calls of
+   what stands here. An instruction that a kernel uses for the first time is a function to be added to ptx.h, as the compiler then says.
+
+     types.h     CUDA's words and vectors          device.h        what kernels call: barriers, shuffles, atomics, numbers
+     block.h     the threads of a block            ptx.h           instructions: loads, cp.async, ldmatrix, mma
+     here        the host's part: launches, memory, streams, graphs
+
+   What it finds, with kernel, block and thread: a barrier at which not all arrive, lanes that are not there or do different things together;
+   memory that is not there (each allocation, and dynamic shared memory, ends before a page that cannot be used), that is not aligned, or was
+   never stored (it begins as NaNs); cp.async that is read before it was waited for; values polled for that never come. In a debugger,
+   break at sim::fault.
+   What it does not: races, as one thread runs until it waits; what the memory order is; last bits of sums and of fast functions; speed. */
 #ifndef SIM_RUNTIME
 #define SIM_RUNTIME
 
