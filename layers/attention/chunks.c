@@ -28,6 +28,11 @@ BOTH int attend_window_first(int position, int window) {
     return window == INT_MAX || position < window ? 0 : position + 1 - window;
 }
 
+/* The cache's row that has a position's keys and values. ring: its rows; INT_MAX: it has all positions. */
+BOTH int attend_row(int position, int ring) {
+    return position < ring ? position : (int)((uint32_t)position % (uint32_t)ring);
+}
+
 /* The first chunk from `from` on that is this split's. */
 BOTH int attend_own_chunk(int from, int split, int splits) {
     if (!from) return split;
@@ -40,9 +45,14 @@ BOTH int attend_hidden(int last, int position, int window) {
     return (uint32_t)(last - position) >= (uint32_t)window;
 }
 
-/* Whether a row of a block, at positions from `first` to end - 1, may not see all of a tile of `keys` positions. */
-BOTH int attend_tile_hides(int tile, int keys, int first, int end, int window) {
-    return (tile + 1) * keys > first || (window < INT_MAX && tile * keys < end - window);
+/* Whether a tile of `keys` positions has some after the first row of a block, at position `first`. */
+BOTH int attend_tile_after(int tile, int keys, int first) {
+    return (tile + 1) * keys > first;
+}
+
+/* Whether it has some before the window of a row of a block, whose last one is at end - 1. */
+BOTH int attend_tile_before(int tile, int keys, int end, int window) {
+    return window < INT_MAX && tile * keys < end - window;
 }
 
 /* The largest score, for exp2, that a head's softmax begins with: its sink. */

@@ -66,9 +66,9 @@ static void prompt_block(int window, int keys, int span, int block_first, int po
         int next = window_begin(row, window);
         bad += from * keys > next;
         for (int tile = from; tile * keys < kv_end; tile++) {
-            const int masked = attend_tile_hides(tile, keys, block_first, kv_end, window);
+            const int after = attend_tile_after(tile, keys, block_first), before = attend_tile_before(tile, keys, kv_end, window);
             for (int at = tile * keys; at < (tile + 1) * keys; at++)
-                if (!masked || !attend_hidden(row, at, window)) bad += at != next++;
+                if (!(after && at > row) && !(before && at <= row - window)) bad += at != next++;
         }
         bad += next != row + 1;
     }
@@ -79,7 +79,7 @@ static void prompts(void) {
     static const int calls[][2] = {{0, 70}, {0, 530}, {17, 201}, {64, 1024}, {499, 700}};
     for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
         for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
-            for (int keys = 32; keys <= 64; keys *= 2)
+            for (int keys = 16; keys <= 64; keys *= 2)
                 for (int span = 16; span <= 128; span *= 2)
                     for (int first = calls[c][0] / span * span; first < calls[c][1]; first += span)
                         prompt_block(windows[w], keys, span, first, calls[c][0], calls[c][1]);
