@@ -51,8 +51,8 @@ typedef struct attention_prefill {
     const float *frequencies;    /* [rotary_dim / 2] */
     float query_scale;           /* log2(e) times what scores are scaled with: they are for exp2 */
     dtype kv;                    /* BF16 or FP8 */
-    void *k, *v;                 /* KV cache [context or ring][kv_heads][head_dim] */
-    int ring;                    /* as attention_gpu's */
+    void *k, *v;                 /* KV cache [context or ring][kv_heads][head_dim]; positions before `index` are read */
+    int ring;                    /* as attention_gpu's: at least T - 1 more than the window */
     float k_scale, v_scale;      /* as attention_gpu's */
     void *q;                     /* scratch, attention_prefill_q_bytes bytes: [T][heads][head_dim] BF16 or F16 */
     rope_axes axes;

@@ -64,7 +64,7 @@ static attention_prefill attention_prefill_of(const prefill_rows *r, const atten
     p.kv = scratch->kv;
     p.k = state->k;
     p.v = state->v;
-    p.ring = INT_MAX;
+    p.ring = s->window ? scratch->ring : INT_MAX;
     p.k_scale = kv_scale(p.kv, w->k_scale);
     p.v_scale = kv_scale(p.kv, w->v_scale);
     p.q = job->q;
@@ -85,7 +85,7 @@ static prefill_attend attention_prefill_rows(const attention_prefill *p, const a
     a.q_per_kv = s->heads / s->kv_heads;
     a.key_dim = a.value_dim = s->head_dim;
     a.window = attend_window(s->window);
-    a.first = attend_window_first(p->index, a.window) / p->ring * p->ring;        /* at most once is a ring's end met from there */
+    a.first = attend_ring_first(p->index, a.window, p->ring);
     a.end = p->index + p->T;
     a.warps = warps;
     a.kv = p->kv;

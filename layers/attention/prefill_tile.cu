@@ -46,9 +46,7 @@ __device__ __forceinline__ void attend_copy_rows(uint32_t to, const char *from, 
 template <class PLAN, int WARPS>
 __device__ __forceinline__ void attend_copy_tile(uint32_t to, uint32_t to_values, const char *k, const char *v, const prefill_attend *p, int tile,
                                                  int thread) {
-    const int end = p->end, kv_heads = p->kv_heads;
-    int at = tile * PLAN::KEYS - p->first;                   /* row of k and v */
-    at -= at >= p->ring ? p->ring : 0;
+    const int at = attend_row_from(p->first, tile * PLAN::KEYS, p->ring), end = p->end, kv_heads = p->kv_heads;
     if (PLAN::KEY_ROW != PLAN::VALUE_ROW) {
         const int k_stride = kv_heads * PLAN::KEY_ROW, v_stride = kv_heads * PLAN::VALUE_ROW, left = end - tile * PLAN::KEYS;
         attend_copy_rows<PLAN::KEYS, PLAN::KEY_ROW, 32 * WARPS>(to, k + (int64_t)at * k_stride, k_stride, left, thread);
