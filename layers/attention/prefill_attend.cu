@@ -100,7 +100,7 @@ __device__ __forceinline__ void attend_store_row(const prefill_attend *p, const 
             const int col = first_col + 64 * group + (FP8 ? n / 2 * 16 + 4 * i + n % 2 * 2 : 8 * n + 2 * i);
             ((uint32_t *)p->out)[(row * VALUE_DIM + col) / 2] = f16_pair(v[n].x * factor, v[n].y * factor);
         }
-        if (i == 0) p->out_scale[(size_t)(head * (VALUE_DIM / 64) + first_col / 64 + group) * p->T + t] = scale;
+        if (i == 0) p->out_scale[(size_t)(head * (VALUE_DIM / 64) + first_col / 64 + group) * (p->T + p->other_rows) + t] = scale;
     }
 }
 
