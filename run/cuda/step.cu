@@ -55,7 +55,7 @@ static gpu_form gpu_form_of(const slot *s, int T) {
 static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
     int splits = ATTEND_CLUSTER;
     while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
-    return min_int(splits, g->layers.attention.splits);
+    return min_int(splits, max_int(g->layers.attention.splits, g->layers.mla.splits));
 }
 
 /* The drafts after these rows. */
