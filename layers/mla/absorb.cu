@@ -15,12 +15,13 @@ template <class F> __device__ __forceinline__ float mla_weight_scale(const gpu_m
     return w.scale[(size_t)(row >> w.row_shift) * w.scale_cols + (k_block >> w.k_block_shift)] * gpu_post_scale<F>();
 }
 
-/* The head's panels of k_b_proj that a warp has in flight, of one k block. */
-template <class F> struct mla_panels {
+/* The head's panels of k_b_proj that a warp has in flight, of one k block: as many as registers allow. */
+template <class F, int ROWS> struct mla_panels {
+    enum { DEPTH = ROWS == 1 ? 4 : 3 };
     const gpu_matrix &w;
     const int first, k_block;    /* the head's first panel */
-    typename F::raw raw[AHEAD];
-    float scale[AHEAD];
+    typename F::raw raw[DEPTH];
+    float scale[DEPTH];
     __device__ __forceinline__ mla_panels(const gpu_matrix &w, int first, int k_block) : w(w), first(first), k_block(k_block) {}
     __device__ __forceinline__ void load(int j, int panel) {
         const int lane = threadIdx.x % 32, row = min((first + panel) * PANEL_ROWS + lane / 4, w.rows - 1);
@@ -32,13 +33,14 @@ template <class F> struct mla_panels {
 
 /* sum[t][col] over this warp's panels, of the columns of this lane. q: [ROWS][nope_dim]. */
 template <class F, int ROWS>
-__device__ __forceinline__ void mla_absorb_panels(mla_panels<F> &panels, int count, int head, int nope, const float *q,
+__device__ __forceinline__ void mla_absorb_panels(mla_panels<F, ROWS> &panels, int count, int head, int nope, const float *q,
                                                   float (*sum)[F::per_load]) {
+    enum { DEPTH = mla_panels<F, ROWS>::DEPTH };
 #pragma unroll 1
-    for (int base = threadIdx.x / 32; base < count; base += AHEAD * GPU_WARPS) {
+    for (int base = threadIdx.x / 32; base < count; base += DEPTH * GPU_WARPS) {
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            const int panel = base + j * GPU_WARPS, next = panel + AHEAD * GPU_WARPS;
+        for (int j = 0; j < DEPTH; j++) {
+            const int panel = base + j * GPU_WARPS, next = panel + DEPTH * GPU_WARPS;
             const int row = (panels.first + panel) * PANEL_ROWS + (int)threadIdx.x % 32 / 4 - head * nope;
             const bool own = panel < count && row >= 0 && row < nope;
             if (panel >= count) continue;
@@ -86,9 +88,9 @@ template <class F, int ROWS> __device__ __forceinline__ void mla_absorb_head(con
     const int first = (int)blockIdx.y * STEP_ROWS, T = min(p.T - first, ROWS), from = head * nope / PANEL_ROWS;
     const int count = (head * nope + nope - 1) / PANEL_ROWS - from + 1;
     float *q = memory, sum[ROWS][F::per_load] = {};
-    mla_panels<F> panels(p.w, from, k_block);
+    mla_panels<F, ROWS> panels(p.w, from, k_block);
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
+    for (int j = 0; j < mla_panels<F, ROWS>::DEPTH; j++) {
         const int panel = (int)threadIdx.x / 32 + j * GPU_WARPS;
         if (panel < count) panels.load(j, panel);
     }
