@@ -55,7 +55,8 @@ typedef struct walk {
    - Keys and values are BF16 or FP8: each is off by up to 2^-9 or 2^-4, and so is o, which of the first tokens is hardly more than one
      value; keys add to that. The CPU's code with such keys and values is off by 4e-3 and 8e-2. */
 static double walk_allowed(const char *part, int kv) {
-    if (!strcmp(part, "attention") || !strcmp(part, "rope_attend")) return kv == MOTE_KV_FP8 ? 0.15 : 1e-2;
+    const int meets_cache = !strcmp(part, "attention") || !strcmp(part, "rope_attend") || !strcmp(part, "mla") || !strcmp(part, "latent_out");
+    if (meets_cache) return kv == MOTE_KV_FP8 ? 0.15 : 1e-2;
     if (!strcmp(part, "deltanet") || !strcmp(part, "conv_delta")) return 5e-4;
     return !strcmp(part, "moe") || !strcmp(part, "mlp") ? 1e-4 : 2e-5;
 }
