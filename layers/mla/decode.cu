@@ -44,6 +44,7 @@ typedef struct mla_gpu {
     slot_view slot;
     char *latents;               /* cache [context][kv_rank + rope_dim] of the captured slot: see mla_cache */
     int64_t growth;              /* bytes by which it lies further on in a slot of KV_GRANULE more tokens of context */
+    int64_t past;                /* and less far where these are past a ring: gpu_rows.past */
     float kv_scale;              /* factor of its numbers; 1 but for FP8 */
     int splits;                  /* gpu_mla_splits */
     float *parts;                /* [T][heads][MLA_PARTS][kv_rank] sums of latents, then [T][heads][MLA_PARTS] of m, l */
@@ -99,7 +100,8 @@ __device__ __forceinline__ mla_range mla_range_of(const mla_gpu &p, int z) {
 /* The cache of the slot that is resident, or whose step this is. */
 __device__ __forceinline__ char *mla_cache(const mla_gpu &p, const mla_range &s) {
     const slot_view slot = mla_slot(p, s.step);
-    return gpu_in_slot(&slot, p.latents) + (slot.step ? p.growth * __ldg(&slot.step->kv_granules) : 0);
+    char *at = gpu_in_slot(&slot, p.latents);
+    return slot.step ? at + p.growth * __ldg(&slot.step->kv_granules) - p.past * __ldg(&slot.step->past_ring) : at;
 }
 
 /* What a query of latents is multiplied with: scores are for exp2. They are yet to be multiplied with kv_scale. */

@@ -112,6 +112,7 @@ static void mla_record(const gpu_rows *rows, const mla_weights *w, const mla_gpu
     p.slot = rows->slot;
     p.latents = (char *)state->latents;
     p.growth = (char *)grown->latents - p.latents;
+    p.past = rows->past[0];
     p.kv_scale = kv_scale(p.kv, w->kv_scale);
     p.kv_only = rows->state_only;
     gpu_mla_project(rows, w, &p);
