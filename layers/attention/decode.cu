@@ -7,9 +7,9 @@
 
    Both are flash decoding: split-KV attention with an online softmax. For a query row (token row, query head):
 
-       s[p] = q . k[p] / sqrt(head_dim)            for each position p that the row sees
+       s[p] = q . k[p] scale                       for each position p that the row sees; scale mostly 1 / sqrt(head_dim)
        m = max s[p]    l = sum exp(s[p] - m)       computed with exp2: log2(e) is folded into q
-       o = sum exp(s[p] - m) v[p] / l * sigmoid(gate)
+       o = sum exp(s[p] - m) v[p] / l * gate       gate: sigmoid, of q_proj's; softplus, of a g_proj's; or none
 
    A head's sink is a score more, which has no value: in split 0 m and l begin with it.
 
@@ -61,16 +61,20 @@ typedef struct attention_gpu {
     int64_t k_growth, v_growth;  /* bytes by which they lie further on in a slot of KV_GRANULE more tokens of context */
     float k_scale, v_scale;      /* factors of its numbers; 1 but for FP8 */
     int splits;                  /* gpu_attention_splits */
-    float *parts;                /* partials, gpu_attention_parts floats: see attend_part_o */
+    float *parts;                /* [T] partials: see attend_part_o */
     int *tickets;                /* [kv_heads][ATTEND_CLUSTER] of the last-block reduction, zero between launches */
     float *o;                    /* [T][heads][head_dim] */
     int kv_only;                 /* only append k and v */
     int prefill_warps;           /* attention_prefill_warps */
+    float *g_new;                /* [T][heads][gate_size] */
+    float query_scale;           /* log2(e) scale: scores are for exp2 */
+    int partials;                /* of a kv head, that parts has space for: attend_partials */
+    size_t parts_size;           /* floats of parts for a token row */
 } attention_gpu;
 
-/* Floats of scratch for the partials of a token row. */
-static __host__ __device__ size_t gpu_attention_parts(const attention_shape *s, int splits) {
-    return (size_t)splits * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
+/* Floats of scratch for so many partials of each of a token row's query heads. */
+static __host__ __device__ size_t gpu_attention_parts(const attention_shape *s, int partials) {
+    return (size_t)partials * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
 }
 
 /* Ints of scratch for a sequence's tickets; zero before the first launch. */
@@ -88,8 +92,9 @@ __device__ __forceinline__ attention_gpu attend_sequence(const attention_gpu &al
     p.qg += first * s->heads * attention_q_size(s);
     p.k_new += first * s->kv_heads * d;
     p.v_new += first * s->kv_heads * d;
+    p.g_new += first * s->heads * s->gate_size;
     p.o += first * s->heads * d;
-    p.parts += first * gpu_attention_parts(s, p.splits);
+    p.parts += first * gpu_attention_parts(s, p.partials);
     p.tickets += z * gpu_attention_tickets(s);
     return p;
 }

@@ -64,15 +64,15 @@ __device__ __forceinline__ void attend_finish(const attention_gpu *p, int row, i
     else *to = make_float4(part->o.x * factor, part->o.y * factor, part->o.z * factor, part->o.w * factor);
 }
 
-/* Partials in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. The splits are
-   filled up to the number of partials: a cluster stores one or, without clusters, a block. */
+/* Partials in device memory: o [kv_heads][partials][rows][head_dim], then ml [kv_heads][slices][partials][rows]. They are filled up to
+   the number that there is work for: a cluster stores one or, without clusters, a block (attend_partials). */
 __device__ __forceinline__ float *attend_part_o(const attention_gpu *p, int rows, int partial, int row, int column) {
-    return p->parts + (((size_t)blockIdx.x * p->splits + partial) * rows + row) * p->shape.head_dim + column;
+    return p->parts + (((size_t)blockIdx.x * p->partials + partial) * rows + row) * p->shape.head_dim + column;
 }
 
 __device__ __forceinline__ float2 *attend_part_ml(const attention_gpu *p, int rows, int partial, int row, int slice) {
-    float *ml = p->parts + (size_t)p->shape.kv_heads * p->splits * rows * p->shape.head_dim;
-    return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->splits + partial) * rows + row;
+    float *ml = p->parts + (size_t)p->shape.kv_heads * p->partials * rows * p->shape.head_dim;
+    return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->partials + partial) * rows + row;
 }
 
 /* Last-block reduction: true, in all threads, for the last of `count` blocks to call this, which resets the ticket. What

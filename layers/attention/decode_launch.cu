@@ -3,7 +3,8 @@
 
 static int gpu_attention_is_fast(const attention_shape *s) {
     const int d = s->head_dim, rotates = s->rotary_dim == 64 || (s->rotary_dim == 128 && d == 128);
-    return rotates && (d == 64 || d == 128 || (d == ATTEND_DIM && s->gated && s->normed)) && s->heads / s->kv_heads <= 16;
+    const int others = s->gate_size || s->v_normed || s->scale != 0;
+    return rotates && (d == 64 || d == 128 || (d == ATTEND_DIM && s->gated && s->normed)) && s->heads / s->kv_heads <= 16 && !others;
 }
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */
@@ -11,7 +12,7 @@ static size_t gpu_attention_shared(const attention_shape *s) {
     return (2 * (size_t)s->head_dim + STEP_ROWS * (size_t)s->rotary_dim) * sizeof(float);
 }
 
-/* Most splits of the context, which scratch is laid out for: about two blocks an SM, in whole clusters. */
+/* Most splits of the context: about two blocks an SM, in whole clusters. */
 static int gpu_attention_most_splits(const gpu_queue *q, const attention_shape *s) {
     int splits = 2 * q->sms / s->kv_heads / ATTEND_CLUSTER * ATTEND_CLUSTER;
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits;
@@ -40,16 +41,28 @@ template <bool FP8, bool EACH> static attend_kernel gpu_attend_kernel(const atte
     return gpu_attend_fast<FP8, 32, ATTEND_DIM, false>(shared);
 }
 
-/* How many splits to use, at most `most`: seven eighths of the clusters that occupancy allows on an empty GPU.
+/* Partials of a kv head that so many splits store: one for each cluster or, without clusters, block. */
+static int attend_partials(const gpu_queue *q, const attention_shape *s, int splits) {
+    return q->dependent && gpu_attention_is_fast(s) ? splits / ATTEND_CLUSTER : splits;
+}
+
+/* Most splits whose partials scratch has space for, which is laid out for those of the largest layer: of so many floats for a row. */
+static int attend_splits_stored(const gpu_queue *q, const attention_shape *s, size_t parts_size) {
+    const int partials = (int)(parts_size / gpu_attention_parts(s, 1)), stored = attend_partials(q, s, ATTEND_CLUSTER);
+    return partials / stored * ATTEND_CLUSTER;
+}
+
+/* How many splits a layer has without a window: seven eighths of the clusters that occupancy allows on an empty GPU.
    More than are resident at once would be slow: a cluster needs space for its 8 blocks within one GPC, and one cluster that
    starts when the others are done doubles the time. The last eighth is for the blocks of the kernels before and after
    this one, which take space, too. On an H100 that makes 26 clusters of 30; with 28, attention takes 1.3 times as long at
-   131,072 tokens, with 30 1.7 times. Computed once, for the kernel of STEP_ROWS token rows: another number of splits for
-   another T would change a row's bits. */
-static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
+   131,072 tokens, with 30 1.7 times. That of the kernel of STEP_ROWS token rows: another number of splits for another T
+   would change a row's bits. */
+static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, const attention_gpu *scratch) {
+    const int most = min_int(gpu_attention_most_splits(q, s), attend_splits_stored(q, s, scratch->parts_size));
     size_t shared;
-    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true, false>(s, STEP_ROWS, &shared)
-                                           : gpu_attend_kernel<false, false>(s, STEP_ROWS, &shared);
+    attend_kernel kernel = scratch->kv == DTYPE_FP8 ? gpu_attend_kernel<true, false>(s, STEP_ROWS, &shared)
+                                                    : gpu_attend_kernel<false, false>(s, STEP_ROWS, &shared);
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute cluster = {};
     int clusters = 0;
@@ -82,7 +95,8 @@ static void gpu_norm_qkv(const gpu_rows *rows, const attention_weights *w, const
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(rows->x, rows->norm, to->shape.hidden, to->T, rows->eps);
     if (!to->kv_only) gpu_add_segment(&p, &w->q_proj, to->qg);
     gpu_add_segment(&p, &w->k_proj, to->k_new);
-    gpu_add_segment(&p, &w->v_proj, to->v_new);
+    if (!to->shape.v_of_k) gpu_add_segment(&p, &w->v_proj, to->v_new);
+    if (!to->kv_only && to->shape.gate_size) gpu_add_segment(&p, &w->g_proj, to->g_new);
     gpu_record_projection(rows->q, KERNEL_QKV, &p);
 }
 
@@ -111,15 +125,16 @@ static void attention_layout_gpu(layout *l, const attention_shape *s, const capa
     memset(to, 0, sizeof *to);
     to->shape = *s;
     to->kv = r->kv;
-    to->splits = gpu_attention_most_splits(q, s);
+    to->parts_size = gpu_attention_parts(s, gpu_attention_most_splits(q, s));
     to->frequencies_size = s->rotary_dim / 2;
     to->frequencies = layout_alloc(l, (size_t)(r->layers * to->frequencies_size) + 1);
     to->qg = layout_alloc(l, T * (size_t)s->heads * (size_t)attention_q_size(s));
     to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->o = layout_alloc(l, T * (size_t)s->heads * d);
-    to->parts = layout_alloc(l, T * gpu_attention_parts(s, to->splits));
+    to->parts = layout_alloc(l, T * to->parts_size);
     to->tickets = (int *)(void *)layout_alloc(l, T * gpu_attention_tickets(s));
+    to->g_new = layout_alloc(l, T * (size_t)s->heads * (size_t)s->gate_size);
 }
 
 static void attention_record(const gpu_rows *rows, const attention_weights *w, const attention_gpu *scratch,
@@ -131,7 +146,8 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.k_norm = w->k_norm;
     p.sinks = w->sinks;
     p.window = attend_window(p.shape.window);
-    p.splits = attend_splits(p.window, p.splits);
+    p.splits = attend_splits(p.window, gpu_attention_splits(rows->q, &p.shape, scratch));
+    p.partials = attend_partials(rows->q, &p.shape, p.splits);
     p.step = rows->step;
     p.slot = rows->slot;
     p.sequences = rows->sequences;
@@ -140,6 +156,8 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.offset = rows->offset;
     p.T = rows->T;
     p.frequencies += (size_t)(rows->layer * p.frequencies_size);
+    if (p.shape.v_of_k) p.v_new = p.k_new;
+    p.query_scale = p.shape.scale != 0 ? 1.44269504f * p.shape.scale : 1.44269504f / sqrtf((float)p.shape.head_dim);
     p.k = (char *)state->k;
     p.v = (char *)state->v;
     p.k_growth = (char *)grown->k - p.k;
