@@ -1,7 +1,7 @@
 /* layers/attention/decode.cu: rope_attend on a GPU: what its two kernels share, and prefill's with them. Its definition is
    layers/attention/cpu.c.
 
-   attend_fast (decode_fast.cu) runs the shapes of heads that most models have on tensor cores, attend_any (decode_any.cu) runs every
+   attend_fast (decode_fast.cu) runs heads of 64, 128, 256 and 512 dimensions on tensor cores, attend_any (decode_any.cu) runs every
    other shape by plain loops; decode_launch.cu chooses. The kernels touch one layer's KV cache, rows and scratch, and read
    step_parameters. They know no session and no other layer.
 
@@ -36,7 +36,7 @@
    that waits for rope_attend still knows that everything before rope_attend is complete. Returning early frees the SM for
    the successor's blocks. */
 
-enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels with gates and norms */
+enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels that are Qwen3.5's; others have its half, quarter or double */
 
 typedef struct attention_gpu {
     handoff link;

@@ -1,10 +1,15 @@
 /* layers/attention/decode_launch.cu: launches of an attention layer: norm_qkv and rope_attend, which kernel and how many splits.
    Host code. It knows shapes and a queue, no session; out is a plain projection (gpu_linear). */
 
+/* Whether attend_fast takes a layer; any other is attend_any's. */
 static int gpu_attention_is_fast(const attention_shape *s) {
-    const int d = s->head_dim, rotates = s->rotary_dim == 64 || (s->rotary_dim == 128 && d == 128);
-    const int others = s->gate_size || s->v_normed || s->scale != 0;
-    return rotates && (d == 64 || d == 128 || (d == ATTEND_DIM && s->gated && s->normed)) && s->heads / s->kv_heads <= 16 && !others;
+    const int d = s->head_dim, most = d == 2 * ATTEND_DIM ? 8 : d == ATTEND_DIM || d == 128 || d == 64 ? 16 : 0;    /* query heads of a kv head */
+    return s->heads / s->kv_heads <= most && s->rotary_dim <= d && s->rotary_dim % 2 == 0 && !(s->gated && s->gate_size);
+}
+
+/* Whether the kernels that have what a layer of Qwen3.5 has compiled in take it. */
+static int gpu_attention_is_fixed(const attention_shape *s) {
+    return s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->gated && s->normed && !s->v_normed && !s->gate_size;
 }
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */
@@ -26,19 +31,22 @@ template <bool FP8, int ROWS, int DIM, bool EACH> static attend_kernel gpu_atten
     return attend_fast<FP8, ROWS, DIM, EACH>;
 }
 
-template <bool FP8, int DIM> static attend_kernel gpu_attend_small(int rows, size_t *shared) {
-    return rows <= 8 ? gpu_attend_fast<FP8, 8, DIM, true>(shared) : gpu_attend_fast<FP8, 64, DIM, true>(shared);
+template <bool FP8, int DIM, int MOST> static attend_kernel gpu_attend_small(int rows, size_t *shared) {
+    return rows <= 8 ? gpu_attend_fast<FP8, 8, DIM, true>(shared) : gpu_attend_fast<FP8, MOST, DIM, true>(shared);
 }
 
-template <bool FP8, bool EACH> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, size_t *shared) {
-    int rows = T * (s->heads / s->kv_heads);
+/* each: of a pass of several. */
+template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, int each, size_t *shared) {
+    const int rows = T * (s->heads / s->kv_heads);
     *shared = gpu_attention_shared(s);
     if (!gpu_attention_is_fast(s)) return attend_any<FP8>;
-    if (s->head_dim == 64) return gpu_attend_small<FP8, 64>(rows, shared);
-    if (s->head_dim == 128) return gpu_attend_small<FP8, 128>(rows, shared);
-    if (rows <= 16) return gpu_attend_fast<FP8, 16, ATTEND_DIM, EACH>(shared);
-    if (EACH || rows > 32) return gpu_attend_fast<FP8, 64, ATTEND_DIM, EACH>(shared);
-    return gpu_attend_fast<FP8, 32, ATTEND_DIM, false>(shared);
+    if (s->head_dim == 64) return gpu_attend_small<FP8, 64, 64>(rows, shared);
+    if (s->head_dim == 128) return gpu_attend_small<FP8, 128, 64>(rows, shared);
+    if (s->head_dim > ATTEND_DIM) return gpu_attend_small<FP8, 2 * ATTEND_DIM, 32>(rows, shared);
+    if (each || !gpu_attention_is_fixed(s))
+        return rows <= 16 ? gpu_attend_fast<FP8, 16, ATTEND_DIM, true>(shared) : gpu_attend_fast<FP8, 64, ATTEND_DIM, true>(shared);
+    return rows <= 16 ? gpu_attend_fast<FP8, 16, ATTEND_DIM, false>(shared) :
+           rows <= 32 ? gpu_attend_fast<FP8, 32, ATTEND_DIM, false>(shared) : gpu_attend_fast<FP8, 64, ATTEND_DIM, false>(shared);
 }
 
 /* Partials of a kv head that so many splits store: one for each cluster or, without clusters, block. */
@@ -61,8 +69,8 @@ static int attend_splits_stored(const gpu_queue *q, const attention_shape *s, si
 static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, const attention_gpu *scratch) {
     const int most = min_int(gpu_attention_most_splits(q, s), attend_splits_stored(q, s, scratch->parts_size));
     size_t shared;
-    attend_kernel kernel = scratch->kv == DTYPE_FP8 ? gpu_attend_kernel<true, false>(s, STEP_ROWS, &shared)
-                                                    : gpu_attend_kernel<false, false>(s, STEP_ROWS, &shared);
+    attend_kernel kernel = scratch->kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, STEP_ROWS, 0, &shared)
+                                                    : gpu_attend_kernel<false>(s, STEP_ROWS, 0, &shared);
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute cluster = {};
     int clusters = 0;
@@ -81,9 +89,10 @@ static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, const at
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits < most ? splits : most;
 }
 
-template <bool FP8, bool EACH> static void gpu_rope_attend_as(gpu_queue *q, const attention_gpu *p) {
+template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const attention_gpu *p) {
     size_t shared;
-    attend_kernel kernel = gpu_attend_kernel<FP8, EACH>(&p->shape, !EACH ? p->T : p->one_each ? 1 : STEP_ROWS, &shared);
+    const int T = !p->sequences ? p->T : p->one_each ? 1 : STEP_ROWS;
+    attend_kernel kernel = gpu_attend_kernel<FP8>(&p->shape, T, p->sequences > 0, &shared);
     const int splits = p->kv_only ? 1 : p->blocks ? p->blocks : p->splits;
     if (p->kv_only) kernel = attend_any<FP8>, shared = gpu_attention_shared(&p->shape);
     const dim3 grid((unsigned)p->shape.kv_heads, (unsigned)splits, (unsigned)max_int(p->sequences, 1));
@@ -111,10 +120,8 @@ static void gpu_append(gpu_queue *q, const attention_gpu *blocks) {
 }
 
 static void gpu_rope_attend(gpu_queue *q, const attention_gpu *p) {
-    if (p->sequences && p->kv == DTYPE_FP8) gpu_rope_attend_as<true, true>(q, p);
-    else if (p->sequences) gpu_rope_attend_as<false, true>(q, p);
-    else if (p->kv == DTYPE_FP8) gpu_rope_attend_as<true, false>(q, p);
-    else gpu_rope_attend_as<false, false>(q, p);
+    if (p->kv == DTYPE_FP8) gpu_rope_attend_as<true>(q, p);
+    else gpu_rope_attend_as<false>(q, p);
 }
 
 /* The implementation of layers/kinds.c on a GPU. */
