@@ -3,7 +3,10 @@
 
    A step deals positions in chunks of ATTEND_CHUNK: chunk c of a KV head is split c % splits' (layers/attention/decode.cu). A prompt's rows meet
    them in tiles (layers/attention/prefill.cu). A row sees the last `window` positions up to its own, INT_MAX: all; a softmax begins with
-   its head's sink. */
+   its head's sink.
+
+   All of this is of positions alone, and so are a row's bits. Where keys and values lie in a ring (attention_held), they are found at their
+   position modulo its rows: whole chunks, so that neither a chunk nor a tile is cut in two. */
 
 enum {
     ATTEND_CHUNK = 64,           /* positions */
@@ -26,6 +29,11 @@ static inline int attend_splits(int window, int most) {
 /* The first position that the row at this one sees. */
 BOTH int attend_window_first(int position, int window) {
     return window == INT_MAX || position < window ? 0 : position + 1 - window;
+}
+
+/* The cache's row that has a position's keys and values. ring: its rows; INT_MAX: it has all positions. */
+BOTH int attend_row(int position, int ring) {
+    return position < ring ? position : (int)((uint32_t)position % (uint32_t)ring);
 }
 
 /* The first chunk from `from` on that is this split's. */

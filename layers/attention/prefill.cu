@@ -44,7 +44,8 @@ typedef struct attention_prefill {
     const float *sinks;          /* [heads]; NULL: none */
     const float *frequencies;    /* [rotary_dim / 2] */
     dtype kv;                    /* BF16 or FP8 */
-    void *k, *v;                 /* KV cache [context][kv_heads][head_dim]; rows before `index` are read */
+    void *k, *v;                 /* KV cache [context or ring][kv_heads][head_dim]; positions before `index` are read */
+    int ring;                    /* as attention_gpu's: at least T - 1 more than the window */
     float k_scale, v_scale;      /* as attention_gpu's */
     void *q;                     /* scratch, attention_prefill_q_bytes bytes: [T][heads][head_dim] BF16 or F16 */
     void *out;                   /* [T][heads][head_dim] F16: o / out_scale */
@@ -88,7 +89,7 @@ template <int DIM> __global__ void __launch_bounds__(GPU_THREADS)
 attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
     __shared__ float cs[DIM];
     __shared__ float2 exchange[GPU_WARPS][DIM / 2];
-    const int t = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = p.index + t;
+    const int t = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = attend_row(p.index + t, p.ring);
     const int heads = p.shape.heads, kv_heads = p.shape.kv_heads, count = 2 * kv_heads + (p.kv_only ? 0 : heads);
     const float scale = attend_query_scale<DIM>();
     const bool fp8 = p.kv == DTYPE_FP8;
@@ -157,15 +158,15 @@ template <class PLAN> __device__ __forceinline__ int attend_swizzle(int row) {
     return PLAN::ROW < 128 ? row / 2 % 4 : row % 8;
 }
 
-/* Starts to copy tile number `tile` of the keys and values of a KV head to shared memory. Rows from position `end` on become
-   zeros, unread. */
+/* Starts to copy tile number `tile` of the keys and values of a KV head, from rows of a ring, to shared memory. Rows from position `end` on
+   become zeros, unread. */
 template <class PLAN, int WARPS>
-__device__ __forceinline__ void attend_copy_tile(uint32_t to, const char *k, const char *v, int stride, int tile, int end,
+__device__ __forceinline__ void attend_copy_tile(uint32_t to, const char *k, const char *v, int stride, int ring, int tile, int end,
                                                  int thread) {
     const int VECTORS = PLAN::ROW / 16, ROWS = 32 * WARPS / VECTORS;              /* of a row; rows at a time */
     const int row = thread / VECTORS, vector = thread % VECTORS;
     const int left = end - tile * PLAN::KEYS - row;
-    int64_t from = (int64_t)(tile * PLAN::KEYS + row) * stride + vector * 16;
+    int64_t from = (int64_t)(attend_row(tile * PLAN::KEYS, ring) + row) * stride + vector * 16;
 #pragma unroll
     for (int i = 0; i < PLAN::KEYS; i += ROWS) {
         const uint32_t place = to + (row + i) * PLAN::ROW + (vector ^ attend_swizzle<PLAN>(row + i)) * 16;
@@ -396,7 +397,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     memset(o, 0, sizeof o);
 #pragma unroll
     for (int i = 0; i < plan::STAGES - 1; i++) {
-        if (from + i < tiles) attend_copy_tile<plan, WARPS>(keys + i * plan::TILE, k, v, stride, from + i, end, (int)threadIdx.x);
+        if (from + i < tiles) attend_copy_tile<plan, WARPS>(keys + i * plan::TILE, k, v, stride, p.ring, from + i, end, (int)threadIdx.x);
         cp_async_commit();
     }
     attend_load_query<FP8, plan>(&p, &warp_tile, q, (uint4 *)(memory + 2 * plan::STAGES * plan::TILE +
@@ -409,7 +410,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
         const int next = j + plan::STAGES - 1, last = place == 0 ? plan::STAGES - 1 : place - 1;
         cp_async_wait<plan::STAGES - 2>();
         __syncthreads();
-        if (next < tiles) attend_copy_tile<plan, WARPS>(keys + last * plan::TILE, k, v, stride, next, end, thread);
+        if (next < tiles) attend_copy_tile<plan, WARPS>(keys + last * plan::TILE, k, v, stride, p.ring, next, end, thread);
         cp_async_commit();
         attend_tile_scores<FP8, plan>(s, q, queries + attend_query_lane<plan>(thread),
                                       keys + place * plan::TILE + attend_key_lane<FP8, plan>(thread));

@@ -63,6 +63,7 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     p.kv = scratch->kv;
     p.k = state->k;
     p.v = state->v;
+    p.ring = s->window ? scratch->ring : INT_MAX;
     p.k_scale = kv_scale(p.kv, w->k_scale);
     p.v_scale = kv_scale(p.kv, w->v_scale);
     p.q = job.q;
