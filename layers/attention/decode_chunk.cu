@@ -55,35 +55,16 @@ static_assert(sizeof(attend_shared<false, 64, ATTEND_DIM>) <= GPU_SHARED, "share
 static_assert(sizeof(attend_shared<false, 32, 2 * ATTEND_DIM>) <= GPU_SHARED, "shared memory of attend_fast");
 
 /* What a layer's heads have, in a kernel that is not EACH Qwen3.5's: gates of q_proj, norms of queries and keys, 64 dimensions rotated. */
-template <bool EACH> __device__ __forceinline__ bool attend_has_gates(const attention_shape *s) {
+template <bool EACH> __device__ __forceinline__ bool attend_gated(const attention_shape *s) {
     return !EACH || s->gated;
 }
 
-template <bool EACH> __device__ __forceinline__ bool attend_has_norms(const attention_shape *s) {
+template <bool EACH> __device__ __forceinline__ bool attend_normed(const attention_shape *s) {
     return !EACH || s->normed;
 }
 
 template <bool EACH> __device__ __forceinline__ int attend_half(const attention_shape *s) {
     return EACH ? s->rotary_dim / 2 : 32;
-}
-
-/* Whether the layer has output gates, and norms of queries and keys: heads of 256 have both here. */
-template <int DIM> __device__ __forceinline__ bool attend_gated(const attention_shape *s) {
-    return DIM == ATTEND_DIM || s->gated;
-}
-
-template <int DIM> __device__ __forceinline__ bool attend_normed(const attention_shape *s) {
-    return DIM == ATTEND_DIM || s->normed;
-}
-
-/* Numbers of a head in a row of qg. */
-template <int DIM> __device__ __forceinline__ size_t attend_q_size(const attention_shape *s) {
-    return attend_gated<DIM>(s) ? 2 * DIM : DIM;
-}
-
-/* log2(e) / sqrt(DIM), of queries: scores are for exp2. */
-template <int DIM> __device__ __forceinline__ float attend_query_scale() {
-    return 1.44269504f / (DIM == 256 ? 16.0f : DIM == 128 ? 11.3137085f : 8.0f);
 }
 
 /* A lane's part of a chunk, for its B fragments. */
@@ -253,7 +234,7 @@ template <bool FP8, int ROWS, int DIM, bool EACH>
 __device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, attend_shared<FP8, ROWS, DIM> *sh, int row,
                                                    attend_vector<DIM> *v, float squares, const attend_vector<DIM> *norm, const float *cs) {
     const int lane = threadIdx.x % 32, half = attend_half<EACH>(&p->shape);
-    if (attend_has_norms<EACH>(&p->shape)) attend_norm(v, rms_factor(squares, 1.0f / DIM, p->shape.eps), norm);
+    if (attend_normed<EACH>(&p->shape)) attend_norm(v, rms_factor(squares, 1.0f / DIM, p->shape.eps), norm);
     if (half == 32) {
         float2 cosine = ((const float2 *)cs)[lane % 16], sine = ((const float2 *)cs)[16 + lane % 16];
         float2 other = {__shfl_xor_sync(~0u, v->x[0].x, 16), __shfl_xor_sync(~0u, v->x[0].y, 16)};
@@ -290,7 +271,7 @@ template <bool FP8, int ROWS, int DIM, bool EACH>
 __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const attend_span *s, const attend_vector<DIM> *q_norm,
                                                const attend_vector<DIM> *k_norm, bool owns, attend_shared<FP8, ROWS, DIM> *sh) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->q_per_kv;
-    const int which = warp / STEP_ROWS, t = warp % STEP_ROWS, q_size = attend_has_gates<EACH>(&p->shape) ? 2 * DIM : DIM;
+    const int which = warp / STEP_ROWS, t = warp % STEP_ROWS, q_size = attend_gated<EACH>(&p->shape) ? 2 * DIM : DIM;
     attend_vector<DIM> v = {}, next = {}, new_kv = {};
     if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * q_size);
     if (owns) attend_load_vector(&new_kv, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * DIM);

@@ -49,7 +49,7 @@ __device__ __forceinline__ void attend_join(attend_part *to, int count, const fl
 
 /* The output gates of 4 dimensions of a query row as projected, if the layer has gates. */
 template <int DIM, bool EACH> __device__ __forceinline__ float4 attend_output_gate(const attention_gpu *p, int row, int column) {
-    if (attend_has_gates<EACH>(&p->shape)) return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * DIM + column);
+    if (attend_gated<EACH>(&p->shape)) return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * DIM + column);
     if (!p->shape.gate_size) return make_float4(0, 0, 0, 0);
     if (p->shape.gate_size > 1) return *(const float4 *)(p->g_new + attend_head_of(p, row) * DIM + column);
     const float gate = p->g_new[attend_head_of(p, row)];
@@ -62,7 +62,7 @@ __device__ __forceinline__ void attend_finish(const attention_gpu *p, int row, i
                                               float4 gate) {
     float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l) * p->v_scale;
     float4 o = make_float4(part->o.x * factor, part->o.y * factor, part->o.z * factor, part->o.w * factor);
-    if (attend_has_gates<EACH>(&p->shape))
+    if (attend_gated<EACH>(&p->shape))
         o = make_float4(o.x * gpu_sigmoid(gate.x), o.y * gpu_sigmoid(gate.y), o.z * gpu_sigmoid(gate.z), o.w * gpu_sigmoid(gate.w));
     else if (p->shape.gate_size)
         o = make_float4(o.x * gpu_softplus(gate.x), o.y * gpu_softplus(gate.y), o.z * gpu_softplus(gate.z), o.w * gpu_softplus(gate.w));
@@ -242,7 +242,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     pdl_launch_dependents();
     const int t = threadIdx.x / 32 % STEP_ROWS, lane = threadIdx.x % 32, half = attend_half<EACH>(&p.shape);
     const float frequency = lane < half ? p.frequencies[lane] : 0, higher = DIM > 64 && lane + 32 < half ? p.frequencies[lane + 32] : 0;
-    if (attend_has_norms<EACH>(&p.shape)) attend_load_vector(&q_norm, p.q_norm);
+    if (attend_normed<EACH>(&p.shape)) attend_load_vector(&q_norm, p.q_norm);
     const attend_span s = attend_span_of(&p);
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
@@ -250,7 +250,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
-    if (owns && attend_has_norms<EACH>(&p.shape)) attend_load_vector(&k_norm, p.k_norm);
+    if (owns && attend_normed<EACH>(&p.shape)) attend_load_vector(&k_norm, p.k_norm);
     for (int i = lane; threadIdx.x / 32 < p.T && i < half; i += 32)
         attend_angle(&p.shape, s.first + t - s.lag, i, i < 32 ? frequency : i < 64 ? higher : p.frequencies[i], sh->cs[t]);
     if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);

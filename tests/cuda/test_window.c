@@ -67,9 +67,9 @@ static void prompt_block(int window, int keys, int span, int block_first, int po
         int next = window_begin(row, window);
         bad += from * keys > next;
         for (int tile = from; tile * keys < kv_end; tile++) {
-            const int masked = attend_tile_hides(tile, keys, block_first, kv_end, window);
+            const int after = attend_tile_after(tile, keys, block_first), before = attend_tile_before(tile, keys, kv_end, window);
             for (int at = tile * keys; at < (tile + 1) * keys; at++)
-                if (!masked || !attend_hidden(row, at, window)) bad += at != next++;
+                if (!(after && at > row) && !(before && at <= row - window)) bad += at != next++;
         }
         bad += next != row + 1;
     }
@@ -80,7 +80,7 @@ static void prompts(void) {
     static const int calls[][2] = {{0, 70}, {0, 530}, {17, 201}, {64, 1024}, {499, 700}};
     for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
         for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
-            for (int keys = 32; keys <= 64; keys *= 2)
+            for (int keys = 16; keys <= 64; keys *= 2)
                 for (int span = 16; span <= 128; span *= 2)
                     for (int first = calls[c][0] / span * span; first < calls[c][1]; first += span)
                         prompt_block(windows[w], keys, span, first, calls[c][0], calls[c][1]);
@@ -97,10 +97,12 @@ static void ring_calls(int window, int rows) {
     CHECK(ring >= window - 1 + rows && ring < window + rows + 256, "window %d, calls of %d: a ring of %d rows", window, rows, ring);
     for (int count = 0, end = 3 * ring + 100; count < end;) {
         const int T = random_int(0, 2) ? random_int(1, min_int(rows, MOTE_ROWS_MAX)) : random_int(1, rows);
+        const int first = attend_ring_first(count, window, ring);
         for (int t = 0; t < T; t++) held[attend_row(count + t, ring)] = count + t;
         for (int t = 0; t < T; t += random_int(1, max_int(1, min_int(T - 1 - t, 50))))
-            for (int at = window_begin(count + t, window), keys = 32 << random_int(0, 1); at <= count + t; at++) {
+            for (int at = window_begin(count + t, window), keys = 16 << random_int(0, 2); at <= count + t; at++) {
                 const int tile = attend_row(at / keys * keys, ring);
+                bad += at / keys * keys < first || attend_row_from(first, at / keys * keys, ring) != tile;
                 bad += tile + keys > ring || held[tile + at % keys] != at || tile + at % keys != attend_row(at, ring);
             }
         if (random_int(0, 9)) count += random_int(0, 3) || T > MOTE_ROWS_MAX ? T : random_int(1, T);
