@@ -51,24 +51,86 @@ __device__ __forceinline__ void load_logits(const moe_gpu &p, int t, const gpu_t
     } while (other);
 }
 
+/* The bits of a float as an unsigned integer in the order of the floats; and back. */
+__device__ __forceinline__ uint32_t gpu_ordered(uint32_t bits) {
+    return bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+}
+
+__device__ __forceinline__ float gpu_of_ordered(uint32_t ordered) {
+    return __uint_as_float(ordered >> 31 ? ordered ^ 0x80000000u : ~ordered);
+}
+
+/* The sum of the two best ranks of group g, in all lanes. A group of one has -infinity. */
+template <int LISTS> __device__ __forceinline__ float gpu_group_sum(const moe_gpu &p, const uint32_t (*key)[8], int g) {
+    const int size = p.shape.experts / p.shape.groups, lane = threadIdx.x % 32;
+    const uint32_t none = gpu_ordered(0xff800000u);         /* -infinity */
+    uint32_t best = none, second = none;
+#pragma unroll
+    for (int i = 0; i < 8 * LISTS; i++) {
+        const int of = i * 32 + lane - g * size;
+        const uint32_t rank = of >= 0 && of < size ? gpu_ordered(key[i / 8][i % 8]) : none;
+        second = max(second, min(best, rank));
+        best = max(best, rank);
+    }
+    const uint32_t top = __reduce_max_sync(~0u, best), lanes = __ballot_sync(~0u, best == top);
+    const uint32_t next = __reduce_max_sync(~0u, lane == __ffs((int)lanes) - 1 ? second : best);
+    return __fadd_rn(gpu_of_ordered(top), gpu_of_ordered(next));
+}
+
+/* -infinity becomes the rank of the experts of all but the groups_kept best groups, as in moe_keep_groups. */
+template <int LISTS> __device__ __forceinline__ void gpu_keep_groups(const moe_gpu &p, uint32_t (*key)[8]) {
+    const int groups = p.shape.groups, size = p.shape.experts / groups, lane = threadIdx.x % 32;
+    float own = -INFINITY;
+    int before = 0;
+#pragma unroll 1
+    for (int g = 0; g < groups; g++) {
+        const float sum = gpu_group_sum<LISTS>(p, key, g);
+        if (lane == g) own = sum;
+    }
+#pragma unroll 1
+    for (int g = 0; g < groups; g++) {
+        const float other = __shfl_sync(~0u, own, g);
+        before += other > own || (other == own && g < lane);
+    }
+    const uint32_t kept = __ballot_sync(~0u, before < p.shape.groups_kept);
+#pragma unroll
+    for (int i = 0; i < 8 * LISTS; i++) {
+        const int e = i * 32 + lane;
+        if (e < p.shape.experts && !(kept >> e / size & 1)) key[i / 8][i % 8] = 0xff800000u;
+    }
+}
+
+/* What a row's experts are chosen by, in place of its logits: as moe_ranks has it. */
+template <int LISTS> __device__ __forceinline__ void gpu_rank(const moe_gpu &p, uint32_t (*key)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8 * LISTS; i++) {
+        const int e = i * 32 + (int)threadIdx.x % 32;
+        float rank = __uint_as_float(key[i / 8][i % 8]);
+        if (e >= p.shape.experts) continue;
+        if (p.shape.sigmoid) rank = gpu_sigmoid(rank);
+        if (p.shape.corrected) rank = __fadd_rn(rank, __ldg(p.correction + e));
+        key[i / 8][i % 8] = __float_as_uint(rank);
+    }
+    if (p.shape.groups) gpu_keep_groups<LISTS>(p, key);
+}
+
 /* Top-k of one row, by one warp: lane r returns the r-th best expert. top_k is TOP, or p.shape.top_k if TOP is 0. It is on
    the critical path of every block, so a round is kept short: one __reduce_max_sync, one ballot, one shift of a sorted
    list.
 
    Each lane keeps its experts lane, lane + 32, ... in LISTS sorted lists of eight; its best is at the head of one of them.
-   key: logits on entry, mapped to unsigned integers in the order of the floats. The lowest bits of a key are replaced by
-   the number of the expert within the lane, so that no two keys of a lane are equal. Logits that differ by less than 2^-18
+   key: logits on entry, of which come ranks, mapped to unsigned integers in the order of the floats. The lowest bits of a key are
+   replaced by the number of the expert within the lane, so that no two keys of a lane are equal. Ranks that differ by less than 2^-18
    of their value may count as equal, which is finer than the sums resolve; among equals the lower expert index wins. The
    result is below shape.experts whatever key holds. */
 template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(const moe_gpu &p, uint32_t (*key)[8]) {
     enum { LANE_KEYS = LISTS == 1 ? 8 : GPU_EXPERTS / 32 };  /* bits for it; two lists choose as four do */
     const int lane = threadIdx.x % 32;
     uint32_t chosen = 0, lanes_with_it = 1;
+    if (p.ranks) gpu_rank<LISTS>(p, key);
 #pragma unroll
-    for (int i = 0; i < 8 * LISTS; i++) {
-        uint32_t bits = key[i / 8][i % 8], ordered = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
-        key[i / 8][i % 8] = ordered / LANE_KEYS * LANE_KEYS + (LANE_KEYS - 1 - i);
-    }
+    for (int i = 0; i < 8 * LISTS; i++)
+        key[i / 8][i % 8] = gpu_ordered(key[i / 8][i % 8]) / LANE_KEYS * LANE_KEYS + (LANE_KEYS - 1 - i);
 #pragma unroll
     for (int s = 0; s < LISTS; s++) gpu_sort8(key[s]);
 #pragma unroll TOP ? TOP : 1
@@ -99,18 +161,43 @@ template <int LANES> __device__ __forceinline__ float gpu_softmax(float logit, i
     return share / sum;
 }
 
-/* The weight of row t's assignment to the r-th best expert, on lane r < top_k of a warp that has chosen for it: with of_all its share
-   of the softmax over all experts. */
+/* The same with sigmoids: each divided by their sum, or, of_all, as it is. */
+template <int LANES> __device__ __forceinline__ float gpu_share_of_sigmoids(float logit, int top_k, int of_all) {
+    const float score = (int)threadIdx.x % LANES < top_k ? gpu_sigmoid(logit) : 0;
+    float sum = score;
+#pragma unroll
+    for (int i = LANES / 2; i; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
+    return of_all ? score : score / (sum + 1e-20f);         /* as the models have it: no quotient of zeros */
+}
+
+/* A weight, of an expert's share. */
+__device__ __forceinline__ float gpu_weight_of_share(const moe_gpu &p, float share, int expert) {
+    if (p.shape.routed_scale != 0) share *= p.shape.routed_scale;
+    if (p.shape.expert_scaled) share *= __ldg(p.expert_scale + expert);
+    return share;
+}
+
+/* The weight of row t's assignment to the r-th best expert, on lane r < top_k of a warp that has chosen for it: of_all a share of the softmax
+   over all experts. With a correction the first one's logit need not be the largest. */
 template <int ROWS> __device__ __forceinline__ float gpu_choice_weight(const moe_gpu &p, int t, int expert) {
-    const float logit = __ldcg(gpu_logit<ROWS>(p, t, expert)), best = __shfl_sync(~0u, logit, 0);
-    float sum = 0;
-    if (!p.shape.of_all) return gpu_softmax<32>(logit, p.shape.top_k);
-    for (int e = threadIdx.x % 32; e < p.shape.experts; e += 32) sum += __expf(__ldcg(gpu_logit<ROWS>(p, t, e)) - best);
-    return __expf(logit - best) / warp_sum(sum);
+    const int r = threadIdx.x % 32, top_k = p.shape.top_k, all = p.shape.of_all;
+    const float logit = __ldcg(gpu_logit<ROWS>(p, t, expert));
+    float best = __shfl_sync(~0u, logit, 0), sum = 0;
+    if (p.shape.sigmoid) return gpu_weight_of_share(p, gpu_share_of_sigmoids<32>(logit, top_k, all), expert);
+    if (!all && !p.shape.corrected) return gpu_weight_of_share(p, gpu_softmax<32>(logit, top_k), expert);
+    if (p.shape.corrected) best = warp_max(r < top_k ? logit : -INFINITY);
+    if (all) for (int e = r; e < p.shape.experts; e += 32) sum += __expf(__ldcg(gpu_logit<ROWS>(p, t, e)) - best);
+    else if (r < top_k) sum = __expf(logit - best);
+    return gpu_weight_of_share(p, __expf(logit - best) / warp_sum(sum), expert);
+}
+
+/* The weight of the shared expert for row t. */
+__device__ __forceinline__ float gpu_shared_weight(const moe_gpu &p, int t) {
+    return p.shape.shared_ungated ? 1 : gpu_sigmoid(__ldcg(p.shared_gate + t));
 }
 
 /* Whether a bias of down_proj is to be added. */
-__device__ __forceinline__ bool gpu_has_down_bias(const moe_gpu &p) {
+__host__ __device__ __forceinline__ bool gpu_has_down_bias(const moe_gpu &p) {
     return p.down.bias || p.shared_down.bias;
 }
 
@@ -130,7 +217,7 @@ __device__ __forceinline__ float gpu_down_bias(const moe_gpu &p, int t, int row)
         sum = __fmaf_rn(__ldcg(p.batch.choice_weight + i), epilogue_bias<true>(p.down, __ldg(p.expert_at + __ldcg(p.batch.choice + i)), row),
                         sum);
     if (p.shape.shared_size && p.shared_down.bias)
-        sum = __fmaf_rn(gpu_sigmoid(__ldcg(p.shared_gate + t)), epilogue_bias<true>(p.shared_down, 0, row), sum);
+        sum = __fmaf_rn(gpu_shared_weight(p, t), epilogue_bias<true>(p.shared_down, 0, row), sum);
     return sum;
 }
 
