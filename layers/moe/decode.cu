@@ -8,8 +8,8 @@
    and the distinct routed experts, number 1 + i for place i of the routing. Weights of an active expert are read once for
    all its rows. */
 
-/* Limits: experts per token row, experts of a layer, distinct routed experts of a step. */
-enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_CHOSEN = STEP_ROWS * GPU_TOP };
+/* Limits: experts per token row, experts of a layer, groups of these, distinct routed experts of a step. */
+enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_GROUPS = 32, GPU_CHOSEN = STEP_ROWS * GPU_TOP };
 
 /* The distinct routed experts of a step, ascending. at: where their matrices are, as in moe_gpu.expert_at; rows: bit set of the token rows
    that chose them. */

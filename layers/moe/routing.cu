@@ -60,15 +60,19 @@ __device__ __forceinline__ float gpu_of_ordered(uint32_t ordered) {
     return __uint_as_float(ordered >> 31 ? ordered ^ 0x80000000u : ~ordered);
 }
 
+/* What experts are chosen by where it is not their logits: ranks, as moe_ranks has them, ordered, in the places of the logits; 0: there is no expert.
+   No bits of a rank are left out: scores near 1 differ in their last ones. */
+
+enum : uint32_t { GPU_NO_RANK = 0x007fffff };               /* -infinity, ordered */
+
 /* The sum of the two best ranks of group g, in all lanes. A group of one has -infinity. */
 template <int LISTS> __device__ __forceinline__ float gpu_group_sum(const moe_gpu &p, const uint32_t (*key)[8], int g) {
     const int size = p.shape.experts / p.shape.groups, lane = threadIdx.x % 32;
-    const uint32_t none = gpu_ordered(0xff800000u);         /* -infinity */
-    uint32_t best = none, second = none;
+    uint32_t best = GPU_NO_RANK, second = GPU_NO_RANK;
 #pragma unroll
     for (int i = 0; i < 8 * LISTS; i++) {
         const int of = i * 32 + lane - g * size;
-        const uint32_t rank = of >= 0 && of < size ? gpu_ordered(key[i / 8][i % 8]) : none;
+        const uint32_t rank = of >= 0 && of < size ? key[i / 8][i % 8] : GPU_NO_RANK;
         second = max(second, min(best, rank));
         best = max(best, rank);
     }
@@ -80,7 +84,7 @@ template <int LISTS> __device__ __forceinline__ float gpu_group_sum(const moe_gp
 /* -infinity becomes the rank of the experts of all but the groups_kept best groups, as in moe_keep_groups. */
 template <int LISTS> __device__ __forceinline__ void gpu_keep_groups(const moe_gpu &p, uint32_t (*key)[8]) {
     const int groups = p.shape.groups, size = p.shape.experts / groups, lane = threadIdx.x % 32;
-    float own = -INFINITY;
+    float own = -INFINITY;       /* of group `lane` */
     int before = 0;
 #pragma unroll 1
     for (int g = 0; g < groups; g++) {
@@ -96,22 +100,45 @@ template <int LISTS> __device__ __forceinline__ void gpu_keep_groups(const moe_g
 #pragma unroll
     for (int i = 0; i < 8 * LISTS; i++) {
         const int e = i * 32 + lane;
-        if (e < p.shape.experts && !(kept >> e / size & 1)) key[i / 8][i % 8] = 0xff800000u;
+        if (e < p.shape.experts && !(kept >> e / size & 1)) key[i / 8][i % 8] = GPU_NO_RANK;
     }
 }
 
-/* What a row's experts are chosen by, in place of its logits: as moe_ranks has it. */
+/* Logits become ranks. */
 template <int LISTS> __device__ __forceinline__ void gpu_rank(const moe_gpu &p, uint32_t (*key)[8]) {
 #pragma unroll
     for (int i = 0; i < 8 * LISTS; i++) {
         const int e = i * 32 + (int)threadIdx.x % 32;
         float rank = __uint_as_float(key[i / 8][i % 8]);
+        key[i / 8][i % 8] = 0;
         if (e >= p.shape.experts) continue;
         if (p.shape.sigmoid) rank = gpu_sigmoid(rank);
         if (p.shape.corrected) rank = __fadd_rn(rank, __ldg(p.correction + e));
-        key[i / 8][i % 8] = __float_as_uint(rank);
+        key[i / 8][i % 8] = gpu_ordered(__float_as_uint(__fadd_rn(rank, 0)));       /* -0 becomes 0: they are equal */
     }
     if (p.shape.groups) gpu_keep_groups<LISTS>(p, key);
+}
+
+/* Top-k of one row by ranks, as gpu_choose: the lower index first among equals. key: logits on entry. */
+template <int LISTS> __device__ __forceinline__ int gpu_choose_by_rank(const moe_gpu &p, uint32_t (*key)[8]) {
+    const int lane = threadIdx.x % 32;
+    int chosen = 0;
+    gpu_rank<LISTS>(p, key);
+#pragma unroll 1
+    for (int r = 0; r < p.shape.top_k; r++) {
+        uint32_t best = key[0][0];
+        int at = 0;
+#pragma unroll
+        for (int i = 1; i < 8 * LISTS; i++)
+            if (key[i / 8][i % 8] > best) best = key[i / 8][i % 8], at = i;
+        const uint32_t top = __reduce_max_sync(~0u, best);
+        const int expert = (int)__reduce_min_sync(~0u, best == top ? (uint32_t)(at * 32 + lane) : ~0u);
+        if (lane == r) chosen = expert;
+#pragma unroll
+        for (int i = 0; i < 8 * LISTS; i++)
+            if (expert == i * 32 + lane) key[i / 8][i % 8] = 0;
+    }
+    return min(chosen, p.shape.experts - 1);
 }
 
 /* Top-k of one row, by one warp: lane r returns the r-th best expert. top_k is TOP, or p.shape.top_k if TOP is 0. It is on
@@ -119,15 +146,15 @@ template <int LISTS> __device__ __forceinline__ void gpu_rank(const moe_gpu &p, 
    list.
 
    Each lane keeps its experts lane, lane + 32, ... in LISTS sorted lists of eight; its best is at the head of one of them.
-   key: logits on entry, of which come ranks, mapped to unsigned integers in the order of the floats. The lowest bits of a key are
-   replaced by the number of the expert within the lane, so that no two keys of a lane are equal. Ranks that differ by less than 2^-18
+   key: logits on entry, mapped to unsigned integers in the order of the floats. The lowest bits of a key are replaced by
+   the number of the expert within the lane, so that no two keys of a lane are equal. Logits that differ by less than 2^-18
    of their value may count as equal, which is finer than the sums resolve; among equals the lower expert index wins. The
    result is below shape.experts whatever key holds. */
 template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(const moe_gpu &p, uint32_t (*key)[8]) {
     enum { LANE_KEYS = LISTS == 1 ? 8 : GPU_EXPERTS / 32 };  /* bits for it; two lists choose as four do */
     const int lane = threadIdx.x % 32;
     uint32_t chosen = 0, lanes_with_it = 1;
-    if (p.ranks) gpu_rank<LISTS>(p, key);
+    if (p.ranks) return gpu_choose_by_rank<LISTS>(p, key);
 #pragma unroll
     for (int i = 0; i < 8 * LISTS; i++)
         key[i / 8][i % 8] = gpu_ordered(key[i / 8][i % 8]) / LANE_KEYS * LANE_KEYS + (LANE_KEYS - 1 - i);
