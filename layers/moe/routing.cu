@@ -204,18 +204,22 @@ __device__ __forceinline__ float gpu_weight_of_share(const moe_gpu &p, float sha
     return share;
 }
 
-/* The weight of row t's assignment to the r-th best expert, on lane r < top_k of a warp that has chosen for it: of_all a share of the softmax
-   over all experts. With a correction the first one's logit need not be the largest. */
+/* The weight of row t's assignment to the r-th best expert, on lane r < top_k of a warp that has chosen for it: of the softmax over the chosen
+   experts or, of_all, over all; or of sigmoids, as above. With a correction the first one's logit need not be the largest. */
 template <int ROWS> __device__ __forceinline__ float gpu_choice_weight(const moe_gpu &p, int t, int expert) {
-    const int r = threadIdx.x % 32, top_k = p.shape.top_k, all = p.shape.of_all;
+    const int r = threadIdx.x % 32, sigmoid = p.shape.sigmoid, all = p.shape.of_all;
+    const bool chosen = r < p.shape.top_k;
     const float logit = __ldcg(gpu_logit<ROWS>(p, t, expert));
-    float best = __shfl_sync(~0u, logit, 0), sum = 0;
-    if (p.shape.sigmoid) return gpu_weight_of_share(p, gpu_share_of_sigmoids<32>(logit, top_k, all), expert);
-    if (!all && !p.shape.corrected) return gpu_weight_of_share(p, gpu_softmax<32>(logit, top_k), expert);
-    if (p.shape.corrected) best = warp_max(r < top_k ? logit : -INFINITY);
-    if (all) for (int e = r; e < p.shape.experts; e += 32) sum += __expf(__ldcg(gpu_logit<ROWS>(p, t, e)) - best);
-    else if (r < top_k) sum = __expf(logit - best);
-    return gpu_weight_of_share(p, __expf(logit - best) / warp_sum(sum), expert);
+    const float best = p.shape.corrected ? warp_max(chosen ? logit : -INFINITY) : __shfl_sync(~0u, logit, 0);
+    const float own = sigmoid ? gpu_sigmoid(logit) : __expf(logit - best);
+    float sum = chosen ? own : 0;
+    if (all && !sigmoid) {
+        sum = 0;
+        for (int e = r; e < p.shape.experts; e += 32) sum += __expf(__ldcg(gpu_logit<ROWS>(p, t, e)) - best);
+    }
+    sum = warp_sum(sum);
+    if (sigmoid) sum = all ? 1 : sum + 1e-20f;
+    return gpu_weight_of_share(p, own / sum, expert);
 }
 
 /* The weight of the shared expert for row t. */
