@@ -104,17 +104,24 @@ template <int LISTS> __device__ __forceinline__ void gpu_keep_groups(const moe_g
     }
 }
 
-/* Logits become ranks. */
+/* Logits become ranks. One loop after the other: with all in one ptxas spills. */
 template <int LISTS> __device__ __forceinline__ void gpu_rank(const moe_gpu &p, uint32_t (*key)[8]) {
+    const int lane = threadIdx.x % 32;
+    if (p.shape.sigmoid) {
+#pragma unroll
+        for (int i = 0; i < 8 * LISTS; i++) key[i / 8][i % 8] = __float_as_uint(gpu_sigmoid(__uint_as_float(key[i / 8][i % 8])));
+    }
+    if (p.shape.corrected) {
+#pragma unroll
+        for (int i = 0; i < 8 * LISTS; i++) {
+            const float by = i * 32 + lane < p.shape.experts ? __ldg(p.correction + i * 32 + lane) : 0;
+            key[i / 8][i % 8] = __float_as_uint(__fadd_rn(__uint_as_float(key[i / 8][i % 8]), by));
+        }
+    }
 #pragma unroll
     for (int i = 0; i < 8 * LISTS; i++) {
-        const int e = i * 32 + (int)threadIdx.x % 32;
-        float rank = __uint_as_float(key[i / 8][i % 8]);
-        key[i / 8][i % 8] = 0;
-        if (e >= p.shape.experts) continue;
-        if (p.shape.sigmoid) rank = gpu_sigmoid(rank);
-        if (p.shape.corrected) rank = __fadd_rn(rank, __ldg(p.correction + e));
-        key[i / 8][i % 8] = gpu_ordered(__float_as_uint(__fadd_rn(rank, 0)));       /* -0 becomes 0: they are equal */
+        const float rank = __fadd_rn(__uint_as_float(key[i / 8][i % 8]), 0);            /* -0 becomes 0: they are equal */
+        key[i / 8][i % 8] = i * 32 + lane < p.shape.experts ? gpu_ordered(__float_as_uint(rank)) : 0;
     }
     if (p.shape.groups) gpu_keep_groups<LISTS>(p, key);
 }
