@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     float v[PARTS][8], sum[4] = {0, 0, 0, 0};
     const float *h[PARTS];
     warp.load_at(0, p.shared_down.data + skipped + warp.first * F::panel + lane * F::lane, warp.shared && count);
-    const float gate = warp.shared ? gpu_sigmoid(__ldcg(p.shared_gate)) : 1;
+    const float gate = warp.shared ? gpu_shared_weight(p, 0) : 1;
     const float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0, scale = warp.begin(chosen_at, skipped);
     const activation_fragments act =
         activation_fragments_at<F, 1>((char *)dynamic + warp.warp * gpu_lone_bytes<F, PARTS, ROUND>(p), gpu_lone_items<ROUND>(p));
