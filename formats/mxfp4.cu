@@ -1,6 +1,9 @@
 /* formats/mxfp4.cu: MXFP4 in a kernel. A row has two groups in a k block, each under a power of two: with the larger of both as the row's
    scale, which waits for the sum of the k block as INT4's does, a weight is one F16, its code times 2^(own - larger). That is exact up to a
-   difference of 2^32; below it a weight loses bits, and is at last zero, beside others 2^32 times as large. */
+   difference of 2^32; below it a weight loses bits, and is at last zero, beside others 2^32 times as large.
+
+   In a prompt's product (cuda/gemm.cu) a row's unit is that of a k block before, as long as all groups are near it; otherwise the larger of
+   this one's, beside which the smaller is exact up to a difference of 2^28. */
 
 struct format_mxfp4 {
     enum { panel = 8 * (32 + 2), lane = 8, apart = E2M1_IN_HARDWARE ? 1 : 2, post_scale = 1, prefill_loads = 1 };
@@ -41,8 +44,22 @@ struct format_mxfp4 {
     static __device__ __forceinline__ void fragment(const raw &r, int step, int, uint32_t *k0, uint32_t *k1) {
         e2m1_fragment(r.codes, step, scale_pair(r), k0, k1);
     }
-    static __device__ __forceinline__ void prefill(const raw &r, int step, float, uint32_t *k0, uint32_t *k1) {
-        e2m1_prefill(r.codes, step, scale_pair(r), k0, k1);
+    enum { UNIT_ABOVE = 5, LARGER = 4, SMALLER = 20, CODES_ARE = E2M1_IN_HARDWARE ? 0 : 6 };   /* codes come as 2^-6 of their value but on SM12x */
+    /* A row's unit: 2^(larger - 127), less UNIT_ABOVE, and no subnormal number. */
+    static __device__ __forceinline__ float unit(const raw &r) {
+        return __uint_as_float(((uint32_t)max(larger(r), UNIT_ABOVE + 1) - UNIT_ABOVE) << 23);
+    }
+    /* What its codes are multiplied with in this unit. */
+    static __device__ __forceinline__ int in_unit(const raw &r, float unit) {
+        return (int)((own(r) + (uint32_t)(127 + CODES_ARE) << 23) - __float_as_uint(unit));
+    }
+    /* Whether a row may keep this unit: the lane's group is from 2^-SMALLER to 2^LARGER of that which the unit was made of. */
+    static __device__ __forceinline__ bool keeps(const raw &r, float unit) {
+        return (uint32_t)in_unit(r, unit) - ((127 + CODES_ARE + UNIT_ABOVE - SMALLER) << 23) <= (uint32_t)(SMALLER + LARGER) << 23;
+    }
+    static __device__ __forceinline__ void prefill(const raw &r, int step, float unit, uint32_t *k0, uint32_t *k1) {
+        const float scale = __int_as_float(max(in_unit(r, unit), 0));
+        e2m1_prefill(r.codes, step, f16_pair(scale, scale), k0, k1);
     }
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         const uint8_t *at = (const uint8_t *)w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + col / K_BLOCK_COLS) * panel;
