@@ -2,8 +2,7 @@
    scale, which waits for the sum of the k block as INT4's does, a weight is one F16, its code times 2^(own - larger). That is exact up to a
    difference of 2^32; below it a weight loses bits, and is at last zero, beside others 2^32 times as large.
 
-   In a prompt's product (cuda/gemm.cu) a row's unit is that of a k block before, as long as all groups are near it; otherwise the larger of
-   this one's, beside which the smaller is exact up to a difference of 2^28. */
+   In a prompt's product (cuda/gemm.cu) a row's unit is that of a k block before, as long as all weights are exact in it. */
 
 struct format_mxfp4 {
     enum { panel = 8 * (32 + 2), lane = 8, apart = E2M1_IN_HARDWARE ? 1 : 2, post_scale = 1, prefill_loads = 1 };
@@ -44,18 +43,21 @@ struct format_mxfp4 {
     static __device__ __forceinline__ void fragment(const raw &r, int step, int, uint32_t *k0, uint32_t *k1) {
         e2m1_fragment(r.codes, step, scale_pair(r), k0, k1);
     }
-    enum { UNIT_ABOVE = 5, LARGER = 4, SMALLER = 20, CODES_ARE = E2M1_IN_HARDWARE ? 0 : 6 };   /* codes come as 2^-6 of their value but on SM12x */
-    /* A row's unit: 2^(larger - 127), less UNIT_ABOVE, and no subnormal number. */
+    /* In a prompt's product. CODES_ARE: codes come as 2^-6 of their value but on SM12x. Times 2^LEAST to 2^MOST they are exact as F16. */
+    enum { CODES_ARE = E2M1_IN_HARDWARE ? 0 : 6, LEAST = -23, MOST = 9, ABOVE_BOTH = 5, MOST_APART = ABOVE_BOTH - LEAST };
+    /* A row's unit: the larger of its powers of two, less as much as leaves space for larger ones to come, if the other one is not too far off. */
     static __device__ __forceinline__ float unit(const raw &r) {
-        return __uint_as_float(((uint32_t)max(larger(r), UNIT_ABOVE + 1) - UNIT_ABOVE) << 23);
+        const uint32_t two = r.scales >> (threadIdx.x & 4) * 4;
+        const int first = two & 255, second = two >> 8 & 255, above = abs(first - second) > (int)MOST_APART ? MOST : ABOVE_BOTH;
+        return __uint_as_float((uint32_t)max(max(first, second) - above, 1) << 23);
     }
-    /* What its codes are multiplied with in this unit. */
+    /* What the lane's codes are multiplied with in this unit, as a float's bits, which may be below those of floats. */
     static __device__ __forceinline__ int in_unit(const raw &r, float unit) {
         return (int)((own(r) + (uint32_t)(127 + CODES_ARE) << 23) - __float_as_uint(unit));
     }
-    /* Whether a row may keep this unit: the lane's group is from 2^-SMALLER to 2^LARGER of that which the unit was made of. */
+    /* Whether they are exact in it. */
     static __device__ __forceinline__ bool keeps(const raw &r, float unit) {
-        return (uint32_t)in_unit(r, unit) - ((127 + CODES_ARE + UNIT_ABOVE - SMALLER) << 23) <= (uint32_t)(SMALLER + LARGER) << 23;
+        return (uint32_t)in_unit(r, unit) - ((127 + CODES_ARE + LEAST) << 23) <= (uint32_t)(MOST - LEAST) << 23;
     }
     static __device__ __forceinline__ void prefill(const raw &r, int step, float unit, uint32_t *k0, uint32_t *k1) {
         const float scale = __int_as_float(max(in_unit(r, unit), 0));
