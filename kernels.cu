@@ -185,6 +185,8 @@ enum {
 #include "layers/attention/decode_fast.cu"
 #include "layers/attention/decode_any.cu"
 #include "layers/attention/prefill.cu"
+#include "layers/attention/prefill_tile.cu"
+#include "layers/attention/prefill_attend.cu"
 #include "layers/attention/prefill_launch.cu"
 #include "layers/attention/decode_launch.cu"
 #include "layers/moe/decode.cu"

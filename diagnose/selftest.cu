@@ -30,7 +30,6 @@ typedef struct selftest {
     const char *name;            /* of the model: "small:fp8" */
     mote_model *models[2];       /* on the CPU, on the GPU */
     mote_session *cpu, *gpu;     /* one of each, with the same KV type */
-    float *cpu_rows;             /* of the first, see try_hold_all; NULL: they are where its slot has them */
     struct gpu_runner *g;        /* of gpu */
 } selftest;
 
@@ -456,36 +455,20 @@ static void try_exact(selftest *t) {
 static void try_close(selftest *t) {
     mote_session_close(t->cpu);
     mote_session_close(t->gpu);
-    free(t->cpu_rows);
-    t->cpu_rows = NULL;
     t->cpu = t->gpu = NULL;
 }
 
-/* Keys and values of layers with a window get rows for the whole context on the CPU, too, where they lie in rings: so they can be compared by
-   their index. */
-static void try_hold_all(selftest *t) {
-    slot *s = &t->cpu->slot;
-    capacity r = capacity_of(&s->runner->o, s->context);
-    layout counted = layout_from(NULL);
-    if (!t->cpu->only_windows) return;
-    r.rings = 0;
-    layout_states(&counted, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, NULL);
-    t->cpu_rows = (float *)calloc(1, counted.used * sizeof(float) + CACHE_LINE);
-    layout l = layout_from(layout_base(t->cpu_rows));
-    if (t->cpu_rows) layout_states(&l, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, s->state);
-    else t->code = fail_memory(t->err);
-}
-
-/* A session on either device, with KV rows of the same type, and scratch for `chunk` rows. */
+/* A session on either device, with KV rows of the same type, and scratch for `chunk` rows. None of the rows lie in rings: so they can be compared
+   by their index. */
 static void try_open(selftest *t, int kv, int chunk) {
     mote_session_options o;
+    for (int i = 0; i < 2 && !t->code; i++) t->models[i]->largest.attention.window = 0;
     memset(&o, 0, sizeof o);
     o.context = TRY_CONTEXT;
     o.chunk = chunk;
     o.kv = kv;
     o.sms = t->sms;
     if (!t->code) t->code = mote_session_open(t->models[0], &o, &t->cpu, t->err);
-    if (!t->code) try_hold_all(t);
     if (!t->code) t->code = mote_session_open(t->models[1], &o, &t->gpu, t->err);
     if (!t->code) t->g = t->gpu->slot.runner->gpu;
 }

@@ -57,8 +57,10 @@ typedef struct attention_gpu {
     float *k_new, *v_new;        /* [T][kv_heads][head_dim] */
     dtype kv;                    /* BF16 or FP8 */
     slot_view slot;
-    char *k, *v;                 /* KV cache [context][kv_heads][head_dim] of the captured slot: see attend_cache */
-    int64_t k_growth, v_growth;  /* bytes by which they lie further on in a slot of KV_GRANULE more tokens of context */
+    char *k, *v;                 /* KV cache [context or ring][kv_heads][head_dim] of the captured slot: see attend_cache */
+    int64_t k_growth, v_growth;  /* bytes by which they lie further on in a slot of KV_GRANULE more tokens of context, */
+    int64_t k_past, v_past;      /* and less far where these are past a ring: gpu_rows.past */
+    int ring;                    /* rows of the cache, as attend_row has it */
     float k_scale, v_scale;      /* factors of its numbers; 1 but for FP8 */
     int splits;                  /* gpu_attention_splits */
     float *parts;                /* partials, gpu_attention_parts floats: see attend_part_o */
@@ -96,14 +98,16 @@ __device__ __forceinline__ attention_gpu attend_sequence(const attention_gpu &al
 
 /* The keys or the values, of the slot that is resident. */
 __device__ __forceinline__ char *attend_cache(const attention_gpu *p, bool values) {
-    const int64_t growth = values ? p->v_growth : p->k_growth;
-    return gpu_in_slot(&p->slot, values ? p->v : p->k) + (p->slot.step ? growth * __ldg(&p->slot.step->kv_granules) : 0);
+    const int64_t growth = values ? p->v_growth : p->k_growth, past = values ? p->v_past : p->k_past;
+    char *at = gpu_in_slot(&p->slot, values ? p->v : p->k);
+    return p->slot.step ? at + growth * __ldg(&p->slot.step->kv_granules) - past * __ldg(&p->slot.step->past_ring) : at;
 }
 
-/* Where the rows of a launch stand. What the head of this file calls the positions of keys and rows are indexes: the cache's rows. */
+/* Where the rows of a launch stand. What the head of this file calls the positions of keys and rows are indexes: attend_row says which row of
+   the cache an index has. */
 typedef struct attend_span {
     int first;                   /* index of row 0 */
-    int end;                     /* rows in the cache after this step */
+    int end;                     /* positions after this step */
     int chunks;                  /* that hold those */
     int lag;                     /* a row's index less the position that rotates it */
 } attend_span;

@@ -37,7 +37,7 @@ __device__ __forceinline__ void attend_append(const attention_gpu *p, const atte
     for (int t = 0; t < p->T; t++) {
         if (!attend_owns(p, s, s->first + t)) continue;
         size_t from = ((size_t)t * p->shape.kv_heads + blockIdx.x) * d;
-        size_t to = ((size_t)(s->first + t) * p->shape.kv_heads + blockIdx.x) * d;
+        size_t to = ((size_t)attend_row(s->first + t, p->ring) * p->shape.kv_heads + blockIdx.x) * d;
         if (warp == 0) {
             attend_head(p, p->k_new + from, p->k_norm, cs + t * p->shape.rotary_dim, q);
             for (int i = lane; i < d; i += 32) attend_store<FP8>(attend_cache(p, false), to + i, q[i], p->k_scale);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
                                              float *weights, float *o, float *m, float *l) {
     int d = p->shape.head_dim, lane = threadIdx.x % 32, first = max(chunk * ATTEND_CHUNK, attend_window_first(kv_last, p->window));
     int count = min(kv_last + 1, (chunk + 1) * ATTEND_CHUNK) - first;
-    size_t stride = (size_t)p->shape.kv_heads * d, from = (size_t)first * stride + (size_t)blockIdx.x * d;
+    size_t stride = (size_t)p->shape.kv_heads * d, from = (size_t)attend_row(first, p->ring) * stride + (size_t)blockIdx.x * d;
     const char *k = attend_cache(p, false), *v = attend_cache(p, true);
     for (int j = threadIdx.x / 32; j < count; j += GPU_WARPS) {
         float sum = 0;

@@ -96,16 +96,16 @@ __device__ __forceinline__ int attend_thread() {
 }
 
 /* Loads the chunk's cached KV rows, positions 0..cached-1. Registers of later positions get some cached row, or zeros if the chunk
-   has none: these are overwritten by new rows (attend_new_k, attend_new_v) or have weight 0. */
+   has none: these are overwritten by new rows (attend_new_k, attend_new_v) or have weight 0. So has, in a ring, a row before the window, which
+   may be that of a later position. */
 template <bool FP8, int DIM>
 __device__ __forceinline__ void attend_load_k(const attention_gpu *p, int cached, int chunk, attend_rows<FP8, DIM> *r) {
     int thread = attend_thread(), lane = thread % 32;
-    int at = min(chunk * ATTEND_CHUNK + thread / 32 * 8 + lane / 4, cached - 1);
+    int most = cached - 1 - chunk * ATTEND_CHUNK, at = attend_row(chunk * ATTEND_CHUNK, p->ring) + min(thread / 32 * 8 + lane / 4, most);
     const uint4 *row = (const uint4 *)(attend_cache(p, false) + ((size_t)at * p->shape.kv_heads + blockIdx.x) *
                                                                 (DIM * (FP8 ? 1 : 2))) + lane % 4;
-    bool some = chunk * ATTEND_CHUNK < cached;
 #pragma unroll
-    for (int j = 0; j < attend_rows<FP8, DIM>::KEYS; j++) r->k[j] = some ? row[4 * j] : make_uint4(0, 0, 0, 0);
+    for (int j = 0; j < attend_rows<FP8, DIM>::KEYS; j++) r->k[j] = most >= 0 ? row[4 * j] : make_uint4(0, 0, 0, 0);
 }
 
 template <bool FP8, int DIM>
@@ -113,7 +113,7 @@ __device__ __forceinline__ void attend_load_v(const attention_gpu *p, int cached
     enum { BYTES = attend_rows<FP8, DIM>::BYTES };
     int thread = attend_thread(), lane = thread % 32, most = cached - 1 - chunk * ATTEND_CHUNK;
     int stride = p->shape.kv_heads * DIM * (FP8 ? 1 : 2);
-    const char *base = attend_cache(p, true) + (size_t)chunk * ATTEND_CHUNK * stride +
+    const char *base = attend_cache(p, true) + (size_t)attend_row(chunk * ATTEND_CHUNK, p->ring) * stride +
                        (blockIdx.x * DIM * (FP8 ? 1 : 2) + (thread / 32 * 8 + lane / 4) * BYTES);
 #pragma unroll
     for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
@@ -240,7 +240,7 @@ __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const att
     }
     if (owns && !which) attend_norm_rotate(p, &new_kv, new_squares, k_norm, sh->cs[t]);
     if (owns) {
-        size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * (DIM / 2) + lane;
+        size_t at = ((size_t)attend_row(s->first + t, p->ring) * (size_t)p->shape.kv_heads + blockIdx.x) * (DIM / 2) + lane;
 #pragma unroll
         for (int j = 0; j < DIM / 64; j++) {
             attend_store_pair<FP8>(attend_cache(p, which), at + 32 * j, new_kv.x[j], which ? p->v_scale : p->k_scale);

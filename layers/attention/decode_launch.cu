@@ -112,6 +112,7 @@ static void attention_layout_gpu(layout *l, const attention_shape *s, const capa
     to->shape = *s;
     to->kv = r->kv;
     to->splits = gpu_attention_most_splits(q, s);
+    to->ring = attention_ring(r);
     to->frequencies_size = s->rotary_dim / 2;
     to->frequencies = layout_alloc(l, (size_t)(r->layers * to->frequencies_size) + 1);
     to->qg = layout_alloc(l, T * (size_t)s->heads * (size_t)attention_q_size(s));
@@ -144,6 +145,9 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.v = (char *)state->v;
     p.k_growth = (char *)grown->k - p.k;
     p.v_growth = (char *)grown->v - p.v;
+    p.k_past = rows->past[0];
+    p.v_past = rows->past[1];
+    p.ring = p.shape.window ? p.ring : INT_MAX;
     p.k_scale = kv_scale(p.kv, w->k_scale);
     p.v_scale = kv_scale(p.kv, w->v_scale);
     p.kv_only = rows->state_only;

@@ -110,6 +110,8 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     int code = gpu_failed(q, err);
     if (!code && !r->one_slot) code = gpu_imagine_slot(r, KV_GRANULE, &g->capture_base, err);
     if (!code && !r->one_slot) code = gpu_imagine_slot(r, 2 * KV_GRANULE, &g->growth_base, err);
+    const int ring = gpu_ring(r);
+    if (!code && !r->one_slot && ring < r->o.context) code = gpu_imagine_slot(r, ring + KV_GRANULE, &g->ring_base, err);
     return code;
 }
 
@@ -137,6 +139,7 @@ static void gpu_close(mote_runner *r) {
     if (r->one_slot) return;
     gpu_forget_slot(&g->capture_base);
     gpu_forget_slot(&g->growth_base);
+    gpu_forget_slot(&g->ring_base);
 }
 
 /* Captures the graphs that every answer needs, unless another slot had them captured; others are captured when first launched. */
@@ -179,7 +182,7 @@ static void gpu_slot_close(slot *s) {
 }
 
 static const executor cuda_executor = {
-    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .shares_memory = 0, .reads_text = 1, .rings = 0,
+    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .shares_memory = 0, .reads_text = 1,
     .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .layout_runner = gpu_layout_runner,
     .layout_slot = gpu_layout_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
