@@ -177,7 +177,7 @@ static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
             enum { PARTS = gpu_lone_form<F>::PARTS, ROUND = gpu_lone_form<F>::ROUND, ANY = gpu_lone_form<F>::ANY };
             typedef down_lone_sizes<F, PARTS, ROUND> sizes;
             if (items > (int)sizes::ITEMS || (shared && most * (int)sizes::LANES > 32)) return;
-            if (!(ANY && gpu_lone_up(p)) && !gpu_moe_is_plain(p)) return;
+            if (gpu_has_down_bias(*p) && !(ANY && gpu_lone_up(p))) return;
             lone = {gpu_experts_down_lone<F, PARTS, ROUND, ANY>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
         }
     });
