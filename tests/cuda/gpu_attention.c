@@ -327,11 +327,11 @@ static const attention_shape shapes[] = {
     {HEADS(6, 3, 128, 42), .gated = 1, .v_normed = 1},                                          // half of which is odd
     {HEADS(4, 2, 64, 2), .normed = 1},
     {HEADS(4, 2, 48, 24), .gate_size = 1, .normed = 1, .v_normed = 1, .v_of_k = 1, .scale = 0.125f, .window = 200, .sinks = 1},
-    {HEADS(24, 2, 512, 384), .gated = 1, .gate_size = 1}};
+    {HEADS(9, 1, 512, 384), .gated = 1, .gate_size = 1}};
 
-// A number: that shape alone.
+// After DATA, which is none, a number: that shape alone.
 int main(int argc, char **argv) {
-    const int at = test_main_begin("gpu_attention", argc, argv), only = at - 1 < argc ? atoi(argv[at - 1]) : -1;
+    const int at = test_main_begin("gpu_attention", argc, argv), only = at < argc ? atoi(argv[at]) : -1;
     const attention_shape wider = {HEADS(32, 4, 512, 512), .gated = 1, .gate_size = 512};
     layout l = layout_from(NULL);
     cudaDeviceProp p;
