@@ -154,7 +154,7 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.k_norm = w->k_norm;
     p.sinks = w->sinks;
     p.window = attend_window(p.shape.window);
-    p.splits = attend_splits(p.window, gpu_attention_splits(rows->q, &p.shape, scratch));
+    p.splits = attend_splits(p.window, p.layer_splits[rows->layer]);
     p.partials = attend_partials(rows->q, &p.shape, p.splits);
     p.step = rows->step;
     p.slot = rows->slot;

@@ -124,7 +124,8 @@ static trial make_trial(const attention_shape *s, const attention_shape *largest
     t.memory = (char *)device(l.used * sizeof(float));
     l = layout_from((float *)(void *)t.memory);
     attention_layout_gpu(&l, largest, &r, &q, &t.scratch);
-    t.scratch.splits = gpu_attention_splits(&q, s, &t.scratch);
+    t.scratch.layer_splits = (int *)allocate(sizeof *t.scratch.layer_splits);
+    t.scratch.splits = *t.scratch.layer_splits = gpu_attention_splits(&q, s, &t.scratch);
     make_weights(&t);
     make_slots(&t);
     copy(t.scratch.frequencies, t.w.frequencies, (size_t)s->rotary_dim / 2 * sizeof(float));
@@ -304,7 +305,7 @@ static void try_layer(const attention_shape *s, const attention_shape *largest, 
         {.count = TURNS, .T = 4, .row = 0, .in_turn = 1, .kv_only = 0, .index = {1084, 1088}, .slot = {0, 0}},
         {.count = 1, .T = 4, .row = 0, .in_turn = 0, .kv_only = 1, .index = {126}, .slot = {0}}};
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++) try_bits(&t, what, &launches[i]);
-    free(t.rows), free(t.qg), free(t.k_new), free(t.v_new), free(t.g_new);
+    free(t.scratch.layer_splits), free(t.rows), free(t.qg), free(t.k_new), free(t.v_new), free(t.g_new);
     ok(cudaFree(t.slots), "freeing"), ok(cudaFree(t.memory), "freeing"), ok(cudaFree(t.steps), "freeing");
 }
 
