@@ -153,6 +153,9 @@ sanitizers() {
         for model in small:bf16 small:fp8; do production $tool $model; done
     done
     production memcheck small:nvfp4
+    for tool in racecheck memcheck; do                      # Laguna's attention, Gemma 4's
+        for model in 5 7 8; do beside "$tool gpu_attention $model" sanitize $tool "$build/gpu_attention" --brief "" $model; done
+    done
     for kernel in attend_prefill delta_ moe_prefill prefill_; do
         beside "racecheck $kernel" sanitize racecheck --kernel-name kernel_substring=$kernel \
             "$build/gpu_production" --prompt 70 small:fp8
