@@ -43,7 +43,8 @@ typedef struct step_parameters {
     uint32_t sequence;           /* number of the last answer to the host */
     int32_t first, rows;         /* of a sequence in a pass of several: its first token row, and how many */
     int32_t context;             /* of the resident slot: most tokens */
-    int32_t kv_granules;         /* KV_GRANULEs of these beyond those of the slot whose addresses were captured */
+    int32_t kv_granules;         /* KV_GRANULEs of these beyond those of the slot whose addresses were captured; */
+    int32_t past_ring;           /* of them those that rings have no rows for */
     int64_t shift;               /* bytes from that slot's memory to its own */
 } step_parameters;
 
@@ -136,6 +137,8 @@ typedef struct gpu_rows {
     int in_turn;                 /* the sequences are blocks of one slot, each of which continues the one before it */
     int splits;                  /* of a sequence's keys that there are blocks for; 0: all */
     slot_view slot;
+    int64_t past[STATE_PIECES];  /* bytes by which a piece of the layer's state lies less far on for each of step->past_ring: rows of rings
+                                    before it */
     int offset;                  /* index of row 0 minus step->index */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     float *x;                    /* [T][hidden] the residual */

@@ -45,6 +45,15 @@ __device__ __forceinline__ float gpu_silu(float x) {
     return x * gpu_sigmoid(x);
 }
 
+/* log(1 + exp(a)) = max(a, 0) + 2 artanh(x / (2 + x)) with x = exp(-|a|); artanh by its series. No branches, unlike log1pf:
+   loads in a branch are issued late. */
+__device__ __forceinline__ float gpu_softplus(float a) {
+    float x = expf(-fabsf(a)), s = __fdividef(x, 2.0f + x), q = s * s, sum = 1.0f / 15;
+#pragma unroll
+    for (int i = 13; i > 0; i -= 2) sum = fmaf(sum, q, 1.0f / i);
+    return fmaf(2.0f * s, sum, fmaxf(a, 0.0f));
+}
+
 /* Two floats rounded to two BF16 in a register, the first in the low half. */
 __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
     uint32_t pair;

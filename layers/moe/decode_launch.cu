@@ -4,6 +4,7 @@
      token rows     shape, format                          experts_up             experts_down                      files
      1              of the table below                     gpu_experts_up_fixed   gpu_experts_down_row              up.cu, down_fixed.cu
                     NVFP4, FP8 blocks, few enough items    gpu_experts_up         gpu_experts_down_lone             up.cu, down_row.cu
+                    MXFP4, likewise                        gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
                     any                                    gpu_experts_up<1>      gpu_experts_down<1>               up.cu, down.cu
      2 to 4         of the table                           gpu_experts_up_fixed   gpu_experts_down_rows, _parts     up.cu, down_fixed.cu
                     any; a shared expert unlike the others gpu_experts_up<4>      gpu_experts_down<4>               up.cu, down.cu
@@ -151,19 +152,33 @@ static gpu_down_kernel gpu_fixed_down(const moe_gpu *p) {
     return {};
 }
 
-/* gpu_experts_down_lone, if it takes these sizes: all items of an expert are in a warp's first part, where the shared expert's gate is applied,
-   and tiles are whole. */
+/* gpu_experts_up_lone, if it takes these sizes; NULL: it does not. */
+static gpu_moe_kernel gpu_lone_up(const moe_gpu *p) {
+    enum { DEEP = 6 };
+    gpu_moe_kernel lone = NULL;
+    if (p->T > 1 || p->shape.experts > 256 || p->gate.k_blocks > DEEP * GPU_WARPS || p->up.format != p->gate.format) return NULL;
+    with_format(p->gate.format, [&](auto format) {
+        typedef decltype(format) F;
+        if constexpr (gpu_has_lone_up<F>()) lone = gpu_experts_up_lone<F, DEEP>;
+    });
+    return lone;
+}
+
+/* gpu_experts_down_lone, if it takes these sizes: all items of a shared expert are in a warp's first part, where its gate is applied, and
+   tiles are whole. With biases after gpu_experts_up_lone alone. */
 static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
-    enum { PARTS = 4, ROUND = 4 };
     gpu_down_kernel lone = {};
-    const int most = (p->down.k_blocks + GPU_WARPS - 1) / GPU_WARPS, items = (p->shape.top_k + (p->shape.shared_size > 0)) * most;
-    if (p->T > 1 || p->down.panels % 2 || gpu_has_down_bias(*p) || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return lone;
+    const int shared = p->shape.shared_size > 0;
+    const int most = (p->down.k_blocks + GPU_WARPS - 1) / GPU_WARPS, items = (p->shape.top_k + shared) * most;
+    if (p->T > 1 || p->down.panels % 2 || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return lone;
     with_format(p->down.format, [&](auto format) {
         typedef decltype(format) F;
         if constexpr (gpu_has_lone<F>()) {
+            enum { PARTS = gpu_lone_form<F>::PARTS, ROUND = gpu_lone_form<F>::ROUND, ANY = gpu_lone_form<F>::ANY };
             typedef down_lone_sizes<F, PARTS, ROUND> sizes;
-            if (items > (int)sizes::ITEMS || most * (int)sizes::LANES > 32) return;
-            lone = {gpu_experts_down_lone<F, PARTS, ROUND>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
+            if (items > (int)sizes::ITEMS || (shared && most * (int)sizes::LANES > 32)) return;
+            if (gpu_has_down_bias(*p) && !(ANY && gpu_lone_up(p))) return;
+            lone = {gpu_experts_down_lone<F, PARTS, ROUND, ANY>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
         }
     });
     return lone;
@@ -177,11 +192,11 @@ static gpu_down_kernel gpu_down_of_any(const moe_gpu *p) {
 
 static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     const int distinct = p->T * p->shape.top_k < p->shape.experts ? p->T * p->shape.top_k : p->shape.experts;
-    const gpu_moe_kernel fixed = gpu_fixed_up(p), any = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
+    const gpu_moe_kernel fixed = gpu_fixed_up(p), polls = fixed ? fixed : gpu_lone_up(p);
+    const gpu_moe_kernel kernel = polls ? polls : p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
     const size_t bytes = activation_fragments_size(p->gate.format, fixed ? gpu_fixed_rows(p->T) : p->T == 1 ? 1 : STEP_ROWS, p->gate.k_blocks);
-    const gpu_moe_kernel kernel = fixed ? fixed : any;
     int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
-    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed != NULL;
+    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = polls != NULL;
 }
 
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {

@@ -61,7 +61,8 @@ struct gpu_runner {
     gpu_pass_table *table, *pass;                           /* on the GPU; here, in pinned memory */
     uint64_t passed;             /* passes so far */
     step_parameters *step;       /* table->steps */
-    slot capture_base, growth_base;                         /* the addresses in graphs; those of a slot of KV_GRANULE more tokens */
+    slot capture_base, growth_base;                         /* the addresses in graphs; those of a slot of KV_GRANULE more tokens; */
+    slot ring_base;                                         /* of KV_GRANULE more than a ring holds. Without state: no slot has as many */
     sampling_parameters *parameters, sampling_on_device;    /* table->sampling; the host's copy of the resident slot's */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     simulation simulated;                                   /* for measurements: of all tokens that are chosen */

@@ -14,13 +14,21 @@
    follows each row, writes step_parameters for the next cycle and posts the tokens to the mailbox; and the drafts that the
    next cycle verifies. While the GPU drafts, the host reads the tokens and queues the next cycle. */
 
+/* Rows of the rings of a runner's slots; INT_MAX: there are none. A whole number of KV_GRANULEs. */
+static int gpu_ring(const mote_runner *r) {
+    const capacity most = capacity_of(&r->o, r->o.context);
+    return attention_ring(&most);
+}
+
 /* The parameters of a slot's first step: those that all its steps have. */
 static step_parameters gpu_step_of(const slot *s) {
     const struct gpu_runner *g = s->runner->gpu;
+    const int granules = (s->context + KV_GRANULE - 1) / KV_GRANULE;
     step_parameters step;
     memset(&step, 0, sizeof step);
     step.context = s->context;
-    step.kv_granules = (s->context + KV_GRANULE - 1) / KV_GRANULE - 1;
+    step.kv_granules = granules - 1;
+    step.past_ring = max_int(granules - gpu_ring(s->runner) / KV_GRANULE, 0);
     step.shift = (int64_t)((uintptr_t)s->memory - (uintptr_t)g->capture_base.memory);
     return step;
 }
@@ -55,7 +63,7 @@ static gpu_form gpu_form_of(const slot *s, int T) {
 static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
     int splits = ATTEND_CLUSTER;
     while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
-    return min_int(splits, g->layers.attention.splits);
+    return min_int(splits, max_int(g->layers.attention.splits, g->layers.mla.splits));
 }
 
 /* The drafts after these rows. */
@@ -70,6 +78,22 @@ static gpu_form gpu_drafts_of(const gpu_form *f) {
 /* Of each row its sequence, for kernels; NULL: there is one. */
 static const uint8_t *gpu_sequence_of(const gpu_form *f) {
     return f->rows.sequences ? f->r->gpu->table->sequence_of : NULL;
+}
+
+/* Fills in rows->past. Up to the length of a ring all states grow with the context as from capture_base to growth_base; past[k] is what they then
+   do not grow by. */
+static void gpu_place_rings(const mote_runner *r, gpu_rows *rows) {
+    const struct gpu_runner *g = r->gpu;
+    const layer *l = model_layer(r->m, rows->layer);
+    const capacity most = capacity_of(&r->o, r->o.context);
+    state_piece from[STATE_PIECES], grown[STATE_PIECES], past[STATE_PIECES];
+    if (!g->ring_base.state) return;
+    layer_pieces(l, &most, &g->growth_base.state[rows->layer], grown);
+    layer_pieces(l, &most, &g->ring_base.state[rows->layer], past);
+    for (int k = layer_pieces(l, &most, &g->capture_base.state[rows->layer], from); k--;) {
+        const int64_t growth = (char *)grown[k].at - (char *)from[k].at;
+        rows->past[k] = (char *)from[k].at + growth * (gpu_ring(r) / KV_GRANULE) - (char *)past[k].at;
+    }
 }
 
 /* T rows of x through layer i, the MTP layer after the others; offset: their first index minus that of the step. */
@@ -89,6 +113,7 @@ static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, floa
     rows.x = x;
     rows.eps = m->c.eps;
     rows.hidden = m->c.hidden;
+    gpu_place_rings(f->r, &rows);
     layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
 }
 
