@@ -201,6 +201,7 @@ enum {
 #include "layers/moe/decode.cu"
 #include "layers/moe/routing.cu"
 #include "layers/moe/up.cu"
+#include "layers/moe/up_lone.cu"
 #include "layers/moe/down.cu"
 #include "layers/moe/down_fixed.cu"
 #include "layers/moe/down_row.cu"

@@ -171,7 +171,12 @@ static void gpu_values(const mote_session *s, const layer *l, const float **at) 
     } else if (l->mixer.kind == LAYER_MLA) {
         at[0] = g->mla.q, at[1] = g->mla.o;
     } else {
-        at[0] = g->attention.qg, at[1] = g->attention.k_new, at[2] = g->attention.v_new, at[3] = g->attention.o;
+        const attention_shape *of = &l->mixer.w.attention.shape;
+        int n = 2;
+        at[0] = g->attention.qg, at[1] = g->attention.k_new;
+        if (!of->v_of_k) at[n++] = g->attention.v_new;
+        if (of->gate_size) at[n++] = g->attention.g_new;
+        at[n] = g->attention.o;
     }
 }
 
@@ -206,7 +211,7 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
                          .eps = m->c.eps, .hidden = m->c.hidden};
         layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
     } else {
-        gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, g->logits);
+        gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, m->c.logit_cap, g->logits);
     }
     gpu_set_mtp(m, &g->q, 0);
     gpu_submit(&g->q);

@@ -49,6 +49,11 @@ static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
     X(int, branched,     MAX,  SET(BRANCHES),       "")
 SHAPE(RESIDUAL, residual)
 
+/* Whether something comes between an output and its place in x. */
+static inline int residual_stores(const residual_shape *r) {
+    return r->normed_after || r->scaled || r->branched;
+}
+
 #define X(NAME, name) name##_shape name;
 typedef struct layer_shapes {
     LAYER_KINDS(X)
