@@ -173,8 +173,9 @@ static void shapes_latent(void) {
     EXPECT(MOTE_OK, mote_open_synthetic("tiny-latent", &o, &m, &failure));
     if (!m) return;
     EXPECT(MOTE_OK, check_features(m, "DIR", EXECUTOR_CPU, executor_features, &failure));
-    feature_set without[EXECUTOR_KINDS] = {0};
-    without[EXECUTOR_STEP] = executor_features[EXECUTOR_STEP] & ~feature_bit(FEATURE_LATENT);
+    feature_set without[EXECUTOR_KINDS];
+    memcpy(without, executor_features, sizeof without);
+    without[EXECUTOR_STEP] &= ~feature_bit(FEATURE_LATENT);
     EXPECT(MOTE_EUNSUPPORTED, check_features(m, "DIR", EXECUTOR_STEP, without, &failure));
     CHECK(!strcmp(failure.message, "DIR: layer 0: latent keys and values are not supported on a GPU, use the CPU"), "%s", failure.message);
     mote_close(m);
