@@ -69,6 +69,7 @@ static void gpu_prepare_mla(mote_runner *r) {
     struct gpu_runner *g = r->gpu;
     mla_gpu *to = &g->layers.mla;
     to->splits = gpu_mla_splits(&g->q, &m->largest.mla, to->kv);
+    to->prefill_warps = attention_prefill_warps(m->device.shared);
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
         const mla_weights *w = &of->w.mla;
