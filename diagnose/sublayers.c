@@ -168,7 +168,12 @@ static void gpu_values(const mote_session *s, const layer *l, const float **at) 
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = g->deltanet.raw, at[1] = g->deltanet.z, at[2] = g->deltanet.b, at[3] = g->deltanet.a, at[4] = g->deltanet.o;
     } else {
-        at[0] = g->attention.qg, at[1] = g->attention.k_new, at[2] = g->attention.v_new, at[3] = g->attention.o;
+        const attention_shape *of = &l->mixer.w.attention.shape;
+        int n = 2;
+        at[0] = g->attention.qg, at[1] = g->attention.k_new;
+        if (!of->v_of_k) at[n++] = g->attention.v_new;
+        if (of->gate_size) at[n++] = g->attention.g_new;
+        at[n] = g->attention.o;
     }
 }
 

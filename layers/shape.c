@@ -17,11 +17,11 @@
 #define FEATURES(X)                                                                                                                  \
     /* name            CPU step prefill  "layer 3: ... are not supported on a GPU" */                                                 \
     X(OUTPUT_GATE,      1,  1,  1,       "output gates of attention")                                                                \
-    X(G_PROJ,           1,  0,  1,       "output gates of a g_proj")                                                                 \
+    X(G_PROJ,           1,  1,  1,       "output gates of a g_proj")                                                                 \
     X(QK_NORM,          1,  1,  1,       "norms of queries and keys")                                                                \
-    X(V_NORM,           1,  0,  1,       "norms of values")                                                                          \
-    X(V_OF_K,           1,  0,  1,       "values of a k_proj")                                                                       \
-    X(SCORE_SCALE,      1,  0,  1,       "scores that are not scaled by 1 / sqrt(head_dim)")                                         \
+    X(V_NORM,           1,  1,  1,       "norms of values")                                                                          \
+    X(V_OF_K,           1,  1,  1,       "values of a k_proj")                                                                       \
+    X(SCORE_SCALE,      1,  1,  1,       "scores that are not scaled by 1 / sqrt(head_dim)")                                         \
     X(WINDOW,           1,  1,  1,       "sliding windows")                                                                          \
     X(SINKS,            1,  1,  1,       "attention sinks")                                                                          \
     X(LATENT,           1,  0,  0,       "latent keys and values")                                                                   \
@@ -30,7 +30,7 @@
     X(GELU,             1,  0,  0,       "GELU activations")                                                                         \
     X(BIAS,             1,  1,  1,       "biases")                                                                                   \
     X(NO_ROPE,          1,  1,  1,       "queries and keys that are not rotated")                                                    \
-    X(TURNING,          1,  0,  1,       "rotary frequencies of 0")                                                                  \
+    X(TURNING,          1,  1,  1,       "rotary frequencies of 0")                                                                  \
     X(SHARED_EXPERT,    1,  1,  1,       "shared experts")                                                                           \
     X(WEIGHTS_OF_ALL,   1,  1,  1,       "router weights that are shares of all experts")                                            \
     X(SIGMOID_ROUTER,   1,  0,  0,       "routers with sigmoid scores")                                                              \

@@ -44,16 +44,17 @@ static void gpu_copy_frequencies(struct gpu_runner *g, const attention_weights *
     gpu_move(&g->q, to->frequencies + (size_t)(layer * to->frequencies_size), w->frequencies, bytes, "copying the rotary frequencies");
 }
 
-/* How many splits and warps attention uses, for all its layers, and the frequencies of each. */
+/* The most splits of any attention layer, how many warps prefill's uses, and the frequencies of each. */
 static void gpu_prepare_attention(mote_runner *r) {
     const mote_model *m = r->m;
     struct gpu_runner *g = r->gpu;
     attention_gpu *to = &g->layers.attention;
-    to->splits = gpu_attention_splits(&g->q, &m->largest.attention, to->kv, to->splits);
     to->prefill_warps = attention_prefill_warps(m->device.shared);
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
-        if (of->kind == LAYER_ATTENTION) gpu_copy_frequencies(g, &of->w.attention, i);
+        if (of->kind != LAYER_ATTENTION) continue;
+        to->splits = max_int(to->splits, gpu_attention_splits(&g->q, &of->w.attention.shape, to));
+        gpu_copy_frequencies(g, &of->w.attention, i);
     }
 }
 
