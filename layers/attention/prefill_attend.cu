@@ -261,7 +261,7 @@ static cudaError_t prefill_attend_run(const prefill_attend *p, cudaStream_t stre
 /* Whether a layer's prompts can be read so. */
 static int attention_prefill_fits(const attention_shape *s, dtype kv) {
     return prefill_attend_fits(s->head_dim, s->head_dim, kv) && s->heads % s->kv_heads == 0 && !(s->sinks && s->head_dim > 128) &&
-           s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 && s->rotary_dim <= s->head_dim;
+           !(s->gated && s->gate_size) && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 && s->rotary_dim <= s->head_dim;
 }
 
 /* Bytes of attention_prefill.q for T rows. */
