@@ -137,7 +137,8 @@ __global__ void __launch_bounds__(32 * WARPS, attend_plan<FP8, WARPS, KEY_DIM, V
 attend_prefill(const __grid_constant__ prefill_attend p, const int heads_shift) {
     extern __shared__ __align__(16) char memory[];
     typedef attend_plan<FP8, WARPS, KEY_DIM, VALUE_DIM> plan;
-    enum { GROUPS = WARPS / plan::SPLIT, OUTS = plan::VALUE_STEPS * 2, STRIPS = plan::STRIPS, ROWS = 16 * STRIPS, CARRIES = !FP8 && (KEY_DIM != VALUE_DIM || KEY_DIM == 256) };
+    enum { GROUPS = WARPS / plan::SPLIT, STRIPS = plan::STRIPS, ROWS = 16 * STRIPS, OUTS = plan::VALUE_STEPS * 2 };
+    const bool carries = !FP8 && (KEY_DIM != VALUE_DIM || KEY_DIM == 256) && p.carry;
     const attend_warp_tile warp_tile = attend_warp_tile_of<GROUPS, plan::SPLIT, ROWS>(&p, heads_shift, (int)threadIdx.x);
     const int span = ROWS * (GROUPS >> heads_shift), kv_end = min(warp_tile.block_first + span, p.end);
     const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS;
@@ -152,7 +153,7 @@ attend_prefill(const __grid_constant__ prefill_attend p, const int heads_shift) 
 #pragma unroll
     for (int i = 0; i < STRIPS; i++) l[i][0] = l[i][1] = sinks && threadIdx.x % 4 == 0 ? attend_unit(FP8) : 0;
     memset(o, 0, sizeof o);
-    if (CARRIES && p.carry && p.first > 0) attend_load_carry<OUTS>(attend_carry_of<VALUE_DIM>(&p, &warp_tile, span), o[0], m[0], l[0]);
+    if (carries && p.first > 0) attend_load_carry<OUTS>(attend_carry_of<VALUE_DIM>(&p, &warp_tile, span), o[0], m[0], l[0]);
 #pragma unroll
     for (int i = 0; i < plan::STAGES - 1; i++) {
         if (from + i < tiles)
@@ -194,9 +195,10 @@ attend_prefill(const __grid_constant__ prefill_attend p, const int heads_shift) 
                                                          part * (plan::VALUE_ROW / 2));
         place = place == plan::STAGES - 1 ? 0 : place + 1;
     }
-    const int thread = attend_thread();                      /* saves registers in the loop, as the next line does */
+    const int thread = attend_thread();                      /* this, and what follows from it, saves registers in the loop */
+    const int first_col = plan::SPLIT > 1 ? thread / 32 % 2 * (VALUE_DIM / 2) : 0;
     const attend_warp_tile again = attend_warp_tile_of<GROUPS, plan::SPLIT, ROWS>(&p, heads_shift, thread);
-    if (CARRIES && p.end < p.index + p.T) {
+    if (carries && p.end < p.index + p.T) {
         attend_store_carry<OUTS>(attend_carry_of<VALUE_DIM>(&p, &again, ROWS * (GROUPS >> heads_shift)), o[0], m[0], l[0]);
         return;
     }
@@ -204,7 +206,7 @@ attend_prefill(const __grid_constant__ prefill_attend p, const int heads_shift) 
     for (int h = 0; h < 2 * STRIPS; h++) {
         const int row = again.row + 8 * h;
         const bool there = row >= 0 && row < p.T;
-        attend_store_row<FP8, plan, VALUE_DIM>(&p, o[h / 2], h % 2, l[h / 2][h % 2], row, again.head, plan::SPLIT > 1 ? thread / 32 % 2 * (VALUE_DIM / 2) : 0, there);
+        attend_store_row<FP8, plan, VALUE_DIM>(&p, o[h / 2], h % 2, l[h / 2][h % 2], row, again.head, first_col, there);
     }
 }
 

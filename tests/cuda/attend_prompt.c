@@ -102,8 +102,9 @@ static void prompt_defined(const prompt *c, const prompt_rows *r, int t, int h, 
     for (int i = first; i <= last; i++) sum += weight[i] = exp2(weight[i] - top);
     for (int j = 0; j < c->value_dim; j++) {
         const float *gate = r->gates + row * (size_t)r->gate_stride;
+        const float *v = r->v + g * c->value_dim + j;
         o[j] = 0;
-        for (int i = first; i <= last; i++) o[j] += weight[i] / sum * (double)r->v[((size_t)i * stride + (size_t)g) * (size_t)c->value_dim + (size_t)j];
+        for (int i = first; i <= last; i++) o[j] += weight[i] / sum * (double)v[(size_t)i * stride * (size_t)c->value_dim];
         if (c->gate == 1) o[j] /= 1 + exp(-(double)gate[c->value_dim + j]);
         if (c->gate > 1) o[j] *= (double)gate[c->gate == 2 ? 0 : j];
     }
@@ -169,8 +170,8 @@ static void try_prompt(const prompt *c, dtype kv) {
           kv == DTYPE_FP8 ? "FP8" : "BF16", c->warps, c->q_per_kv, c->kv_heads, c->T, c->index, c->window, c->ring, c->gate, off / top);
     if (c->part && kv == DTYPE_BF16) {
         float *parts = prompt_in_parts(c, &p);
-        CHECK(!memcmp(got, parts, (size_t)(c->T * r.heads) * n * sizeof *got), "prompt: heads of %d and %d, parts of %d: other bits", c->key_dim, c->value_dim,
-              c->part);
+        CHECK(!memcmp(got, parts, (size_t)(c->T * r.heads) * n * sizeof *got), "prompt: heads of %d and %d, parts of %d: other bits", c->key_dim,
+              c->value_dim, c->part);
         free(parts);
     }
     free(weight), free(o), free(got), free(r.q), free(r.k), free(r.v), free(r.sinks), free(r.gates);
