@@ -63,7 +63,7 @@ __device__ __forceinline__ void attend_load_query(const prefill_attend *p, const
         if (there) a.x = from[low], a.z = from[high];
         if (there8) a.y = from[eight + low], a.w = from[eight + high];
         if (step < PLAN::Q_REGISTERS) q[step < PLAN::Q_REGISTERS ? step : 0] = a;
-        else q_shared[(step - PLAN::Q_REGISTERS) * 32] = a;
+        else q_shared[(step - PLAN::Q_REGISTERS) * 32 * PLAN::STRIPS + after / 16 * 32] = a;
     }
 }
 

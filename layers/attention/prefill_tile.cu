@@ -18,7 +18,7 @@ template <bool FP8, int WARPS, int KEY_DIM, int VALUE_DIM> struct attend_plan {
         BUFFERS = 2,
         KEY_ROW = (int)KEY_DIM * (FP8 ? 1 : 2), VALUE_ROW = (int)VALUE_DIM * (FP8 ? 1 : 2),       /* bytes of a row */
         KEY_TILE = KEYS * KEY_ROW, VALUE_TILE = KEYS * VALUE_ROW,
-        Q_BYTES = (KEY_STEPS - Q_REGISTERS) * 512,                              /* of a warp */
+        Q_BYTES = (KEY_STEPS - Q_REGISTERS) * STRIPS * 512,                     /* of a warp */
         SCORE_BYTES = SPLIT > 1 ? KEYS * 64 : 0,                                /* of a warp: those that it gives the others */
         VALUES_AT = STAGES * KEY_TILE, QUERIES_AT = VALUES_AT + STAGES * VALUE_TILE, SCORES_AT = QUERIES_AT + WARPS * Q_BYTES,
         SHARED = SCORES_AT + WARPS * SCORE_BYTES
@@ -124,28 +124,30 @@ template <bool FP8, class PLAN>
 __device__ __forceinline__ void attend_tile_scores(float (*s)[PLAN::KEYS / 8][4], const uint4 (*q)[PLAN::Q_PLACES], uint32_t q_shared,
                                                    uint32_t row) {
     attend_fragment<PLAN> k[PLAN::BUFFERS];
-    uint4 a[PLAN::BUFFERS];
+    uint4 a[PLAN::BUFFERS][PLAN::STRIPS];
     memset(s, 0, PLAN::STRIPS * sizeof *s);
 #pragma unroll
     for (int load = 0, step = 1 - PLAN::BUFFERS; step < PLAN::KEY_STEPS; load++, step++) {
         if (load < PLAN::KEY_STEPS) {
-            uint4 *to = &a[load % PLAN::BUFFERS];
             attend_load_keys<FP8, PLAN>(&k[load % PLAN::BUFFERS], row, load);
-            if (load < PLAN::Q_REGISTERS) *to = q[0][load < PLAN::Q_REGISTERS ? load : 0];
-            else *to = load_shared16(q_shared + (load - PLAN::Q_REGISTERS) * 512);
+#pragma unroll
+            for (int i = 0; i < PLAN::STRIPS; i++) {
+                uint4 *to = &a[load % PLAN::BUFFERS][i];
+                if (load < PLAN::Q_REGISTERS) *to = q[i][load < PLAN::Q_REGISTERS ? load : 0];
+                else *to = load_shared16(q_shared + ((load - PLAN::Q_REGISTERS) * PLAN::STRIPS + i) * 512);
+            }
         }
         if (step < 0) continue;
-        const uint4 four = a[(step + PLAN::BUFFERS) % PLAN::BUFFERS];
-        const uint32_t *r = k[(step + PLAN::BUFFERS) % PLAN::BUFFERS].r, query[4] = {four.x, four.y, four.z, four.w};
+        const uint32_t *r = k[(step + PLAN::BUFFERS) % PLAN::BUFFERS].r;
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) {
             uint32_t b0 = r[FP8 ? n : 2 * n], b1 = r[FP8 ? n : 2 * n + 1];
             if (FP8) e4m3_pairs(r[n], &b0, &b1);
-            mma_m16n8k16<FP8>(s[0][n], query, b0, b1);
-            if (PLAN::STRIPS > 1) {
-                const uint4 next = q[PLAN::STRIPS - 1][(step < 0 ? 0 : step) % PLAN::Q_PLACES];
-                const uint32_t other[4] = {next.x, next.y, next.z, next.w};
-                mma_m16n8k16<FP8>(s[PLAN::STRIPS - 1][n], other, b0, b1);
+#pragma unroll
+            for (int i = 0; i < PLAN::STRIPS; i++) {
+                const uint4 four = a[(step + PLAN::BUFFERS) % PLAN::BUFFERS][i];
+                const uint32_t query[4] = {four.x, four.y, four.z, four.w};
+                mma_m16n8k16<FP8>(s[i][n], query, b0, b1);
             }
         }
     }
