@@ -231,6 +231,7 @@ static int gpu_selftest(const char *device, int sms,
     static const struct { const char *model; uint64_t tokens, prompt; } tried[] = {       /* seeds, see try_model */
         {"tiny:fp8", 4, 60}, {"tiny:bf16", 4, 12}, {"tiny-dense:nvfp4", 1, 1}, {"small-dense:fp8", 1, 0}, {"small-dense:nvfp4", 1, 0},
         {"small-plain:fp8", 1, 0}, {"small-narrow:bf16", 1, 0}, {"tiny-oss:mxfp4", 2, 0}, {"small-oss:mxfp4", 1, 0}, {"tiny-latent", 1, 0},
+        {"small-gemma:bf16", 1, 0}, {"small-laguna:fp8", 1, 0},
         {"small:fp8", 1, 4}, {"small:bf16", 2, 0}, {"small:nvfp4", 3, 0}, {"small:int4", 2, 0}, {"small:fp8-channel", 1, 0}};
     selftest t;
     memset(&t, 0, sizeof t);

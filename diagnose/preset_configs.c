@@ -56,8 +56,8 @@ static const struct { const char *name; int layers; const char *config; } preset
      "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}}"},
     {"small-laguna", 4,
      "{\"model_type\":\"laguna\",\"num_hidden_layers\":4,\"hidden_size\":512,\"vocab_size\":2048,\"max_position_embeddings\":262144,"
-     "\"num_attention_heads\":12,\"num_key_value_heads\":2,\"head_dim\":128,\"sliding_window\":40,\"gating\":\"per-head\","
-     "\"num_attention_heads_per_layer\":[12,16,16,12],"
+     "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":128,\"sliding_window\":40,\"gating\":\"per-head\","
+     "\"num_attention_heads_per_layer\":[8,16,16,8],"
      "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"],"
      "\"mlp_layer_types\":[\"dense\",\"dense\",\"dense\",\"dense\"],"
      "\"intermediate_size\":1536,\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":128,"

@@ -171,9 +171,10 @@ static void try_prefill_attention(selftest *t, int position) {
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */
         t->g->layers.attention.prefill_warps = warps;
         try_put(t, t->g->prefill.x, c->slot.runner->s.hidden, TRY_PROMPT * (size_t)s->hidden * sizeof(float));
+        try_put(t, g.g, job->g_new, TRY_PROMPT * (size_t)(s->heads * s->gate_size) * sizeof(float));
         try_prefill_stages(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, t->attention, position, &on, t->g->prefill.y);
         try_prefill_x(t);
-        try_row(t, 2e-2, "prefill rope_attend and out, heads of %d, KV %s, position %d, window %d, %d warps", s->head_dim, kv_names[job->kv],
+        try_row(t, 2e-2, "prefill attention: heads of %d, KV %s, position %d, window %d, %d warps", s->head_dim, kv_names[job->kv],
                 position, s->window, warps);
     }
 }

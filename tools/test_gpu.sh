@@ -201,6 +201,7 @@ part_tests() {
     check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
     check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel tiny-oss:bf16 tiny-oss:mxfp4 tiny-latent
     check "gpu_prefill windows" "$build/gpu_prefill" small-oss:mxfp4
+    check "gpu_prefill heads" "$build/gpu_prefill" small-gemma:bf16 small-laguna:fp8
 }
 
 # ---- Real layer sizes, and oracles ------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 // Attention of a step (layers/attention/decode.cu) on a GPU, by the very functions that a step records: heads of every size that there are
 // kernels for, and of one that there is none for, with what a layer may have, against the CPU's code; and bits, which depend neither on the rows
-// beside a row, nor on the sequences of a pass, nor on whether it is a turn of a longer block.
+// beside a row, nor on the sequences of a pass, nor on whether it is a turn of a longer block. Then attention of a prompt: attend_prompt.c.
 //
-// Contents   1. A layer   2. Launches   3. The CPU   4. Comparing   5. Main
+// Contents   1. A layer   2. Launches   3. The CPU   4. Comparing   5. A prompt   6. Main
 
 #include "../../kernels.cu"
 #include "test.h"
@@ -309,7 +309,11 @@ static void try_layer(const attention_shape *s, const attention_shape *largest, 
     ok(cudaFree(t.slots), "freeing"), ok(cudaFree(t.memory), "freeing"), ok(cudaFree(t.steps), "freeing");
 }
 
-// ---- 5. Main --------------------------------------------------------------------------------------------------------
+// ---- 5. A prompt ----------------------------------------------------------------------------------------------------
+
+#include "attend_prompt.c"
+
+// ---- 6. Main --------------------------------------------------------------------------------------------------------
 
 #define HEADS(q, kv, dim, rotated) .hidden = 64, .heads = q, .kv_heads = kv, .head_dim = dim, .rotary_dim = rotated, .eps = 1e-6f, .rope_scale = 1
 
@@ -351,6 +355,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int fp8 = 0; fp8 < 2 && (only < 0 || (int)i == only); fp8++)
             try_layer(&shapes[i], i % 2 ? &wider : &shapes[i], fp8 ? DTYPE_FP8 : DTYPE_BF16);
+    if (only < 0) try_prompts();
     pool_close(threads);
     return test_main_end();
 }
