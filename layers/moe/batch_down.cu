@@ -54,13 +54,6 @@ __device__ __forceinline__ void gpu_multiply_blocks(float (*part)[4], const gpu_
             }
 }
 
-/* The same number in a register, from which the compiler takes it instead of computing it again. */
-__device__ __forceinline__ int opaque(int n) {
-    int same;
-    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(n));
-    return same;
-}
-
 /* A lane's rows of a tile. */
 template <int PANELS> struct alignas(4 * PANELS) gpu_panel_rows { float y[PANELS]; };
 
