@@ -2,7 +2,7 @@
 
 CC     = cc
 CXX    = c++
-CFLAGS = $(if $(SIMULATED),-O1,-O3)
+CFLAGS = $(if $(SIMULATED),-Og,-O3)
 BUILD  = build
 # make BUILD=build/simulated: for GPUs, without one: kernels run on the CPU (tests/simulator/cuda_runtime.h)
 SIMULATED = $(filter simulated%,$(notdir $(BUILD)))
