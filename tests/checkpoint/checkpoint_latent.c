@@ -41,13 +41,7 @@ static void test_latent(void) {
          {"nothing will be drafted: tensor " LATENT_MTP "embed_tokens.weight differs from the model's own"}},
         {"another head", LATENT, RETYPE, F, LATENT_MTP "shared_head.head.weight", "F32", "71,48", OK, SAME,
          {"nothing will be drafted: tensor " LATENT_MTP "shared_head.head.weight differs from the model's own"}}};
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const wrong_folder *w = &cases[i];
-        if (!temp_fixture(w->fixture)) continue;
-        apply_edit(w);
-        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
-        check_plan(w->title, w->plan == FINE ? OK : w->code, w->needles);
-    }
+    check_folders(cases, COUNT(cases));
 }
 
 // The model's logits are the same without an MTP layer, whatever is left of it; with copies or without it drafts.

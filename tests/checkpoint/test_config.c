@@ -194,13 +194,7 @@ static void test_config(void) {
         {"a head that is not there", TIED, REPLACE, CONFIG, "'tie_word_embeddings': true",
          "'tie_word_embeddings': false", "", BAD, SAME, {"lm_head.weight", "missing", "[64, 28]"}},
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const wrong_folder *w = &cases[i];
-        if (!temp_fixture(w->fixture)) continue;
-        apply_edit(w);
-        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
-        check_plan(w->title, w->code, w->needles);
-    }
+    check_folders(cases, COUNT(cases));
 }
 
 // What is checked for one value, given in another form that means the same, and what is near it and does not. The model is the
