@@ -49,7 +49,7 @@ static void cpu_release(mote_model *m) {
 
 /* What is not converted is checked in pieces, while they are in the processor's cache. */
 static int load_item_bytes(mote_model *m, const checkpoint *files, const load_item *item, mote_error *err) {
-    enum { PIECE = 256 << 10 };
+    const size_t piece = 256 << 10;
     const shard *s = &files->shards[item->from->file];
     char *to = m->arena + item->at;
     size_t held = item_held(item);
@@ -57,7 +57,7 @@ static int load_item_bytes(mote_model *m, const checkpoint *files, const load_it
     memset(to + held, 0, item_capacity(item) - held);                     /* up to the next item */
     if (item_converts(item)) return load_converted(m, files, item, to, &m->fingerprint, err);
     for (size_t at = 0, n; at < item->size && !code; at += n) {
-        n = item->size - at < PIECE ? (size_t)item->size - at : PIECE;
+        n = item->size - at < piece ? (size_t)item->size - at : piece;
         code = read_at(s->fd, to + at, n, item->from->begin + item->offset + at, s->path, err);
         if (!code) code = check_numbers(files, item, to + at, at, n, err);
         if (!code) m->fingerprint += sample_bytes(files, item->from, item->offset, item->size, to + at, at, n);

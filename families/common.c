@@ -455,10 +455,23 @@ static int layer_number(const char *name) {
     return *at >= '0' && *at <= '9' && strcspn(at, ".") < 9 ? atoi(at) : -1;
 }
 
+/* Has the layer of this number a tensor that only MTP layers have? Else it is one more than config.json says. */
+static int is_mtp_layer(const binder *b, int number) {
+    static const char *const own[] = {"eh_proj.weight", "enorm.weight", "hnorm.weight", "shared_head.norm.weight"};
+    char name[256];
+    int found = 0;
+    for (size_t i = 0; i < sizeof own / sizeof *own && !found; i++) {
+        snprintf(name, sizeof name, "%slayers.%d.%s", b->prefix, number, own[i]);
+        found = table_find(&b->files->table, name) != NULL;
+    }
+    return found;
+}
+
 /* Whether it is of an MTP layer, of which no more than one is run. *further: of another one. */
 static int of_mtp(const binder *b, const char *name, int *further) {
-    *further = b->mtp_from && layer_number(name) > b->mtp_from;
-    return has_part(name, "mtp.") || (b->mtp_from && layer_number(name) >= b->mtp_from);
+    const int number = layer_number(name);
+    *further = b->mtp_from && number > b->mtp_from;
+    return has_part(name, "mtp.") || (b->mtp_from && number >= b->mtp_from && is_mtp_layer(b, number));
 }
 
 /* Tensors left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. Of
