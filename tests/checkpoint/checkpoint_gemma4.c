@@ -81,7 +81,7 @@ static void test_gemma4_keys(void) {
         {GEMMA, "'num_experts': 6", "'num_experts': 16000", BAD, {"router."}},
         {GEMMA, "'global_head_dim': 32", "'global_head_dim': 0", BAD, {"global_head_dim must be a whole number"}},
         {GEMMA, "'num_global_key_value_heads': 2", "'num_global_key_value_heads': 3", BAD,
-         {"num_attention_heads = 4 is no multiple of", "= 3"}},
+         {"num_attention_heads = 4 is no multiple of num_global_key_value_heads = 3"}},
         {GEMMA_DENSE, "'num_global_key_value_heads': null", "'num_global_key_value_heads': 3", OK, {NULL}},
         {GEMMA, "'final_logit_softcapping': 8.0", "'final_logit_softcapping': 0", BAD, {"final_logit_softcapping must be a number"}},
         {GEMMA, "'sliding_window': 24", "'sliding_window': 0", BAD, {"sliding_window must be a whole number from 1"}},

@@ -218,7 +218,7 @@ static void test_gpt_oss_rope(void) {
     buf text = {0};
     memset(&o, 0, sizeof o);
     o.parts = MOTE_DESCRIPTION;
-    for (int i = 0; i < 3 && temp_fixture(OSS); i++) {
+    for (int i = 0; i < 4 && temp_fixture(OSS); i++) {
         mote_model *m = NULL;
         mote_error err = {0};
         text.size = 0;
@@ -227,7 +227,7 @@ static void test_gpt_oss_rope(void) {
         if (!CHECK(end != NULL, "a rope")) break;
         buf out = {0};
         buf_add(&out, text.data, (size_t)(at - text.data));
-        buf_text(&out, i == 0 ? "" : i == 1 ? "\"use_cache\": true" : "\"rope_scaling\": null");
+        buf_text(&out, i == 0 ? "" : i == 1 ? "\"use_cache\": true" : i == 2 ? "\"rope_scaling\": null" : "\"rope_scaling\": {}");
         buf_text(&out, i ? end + 1 : at);
         temp_write(CONFIG, out.data, out.size);
         if (CHECK(!mote_open(temp_dir, &o, &m, &err), "%s", err.message)) {
