@@ -2,8 +2,10 @@
 
 CC     = cc
 CXX    = c++
-CFLAGS = -O3
+CFLAGS = $(if $(SIMULATED),-O1,-O3)
 BUILD  = build
+# make BUILD=build/simulated: for GPUs, without one: kernels run on the CPU (tests/simulator/cuda_runtime.h)
+SIMULATED = $(filter simulated%,$(notdir $(BUILD)))
 
 # A product and a sum may become one operation. With clang within an expression only: beyond, it does so for one token row and
 # not for several, and a row's result would depend on the rows beside it.
@@ -16,6 +18,10 @@ NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin
 # GPUs to build for: this = those of this machine, or all where it has one that nvcc does not know; none; all = compute capability 8.9, 9.0
 # and 12.x (nvcc 12.9; 12.8 knows 12.0 alone), with PTX for others and newer ones; or words of nvcc's, as GPUS=-arch=native. Without a word
 # it is `this`, or none where there is no GPU. What is tested and looked at is what all get; what is installed is what was built.
+ifneq ($(SIMULATED),)
+override NVCC :=
+CUDA    := -lstdc++
+endif
 ifneq ($(strip $(NVCC)),)
 HERE    := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | sort -u)
 BUILT   := $(if $(filter install,$(MAKECMDGOALS)),$(shell cat $(BUILD)/gpus 2>/dev/null))
@@ -78,7 +84,11 @@ $(BUILD)/page.inc $(BUILD)/trace_page.inc: tools/page.sh $(wildcard serve/page/*
 	tools/page.sh $(PAGE) >$@.html
 	sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $@.html >$@
 
-ifeq ($(strip $(NVCC)),)
+ifneq ($(SIMULATED),)
+SIMULATE = tests/simulator/compile.sh $(CXX)
+$(BUILD)/engine.o: engine.cu $(wildcard tests/simulator/*) $(BUILD)/settings
+	$(SIMULATE) $< $@ $(CFLAGS) -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES -fPIC
+else ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings
 	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
 	$(HINT)
@@ -169,9 +179,15 @@ else
 endif
 
 # These look inside kernels.
+ifneq ($(SIMULATED),)
+$(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c $(wildcard tests/simulator/*) $(BUILD)/settings
+	$(SIMULATE) $< $@.o $(CFLAGS) -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES -I. -Itests
+	$(CXX) $@.o -o $@ $(LIBS)
+else
 $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
+endif
 
 # For tests/no_memory.h
 $(BUILD)/inside $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)

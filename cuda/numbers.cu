@@ -12,6 +12,11 @@ __device__ __forceinline__ float warp_sum(float v) {
     return v;
 }
 
+__device__ __forceinline__ float warp_max(float v) {
+    for (int i = 16; i; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
+    return v;
+}
+
 /* Inclusive prefix sum over a warp: of v on the lanes up to this one. */
 __device__ __forceinline__ int warp_prefix_sum(int v) {
 #pragma unroll
@@ -40,6 +45,15 @@ __device__ __forceinline__ float gpu_silu(float x) {
     return x * gpu_sigmoid(x);
 }
 
+/* log(1 + exp(a)) = max(a, 0) + 2 artanh(x / (2 + x)) with x = exp(-|a|); artanh by its series. No branches, unlike log1pf:
+   loads in a branch are issued late. */
+__device__ __forceinline__ float gpu_softplus(float a) {
+    float x = expf(-fabsf(a)), s = __fdividef(x, 2.0f + x), q = s * s, sum = 1.0f / 15;
+#pragma unroll
+    for (int i = 13; i > 0; i -= 2) sum = fmaf(sum, q, 1.0f / i);
+    return fmaf(2.0f * s, sum, fmaxf(a, 0.0f));
+}
+
 /* Two floats rounded to two BF16 in a register, the first in the low half. */
 __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
     uint32_t pair;
@@ -66,8 +80,7 @@ __device__ __forceinline__ float2 f16_floats(uint32_t pair) {
 
 /* The largest of a value that each thread of a block has; `shared`: one float a warp. Begins with a barrier. */
 __device__ __forceinline__ float block_max(float v, float *shared) {
-#pragma unroll
-    for (int i = 16; i; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
+    v = warp_max(v);
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();

@@ -57,7 +57,7 @@ static void try_prefill_stages(selftest *t, unsigned stages, int index, int posi
 }
 
 static void try_prefill_layer(selftest *t, unsigned stages, int index, int position) {
-    try_prefill_stages(t, stages, index, position, &t->gpu->m->layers[index], NULL);
+    try_prefill_stages(t, stages, index, position, &t->gpu->m->layers[index], t->g->prefill.y);
 }
 
 /* x, to which both have added. */
@@ -136,7 +136,8 @@ static void try_prefill_deltanet(selftest *t, int position, int extremes) {
     try_row(t, 1e-3, "prefill gated_norm_out");
 }
 
-/* Projections, then attention with the output product, after `position` random keys and values. */
+/* Projections, then attention with the output product, after `position` random keys and values. What the walk makes of the output is not a part
+   of it. */
 static void try_prefill_attention(selftest *t, int position) {
     mote_session *c = t->cpu;
     attention_job *job = &c->slot.runner->s.jobs.attention;
@@ -144,15 +145,18 @@ static void try_prefill_attention(selftest *t, int position) {
     const attention_shape *s = &w->shape;
     size_t qg = TRY_PROMPT * (size_t)(s->heads * attention_q_size(s)), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
     attention_prefill_job g;
+    layer on = t->gpu->m->layers[t->attention];
+    memset(&on.mixer.residual, 0, sizeof on.mixer.residual);
     attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
     rms_norm(c->slot.runner->s.u, c->slot.runner->s.x, c->m->layers[t->attention].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
-    stage_qkv(c->slot.runner->threads, w, c->slot.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, NULL, job->limbs);
+    stage_qkv(c->slot.runner->threads, w, c->slot.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, job->g_new, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_QKV, t->attention, position);
     try_compare(t, g.qg, job->qg, NULL, qg);
     try_compare(t, g.k, job->k_new, NULL, kv);
-    try_compare(t, g.v, job->v_new, NULL, kv);
+    if (!s->v_of_k) try_compare(t, g.v, job->v_new, NULL, kv);
+    if (s->gate_size) try_compare(t, g.g, job->g_new, NULL, TRY_PROMPT * (size_t)(s->heads * s->gate_size));
     try_row(t, 1e-3, "prefill norm_qkv");
     job->shape = s;
     job->w = w;
@@ -168,9 +172,10 @@ static void try_prefill_attention(selftest *t, int position) {
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */
         t->g->layers.attention.prefill_warps = warps;
         try_put(t, t->g->prefill.x, c->slot.runner->s.hidden, TRY_PROMPT * (size_t)s->hidden * sizeof(float));
-        try_prefill_layer(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, t->attention, position);
+        try_prefill_stages(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, t->attention, position, &on, t->g->prefill.y);
         try_prefill_x(t);
-        try_row(t, 2e-2, "prefill rope_attend and out, KV %s, position %d, window %d, %d warps", kv_names[job->kv], position, s->window, warps);
+        try_row(t, 2e-2, "prefill rope_attend and out, heads of %d, KV %s, position %d, window %d, %d warps", s->head_dim, kv_names[job->kv],
+                position, s->window, warps);
     }
 }
 

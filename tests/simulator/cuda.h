@@ -1,0 +1,1 @@
+/* tests/simulator/cuda.h: of the driver's API, nothing. */

@@ -1,0 +1,340 @@
+/* tests/simulator/cuda_runtime.h: a GPU that is none: CUDA's runtime, kernels and all, on the CPU (x86-64 with AVX2). No toolkit is needed.
+
+     make BUILD=build/simulated build/simulated/mote build/simulated/test_engine          # a minute; engine.o is compiled once
+     build/simulated/test_engine --device cuda --brief "" tests/fixtures/fp8-ragged        # some seconds; without --brief, minutes
+     build/simulated/mote run -m models/demo --device cuda -n 4 --greedy -p hi
+
+   The sources are those of the GPU: rewrite.pl turns what C++ does not have (launches, shared memory, instructions of PTX) into calls of
+   what stands here. An instruction that a kernel uses for the first time is a function to be added to ptx.h, as the compiler then says.
+
+     types.h     CUDA's words and vectors          device.h        what kernels call: barriers, shuffles, atomics, numbers
+     block.h     the threads of a block            ptx.h           instructions: loads, cp.async, ldmatrix, mma
+     here        the host's part: launches, memory, streams, graphs
+
+   What it finds, with kernel, block and thread: a barrier at which not all arrive, lanes that are not there or do different things together;
+   memory that is not there (each allocation, and dynamic shared memory, ends before a page that cannot be used), that is not aligned, or was
+   never stored (it begins as NaNs); cp.async that is read before it was waited for; values polled for that never come. In a debugger,
+   break at sim::fault.
+   What it does not: races, as one thread runs until it waits; what the memory order is; last bits of sums and of fast functions; speed. */
+#ifndef SIM_RUNTIME
+#define SIM_RUNTIME
+
+#include <cmath>
+#include <csignal>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <elf.h>
+#include <functional>
+#include <immintrin.h>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <fcntl.h>
+#include <time.h>
+#include <tuple>
+#include <unistd.h>
+#include <vector>
+
+#include "types.h"
+#include "block.h"
+#include "device.h"
+#include "ptx.h"
+
+#define CUDART_VERSION 12000
+
+enum cudaError_t {
+    cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100,
+    cudaErrorNoKernelImageForDevice = 209, cudaErrorNotReady = 600, cudaErrorNotSupported = 801, cudaErrorUnknown = 999
+};
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributePreferredSharedMemoryCarveout };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cudaDevAttrL2CacheSize, cudaDevAttrComputeCapabilityMajor };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
+enum cudaGraphNodeType { cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset, cudaGraphNodeTypeEmpty };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0, cudaHostAllocMapped = 2 };
+enum cudaLaunchAttributeID {
+    cudaLaunchAttributePreferredSharedMemoryCarveout, cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension
+};
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    union {
+        unsigned sharedMemCarveout;
+        int programmaticStreamSerializationAllowed;
+        struct { unsigned x, y, z; } clusterDim;
+    } val;
+};
+struct cudaDeviceProp {
+    char name[256];
+    int major, minor, multiProcessorCount, l2CacheSize, integrated, clockRate, memoryClockRate, memoryBusWidth;
+    size_t sharedMemPerMultiprocessor, sharedMemPerBlockOptin, totalGlobalMem;
+};
+struct cudaFuncAttributes { size_t sharedSizeBytes, localSizeBytes; int numRegs, binaryVersion, maxThreadsPerBlock; };
+
+/* A kernel, or an operation on memory, that a stream is asked for. */
+struct sim_operation {
+    const void *kernel;          /* NULL: memory */
+    dim3 grid, block;
+    size_t shared;
+    std::function<void()> run;
+};
+struct sim_graph { std::vector<sim_operation> operations; };
+struct sim_stream { sim_graph *capture; };
+struct sim_event { double at; };
+typedef sim_stream *cudaStream_t;
+typedef sim_event *cudaEvent_t;
+typedef sim_graph *cudaGraph_t;
+typedef sim_graph *cudaGraphExec_t;
+typedef const sim_operation *cudaGraphNode_t;
+struct cudaLaunchConfig_t { dim3 gridDim, blockDim; size_t dynamicSmemBytes; cudaStream_t stream; cudaLaunchAttribute *attrs; unsigned numAttrs; };
+struct cudaKernelNodeParams { void *func; dim3 gridDim, blockDim; unsigned sharedMemBytes; void **kernelParams, **extra; };
+
+namespace sim {
+
+enum { SMS = 4, SM_SHARED = 228 << 10, L2 = 50 << 20, MEMORY = 1 << 30, PARAMETERS = 1280 };
+struct parameters { alignas(16) char bytes[PARAMETERS]; };
+
+static std::recursive_mutex device;                         /* a kernel at a time */
+
+/* The names of functions, of the program's own table of symbols. */
+static const std::map<uintptr_t, const char *> &symbols() {
+    static std::map<uintptr_t, const char *> names;
+    const int file = names.empty() ? open("/proc/self/exe", O_RDONLY) : -1;
+    struct stat about;
+    if (file < 0 || fstat(file, &about)) return names;
+    const char *elf = (const char *)mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    const Elf64_Ehdr *header = (const Elf64_Ehdr *)elf;
+    const Elf64_Shdr *sections = (const Elf64_Shdr *)(elf + header->e_shoff);
+    uintptr_t of_main = 0;
+    for (int i = 0; i < header->e_shnum; i++) {
+        if (sections[i].sh_type != SHT_SYMTAB) continue;
+        const Elf64_Sym *symbol = (const Elf64_Sym *)(elf + sections[i].sh_offset);
+        const char *strings = elf + sections[sections[i].sh_link].sh_offset;
+        for (size_t n = 0; n < sections[i].sh_size / sizeof *symbol; n++)
+            if (ELF64_ST_TYPE(symbol[n].st_info) == STT_FUNC) {
+                names[symbol[n].st_value] = strings + symbol[n].st_name;
+                if (!strcmp(strings + symbol[n].st_name, "sim_anchor")) of_main = symbol[n].st_value;
+            }
+    }
+    (void)of_main;
+    return names;
+}
+
+}
+extern "C" { __attribute__((used, noinline)) static void sim_anchor() { __asm__ volatile(""); } }
+namespace sim {
+
+/* Where the program was loaded, beyond where its symbols say. */
+static uintptr_t loaded_at() {
+    for (const auto &s : symbols())
+        if (!strcmp(s.second, "sim_anchor")) return (uintptr_t)sim_anchor - s.first;
+    return 0;
+}
+
+const char *kernel_name(const void *kernel) {
+    static const uintptr_t from = loaded_at();
+    const auto found = symbols().find((uintptr_t)kernel - from);
+    return found == symbols().end() ? "a kernel" : found->second;
+}
+
+/* What a signal of the processor says: an address that is nobody's, or is not aligned. */
+static void on_signal(int, siginfo_t *about, void *) { fault("cannot use %p", about->si_addr); }
+static void catch_signals() {
+    static thread_local bool done;
+    if (done) return;
+    done = true;
+    stack_t stack = {};
+    stack.ss_size = 64 << 10;
+    stack.ss_sp = malloc(stack.ss_size);
+    sigaltstack(&stack, NULL);
+    struct sigaction action = {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    sigaction(SIGSEGV, &action, NULL);
+    sigaction(SIGBUS, &action, NULL);
+}
+
+static cudaError_t submit(cudaStream_t stream, sim_operation operation) {
+    if (stream && stream->capture) {
+        stream->capture->operations.push_back(std::move(operation));
+    } else {
+        std::lock_guard<std::recursive_mutex> one(device);
+        operation.run();
+    }
+    return cudaSuccess;
+}
+
+/* body() is what a thread does. */
+template <class F> static cudaError_t submit_kernel(cudaStream_t stream, const void *kernel, dim3 grid, dim3 block, size_t shared, F body) {
+    return submit(stream, {kernel, grid, block, shared, [=]() {
+        catch_signals();
+        auto own = body;
+        run_grid(kernel, grid, block, shared, [](void *with) { (*(F *)with)(); }, &own);
+    }});
+}
+
+struct config { dim3 grid, block; size_t shared; cudaStream_t stream; };
+static inline config shape(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = NULL) { return {grid, block, shared, stream}; }
+
+template <class... P, class... A> static cudaError_t launch(const config &c, void (*kernel)(P...), A... given) {
+    const std::tuple<P...> arguments(given...);
+    return submit_kernel(c.stream, (const void *)kernel, c.grid, c.block, c.shared, [=]() { std::apply(kernel, arguments); });
+}
+
+static double clock() {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static std::map<void *, std::pair<char *, size_t>> &allocations() {
+    static std::map<void *, std::pair<char *, size_t>> all;
+    return all;
+}
+
+}
+
+/* ---- Launches. A kernel's one parameter is a struct of more than 16 bytes: passed by value as any other such, in memory ------ */
+
+static inline cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
+    std::shared_ptr<sim::parameters> own = std::make_shared<sim::parameters>();
+    memcpy(own->bytes, arguments[0], sizeof own->bytes);
+    return sim::submit_kernel(stream, kernel, grid, block, shared, [=]() { ((void (*)(sim::parameters))(uintptr_t)kernel)(*own); });
+}
+static inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *kernel, void **arguments) {
+    return cudaLaunchKernel(kernel, c->gridDim, c->blockDim, arguments, c->dynamicSmemBytes, c->stream);
+}
+template <class... P, class... A> static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A... given) {
+    return sim::launch({c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream}, kernel, given...);
+}
+template <class T> static inline cudaError_t cudaFuncSetAttribute(T *, cudaFuncAttribute, int) { return cudaSuccess; }
+template <class T> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *to, T *) {
+    memset(to, 0, sizeof *to);
+    to->binaryVersion = 90;
+    to->maxThreadsPerBlock = sim::BLOCK;
+    return cudaSuccess;
+}
+template <class T> static inline cudaError_t cudaFuncGetName(const char **to, T *kernel) {
+    *to = sim::kernel_name((const void *)kernel);
+    return cudaSuccess;
+}
+template <class T> static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *to, T *, int, size_t) {
+    *to = 1;
+    return cudaSuccess;
+}
+template <class T> static inline cudaError_t cudaOccupancyMaxActiveClusters(int *to, T *, const cudaLaunchConfig_t *) {
+    *to = 8;
+    return cudaSuccess;
+}
+
+/* ---- The device ------------------------------------------------------------------------------------------------------------------- */
+
+static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+static inline const char *cudaGetErrorString(cudaError_t e) { return e == cudaErrorMemoryAllocation ? "out of memory" : "an error of the simulated GPU"; }
+static inline cudaError_t cudaGetDeviceCount(int *to) { *to = 1; return cudaSuccess; }
+static inline cudaError_t cudaDriverGetVersion(int *to) { *to = CUDART_VERSION; return cudaSuccess; }
+static inline cudaError_t cudaSetDevice(int device) { return device ? cudaErrorInvalidValue : cudaSuccess; }
+static inline cudaError_t cudaGetDevice(int *to) { *to = 0; return cudaSuccess; }
+static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *to, int) {
+    memset(to, 0, sizeof *to);
+    strcpy(to->name, "simulated GPU");
+    to->major = 9;
+    to->multiProcessorCount = sim::SMS;
+    to->l2CacheSize = sim::L2;
+    to->sharedMemPerMultiprocessor = sim::SM_SHARED;
+    to->totalGlobalMem = (size_t)8 * sim::MEMORY;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaDeviceGetAttribute(int *to, cudaDeviceAttr which, int) {
+    *to = which == cudaDevAttrMultiProcessorCount ? (int)sim::SMS : which == cudaDevAttrMaxSharedMemoryPerMultiprocessor ? (int)sim::SM_SHARED :
+          which == cudaDevAttrL2CacheSize ? (int)sim::L2 : 9;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+
+/* ---- Memory: poisoned with NaNs, and it ends where nothing can be read -------------------------------------------------------------- */
+
+template <class T> static inline cudaError_t cudaMalloc(T **to, size_t bytes) {
+    const size_t size = (bytes + 255) / 256 * 256, pages = (size + sim::PAGE - 1) / sim::PAGE * sim::PAGE;
+    *to = NULL;
+    if (!bytes || bytes > (size_t)64 * sim::MEMORY) return bytes ? cudaErrorMemoryAllocation : cudaSuccess;
+    std::lock_guard<std::recursive_mutex> one(sim::device);
+    char *at = (char *)sim::map_guarded(pages);
+    memset(at, 0xff, pages);
+    *to = (T *)(at + pages - size);
+    sim::allocations()[*to] = {at - sim::PAGE, pages + 2 * sim::PAGE};
+    return cudaSuccess;
+}
+static inline cudaError_t cudaFree(void *at) {
+    if (!at) return cudaSuccess;
+    std::lock_guard<std::recursive_mutex> one(sim::device);
+    const auto found = sim::allocations().find(at);
+    if (found == sim::allocations().end()) sim::fault("cudaFree(%p), which was not allocated", at);
+    munmap(found->second.first, found->second.second);
+    sim::allocations().erase(found);
+    return cudaSuccess;
+}
+template <class T> static inline cudaError_t cudaHostAlloc(T **to, size_t bytes, unsigned) {
+    *to = (T *)aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    return *to ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+static inline cudaError_t cudaFreeHost(void *at) { free(at); return cudaSuccess; }
+static inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) { *left = *all = (size_t)8 * sim::MEMORY; return cudaSuccess; }
+static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream = NULL) {
+    return sim::submit(stream, {NULL, {}, {}, 0, [=]() { memmove(to, from, bytes); }});
+}
+static inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) { return cudaMemcpyAsync(to, from, bytes, kind); }
+static inline cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream = NULL) {
+    return sim::submit(stream, {NULL, {}, {}, 0, [=]() { memset(to, value, bytes); }});
+}
+static inline cudaError_t cudaMemset(void *to, int value, size_t bytes) { return cudaMemsetAsync(to, value, bytes); }
+
+/* ---- Streams, which do at once what they are asked for; events ------------------------------------------------------------------------- */
+
+static inline cudaError_t cudaStreamCreate(cudaStream_t *to) { *to = new sim_stream(); return cudaSuccess; }
+static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *to, unsigned) { return cudaStreamCreate(to); }
+static inline cudaError_t cudaStreamDestroy(cudaStream_t s) { delete s; return cudaSuccess; }
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+static inline cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+static inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0) { return cudaSuccess; }
+static inline cudaError_t cudaEventCreate(cudaEvent_t *to) { *to = new sim_event(); return cudaSuccess; }
+static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *to, unsigned) { return cudaEventCreate(to); }
+static inline cudaError_t cudaEventDestroy(cudaEvent_t e) { delete e; return cudaSuccess; }
+static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t = NULL) { e->at = sim::clock(); return cudaSuccess; }
+static inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+static inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) { *ms = (float)((to->at - from->at) * 1e3); return cudaSuccess; }
+
+/* ---- Graphs -------------------------------------------------------------------------------------------------------------------------------- */
+
+static inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) { s->capture = new sim_graph(); return cudaSuccess; }
+static inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *to) { *to = s->capture; s->capture = NULL; return cudaSuccess; }
+static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *to, cudaGraph_t from, unsigned long long = 0) { *to = new sim_graph(*from); return cudaSuccess; }
+static inline cudaError_t cudaGraphDestroy(cudaGraph_t g) { delete g; return cudaSuccess; }
+static inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g) { delete g; return cudaSuccess; }
+static inline cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s) {
+    for (const sim_operation &operation : g->operations) sim::submit(s, operation);
+    return cudaSuccess;
+}
+static inline cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *to, size_t *count) {
+    for (size_t i = 0; to && i < *count && i < g->operations.size(); i++) to[i] = &g->operations[i];
+    *count = to && *count < g->operations.size() ? *count : g->operations.size();
+    return cudaSuccess;
+}
+static inline cudaError_t cudaGraphNodeGetType(cudaGraphNode_t n, cudaGraphNodeType *to) { *to = n->kernel ? cudaGraphNodeTypeKernel : cudaGraphNodeTypeMemset; return cudaSuccess; }
+static inline cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t n, cudaKernelNodeParams *to) {
+    memset((void *)to, 0, sizeof *to);
+    to->func = (void *)(uintptr_t)n->kernel;
+    to->gridDim = n->grid;
+    to->blockDim = n->block;
+    to->sharedMemBytes = (unsigned)n->shared;
+    return cudaSuccess;
+}
+
+#endif
