@@ -46,7 +46,10 @@ __device__ __forceinline__ void mla_absorb_panels(mla_panels<F, ROWS> &panels, i
             if (panel >= count) continue;
             float weight[F::per_load];
             gpu_lane_weights<F>(panels.raw[j], weight);
-            const float scale = F::by_row ? F::row_scale(panels.raw[j]) : panels.scale[j];
+            const float scale = F::by_row ? 1 : panels.scale[j];
+#pragma unroll
+            for (int i = 0; F::by_row && i < F::per_load; i++)
+                weight[i] *= gpu_row_scale<F>(panels.raw[j], i * gpu_block_parts<F>() / F::per_load) * gpu_codes_scale<F>();
             if (next < count) panels.load(j, next);
 #pragma unroll
             for (int t = 0; t < ROWS; t++) {
@@ -62,7 +65,7 @@ __device__ __forceinline__ void mla_absorb_panels(mla_panels<F, ROWS> &panels, i
 template <class F, int ROWS>
 __device__ __forceinline__ void mla_absorb_store(const mla_gpu &p, int head, int k_block, int first, int T, float *part,
                                                  float (*sum)[F::per_load]) {
-    enum { COLS = 4 * F::per_load };
+    enum { COLS = 4 * F::per_load, RUN = F::per_load / gpu_block_parts<F>() };         /* neighbouring columns of a lane */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int t = 0; t < ROWS; t++)
@@ -70,7 +73,7 @@ __device__ __forceinline__ void mla_absorb_store(const mla_gpu &p, int head, int
         for (int i = 0; i < F::per_load; i++) {
 #pragma unroll
             for (int n = 4; n < 32; n *= 2) sum[t][i] += __shfl_xor_sync(~0u, sum[t][i], n);
-            if (lane < 4) part[(warp * ROWS + t) * COLS + lane * F::per_load + i] = sum[t][i];
+            if (lane < 4) part[(warp * ROWS + t) * COLS + i / RUN * 4 * RUN + lane * RUN + i % RUN] = sum[t][i];
         }
     __syncthreads();
     for (int at = threadIdx.x; at < ROWS * COLS; at += GPU_THREADS) {
