@@ -45,17 +45,20 @@ static void gpu_copy_frequencies(struct gpu_runner *g, float *to, int each, cons
     gpu_move(&g->q, to + (size_t)(layer * each), of, (size_t)count * sizeof(float), "copying the rotary frequencies");
 }
 
-/* The most splits of any attention layer, how many warps prefill's uses, and the frequencies of each. */
+/* The splits of each attention layer, and the most of any; its frequencies; how many warps prefill uses. */
 static void gpu_prepare_attention(mote_runner *r) {
     const mote_model *m = r->m;
     struct gpu_runner *g = r->gpu;
     attention_gpu *to = &g->layers.attention;
     to->prefill_warps = attention_prefill_warps(m->device.shared);
-    for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
+    to->layer_splits = (int *)calloc((size_t)(m->c.layers + m->has_mtp), sizeof *to->layer_splits);
+    if (!to->layer_splits) gpu_check(&g->q, cudaErrorMemoryAllocation, "preparing attention");
+    for (int i = 0; i < m->c.layers + m->has_mtp && to->layer_splits; i++) {
         const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
         const attention_weights *w = &of->w.attention;
         if (of->kind != LAYER_ATTENTION) continue;
-        to->splits = max_int(to->splits, gpu_attention_splits(&g->q, &w->shape, to));
+        to->layer_splits[i] = gpu_attention_splits(&g->q, &w->shape, to);
+        to->splits = max_int(to->splits, to->layer_splits[i]);
         gpu_copy_frequencies(g, to->frequencies, to->frequencies_size, w->frequencies, w->shape.rotary_dim / 2, i);
     }
 }
@@ -66,6 +69,7 @@ static void gpu_prepare_mla(mote_runner *r) {
     struct gpu_runner *g = r->gpu;
     mla_gpu *to = &g->layers.mla;
     to->splits = gpu_mla_splits(&g->q, &m->largest.mla, to->kv);
+    to->prefill_warps = attention_prefill_warps(m->device.shared);
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
         const mla_weights *w = &of->w.mla;
@@ -153,6 +157,7 @@ static void gpu_close(mote_runner *r) {
     free(g->q.nodes);
     free(g->q.launches);
     free(g->launches);
+    free(g->layers.attention.layer_splits);
     if (r->one_slot) return;
     gpu_forget_slot(&g->capture_base);
     gpu_forget_slot(&g->growth_base);

@@ -2,7 +2,8 @@
 // step: every row's x has the bits that the kernels of one row give it alone, whatever the other rows are and choose, and wherever experts
 // lie; and small layers add what their definition does. For nvcc; without a GPU all is skipped.
 //
-// Usage: gpu_batch_moe [--brief]        --time [NAME]: microseconds of the kernels, and what part of a read loop's bandwidth they have
+// Usage: gpu_batch_moe [--brief] ["" WORD]        WORD: only layers whose names have it
+//        gpu_batch_moe --time [NAME]              microseconds of the kernels, and what part of a read loop's bandwidth they have
 //
 // Contents   1. A layer   2. Passes   3. Equality   4. The definition   5. Times   6. Main
 
@@ -700,7 +701,7 @@ static void time_case(const layer_case *c) {
 
 int main(int argc, char **argv) {
     int count = 0, major = 0, timed = argc > 1 && !strcmp(argv[1], "--time");
-    test_main_begin("gpu_batch_moe", timed ? 1 : argc, argv);
+    const int more = test_main_begin("gpu_batch_moe", timed ? 1 : argc, argv);
     if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
         test_skip("no GPU");
         return test_main_end();
@@ -715,6 +716,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < CASES; i++) {
         if (timed && cases[i].hidden < 2048) continue;
         if (argc > 2 && timed && strcmp(argv[2], cases[i].name)) continue;
+        if (!timed && more < argc && !strstr(cases[i].name, argv[more])) continue;
         if (timed) time_case(&cases[i]);
         else test_case(&cases[i]);
     }

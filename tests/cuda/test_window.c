@@ -9,7 +9,7 @@
 #include "../../layers/attention/chunks.c"
 #include "test.h"
 
-static const int windows[] = {1, 2, 3, 16, 24, 61, 62, 63, 64, 65, 126, 127, 128, 129, 200, 446, 447, 448, 449, 512, 1000, 4096, INT_MAX};
+static const int windows[] = {1, 2, 3, 16, 24, 61, 62, 63, 64, 65, 126, 127, 128, 129, 200, 446, 447, 448, 449, 512, 1000, 1024, 4096, INT_MAX};
 
 // The first position after those that a row at this one does not see.
 static int window_begin(int position, int window) {
