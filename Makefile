@@ -2,7 +2,7 @@
 
 CC     = cc
 CXX    = c++
-CFLAGS = $(if $(SIMULATED),-O1,-O3)
+CFLAGS = $(if $(SIMULATED),-Og,-O3)
 BUILD  = build
 # make BUILD=build/simulated: for GPUs, without one: kernels run on the CPU (tests/simulator/cuda_runtime.h)
 SIMULATED = $(filter simulated%,$(notdir $(BUILD)))
@@ -303,8 +303,9 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 # make test-gpu-sanitizers: compute-sanitizer
 # make test-gpu-oracles: real layer sizes beside transformers and a float64 oracle
 GPU_PARTS      = tests sanitizers oracles
-GPU_tests      = test_api test_batch test_embedding test_engine test_misuse test_runner test_speculation gpu_attention gpu_batch gpu_batch_moe gpu_prefill
-GPU_sanitizers = test_engine gpu_production
+GPU_tests      = test_api test_batch test_embedding test_engine test_misuse test_runner test_sliding test_speculation gpu_attention gpu_batch gpu_batch_moe \
+                 gpu_prefill
+GPU_sanitizers = test_engine gpu_attention gpu_production
 GPU_oracles    = test_engine gpu_accuracy
 test-gpu: $(MOTE) $(addprefix $(BUILD)/,$(sort $(foreach part,$(GPU_PARTS),$(GPU_$(part)))))
 	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(CODE)' tools/test_gpu.sh ./$(MOTE) $(BUILD) $(GPU_PARTS)

@@ -129,7 +129,7 @@ __device__ __forceinline__ void gemm_k_block(float (&sum)[TILES][NT][4], gemm_we
                 F::prefill(raw[m][1], 2 * c + s, gemm_keeps_scale<F>() ? row_scale[m][1] : factor, &a[s][m][1], &a[s][m][3]);
             }
         if (c == CHUNKS - 1 && more) w.load(raw);
-        const int chunk = CHUNKS == 2 ? 2 * i + c : 4 * half + i;
+        const int chunk = gpu_block_parts<F>() > 1 ? 4 * c + i : CHUNKS == 2 ? 2 * i + c : 4 * half + i;
         const uint32_t at = tokens + (uint32_t)((chunk ^ odd) * 16);
 #pragma unroll
         for (int j = 0; j < NT; j += 2) {

@@ -231,6 +231,7 @@ static void try_attention(selftest *t, int T, int position) {
     try_both(t, job->qg, g->qg, (size_t)(T * s->heads * attention_q_size(s)));
     try_both(t, job->k_new, g->k_new, kv);
     try_both(t, job->v_new, g->v_new, kv);
+    try_both(t, job->g_new, g->g_new, (size_t)(T * s->heads * s->gate_size));
     t->gpu->lag = lag;
     try_layer(t, 1u << STAGE_ATTEND, t->attention, position, 0, T);
     text_rows(c->slot.runner->s.table, NULL, T, position, lag);

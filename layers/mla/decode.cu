@@ -53,6 +53,7 @@ typedef struct mla_gpu {
     float *o;                    /* [T][heads][value_dim] */
     int blocks;                  /* latent_values: blocks of a head */
     int kv_only;                 /* only rows of the cache */
+    int prefill_warps;           /* attention_prefill_warps */
 } mla_gpu;
 
 /* A row's part of the sums of latents. */

@@ -152,14 +152,15 @@ static gpu_down_kernel gpu_fixed_down(const moe_gpu *p) {
     return {};
 }
 
-/* gpu_experts_up_lone, if it takes these sizes; NULL: it does not. */
+enum { LONE_DEEP = 6 };          /* k blocks of a share in gpu_experts_up_lone */
+
+/* That kernel, if it takes these sizes; NULL: it does not. */
 static gpu_moe_kernel gpu_lone_up(const moe_gpu *p) {
-    enum { DEEP = 6 };
     gpu_moe_kernel lone = NULL;
-    if (p->T > 1 || p->shape.experts > 256 || p->gate.k_blocks > DEEP * GPU_WARPS || p->up.format != p->gate.format) return NULL;
+    if (p->T > 1 || p->shape.experts > 256 || p->gate.k_blocks > LONE_DEEP * GPU_WARPS || p->up.format != p->gate.format) return NULL;
     with_format(p->gate.format, [&](auto format) {
         typedef decltype(format) F;
-        if constexpr (gpu_has_lone_up<F>()) lone = gpu_experts_up_lone<F, DEEP>;
+        if constexpr (gpu_has_lone_up<F>()) lone = gpu_experts_up_lone<F, LONE_DEEP>;
     });
     return lone;
 }
@@ -192,11 +193,12 @@ static gpu_down_kernel gpu_down_of_any(const moe_gpu *p) {
 
 static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     const int distinct = p->T * p->shape.top_k < p->shape.experts ? p->T * p->shape.top_k : p->shape.experts;
-    const gpu_moe_kernel fixed = gpu_fixed_up(p), polls = fixed ? fixed : gpu_lone_up(p);
-    const gpu_moe_kernel kernel = polls ? polls : p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
-    const size_t bytes = activation_fragments_size(p->gate.format, fixed ? gpu_fixed_rows(p->T) : p->T == 1 ? 1 : STEP_ROWS, p->gate.k_blocks);
+    const gpu_moe_kernel fixed = gpu_fixed_up(p), lone = fixed ? NULL : gpu_lone_up(p);
+    const gpu_moe_kernel kernel = fixed ? fixed : lone ? lone : p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
+    const int rows = fixed ? gpu_fixed_rows(p->T) : p->T == 1 ? 1 : STEP_ROWS;
+    const size_t bytes = activation_fragments_size(p->gate.format, rows, lone ? LONE_DEEP * GPU_WARPS : p->gate.k_blocks);
     int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
-    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = polls != NULL;
+    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed || lone;
 }
 
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {

@@ -1,8 +1,8 @@
 // Attention of a step (layers/attention/decode.cu) on a GPU, by the very functions that a step records: heads of every size that there are
 // kernels for, and of one that there is none for, with what a layer may have, against the CPU's code; and bits, which depend neither on the rows
-// beside a row, nor on the sequences of a pass, nor on whether it is a turn of a longer block.
+// beside a row, nor on the sequences of a pass, nor on whether it is a turn of a longer block. Then attention of a prompt: attend_prompt.c.
 //
-// Contents   1. A layer   2. Launches   3. The CPU   4. Comparing   5. Main
+// Contents   1. A layer   2. Launches   3. The CPU   4. Comparing   5. A prompt   6. Main
 
 #include "../../kernels.cu"
 #include "test.h"
@@ -124,7 +124,8 @@ static trial make_trial(const attention_shape *s, const attention_shape *largest
     t.memory = (char *)device(l.used * sizeof(float));
     l = layout_from((float *)(void *)t.memory);
     attention_layout_gpu(&l, largest, &r, &q, &t.scratch);
-    t.scratch.splits = gpu_attention_splits(&q, s, &t.scratch);
+    t.scratch.layer_splits = (int *)allocate(sizeof *t.scratch.layer_splits);
+    t.scratch.splits = *t.scratch.layer_splits = gpu_attention_splits(&q, s, &t.scratch);
     make_weights(&t);
     make_slots(&t);
     copy(t.scratch.frequencies, t.w.frequencies, (size_t)s->rotary_dim / 2 * sizeof(float));
@@ -304,11 +305,15 @@ static void try_layer(const attention_shape *s, const attention_shape *largest, 
         {.count = TURNS, .T = 4, .row = 0, .in_turn = 1, .kv_only = 0, .index = {1084, 1088}, .slot = {0, 0}},
         {.count = 1, .T = 4, .row = 0, .in_turn = 0, .kv_only = 1, .index = {126}, .slot = {0}}};
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++) try_bits(&t, what, &launches[i]);
-    free(t.rows), free(t.qg), free(t.k_new), free(t.v_new), free(t.g_new);
+    free(t.scratch.layer_splits), free(t.rows), free(t.qg), free(t.k_new), free(t.v_new), free(t.g_new);
     ok(cudaFree(t.slots), "freeing"), ok(cudaFree(t.memory), "freeing"), ok(cudaFree(t.steps), "freeing");
 }
 
-// ---- 5. Main --------------------------------------------------------------------------------------------------------
+// ---- 5. A prompt ----------------------------------------------------------------------------------------------------
+
+#include "attend_prompt.c"
+
+// ---- 6. Main --------------------------------------------------------------------------------------------------------
 
 #define HEADS(q, kv, dim, rotated) .hidden = 64, .heads = q, .kv_heads = kv, .head_dim = dim, .rotary_dim = rotated, .eps = 1e-6f, .rope_scale = 1
 
@@ -350,6 +355,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int fp8 = 0; fp8 < 2 && (only < 0 || (int)i == only); fp8++)
             try_layer(&shapes[i], i % 2 ? &wider : &shapes[i], fp8 ? DTYPE_FP8 : DTYPE_BF16);
+    if (only < 0) try_prompts();
     pool_close(threads);
     return test_main_end();
 }

@@ -246,6 +246,7 @@ static void run_model(void) {
     if (!model) return;
     vocab = mote_model_info(model)->vocab_size;
     has_mtp = mote_model_info(model)->mtp_layers > 0;
+    CHECK(mote_model_info(model)->prefill_from > 0, "%s: its prompts are decoded", name);
     bytes = (size_t)LONGEST * (size_t)vocab * 4;
     want = (float *)allocate(bytes);
     want_mtp = has_mtp ? (float *)allocate(bytes) : NULL;
