@@ -22,7 +22,8 @@
    Scales without a second set of sums. The sums of k block kb are in units of scale[kb] and act_scale[kb]. Before the next k
    block is added, they are multiplied with scale[kb] / scale[kb + 1] and likewise with the activation scales, where these change,
    and at the end with the last of each. Powers of two do not round. Where each row has scales of its own (FP8 by row, INT4),
-   a lane does so for its four or eight rows: gemm_change_rows.
+   a lane does so for its four or eight rows: gemm_change_rows. MXFP4's are powers of two, so that a weight may be in units of another
+   k block's, exactly: sums change theirs only where it would be out of F16's range (gemm_keeps_scale).
 
    A tile of WIDTH tokens, gemm_form. 128 tokens: 4 warps, each 64 of 128 weight rows (eight row panels; for GEMM_SWIGLU four of
    each matrix, so that gate and up of an element meet in one lane) x 64 tokens: 128 sums a lane. What a warp reads of the tokens
@@ -60,19 +61,30 @@ __device__ __forceinline__ void gemm_scale_rows(float (&sum)[TILES][NT][4], cons
             for (int n = 0; n < 4; n++) sum[m][j][n] *= by[m][n / 2];
 }
 
+template <class F> __device__ __forceinline__ float gemm_row_scale(const typename F::raw &raw) {
+    if constexpr (gemm_keeps_scale<F>()) return F::unit(raw);
+    else return F::row_scale(raw);
+}
+
 /* Formats whose rows have scales of their own: in *before those of the last k block become those of this one, and the sums with
    them. first: there are no sums yet. */
 template <class F, int TILES, int NT>
 __device__ __forceinline__ void gemm_change_rows(float (&sum)[TILES][NT][4], const typename F::raw (&raw)[TILES][2],
                                                  float (&before)[TILES][2], bool first) {
     float by[TILES][2];
+    if constexpr (gemm_keeps_scale<F>()) {
+        bool kept = true;
+#pragma unroll
+        for (int m = 0; m < 2 * TILES; m++) kept = kept && F::keeps(raw[m / 2][m % 2], before[m / 2][m % 2]);
+        if (!first && __all_sync(~0u, kept)) return;
+    }
 #pragma unroll
     for (int m = 0; m < TILES; m++)
 #pragma unroll
         for (int o = 0; o < 2; o++) {
-            const float scale = F::row_scale(raw[m][o]);
+            const float scale = gemm_row_scale<F>(raw[m][o]);
             const float now = first ? scale != 0 ? scale : 0x1p-100f : gemm_usable_scale(scale, before[m][o]);
-            by[m][o] = first ? 1 : before[m][o] / now;
+            by[m][o] = first ? 1 : gemm_keeps_scale<F>() ? fmaxf(gemm_ratio(before[m][o], now), 0) : before[m][o] / now;
             before[m][o] = now;
         }
     if (!first) gemm_scale_rows(sum, by);
@@ -102,7 +114,8 @@ __device__ __forceinline__ void gemm_change_act_scale(float (&sum)[TILES][NT][4]
    fragments it is loaded anew if there is `more`: that is on its way while the tensor cores work. */
 template <class F, int TILES, int NT>
 __device__ __forceinline__ void gemm_k_block(float (&sum)[TILES][NT][4], gemm_weights<F, TILES> &w,
-                                             typename F::raw (&raw)[TILES][2], bool more, int half, float factor, uint32_t tokens) {
+                                             typename F::raw (&raw)[TILES][2], const float (&row_scale)[TILES][2], bool more, int half,
+                                             float factor, uint32_t tokens) {
     const int lane = threadIdx.x % 32, i = lane % 4, odd = 5 * (lane / 4 % 2);
     enum { CHUNKS = F::prefill_loads == 1 ? 2 : 1 };        /* of 16 bytes of a token, for one load of weights */
 #pragma unroll
@@ -112,11 +125,11 @@ __device__ __forceinline__ void gemm_k_block(float (&sum)[TILES][NT][4], gemm_we
         for (int s = 0; s < 2; s++)
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
-                F::prefill(raw[m][0], 2 * c + s, factor, &a[s][m][0], &a[s][m][2]);
-                F::prefill(raw[m][1], 2 * c + s, factor, &a[s][m][1], &a[s][m][3]);
+                F::prefill(raw[m][0], 2 * c + s, gemm_keeps_scale<F>() ? row_scale[m][0] : factor, &a[s][m][0], &a[s][m][2]);
+                F::prefill(raw[m][1], 2 * c + s, gemm_keeps_scale<F>() ? row_scale[m][1] : factor, &a[s][m][1], &a[s][m][3]);
             }
         if (c == CHUNKS - 1 && more) w.load(raw);
-        const int chunk = CHUNKS == 2 ? 2 * i + c : 4 * half + i;
+        const int chunk = gpu_block_parts<F>() > 1 ? 4 * c + i : CHUNKS == 2 ? 2 * i + c : 4 * half + i;
         const uint32_t at = tokens + (uint32_t)((chunk ^ odd) * 16);
 #pragma unroll
         for (int j = 0; j < NT; j += 2) {
@@ -134,12 +147,12 @@ __device__ __forceinline__ void gemm_k_block(float (&sum)[TILES][NT][4], gemm_we
 }
 
 /* The sums of a warp's rows and NT * 8 tokens, without the rows' last scale. */
-template <class F, int WIDTH, int TILES, int NT>
-__device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &of, gemm_stages<WIDTH> &stages,
+template <class F, int WIDTH, bool GATHERS, int TILES, int NT>
+__device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &of, gemm_stages<WIDTH, GATHERS> &stages,
                                           gemm_weights<F, TILES> &w, int token, float (&sum)[TILES][NT][4]) {
     const int k_blocks = p.cols / GEMM_COLS, lane = threadIdx.x % 32;
     const uint32_t row = (uint32_t)(token + lane / 4) * GEMM_ROW_BYTES;
-    typedef gemm_stages<WIDTH> stage;
+    typedef gemm_stages<WIDTH, GATHERS> stage;
     typename F::raw raw[TILES][2] = {};
     float row_scale[TILES][2];
     w.load(raw);
@@ -159,7 +172,7 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
         for (int half = 0; half < F::prefill_loads; half++) {
             const bool begins = (kb & ((1 << of.k_block_shift) - 1)) == 0;         /* a group; halves are groups themselves */
             if (F::by_row && (F::groups ? begins : kb == 0)) gemm_change_rows<F>(sum, raw, row_scale, kb + half == 0);
-            gemm_k_block(sum, w, raw, half + 1 < F::prefill_loads || kb + 1 < k_blocks, half, p.factor, tokens);
+            gemm_k_block(sum, w, raw, row_scale, half + 1 < F::prefill_loads || kb + 1 < k_blocks, half, p.factor, tokens);
         }
     }
     if (F::by_row) {
@@ -181,8 +194,8 @@ __device__ __forceinline__ float2 gemm_pair_rows(float v0, float v1) {
 
 /* Adds the biases of this lane's rows to the sums, which are in units of the tokens' last activation scales: before the factor of a token,
    in which its weight is. */
-template <int WIDTH, int TILES, int NT>
-__device__ __forceinline__ void gemm_add_biases(const gemm_stages<WIDTH> &stages, int token, float (&sum)[TILES][NT][4]) {
+template <int WIDTH, bool GATHERS, int TILES, int NT>
+__device__ __forceinline__ void gemm_add_biases(const gemm_stages<WIDTH, GATHERS> &stages, int token, float (&sum)[TILES][NT][4]) {
     const int lane = threadIdx.x % 32;
     const uint32_t bias = stages.biases() + (threadIdx.x / 32 / gemm_form<WIDTH>::ACROSS * gemm_form<WIDTH>::WARP_ROWS + lane / 4) * 4;
 #pragma unroll
@@ -213,15 +226,15 @@ __device__ __forceinline__ void gemm_store_column(const gemm_product &o, int t, 
 }
 
 /* Stores the sums: y, or part. */
-template <int WIDTH, int TILES, int NT>
-__device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH> &stages,
+template <int WIDTH, bool GATHERS, int TILES, int NT>
+__device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH, GATHERS> &stages,
                                            int row, int token, float (&sum)[TILES][NT][4]) {
     const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
 #pragma unroll
     for (int j = 0; j < NT; j++) {
         const int t = token + 8 * j + 2 * i;
         const float2 factor = load_shared8(stages.finish() + t * 4);
-        if (WIDTH < 128 && o.out == GEMM_PART) {            /* of slots, whose tiles are narrower */
+        if (GATHERS && o.out == GEMM_PART) {                /* of slots */
 #pragma unroll
             for (int n = 0; n < 2 * TILES; n++) {           /* panels */
                 const float *of = &sum[n / 2][j][n % 2 * 2];
@@ -238,8 +251,8 @@ __device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_pla
 
 /* h = SiLU(gate) * up as F16 with an activation scale for each 64 elements: the share of SHARERS warps, whose largest values
    meet in `tops`, [warps][64 tokens] in shared memory. */
-template <bool ANY, int WIDTH, int TILES, int NT>
-__device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH> &stages,
+template <bool ANY, int WIDTH, bool GATHERS, int TILES, int NT>
+__device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH, GATHERS> &stages,
                                                   int row, int token, float (&sum)[TILES][NT][4], float *tops, int T) {
     enum { ACROSS = gemm_form<WIDTH>::ACROSS, SHARERS = 64 / (gemm_form<WIDTH>::WARP_ROWS / 2) };
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, i = lane % 4;
@@ -281,21 +294,22 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
 }
 
 /* A tile whose tokens need NT * 8 columns of each warp. */
-template <class F, int WIDTH, int NT>
+template <class F, int WIDTH, bool GATHERS, int NT>
 __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place &at, void *memory) {
     const gemm_product &o = p.product[at.product];
     typedef gemm_form<WIDTH> form;
     const int warp = threadIdx.x / 32, token = warp % form::ACROSS * 64;
     const int row = warp / form::ACROSS * (form::WARP_ROWS / (o.out == GEMM_SWIGLU ? 2 : 1));
-    gemm_stages<WIDTH> stages(p, at, o, memory);
+    gemm_stages<WIDTH, GATHERS> stages(p, at, o, memory);
     float sum[form::TILES][NT][4] = {};
     for (int kb = 0; kb < form::STAGES - 1; kb++) stages.fill(kb, p.cols / GEMM_COLS);
     const auto multiply = [&](auto format) {
         gemm_weights<decltype(format), form::TILES> w;
-        w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
+        w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH, GATHERS>::size()));
         gemm_sums(p, o.w, stages, w, token, sum);
     };
-    if (std::is_same<F, format_bf16>::value || o.w.format != FORMAT_BF16) multiply(F());
+    if constexpr (std::is_same<F, format_bf16>::value || (GATHERS && WIDTH == 128)) multiply(F());
+    else if (o.w.format != FORMAT_BF16) multiply(F());
     else multiply(format_bf16());
     if (o.w.bias) gemm_add_biases(stages, token, sum);
     if (o.out != GEMM_SWIGLU) {
@@ -308,8 +322,8 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
 }
 
 /* Products of matrices of format F and, beside them, of BF16. Grid: weight tiles x token tiles. Tiles of half the tokens or fewer skip
-   the other half. */
-template <class F, int WIDTH>
+   the other half. GATHERS: rows may be gathered, as those of grouped tiles are; of 128 tokens a kernel of its own, for grouped tiles alone. */
+template <class F, int WIDTH, bool GATHERS = (WIDTH < 128)>
 __global__ void __launch_bounds__(gemm_form<WIDTH>::THREADS, 2) gemm_kernel(const __grid_constant__ gpu_gemm p) {
     enum { NT = WIDTH == 128 ? 8 : WIDTH / 8, HALF = WIDTH < 128 ? NT / 2 : NT };
     extern __shared__ uint4 dynamic[];
@@ -317,6 +331,6 @@ __global__ void __launch_bounds__(gemm_form<WIDTH>::THREADS, 2) gemm_kernel(cons
     if (threadIdx.x == 0 && !gemm_place_of<WIDTH>(p, &at)) at.count = 0;
     __syncthreads();
     if (!at.count) return;
-    if ((int)HALF < (int)NT && at.count <= WIDTH / 2) gemm_tile_of<F, WIDTH, HALF>(p, at, dynamic);
-    else gemm_tile_of<F, WIDTH, NT>(p, at, dynamic);
+    if ((int)HALF < (int)NT && at.count <= WIDTH / 2) gemm_tile_of<F, WIDTH, GATHERS, HALF>(p, at, dynamic);
+    else gemm_tile_of<F, WIDTH, GATHERS, NT>(p, at, dynamic);
 }

@@ -133,6 +133,12 @@ __device__ __forceinline__ void gemm_scales(float *ratios, const float *scale, i
     }
 }
 
+/* Formats whose rows have a power of two in each k block: sums keep that of an earlier one as long as it fits the weights
+   (F::keeps), so that they are hardly ever multiplied. */
+template <class F> __host__ __device__ constexpr bool gemm_keeps_scale() {
+    return std::is_same<F, format_mxfp4>::value;
+}
+
 /* A warp's weights: TILES m16 tiles, each of a panel `low` and a panel `high`. All rows of its low panels share their scales,
    and so do those of its high ones. Panels after the last are not loaded: their rows are zeros, which are not stored. */
 template <class F, int TILES> struct gemm_weights {
@@ -180,20 +186,20 @@ template <class F, int TILES> struct gemm_weights {
 
 /* A block's shared memory: the stages of token rows, then their activation scales, the factors of the sums, what biases are multiplied with,
    the biases, then the ratios of scales. Rows after the last are zeros, or copies of that: their columns are computed and not stored. */
-template <int WIDTH> struct gemm_stages {
+template <int WIDTH, bool GATHERS> struct gemm_stages {
     enum { COUNT = gemm_form<WIDTH>::STAGES, BYTES = WIDTH * GEMM_ROW_BYTES, SCALE_STAGES = COUNT + 1,
            APART = gemm_form<WIDTH>::THREADS / 8, PER_THREAD = WIDTH / APART,   /* rows, of those that a thread copies a chunk of */
-           GATHERS = WIDTH < 128,                           /* the rows of grouped tiles, which are no wider, are gathered */
+           LISTS = GATHERS && WIDTH == 128,                 /* which rows are gathered is in shared memory, as registers are short */
            TILE_BIASES = gemm_form<WIDTH>::WARPS / gemm_form<WIDTH>::ACROSS * gemm_form<WIDTH>::WARP_ROWS };
     const gpu_gemm &p;
     const gemm_place &at;
     const uint32_t base;
     const uint4 *from;                                      /* this thread's chunk, in the next k block, of row 0 or its first row */
     const int rows;                                         /* from its first row on, of the tile */
-    uint32_t row[GATHERS ? PER_THREAD : 1];                 /* those that this thread copies, if they are gathered */
+    uint32_t row[GATHERS && !LISTS ? PER_THREAD : 1];       /* those that this thread copies, if they are gathered */
 
     static __host__ __device__ constexpr size_t size() {
-        return (size_t)COUNT * BYTES + ((SCALE_STAGES + 2) * WIDTH + TILE_BIASES) * sizeof(float);
+        return (size_t)COUNT * BYTES + ((SCALE_STAGES + 2 + LISTS) * WIDTH + TILE_BIASES) * sizeof(float);
     }
     __device__ __forceinline__ uint32_t act_scales_at(int kb) const {
         return base + COUNT * BYTES + kb % SCALE_STAGES * WIDTH * (uint32_t)sizeof(float);
@@ -205,6 +211,7 @@ template <int WIDTH> struct gemm_stages {
     /* 1 / the last activation scale of each token, a power of two; and the biases in the order of the warps' panels. With biases alone. */
     __device__ __forceinline__ uint32_t per_scale() const { return finish() + WIDTH * (uint32_t)sizeof(float); }
     __device__ __forceinline__ uint32_t biases() const { return per_scale() + WIDTH * (uint32_t)sizeof(float); }
+    __device__ __forceinline__ uint32_t listed_row(int t) const { return biases() + ((int)TILE_BIASES + t) * (uint32_t)sizeof(float); }
     __device__ __forceinline__ float *at_address(void *memory, uint32_t address) const { return (float *)((char *)memory + (address - base)); }
     __device__ __forceinline__ void load_biases(const gemm_product &o, void *memory) const {
         enum { WARP_ROWS = gemm_form<WIDTH>::WARP_ROWS };
@@ -225,7 +232,11 @@ template <int WIDTH> struct gemm_stages {
           from((const uint4 *)p.in.x + (GATHERS ? 0 : (size_t)(at.first + threadIdx.x / 8) * (p.cols / 8)) + threadIdx.x % 8),
           rows(at.count - (int)threadIdx.x / 8) {
 #pragma unroll
-        for (int n = 0; GATHERS && n < PER_THREAD; n++) row[n] = row_of(threadIdx.x / 8 + APART * n);
+        for (int n = 0; GATHERS && !LISTS && n < PER_THREAD; n++) row[n] = row_of(threadIdx.x / 8 + APART * n);
+        if constexpr (LISTS) {                              /* WIDTH threads */
+            *at_address(memory, listed_row(threadIdx.x)) = __uint_as_float(row_of(threadIdx.x));
+            __syncthreads();
+        }
         if (o.w.bias) load_biases(o, memory);
         if (threadIdx.x >= WIDTH) return;
         const float scale = __ldg(p.in.act_scale + (size_t)(p.in.act_scales - 1) * p.T + row_of(threadIdx.x));
@@ -239,10 +250,10 @@ template <int WIDTH> struct gemm_stages {
             const int r = threadIdx.x / 8, chunk = threadIdx.x % 8;
             const uint32_t to = base + kb % COUNT * BYTES + r * GEMM_ROW_BYTES + (chunk ^ 5 * (r % 2)) * 16;
 #pragma unroll
-            for (int n = 0; n < PER_THREAD; n++)
-                cp_async16(to + n * APART * GEMM_ROW_BYTES,
-                           from + (GATHERS ? row[GATHERS ? n : 0] : n * APART) * (uint32_t)(p.cols / 8),
-                           GATHERS || n * APART < rows);
+            for (int n = 0; n < PER_THREAD; n++) {
+                const uint32_t of = LISTS ? __float_as_uint(load_shared(listed_row(r + n * APART))) : GATHERS ? row[GATHERS && !LISTS ? n : 0] : n * APART;
+                cp_async16(to + n * APART * GEMM_ROW_BYTES, from + of * (uint32_t)(p.cols / 8), GATHERS || n * APART < rows);
+            }
             from += 8;
             if (p.in.act_scales > 1 && threadIdx.x < WIDTH)
                 cp_async4(act_scales_at(kb) + threadIdx.x * 4, p.in.act_scale + (size_t)kb * p.T + row_of(threadIdx.x));

@@ -6,9 +6,21 @@ static __host__ __device__ __forceinline__ uint32_t reciprocal_of(int n) {
     return 0xffffffffu / (uint32_t)n + 1;
 }
 
+/* The same number in a register, from which the compiler takes it instead of computing it again, or computes what follows from it anew. */
+__device__ __forceinline__ int opaque(int n) {
+    int same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(n));
+    return same;
+}
+
 /* Sum over a warp (butterfly): the same bits on all lanes. */
 __device__ __forceinline__ float warp_sum(float v) {
     for (int i = 16; i; i /= 2) v += __shfl_xor_sync(~0u, v, i);
+    return v;
+}
+
+__device__ __forceinline__ float warp_max(float v) {
+    for (int i = 16; i; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
     return v;
 }
 
@@ -40,6 +52,15 @@ __device__ __forceinline__ float gpu_silu(float x) {
     return x * gpu_sigmoid(x);
 }
 
+/* log(1 + exp(a)) = max(a, 0) + 2 artanh(x / (2 + x)) with x = exp(-|a|); artanh by its series. No branches, unlike log1pf:
+   loads in a branch are issued late. */
+__device__ __forceinline__ float gpu_softplus(float a) {
+    float x = expf(-fabsf(a)), s = __fdividef(x, 2.0f + x), q = s * s, sum = 1.0f / 15;
+#pragma unroll
+    for (int i = 13; i > 0; i -= 2) sum = fmaf(sum, q, 1.0f / i);
+    return fmaf(2.0f * s, sum, fmaxf(a, 0.0f));
+}
+
 /* Two floats rounded to two BF16 in a register, the first in the low half. */
 __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
     uint32_t pair;
@@ -66,8 +87,7 @@ __device__ __forceinline__ float2 f16_floats(uint32_t pair) {
 
 /* The largest of a value that each thread of a block has; `shared`: one float a warp. Begins with a barrier. */
 __device__ __forceinline__ float block_max(float v, float *shared) {
-#pragma unroll
-    for (int i = 16; i; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
+    v = warp_max(v);
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();

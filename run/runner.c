@@ -13,7 +13,7 @@ typedef struct run_options {
     int kv;                      /* MOTE_KV_... */
     int sms;                     /* of a GPU, to fill */
     int layers;                  /* of the model, the MTP layer included */
-    int rings;                   /* as executor has it */
+    int window, ring_rows;       /* as capacity has them */
 } run_options;
 
 /* Scratch of a pass on the CPU. */
@@ -117,9 +117,9 @@ typedef struct block_watch {
 /* The operations of a device, with the runner entered. Functions return MOTE_OK or an error. */
 typedef struct executor {
     int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
+    int ring_rows;               /* of a chunk those that a layer with a window appends at once, at most */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
     int reads_text;              /* forward() and what follows it takes rows of text alone; prompt() takes any */
-    int rings;                   /* keys and values of a layer with a window lie in a ring; 0: it has as many rows as the context */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
     void (*layout_runner)(layout *l, mote_runner *r);       /* scratch; NULL: there is none */
     void (*layout_slot)(layout *l, slot *s);                /* what a slot has besides states and hidden rows; NULL: nothing */
@@ -210,7 +210,8 @@ static capacity capacity_of(const run_options *o, int context) {
     r.threads = o->threads;
     r.kv = kv_type_of(o->kv);
     r.layers = o->layers;
-    r.rings = o->rings;
+    r.window = o->window;
+    r.ring_rows = max_int(o->ring_rows, MOTE_ROWS_MAX);
     return r;
 }
 

@@ -56,7 +56,7 @@ def kinds(letters):
 
 
 def qwen3_5():
-    text = config("qwen3_5_text", 40, 3, 97, (6, 2, 24), intermediate_size=72, attn_output_gate=True, layer_types=kinds("dad"),
+    text = config("qwen3_5_text", 32, 3, 57, (6, 2, 24), intermediate_size=72, attn_output_gate=True, layer_types=kinds("dad"),
                   mtp_num_hidden_layers=1, **delta(2, 6, 12, 16),
                   rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[1, 1, 1], mrope_interleaved=True))
     return dict(architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5", text_config=text, tie_word_embeddings=False)
@@ -100,40 +100,40 @@ def gemma4(letters, vocab, full, **more):
 
 
 FIXTURES = {
-    "llama": Fixture(config("llama", 48, 2, 80, (6, 2, 16), intermediate_size=88, rms_norm_eps=1e-5, rope_theta=500000.0, mlp_bias=False,
+    "llama": Fixture(config("llama", 48, 2, 47, (6, 2, 16), intermediate_size=72, rms_norm_eps=1e-5, rope_theta=500000.0, mlp_bias=False,
         rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=96)), 300, 100),
     "mistral": Fixture(config("mistral", 40, 3, 91, (4, 1, 24), intermediate_size=104, rms_norm_eps=1e-5, sliding_window=None,
         rope_parameters=dict(rope_type="default", rope_theta=1000000.0)), 72, 200),
-    "mistral-window": Fixture(config("mistral", 32, 3, 79, (4, 2, 16), intermediate_size=72, rms_norm_eps=1e-5, sliding_window=21, rope_theta=10000.0),
+    "mistral-window": Fixture(config("mistral", 32, 3, 43, (4, 2, 16), intermediate_size=72, rms_norm_eps=1e-5, sliding_window=21, rope_theta=10000.0),
         300, 1000),
-    "mixtral": Fixture(config("mixtral", 48, 3, 83, (4, 2, 12), intermediate_size=40, rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=None,
+    "mixtral": Fixture(config("mixtral", 32, 3, 53, (4, 2, 12), intermediate_size=40, rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=None,
         num_local_experts=5, num_experts_per_tok=2), 72, 300),
-    "qwen3": Fixture(config("qwen3", 56, 3, 101, (4, 2, 32), tied=True, intermediate_size=88, rope_theta=1000000.0, rope_scaling=None,
+    "qwen3": Fixture(config("qwen3", 40, 3, 61, (4, 2, 32), tied=True, intermediate_size=88, rope_theta=1000000.0, rope_scaling=None,
         sliding_window=None, use_sliding_window=False, max_window_layers=3), 72, 400),
-    "qwen3-moe": Fixture(config("qwen3_moe", 40, 3, 87, (6, 2, 24), intermediate_size=96, moe_intermediate_size=24, num_experts=7, num_experts_per_tok=3,
+    "qwen3-moe": Fixture(config("qwen3_moe", 32, 3, 71, (6, 2, 24), intermediate_size=96, moe_intermediate_size=24, num_experts=7, num_experts_per_tok=3,
         norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], rope_theta=1000000.0,
         rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=1024)), 72, 500),
-    "qwen3-next": Fixture(config("qwen3_next", 36, 3, 95, (4, 1, 32), intermediate_size=80, full_attention_interval=2, **delta(2, 4, 16, 12),
+    "qwen3-next": Fixture(config("qwen3_next", 28, 3, 59, (4, 1, 32), intermediate_size=80, full_attention_interval=2, **delta(2, 4, 16, 12),
         num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=20, norm_topk_prob=True, decoder_sparse_step=1,
         mlp_only_layers=[], partial_rotary_factor=0.25, rope_theta=10000000, rope_scaling=None), 72, 600),
     "qwen3.5-dense": Fixture(qwen3_5(), 72, 700, f32=("A_log", "linear_attn.norm.weight")),
-    "gpt-oss-mxfp4": Fixture(gpt_oss("sasa", 67, 24, quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=[
+    "gpt-oss-mxfp4": Fixture(gpt_oss("sasa", 41, 24, quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=[
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])), 300, 800, mxfp4=True),
-    "gpt-oss-bf16": Fixture(gpt_oss("sa", 73, 17), 72, 900),
-    "glm4-moe-lite": Fixture(latent("glm4_moe_lite", 2, 89, 6, 24, 32, 12, 8, 16, rms_norm_eps=1e-5, n_routed_experts=6, n_group=1, topk_group=1,
+    "gpt-oss-bf16": Fixture(gpt_oss("sa", 53, 17, hidden_size=48), 72, 900),
+    "glm4-moe-lite": Fixture(latent("glm4_moe_lite", 2, 59, 6, 24, 32, 12, 8, 16, rms_norm_eps=1e-5, n_routed_experts=6, n_group=1, topk_group=1,
         routed_scaling_factor=1.8, rope_theta=1000000, rope_scaling=None), 72, 1000, f32=("e_score_correction_bias",)),
     "deepseek-v3": Fixture(latent("deepseek_v3", 2, 71, 4, None, 136, 24, 16, 20, n_routed_experts=8, n_group=4, topk_group=2,
         routed_scaling_factor=2.5, rope_theta=10000, rope_scaling=dict(type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=0.8, mscale_all_dim=1.2,
         original_max_position_embeddings=4096), max_position_embeddings=163840, quantization_config=dict(quant_method="fp8", fmt="e4m3",
         activation_scheme="dynamic", weight_block_size=[128, 128])), 72, 1100, fp8=True, f32=("e_score_correction_bias",)),
-    "laguna": Fixture(laguna("asa", 67, 1, dict(factor=32.0, attention_factor=1.3465735902799727, partial_rotary_factor=0.5), dict(partial_rotary_factor=1.0),
+    "laguna": Fixture(laguna("asa", 43, 1, dict(factor=32.0, attention_factor=1.3465735902799727, partial_rotary_factor=0.5), dict(partial_rotary_factor=1.0),
         layer_types=kinds("asa"), num_attention_heads_per_layer=[4, 6, 4], sliding_window=24, gating="per-head", gating_types=["per_head"] * 3,
         moe_routed_scaling_factor=2.5), 300, 1000, f32=("e_score_correction_bias",)),
-    "laguna-elements": Fixture(laguna("aaa", 71, 2, dict(factor=64.0, partial_rotary_factor=1.0), sliding_window=0, gating="per-element",
+    "laguna-elements": Fixture(laguna("aa", 53, 1, dict(factor=64.0, partial_rotary_factor=1.0), sliding_window=0, gating="per-element",
         moe_routed_scaling_factor=1.0), 72, 1100, f32=("e_score_correction_bias",)),
-    "gemma4": Fixture(dict(architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", tie_word_embeddings=True, text_config=gemma4("ssa", 67, (2, 32),
+    "gemma4": Fixture(dict(architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", tie_word_embeddings=True, text_config=gemma4("ssa", 43, (2, 32),
         sliding_window=24, enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=16)), 300, 1200),
-    "gemma4-dense": Fixture(gemma4("sa", 71, (None, 24), sliding_window=33, enable_moe_block=False, num_experts=None, top_k_experts=None,
+    "gemma4-dense": Fixture(gemma4("sa", 41, (None, 24), sliding_window=33, enable_moe_block=False, num_experts=None, top_k_experts=None,
         moe_intermediate_size=None), 300, 1300),
 }
 

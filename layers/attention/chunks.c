@@ -3,7 +3,10 @@
 
    A step deals positions in chunks of ATTEND_CHUNK: chunk c of a KV head is split c % splits' (layers/attention/decode.cu). A prompt's rows meet
    them in tiles (layers/attention/prefill.cu). A row sees the last `window` positions up to its own, INT_MAX: all; a softmax begins with
-   its head's sink. */
+   its head's sink.
+
+   All of this is of positions alone, and so are a row's bits. Where keys and values lie in a ring (attention_held), they are found at their
+   position modulo its rows: whole chunks, so that neither a chunk nor a tile is cut in two. */
 
 enum {
     ATTEND_CHUNK = 64,           /* positions */
@@ -28,6 +31,27 @@ BOTH int attend_window_first(int position, int window) {
     return window == INT_MAX || position < window ? 0 : position + 1 - window;
 }
 
+/* The cache's row that has a position's keys and values. ring: its rows; INT_MAX: it has all positions. */
+BOTH int attend_row(int position, int ring) {
+    return position < ring ? position : (int)((uint32_t)position % (uint32_t)ring);
+}
+
+/* The position that row 0 of a ring had, or has, before or where a prompt's first row, of this index, begins to see. */
+static inline int attend_ring_first(int index, int window, int ring) {
+    return attend_window_first(index, window) / ring * ring;
+}
+
+/* attend_row of a position that is not so far after that one that the ring's end would be met twice. */
+BOTH int attend_row_from(int first, int position, int ring) {
+    return position - first < ring ? position - first : position - first - ring;
+}
+
+/* Rows of a prompt, from this index on, that may be appended to a ring before they are attended: they leave the window before them. They end
+   with a chunk. */
+static inline int attend_piece(int index, int window, int ring) {
+    return ring == INT_MAX ? INT_MAX : (index + ring - (window - 1)) / ATTEND_CHUNK * ATTEND_CHUNK - index;
+}
+
 /* The first chunk from `from` on that is this split's. */
 BOTH int attend_own_chunk(int from, int split, int splits) {
     if (!from) return split;
@@ -40,9 +64,14 @@ BOTH int attend_hidden(int last, int position, int window) {
     return (uint32_t)(last - position) >= (uint32_t)window;
 }
 
-/* Whether a row of a block, at positions from `first` to end - 1, may not see all of a tile of `keys` positions. */
-BOTH int attend_tile_hides(int tile, int keys, int first, int end, int window) {
-    return (tile + 1) * keys > first || (window < INT_MAX && tile * keys < end - window);
+/* Whether a tile of `keys` positions has some after the first row of a block, at position `first`. */
+BOTH int attend_tile_after(int tile, int keys, int first) {
+    return (tile + 1) * keys > first;
+}
+
+/* Whether it has some before the window of a row of a block, whose last one is at end - 1. */
+BOTH int attend_tile_before(int tile, int keys, int end, int window) {
+    return window < INT_MAX && tile * keys < end - window;
 }
 
 /* The largest score, for exp2, that a head's softmax begins with: its sink. */

@@ -247,11 +247,16 @@ static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
     return (size_t)(s->kv_heads * s->head_dim) * kv_size(kv);
 }
 
-/* Rows that a state has: one for each token of the context, or a ring. A call's rows are all appended before the first of them is attended, and
-   up to MOTE_ROWS_MAX of them may then be dropped: r->rows are not fewer. In a ring of whole spans none is cut in two. */
+/* Rows of the rings of all layers with a window, or INT_MAX: none is made. Rows that take the place of others leave those that the first of them
+   sees. In a ring of whole spans none is cut in two, nor is a chunk or a tile of a GPU's (layers/attention/chunks.c). */
+static int attention_ring(const capacity *r) {
+    const size_t ring = ((size_t)r->window - 1 + (size_t)r->ring_rows + SPAN - 1) / SPAN * SPAN;
+    return r->window && ring < INT_MAX ? (int)ring : INT_MAX;
+}
+
+/* Rows that a state has: one for each token of the context, or a ring. */
 static int attention_held(const attention_shape *s, const capacity *r) {
-    const size_t ring = ((size_t)s->window - 1 + (size_t)r->rows + SPAN - 1) / SPAN * SPAN;
-    return r->rings && s->window && ring < (size_t)r->context ? (int)ring : r->context;
+    return s->window ? min_int(attention_ring(r), r->context) : r->context;
 }
 
 static void attention_layout_state(layout *l, const attention_shape *s, const capacity *r, attention_state *to) {

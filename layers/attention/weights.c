@@ -20,7 +20,7 @@
     X(int,   v_of_k,     NONE, SET(V_OF_K),      "")                                                                                 \
     X(int,   biased,     NONE, SET(BIAS),        "")                                                                                 \
     X(float, scale,      NONE, SET(SCORE_SCALE), "")                                                                                 \
-    X(int,   window,     NONE, SET(WINDOW),      "")                                                                                 \
+    X(int,   window,     MAX,  SET(WINDOW),      "")                                                                                 \
     X(int,   sinks,      NONE, SET(SINKS),       "")
 SHAPE(ATTENTION, attention)
 

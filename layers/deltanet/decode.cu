@@ -169,15 +169,6 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_present(const d
             if (t - from < p->shape.taps) c->sum[t] = fmaf(c->w[t - from], c->x[from], c->sum[t]);
 }
 
-/* log(1 + exp(a)) = max(a, 0) + 2 artanh(x / (2 + x)) with x = exp(-|a|); artanh by its series. No branches, unlike log1pf:
-   loads in a branch are issued late. */
-__device__ __forceinline__ float gpu_softplus(float a) {
-    float x = expf(-fabsf(a)), s = __fdividef(x, 2.0f + x), q = s * s, sum = 1.0f / 15;
-#pragma unroll
-    for (int i = 13; i > 0; i -= 2) sum = fmaf(sum, q, 1.0f / i);
-    return fmaf(2.0f * s, sum, fmaxf(a, 0.0f));
-}
-
 /* N sums over a warp at once (a transposing butterfly): lanes i 32/N .. (i + 1) 32/N - 1 get the sum of v[i]. Each exchange
    halves the values a lane holds until one is left; the remaining ones are those of a plain butterfly. Overwrites v. */
 template <int N> __device__ __forceinline__ float gpu_warp_sums(float *v) {

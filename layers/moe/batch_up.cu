@@ -19,13 +19,14 @@ template <class F> struct gpu_batch_weights {
     float scale[2];              /* FP8: of either panel */
 };
 
-/* part = a k block of a tile times the four rows whose fragments are x. */
+/* part = part `of` of a k block of a tile times the four rows whose fragments are x. */
 template <class F>
-__device__ __forceinline__ void gpu_multiply_block(float *part, const typename F::raw *raw, const uint4 *x) {
+__device__ __forceinline__ void gpu_multiply_block(float *part, const typename F::raw *raw, const uint4 *x, int of) {
+    enum { STEPS = F::per_load / 4 / gpu_block_parts<F>() };
 #pragma unroll
     for (int i = 0; i < 4; i++) part[i] = 0;
 #pragma unroll
-    for (int s = 0; s < F::per_load / 4; s++)
+    for (int s = of * STEPS; s < (of + 1) * STEPS; s++)
 #pragma unroll
         for (int term = 0; term < F::terms; term++) {
             uint32_t a[4] = {};
@@ -174,15 +175,18 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
             if (!WHOLE && k >= k_blocks) break;
 #pragma unroll
             for (int i = 0; i < pairs; i++) columns[i] = x[i * 32];
-            gpu_multiply_block<F>(part, set[j].raw, columns);
             const float2 act = F::half ? *(const float2 *)(act_scales + k * N_TILE_ROWS) : make_float2(1, 1);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float of = i % 2 ? act.y : act.x;
-                if (F::groups) part[i] = __fmul_rn(part[i], F::row_scale(set[j].raw[i / 2]));
-                if (!F::half) to->sum[i] = __fadd_rn(to->sum[i], part[i]);
-                else to->sum[i] = __fmaf_rn(gpu_scales_by_block<F>() ? __fmul_rn(set[j].scale[i / 2], of * gpu_post_scale<F>()) : of, part[i],
-                                            to->sum[i]);
+            for (int n = 0; n < gpu_block_parts<F>(); n++) {
+                gpu_multiply_block<F>(part, set[j].raw, columns, n);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float of = i % 2 ? act.y : act.x;
+                    if (F::groups) part[i] = __fmul_rn(part[i], gpu_row_scale<F>(set[j].raw[i / 2], n));
+                    if (!F::half) to->sum[i] = __fadd_rn(to->sum[i], part[i]);
+                    else to->sum[i] = __fmaf_rn(gpu_scales_by_block<F>() ? __fmul_rn(set[j].scale[i / 2], of * gpu_post_scale<F>()) : of, part[i],
+                                                to->sum[i]);
+                }
             }
             if (!WHOLE || j == DEPTH - 1) to->close_up_to(k + 1, k_blocks, row_scale);
         }

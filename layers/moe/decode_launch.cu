@@ -4,6 +4,7 @@
      token rows     shape, format                          experts_up             experts_down                      files
      1              of the table below                     gpu_experts_up_fixed   gpu_experts_down_row              up.cu, down_fixed.cu
                     NVFP4, FP8 blocks, few enough items    gpu_experts_up         gpu_experts_down_lone             up.cu, down_row.cu
+                    MXFP4, likewise                        gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
                     any                                    gpu_experts_up<1>      gpu_experts_down<1>               up.cu, down.cu
      2 to 4         of the table                           gpu_experts_up_fixed   gpu_experts_down_rows, _parts     up.cu, down_fixed.cu
                     any; a shared expert unlike the others gpu_experts_up<4>      gpu_experts_down<4>               up.cu, down.cu
@@ -93,6 +94,7 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.norm = rows->norm;
     p.eps = rows->eps;
     p.to = rows->to;
+    p.branches = rows->branches;
     p.end = epilogue_of_output(rows);
     p.end.act = moe_activation(&w->shape);
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
@@ -100,6 +102,9 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.down = gpu_matrix_of(&w->down_proj[0]);
     p.per_tile = reciprocal_of(p.gate.panels);
     p.expert_at = w->expert_at;
+    p.correction = w->correction;
+    p.expert_scale = w->expert_scale;
+    p.ranks = moe_ranks_scores(&w->shape);
     p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
     const int shared = gpu_shared_units(p) * p.shared_down.k_blocks;
     with_format(p.shared_down.format, [&](auto format) {
@@ -110,22 +115,22 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
 }
 
 /* Whether no expert has a bias, or another activation: fixed-shape kernels, and those of whole sets, ask for neither. */
-static bool gpu_moe_is_plain(const moe_gpu *p) {
-    return epilogue_is_plain(p->end, p->gate, p->up) && !p->down.bias && !p->shared_down.bias;
+static bool gpu_up_is_plain(const moe_gpu *p) {
+    return epilogue_is_plain(p->end, p->gate, p->up) && !gpu_has_down_bias(*p);
 }
 
 /* The fixed-shape kernel of experts_up; NULL: there is none. */
 static gpu_moe_kernel gpu_fixed_up(const moe_gpu *p) {
-    if (!gpu_moe_is_plain(p) || p->shape.of_all || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
+    if (!gpu_up_is_plain(p) || (!p->shape.sigmoid && (p->shape.of_all || p->shape.corrected)) || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
     for (const moe_fixed *f = moe_fixed_kernels; f < moe_fixed_kernels + MOE_FIXED_COUNT; f++)
         if (f->format == p->gate.format && f->hidden == p->gate.cols && f->top_k == p->shape.top_k && p->shape.experts <= f->experts)
             return f->up[p->T - 1];
     return NULL;
 }
 
-/* Whether the shared expert, if there is one, has the format and the size of the routed ones. */
+/* Whether the shared expert, if there is one, has the format and the size of the routed ones, and its output is not apart from theirs. */
 static bool gpu_down_alike(const moe_gpu *p) {
-    return p->down.format == p->shared_down.format && p->down.cols == p->shared_down.cols;
+    return p->down.format == p->shared_down.format && p->down.cols == p->shared_down.cols && !p->branches.shared_to;
 }
 
 /* Whether both panels of a tile of down_proj have one scale, where a scale is a block's. */
@@ -137,7 +142,7 @@ static bool gpu_down_scale_by_tile(const moe_gpu *p) {
 
 /* The fixed-shape kernel of experts_down, if there is one. It has whole tiles only. */
 static gpu_down_kernel gpu_fixed_down(const moe_gpu *p) {
-    if (!gpu_moe_is_plain(p) || !p->shape.shared_size || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return {};
+    if (gpu_has_down_bias(*p) || !p->shape.shared_size || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return {};
     for (const moe_fixed *f = moe_fixed_kernels; f < moe_fixed_kernels + MOE_FIXED_COUNT; f++) {
         const gpu_down_kernel down = f->down[p->T - 1];
         if (f->format == p->down.format && f->expert_size == p->down.cols && f->top_k == p->shape.top_k && down.kernel &&
@@ -147,19 +152,34 @@ static gpu_down_kernel gpu_fixed_down(const moe_gpu *p) {
     return {};
 }
 
-/* gpu_experts_down_lone, if it takes these sizes: all items of an expert are in a warp's first part, where the shared expert's gate is applied,
-   and tiles are whole. */
+enum { LONE_DEEP = 6 };          /* k blocks of a share in gpu_experts_up_lone */
+
+/* That kernel, if it takes these sizes; NULL: it does not. */
+static gpu_moe_kernel gpu_lone_up(const moe_gpu *p) {
+    gpu_moe_kernel lone = NULL;
+    if (p->T > 1 || p->shape.experts > 256 || p->gate.k_blocks > LONE_DEEP * GPU_WARPS || p->up.format != p->gate.format) return NULL;
+    with_format(p->gate.format, [&](auto format) {
+        typedef decltype(format) F;
+        if constexpr (gpu_has_lone_up<F>()) lone = gpu_experts_up_lone<F, LONE_DEEP>;
+    });
+    return lone;
+}
+
+/* gpu_experts_down_lone, if it takes these sizes: all items of a shared expert are in a warp's first part, where its gate is applied, and
+   tiles are whole. With biases after gpu_experts_up_lone alone. */
 static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
-    enum { PARTS = 4, ROUND = 4 };
     gpu_down_kernel lone = {};
-    const int most = (p->down.k_blocks + GPU_WARPS - 1) / GPU_WARPS, items = (p->shape.top_k + (p->shape.shared_size > 0)) * most;
-    if (p->T > 1 || p->down.panels % 2 || !gpu_moe_is_plain(p) || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return lone;
+    const int shared = p->shape.shared_size > 0;
+    const int most = (p->down.k_blocks + GPU_WARPS - 1) / GPU_WARPS, items = (p->shape.top_k + shared) * most;
+    if (p->T > 1 || p->down.panels % 2 || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return lone;
     with_format(p->down.format, [&](auto format) {
         typedef decltype(format) F;
         if constexpr (gpu_has_lone<F>()) {
+            enum { PARTS = gpu_lone_form<F>::PARTS, ROUND = gpu_lone_form<F>::ROUND, ANY = gpu_lone_form<F>::ANY };
             typedef down_lone_sizes<F, PARTS, ROUND> sizes;
-            if (items > (int)sizes::ITEMS || most * (int)sizes::LANES > 32) return;
-            lone = {gpu_experts_down_lone<F, PARTS, ROUND>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
+            if (items > (int)sizes::ITEMS || (shared && most * (int)sizes::LANES > 32)) return;
+            if (gpu_has_down_bias(*p) && !(ANY && gpu_lone_up(p))) return;
+            lone = {gpu_experts_down_lone<F, PARTS, ROUND, ANY>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
         }
     });
     return lone;
@@ -173,11 +193,12 @@ static gpu_down_kernel gpu_down_of_any(const moe_gpu *p) {
 
 static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     const int distinct = p->T * p->shape.top_k < p->shape.experts ? p->T * p->shape.top_k : p->shape.experts;
-    const gpu_moe_kernel fixed = gpu_fixed_up(p), any = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
-    const size_t bytes = activation_fragments_size(p->gate.format, fixed ? gpu_fixed_rows(p->T) : p->T == 1 ? 1 : STEP_ROWS, p->gate.k_blocks);
-    const gpu_moe_kernel kernel = fixed ? fixed : any;
+    const gpu_moe_kernel fixed = gpu_fixed_up(p), lone = fixed ? NULL : gpu_lone_up(p);
+    const gpu_moe_kernel kernel = fixed ? fixed : lone ? lone : p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
+    const int rows = fixed ? gpu_fixed_rows(p->T) : p->T == 1 ? 1 : STEP_ROWS;
+    const size_t bytes = activation_fragments_size(p->gate.format, rows, lone ? LONE_DEEP * GPU_WARPS : p->gate.k_blocks);
     int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
-    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed != NULL;
+    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed || lone;
 }
 
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
@@ -198,7 +219,7 @@ static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
     const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, p->gate.k_blocks);
     gpu_moe_kernel kernel = NULL;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !kernel; i++)
-        if (kernels[i].format == p->gate.format && p->gate.k_blocks % (GPU_WARPS * kernels[i].depth) == 0 && gpu_moe_is_plain(p))
+        if (kernels[i].format == p->gate.format && p->gate.k_blocks % (GPU_WARPS * kernels[i].depth) == 0 && gpu_up_is_plain(p))
             kernel = kernels[i].kernel;
     if (!kernel) kernel = gpu_batch_up_any;
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, p);
@@ -228,9 +249,10 @@ static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
    left of it. */
 static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights *w, const moe_gpu *p) {
     const matrix *shared = p->shape.shared_size ? &w->gate_proj[p->shape.experts] : NULL;
-    const matrix *segments[] = {shared, &w->router, shared ? &w->shared_expert_gate : NULL};
+    const matrix *segments[] = {shared, &w->router, moe_is_gated(&p->shape) ? &w->shared_expert_gate : NULL};
     const int wanted = gpu_operand_order(p->gate.format);
     int orders[BATCH_ORDERS], count = 0, found = -1;
+    if (p->branches.shared_to) return NULL;                 /* it has another norm */
     for (int i = 0; i < 3 && p->T > STEP_ROWS; i++) {
         int k = 0;
         if (!segments[i]) continue;

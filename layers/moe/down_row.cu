@@ -1,14 +1,15 @@
 /* layers/moe/down_row.cu: experts_down for one token row and the shapes that down_fixed.cu has no kernel of, if no warp has too many
    items. Of the formats of gpu_has_lone; the shared expert, if there is one, has the format and size of the routed ones.
 
-   Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. */
+   Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. With biases (ANY) it reads the row's
+   choice early, too, which gpu_experts_up_lone stores in time. */
 
 /* An item is one k block of one active expert, in their order; a warp has the same k blocks of each, and not all warps have as many.
    A lane has PARTS eights of columns of h, so all lanes have those of all items. ROUND items are in flight, PRELOAD of them before
    the wait.
 
    Performance (an H100, NVFP4): with four items in flight the kernel takes less time than with six, although a warp has 11 or 16: it
-   is smaller. 35B's nine items take 4.6 us here, and 3.8 in gpu_experts_down_row. */
+   is smaller. 35B's nine items take 4.6 us here, and 3.8 in gpu_experts_down_row. gpt-oss has up to 24. */
 template <class F, int PARTS, int ROUND> struct down_lone_sizes {
     enum {
         LANES = F::per_load / 2,                            /* eights of columns of an item */
@@ -91,16 +92,33 @@ template <class F, int PARTS, int ROUND> struct gpu_down_lone_warp {
     }
 };
 
+/* How a format has it: of NVFP4 and FP8 blocks without biases, of MXFP4, which has many items, with them. */
+template <class F> struct gpu_lone_form { enum { PARTS = F::groups ? 6 : 4, ROUND = F::groups ? 6 : 4, ANY = F::groups }; };
+
+/* The sum of the biases of the row's down projections, as gpu_down_bias adds them: lane r has where the r-th best expert is, and its weight. */
+__device__ __forceinline__ float gpu_lone_bias(const moe_gpu &p, int64_t best_at, float weight, int row) {
+    float sum = 0;
+#pragma unroll 4
+    for (int i = 0; p.down.bias && i < p.shape.top_k; i++)
+        sum = __fmaf_rn(__shfl_sync(~0u, weight, i), epilogue_bias<true>(p.down, __shfl_sync(~0u, best_at, i), row), sum);
+    if (p.shape.shared_size && p.shared_down.bias)
+        sum = __fmaf_rn(gpu_sigmoid(__ldcg(p.shared_gate)), epilogue_bias<true>(p.shared_down, 0, row), sum);
+    return sum;
+}
+
 /* Grid: one block per 16 output rows. From the wait on nothing but loads depends on a branch until the first product, as in
    gpu_experts_down_row; before it the routing comes first. What is after a warp's last item is not loaded, and its factor is 0. */
-template <class F, int PARTS, int ROUND>
+template <class F, int PARTS, int ROUND, bool ANY>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __grid_constant__ moe_gpu p) {
     typedef down_lone_sizes<F, PARTS, ROUND> sizes;
     enum { pairs = gpu_step_pairs<F>(), LANES = sizes::LANES };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
     __shared__ const char *data[GPU_WARPS][32 + 2 * ROUND];
-    const int64_t chosen_at = (int)(threadIdx.x % 32) < p.shape.top_k ? gpu_listed_at(p, threadIdx.x % 32) : 0;
+    const bool is = (int)(threadIdx.x % 32) < p.shape.top_k;
+    const int64_t chosen_at = is ? gpu_listed_at(p, threadIdx.x % 32) : 0;
+    const int best = ANY && is && p.down.bias ? __ldcg(p.batch.choice + threadIdx.x % 32) : 0;
+    const float best_weight = ANY && is && p.down.bias ? __ldcg(p.batch.choice_weight + threadIdx.x % 32) : 0;
     gpu_down_lone_warp<F, PARTS, ROUND> warp(p, data);
     const int lane = threadIdx.x % 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x, count = warp.count;
     const size_t skipped = (size_t)(2 * tile) * (uint32_t)warp.panel;   /* bytes of a matrix before this tile */
@@ -108,8 +126,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     float v[PARTS][8], sum[4] = {0, 0, 0, 0};
     const float *h[PARTS];
     warp.load_at(0, p.shared_down.data + skipped + warp.first * F::panel + lane * F::lane, warp.shared && count);
-    const float gate = warp.shared ? gpu_sigmoid(__ldcg(p.shared_gate)) : 1;
-    const float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0, scale = warp.begin(chosen_at, skipped);
+    const float gate = warp.shared ? gpu_shared_weight(p, 0) : 1;
+    float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0;
+    const float scale = warp.begin(chosen_at, skipped);
+    const int64_t best_at = ANY ? __ldg(p.expert_at + best) : 0;
     const activation_fragments act =
         activation_fragments_at<F, 1>((char *)dynamic + warp.warp * gpu_lone_bytes<F, PARTS, ROUND>(p), gpu_lone_items<ROUND>(p));
 #pragma unroll
@@ -132,6 +152,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     __syncwarp();
     warp.multiply(gpu_lane_fragments<F, 1>(act), F::half && lane < count ? scale * (act.act_scale[lane] * gpu_post_scale<F>()) : 0, sum);
     store_partial_of<1>(parts, sum, warp.warp);
+    if (ANY && threadIdx.x < 32 && gpu_has_down_bias(p)) before += gpu_lone_bias(p, best_at, best_weight, min(row, p.down.rows - 1));
     __syncthreads();
     if (stores) epilogue_store(&p.to[row], sum_warp_partials(parts[threadIdx.x][0]), 1, before, p.link.publish);
 }

@@ -37,6 +37,11 @@ typedef struct gpu_form {
     int dealt;                   /* rows of blocks in turn (run/cuda/turns.cu), whose tokens are all in the first step; 0: each has its own */
 } gpu_form;
 
+/* What embeddings of tokens are multiplied with: 1 changes no bits. */
+static float gpu_embed_factor(const mote_model *m) {
+    return m->c.embed_factor != 0 ? m->c.embed_factor : 1;
+}
+
 /* A captured pass, and what it was captured for. */
 typedef struct gpu_pass_graph {
     gpu_form form;
@@ -56,7 +61,8 @@ struct gpu_runner {
     gpu_pass_table *table, *pass;                           /* on the GPU; here, in pinned memory */
     uint64_t passed;             /* passes so far */
     step_parameters *step;       /* table->steps */
-    slot capture_base, growth_base;                         /* the addresses in graphs; those of a slot of KV_GRANULE more tokens */
+    slot capture_base, growth_base;                         /* the addresses in graphs; those of a slot of KV_GRANULE more tokens; */
+    slot ring_base;                                         /* of KV_GRANULE more than a ring holds. Without state: no slot has as many */
     sampling_parameters *parameters, sampling_on_device;    /* table->sampling; the host's copy of the resident slot's */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     simulation simulated;                                   /* for measurements: of all tokens that are chosen */

@@ -14,13 +14,21 @@
    follows each row, writes step_parameters for the next cycle and posts the tokens to the mailbox; and the drafts that the
    next cycle verifies. While the GPU drafts, the host reads the tokens and queues the next cycle. */
 
+/* Rows of the rings of a runner's slots; INT_MAX: there are none. A whole number of KV_GRANULEs. */
+static int gpu_ring(const mote_runner *r) {
+    const capacity most = capacity_of(&r->o, r->o.context);
+    return attention_ring(&most);
+}
+
 /* The parameters of a slot's first step: those that all its steps have. */
 static step_parameters gpu_step_of(const slot *s) {
     const struct gpu_runner *g = s->runner->gpu;
+    const int granules = (s->context + KV_GRANULE - 1) / KV_GRANULE;
     step_parameters step;
     memset(&step, 0, sizeof step);
     step.context = s->context;
-    step.kv_granules = (s->context + KV_GRANULE - 1) / KV_GRANULE - 1;
+    step.kv_granules = granules - 1;
+    step.past_ring = max_int(granules - gpu_ring(s->runner) / KV_GRANULE, 0);
     step.shift = (int64_t)((uintptr_t)s->memory - (uintptr_t)g->capture_base.memory);
     return step;
 }
@@ -55,7 +63,7 @@ static gpu_form gpu_form_of(const slot *s, int T) {
 static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
     int splits = ATTEND_CLUSTER;
     while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
-    return min_int(splits, g->layers.attention.splits);
+    return min_int(splits, max_int(g->layers.attention.splits, g->layers.mla.splits));
 }
 
 /* The drafts after these rows. */
@@ -70,6 +78,22 @@ static gpu_form gpu_drafts_of(const gpu_form *f) {
 /* Of each row its sequence, for kernels; NULL: there is one. */
 static const uint8_t *gpu_sequence_of(const gpu_form *f) {
     return f->rows.sequences ? f->r->gpu->table->sequence_of : NULL;
+}
+
+/* Fills in rows->past. Up to the length of a ring all states grow with the context as from capture_base to growth_base; past[k] is what they then
+   do not grow by. */
+static void gpu_place_rings(const mote_runner *r, gpu_rows *rows) {
+    const struct gpu_runner *g = r->gpu;
+    const layer *l = model_layer(r->m, rows->layer);
+    const capacity most = capacity_of(&r->o, r->o.context);
+    state_piece from[STATE_PIECES], grown[STATE_PIECES], past[STATE_PIECES];
+    if (!g->ring_base.state) return;
+    layer_pieces(l, &most, &g->growth_base.state[rows->layer], grown);
+    layer_pieces(l, &most, &g->ring_base.state[rows->layer], past);
+    for (int k = layer_pieces(l, &most, &g->capture_base.state[rows->layer], from); k--;) {
+        const int64_t growth = (char *)grown[k].at - (char *)from[k].at;
+        rows->past[k] = (char *)from[k].at + growth * (gpu_ring(r) / KV_GRANULE) - (char *)past[k].at;
+    }
 }
 
 /* T rows of x through layer i, the MTP layer after the others; offset: their first index minus that of the step. */
@@ -89,6 +113,7 @@ static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, floa
     rows.x = x;
     rows.eps = m->c.eps;
     rows.hidden = m->c.hidden;
+    gpu_place_rings(f->r, &rows);
     layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
 }
 
@@ -115,6 +140,7 @@ static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
     p.norm_embedding = m->mtp.norm_embedding;
     p.norm_hidden = m->mtp.norm_hidden;
     p.in = g->mtp_in;
+    p.factor = gpu_embed_factor(m);
     p.eps = m->c.eps;
     return p;
 }
@@ -125,7 +151,7 @@ static void gpu_walk_mtp(const gpu_form *f, gpu_queue *q, int T, int offset, con
     struct gpu_runner *g = f->r->gpu;
     gpu_linear(q, KERNEL_FC, &m->mtp.fc, g->mtp_in, g->mtp_x, T);
     gpu_record_layer(f, q, m->c.layers, T, g->mtp_x, offset, !head);
-    if (head) gpu_head(q, head, m->mtp.norm, g->mtp_x, T, m->c.eps, logits);
+    if (head) gpu_head(q, head, m->mtp.norm, g->mtp_x, T, m->c.eps, m->c.logit_cap, logits);
 }
 
 /* Records it for the rows of a step. */
@@ -189,6 +215,7 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     p.step = g->step;
     p.sequences = gpu_sequence_of(f);
     p.T = T;
+    p.factor = gpu_embed_factor(m);
     p.x = g->x;
     p.slot = gpu_view_of(f->r);
     p.hidden = g->capture_base.hidden;
@@ -201,8 +228,8 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     }
     q->layer = -1;
     if (kind == GPU_LAST_LOGITS)
-        gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
-    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->norm, g->x, T, m->c.eps, g->logits);
+        gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
+    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->norm, g->x, T, m->c.eps, m->c.logit_cap, g->logits);
     if (f->has_mtp) gpu_record_mtp(f, q, kind == GPU_MTP_LOGITS);
 }
 
@@ -282,7 +309,7 @@ static const float *gpu_last_logits(slot *s) {
     if (g->logits_of == LOGITS_NOWHERE && s->logits_here)
         gpu_move(&g->q, g->logits, s->logits, vocab * sizeof(float), "copying logits");
     else if (g->logits_of == LOGITS_NOWHERE)
-        gpu_head(&g->q, &m->lm_head, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
+        gpu_head(&g->q, &m->lm_head, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
     g->logits_of = LOGITS_OF_LAST;
     s->logits_set = 0;
     return g->logits;

@@ -114,6 +114,17 @@ static void same_bits(void) {
     free(state);
 }
 
+// The longest prompt at once and in chunks of half of it: rows of experts meet in tiles of other widths.
+static void wide_tiles(void) {
+    const size_t bytes = LONGEST * (size_t)vocab * 4;
+    mote_session *s = session_of(model, .context = CONTEXT), *halves = session_of(model, .context = CONTEXT, .chunk = 1024);
+    feed(s, random_ids, 0, LONGEST, LONGEST, want, NULL);
+    feed(halves, random_ids, 0, LONGEST, LONGEST, got, NULL);
+    CHECK(!memcmp(got, want, bytes), "%s: %d tokens in chunks of 1024: other logits", name, LONGEST);
+    mote_session_close(s);
+    mote_session_close(halves);
+}
+
 // Every split of 200 tokens into two calls: near one call.
 static void splits(double turned) {
     size_t row = (size_t)vocab;
@@ -235,6 +246,7 @@ static void run_model(void) {
     if (!model) return;
     vocab = mote_model_info(model)->vocab_size;
     has_mtp = mote_model_info(model)->mtp_layers > 0;
+    CHECK(mote_model_info(model)->prefill_from > 0, "%s: its prompts are decoded", name);
     bytes = (size_t)LONGEST * (size_t)vocab * 4;
     want = (float *)allocate(bytes);
     want_mtp = has_mtp ? (float *)allocate(bytes) : NULL;
@@ -244,6 +256,7 @@ static void run_model(void) {
     against_decode(random_ids, test_brief ? 130 : LONGEST, has_mtp ? 0.06 : 0.3);
     against_decode(same_ids, test_brief ? 130 : 1000, has_mtp ? 0.15 : 0.3);
     if (!test_brief) same_bits();
+    wide_tiles();
     splits(has_mtp ? 0.06 : 0.3);
     followed();
     drafted();

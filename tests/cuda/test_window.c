@@ -1,14 +1,15 @@
 // Windows of attention on a GPU, without one: layers/attention/chunks.c. Which positions each row of a launch meets and sees, by the walks of
-// the kernels, against the window itself: all of it, in order, once, and wherever else a launch begins always in the same split.
+// the kernels, against the window itself: all of it, in order, once, and wherever else a launch begins always in the same split. And that they
+// are in a ring, whatever was computed before and dropped.
 //
-// Contents   1. A step   2. A prompt   3. Main
+// Contents   1. A step   2. A prompt   3. A ring   4. Main
 
 #include "../../engine.h"
 #include "../../kernels.cu"
 #include "../../layers/attention/chunks.c"
 #include "test.h"
 
-static const int windows[] = {1, 2, 3, 16, 24, 61, 62, 63, 64, 65, 126, 127, 128, 129, 200, 446, 447, 448, 449, 512, 1000, 4096, INT_MAX};
+static const int windows[] = {1, 2, 3, 16, 24, 61, 62, 63, 64, 65, 126, 127, 128, 129, 200, 446, 447, 448, 449, 512, 1000, 1024, 4096, INT_MAX};
 
 // The first position after those that a row at this one does not see.
 static int window_begin(int position, int window) {
@@ -66,9 +67,9 @@ static void prompt_block(int window, int keys, int span, int block_first, int po
         int next = window_begin(row, window);
         bad += from * keys > next;
         for (int tile = from; tile * keys < kv_end; tile++) {
-            const int masked = attend_tile_hides(tile, keys, block_first, kv_end, window);
+            const int after = attend_tile_after(tile, keys, block_first), before = attend_tile_before(tile, keys, kv_end, window);
             for (int at = tile * keys; at < (tile + 1) * keys; at++)
-                if (!masked || !attend_hidden(row, at, window)) bad += at != next++;
+                if (!(after && at > row) && !(before && at <= row - window)) bad += at != next++;
         }
         bad += next != row + 1;
     }
@@ -79,17 +80,51 @@ static void prompts(void) {
     static const int calls[][2] = {{0, 70}, {0, 530}, {17, 201}, {64, 1024}, {499, 700}};
     for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
         for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
-            for (int keys = 32; keys <= 64; keys *= 2)
+            for (int keys = 16; keys <= 64; keys *= 2)
                 for (int span = 16; span <= 128; span *= 2)
                     for (int first = calls[c][0] / span * span; first < calls[c][1]; first += span)
                         prompt_block(windows[w], keys, span, first, calls[c][0], calls[c][1]);
 }
 
-// ---- 3. Main --------------------------------------------------------------------------------------------------------
+// ---- 3. A ring ------------------------------------------------------------------------------------------------------
+
+// Calls of up to `rows` rows, each appended before the first of them is attended, some of them dropped, all or the last few. What a row sees lies
+// where a step's chunks and a prompt's tiles look for it, of which none reaches past the ring's end.
+static void ring_calls(int window, int rows) {
+    const capacity r = {.context = INT_MAX, .window = window, .ring_rows = rows};
+    const int ring = attention_ring(&r);
+    int *held = (int *)allocate((size_t)ring * sizeof *held), bad = ring % ATTEND_CHUNK;
+    CHECK(ring >= window - 1 + rows && ring < window + rows + 256, "window %d, calls of %d: a ring of %d rows", window, rows, ring);
+    for (int count = 0, end = 3 * ring + 100; count < end;) {
+        const int T = random_int(0, 2) ? random_int(1, min_int(rows, MOTE_ROWS_MAX)) : random_int(1, rows);
+        const int first = attend_ring_first(count, window, ring);
+        for (int t = 0; t < T; t++) held[attend_row(count + t, ring)] = count + t;
+        for (int t = 0; t < T; t += random_int(1, max_int(1, min_int(T - 1 - t, 50))))
+            for (int at = window_begin(count + t, window), keys = 16 << random_int(0, 2); at <= count + t; at++) {
+                const int tile = attend_row(at / keys * keys, ring);
+                bad += at / keys * keys < first || attend_row_from(first, at / keys * keys, ring) != tile;
+                bad += tile + keys > ring || held[tile + at % keys] != at || tile + at % keys != attend_row(at, ring);
+            }
+        if (random_int(0, 9)) count += random_int(0, 3) || T > MOTE_ROWS_MAX ? T : random_int(1, T);
+    }
+    CHECK(!bad, "window %d, calls of %d rows: a ring of %d loses rows", window, rows, ring);
+    free(held);
+}
+
+static void rings(void) {
+    static const int rows[] = {MOTE_ROWS_MAX, 64, 192, 1024};
+    for (size_t w = 0; w < sizeof windows / sizeof *windows && windows[w] <= (test_brief ? 128 : 1000); w++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) ring_calls(windows[w], rows[i]);
+    const capacity longest = {.context = INT_MAX, .window = INT_MAX, .ring_rows = 1024};
+    CHECK(attention_ring(&longest) == INT_MAX && attend_row(INT_MAX - 1, INT_MAX) == INT_MAX - 1, "a window that is longer than any ring");
+}
+
+// ---- 4. Main --------------------------------------------------------------------------------------------------------
 
 int main(int argc, char **argv) {
     test_main_begin("test_window", argc, argv);
     steps();
     prompts();
+    rings();
     return test_main_end();
 }

@@ -63,7 +63,7 @@ static void check_report(void *user, const sublayer_report *r) {
    is damaged, or all. */
 static void check_walk(const char *folder, const mote_model *m, const mote_model *other, int rows, int kept, int damaged,
                        const char *value) {
-    static const int32_t ids[] = {1, 7, 3, 50, 42, 7, 9};
+    static const int32_t ids[] = {1, 7, 3, 30, 22, 7, 9};
     walk_results results = {folder, value, damaged, 0};
     walk w = {.m = m, .ids = ids, .T = sizeof ids / sizeof *ids, .look = damaged < 0 ? LOOK_EVERYWHERE : damaged / 2,
               .tell = check_report, .user = &results, .err = &failure};

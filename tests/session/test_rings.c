@@ -15,6 +15,7 @@ static void ring_windows(mote_model *m, int every, int window) {
         layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp.layer;
         if (l->mixer.kind == LAYER_ATTENTION) l->mixer.w.attention.shape.window = i % every == 0 || i == m->c.layers ? window : 0;
     }
+    m->largest.attention.window = window;
 }
 
 /* A fixture with a window in every so many layers, and in the MTP layer; 0: as it is. */

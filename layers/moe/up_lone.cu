@@ -1,0 +1,172 @@
+/* layers/moe/up_lone.cu: experts_up for one token row and the shapes that gpu_experts_up_fixed is not made for, if a share of the columns is
+   no longer than a warp holds of them. With biases and any activation.
+
+   Touches the same as gpu_experts_up, polls as gpu_experts_up_fixed does, and gives the same sums in the same order. One addition: the row's
+   choice, which biases of down_proj are multiplied with, is stored before experts_down may start. */
+
+/* A warp has the k blocks of a tile that it has in gpu_run_tiles, its share, and of all tiles of its block one after the other: their sums wait
+   in shared memory for those of the other warps, so that no barrier comes between two tiles. DEEP k blocks are in flight, which are a share:
+   as soon as one has been multiplied, that of the next tile is asked for. What a shorter share lacks is not loaded, and x is 0 there. */
+template <class F, int DEEP> struct gpu_up_lone_warp {
+    enum { pairs = gpu_step_pairs<F>() };
+    const moe_gpu &p;
+    const int64_t *at;           /* [top_k] in shared memory: where the chosen experts are, ascending */
+    const int lane, warp;
+    int first, count;            /* the share */
+    activation_fragments act;    /* of x: DEEP k blocks of this warp */
+    typename F::raw raw[DEEP][2];
+
+    __device__ __forceinline__ gpu_up_lone_warp(const moe_gpu &p, const int64_t *at, void *memory)
+        : p(p), at(at), lane(threadIdx.x % 32), warp(threadIdx.x / 32) {
+        first = gpu_share(p.gate.k_blocks, warp, GPU_WARPS, &count);
+        act = activation_fragments_at<F, 1>(memory, GPU_WARPS * DEEP);
+        act.x += warp * DEEP * pairs * 8;
+        act.act_scale += warp * DEEP;
+        memset(raw, 0, sizeof raw);
+    }
+    __device__ __forceinline__ int tiles() const { return p.shape.top_k * p.gate.panels; }
+    /* Place of a tile's expert among the chosen ones. */
+    __device__ __forceinline__ int entry(int tile) const {
+        return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
+    }
+    __device__ __forceinline__ int panel(int tile) const { return tile - entry(tile) * p.gate.panels; }
+    /* The lane's part of the share. */
+    __device__ __forceinline__ const char *place(int tile) const {
+        return p.gate.data + at[entry(tile)] + (size_t)(panel(tile) * p.gate.k_blocks + first) * (uint32_t)F::panel + lane * F::lane;
+    }
+    __device__ __forceinline__ void load(int j, const char *from, bool there) {
+        F::load(&raw[j][0], from, j * F::panel, there);
+        F::load(&raw[j][1], from + (p.up.data - p.gate.data), j * F::panel, there);         /* of the same shape */
+        __syncwarp();                                       /* so that the compiler leaves the loads here */
+    }
+    /* Where x is staged, by the numbers of k blocks; and zeros after the share. */
+    __device__ __forceinline__ activation_fragments staged() const { return {act.x - first * pairs * 8, act.act_scale - first}; }
+    __device__ __forceinline__ void stage_rest() const {
+        for (int i = lane; i < (DEEP - count) * pairs * 8; i += 32) act.x[count * pairs * 8 + i] = make_uint4(0, 0, 0, 0);
+        if (lane < DEEP - count) act.act_scale[count + lane] = 0;
+    }
+    __device__ __forceinline__ void begin(int tile) {
+        const char *from = place(min(tile, tiles() - 1));
+#pragma unroll
+        for (int j = 0; j < DEEP; j++) load(j, from, tile < tiles() && j < count);
+    }
+    /* to[row][warp] = the sums of the share in a tile, high and low terms together. Asks for it in the tile `next`. */
+    __device__ __forceinline__ void multiply(int next, float (*to)[GPU_WARPS]) {
+        const uint4 *fragments = gpu_lane_fragments<F, 1>(act);
+        const char *from = place(min(next, tiles() - 1));
+        const int loaded = next < tiles() ? count : 0;
+        float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int j = 0; j < DEEP; j++) {
+            const float factor = act.act_scale[j];
+            uint4 x[pairs];
+#pragma unroll
+            for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8];
+            gpu_multiply<F, 1, 2, F::groups>(sum, raw[j], x, 0, 0, 0, true, &factor);
+            load(j, from, j < loaded);
+        }
+        add_terms<1>(sum);
+        if (lane % 4) return;
+        to[lane / 4][warp] = sum[0];
+        to[PANEL_ROWS + lane / 4][warp] = sum[2];
+    }
+};
+
+/* Where all experts are, see gpu_shared_routing; where the chosen ones are, ascending, and their weights. */
+struct gpu_lone_routing {
+    alignas(16) int64_t table[256], at[GPU_TOP];
+    float weight[GPU_TOP];
+};
+
+/* The chosen experts of the row, by one warp, which has its logits: lane r returns the r-th best, and *place: its place among them,
+   ascending. Should two be the same, as logits that are no numbers have it, they have two places. */
+__device__ __forceinline__ int gpu_choose_lone(const moe_gpu &p, uint32_t (*key)[8], gpu_lone_routing *to, int *place) {
+    const int lane = threadIdx.x % 32, expert = gpu_choose<1>(p, key);
+    *place = 0;
+    for (int i = 0; i < p.shape.top_k; i++) {
+        const int other = __shfl_sync(~0u, expert, i);
+        *place += other < expert || (other == expert && i < lane);
+    }
+    if (lane < p.shape.top_k) to->at[*place] = to->table[expert];
+    return expert;
+}
+
+/* The thread's row of a tile: in its matrix, and of which expert. */
+template <class F, int DEEP> struct gpu_lone_row {
+    int entry, row;
+    bool there;
+    int64_t offset;
+    __device__ __forceinline__ gpu_lone_row(const gpu_up_lone_warp<F, DEEP> &warp, int tile)
+        : entry(warp.entry(min(tile, warp.tiles() - 1))), row(warp.panel(tile) * PANEL_ROWS + (int)threadIdx.x % PANEL_ROWS),
+          there(tile < warp.tiles() && row < warp.p.gate.rows), offset(warp.at[entry]) {}
+};
+
+/* A row's bias, loaded here and not where it is used; 0: there is none. */
+__device__ __forceinline__ float gpu_bias_early(const gpu_matrix &w, int64_t offset, int row, bool there) {
+    const float bias = ld_volatile((const float *)((const char *)w.bias + offset) + row, w.bias && there);
+    return w.bias ? bias : 0;
+}
+
+/* At most 256 experts. The order of things is gpu_experts_up_fixed's, and so are the reasons. A thread has a row of one of the block's tiles, of
+   which there may be TILES at a time. */
+template <class F, int DEEP>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_lone(const __grid_constant__ moe_gpu p) {
+    typedef row_columns<F, 1, 2, gpu_norm_rows> columns;
+    enum { TILES = GPU_THREADS / PANEL_ROWS };
+    static_assert(DEEP * columns::LANES <= 2 * 32, "a share of x is loaded at once");
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) float parts[TILES][TILE_ROWS][GPU_WARPS];
+    __shared__ warp_partials partials;
+    __shared__ gpu_lone_routing choice;
+    const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden, 0};
+    gpu_up_lone_warp<F, DEEP> warp(p, choice.at, dynamic);
+    const int lane = warp.lane, step = (int)gridDim.x;
+    columns x(in, 1, warp.first, warp.count);
+    float square[1] = {};
+    uint32_t key[1][8];
+    int expert = 0, place = 0, tile = (int)blockIdx.x;
+    l2_prefetch_share(p.link.prefetch);
+    gpu_fetch_table(p, choice.table);
+    if (!p.link.await.mask) pdl_wait();
+    if (warp.warp == 0) load_logits<1, 1>(p, 0, p.link.await, key);
+    cp_async_wait<0>();
+    __syncthreads();                                        /* all of x is there */
+    x.load(0);
+    if (warp.warp == 0) expert = gpu_choose_lone(p, key, &choice, &place);
+    __syncthreads();
+    warp.begin(tile);
+    x.stage(0, warp.staged(), square, true);
+    warp.stage_rest();
+    store_warp_squares<1>(&partials, square);
+    if (warp.warp == 0) {
+        const float weight = gpu_choice_weight<1>(p, 0, expert);
+        if (lane < p.shape.top_k) choice.weight[place] = weight;
+        pdl_wait();
+        if (gpu_has_down_bias(p) && blockIdx.x == gridDim.x - 1 && lane < p.shape.top_k) gpu_put_choice(p, 0, expert, weight);
+        gpu_publish(p, p.shape.top_k, [&] {
+            if (lane >= p.shape.top_k) return;
+            p.routing->at[lane] = choice.at[lane];
+            p.routing->rows[lane] = 1;
+        });
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (; tile < warp.tiles(); tile += TILES * step) {
+        const gpu_lone_row<F, DEEP> early(warp, tile + (int)threadIdx.x / PANEL_ROWS * step);
+        const float gate_bias = gpu_bias_early(p.gate, early.offset, early.row, early.there);
+        const float up_bias = gpu_bias_early(p.up, early.offset, early.row, early.there);
+#pragma unroll 1
+        for (int n = 0; n < TILES && tile + n * step < warp.tiles(); n++) warp.multiply(tile + (n + 1) * step, parts[n]);
+        pdl_wait();
+        __syncthreads();
+        const int own = opaque((int)threadIdx.x) / PANEL_ROWS;
+        const gpu_lone_row<F, DEEP> of(warp, tile + own * step);
+        const float rms = gpu_rms_factor(&partials, 0, 1.0f / (float)p.shape.hidden, p.eps);
+        const float *gate = parts[own][threadIdx.x % PANEL_ROWS], *up = parts[own][PANEL_ROWS + threadIdx.x % PANEL_ROWS];
+        if (of.there)
+            p.h[(of.entry + 1) * (STEP_ROWS * p.h_row) + of.row] =
+                activate<true>(p.end.act, epilogue_sum(sum_warp_partials(gate), rms, gate_bias), epilogue_sum(sum_warp_partials(up), rms, up_bias)) *
+                choice.weight[of.entry];
+        __syncthreads();
+    }
+}
