@@ -46,6 +46,13 @@ static int model_ends(mote_model *m, const char *dir, const int32_t *ends, mote_
     return code;
 }
 
+/* Tells of ids that no token has. */
+static void ends_notice(const mote_model *m, const char *dir, const mote_callbacks *callbacks) {
+    const int32_t *ids = (const int32_t *)(const void *)m->eos.data, count = max_int(tokenizer_vocab(m->text), m->c.vocab);
+    for (size_t i = 0; i < m->eos.size / sizeof *ids; i++)
+        if (ids[i] >= count) notice(callbacks, "%s: eos_token_id %d ends nothing: there are %d tokens", dir, ids[i], count);
+}
+
 static int is_eos(const mote_model *m, int32_t id) {
     return m->eos.size && bsearch(&id, m->eos.data, m->eos.size / sizeof id, sizeof id, by_id) != NULL;
 }

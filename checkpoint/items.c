@@ -13,7 +13,9 @@ static_assert((int)ENCODING_F32 == (int)TYPE_F32 && (int)ENCODING_F16 == (int)TY
 enum { VECTOR = -1, KV_SCALE = -2 };
 
 /* A vector is loaded like a component of a matrix. */
-static const component vector_component = {.bits = 32, .rows = 1, .cols = 1};
+static const component vector_component = {
+    .bits = 32, .rows = 1, .cols = 1, .find_wrong = f32_find_wrong, .number = "number", .allowed = "finite numbers"};
+
 static size_t find_wrong_kv_scale(const void *numbers, size_t n, char value[32]) {
     const float *scale = (const float *)numbers;
     size_t i = 0;

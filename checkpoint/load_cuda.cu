@@ -59,9 +59,10 @@ static int loader_cut(gpu_loader *l) {
     for (size_t i = 0; i < l->item_count; i++) {
         const load_item *item = &l->items[i];
         uint64_t at = item->from->begin + item->offset, end = at + item->size;
+        const uint64_t number = component_bytes(item_component(item), 1);       /* is not cut */
         while (!item_converts(item) && at < end) {
             uint64_t limit = p ? p->begin / LOAD_ALIGN * LOAD_ALIGN + LOAD_PIECE : 0;
-            if (!p || p->file != item->from->file || at > p->end + LOAD_GAP || at >= limit) {
+            if (!p || p->file != item->from->file || at > p->end + LOAD_GAP || at + number > limit) {
                 p = (load_piece *)buf_add(&l->pieces, NULL, sizeof *p);
                 if (!p) return 0;
                 p->file = item->from->file;
@@ -69,7 +70,7 @@ static int loader_cut(gpu_loader *l) {
                 p->first = i;
                 limit = at / LOAD_ALIGN * LOAD_ALIGN + LOAD_PIECE;
             }
-            p->end = at = end < limit ? end : limit;
+            p->end = at = end < limit ? end : limit - (limit - at) % number;
         }
     }
     return 1;

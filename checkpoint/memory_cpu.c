@@ -47,15 +47,21 @@ static void cpu_release(mote_model *m) {
     free(m->arena);
 }
 
+/* What is not converted is checked in pieces, while they are in the processor's cache. */
 static int load_item_bytes(mote_model *m, const checkpoint *files, const load_item *item, mote_error *err) {
+    const size_t piece = 256 << 10;
     const shard *s = &files->shards[item->from->file];
     char *to = m->arena + item->at;
-    size_t n = (size_t)item->size, held = item_held(item);
+    size_t held = item_held(item);
+    int code = MOTE_OK;
     memset(to + held, 0, item_capacity(item) - held);                     /* up to the next item */
     if (item_converts(item)) return load_converted(m, files, item, to, &m->fingerprint, err);
-    int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
-    if (!code) code = check_numbers(files, item, to, 0, n, err);
-    if (!code) m->fingerprint += sample_bytes(files, item->from, item->offset, item->size, to, 0, n);
+    for (size_t at = 0, n; at < item->size && !code; at += n) {
+        n = item->size - at < piece ? (size_t)item->size - at : piece;
+        code = read_at(s->fd, to + at, n, item->from->begin + item->offset + at, s->path, err);
+        if (!code) code = check_numbers(files, item, to + at, at, n, err);
+        if (!code) m->fingerprint += sample_bytes(files, item->from, item->offset, item->size, to + at, at, n);
+    }
     return code;
 }
 

@@ -15,9 +15,9 @@
    and adds it (layers/kinds.cu), or where a rank's part of a sum lies. Other products are stored. */
 enum output { OUTPUT_STORE, OUTPUT_ADD };
 
-/* SiLU(gate) up; with a limit gate is at most that, and up between minus that and that; with an alpha gate sigmoid(alpha gate) (up + 1).
-   0: neither. */
-typedef struct activation { float limit, alpha; } activation;
+/* SiLU(gate) up; with a limit gate is at most that, and up between minus that and that; with an alpha gate sigmoid(alpha gate) (up + 1);
+   with gelu GELU(gate) up. 0: none of these. */
+typedef struct activation { float limit, alpha; int gelu; } activation;
 
 /* Of a launch's products, in its kernel's parameters. */
 typedef struct epilogue {
@@ -33,7 +33,7 @@ static inline epilogue epilogue_of_output(const gpu_rows *rows) {
 
 /* SiLU(gate) up? */
 __host__ __device__ __forceinline__ bool activation_is_plain(const activation &a) {
-    return a.limit == 0 && a.alpha == 0;
+    return a.limit == 0 && a.alpha == 0 && !a.gelu;
 }
 
 /* Whether what asks for nothing else (ANY: false) takes it, with these matrices. */
@@ -61,12 +61,19 @@ __device__ __forceinline__ void epilogue_store(float *y, float sum, float factor
     store_tagged(y, epilogue_sum(sum, factor, before), tag);
 }
 
+/* As the CPU's gelu. */
+__device__ __forceinline__ float gpu_gelu(float x) {
+    const float cube = __fmul_rn(__fmul_rn(x, x), x);
+    return __fmul_rn(x, gpu_sigmoid(__fmul_rn(1.59576912f, __fmaf_rn(0.044715f, cube, x))));
+}
+
 /* As moe_activate: what is no number stays so. */
 template <bool ANY> __device__ __forceinline__ float activate(const activation &a, float gate, float up) {
     if (ANY && a.limit != 0) {
         gate = gate > a.limit ? a.limit : gate;
         up = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;
     }
+    if (ANY && a.gelu) return __fmul_rn(gpu_gelu(gate), up);
     if (ANY && a.alpha != 0) return __fmul_rn(__fmul_rn(gate, gpu_sigmoid(__fmul_rn(a.alpha, gate))), __fadd_rn(up, 1));
     return __fmul_rn(gpu_silu(gate), up);
 }

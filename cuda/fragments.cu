@@ -199,6 +199,24 @@ template <class F> __device__ __forceinline__ uint4 gpu_split(const float *v, ui
     return make_uint4(h[0], h[1], h[2], h[3]);
 }
 
+/* A lane's weights as floats, in the order of their columns, without the scales that wait for sums. */
+template <class F> __device__ __forceinline__ void gpu_lane_weights(const typename F::raw &raw, float *to) {
+#pragma unroll
+    for (int s = 0; s < F::per_load / 4; s++)
+#pragma unroll
+        for (int term = 0; term < F::terms; term++) {
+            uint32_t pair[2];
+            F::fragment(raw, s, term, &pair[0], &pair[1]);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const int n = s % 2 * 2 + k, first = s / 2 * 8 + (F::apart == 1 ? 2 * n : F::apart == 2 ? n / 2 * 4 + n % 2 : n);
+                const float2 two = F::half ? f16_floats(pair[k]) : make_float2(bf16_low(pair[k]), bf16_high(pair[k]));
+                to[first] = term ? to[first] + two.x : two.x;
+                to[first + F::apart] = term ? to[first + F::apart] + two.y : two.y;
+            }
+        }
+}
+
 /* Multiplies the eight floats of each of LANES neighbouring lanes, a k block together, with the power of two that brings
    the largest magnitude into [2^14, 2^15); returns its inverse. Both are normal floats, also for a k block of zeros. */
 template <int LANES> __device__ __forceinline__ float gpu_bring_into_range(float *v) {

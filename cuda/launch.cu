@@ -121,6 +121,13 @@ typedef struct gpu_queue {
     int count, capacity;
 } gpu_queue;
 
+/* Of an FFN whose branches have norms of their own (layers/table.c): what the router's rows and the shared expert's are normalised with, and
+   where the latter's output is stored. shared_to NULL: it is another sublayer. */
+typedef struct gpu_branches {
+    const float *norm_router, *norm_shared;                 /* [hidden] */
+    float *shared_to;            /* [T][hidden] */
+} gpu_branches;
+
 /* T token rows on their way through the layers, on a GPU: token_rows there. */
 typedef struct gpu_rows {
     gpu_queue *q;
@@ -130,8 +137,8 @@ typedef struct gpu_rows {
     int in_turn;                 /* the sequences are blocks of one slot, each of which continues the one before it */
     int splits;                  /* of a sequence's keys that there are blocks for; 0: all */
     slot_view slot;
-    int64_t past[STATE_PIECES];  /* bytes by which a piece of the layer's state lies less far on for each of step->past_ring: rows of rings
-                                    before it */
+    int64_t past[2];             /* bytes by which each piece of the layer's state lies less far on for each of step->past_ring: rows of
+                                    rings before it */
     int offset;                  /* index of row 0 minus step->index */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     float *x;                    /* [T][hidden] the residual */
@@ -139,6 +146,7 @@ typedef struct gpu_rows {
     float eps;                   /* of norms */
     int hidden;
     float *to;                   /* [T][hidden] where a sublayer's output goes: x, to which it is added, or elsewhere, where it is stored */
+    gpu_branches branches;       /* without shared_to, what is the same goes to `to` */
 } gpu_rows;
 
 static int gpu_check(gpu_queue *q, cudaError_t status, const char *what) {

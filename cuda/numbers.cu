@@ -19,6 +19,11 @@ __device__ __forceinline__ float warp_sum(float v) {
     return v;
 }
 
+__device__ __forceinline__ float warp_max(float v) {
+    for (int i = 16; i; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
+    return v;
+}
+
 /* Inclusive prefix sum over a warp: of v on the lanes up to this one. */
 __device__ __forceinline__ int warp_prefix_sum(int v) {
 #pragma unroll
@@ -82,8 +87,7 @@ __device__ __forceinline__ float2 f16_floats(uint32_t pair) {
 
 /* The largest of a value that each thread of a block has; `shared`: one float a warp. Begins with a barrier. */
 __device__ __forceinline__ float block_max(float v, float *shared) {
-#pragma unroll
-    for (int i = 16; i; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
+    v = warp_max(v);
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();

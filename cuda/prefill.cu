@@ -19,6 +19,8 @@ typedef struct prefill_rows {
     float eps;                   /* of norms */
     float *x, *y;                /* [T][hidden] the walk's, as token_rows has them */
     float *out;                  /* [T][hidden] to which a sublayer adds its output */
+    const float *norm;           /* [hidden] what a sublayer's rows are normalised with */
+    gpu_branches branches;       /* as gpu_rows has them; shared_to is added to */
     uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with an activation scale each; at the end of
                                     the scratch: see prefill_take_rest */
     float *u_scale;              /* [T] */
@@ -28,13 +30,14 @@ typedef struct prefill_rows {
 /* The scratch of prefill, in GPU memory. */
 typedef struct prefill_scratch {
     int rows;                    /* of a prefill chunk; 0: its prompts are decoded */
-    float *x, *y;                /* [rows][hidden] */
+    float *x, *y, *shared;       /* [rows][hidden]; shared: of branches */
     float *u_scale;              /* [rows] */
     token_row *table;            /* [rows] of the prefill chunk, and before them table[-1], as in a block */
     char *scratch;
     uint16_t *u;                 /* F16 [rows][hidden], the end of the scratch */
     size_t scratch_bytes;
     float *before;               /* the recurrent states before the prefill chunk */
+    char *windows;               /* what rings had of the window before it; NULL: no chunk is so long that it takes their place */
 } prefill_scratch;
 
 /* Takes `bytes` of scratch, from a multiple of 256 bytes on; with scratch NULL it only counts. */
@@ -165,19 +168,19 @@ static void prefill_rms_norm(const prefill_rows *r, const float *x, const float 
     prefill_norm_rows<<<T, GPU_THREADS, (size_t)cols * sizeof(float), r->stream>>>(p);
 }
 
-/* An element of a row's embedding: its token's, or its own. */
-__device__ __forceinline__ float prefill_embedding(const gpu_matrix *embed_tokens, const token_row *r, int col) {
-    return r->embedding ? r->embedding[col] : gpu_weight(embed_tokens, r->id, col);
+/* An element of a row's embedding: its token's, times the factor, or its own. */
+__device__ __forceinline__ float prefill_embedding(const gpu_matrix *embed_tokens, const token_row *r, int col, float factor) {
+    return r->embedding ? r->embedding[col] : gpu_weight(embed_tokens, r->id, col) * factor;
 }
 
 /* x[t] = the embedding of row t. Grid: (ceil(cols / 256), T). */
 static __global__ void __launch_bounds__(GPU_THREADS) prefill_embed_rows(const __grid_constant__ gpu_matrix embed_tokens,
-                                                                         const token_row *rows, float *x) {
+                                                                         const token_row *rows, float factor, float *x) {
     const int col = blockIdx.x * GPU_THREADS + threadIdx.x, cols = embed_tokens.cols;
-    if (col < cols) x[(size_t)blockIdx.y * cols + col] = prefill_embedding(&embed_tokens, &rows[blockIdx.y], col);
+    if (col < cols) x[(size_t)blockIdx.y * cols + col] = prefill_embedding(&embed_tokens, &rows[blockIdx.y], col, factor);
 }
 
-static void prefill_embed(const prefill_rows *r, const matrix *embed_tokens) {
+static void prefill_embed(const prefill_rows *r, const matrix *embed_tokens, float factor) {
     const dim3 grid((unsigned)((embed_tokens->cols + GPU_THREADS - 1) / GPU_THREADS), (unsigned)r->T);
-    prefill_embed_rows<<<grid, GPU_THREADS, 0, r->stream>>>(gpu_matrix_of(embed_tokens), r->table, r->x);
+    prefill_embed_rows<<<grid, GPU_THREADS, 0, r->stream>>>(gpu_matrix_of(embed_tokens), r->table, factor, r->x);
 }

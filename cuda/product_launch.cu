@@ -56,11 +56,18 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows
     return T <= most ? kernels[T - 1] : NULL;
 }
 
+/* Whether a segment's rows are those of the projection, and nothing else than the fixed-shape kernels have becomes of their sums. */
+template <class IN> static bool gpu_segment_is_plain(const gpu_projection<IN> *p, const gpu_segment *s) {
+    bool own = false;
+    if constexpr (IN::normed) own = s->norm != p->in.norm;
+    return !own && s->w.cols == p->cols && epilogue_is_plain(p->end, s->w, s->up);
+}
+
 /* Whether T rows of a segment run through it; whether a block may then have several tiles. */
 template <class IN, class SHAPE> static bool gpu_fixed_takes(const gpu_projection<IN> *p, const gpu_segment *s) {
     int rows = 0;
     with_format(s->w.format, [&](auto format) { rows = projects_fixed<decltype(format), SHAPE>(IN::normed); });
-    return p->T <= rows && s->w.cols == p->cols && epilogue_is_plain(p->end, s->w, s->up);
+    return p->T <= rows && gpu_segment_is_plain(p, s);
 }
 
 template <class IN> static bool gpu_fixed_takes_several(enum format f) {
@@ -89,8 +96,7 @@ static gpu_project_kernel<gpu_norm_rows> gpu_slim_projection(gpu_queue *q, const
     int64_t tiles = 0;
     if (p->T > 1 || p->cols != shape_35b_a3b::HIDDEN) return NULL;
     for (int i = 0; i < p->count; i++) {
-        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || p->segment[i].w.cols != p->cols ||
-            !epilogue_is_plain(p->end, p->segment[i].w, p->segment[i].up)) return NULL;
+        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || !gpu_segment_is_plain(p, &p->segment[i])) return NULL;
         tiles += gpu_tiles(p->segment[i]);
     }
     return gpu_blocks(q, kernel, bytes, tiles) == tiles ? kernel : NULL;
@@ -146,27 +152,29 @@ static int gpu_batch_order_of(const gpu_matrix *w, const batch_rows *rows, int *
     return (*count)++;
 }
 
-/* Records a projection of the rows in q->batch: their preparation, then the products of all segments whose operand orders there is
-   scratch for, and so on. To the schedule these are pieces of one kernel. */
+/* Records a projection of the rows in q->batch: their preparation, then the products of all segments that have the same norm and whose operand
+   orders there is scratch for, and so on. To the schedule these are pieces of one kernel. */
 template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p) {
     const int from = q->count;
     for (int i = 0, extra = p->extra; i < p->count; extra = 0) {
         gpu_batch_projection part;
         gpu_batch_order order[BATCH_ORDERS];
         int orders = 0;
+        IN in = p->in;
+        if constexpr (IN::normed) in.norm = p->segment[i].norm;
         memset(&part, 0, sizeof part);
         part.T = p->T;
         part.end = p->end;
         part.late = p->late;
         part.h_row = p->h_row;
         memcpy(part.rows, q->batch->rows, sizeof part.rows);
-        for (; i < p->count; i++) {
+        for (const float *norm = p->segment[i].norm; i < p->count && p->segment[i].norm == norm; i++) {
             const int of = gpu_batch_order_of(&p->segment[i].w, part.rows, &orders, order);
             if (of < 0) break;
             part.order[part.count] = of;
             part.segment[part.count++] = p->segment[i];
         }
-        gpu_record_preparation(q, kind, p->in, p->T, p->eps, orders, order, extra, p->late);
+        gpu_record_preparation(q, kind, in, p->T, p->eps, orders, order, extra, p->late);
         gpu_record_product(q, kind, &part);
     }
     for (int i = from; i < q->count; i++) {
@@ -218,8 +226,10 @@ template <class IN> static gpu_projection<IN> gpu_projection_of(int T, int cols)
 }
 
 template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const matrix *w, float *y) {
-    p->segment[p->count].w = gpu_matrix_of(w);
-    p->segment[p->count++].y = y;
+    gpu_segment *s = &p->segment[p->count++];
+    s->w = gpu_matrix_of(w);
+    s->y = y;
+    if constexpr (IN::normed) s->norm = p->in.norm;
 }
 
 /* A projection of rms(x) norm, without segments yet. */

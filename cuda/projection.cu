@@ -8,6 +8,7 @@ typedef struct gpu_segment {     /* one matrix of a projection */
     gpu_matrix w, up;            /* with up.data: h = SiLU(w x) * (up x) instead of y = w x; a tile has a panel of each */
     float *y;                    /* [T][rows] */
     float *h;                    /* [T][h_row] */
+    const float *norm;           /* [cols] if rows are normalised: what with */
     int first_block, blocks;
 } gpu_segment;
 
@@ -106,7 +107,13 @@ template <class IN, bool ANY> struct gpu_segment_tiles {
     template <class F, int ROWS>
     __device__ __forceinline__ void prepare(int first, int warp_k_blocks, const activation_fragments &act, float *square) const {
         wait();
-        gpu_stage_activations<F, ROWS, ROWS == 1 && !normed ? 2 : 1>(p.in, p.T, first, warp_k_blocks, act, square);
+        if constexpr (normed) {
+            IN in = p.in;
+            in.norm = s.norm;
+            gpu_stage_activations<F, ROWS, 1>(in, p.T, first, warp_k_blocks, act, square);
+        } else {
+            gpu_stage_activations<F, ROWS, ROWS == 1 ? 2 : 1>(p.in, p.T, first, warp_k_blocks, act, square);
+        }
     }
     __device__ __forceinline__ float before(int tile, int row, int t) const {
         row += tile * TILE_ROWS;                            /* after a norm there is no residual, and a bias is loaded late: registers */

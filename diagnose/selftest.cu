@@ -173,7 +173,7 @@ static void try_deltanet(selftest *t, int T, int replay) {
 /* Random keys and values for all of the context. */
 static void try_fill_kv(selftest *t) {
     mote_session *s = t->cpu;
-    const attention_shape *shape = &s->m->largest.attention;
+    const attention_shape *shape = &s->m->layers[t->attention].mixer.w.attention.shape;
     size_t n = (size_t)(shape->kv_heads * shape->head_dim);
     float *row = s->slot.runner->s.jobs.attention.qg;
     size_t all = TRY_CONTEXT * n * kv_size(kv_type_of(s->o.kv));
@@ -190,21 +190,24 @@ static void try_fill_kv(selftest *t) {
 
 static const char *const kv_names[] = {"F32", "F16", "BF16", "FP8"};        /* of enum dtype */
 
-/* The new KV rows. Values must be equal. A key may round to the other side, one step of its type away: so the CPU goes on
-   with the GPU's keys. */
+/* The new KV rows. Values that are not normalised must be equal. What is may round to the other side, one step of its type away: so the CPU goes
+   on with the GPU's. */
 static void try_kv_rows(selftest *t, int T, int position) {
-    const attention_shape *s = &t->cpu->m->largest.attention;
+    const attention_shape *s = &t->cpu->m->layers[t->attention].mixer.w.attention.shape;
     float *read = t->cpu->slot.runner->s.jobs.attention.o;
     int n = T * s->kv_heads * s->head_dim;
     dtype type = kv_type_of(t->cpu->o.kv);
     size_t bytes = (size_t)n * kv_size(type), at = (size_t)position * (bytes / (size_t)T);
     attention_state *a = &t->cpu->slot.state[t->attention].attention, *b = &t->gpu->slot.state[t->attention].attention;
-    char *k = (char *)a->k + at, *v = (char *)a->v + at;
-    const float *want = kv_floats(k, 0, n, t->cpu->slot.runner->s.u, type);
-    if (!t->code) t->code = slot_copy(&t->gpu->slot, k, (const char *)b->k + at, bytes, t->err);
-    if (!t->code) t->code = slot_copy(&t->gpu->slot, read, (const char *)b->v + at, bytes, t->err);
-    try_equal(t, read, v, bytes);
-    try_worse(t, relative_difference(kv_floats(k, 0, n, read, type), want, NULL, (size_t)n));
+    for (int values = 0; values < 2; values++) {
+        char *rows = (char *)(values ? a->v : a->k) + at;
+        const char *there = (const char *)(values ? b->v : b->k) + at;
+        const float *want = kv_floats(rows, 0, n, t->cpu->slot.runner->s.u, type);
+        void *to = values && !s->v_normed ? (void *)read : rows;
+        if (!t->code) t->code = slot_copy(&t->gpu->slot, to, there, bytes, t->err);
+        if (to == read) try_equal(t, read, rows, bytes);
+        else try_worse(t, relative_difference(kv_floats(rows, 0, n, read, type), want, NULL, (size_t)n));
+    }
     try_row(t, type == DTYPE_FP8 ? 0x1p-3 : 0x1p-7, "KV %s rows T=%d position=%d", kv_names[type], T, position);
 }
 
@@ -228,6 +231,7 @@ static void try_attention(selftest *t, int T, int position) {
     try_both(t, job->qg, g->qg, (size_t)(T * s->heads * attention_q_size(s)));
     try_both(t, job->k_new, g->k_new, kv);
     try_both(t, job->v_new, g->v_new, kv);
+    try_both(t, job->g_new, g->g_new, (size_t)(T * s->heads * s->gate_size));
     t->gpu->lag = lag;
     try_layer(t, 1u << STAGE_ATTEND, t->attention, position, 0, T);
     text_rows(c->slot.runner->s.table, NULL, T, position, lag);
@@ -236,7 +240,7 @@ static void try_attention(selftest *t, int T, int position) {
     try_kv_rows(t, T, position);
     attention_heads(c->slot.runner->threads, job);
     try_compare(t, g->o, job->o, NULL, n);
-    try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d window %d", kv_names[job->kv], T, position, s->window);
+    try_row(t, 2e-4, "rope_attend heads of %d, KV %s T=%d position=%d window %d", s->head_dim, kv_names[job->kv], T, position, s->window);
 }
 
 static int try_has(const selftest *t, enum layer_kind kind) {
@@ -244,12 +248,12 @@ static int try_has(const selftest *t, enum layer_kind kind) {
 }
 
 /* The routing that experts_up computes: top_k of any number of experts, by logits of which many are equal. An expert's weights are what lies
-   16 bytes after those of the one before. */
-static void try_choice(selftest *t, int T, int experts, int top_k) {
+   16 bytes after those of the one before. router: what the choice asks for. */
+static void try_choice(selftest *t, int T, int experts, int top_k, const moe_shape *router) {
     const layer *l = &t->gpu->m->layers[TRY_DELTANET];
     const gpu_rows rows = {.T = T, .x = t->g->x, .norm = l->ffn.norm, .eps = t->gpu->m->c.eps, .to = t->g->x};
     moe_gpu p = moe_gpu_of(&t->g->layers.moe, &l->ffn.w.moe, &rows);
-    float logits[STEP_ROWS * GPU_EXPERTS], weight[GPU_TOP];
+    float logits[STEP_ROWS * GPU_EXPERTS], weight[GPU_TOP], correction[GPU_EXPERTS], rank[GPU_EXPERTS], group[GPU_GROUPS];
     int32_t choice[GPU_TOP + 1], uses[GPU_EXPERTS] = {0};
     int64_t at[GPU_EXPERTS];
     gpu_routing want, got;
@@ -258,12 +262,20 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     memset(&got, 0, sizeof got);
     for (int e = 0; e < GPU_EXPERTS; e++) at[e] = 16 * e;
     try_fill(t, logits, n);
-    for (size_t i = 0; i < n; i++) logits[i] = floorf(logits[i] * 16);
+    for (size_t i = 0; i < n; i++) logits[i] = floorf(logits[i] * (router->sigmoid ? 3 : 16));
+    try_fill(t, correction, (size_t)experts);
+    for (int e = 0; e < experts && !router->groups; e++) correction[e] = 0.25f * floorf(correction[e] * 4);     /* sums of two would hardly differ */
+    p.shape.experts = experts;
+    p.shape.top_k = top_k;
+    p.shape.sigmoid = router->sigmoid;
+    p.shape.corrected = router->corrected;
+    p.shape.groups = router->groups;
+    p.shape.groups_kept = router->groups_kept;
+    p.ranks = moe_ranks_scores(&p.shape);
     for (int row = 0; row < T; row++) {
-        moe_shape shape = p.shape;
-        shape.experts = experts;
-        shape.top_k = top_k;
-        const moe_job job = {.shape = &shape};
+        moe_weights w = l->ffn.w.moe;
+        w.correction = correction;
+        const moe_job job = {.shape = &p.shape, .w = &w, .rank = rank, .group = group};
         moe_choose(&job, logits + (size_t)(row * experts), choice, weight);
         for (int i = 0; i < top_k; i++) uses[choice[i]] |= 1 << row;
     }
@@ -271,9 +283,9 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
         if (uses[e]) want.at[want.count] = at[e], want.rows[want.count++] = uses[e];
     try_put(t, t->g->logits, logits, n * sizeof(float));
     try_put(t, p.batch.x.x, at, sizeof at);
-    p.shape.experts = experts;
-    p.shape.top_k = top_k;
+    try_put(t, p.batch.shared_h, correction, (size_t)experts * sizeof *correction);
     p.expert_at = (const int64_t *)(const void *)p.batch.x.x;           /* scratch of what does not run here */
+    p.correction = p.batch.shared_h;
     p.router = t->g->logits;
     gpu_record_experts(try_begin(t, 1u << STAGE_UP, 0, 0, NULL, T), &p);
     try_end(t);
@@ -281,7 +293,7 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     try_worse(t, got.count != want.count);
     for (int i = 0; i < want.count; i++)
         try_worse(t, got.at[i] != want.at[i] || got.rows[i] != want.rows[i]);
-    try_row(t, 0, "choosing %d of %d T=%d", top_k, experts, T);
+    try_row(t, 0, "choosing %d of %d%s%s T=%d", top_k, experts, router->corrected ? ", corrected sigmoids" : "", router->groups ? " in groups" : "", T);
 }
 
 static void try_embed(selftest *t, int T) {
@@ -299,33 +311,39 @@ static void try_embed(selftest *t, int T) {
     try_row(t, 0, "embed T=%d", T);
 }
 
-/* An FFN whose output a step stores, norms, scales and adds; the weights of the norm before it serve for that after it and for the scale. */
-static void try_normed_after(selftest *t, int T) {
+/* An FFN whose output a step stores, norms, scales and adds; the weights of the norm before it serve for that after it and for the scale, and,
+   if its branches have norms, for those. */
+static void try_normed_after(selftest *t, int T, int branched) {
     scratch *w = &t->cpu->slot.runner->s;
     const int hidden = t->cpu->m->c.hidden;
     const size_t n = (size_t)(T * hidden);
     const float eps = t->cpu->m->c.eps;
-    float *output = t->g->layers.output;
+    float *output = t->g->layers.output, *shared_output = t->g->layers.shared_output;
     layer on[2] = {t->cpu->m->layers[TRY_DELTANET], t->gpu->m->layers[TRY_DELTANET]};
     for (int i = 0; i < 2; i++) {
         on[i].mixer.kind = LAYER_NONE;
         on[i].ffn.residual.normed_after = on[i].ffn.residual.scaled = 1;
+        on[i].ffn.residual.branched = branched;
         on[i].ffn.norm_after = on[i].ffn.scale = on[i].ffn.norm;
+        on[i].ffn.norm_router = on[i].ffn.norm_shared = on[i].ffn.norm_routed_after = on[i].ffn.norm_shared_after = on[i].ffn.norm;
     }
     token_rows rows = {.threads = t->cpu->slot.runner->threads, .T = T, .of = NULL, .count = 0, .state_only = 0, .hidden = hidden, .eps = eps,
-                       .x = w->x, .y = (float *)malloc(n * sizeof(float)), .u = w->u, .out = NULL};
+                       .x = w->x, .y = (float *)malloc(4 * n * sizeof(float)), .u = w->u, .out = NULL};
     if (!t->code && !rows.y) t->code = fail_memory(t->err);
+    rows.branches = rows.y ? rows.y + n : NULL;
     try_both(t, w->x, t->g->x, n);
     memcpy(w->hidden, w->x, n * sizeof(float));
     if (!t->code) ffn_forward(&rows, &on[0].ffn, &w->jobs);
     const gpu_rows there = {.q = try_begin(t, ALL_STAGES, 0, 0, NULL, T), .T = T, .layer = TRY_DELTANET, .step = t->g->step,
                             .slot = gpu_view_of(t->gpu->slot.runner), .x = t->g->x, .eps = eps, .hidden = hidden};
     t->g->layers.output = t->g->mtp_x;
+    t->g->layers.shared_output = t->g->mtp_in;
     layer_record(&there, &on[1], &t->g->layers, &t->g->capture_base.state[TRY_DELTANET], &t->g->growth_base.state[TRY_DELTANET]);
     t->g->layers.output = output;
+    t->g->layers.shared_output = shared_output;
     try_end(t);
     try_compare(t, t->g->x, w->x, w->hidden, n);
-    try_row(t, 1e-4, "an FFN with a norm after it and a scale T=%d", T);
+    try_row(t, 1e-4, "an FFN with a norm after it%s and a scale T=%d", branched ? ", branches with norms" : "", T);
     free(rows.y);
 }
 
@@ -347,11 +365,15 @@ static void try_stages(selftest *t, int with_all) {
         try_both(t, t->cpu->slot.runner->s.x, t->g->x, (size_t)(T * t->cpu->m->c.hidden));
         for (int replay = 0; replay <= STEP_ROWS && !t->code && try_has(t, LAYER_DELTANET); replay++) try_deltanet(t, T, replay);
         try_embed(t, T);
-        try_normed_after(t, T);
+        try_normed_after(t, T, 0);
+        if (try_has(t, LAYER_MOE)) try_normed_after(t, T, 1);
         if (!try_has(t, LAYER_MOE)) continue;
-        try_choice(t, T, 256, 8);
-        try_choice(t, T, 77, 5);
-        try_choice(t, T, GPU_EXPERTS, GPU_TOP);
+        for (int i = 0; i < 3; i++) {
+            static const moe_shape routers[] = {{}, {.sigmoid = 1, .corrected = 1}, {.sigmoid = 1, .corrected = 1, .groups = 8, .groups_kept = 3}};
+            try_choice(t, T, 256, 8, &routers[i]);
+            try_choice(t, T, i < 2 ? 77 : 88, 5, &routers[i]);
+            try_choice(t, T, GPU_EXPERTS, GPU_TOP, &routers[i]);
+        }
     }
 }
 

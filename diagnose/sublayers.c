@@ -55,7 +55,8 @@ typedef struct walk {
    - Keys and values are BF16 or FP8: each is off by up to 2^-9 or 2^-4, and so is o, which of the first tokens is hardly more than one
      value; keys add to that. The CPU's code with such keys and values is off by 4e-3 and 8e-2. */
 static double walk_allowed(const char *part, int kv) {
-    if (!strcmp(part, "attention") || !strcmp(part, "rope_attend")) return kv == MOTE_KV_FP8 ? 0.15 : 1e-2;
+    const int meets_cache = !strcmp(part, "attention") || !strcmp(part, "rope_attend") || !strcmp(part, "mla") || !strcmp(part, "latent_out");
+    if (meets_cache) return kv == MOTE_KV_FP8 ? 0.15 : 1e-2;
     if (!strcmp(part, "deltanet") || !strcmp(part, "conv_delta")) return 5e-4;
     return !strcmp(part, "moe") || !strcmp(part, "mlp") ? 1e-4 : 2e-5;
 }
@@ -167,8 +168,15 @@ static void gpu_values(const mote_session *s, const layer *l, const float **at) 
         at[0] = g->moe.router, at[1] = g->moe.shared_gate;
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = g->deltanet.raw, at[1] = g->deltanet.z, at[2] = g->deltanet.b, at[3] = g->deltanet.a, at[4] = g->deltanet.o;
+    } else if (l->mixer.kind == LAYER_MLA) {
+        at[0] = g->mla.q, at[1] = g->mla.o;
     } else {
-        at[0] = g->attention.qg, at[1] = g->attention.k_new, at[2] = g->attention.v_new, at[3] = g->attention.o;
+        const attention_shape *of = &l->mixer.w.attention.shape;
+        int n = 2;
+        at[0] = g->attention.qg, at[1] = g->attention.k_new;
+        if (!of->v_of_k) at[n++] = g->attention.v_new;
+        if (of->gate_size) at[n++] = g->attention.g_new;
+        at[n] = g->attention.o;
     }
 }
 
@@ -203,7 +211,7 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
                          .eps = m->c.eps, .hidden = m->c.hidden};
         layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
     } else {
-        gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, g->logits);
+        gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, m->c.logit_cap, g->logits);
     }
     gpu_set_mtp(m, &g->q, 0);
     gpu_submit(&g->q);

@@ -13,8 +13,7 @@ static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *
 }
 
 /* Shapes of synthetic models. With key heads it is a Qwen3.5: full attention in every fourth layer, DeltaNet in the others, an MTP
-   layer. Without it is a Qwen3, or a Llama, which has no norms of queries and keys: attention alone. With a window it is a gpt-oss, with all
-   that this has. */
+   layer. Without it is a Qwen3, or a Llama, which has no norms of queries and keys: attention alone. A gpt-oss has all that this has. */
 typedef struct preset {
     const char *name, *family;
     int layers, hidden, vocab, context, tied;
@@ -52,7 +51,8 @@ static const preset presets[] = {
     {"tiny", "qwen3_5_moe", 4, 256, 1024, 32768, 0, 4, 2, 64, 2, 4, 32, 8, 2, 128, 0, 0},
     {"tiny-dense", "qwen3_5", 4, 256, 1024, 32768, 1, 6, 1, 64, 2, 6, 32, 0, 0, 384, 0, 0},
     {"tiny-plain", "llama", 4, 256, 1024, 32768, 1, 6, 2, 64, 0, 0, 0, 0, 0, 384, 4, 0},
-    {"tiny-oss", "gpt_oss", 4, 256, 1024, 131072, 0, 4, 2, 64, 0, 0, 0, 8, 2, 128, 32, 5}};
+    {"tiny-oss", "gpt_oss", 4, 256, 1024, 131072, 0, 4, 2, 64, 0, 0, 0, 8, 2, 128, 32, 5},
+    {"tiny-sliding", "mistral", 4, 256, 1024, 32768, 1, 4, 2, 128, 0, 0, 0, 0, 0, 384, 0, 70}};
 
 enum { PRESETS = sizeof presets / sizeof *presets };
 
@@ -72,7 +72,7 @@ static config_layer preset_layer(const preset *p, sublayer_shape *deltanet) {
     a->rope_scale = 1;
     a->gated = hybrid;
     a->normed = !strncmp(p->family, "qwen", 4);
-    a->biased = a->sinks = p->window > 0;
+    a->biased = a->sinks = !strcmp(p->family, "gpt_oss");
     d->key_heads = p->key_heads;
     d->value_heads = p->value_heads;
     d->key_dim = d->value_dim = p->delta_dim;

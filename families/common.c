@@ -10,17 +10,6 @@ static void common_limits(config_reader *r, config *c, int context, float eps) {
     config_float(r, r->text, "rms_norm_eps", 0, 1, eps, &c->eps);
 }
 
-/* A window of every layer's attention; none where no context is longer. absent: the window where config.json does not say, 0: none. After the
-   rope, which may make the context longer, when the layers are there. */
-static void common_window(config_reader *r, config *c, int absent) {
-    const uint32_t node = config_get(r, r->text, "sliding_window");
-    int window = absent;
-    if (r->code) return;
-    if (node && r->j->nodes[node].type == JSON_NULL) window = 0;
-    else if (node) config_int(r, "sliding_window", 1, INT_MAX, &window);
-    for (int i = 0; i < c->layers && window < c->context_max && !r->code; i++) c->layer[i].mixer.of.attention.window = window;
-}
-
 /* The size of a head where config.json may leave it out: hidden_size is that of all heads together. */
 static void common_head_dim(config_reader *r, const config *c, attention_shape *a) {
     uint32_t node = config_get(r, r->text, "head_dim");
@@ -46,13 +35,13 @@ static void common_score_scale(config_reader *r, const attention_shape *a) {
     }
 }
 
-/* Refuses heads, which that key says, that cannot be. */
-static void common_check_heads(config_reader *r, const attention_shape *a, const char *key) {
+/* Refuses heads that cannot be; key, kv_key: what says how many. */
+static void common_check_heads(config_reader *r, const attention_shape *a, const char *key, const char *kv_key) {
     if (r->code) return;
     if (a->heads % a->kv_heads)
-        config_fail(r, MOTE_EFORMAT, "%s = %d is no multiple of num_key_value_heads = %d", key, a->heads, a->kv_heads);
+        config_fail(r, MOTE_EFORMAT, "%s = %d is no multiple of %s = %d", key, a->heads, kv_key, a->kv_heads);
     else if ((int64_t)a->heads * a->head_dim > 1 << 22)
-        config_fail(r, MOTE_EUNSUPPORTED, "heads times head size exceeds %d", 1 << 22);
+        config_fail(r, MOTE_EUNSUPPORTED, "%s = %d times %d, a head's size, exceeds %d", key, a->heads, a->head_dim, 1 << 22);
 }
 
 /* What config.json may leave out, as of Llama's first model: head_dim, and num_key_value_heads where every head has keys and values of its
@@ -69,7 +58,7 @@ static void common_attention(config_reader *r, const config *c, attention_shape 
     a->hidden = c->hidden;
     a->eps = c->eps;
     if (!r->code) common_score_scale(r, a);
-    common_check_heads(r, a, "num_attention_heads");
+    common_check_heads(r, a, "num_attention_heads", "num_key_value_heads");
 }
 
 /* Of a list of config.json with an entry for each layer that of layer i; 0: there is no list. */
@@ -105,6 +94,25 @@ static int common_layer_word(config_reader *r, const config *c, const char *key,
         if (json_equals(r->j, node, words[k])) return k;
     config_fail(r, MOTE_EUNSUPPORTED, "%s[%d] is not %s", key, i, names_text(known, sizeof known, words, count, ", ", " or "));
     return absent;
+}
+
+/* A window of every layer's attention; none where no context is longer. absent: the window where config.json does not say, 0: none.
+   layer_types says the same or nothing. After the rope, which may make the context longer, when the layers are there. */
+static void common_window(config_reader *r, config *c, int absent) {
+    static const char *const words[] = {"full_attention", "sliding_attention"};
+    const uint32_t node = config_get(r, r->text, "sliding_window");
+    int window = absent;
+    if (r->code) return;
+    if (node && r->j->nodes[node].type == JSON_NULL) window = 0;
+    else if (node) config_int(r, "sliding_window", 1, INT_MAX, &window);
+    const int slides = window && window < c->context_max;
+    for (int i = 0; i < c->layers && !r->code; i++) {
+        const int word = common_layer_word(r, c, "layer_types", i, words, 2, slides);
+        if (word != slides && !(word && window) && !r->code)
+            config_fail(r, MOTE_EUNSUPPORTED, word ? "layer_types[%d] is %s, but there is no sliding_window" : "layer_types[%d] is %s, but sliding_window is %d", i,
+                        words[word], window);
+        if (slides) c->layer[i].mixer.of.attention.window = window;
+    }
 }
 
 /* Such a list where all layers must have one word. */
@@ -455,10 +463,23 @@ static int layer_number(const char *name) {
     return *at >= '0' && *at <= '9' && strcspn(at, ".") < 9 ? atoi(at) : -1;
 }
 
+/* Has the layer of this number a tensor that only MTP layers have? Else it is one more than config.json says. */
+static int is_mtp_layer(const binder *b, int number) {
+    static const char *const own[] = {"eh_proj.weight", "enorm.weight", "hnorm.weight", "shared_head.norm.weight"};
+    char name[256];
+    int found = 0;
+    for (size_t i = 0; i < sizeof own / sizeof *own && !found; i++) {
+        snprintf(name, sizeof name, "%slayers.%d.%s", b->prefix, number, own[i]);
+        found = table_find(&b->files->table, name) != NULL;
+    }
+    return found;
+}
+
 /* Whether it is of an MTP layer, of which no more than one is run. *further: of another one. */
 static int of_mtp(const binder *b, const char *name, int *further) {
-    *further = b->mtp_from && layer_number(name) > b->mtp_from;
-    return has_part(name, "mtp.") || (b->mtp_from && layer_number(name) >= b->mtp_from);
+    const int number = layer_number(name);
+    *further = b->mtp_from && number > b->mtp_from;
+    return has_part(name, "mtp.") || (b->mtp_from && number >= b->mtp_from && is_mtp_layer(b, number));
 }
 
 /* Tensors left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. Of

@@ -70,7 +70,7 @@ static void gemma4_attention(config_reader *r, const config *c, attention_shape 
     config_int_or(r, "global_head_dim", 1, 1 << 14, 512, &full->head_dim);
     config_int_or(r, "num_global_key_value_heads", 1, 1 << 12, slides->kv_heads, &kv_heads);
     if (full->v_of_k) full->kv_heads = kv_heads;
-    common_check_heads(r, full, "num_attention_heads");
+    common_check_heads(r, full, "num_attention_heads", full->v_of_k ? "num_global_key_value_heads" : "num_key_value_heads");
 }
 
 static const char *const gemma4_words[] = {"full_attention", "sliding_attention"};

@@ -26,14 +26,15 @@ static void gpt_oss_experts(config_reader *r, const config *c, moe_shape *e) {
     e->biased = 1;
 }
 
-/* Of two keys neither is there, or says anything: then the rope is the published models', as in transformers. */
+/* Of two keys neither is there, or says anything: then the rope is the published models', as in transformers, to which an empty rope_scaling,
+   as the older key, says nothing either. */
 static void gpt_oss_rope(config_reader *r, config *c, config_layer *l) {
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
     int said = 0;
     common_rope(r, c, l, 1, 150000);
     for (int i = 0; i < 2; i++) {
         const uint32_t node = config_get(r, r->text, keys[i]);
-        said |= node && r->j->nodes[node].type != JSON_NULL;
+        said |= node && r->j->nodes[node].type != JSON_NULL && (!i || r->j->nodes[node].size);
     }
     if (said || r->code) return;
     l->rope.kind = ROPE_YARN;

@@ -68,7 +68,7 @@ static void laguna_read(config_reader *r, config *c) {
         *to = l;
         to->mixer.of.attention.heads = common_layer_number(r, c, heads, i, 1, 1 << 12, a->heads);
         to->mixer.of.attention.window = slides ? window : 0;
-        common_check_heads(r, &to->mixer.of.attention, heads);
+        common_check_heads(r, &to->mixer.of.attention, heads, "num_key_value_heads");
         common_rope_of_type(r, c, to, words, 2, slides, slides ? 1 : 0.5f, slides ? 1e4f : 5e5f);
         if (slides && !window && !r->code) config_fail(r, MOTE_EFORMAT, "sliding_window is 0, but layer_types[%d] is %s", i, words[1]);
     }

@@ -19,6 +19,7 @@ static void llama_dense_read(config_reader *r, config *c, int context) {
 
 static void llama_read(config_reader *r, config *c) {
     llama_dense_read(r, c, 2048);
+    common_layer_list(r, c, "layer_types", "full_attention");
 }
 
 static void llama_bind(binder *b) {

@@ -15,6 +15,7 @@ static void qwen3_read(config_reader *r, config *c) {
     common_limits(r, c, 32768, 1e-6f);
     common_mlp(r, c, &l.ffn.of.mlp);
     plain_read(r, c, &l, 1, 0, 1e4f);
+    common_layer_list(r, c, "layer_types", "full_attention");
 }
 
 static void qwen3_bind(binder *b) {

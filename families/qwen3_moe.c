@@ -20,7 +20,6 @@ static void plain_read(config_reader *r, config *c, config_layer *l, int normed,
     common_attention(r, c, a, lacks);
     a->normed = normed;
     common_rope(r, c, l, 1, theta);
-    common_layer_list(r, c, "layer_types", "full_attention");
     config_only(r, r->text, "use_qk_norm", normed ? "true" : "false");
     if (!r->code && a->rotary_dim != a->head_dim)
         config_fail(r, MOTE_EUNSUPPORTED, "partial_rotary_factor is %g, mote supports 1 only", (double)a->rotary_dim / a->head_dim);
@@ -56,6 +55,7 @@ static void qwen3_moe_read(config_reader *r, config *c) {
     common_moe_check(r, e);
     e->of_all = !config_flag(r, config_get(r, r->text, "norm_topk_prob"), "norm_topk_prob", 0);
     plain_read(r, c, &l, 1, LACKS_HEAD_DIM, 1e4f);
+    common_layer_list(r, c, "layer_types", "full_attention");
     qwen3_moe_dense_layers(r, c);
 }
 

@@ -122,7 +122,7 @@ static void rope_rotated(config_reader *r, config_layer *l, float part) {
         a->rotary_dim = l->rope.turning ? a->head_dim : 0;
     }
     if (a->rotary_dim % 2)
-        config_fail(r, MOTE_EUNSUPPORTED, "head_dim * partial_rotary_factor = %d is odd", a->rotary_dim);
+        config_fail(r, MOTE_EUNSUPPORTED, "partial_rotary_factor rotates %d dimensions of %d, an odd number", a->rotary_dim, a->head_dim);
 }
 
 /* The rope of an attention layer. part: the share of head_dim that is rotated, where config.json does not say; theta: the base,

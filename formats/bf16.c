@@ -1,8 +1,18 @@
 /* formats/bf16.c: weights as the upper halves of floats. */
 
+static size_t bf16_find_wrong(const void *numbers, size_t n, char value[32]) {
+    const size_t i = find_all_set_16(numbers, n, 0x7f80);
+    uint16_t number;
+    if (i == n) return n;
+    memcpy(&number, (const char *)numbers + i * sizeof number, sizeof number);
+    not_finite(float_of_bf16(number), value);
+    return i;
+}
+
 static const weight_format bf16_format = {
     .name = "BF16", .component_count = 1,
-    .components = {{.bits = 16, .rows = 1, .cols = 1, .packed = 64}}};
+    .components = {{.bits = 16, .rows = 1, .cols = 1, .packed = 64,
+                    .find_wrong = bf16_find_wrong, .number = "weight", .allowed = "finite numbers"}}};
 
 enum { bf16_kernel = CPU_BF16 };
 

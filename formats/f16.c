@@ -1,8 +1,18 @@
 /* formats/f16.c: weights as IEEE half precision numbers. */
 
+static size_t f16_find_wrong(const void *numbers, size_t n, char value[32]) {
+    const size_t i = find_all_set_16(numbers, n, 0x7c00);
+    uint16_t number;
+    if (i == n) return n;
+    memcpy(&number, (const char *)numbers + i * sizeof number, sizeof number);
+    not_finite(float_of_f16(number), value);
+    return i;
+}
+
 static const weight_format f16_format = {
     .name = "F16", .component_count = 1,
-    .components = {{.bits = 16, .rows = 1, .cols = 1, .packed = 64}}};
+    .components = {{.bits = 16, .rows = 1, .cols = 1, .packed = 64,
+                    .find_wrong = f16_find_wrong, .number = "weight", .allowed = "finite numbers"}}};
 
 enum { f16_kernel = CPU_F16 };
 

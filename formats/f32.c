@@ -1,8 +1,18 @@
 /* formats/f32.c: weights as floats. */
 
+static size_t f32_find_wrong(const void *numbers, size_t n, char value[32]) {
+    const size_t i = find_all_set_32(numbers, n, 0x7f800000);
+    float number;
+    if (i == n) return n;
+    memcpy(&number, (const char *)numbers + i * sizeof number, sizeof number);
+    not_finite(number, value);
+    return i;
+}
+
 static const weight_format f32_format = {
     .name = "F32", .component_count = 1,
-    .components = {{.bits = 32, .rows = 1, .cols = 1, .packed = 64}}};
+    .components = {{.bits = 32, .rows = 1, .cols = 1, .packed = 64,
+                    .find_wrong = f32_find_wrong, .number = "weight", .allowed = "finite numbers"}}};
 
 enum { f32_kernel = CPU_FLOATS };
 

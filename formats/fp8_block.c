@@ -6,17 +6,8 @@
 
 /* The first NaN (0x7f, 0xff). */
 static size_t fp8_find_nan(const void *numbers, size_t n, char value[32]) {
-    const uint8_t *codes = (const uint8_t *)numbers;
     snprintf(value, 32, "NaN");
-    for (size_t i = 0; i < n;) {
-        size_t end = n - i < 4096 ? n : i + 4096, begin = i;
-        int bad = 0;
-        for (; i < end; i++) bad |= (codes[i] & 0x7f) == 0x7f;
-        for (i = begin; bad; i++)
-            if ((codes[i] & 0x7f) == 0x7f) return i;
-        i = end;
-    }
-    return n;
+    return find_all_set_8(numbers, n, 0x7f);
 }
 
 static size_t fp8_find_wrong_scale(const void *numbers, size_t n, char value[32]) {

@@ -81,6 +81,36 @@ static inline uint8_t fp8_of_float(float f) {
     return (uint8_t)(code | (bits >> 24 & 0x80));
 }
 
+/* name(numbers, n, mask): the first of n numbers, at any address, all of whose bits of mask are set; n: none. Mask is the bits next to the
+   sign: added to the lowest of them, they carry into it only if all are set. */
+#define FIND_ALL_SET(name, type) \
+    static size_t name(const void *numbers, size_t n, type mask) { \
+        enum { MANY = 4096 }; \
+        const type lowest = (type)(mask & -mask), sign = (type)(mask + lowest); \
+        for (size_t i = 0, end; i < n; i = end) { \
+            type number, seen = 0; \
+            end = n - i < MANY ? n : i + MANY; \
+            for (size_t k = i; k < end; k++) { \
+                memcpy(&number, (const char *)numbers + k * sizeof number, sizeof number); \
+                seen = (type)(seen | ((number & mask) + lowest)); \
+            } \
+            for (; seen & sign && i < end; i++) { \
+                memcpy(&number, (const char *)numbers + i * sizeof number, sizeof number); \
+                if ((number & mask) == mask) return i; \
+            } \
+        } \
+        return n; \
+    }
+
+FIND_ALL_SET(find_all_set_8, uint8_t)
+FIND_ALL_SET(find_all_set_16, uint16_t)
+FIND_ALL_SET(find_all_set_32, uint32_t)
+
+/* How a number is written that is not finite. */
+static void not_finite(float f, char value[32]) {
+    snprintf(value, 32, "%s", f != f ? "NaN" : f < 0 ? "-inf" : "inf");
+}
+
 /* n = rows x cols stored numbers as floats. */
 static void widen(dtype stored, const void *from, void *to, int rows, int cols) {
     float *out = (float *)to;

@@ -166,9 +166,18 @@ static void put_answers(const mote_session *s, int from, marked_text *out) {
         marked_free(&turn);
     }
 }
+
 static void put_model_past(const mote_session *s, int from, marked_text *out);
 
-/* The ids that take the place of what follows the remembered state; none if nothing is remembered, or there was no thinking. */
+/* Does the timeline end with the token that ended an answer, of a template whose turns have no end, and begins no question? As after
+   calls, instead of whose results a question comes. */
+static int ends_for_results(const mote_session *s) {
+    const chat_marks *marks = chat_marks_of(s->m->family);
+    return !*marks->turn_end && s->count && is_eos(s->m, s->tokens[s->count - 1]) && s->tokens[s->count - 1] != tokenizer_find(s->m->text, marks->user);
+}
+
+/* The ids that take the place of what follows the remembered state; none if nothing is remembered, or there was no thinking and no such
+   end. */
 static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     const mote_checkpoint *c = s->before_answer;
     const int headed = s->m->family & CHAT_HARMONY;
@@ -179,6 +188,7 @@ static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     const int32_t think = tokenizer_find(s->m->text, marks->think), end = tokenizer_find(s->m->text, marks->turn_end);
     const int32_t closes = by_answers ? tokenizer_find(s->m->text, marks->think_end) : -1;         /* nothing is thought in <think></think> */
     for (int i = c->count; i < s->count; i++) thinks |= s->tokens[i] == think && (closes < 0 || i + 1 == s->count || s->tokens[i + 1] != closes);
+    thinks |= by_answers && ends_for_results(s);
     if (!headed && (!thinks || think < 0)) return MOTE_OK;
     marked_text past;
     memset(&past, 0, sizeof past);

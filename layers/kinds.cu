@@ -3,7 +3,8 @@
 #define X(NAME, name) name##_gpu name;
 typedef struct layer_gpus {
     GPU_LAYER_KINDS(X)
-    float *output;               /* [rows][hidden] a sublayer's output that is not added to x as it is; NULL: all are */
+    float *output, *shared_output;   /* [rows][hidden] a sublayer's output that is not added to x as it is, and that of a shared expert that is
+                                        apart; NULL: there is none */
 } layer_gpus;
 #undef X
 
@@ -13,51 +14,108 @@ static void layer_layout_gpu(layout *l, const layer_shapes *largest, int hidden,
 #define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) name##_layout_gpu(l, &largest->name, r, q, &to->name);
     GPU_LAYER_KINDS(X)
 #undef X
-    const int stores = largest->residual.normed_after || largest->residual.scaled;
+    const int stores = residual_stores(&largest->residual);
     to->output = stores ? layout_alloc(l, (size_t)q->rows * (size_t)hidden) : NULL;
+    to->shared_output = largest->residual.branched ? layout_alloc(l, (size_t)q->rows * (size_t)hidden) : NULL;
 }
 
-/* What the walk makes of a sublayer's output y, row by row: x = (x + rms(y) norm) scale. norm NULL: of y as it is; y NULL: without the sum;
-   scale NULL: without the factor. The tag is a step's. */
+/* What the walk makes of a sublayer's output y, row by row: x = (x + rms(y) norm) scale. With branches y is first rms(y) norm_routed +
+   rms(shared) norm_shared. norm NULL: of y as it is; y NULL: without the sum; shared NULL: without branches; scale NULL: without the factor.
+   The tag is a step's. */
 typedef struct gpu_residual {
     handoff link;
     float *x;                    /* [T][cols] */
     const float *y, *norm, *scale;                           /* [T][cols], [cols], [1] */
+    const float *shared, *norm_routed, *norm_shared;         /* [T][cols], [cols] */
     int cols;
     float eps;
 } gpu_residual;
 
-/* add_output, and the same of a prompt's rows; block t has row t. It stores x when it has waited and loaded all of y, as what polls x relies on. */
+__device__ __forceinline__ float4 gpu_row4(const float *row, int i) {
+    return __ldcg((const float4 *)(row + i));
+}
+
+/* v factor norm, of columns i .. i + 3. */
+__device__ __forceinline__ float4 gpu_normed4(float4 v, float factor, const float *norm, int i) {
+    const float4 n = __ldg((const float4 *)(norm + i));
+    return make_float4(v.x * factor * n.x, v.y * factor * n.y, v.z * factor * n.z, v.w * factor * n.w);
+}
+
+__device__ __forceinline__ float gpu_squares4(float4 v, float before) {
+    return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, before))));
+}
+
+/* Columns i .. i + 3 of y, or of what branches add up to; routed, own: the factors of their norms. */
+__device__ __forceinline__ float4 gpu_output4(const gpu_residual &p, size_t row, int i, float routed, float own) {
+    const float4 y = gpu_row4(p.y + row, i);
+    if (!p.shared) return y;
+    const float4 a = gpu_normed4(y, routed, p.norm_routed, i), b = gpu_normed4(gpu_row4(p.shared + row, i), own, p.norm_shared, i);
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+/* 1 / root mean square of a row whose columns i .. i + 3 are four(i). All threads of the block call it. */
+template <class FOUR> __device__ __forceinline__ float gpu_row_factor(const gpu_residual &p, float *shared, const FOUR &four) {
+    float squares = 0;
+#pragma unroll 4
+    for (int i = 4 * threadIdx.x; i < p.cols; i += 4 * GPU_THREADS) squares = gpu_squares4(four(i), squares);
+    return rms_factor_divided(block_sum(squares, shared), p.cols, p.eps);
+}
+
+/* add_output, and the same of a prompt's rows; block t has row t. It stores x when it has waited and loaded all of y, as what polls x relies on.
+   Norms come from memory while it waits. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_add_output(const __grid_constant__ gpu_residual p) {
     __shared__ float shared[GPU_WARPS];
     const size_t row = (size_t)blockIdx.x * p.cols;
-    float squares = 0, factor = 1;
+    const float *const norms[] = {p.norm, p.norm_routed, p.norm_shared};
+    float routed = 1, own = 1, factor = 1;
     pdl_launch_dependents();
+    for (int i = 0; i < 3; i++)
+        if (norms[i] && threadIdx.x == 0) l2_prefetch(norms[i], (uint32_t)p.cols * 4);
+    const float scale = p.scale ? __ldg(p.scale) : 1;
     pdl_wait();
-    for (int i = threadIdx.x; p.norm && i < p.cols; i += GPU_THREADS) squares = fmaf(__ldcg(p.y + row + i), __ldcg(p.y + row + i), squares);
-    if (p.norm) factor = rms_factor_divided(block_sum(squares, shared), p.cols, p.eps);
-    for (int i = threadIdx.x; i < p.cols; i += GPU_THREADS) {
-        float sum = __ldcg(p.x + row + i);
-        if (p.y) sum += p.norm ? __ldcg(p.y + row + i) * factor * __ldg(p.norm + i) : __ldcg(p.y + row + i);
-        store_tagged(p.x + row + i, p.scale ? sum * __ldg(p.scale) : sum, p.link.publish);
+    if (p.shared) {
+        routed = gpu_row_factor(p, shared, [&](int i) { return gpu_row4(p.y + row, i); });
+        own = gpu_row_factor(p, shared, [&](int i) { return gpu_row4(p.shared + row, i); });
+    }
+    if (p.norm) factor = gpu_row_factor(p, shared, [&](int i) { return gpu_output4(p, row, i, routed, own); });
+#pragma unroll 4
+    for (int i = 4 * threadIdx.x; i < p.cols; i += 4 * GPU_THREADS) {
+        const float4 x = gpu_row4(p.x + row, i);
+        float4 y = p.y ? gpu_output4(p, row, i, routed, own) : make_float4(0, 0, 0, 0);
+        if (p.norm) y = gpu_normed4(y, factor, p.norm, i);
+        store_tagged(p.x + row + i, (x.x + y.x) * scale, p.link.publish);
+        store_tagged(p.x + row + i + 1, (x.y + y.y) * scale, p.link.publish);
+        store_tagged(p.x + row + i + 2, (x.z + y.z) * scale, p.link.publish);
+        store_tagged(p.x + row + i + 3, (x.w + y.w) * scale, p.link.publish);
     }
 }
 
 /* The rows that a sublayer's kernels are given; what they record until residual_record goes where its output does. */
 static gpu_rows residual_rows(const gpu_rows *all, const sublayer *l, const layer_gpus *g) {
     gpu_rows of = *all;
-    of.q->stores_output = l->residual.normed_after || l->residual.scaled;
+    const gpu_branches apart = {.norm_router = l->norm_router, .norm_shared = l->norm_shared, .shared_to = g->shared_output}, none = {};
+    of.q->stores_output = residual_stores(&l->residual);
     of.norm = l->norm;
     of.to = of.q->stores_output ? g->output : of.x;
+    of.branches = l->residual.branched ? apart : none;
     return of;
 }
 
-/* Records what the walk does with the output. */
+/* What the walk does with the output y. */
+static gpu_residual residual_of(const sublayer *l, float *x, const float *y, const float *shared, int cols, float eps) {
+    const int normed = l->residual.normed_after, branched = l->residual.branched;
+    const gpu_residual p = {.link = {}, .x = x, .y = y, .norm = normed ? l->norm_after : NULL, .scale = l->residual.scaled ? l->scale : NULL,
+                            .shared = branched ? shared : NULL, .norm_routed = l->norm_routed_after, .norm_shared = l->norm_shared_after,
+                            .cols = cols, .eps = eps};
+    return p;
+}
+
+/* Records it, of a sublayer that is there. */
 static void residual_record(const gpu_rows *rows, const sublayer *l) {
-    const gpu_residual p = {.link = {}, .x = rows->x, .y = rows->to, .norm = l->residual.normed_after ? l->norm_after : NULL,
-                            .scale = l->residual.scaled ? l->scale : NULL, .cols = rows->hidden, .eps = rows->eps};
+    const gpu_residual p = residual_of(l, rows->x, rows->to, rows->branches.shared_to, rows->hidden, rows->eps);
     rows->q->stores_output = 0;
-    if (rows->to != rows->x && !rows->state_only) gpu_record(rows->q, KERNEL_ADD_OUTPUT, "", gpu_add_output, rows->T, 1, 0, &p);
+    if (rows->to != rows->x && !rows->state_only && l->kind != LAYER_NONE)
+        gpu_record(rows->q, KERNEL_ADD_OUTPUT, "", gpu_add_output, rows->T, 1, 0, &p);
 }
 
 /* Records the kernels of a layer; with rows->state_only only those that its mixer's state needs. state: of the slot
@@ -127,22 +185,27 @@ static unsigned kind_stages(enum layer_kind kind) {
 }
 
 /* residual_read and residual_write for the rows of a prompt. Where only some stages are to run, the norm goes with the first, what is added
-   with the last. */
+   with the last. What has branches norms its rows itself: u has one of them at a time. */
 static prefill_rows prefill_read(const prefill_rows *all, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), first = stages & ~(stages << 1);
+    const int apart = l->residual.normed_after || l->residual.branched;
+    const size_t bytes = (size_t)all->T * (size_t)all->hidden * sizeof *all->y;
     prefill_rows r = *all;
-    r.out = l->residual.normed_after ? r.y : r.x;
-    if (r.stages & first) prefill_rms_norm(&r, r.x, l->norm, r.T, r.hidden, r.eps);
-    if (l->residual.normed_after) cudaMemsetAsync(r.y, 0, (size_t)r.T * (size_t)r.hidden * sizeof *r.y, r.stream);
+    r.out = apart ? r.y : r.x;
+    r.norm = l->norm;
+    r.branches.norm_router = l->norm_router;
+    r.branches.norm_shared = l->norm_shared;
+    if (!l->residual.branched) r.branches.shared_to = NULL;
+    if (r.stages & first && !l->residual.branched) prefill_rms_norm(&r, r.x, r.norm, r.T, r.hidden, r.eps);
+    if (apart) cudaMemsetAsync(r.y, 0, bytes, r.stream);
+    if (l->residual.branched) cudaMemsetAsync(r.branches.shared_to, 0, bytes, r.stream);
     return r;
 }
 
 static cudaError_t prefill_write(const prefill_rows *r, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), last = stages & ~(stages >> 1);
-    const gpu_residual p = {.link = {}, .x = r->x, .y = l->residual.normed_after ? r->y : NULL,
-                            .norm = l->residual.normed_after ? l->norm_after : NULL, .scale = l->residual.scaled ? l->scale : NULL,
-                            .cols = r->hidden, .eps = r->eps};
-    if (r->stages & last && (l->residual.normed_after || l->residual.scaled)) gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);
+    const gpu_residual p = residual_of(l, r->x, r->out == r->x ? NULL : r->y, r->branches.shared_to, r->hidden, r->eps);
+    if (l->kind != LAYER_NONE && r->stages & last && residual_stores(&l->residual)) gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);
     return cudaGetLastError();
 }
 

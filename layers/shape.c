@@ -17,33 +17,33 @@
 #define FEATURES(X)                                                                                                                  \
     /* name            CPU step prefill  "layer 3: ... are not supported on a GPU" */                                                 \
     X(OUTPUT_GATE,      1,  1,  1,       "output gates of attention")                                                                \
-    X(G_PROJ,           1,  0,  1,       "output gates of a g_proj")                                                                 \
+    X(G_PROJ,           1,  1,  1,       "output gates of a g_proj")                                                                 \
     X(QK_NORM,          1,  1,  1,       "norms of queries and keys")                                                                \
-    X(V_NORM,           1,  0,  1,       "norms of values")                                                                          \
-    X(V_OF_K,           1,  0,  1,       "values of a k_proj")                                                                       \
-    X(SCORE_SCALE,      1,  0,  1,       "scores that are not scaled by 1 / sqrt(head_dim)")                                         \
+    X(V_NORM,           1,  1,  1,       "norms of values")                                                                          \
+    X(V_OF_K,           1,  1,  1,       "values of a k_proj")                                                                       \
+    X(SCORE_SCALE,      1,  1,  1,       "scores that are not scaled by 1 / sqrt(head_dim)")                                         \
     X(WINDOW,           1,  1,  1,       "sliding windows")                                                                          \
     X(SINKS,            1,  1,  1,       "attention sinks")                                                                          \
-    X(LATENT,           1,  0,  0,       "latent keys and values")                                                                   \
+    X(LATENT,           1,  1,  1,       "latent keys and values")                                                                   \
     X(LIMIT,            1,  1,  1,       "clamped activations")                                                                      \
     X(ALPHA,            1,  1,  1,       "activations with an alpha")                                                                \
-    X(GELU,             1,  0,  0,       "GELU activations")                                                                         \
+    X(GELU,             1,  1,  1,       "GELU activations")                                                                         \
     X(BIAS,             1,  1,  1,       "biases")                                                                                   \
     X(NO_ROPE,          1,  1,  1,       "queries and keys that are not rotated")                                                    \
-    X(TURNING,          1,  0,  1,       "rotary frequencies of 0")                                                                  \
+    X(TURNING,          1,  1,  1,       "rotary frequencies of 0")                                                                  \
     X(SHARED_EXPERT,    1,  1,  1,       "shared experts")                                                                           \
     X(WEIGHTS_OF_ALL,   1,  1,  1,       "router weights that are shares of all experts")                                            \
-    X(SIGMOID_ROUTER,   1,  0,  0,       "routers with sigmoid scores")                                                              \
-    X(CORRECTION,       1,  0,  0,       "routers with a correction of their scores")                                                \
-    X(ROUTED_SCALE,     1,  0,  0,       "scaled sums of experts")                                                                   \
-    X(EXPERT_SCALES,    1,  0,  0,       "experts with scales of their own")                                                         \
-    X(EXPERT_GROUPS,    1,  0,  0,       "groups of experts")                                                                        \
-    X(UNGATED_SHARED,   1,  0,  0,       "shared experts without a gate")                                                            \
+    X(SIGMOID_ROUTER,   1,  1,  1,       "routers with sigmoid scores")                                                              \
+    X(CORRECTION,       1,  1,  1,       "routers with a correction of their scores")                                                \
+    X(ROUTED_SCALE,     1,  1,  1,       "scaled sums of experts")                                                                   \
+    X(EXPERT_SCALES,    1,  1,  1,       "experts with scales of their own")                                                         \
+    X(EXPERT_GROUPS,    1,  1,  1,       "groups of experts")                                                                        \
+    X(UNGATED_SHARED,   1,  1,  1,       "shared experts without a gate")                                                            \
     X(NORM_AFTER,       1,  1,  1,       "norms after mixers and FFNs")                                                              \
     X(RESIDUAL_SCALE,   1,  1,  1,       "scaled residuals")                                                                         \
-    X(BRANCHES,         1,  0,  0,       "FFNs whose branches have norms of their own")                                              \
-    X(EMBED_FACTOR,     1,  0,  0,       "scaled embeddings")                                                                        \
-    X(LOGIT_CAP,        1,  0,  0,       "capped logits")                                                                            \
+    X(BRANCHES,         1,  1,  1,       "FFNs whose branches have norms of their own")                                              \
+    X(EMBED_FACTOR,     1,  1,  1,       "scaled embeddings")                                                                        \
+    X(LOGIT_CAP,        1,  1,  1,       "capped logits")                                                                            \
     X(UNLIKE_EXPERTS,   1,  0,  0,       "experts of different dtypes")                                                              \
     X(UNLIKE_GATE_UP,   1,  0,  0,       "a gate_proj and an up_proj of different dtypes")
 

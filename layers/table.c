@@ -12,8 +12,8 @@
 
    layers/name/definition.c has its formulas, see layers/definition.c; what the CPU and CUDA need beside these is in layers/kinds.c. */
 
-#define GPU_MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention)
-#define MIXERS(X) GPU_MIXERS(X) X(MLA, mla)
+#define GPU_MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention) X(MLA, mla)
+#define MIXERS(X) GPU_MIXERS(X)
 #define FFNS(X) X(MOE, moe) X(MLP, mlp)
 #define LAYER_KINDS(X) MIXERS(X) FFNS(X)
 
@@ -48,6 +48,11 @@ static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
     X(int, scaled,       MAX,  SET(RESIDUAL_SCALE), "")                                                                              \
     X(int, branched,     MAX,  SET(BRANCHES),       "")
 SHAPE(RESIDUAL, residual)
+
+/* Whether something comes between an output and its place in x. */
+static inline int residual_stores(const residual_shape *r) {
+    return r->normed_after || r->scaled || r->branched;
+}
 
 #define X(NAME, name) name##_shape name;
 typedef struct layer_shapes {

@@ -158,6 +158,7 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
                     dir, tokenizer_vocab(m->text) - 1, m->c.vocab);
+    if (!code && m->text) ends_notice(m, dir, &o->callbacks);
     if (code) {
         mote_close(m);
         return code;

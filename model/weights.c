@@ -74,7 +74,7 @@ static int check_sizes(const binder *b) {
     const mote_model *m = b->m;
     const config *c = &m->c;
     const unsigned *in = b->formats;
-    unsigned multiplied = in[MODULE_DELTANET] | in[MODULE_ATTENTION] | in[MODULE_EXPERTS] | in[MODULE_SHARED] | in[MODULE_MLP] |
+    unsigned multiplied = in[MODULE_DELTANET] | in[MODULE_ATTENTION] | in[MODULE_MLA] | in[MODULE_EXPERTS] | in[MODULE_SHARED] | in[MODULE_MLP] |
                           in[MODULE_MTP];
     const char *wrong = NULL;
     char where[32] = "";

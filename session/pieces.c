@@ -108,9 +108,20 @@ static int piece_get(mote_session *s, const saved_piece *p, char *to, mote_error
     return code;
 }
 
+/* The rows of a window's first granule that are before it become zeros: a GPU meets them, too, and multiplies them by 0, so they must be numbers. */
+static int piece_clear_before(mote_session *s, const saved_piece *p, mote_error *err) {
+    const int first = p->first / KV_GRANULE * KV_GRANULE;
+    if (!p->is_kv || first == p->first) return MOTE_OK;
+    int n;
+    char *to = piece_rows(&p->of, first, p->first, &n), *zeros = (char *)calloc((size_t)n, p->of.size);
+    int code = zeros ? slot_copy(&s->slot, to, zeros, (size_t)n * p->of.size, err) : fail_memory(err);
+    free(zeros);
+    return code;
+}
+
 /* The same from there. */
 static int piece_put(mote_session *s, const saved_piece *p, const char *from, mote_error *err) {
-    int code = MOTE_OK;
+    int code = piece_clear_before(s, p, err);
     for (int at = p->first, n; at < p->end && !code; at += n) {
         char *to = piece_rows(&p->of, at, p->end, &n);
         code = slot_copy(&s->slot, to, from + (size_t)(at - p->first) * p->of.size, (size_t)n * p->of.size, err);

@@ -268,6 +268,17 @@ static void apply_edit(const wrong_folder *w) {
 #define OK MOTE_OK
 #define BAD MOTE_EFORMAT
 #define NOT MOTE_EUNSUPPORTED
+
+// Every case alone, in a fresh copy of its fixture.
+static inline void check_folders(const wrong_folder *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const wrong_folder *w = &cases[i];
+        if (!temp_fixture(w->fixture)) continue;
+        apply_edit(w);
+        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
+        check_plan(w->title, w->plan == FINE ? OK : w->code, w->needles);
+    }
+}
 #define TIED "f32-tied"
 #define FP8 "fp8-f32-scales"
 #define SHARDS "fp8-ragged"

@@ -12,7 +12,7 @@ typedef struct template_marks {
     const char *name, *text;             // mote_info's; the least text of a template
     const char *marks[16][2];            // added tokens of the bundled model, and what they are called here
     const char *ends[3], *end, *end_of_calls;        // tokens that end an answer; the ones that do
-    const char *after;                   // what follows </think>
+    const char *before, *after;          // what an answer that thinks begins with, what follows </think>
     int lines;                           // a line feed after <think>, before </think> and after the answer
     const char *calls_begin, *call, *next_call, *calls_end;              // what calls begin with; add(a: 1), the first one, another; what follows
     int thinking, after_results, always; // old thinking; an answer after results thinks as well; every other one does
@@ -39,15 +39,22 @@ static const template_marks templates[] = {
              BEGINS("<|assistant|>{{ '</think>' if x else '<think>' }}"),
      .marks = {{"<|object_ref_start|>", "[gMASK]"}, {"<|object_ref_end|>", "<sop>"}, {"<|box_start|>", "<|system|>"}, {"<|box_end|>", "<|user|>"},
                {"<|quad_start|>", "<|assistant|>"}, {"<|quad_end|>", "<|observation|>"}, PLAIN_MARKS},
-     .ends = {"<|endoftext|>", "<|user|>", "<|observation|>"}, .end = "<|user|>", .end_of_calls = "<|observation|>",
-     .after = "", .calls_begin = "", .call = KEYED_ADD, .next_call = KEYED_ADD, .calls_end = "", .thinking = LEFT_OUT, .after_results = 1},
+     .ends = {"<|endoftext|>"}, .end = "<|user|>", .end_of_calls = "<|observation|>",
+     .before = "", .after = "", .calls_begin = "", .call = KEYED_ADD, .next_call = KEYED_ADD, .calls_end = "", .thinking = LEFT_OUT, .after_results = 1},
+    {.name = "GLM",                    // 4.6
+     .text = "[gMASK]<sop>" MESSAGES("<|system|><|user|><|observation|><tool_response></tool_response><tool_call><arg_key></arg_key></tool_call><think></think>/nothink")
+             BEGINS("<|assistant|>{{- '\\n<think></think>' if x else '' }}"),
+     .marks = {{"<|object_ref_start|>", "[gMASK]"}, {"<|object_ref_end|>", "<sop>"}, {"<|box_start|>", "<|system|>"}, {"<|box_end|>", "<|user|>"},
+               {"<|quad_start|>", "<|assistant|>"}, {"<|quad_end|>", "<|observation|>"}, PLAIN_MARKS},
+     .ends = {"<|endoftext|>"}, .end = "<|user|>", .end_of_calls = "<|observation|>",
+     .before = "\n<think>", .after = "\n", .calls_begin = "\n", .call = LINED_ADD, .next_call = "\n" LINED_ADD, .calls_end = "", .thinking = LEFT_OUT, .after_results = 1},
     {.name = "DeepSeek",               // V3.1
      .text = "{{ bos_token + x }}" MESSAGES(DEEPSEEK_TEXT) "{% if add_generation_prompt and not y %}<｜Assistant｜>{% if not thinking %}<think></think>{% endif %}{% endif %}",
-     .marks = {DEEPSEEK_TOKENS}, .ends = {"<｜end▁of▁sentence｜>"}, .end = "<｜end▁of▁sentence｜>", .end_of_calls = "<｜end▁of▁sentence｜>", .after = "",
+     .marks = {DEEPSEEK_TOKENS}, .ends = {"<｜end▁of▁sentence｜>"}, .end = "<｜end▁of▁sentence｜>", .end_of_calls = "<｜end▁of▁sentence｜>", .before = "", .after = "",
      .calls_begin = "<｜tool▁calls▁begin｜>", .call = DEEPSEEK_ADD, .next_call = DEEPSEEK_ADD, .calls_end = "<｜tool▁calls▁end｜>", .thinking = NEVER_SAID},
     {.name = "DeepSeek",               // R1
      .text = "{{ bos_token + x }}" MESSAGES(DEEPSEEK_TEXT) "{% if add_generation_prompt and not y %}<｜Assistant｜><think>\\n{% endif %}",
-     .marks = {DEEPSEEK_TOKENS}, .ends = {"<｜end▁of▁sentence｜>"}, .end = "<｜end▁of▁sentence｜>", .end_of_calls = "<｜end▁of▁sentence｜>", .after = "\n\n",
+     .marks = {DEEPSEEK_TOKENS}, .ends = {"<｜end▁of▁sentence｜>"}, .end = "<｜end▁of▁sentence｜>", .end_of_calls = "<｜end▁of▁sentence｜>", .before = "", .after = "\n\n",
      .calls_begin = "<｜tool▁calls▁begin｜>", .call = R1_ADD, .next_call = "\n" R1_ADD, .calls_end = "<｜tool▁calls▁end｜>", .thinking = NEVER_SAID, .always = 1},
     {.name = "Laguna",
      .text = "〈|EOS|〉" MESSAGES("<system><user><available_tools><assistant></assistant><tool_response></tool_response><tool_call><arg_key></arg_key></tool_call></think>")
@@ -55,13 +62,13 @@ static const template_marks templates[] = {
      .marks = {{"<|object_ref_start|>", "〈|EOS|〉"}, {"<|fim_prefix|>", "<assistant>"}, {"<|im_end|>", "</assistant>"}, {"<tool_response>", "none"},
                {"</tool_response>", "nor this"}},
      .ends = {"〈|EOS|〉", "</assistant>"}, .end = "</assistant>", .end_of_calls = "</assistant>",
-     .after = "", .calls_begin = "", .call = KEYED_ADD, .next_call = KEYED_ADD, .calls_end = "", .thinking = KEPT, .after_results = 1},
+     .before = "", .after = "", .calls_begin = "", .call = KEYED_ADD, .next_call = KEYED_ADD, .calls_end = "", .thinking = KEPT, .after_results = 1},
     {.name = "Laguna",                 // the first text
      .text = "〈|EOS|〉" MESSAGES("<system>{{ '<user>\\n' }}<available_tools><assistant></assistant><tool_response></tool_response><tool_call><arg_key></arg_key></tool_call></think>")
              BEGINS("{{ '<assistant>\\n' }}{% if x %}<think>{% else %}</think>{% endif %}"),
      .marks = {{"<|object_ref_start|>", "〈|EOS|〉"}, {"<|fim_prefix|>", "<assistant>"}, {"<|im_end|>", "</assistant>"}, {"<tool_response>", "none"},
                {"</tool_response>", "nor this"}},
-     .ends = {"〈|EOS|〉", "</assistant>"}, .end = "</assistant>", .end_of_calls = "</assistant>", .lines = 1, .after = "\n", .calls_begin = "\n",
+     .ends = {"〈|EOS|〉", "</assistant>"}, .end = "</assistant>", .end_of_calls = "</assistant>", .lines = 1, .before = "", .after = "\n", .calls_begin = "\n",
      .call = LINED_ADD, .next_call = "\n" LINED_ADD, .calls_end = "\n", .thinking = KEPT, .after_results = 1},
 };
 #undef MESSAGES

@@ -115,8 +115,11 @@ static uint32_t ref_target(const json *j, uint32_t root, uint32_t ref) {
 
 enum {
     CAN_BE_NULL = 1, CAN_BE_BOOLEAN = 2, CAN_BE_NUMBER = 4, CAN_BE_STRING = 8, CAN_BE_LIST = 16, CAN_BE_OBJECT = 32,
-    CAN_BE_ANY = 63
+    CAN_BE_ANY = 63,
+    CAN_BE_OTHER_STRING = 64    /* one that is listed, as the text is not: a string if nothing else can be meant */
 };
+
+static const int types_of_json[] = {CAN_BE_NULL, CAN_BE_BOOLEAN, CAN_BE_BOOLEAN, CAN_BE_NUMBER, CAN_BE_STRING, CAN_BE_LIST, CAN_BE_OBJECT};  /* by JSON_NULL, ... */
 
 enum { WALK_DEPTH = 32, WALK_STEPS = 1000 }; /* of schemas that refer to themselves, or to the same again and again */
 
@@ -144,16 +147,20 @@ static int types_named(const json *j, uint32_t node) {
     return types;
 }
 
-/* Of a list of values: one that is a string counts as such if it is the text, or if none can be meant otherwise. */
+/* Those of both. */
+static int types_of_both(int a, int b) {
+    const int strings = CAN_BE_STRING | CAN_BE_OTHER_STRING, is_other = (a | b) & CAN_BE_OTHER_STRING && a & strings && b & strings;
+    return (a & b) | (is_other ? CAN_BE_OTHER_STRING : 0);
+}
+
+/* Of a list of values: one that is a string counts as such if it is the text. */
 static int types_of_values(const schema_walk *w, uint32_t first, uint32_t end) {
-    static const int types[] = {CAN_BE_NULL,   CAN_BE_BOOLEAN, CAN_BE_BOOLEAN, CAN_BE_NUMBER,    /* by JSON_NULL, ... */
-                                CAN_BE_STRING, CAN_BE_LIST,    CAN_BE_OBJECT};
     int found = 0, strings = 0;
     for (uint32_t k = first; k < end; k = w->j->nodes[k].next) {
-        int type = types[w->j->nodes[k].type];
+        int type = types_of_json[w->j->nodes[k].type];
         if (type != CAN_BE_STRING) found |= type;
         else if (string_is(w->j, k, w->value)) return CAN_BE_STRING;
-        else strings = CAN_BE_STRING;
+        else strings = CAN_BE_OTHER_STRING;
     }
     return found ? found : strings;
 }
@@ -163,7 +170,7 @@ static int value_types(schema_walk *w, uint32_t node, int depth);
 static int types_of_all(schema_walk *w, uint32_t list, int depth) {
     int types = CAN_BE_ANY;
     if (w->j->nodes[list].type != JSON_ARRAY) return CAN_BE_ANY;
-    for (uint32_t k = list + 1; k < w->j->nodes[list].next; k = w->j->nodes[k].next) types &= value_types(w, k, depth);
+    for (uint32_t k = list + 1; k < w->j->nodes[list].next; k = w->j->nodes[k].next) types = types_of_both(types, value_types(w, k, depth));
     return types;
 }
 
@@ -181,13 +188,13 @@ static int value_types(schema_walk *w, uint32_t node, int depth) {
     int types = CAN_BE_ANY;
     if (!node || j->nodes[node].type != JSON_OBJECT || depth == WALK_DEPTH || w->steps-- <= 0) return CAN_BE_ANY;
     if ((k = json_get(j, node, "type")) != 0) types &= types_named(j, k);
-    if ((k = json_get(j, node, "const")) != 0) types &= types_of_values(w, k, k + 1);
+    if ((k = json_get(j, node, "const")) != 0) types = types_of_both(types, types_of_values(w, k, k + 1));
     if ((k = json_get(j, node, "enum")) != 0 && j->nodes[k].type == JSON_ARRAY)
-        types &= types_of_values(w, k + 1, j->nodes[k].next);
-    if ((k = json_get(j, node, "$ref")) != 0) types &= value_types(w, ref_target(j, w->root, k), depth + 1);
-    if ((k = json_get(j, node, "allOf")) != 0) types &= types_of_all(w, k, depth + 1);
-    if ((k = json_get(j, node, "anyOf")) != 0) types &= types_of_any(w, k, depth + 1);
-    if ((k = json_get(j, node, "oneOf")) != 0) types &= types_of_any(w, k, depth + 1);
+        types = types_of_both(types, types_of_values(w, k + 1, j->nodes[k].next));
+    if ((k = json_get(j, node, "$ref")) != 0) types = types_of_both(types, value_types(w, ref_target(j, w->root, k), depth + 1));
+    if ((k = json_get(j, node, "allOf")) != 0) types = types_of_both(types, types_of_all(w, k, depth + 1));
+    if ((k = json_get(j, node, "anyOf")) != 0) types = types_of_both(types, types_of_any(w, k, depth + 1));
+    if ((k = json_get(j, node, "oneOf")) != 0) types = types_of_both(types, types_of_any(w, k, depth + 1));
     if ((k = json_get(j, node, "nullable")) != 0 && j->nodes[k].type == JSON_TRUE) types |= CAN_BE_NULL;
     return types ? types : CAN_BE_ANY;
 }
@@ -267,16 +274,33 @@ static void put_meant(argument_writer *a, int known, int types, slice s) {
     a->no_memory |= a->value.failed | a->mender.out.failed;
 }
 
+/* The schema of an argument; 0: there is none. *types: those that the schema allows a value of this text, which is trimmed. */
+static uint32_t argument_types(const argument_writer *a, slice name, slice text, int *types) {
+    schema_walk w = walk_of(a, text);
+    uint32_t schema = parameter_schema(a, name);
+    if (!schema && a->parameters) schema = json_get(a->tools, a->parameters, "additionalProperties");
+    if (schema && a->tools->nodes[schema].type != JSON_OBJECT) schema = 0;
+    *types = value_types(&w, schema, 0);
+    if (*types == CAN_BE_OTHER_STRING) *types = CAN_BE_STRING;
+    *types &= ~CAN_BE_OTHER_STRING;
+    return schema;
+}
+
+/* Writes what a->value holds, if it is JSON of these types. */
+static int put_parsed(argument_writer *a, int types, buf *out) {
+    json parsed;
+    if (!may_parse(a, &a->value, &parsed)) return 0;
+    const int done = types & types_of_json[parsed.nodes[0].type] && may_put_json(a, &parsed, 0, out);
+    json_free(&parsed);
+    return done;
+}
+
 /* Writes an argument's text as the value that its schema wants; without one as JSON, if it is that and no string. 0: it is left
    out, as there is nothing and that is no such value. */
 static int put_argument(argument_writer *a, slice name, slice text, buf *out) {
-    slice s = slice_trim(text);
-    schema_walk w = walk_of(a, s);
-    uint32_t schema = parameter_schema(a, name);
-    json parsed;
-    if (!schema && a->parameters) schema = json_get(a->tools, a->parameters, "additionalProperties");
-    if (schema && a->tools->nodes[schema].type != JSON_OBJECT) schema = 0;
-    int types = value_types(&w, schema, 0), done = 0;
+    const slice s = slice_trim(text);
+    int types;
+    const uint32_t schema = argument_types(a, name, s, &types);
     if (!s.n && !(types & CAN_BE_STRING)) return 0;
     if (types != CAN_BE_ANY && (types & CAN_BE_STRING)) {
         int null = (types & CAN_BE_NULL) && s.n == 4 && (!memcmp(s.p, "null", 4) || !memcmp(s.p, "None", 4));
@@ -285,10 +309,19 @@ static int put_argument(argument_writer *a, slice name, slice text, buf *out) {
         return 1;
     }
     put_meant(a, schema != 0, types, s);
-    if (s.n && may_parse(a, &a->value, &parsed)) {
-        done = (schema || parsed.nodes[0].type != JSON_STRING) && may_put_json(a, &parsed, 0, out);
-        json_free(&parsed);
-    }
-    if (!done) put_quoted(text, out);
+    if (!s.n || !put_parsed(a, schema ? CAN_BE_ANY : CAN_BE_ANY & ~CAN_BE_STRING, out)) put_quoted(text, out);
     return 1;
+}
+
+/* The same of a text without quotes, where strings have them: it is a string only if it is nothing else that its schema names. */
+static int put_bare_argument(argument_writer *a, slice name, slice text, buf *out) {
+    const slice s = slice_trim(text);
+    int types;
+    (void)argument_types(a, name, s, &types);
+    if (types != CAN_BE_ANY && types & CAN_BE_STRING && s.n) {
+        types &= ~CAN_BE_STRING;
+        put_meant(a, 1, types, s);
+        if (put_parsed(a, types, out)) return 1;
+    }
+    return put_argument(a, name, text, out);
 }

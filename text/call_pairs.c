@@ -108,7 +108,7 @@ static int pairs_bare(call_reader *c, slice rest, slice text, int end) {
     const size_t n = pairs_word(rest, ",{}[]<\n\"", end, &found);
     if (found != CALL_WHOLE) return found;
     const slice s = slice_trim(slice_of(rest.p, n)), name = slice_of(text.p + c->part.name, c->part.name_size);
-    if (m->depth == 1 && !put_argument(&c->arguments, name, s, &m->out)) return CALL_NONE;
+    if (m->depth == 1 && !put_bare_argument(&c->arguments, name, s, &m->out)) return CALL_NONE;
     if (m->depth > 1 && python_word(s, 1, &word) == (int)s.n) buf_text(&m->out, word);
     else if (m->depth > 1) buf_slice(&m->out, s);
     m->comma = 0;

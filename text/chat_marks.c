@@ -70,7 +70,7 @@ static const chat_marks chat_families[] = {
      WITHOUT_THINKING, WITHOUT_RESULTS, WITHOUT_CALLS, WITHOUT_IMAGES, ENDS_WITH_TURN},
     {.family = CHAT_GLM, .name = "GLM",
      .turn = "<|assistant|>", .turn_end = "", .line_end = "", .user = "<|user|>", .answer = "<|assistant|>",
-     THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES, ENDS_WITH_TURN},
+     THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES, .ends = {"<|user|>", "<|observation|>"}},
     {.family = CHAT_LAGUNA, .name = "Laguna",
      .turn = "<assistant>", .turn_end = "</assistant>", .line_end = "\n", .user = "<user>", .answer = "<assistant>",
      THINKING, RESULT_TAGS, CALL_MARKS, CALL_KEYS, WITHOUT_IMAGES, ENDS_WITH_TURN},

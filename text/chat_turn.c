@@ -129,7 +129,7 @@ static void glm_past(chat_family f, const marked_text *from, slice text, marked_
     put_words(out, m->think_end);
     if (f & CHAT_LINED && slice_trim(says).n) put_words(out, "\n");
     put_marked(out, from, slice_trim(says));
-    if (f & CHAT_LINED && says.n < rest.n && *rest.p != '\n') put_words(out, "\n");
+    if (f & CHAT_LINED && says.n < rest.n && says.n == call.n) put_words(out, "\n");
     put_marked(out, from, slice_from(rest, says.n));
 }
 

@@ -19,7 +19,11 @@
 
 typedef struct call_function { schema_literal begins; int32_t node; } call_function;   /* the text before its arguments; these */
 
-typedef struct raw_texts { int32_t first, count; } raw_texts;           /* literals, without quotes */
+/* Of a parameter between tags. */
+typedef struct raw_texts {
+    int32_t first, count;       /* literals that are strings, without quotes */
+    int are_strings;            /* any text of it is read as a string, but for null, whatever it looks like: put_argument */
+} raw_texts;
 
 enum call_form { FORM_JSON, FORM_TAGS, FORM_BARE, FORM_LIST, FORM_NAMED, FORM_KEYS, FORM_KEY_LINES, FORM_MARKED, FORM_MARKED_BLOCK,
                  FORM_PAIRS, FORM_HEADED };
@@ -104,10 +108,27 @@ static int is_tag_name(const char *name, size_t n) {
     return 1;
 }
 
+/* Does put_argument read a node's texts as strings? So where any string may stand, but not where anything may. */
+static int texts_are_strings(const schema *s, const schema_node *n) {
+    enum { ANY = 63 };
+    int types = 0, strings = 0;
+    for (int k = n->first; k < n->first + n->count; k++) {
+        const schema_kind *kind = kind_at(s, k);
+        strings |= kind->kind == KIND_STRING;
+        types |= kind->kind == KIND_STRING ? 8 : kind->kind == KIND_NUMBER ? 4 : kind->kind == KIND_ARRAY ? 16 : kind->kind == KIND_OBJECT ? 32 : 0;
+        for (int i = 0; kind->kind == KIND_LITERALS && i < kind->count; i++) {
+            const char first = s->text.data[literal_at(s, kind->first + i)->text];
+            types |= first == 'n' ? 1 : first == 't' || first == 'f' ? 2 : first == '[' ? 16 : first == '{' ? 32 : first == '"' ? 0 : 4;
+        }
+    }
+    return strings && types != ANY;
+}
+
 /* Adds the texts of the strings among a node's literals. */
 static void call_raw_texts(schema *s, raw_texts *raw, int32_t node, const char *ends) {
     const schema_node *n = node_at(s, node);
     raw->first = schema_count(&s->literals, sizeof(schema_literal));
+    raw->are_strings = texts_are_strings(s, n);
     for (int k = n->first; k < n->first + n->count; k++) {
         const schema_kind kind = *kind_at(s, k);
         for (int i = 0; kind.kind == KIND_LITERALS && i < kind.count; i++) {
@@ -350,7 +371,7 @@ static void parameter_value(follower *w, place *out, const thread *parameters, i
     thread t = *parameters;
     if (!thread_push(w, out, &t, frame_of(IN_PARAMETER_END, 0, 0))) return;
     frame value = frame_of(AT_VALUE, node, 1);
-    value.at = VALUE_PARAMETER;
+    value.at = raw->are_strings ? VALUE_NULL : VALUE_PARAMETER;
     thread one = t;
     if (thread_push(w, out, &one, value)) place_add(out, &one);
     for (int k = n->first; k < n->first + n->count; k++) {

@@ -17,8 +17,9 @@ enum { AT_VALUE, IN_OBJECT, IN_KEY, IN_ARRAY, IN_STRING, IN_NUMBER, IN_LITERAL, 
 
 enum { QUOTE_BYTE = 0xfc };                      /* in the place of a token, the mark around Gemma's texts */
 
-/* Where a value begins: at the text's beginning; after a colon; in a list; as a call's arguments; as a parameter between tags. */
-enum { VALUE_FIRST, VALUE_AFTER_COLON, VALUE_IN_LIST, VALUE_ARGUMENTS, VALUE_PARAMETER };
+/* Where a value begins: at the text's beginning; after a colon; in a list; as a call's arguments; as a parameter between tags, and as one
+   whose text is read as a string, but for null. */
+enum { VALUE_FIRST, VALUE_AFTER_COLON, VALUE_IN_LIST, VALUE_ARGUMENTS, VALUE_PARAMETER, VALUE_NULL };
 
 /* Between calls, at of IN_CALLS: the text may end after one; those from BEFORE_LIST on are of a list. */
 enum { BEFORE_CALLS, AFTER_CALL, BEFORE_CALL, BEFORE_LIST, IN_LIST, AFTER_COMMA, BEFORE_ITEM, AT_LIST_END };

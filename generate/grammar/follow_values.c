@@ -214,7 +214,7 @@ static void begin_kind(follower *w, place *out, thread *t, int32_t kind, unsigne
 
 static void step_value(follower *w, place *out, thread *t, unsigned char b) {
     const schema_node *n = node_at(w->s, t->f.of);
-    if ((t->f.at == VALUE_ARGUMENTS && b != '{') || (t->f.at == VALUE_PARAMETER && b == '"')) return;
+    if ((t->f.at == VALUE_ARGUMENTS && b != '{') || (t->f.at == VALUE_PARAMETER && b == '"') || (t->f.at == VALUE_NULL && b != 'n')) return;
     for (int32_t k = n->first; k < n->first + n->count; k++) begin_kind(w, out, t, k, b);
 }
 

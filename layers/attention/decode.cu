@@ -1,15 +1,15 @@
 /* layers/attention/decode.cu: rope_attend on a GPU: what its two kernels share, and prefill's with them. Its definition is
    layers/attention/cpu.c.
 
-   attend_fast (decode_fast.cu) runs the shapes of heads that most models have on tensor cores, attend_any (decode_any.cu) runs every
+   attend_fast (decode_fast.cu) runs heads of 64, 128, 256 and 512 dimensions on tensor cores, attend_any (decode_any.cu) runs every
    other shape by plain loops; decode_launch.cu chooses. The kernels touch one layer's KV cache, rows and scratch, and read
    step_parameters. They know no session and no other layer.
 
    Both are flash decoding: split-KV attention with an online softmax. For a query row (token row, query head):
 
-       s[p] = q . k[p] / sqrt(head_dim)            for each position p that the row sees
+       s[p] = q . k[p] scale                       for each position p that the row sees; scale mostly 1 / sqrt(head_dim)
        m = max s[p]    l = sum exp(s[p] - m)       computed with exp2: log2(e) is folded into q
-       o = sum exp(s[p] - m) v[p] / l * sigmoid(gate)
+       o = sum exp(s[p] - m) v[p] / l * gate       gate: sigmoid, of q_proj's; softplus, of a g_proj's; or none
 
    A head's sink is a score more, which has no value: in split 0 m and l begin with it.
 
@@ -36,7 +36,7 @@
    that waits for rope_attend still knows that everything before rope_attend is complete. Returning early frees the SM for
    the successor's blocks. */
 
-enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels with gates and norms */
+enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels that are Qwen3.5's; others have its half, quarter or double */
 
 typedef struct attention_gpu {
     handoff link;
@@ -62,17 +62,22 @@ typedef struct attention_gpu {
     int64_t k_past, v_past;      /* and less far where these are past a ring: gpu_rows.past */
     int ring;                    /* rows of the cache, as attend_row has it */
     float k_scale, v_scale;      /* factors of its numbers; 1 but for FP8 */
-    int splits;                  /* gpu_attention_splits */
-    float *parts;                /* partials, gpu_attention_parts floats: see attend_part_o */
+    int splits;                  /* of the layer; of scratch: the most of any */
+    float *parts;                /* [T] partials: see attend_part_o */
     int *tickets;                /* [kv_heads][ATTEND_CLUSTER] of the last-block reduction, zero between launches */
     float *o;                    /* [T][heads][head_dim] */
     int kv_only;                 /* only append k and v */
     int prefill_warps;           /* attention_prefill_warps */
+    float *g_new;                /* [T][heads][gate_size] */
+    float query_scale;           /* log2(e) scale: scores are for exp2 */
+    int partials;                /* of a kv head, that parts has space for: attend_partials */
+    size_t parts_size;           /* floats of parts for a token row */
+    int *layer_splits;           /* [layers] gpu_attention_splits of each, in the host's memory */
 } attention_gpu;
 
-/* Floats of scratch for the partials of a token row. */
-static __host__ __device__ size_t gpu_attention_parts(const attention_shape *s, int splits) {
-    return (size_t)splits * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
+/* Floats of scratch for so many partials of each of a token row's query heads. */
+static __host__ __device__ size_t gpu_attention_parts(const attention_shape *s, int partials) {
+    return (size_t)partials * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
 }
 
 /* Ints of scratch for a sequence's tickets; zero before the first launch. */
@@ -90,8 +95,9 @@ __device__ __forceinline__ attention_gpu attend_sequence(const attention_gpu &al
     p.qg += first * s->heads * attention_q_size(s);
     p.k_new += first * s->kv_heads * d;
     p.v_new += first * s->kv_heads * d;
+    p.g_new += first * s->heads * s->gate_size;
     p.o += first * s->heads * d;
-    p.parts += first * gpu_attention_parts(s, p.splits);
+    p.parts += first * gpu_attention_parts(s, p.partials);
     p.tickets += z * gpu_attention_tickets(s);
     return p;
 }

@@ -10,16 +10,22 @@ __device__ __forceinline__ float attend_element(const float *x, const float *nor
     return norm ? x[i] * factor * norm[i] : x[i];
 }
 
+/* RMSNorm's factor of a head, by one warp. */
+__device__ __forceinline__ float attend_head_factor(const attention_gpu *p, const float *x) {
+    const int d = p->shape.head_dim;
+    float sum = 0;
+    for (int i = 2 * (threadIdx.x % 32); i < d; i += 64) {
+        sum = fmaf(x[i], x[i], sum);
+        if (i + 1 < d) sum = fmaf(x[i + 1], x[i + 1], sum);
+    }
+    return rms_factor(warp_sum(sum), 1.0f / (float)d, p->shape.eps);
+}
+
 /* to[head_dim] = RMSNorm, unless norm is NULL, and rotation of x, by one warp. The same operations as attend_norm_rotate. */
 __device__ __forceinline__ void attend_head(const attention_gpu *p, const float *x, const float *norm, const float *cs,
                                             float *to) {
     int d = p->shape.head_dim, half = p->shape.rotary_dim / 2, lane = threadIdx.x % 32;
-    float sum = 0, factor;
-    for (int i = 2 * lane; norm && i < d; i += 64) {
-        sum = fmaf(x[i], x[i], sum);
-        if (i + 1 < d) sum = fmaf(x[i + 1], x[i + 1], sum);
-    }
-    factor = rms_factor(warp_sum(sum), 1.0f / (float)d, p->shape.eps);
+    const float factor = norm ? attend_head_factor(p, x) : 1;
     for (int i = lane; i < half; i += 32) {
         float a = attend_element(x, norm, i, factor), b = attend_element(x, norm, half + i, factor);
         to[i] = attend_rotate(a, -b, cs[i], cs[half + i]);
@@ -43,7 +49,8 @@ __device__ __forceinline__ void attend_append(const attention_gpu *p, const atte
             for (int i = lane; i < d; i += 32) attend_store<FP8>(attend_cache(p, false), to + i, q[i], p->k_scale);
             __syncwarp();
         } else if (warp == 1) {
-            for (int i = lane; i < d; i += 32) attend_store<FP8>(attend_cache(p, true), to + i, p->v_new[from + i], p->v_scale);
+            const float factor = p->shape.v_normed ? attend_head_factor(p, p->v_new + from) : 1;
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(attend_cache(p, true), to + i, p->v_new[from + i] * factor, p->v_scale);
         }
     }
     __syncthreads();
@@ -79,12 +86,15 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
     __syncthreads();
 }
 
-/* o = o / l * v_scale * sigmoid(gate), if there is one. */
+/* o = o / l * v_scale * gate, if there is one. */
 __device__ __forceinline__ void attend_finish_any(const attention_gpu *p, int row, int column, float l, float o) {
     int q_per_kv = p->q_per_kv, d = p->shape.head_dim;
     size_t head = (size_t)(row / q_per_kv) * p->shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
-    const float out = o / (l == 0 ? 1 : l) * p->v_scale;
-    p->o[head * d + column] = p->shape.gated ? out * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]) : out;
+    const int gates = p->shape.gate_size;
+    float out = o / (l == 0 ? 1 : l) * p->v_scale;
+    if (p->shape.gated) out *= gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]);
+    if (gates) out *= gpu_softplus(p->g_new[head * gates + (gates > 1 ? column : 0)]);
+    p->o[head * d + column] = out;
 }
 
 /* Combines the partials of so many blocks, in the order of the splits. */
@@ -133,7 +143,7 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
         if (threadIdx.x < 32) attend_head(&p, p.qg + head * attention_q_size(&p.shape), p.q_norm, cs + t * p.shape.rotary_dim, q);
         __syncthreads();
         for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
-            q[i] *= 1.44269504f / sqrtf((float)d);
+            q[i] *= p.query_scale;
             o[i] = 0;
         }
         __syncthreads();

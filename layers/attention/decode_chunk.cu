@@ -40,9 +40,11 @@ template <bool FP8, int ROWS, int DIM> struct attend_shared {
         attend_a<HALVES> q[TILES][2][DIM / 16][32];          /* A fragments of the scores: high, low */
         float o[ROWS][DIM + 8];
     };
-    attend_a<HALVES> p[TILES][2][ATTEND_CHUNK / 16][32];     /* A fragments of the values: weights of 16 positions */
+    union {
+        attend_a<HALVES> p[TILES][2][ATTEND_CHUNK / 16][32]; /* A fragments of the values: weights of 16 positions */
+        float cs[STEP_ROWS][DIM];                            /* until then cos and sin of each token row: attend_angle */
+    };
     uint4 new_kv[2][STEP_ROWS][DIM / (FP8 ? 16 : 8)];    /* new rows of k and v as the KV cache holds them */
-    float cs[STEP_ROWS][DIM == 128 ? 128 : 64];
     float top[TOP_ROWS][GPU_WARPS];                          /* a warp's largest score of a row; at the end its l */
     float2 ml[TOP_ROWS];
     int kv_last[ROWS];                                       /* last position that a row sees */
@@ -50,39 +52,36 @@ template <bool FP8, int ROWS, int DIM> struct attend_shared {
 };
 
 static_assert(sizeof(attend_shared<false, 64, ATTEND_DIM>) <= GPU_SHARED, "shared memory of attend_fast");
+static_assert(sizeof(attend_shared<false, 32, 2 * ATTEND_DIM>) <= GPU_SHARED, "shared memory of attend_fast");
 
-/* Whether the layer has output gates, and norms of queries and keys: heads of 256 have both here. */
-template <int DIM> __device__ __forceinline__ bool attend_gated(const attention_shape *s) {
-    return DIM == ATTEND_DIM || s->gated;
+/* What a layer's heads have, in a kernel that is not EACH Qwen3.5's: gates of q_proj, norms of queries and keys, 64 dimensions rotated. */
+template <bool EACH> __device__ __forceinline__ bool attend_gated(const attention_shape *s) {
+    return !EACH || s->gated;
 }
 
-template <int DIM> __device__ __forceinline__ bool attend_normed(const attention_shape *s) {
-    return DIM == ATTEND_DIM || s->normed;
+template <bool EACH> __device__ __forceinline__ bool attend_normed(const attention_shape *s) {
+    return !EACH || s->normed;
 }
 
-/* Numbers of a head in a row of qg. */
-template <int DIM> __device__ __forceinline__ size_t attend_q_size(const attention_shape *s) {
-    return attend_gated<DIM>(s) ? 2 * DIM : DIM;
-}
-
-/* log2(e) / sqrt(DIM), of queries: scores are for exp2. */
-template <int DIM> __device__ __forceinline__ float attend_query_scale() {
-    return 1.44269504f / (DIM == 256 ? 16.0f : DIM == 128 ? 11.3137085f : 8.0f);
+template <bool EACH> __device__ __forceinline__ int attend_half(const attention_shape *s) {
+    return EACH ? s->rotary_dim / 2 : 32;
 }
 
 /* A lane's part of a chunk, for its B fragments. */
 template <bool FP8, int DIM> struct attend_rows {
-    enum { KEYS = DIM / (FP8 ? 64 : 32), DIMS = DIM / 64, BYTES = DIMS * (FP8 ? 1 : 2) };  /* DIMS: of the values, in BYTES bytes */
+    enum { KEYS = DIM / (FP8 ? 64 : 32), DIMS = DIM / 64, BYTES = DIMS * (FP8 ? 1 : 2), WORDS = (BYTES + 3) / 4 };  /* DIMS: of a value */
     uint4 k[KEYS];
-    uint32_t v[ATTEND_CHUNK / 16][4][(BYTES + 3) / 4];       /* [positions / 16][2i, 2i+1, 2i+8, 2i+9][dimensions] */
+    uint32_t v[ATTEND_CHUNK / 16][4][WORDS];                 /* [positions / 16][2i, 2i+1, 2i+8, 2i+9][dimensions] */
 };
 
 /* BYTES bytes as words. */
 template <int BYTES> __device__ __forceinline__ void attend_load_bytes(uint32_t *to, const void *from) {
-    if (BYTES == 8) {
+    if constexpr (BYTES == 16) {
+        const uint4 four = *(const uint4 *)from;
+        to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+    } else if constexpr (BYTES == 8) {
         const uint2 two = *(const uint2 *)from;
-        to[0] = two.x;
-        to[BYTES / 8] = two.y;
+        to[0] = two.x, to[1] = two.y;
     } else {
         *to = BYTES == 4 ? *(const uint32_t *)from : BYTES == 2 ? *(const uint16_t *)from : *(const uint8_t *)from;
     }
@@ -110,7 +109,7 @@ __device__ __forceinline__ void attend_load_k(const attention_gpu *p, int cached
 
 template <bool FP8, int DIM>
 __device__ __forceinline__ void attend_load_v(const attention_gpu *p, int cached, int chunk, attend_rows<FP8, DIM> *r) {
-    enum { BYTES = attend_rows<FP8, DIM>::BYTES };
+    enum { BYTES = attend_rows<FP8, DIM>::BYTES, WORDS = attend_rows<FP8, DIM>::WORDS };
     int thread = attend_thread(), lane = thread % 32, most = cached - 1 - chunk * ATTEND_CHUNK;
     int stride = p->shape.kv_heads * DIM * (FP8 ? 1 : 2);
     const char *base = attend_cache(p, true) + (size_t)attend_row(chunk * ATTEND_CHUNK, p->ring) * stride +
@@ -119,7 +118,8 @@ __device__ __forceinline__ void attend_load_v(const attention_gpu *p, int cached
     for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
         int offset = min(j / 4 * 16 + j % 2 + j % 4 / 2 * 8 + lane % 4 * 2, most);
         uint32_t *to = r->v[j / 4][j % 4];
-        to[0] = to[BYTES / 8] = 0;
+#pragma unroll
+        for (int w = 0; w < WORDS; w++) to[w] = 0;
         if (most >= 0) attend_load_bytes<BYTES>(to, base + (int64_t)offset * stride);
     }
 }
@@ -174,6 +174,11 @@ template <int DIM> __device__ __forceinline__ float attend_squares(const attend_
     return sum;
 }
 
+template <int DIM> __device__ __forceinline__ void attend_scale_vector(attend_vector<DIM> *v, float factor) {
+#pragma unroll
+    for (int j = 0; j < DIM / 64; j++) v->x[j] = make_float2(v->x[j].x * factor, v->x[j].y * factor);
+}
+
 /* RMSNorm, given the head's rms_factor. */
 template <int DIM>
 __device__ __forceinline__ void attend_norm(attend_vector<DIM> *v, float factor, const attend_vector<DIM> *norm) {
@@ -184,53 +189,91 @@ __device__ __forceinline__ void attend_norm(attend_vector<DIM> *v, float factor,
     }
 }
 
-/* RMSNorm, given the head's sum of squares; then the first 64 elements are rotated, i with i + 32. The other element of a
-   pair is on lane ^ 16. Where 128 are rotated, i with i + 64, both are on one lane. */
-template <int DIM>
-__device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, attend_vector<DIM> *v, float squares,
-                                                   const attend_vector<DIM> *norm, const float *cs) {
+/* Where elements e and e + 1 of a query row lie in the A fragments of the scores, high (part 0) or low; e is even. */
+template <bool FP8, int ROWS, int DIM>
+__device__ __forceinline__ uint32_t *attend_query_at(attend_shared<FP8, ROWS, DIM> *sh, int row, int part, int e) {
+    enum { VECTOR_ELEMENTS = FP8 ? 16 : 8, HALVES = attend_sizes<ROWS>::HALVES };  /* elements in 16 bytes of the KV cache */
+    const int step = e / (4 * VECTOR_ELEMENTS) * (VECTOR_ELEMENTS / 4) + e % VECTOR_ELEMENTS / 4, i = e / VECTOR_ELEMENTS % 4;
+    return &sh->q[row / 16][part][step][row % 8 * 4 + i].r[e % 4 / 2 * HALVES + row % 16 / 8];
+}
+
+/* Element e of a head that lies as a float where two elements of a query row will. */
+template <bool FP8, int ROWS, int DIM>
+__device__ __forceinline__ float *attend_parked(attend_shared<FP8, ROWS, DIM> *sh, int row, int e) {
+    return (float *)attend_query_at(sh, row, e % 2, e / 2 * 2);
+}
+
+/* Rotates the first 2 half elements, i with i + half, whatever half is: in the place of a query row that this warp has yet to store. */
+template <bool FP8, int ROWS, int DIM>
+__device__ __forceinline__ void attend_rotate_any(attend_shared<FP8, ROWS, DIM> *sh, int row, int half, attend_vector<DIM> *v,
+                                                  const float *cs) {
     const int lane = threadIdx.x % 32;
-    if (attend_normed<DIM>(&p->shape)) attend_norm(v, rms_factor(squares, 1.0f / DIM, p->shape.eps), norm);
-    if (DIM == 128 && p->shape.rotary_dim == 128) {
-        const float2 cosine = ((const float2 *)cs)[lane], sine = ((const float2 *)cs)[32 + lane], a = v->x[0];
-        float2 &b = v->x[DIM == 128];
-        v->x[0] = make_float2(attend_rotate(a.x, -b.x, cosine.x, sine.x), attend_rotate(a.y, -b.y, cosine.y, sine.y));
-        b = make_float2(attend_rotate(b.x, a.x, cosine.x, sine.x), attend_rotate(b.y, a.y, cosine.y, sine.y));
-        return;
+#pragma unroll
+    for (int j = 0; j < DIM / 64; j++) {
+        *attend_parked(sh, row, 2 * lane + 64 * j) = v->x[j].x;
+        *attend_parked(sh, row, 2 * lane + 64 * j + 1) = v->x[j].y;
     }
-    float2 cosine = ((const float2 *)cs)[lane % 16], sine = ((const float2 *)cs)[16 + lane % 16];
-    float2 other = {__shfl_xor_sync(~0u, v->x[0].x, 16), __shfl_xor_sync(~0u, v->x[0].y, 16)};
-    if (lane < 16) other = make_float2(-other.x, -other.y);
-    v->x[0].x = attend_rotate(v->x[0].x, other.x, cosine.x, sine.x);
-    v->x[0].y = attend_rotate(v->x[0].y, other.y, cosine.y, sine.y);
+    __syncwarp();
+#pragma unroll 1
+    for (int i = lane; i < half; i += 32) {
+        float *first = attend_parked(sh, row, i), *second = attend_parked(sh, row, half + i);
+        const float a = *first, b = *second;
+        *first = attend_rotate(a, -b, cs[i], cs[half + i]);
+        *second = attend_rotate(b, a, cs[i], cs[half + i]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < DIM / 64; j++)
+        v->x[j] = make_float2(*attend_parked(sh, row, 2 * lane + 64 * j), *attend_parked(sh, row, 2 * lane + 64 * j + 1));
+    __syncwarp();
+}
+
+/* RMSNorm, given the head's sum of squares; then the rotation. Of 64 rotated elements, i with i + 32, the other one of a pair is on
+   lane ^ 16; where all of the head is rotated, both are on one lane. row: see attend_rotate_any. */
+template <bool FP8, int ROWS, int DIM, bool EACH>
+__device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, attend_shared<FP8, ROWS, DIM> *sh, int row,
+                                                   attend_vector<DIM> *v, float squares, const attend_vector<DIM> *norm, const float *cs) {
+    const int lane = threadIdx.x % 32, half = attend_half<EACH>(&p->shape);
+    if (attend_normed<EACH>(&p->shape)) attend_norm(v, rms_factor(squares, 1.0f / DIM, p->shape.eps), norm);
+    if (half == 32) {
+        float2 cosine = ((const float2 *)cs)[lane % 16], sine = ((const float2 *)cs)[16 + lane % 16];
+        float2 other = {__shfl_xor_sync(~0u, v->x[0].x, 16), __shfl_xor_sync(~0u, v->x[0].y, 16)};
+        if (lane < 16) other = make_float2(-other.x, -other.y);
+        v->x[0].x = attend_rotate(v->x[0].x, other.x, cosine.x, sine.x);
+        v->x[0].y = attend_rotate(v->x[0].y, other.y, cosine.y, sine.y);
+    } else if (DIM > 64 && half == DIM / 2) {
+#pragma unroll
+        for (int j = 0; j < DIM / 128; j++) {
+            const float2 cosine = ((const float2 *)cs)[lane + 32 * j], sine = ((const float2 *)cs)[DIM / 4 + lane + 32 * j], a = v->x[j];
+            float2 &b = v->x[DIM / 128 + j];
+            v->x[j] = make_float2(attend_rotate(a.x, -b.x, cosine.x, sine.x), attend_rotate(a.y, -b.y, cosine.y, sine.y));
+            b = make_float2(attend_rotate(b.x, a.x, cosine.x, sine.x), attend_rotate(b.y, a.y, cosine.y, sine.y));
+        }
+    } else if (half) {
+        attend_rotate_any(sh, row, half, v, cs);
+    }
 }
 
 /* Stores a query row as A fragments of the scores, scaled. */
 template <bool FP8, int ROWS, int DIM>
-__device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS, DIM> *sh, int row, const attend_vector<DIM> *v) {
-    enum { VECTOR_ELEMENTS = FP8 ? 16 : 8, HALVES = attend_sizes<ROWS>::HALVES };  /* elements in 16 bytes of the KV cache */
-    const int lane = threadIdx.x % 32;
-    const float scale = attend_query_scale<DIM>();
+__device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS, DIM> *sh, int row, const attend_vector<DIM> *v, float scale) {
 #pragma unroll
     for (int j = 0; j < DIM / 64; j++) {
-        int e = 2 * lane + 64 * j, step = e / (4 * VECTOR_ELEMENTS) * (VECTOR_ELEMENTS / 4) + e % VECTOR_ELEMENTS / 4,
-            i = e / VECTOR_ELEMENTS % 4;
-        int to = row % 8 * 4 + i, at = e % 4 / 2 * HALVES + row % 16 / 8;
-        split_pair<FP8>(v->x[j].x * scale, v->x[j].y * scale,
-                          &sh->q[row / 16][0][step][to].r[at], &sh->q[row / 16][1][step][to].r[at]);
+        const int e = 2 * (threadIdx.x % 32) + 64 * j;
+        split_pair<FP8>(v->x[j].x * scale, v->x[j].y * scale, attend_query_at(sh, row, 0, e), attend_query_at(sh, row, 1, e));
     }
 }
 
-/* Norms and rotation of queries and new keys, and the KV append. A warp prepares query rows warp, warp + 8, ... In a block
-   that owns the position (owns), warp t < 4 also appends the new k of token row t, warp 4 + t its v: to the KV cache, and
+/* Norms and rotation of queries and new keys, norms of new values, and the KV append. A warp prepares query rows warp, warp + 8, ...
+   In a block that owns the position (owns), warp t < 4 also appends the new k of token row t, warp 4 + t its v: to the KV cache, and
    to shared memory, from where this block computes with it. */
-template <bool FP8, int ROWS, int DIM>
+template <bool FP8, int ROWS, int DIM, bool EACH>
 __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const attend_span *s, const attend_vector<DIM> *q_norm,
                                                const attend_vector<DIM> *k_norm, bool owns, attend_shared<FP8, ROWS, DIM> *sh) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->q_per_kv;
-    const int which = warp / STEP_ROWS, t = warp % STEP_ROWS;
+    const int which = warp / STEP_ROWS, t = warp % STEP_ROWS, q_size = attend_gated<EACH>(&p->shape) ? 2 * DIM : DIM;
     attend_vector<DIM> v = {}, next = {}, new_kv = {};
-    if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * attend_q_size<DIM>(&p->shape));
+    if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * q_size);
     if (owns) attend_load_vector(&new_kv, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * DIM);
     float squares = attend_squares(&v), new_squares = attend_squares(&new_kv);
 #pragma unroll
@@ -238,7 +281,8 @@ __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const att
         squares += __shfl_xor_sync(~0u, squares, i);
         new_squares += __shfl_xor_sync(~0u, new_squares, i);
     }
-    if (owns && !which) attend_norm_rotate(p, &new_kv, new_squares, k_norm, sh->cs[t]);
+    if (owns && !which) attend_norm_rotate<FP8, ROWS, DIM, EACH>(p, sh, warp, &new_kv, new_squares, k_norm, sh->cs[t]);
+    if (EACH && owns && which && p->shape.v_normed) attend_scale_vector(&new_kv, rms_factor(new_squares, 1.0f / DIM, p->shape.eps));
     if (owns) {
         size_t at = ((size_t)attend_row(s->first + t, p->ring) * (size_t)p->shape.kv_heads + blockIdx.x) * (DIM / 2) + lane;
 #pragma unroll
@@ -250,9 +294,9 @@ __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const att
 #pragma unroll 1
     for (int row = warp; row < rows; row += GPU_WARPS) {
         bool more = ROWS > GPU_WARPS && row + GPU_WARPS < rows;
-        if (more) attend_load_vector(&next, p->qg + attend_head_of(p, row + GPU_WARPS) * attend_q_size<DIM>(&p->shape));
-        attend_norm_rotate(p, &v, squares, q_norm, sh->cs[attend_token(p, row)]);
-        attend_put_query<FP8, ROWS, DIM>(sh, row, &v);
+        if (more) attend_load_vector(&next, p->qg + attend_head_of(p, row + GPU_WARPS) * q_size);
+        attend_norm_rotate<FP8, ROWS, DIM, EACH>(p, sh, row, &v, squares, q_norm, sh->cs[attend_token(p, row)]);
+        attend_put_query<FP8, ROWS, DIM>(sh, row, &v, p->query_scale);
         if (!more) break;
         v = next;
         squares = warp_sum(attend_squares(&v));
@@ -264,7 +308,7 @@ template <int ROWS, int DIM> struct attend_state {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
     float m[TOP_ROWS / 32];                                  /* of rows lane, lane + 32; the same in all warps */
     float l[TILES][HALVES];                                  /* of rows g, g + 8 of a tile, over the lane's positions */
-    float o[TILES][DIM / 64][4];                             /* C fragments; [n] of 4: warp's dimensions 8i+n, 8i+4+n */
+    float o[TILES][DIM / 64][4];                             /* C fragments; [n] of N = DIM / 64: warp's dimensions 2Ni+n, 2Ni+N+n */
 };
 
 /* The state before the first chunk: in split 0 that of the heads' sinks. */
@@ -309,23 +353,25 @@ __device__ __forceinline__ void attend_scores(const attend_shared<FP8, ROWS, DIM
 template <bool FP8, int ROWS, int DIM>
 __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS, DIM> *sh, const attend_rows<FP8, DIM> *r, int tiles,
                                               attend_state<ROWS, DIM> *state) {
-    enum { TILES = attend_sizes<ROWS>::TILES, DIMS = attend_rows<FP8, DIM>::DIMS };
+    enum { TILES = attend_sizes<ROWS>::TILES, DIMS = attend_rows<FP8, DIM>::DIMS, GROUP = DIMS < 4 ? DIMS : 4 };
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int step = 0; step < ATTEND_CHUNK / 16; step++) {
-        uint32_t b[4][2];                                    /* [dimension][B fragment]; the first DIMS count */
+    for (int part = 0; part < ATTEND_CHUNK / 16 * (DIMS / GROUP); part++) {
+        const int step = part / (DIMS / GROUP), group = part % (DIMS / GROUP);       /* positions of 16; dimensions of GROUP */
+        const int word = FP8 ? group : 2 * group, next = word + (!FP8 && GROUP == 4);
+        uint32_t b[4][2];                                    /* [dimension][B fragment]; the first GROUP count */
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const uint32_t *one = r->v[step][2 * half], *two = r->v[step][2 * half + 1];
             if (FP8) {
-                uint32_t low = __byte_perm(one[0], two[0], 0x5140), high = __byte_perm(one[0], two[0], 0x7362);
+                uint32_t low = __byte_perm(one[word], two[word], 0x5140), high = __byte_perm(one[word], two[word], 0x7362);
                 e4m3_pairs(low, &b[0][half], &b[1][half]);
                 e4m3_pairs(high, &b[2][half], &b[3][half]);
             } else {
-                b[0][half] = __byte_perm(one[0], two[0], 0x5410);
-                b[1][half] = __byte_perm(one[0], two[0], 0x7632);
-                b[2][half] = __byte_perm(one[!FP8 && DIMS == 4], two[!FP8 && DIMS == 4], 0x5410);
-                b[3][half] = __byte_perm(one[!FP8 && DIMS == 4], two[!FP8 && DIMS == 4], 0x7632);
+                b[0][half] = __byte_perm(one[word], two[word], 0x5410);
+                b[1][half] = __byte_perm(one[word], two[word], 0x7632);
+                b[2][half] = __byte_perm(one[next], two[next], 0x5410);
+                b[3][half] = __byte_perm(one[next], two[next], 0x7632);
             }
         }
 #pragma unroll
@@ -333,9 +379,9 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS, DIM
             if (tile >= tiles) break;
             attend_a<attend_sizes<ROWS>::HALVES> high = sh->p[tile][0][step][lane], low = sh->p[tile][1][step][lane];
 #pragma unroll
-            for (int n = 0; n < DIMS; n++) {
-                attend_mma<FP8>(state->o[tile][n], high, b[n][0], b[n][1]);
-                attend_mma<FP8>(state->o[tile][n], low, b[n][0], b[n][1]);
+            for (int n = 0; n < GROUP; n++) {
+                attend_mma<FP8>(state->o[tile][GROUP * group + n], high, b[n][0], b[n][1]);
+                attend_mma<FP8>(state->o[tile][GROUP * group + n], low, b[n][0], b[n][1]);
             }
         }
     }

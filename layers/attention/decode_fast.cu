@@ -1,12 +1,13 @@
-/* layers/attention/decode_fast.cu: attend_fast: rope_attend on tensor cores, for heads of 64, 128 or 256 dimensions, the first 64 or all
-   128 of them rotated, and up to 16 query heads a kv head. Heads of 256 have norms and output gates, the others may. Formula, grid, and
-   what it may read before pdl_wait: layers/attention/decode.cu.
+/* layers/attention/decode_fast.cu: attend_fast: rope_attend on tensor cores, for heads of 64, 128, 256 or 512 dimensions and up to 16 query
+   heads a kv head, of 512 up to 8. Formula, grid, and what it may read before pdl_wait: layers/attention/decode.cu.
 
    What it does of a chunk of positions is decode_chunk.cu; here are the partials of blocks, and the kernel.
 
-   attend_fast<FP8, ROWS, DIM>: FP8 is the type of the KV cache (else BF16), ROWS the most query rows, 8 to 64, DIM that of a head. A
-   query row is a (token row, query head). 8 query rows, which heads below 256 dimensions have a kernel of, fill half of a
-   tensor-core tile: registers, shared memory and loads for the other half do not exist (HALVES).
+   attend_fast<FP8, ROWS, DIM, EACH>: FP8 is the type of the KV cache (else BF16), ROWS the most query rows, 8 to 64, DIM that of a head.
+   A query row is a (token row, query head). 8 query rows, which heads of all but 256 dimensions have a kernel of, fill half of a
+   tensor-core tile: registers, shared memory and loads for the other half do not exist (HALVES). EACH: of a pass of several sequences or
+   of one alone, and of any layer: which gates, norms, scale and rotation it has say its parameters, in branches outside of the loop. The
+   others, of heads of 256, are for one sequence and Qwen3.5's layers: what these have is compiled in.
 
    Combining the partials. A thread block cluster of 8 neighbouring splits first combines its own through distributed shared
    memory: block r of the cluster does slice r, an eighth of the dimensions, of every query row. If several clusters have work, each
@@ -46,33 +47,37 @@ __device__ __forceinline__ void attend_join(attend_part *to, int count, const fl
     }
 }
 
-/* The output gate's logits of 4 dimensions of a query row, if the layer has gates. */
-template <int DIM> __device__ __forceinline__ float4 attend_output_gate(const attention_gpu *p, int row, int column) {
-    if (!attend_gated<DIM>(&p->shape)) return make_float4(0, 0, 0, 0);
-    return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * DIM + column);
+/* The output gates of 4 dimensions of a query row as projected, if the layer has gates. */
+template <int DIM, bool EACH> __device__ __forceinline__ float4 attend_output_gate(const attention_gpu *p, int row, int column) {
+    if (attend_gated<EACH>(&p->shape)) return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * DIM + column);
+    if (!p->shape.gate_size) return make_float4(0, 0, 0, 0);
+    if (p->shape.gate_size > 1) return *(const float4 *)(p->g_new + attend_head_of(p, row) * DIM + column);
+    const float gate = p->g_new[attend_head_of(p, row)];
+    return make_float4(gate, gate, gate, gate);
 }
 
-/* o = o / l * v_scale * sigmoid(gate), if there is one, for 4 dimensions of a query row; a row that saw nothing becomes 0. */
-template <int DIM>
+/* o = o / l * v_scale * gate, if there is one, for 4 dimensions of a query row; a row that saw nothing becomes 0. */
+template <int DIM, bool EACH>
 __device__ __forceinline__ void attend_finish(const attention_gpu *p, int row, int column, const attend_part *part,
                                               float4 gate) {
     float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l) * p->v_scale;
-    float4 *to = (float4 *)(p->o + attend_head_of(p, row) * DIM + column);
-    if (attend_gated<DIM>(&p->shape))
-        *to = make_float4(part->o.x * factor * gpu_sigmoid(gate.x), part->o.y * factor * gpu_sigmoid(gate.y),
-                          part->o.z * factor * gpu_sigmoid(gate.z), part->o.w * factor * gpu_sigmoid(gate.w));
-    else *to = make_float4(part->o.x * factor, part->o.y * factor, part->o.z * factor, part->o.w * factor);
+    float4 o = make_float4(part->o.x * factor, part->o.y * factor, part->o.z * factor, part->o.w * factor);
+    if (attend_gated<EACH>(&p->shape))
+        o = make_float4(o.x * gpu_sigmoid(gate.x), o.y * gpu_sigmoid(gate.y), o.z * gpu_sigmoid(gate.z), o.w * gpu_sigmoid(gate.w));
+    else if (p->shape.gate_size)
+        o = make_float4(o.x * gpu_softplus(gate.x), o.y * gpu_softplus(gate.y), o.z * gpu_softplus(gate.z), o.w * gpu_softplus(gate.w));
+    *(float4 *)(p->o + attend_head_of(p, row) * DIM + column) = o;
 }
 
-/* Partials in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. The splits are
-   filled up to the number of partials: a cluster stores one or, without clusters, a block. */
+/* Partials in device memory: o [kv_heads][partials][rows][head_dim], then ml [kv_heads][slices][partials][rows]. They are filled up to
+   the number that there is work for: a cluster stores one or, without clusters, a block (attend_partials). */
 __device__ __forceinline__ float *attend_part_o(const attention_gpu *p, int rows, int partial, int row, int column) {
-    return p->parts + (((size_t)blockIdx.x * p->splits + partial) * rows + row) * p->shape.head_dim + column;
+    return p->parts + (((size_t)blockIdx.x * p->partials + partial) * rows + row) * p->shape.head_dim + column;
 }
 
 __device__ __forceinline__ float2 *attend_part_ml(const attention_gpu *p, int rows, int partial, int row, int slice) {
-    float *ml = p->parts + (size_t)p->shape.kv_heads * p->splits * rows * p->shape.head_dim;
-    return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->splits + partial) * rows + row;
+    float *ml = p->parts + (size_t)p->shape.kv_heads * p->partials * rows * p->shape.head_dim;
+    return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->partials + partial) * rows + row;
 }
 
 /* Last-block reduction: true, in all threads, for the last of `count` blocks to call this, which resets the ticket. What
@@ -178,13 +183,13 @@ __device__ __forceinline__ attend_part attend_join_partials(const attention_gpu 
 
 /* Combines the partials of all blocks: see the top of this file. A thread has 4 dimensions of a slice, of every ROUNDth query
    row. It loads its first gate, which needs pdl_wait only, before the cluster barrier. */
-template <bool FP8, int ROWS, int DIM>
+template <bool FP8, int ROWS, int DIM, bool EACH>
 __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_shared<FP8, ROWS, DIM> *sh,
                                                const attend_place *place) {
     enum { SLICE = DIM / ATTEND_CLUSTER, THREADS = SLICE / 4, ROUND = GPU_THREADS / THREADS };   /* THREADS: of a row */
     const int rows = p->T * p->q_per_kv, first = threadIdx.x / THREADS, slice = place->slice, partials = place->partials;
     const int column = slice * SLICE + threadIdx.x % THREADS * 4, end = column + place->slices * SLICE;
-    float4 gate = first < rows ? attend_output_gate<DIM>(p, first, column) : make_float4(0, 0, 0, 0);
+    float4 gate = first < rows ? attend_output_gate<DIM, EACH>(p, first, column) : make_float4(0, 0, 0, 0);
     attend_cluster_wait();
 #pragma unroll 1
     for (int c = column; c < end; c += SLICE)
@@ -192,8 +197,8 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
         for (int row = first; row < rows; row += ROUND) {
             attend_part part = attend_join_cluster<FP8, ROWS, DIM>(sh, place->ranks, row, c);
             if (partials == 1) {
-                if (c > column || row > first) gate = attend_output_gate<DIM>(p, row, c);
-                attend_finish<DIM>(p, row, c, &part, gate);
+                if (c > column || row > first) gate = attend_output_gate<DIM, EACH>(p, row, c);
+                attend_finish<DIM, EACH>(p, row, c, &part, gate);
             } else {
                 *(float4 *)attend_part_o(p, rows, place->partial, row, c) = part.o;
                 if (threadIdx.x % THREADS == 0) *attend_part_ml(p, rows, place->partial, row, c / SLICE) = make_float2(part.m, part.l);
@@ -206,8 +211,8 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
 #pragma unroll 1
             for (int row = first; row < rows; row += ROUND) {
                 attend_part part = attend_join_partials<DIM>(p, partials, row, c);
-                if (c > column || row > first) gate = attend_output_gate<DIM>(p, row, c);
-                attend_finish<DIM>(p, row, c, &part, gate);
+                if (c > column || row > first) gate = attend_output_gate<DIM, EACH>(p, row, c);
+                attend_finish<DIM, EACH>(p, row, c, &part, gate);
             }
     }
     attend_cluster_wait();                                   /* until then others may read this block's shared memory */
@@ -220,16 +225,14 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
 #endif
 
 /* The kernel. Grid: (kv head, split, sequence), clusters of 8 splits; with fewer than p.splits of them, those that have chunks. Two
-   blocks an SM up to 32 query rows (16 of each sequence), one with more.
+   blocks an SM up to 32 query rows (16 where EACH), one with more, or of heads of 512.
    Two block barriers a chunk: one makes the maxima visible, the other the weights. Each also protects the other's buffer: a
-   warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights.
-   EACH: of a pass of several sequences; for heads below 256 dimensions one kernel serves those and a single one. */
+   warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights. */
 template <bool FP8, int ROWS, int DIM, bool EACH>
-__global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, DIM < ATTEND_DIM || ROWS <= (EACH ? 16 : 32) ? 2 : 1)
+__global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, DIM < ATTEND_DIM || (DIM == ATTEND_DIM && ROWS <= (EACH ? 16 : 32)) ? 2 : 1)
 attend_fast(const __grid_constant__ attention_gpu all) {
     extern __shared__ __align__(16) char memory[];
-    const bool each = EACH && (DIM == ATTEND_DIM || all.sequences);
-    const attention_gpu own = each ? attend_sequence(all, blockIdx.z) : all;
+    const attention_gpu own = EACH && all.sequences ? attend_sequence(all, blockIdx.z) : all;
     const attention_gpu &p = EACH ? own : all;
     enum { TILES = attend_sizes<ROWS>::TILES };
     attend_shared<FP8, ROWS, DIM> *sh = (attend_shared<FP8, ROWS, DIM> *)memory;
@@ -237,24 +240,23 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     attend_state<ROWS, DIM> state;
     attend_vector<DIM> q_norm, k_norm = {};
     pdl_launch_dependents();
-    const bool all_rotate = DIM == 128 && p.shape.rotary_dim == 128;
-    const float frequency = p.frequencies[threadIdx.x % 32], higher = all_rotate ? p.frequencies[32 + threadIdx.x % 32] : 0;
-    if (attend_normed<DIM>(&p.shape)) attend_load_vector(&q_norm, p.q_norm);
+    const int t = threadIdx.x / 32 % STEP_ROWS, lane = threadIdx.x % 32, half = attend_half<EACH>(&p.shape);
+    const float frequency = lane < half ? p.frequencies[lane] : 0, higher = DIM > 64 && lane + 32 < half ? p.frequencies[lane + 32] : 0;
+    if (attend_normed<EACH>(&p.shape)) attend_load_vector(&q_norm, p.q_norm);
     const attend_span s = attend_span_of(&p);
-    const int t = threadIdx.x / 32 % STEP_ROWS;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
     int chunk = attend_own_chunk(attend_window_first(s.first, p.window) / ATTEND_CHUNK, blockIdx.y, p.splits), cached = max(0, min(s.first, s.end));
     attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
-    if (owns && attend_normed<DIM>(&p.shape)) attend_load_vector(&k_norm, p.k_norm);
-    if (threadIdx.x / 32 < p.T) attend_angle(&p.shape, s.first + t - s.lag, threadIdx.x % 32, frequency, sh->cs[t]);
-    if (threadIdx.x / 32 < p.T && all_rotate) attend_angle(&p.shape, s.first + t - s.lag, 32 + threadIdx.x % 32, higher, sh->cs[t]);
+    if (owns && attend_normed<EACH>(&p.shape)) attend_load_vector(&k_norm, p.k_norm);
+    for (int i = lane; threadIdx.x / 32 < p.T && i < half; i += 32)
+        attend_angle(&p.shape, s.first + t - s.lag, i, i < 32 ? frequency : i < 64 ? higher : p.frequencies[i], sh->cs[t]);
     if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
     __syncthreads();
     pdl_wait();
-    attend_prepare<FP8, ROWS, DIM>(&p, &s, &q_norm, &k_norm, owns, sh);
+    attend_prepare<FP8, ROWS, DIM, EACH>(&p, &s, &q_norm, &k_norm, owns, sh);
     __syncthreads();
     if ((chunk + 1) * ATTEND_CHUNK > s.first) {
         attend_new_k<FP8, ROWS, DIM>(sh, &s, chunk, &r);
@@ -284,5 +286,5 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     attend_put_part<FP8, ROWS, DIM>(sh, tiles, &state);
     attend_cluster_arrive();
     attend_place place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: saves registers in the loop */
-    attend_combine<FP8, ROWS, DIM>(&p, sh, &place);
+    attend_combine<FP8, ROWS, DIM, EACH>(&p, sh, &place);
 }

@@ -1,9 +1,15 @@
 /* layers/attention/decode_launch.cu: launches of an attention layer: norm_qkv and rope_attend, which kernel and how many splits.
    Host code. It knows shapes and a queue, no session; out is a plain projection (gpu_linear). */
 
+/* Whether attend_fast takes a layer; any other is attend_any's. most: query heads of a kv head. */
 static int gpu_attention_is_fast(const attention_shape *s) {
-    const int d = s->head_dim, rotates = s->rotary_dim == 64 || (s->rotary_dim == 128 && d == 128);
-    return rotates && (d == 64 || d == 128 || (d == ATTEND_DIM && s->gated && s->normed)) && s->heads / s->kv_heads <= 16;
+    const int d = s->head_dim, most = d == 2 * ATTEND_DIM ? 8 : d == ATTEND_DIM || d == 128 || d == 64 ? 16 : 0;
+    return s->heads / s->kv_heads <= most && s->rotary_dim <= d && s->rotary_dim % 2 == 0 && !(s->gated && s->gate_size);
+}
+
+/* Whether the kernels that have what a layer of Qwen3.5 has compiled in take it. */
+static int gpu_attention_is_fixed(const attention_shape *s) {
+    return s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->gated && s->normed && !s->v_normed && !s->gate_size;
 }
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */
@@ -11,7 +17,7 @@ static size_t gpu_attention_shared(const attention_shape *s) {
     return (2 * (size_t)s->head_dim + STEP_ROWS * (size_t)s->rotary_dim) * sizeof(float);
 }
 
-/* Most splits of the context, which scratch is laid out for: about two blocks an SM, in whole clusters. */
+/* Most splits of the context: about two blocks an SM, in whole clusters. */
 static int gpu_attention_most_splits(const gpu_queue *q, const attention_shape *s) {
     int splits = 2 * q->sms / s->kv_heads / ATTEND_CLUSTER * ATTEND_CLUSTER;
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits;
@@ -25,31 +31,46 @@ template <bool FP8, int ROWS, int DIM, bool EACH> static attend_kernel gpu_atten
     return attend_fast<FP8, ROWS, DIM, EACH>;
 }
 
-template <bool FP8, int DIM> static attend_kernel gpu_attend_small(int rows, size_t *shared) {
-    return rows <= 8 ? gpu_attend_fast<FP8, 8, DIM, true>(shared) : gpu_attend_fast<FP8, 64, DIM, true>(shared);
+template <bool FP8, int DIM, int MOST> static attend_kernel gpu_attend_small(int rows, size_t *shared) {
+    return rows <= 8 ? gpu_attend_fast<FP8, 8, DIM, true>(shared) : gpu_attend_fast<FP8, MOST, DIM, true>(shared);
 }
 
-template <bool FP8, bool EACH> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, size_t *shared) {
-    int rows = T * (s->heads / s->kv_heads);
+/* each: of a pass of several. */
+template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, int each, size_t *shared) {
+    const int rows = T * (s->heads / s->kv_heads);
     *shared = gpu_attention_shared(s);
     if (!gpu_attention_is_fast(s)) return attend_any<FP8>;
-    if (s->head_dim == 64) return gpu_attend_small<FP8, 64>(rows, shared);
-    if (s->head_dim == 128) return gpu_attend_small<FP8, 128>(rows, shared);
-    if (rows <= 16) return gpu_attend_fast<FP8, 16, ATTEND_DIM, EACH>(shared);
-    if (EACH || rows > 32) return gpu_attend_fast<FP8, 64, ATTEND_DIM, EACH>(shared);
-    return gpu_attend_fast<FP8, 32, ATTEND_DIM, false>(shared);
+    if (s->head_dim == 64) return gpu_attend_small<FP8, 64, 64>(rows, shared);
+    if (s->head_dim == 128) return gpu_attend_small<FP8, 128, 64>(rows, shared);
+    if (s->head_dim > ATTEND_DIM) return gpu_attend_small<FP8, 2 * ATTEND_DIM, 32>(rows, shared);
+    if (each || !gpu_attention_is_fixed(s))
+        return rows <= 16 ? gpu_attend_fast<FP8, 16, ATTEND_DIM, true>(shared) : gpu_attend_fast<FP8, 64, ATTEND_DIM, true>(shared);
+    return rows <= 16 ? gpu_attend_fast<FP8, 16, ATTEND_DIM, false>(shared) :
+           rows <= 32 ? gpu_attend_fast<FP8, 32, ATTEND_DIM, false>(shared) : gpu_attend_fast<FP8, 64, ATTEND_DIM, false>(shared);
 }
 
-/* How many splits to use, at most `most`: seven eighths of the clusters that occupancy allows on an empty GPU.
+/* Partials of a kv head that so many splits store: one for each cluster or, without clusters, block. */
+static int attend_partials(const gpu_queue *q, const attention_shape *s, int splits) {
+    return q->dependent && gpu_attention_is_fast(s) ? splits / ATTEND_CLUSTER : splits;
+}
+
+/* Most splits whose partials scratch has space for, which is laid out for those of the largest layer: of so many floats for a row. */
+static int attend_splits_stored(const gpu_queue *q, const attention_shape *s, size_t parts_size) {
+    const int partials = (int)(parts_size / gpu_attention_parts(s, 1)), stored = attend_partials(q, s, ATTEND_CLUSTER);
+    return partials / stored * ATTEND_CLUSTER;
+}
+
+/* How many splits a layer has without a window: seven eighths of the clusters that occupancy allows on an empty GPU.
    More than are resident at once would be slow: a cluster needs space for its 8 blocks within one GPC, and one cluster that
    starts when the others are done doubles the time. The last eighth is for the blocks of the kernels before and after
    this one, which take space, too. On an H100 that makes 26 clusters of 30; with 28, attention takes 1.3 times as long at
-   131,072 tokens, with 30 1.7 times. Computed once, for the kernel of STEP_ROWS token rows: another number of splits for
-   another T would change a row's bits. */
-static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
+   131,072 tokens, with 30 1.7 times. That of the kernel of STEP_ROWS token rows: another number of splits for another T
+   would change a row's bits. */
+static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, const attention_gpu *scratch) {
+    const int most = min_int(gpu_attention_most_splits(q, s), attend_splits_stored(q, s, scratch->parts_size));
     size_t shared;
-    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true, false>(s, STEP_ROWS, &shared)
-                                           : gpu_attend_kernel<false, false>(s, STEP_ROWS, &shared);
+    attend_kernel kernel = scratch->kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, STEP_ROWS, 0, &shared)
+                                                    : gpu_attend_kernel<false>(s, STEP_ROWS, 0, &shared);
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute cluster = {};
     int clusters = 0;
@@ -68,9 +89,10 @@ static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits < most ? splits : most;
 }
 
-template <bool FP8, bool EACH> static void gpu_rope_attend_as(gpu_queue *q, const attention_gpu *p) {
+template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const attention_gpu *p) {
     size_t shared;
-    attend_kernel kernel = gpu_attend_kernel<FP8, EACH>(&p->shape, !EACH ? p->T : p->one_each ? 1 : STEP_ROWS, &shared);
+    const int T = !p->sequences ? p->T : p->one_each ? 1 : STEP_ROWS;
+    attend_kernel kernel = gpu_attend_kernel<FP8>(&p->shape, T, p->sequences > 0, &shared);
     const int splits = p->kv_only ? 1 : p->blocks ? p->blocks : p->splits;
     if (p->kv_only) kernel = attend_any<FP8>, shared = gpu_attention_shared(&p->shape);
     const dim3 grid((unsigned)p->shape.kv_heads, (unsigned)splits, (unsigned)max_int(p->sequences, 1));
@@ -82,7 +104,8 @@ static void gpu_norm_qkv(const gpu_rows *rows, const attention_weights *w, const
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(rows->x, rows->norm, to->shape.hidden, to->T, rows->eps);
     if (!to->kv_only) gpu_add_segment(&p, &w->q_proj, to->qg);
     gpu_add_segment(&p, &w->k_proj, to->k_new);
-    gpu_add_segment(&p, &w->v_proj, to->v_new);
+    if (!to->shape.v_of_k) gpu_add_segment(&p, &w->v_proj, to->v_new);
+    if (!to->kv_only && to->shape.gate_size) gpu_add_segment(&p, &w->g_proj, to->g_new);
     gpu_record_projection(rows->q, KERNEL_QKV, &p);
 }
 
@@ -97,10 +120,8 @@ static void gpu_append(gpu_queue *q, const attention_gpu *blocks) {
 }
 
 static void gpu_rope_attend(gpu_queue *q, const attention_gpu *p) {
-    if (p->sequences && p->kv == DTYPE_FP8) gpu_rope_attend_as<true, true>(q, p);
-    else if (p->sequences) gpu_rope_attend_as<false, true>(q, p);
-    else if (p->kv == DTYPE_FP8) gpu_rope_attend_as<true, false>(q, p);
-    else gpu_rope_attend_as<false, false>(q, p);
+    if (p->kv == DTYPE_FP8) gpu_rope_attend_as<true>(q, p);
+    else gpu_rope_attend_as<false>(q, p);
 }
 
 /* The implementation of layers/kinds.c on a GPU. */
@@ -111,7 +132,7 @@ static void attention_layout_gpu(layout *l, const attention_shape *s, const capa
     memset(to, 0, sizeof *to);
     to->shape = *s;
     to->kv = r->kv;
-    to->splits = gpu_attention_most_splits(q, s);
+    to->parts_size = gpu_attention_parts(s, gpu_attention_most_splits(q, s));
     to->ring = attention_ring(r);
     to->frequencies_size = s->rotary_dim / 2;
     to->frequencies = layout_alloc(l, (size_t)(r->layers * to->frequencies_size) + 1);
@@ -119,8 +140,9 @@ static void attention_layout_gpu(layout *l, const attention_shape *s, const capa
     to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->o = layout_alloc(l, T * (size_t)s->heads * d);
-    to->parts = layout_alloc(l, T * gpu_attention_parts(s, to->splits));
+    to->parts = layout_alloc(l, T * to->parts_size);
     to->tickets = (int *)(void *)layout_alloc(l, T * gpu_attention_tickets(s));
+    to->g_new = layout_alloc(l, T * (size_t)s->heads * (size_t)s->gate_size);
 }
 
 static void attention_record(const gpu_rows *rows, const attention_weights *w, const attention_gpu *scratch,
@@ -132,7 +154,8 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.k_norm = w->k_norm;
     p.sinks = w->sinks;
     p.window = attend_window(p.shape.window);
-    p.splits = attend_splits(p.window, p.splits);
+    p.splits = attend_splits(p.window, p.layer_splits[rows->layer]);
+    p.partials = attend_partials(rows->q, &p.shape, p.splits);
     p.step = rows->step;
     p.slot = rows->slot;
     p.sequences = rows->sequences;
@@ -141,6 +164,8 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.offset = rows->offset;
     p.T = rows->T;
     p.frequencies += (size_t)(rows->layer * p.frequencies_size);
+    if (p.shape.v_of_k) p.v_new = p.k_new;
+    p.query_scale = p.shape.scale != 0 ? 1.44269504f * p.shape.scale : 1.44269504f / sqrtf((float)p.shape.head_dim);
     p.k = (char *)state->k;
     p.v = (char *)state->v;
     p.k_growth = (char *)grown->k - p.k;

@@ -44,8 +44,10 @@ static inline feature_set mla_features(const mla_weights *w) {
     return 0;
 }
 
-/* No kernels, no sizes that they do not take: FEATURE_LATENT. */
+enum { MLA_MOST = 2048 };        /* numbers of a row of the cache, or of a query that are not rotated, which a block has in shared memory */
+
 static const char *mla_unsupported_reason(const mla_shape *s) {
-    (void)s;
-    return NULL;
+    if (mla_row_size(s) > MLA_MOST || s->nope_dim > MLA_MOST) return "latents or heads of more than 2,048 numbers";
+    return s->hidden % 4 || s->q_rank % 4 || s->kv_rank % 4 || s->heads * s->value_dim % 4
+               ? "hidden, latent and head sizes that are no multiples of 4" : NULL;
 }

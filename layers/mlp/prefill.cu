@@ -34,6 +34,7 @@ static cudaError_t mlp_run_prefill(const prefill_rows *r, const mlp_weights *w, 
         gpu_gemm p = prefill_gemm(r, prefill_normed(r), r->T);
         gemm_product *h = prefill_product(&p, &w->gate_proj, GEMM_SWIGLU, NULL);
         h->up = gpu_matrix_of(&w->up_proj);
+        h->act = mlp_activation(s);
         h->to = job.h;
         h->to_scale = job.h_scale;
         prefill_launch(r, &p);

@@ -217,20 +217,40 @@ template <int PANELS> __device__ __forceinline__ void gpu_begin_batch_down(const
     for (int i = threadIdx.x; i < gpu_batch_sums<PANELS>(p.T); i += GPU_THREADS) sums[i] = 0;
 }
 
-/* The output: the warps' sums, in their order. */
+/* Of element `out` of the block's of row t, all warps' sums, in their order. */
+template <int PANELS> __device__ __forceinline__ float gpu_batch_sum(const moe_gpu &p, const float *sums, int t, int out) {
+    enum { OUT = PANELS * PANEL_ROWS };
+    const float *part = sums + t * 2 * OUT + out % PANEL_ROWS * PANELS + out / PANEL_ROWS;
+    float all = -0.0f;
+#pragma unroll
+    for (int warp = 0; warp < GPU_WARPS; warp++, part += p.T * 2 * OUT) all = __fadd_rn(all, __fadd_rn(part[0], part[OUT]));
+    return all;
+}
+
+/* The output. */
 template <int PANELS> __device__ __forceinline__ void gpu_end_batch_down(const moe_gpu &p, const float *sums) {
     enum { OUT = PANELS * PANEL_ROWS };
     __syncthreads();
     for (int i = threadIdx.x; i < p.T * OUT; i += GPU_THREADS) {
         const int t = i / OUT, out = i % OUT, row = (int)blockIdx.x * OUT + out;
-        const float *part = sums + t * 2 * OUT + out % PANEL_ROWS * PANELS + out / PANEL_ROWS;
         if (row >= p.shape.hidden) continue;
-        float *to = p.to + (size_t)t * p.shape.hidden + row, all = -0.0f, before = epilogue_before<false>(p.end, p.down, row, to);
-#pragma unroll
-        for (int warp = 0; warp < GPU_WARPS; warp++, part += p.T * 2 * OUT) all = __fadd_rn(all, __fadd_rn(part[0], part[OUT]));
+        float *to = p.to + (size_t)t * p.shape.hidden + row, before = epilogue_before<false>(p.end, p.down, row, to);
+        const float all = gpu_batch_sum<PANELS>(p, sums, t, out);
         if (gpu_has_down_bias(p)) before += gpu_down_bias(p, t, row);
         epilogue_store(to, all, 1, before, p.link.publish);
     }
+}
+
+/* The shared expert's output, where that is apart; the sums are 0 again. What follows begins with a barrier. */
+template <int PANELS> __device__ __forceinline__ void gpu_end_batch_shared(const moe_gpu &p, float *sums) {
+    enum { OUT = PANELS * PANEL_ROWS };
+    __syncthreads();
+    for (int i = threadIdx.x; i < p.T * OUT; i += GPU_THREADS) {
+        const int row = (int)blockIdx.x * OUT + i % OUT;
+        if (row < p.shape.hidden) p.branches.shared_to[(size_t)(i / OUT) * p.shape.hidden + row] = gpu_batch_sum<PANELS>(p, sums, i / OUT, i % OUT);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < gpu_batch_sums<PANELS>(p.T); i += GPU_THREADS) sums[i] = 0;
 }
 
 /* Shared and routed experts of one format and size. */
@@ -252,8 +272,10 @@ static __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_batch_down_any(cons
     const int units = __ldcg(p.batch.count);
     gpu_begin_batch_down<PANELS>(p, sums);
 #pragma unroll 1
-    for (int low = 0, high = gpu_shared_units(p); low < units; low = high, high = units)
+    for (int low = 0, high = gpu_shared_units(p); low < units; low = high, high = units) {
         with_format(low || !high ? p.down.format : p.shared_down.format,
                     [&](auto format) { gpu_batch_down_units<decltype(format), PANELS, DEPTH, SIDE>(p, list, low, high, sums); });
+        if (!low && p.branches.shared_to) gpu_end_batch_shared<PANELS>(p, sums);
+    }
     gpu_end_batch_down<PANELS>(p, sums);
 }

@@ -127,7 +127,7 @@ template <class F> __device__ __forceinline__ void gpu_prepare_shared(const moe_
     for (int begin = 0; begin < all; begin += GPU_THREADS) {
         const int i = begin + (int)threadIdx.x, slot = min(i / parts, N_TILE_ROWS - 1), part = i % parts, t = unit * N_TILE_ROWS + slot;
         const bool there = i < all && t < p.T;
-        const float *h = p.batch.shared_h + (size_t)t * p.h_row + part * 8, gate = there ? gpu_sigmoid(__ldcg(p.shared_gate + t)) : 0;
+        const float *h = p.batch.shared_h + (size_t)t * p.h_row + part * 8, gate = there ? gpu_shared_weight(p, t) : 0;
         float v[8];
         gpu_load4(v, h, there);
         gpu_load4(v + 4, h + 4, there);

@@ -8,8 +8,8 @@
    and the distinct routed experts, number 1 + i for place i of the routing. Weights of an active expert are read once for
    all its rows. */
 
-/* Limits: experts per token row, experts of a layer, distinct routed experts of a step. */
-enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_CHOSEN = STEP_ROWS * GPU_TOP };
+/* Limits: experts per token row, experts of a layer, groups of these, distinct routed experts of a step. */
+enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_GROUPS = 32, GPU_CHOSEN = STEP_ROWS * GPU_TOP };
 
 /* The distinct routed experts of a step, ascending. at: where their matrices are, as in moe_gpu.expert_at; rows: bit set of the token rows
    that chose them. */
@@ -31,6 +31,7 @@ enum { UNIT_NO_ROW = 255 };
 typedef struct moe_batch {
     batch_rows x;                /* x norm, in the operand order of gate_proj */
     int prepared;                /* it is norm_router's */
+    int space;                   /* k blocks of a unit's rows that gpu_batch_up_any has shared memory for at a time */
     float *shared_h;             /* [BATCH_ROWS_MAX][h_row] of the shared expert, not yet times its gate */
     int32_t *choice;             /* [BATCH_ROWS_MAX][top_k] experts of a row, best first; in a step too, for biases of down_proj */
     float *choice_weight;        /* the same shape */
@@ -46,13 +47,15 @@ typedef struct moe_gpu {
     moe_shape shape;
     int T;
     gpu_matrix gate, up, down;   /* of routed expert 0 */
+    const float *correction, *expert_scale;                 /* [experts], as moe_weights has them */
+    int ranks;                   /* experts are chosen by other numbers than their logits */
     const int64_t *expert_at;    /* [experts] where each routed expert's are: bytes from those, the same for all that belongs to it */
     uint32_t per_tile;           /* reciprocal_of(gate.panels): tile * per_tile >> 32 is the tile's place in the routing */
     gpu_matrix shared_down;
     const float *norm;           /* [hidden] */
     float eps;
     float *router;               /* [T][experts] logits */
-    float *shared_gate;          /* [T] logits */
+    float *shared_gate;          /* [T] logits; of no use if shared_ungated */
     gpu_routing *routing;        /* written by experts_up, read by experts_down */
     int32_t *chosen;             /* count of this layer's distinct routed experts, for byte counts in measurements */
     float *h;                    /* [1 + GPU_CHOSEN][STEP_ROWS][h_row] SwiGLU outputs, by active expert and token row */
@@ -60,6 +63,7 @@ typedef struct moe_gpu {
     uint32_t overlap;            /* of simulated_row; 0 but in measurements */
     const float *x;              /* [T][hidden] residual */
     float *to;                   /* [T][hidden] where the output goes */
+    gpu_branches branches;       /* with shared_to, the shared expert's goes there */
     epilogue end;                /* of the output; act: of gate and up */
     int in_units;                /* experts run by units: the kernels of batch_*.cu do */
     moe_batch batch;
@@ -75,24 +79,32 @@ static size_t gpu_h_size(const moe_shape *s) {
 }
 
 static activation moe_activation(const moe_shape *s) {
-    const activation a = {s->limit, s->alpha};
+    const activation a = {.limit = s->limit, .alpha = s->alpha, .gelu = s->gelu};
     return a;
 }
 
+/* Whether the shared expert has a gate. */
+static bool moe_is_gated(const moe_shape *s) {
+    return s->shared_size && !s->shared_ungated;
+}
+
 /* norm_router: RMSNorm; logits of router and shared_expert_gate; h of the shared expert, which does not depend on the
-   routing. One kernel, three segments. */
+   routing. One kernel, up to three segments; of branches router and shared expert have norms of their own. */
 static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *to) {
     const moe_shape *s = &to->shape;
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(to->x, to->norm, s->hidden, to->T, to->eps);
+    const int branched = to->branches.shared_to != NULL;
+    const float *norm = branched ? to->branches.norm_router : to->norm;
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(to->x, norm, s->hidden, to->T, to->eps);
     p.waits_last = 1;
     p.end.act = to->end.act;
     if (s->shared_size) {
         gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
         p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
         p.segment[0].h = to->in_units ? to->batch.shared_h : to->h;
+        p.segment[0].norm = branched ? to->branches.norm_shared : norm;
         p.h_row = (size_t)to->h_row;
     }
     gpu_add_segment(&p, &w->router, to->router);
-    if (s->shared_size) gpu_add_segment(&p, &w->shared_expert_gate, to->shared_gate);
+    if (moe_is_gated(s)) gpu_add_segment(&p, &w->shared_expert_gate, to->shared_gate);
     gpu_record_projection(q, KERNEL_ROUTER, &p);
 }

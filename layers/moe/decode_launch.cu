@@ -94,6 +94,7 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.norm = rows->norm;
     p.eps = rows->eps;
     p.to = rows->to;
+    p.branches = rows->branches;
     p.end = epilogue_of_output(rows);
     p.end.act = moe_activation(&w->shape);
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
@@ -101,6 +102,9 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.down = gpu_matrix_of(&w->down_proj[0]);
     p.per_tile = reciprocal_of(p.gate.panels);
     p.expert_at = w->expert_at;
+    p.correction = w->correction;
+    p.expert_scale = w->expert_scale;
+    p.ranks = moe_ranks_scores(&w->shape);
     p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
     const int shared = gpu_shared_units(p) * p.shared_down.k_blocks;
     with_format(p.shared_down.format, [&](auto format) {
@@ -111,22 +115,22 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
 }
 
 /* Whether no expert has a bias, or another activation: fixed-shape kernels, and those of whole sets, ask for neither. */
-static bool gpu_moe_is_plain(const moe_gpu *p) {
-    return epilogue_is_plain(p->end, p->gate, p->up) && !p->down.bias && !p->shared_down.bias;
+static bool gpu_up_is_plain(const moe_gpu *p) {
+    return epilogue_is_plain(p->end, p->gate, p->up) && !gpu_has_down_bias(*p);
 }
 
 /* The fixed-shape kernel of experts_up; NULL: there is none. */
 static gpu_moe_kernel gpu_fixed_up(const moe_gpu *p) {
-    if (!gpu_moe_is_plain(p) || p->shape.of_all || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
+    if (!gpu_up_is_plain(p) || (!p->shape.sigmoid && (p->shape.of_all || p->shape.corrected)) || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
     for (const moe_fixed *f = moe_fixed_kernels; f < moe_fixed_kernels + MOE_FIXED_COUNT; f++)
         if (f->format == p->gate.format && f->hidden == p->gate.cols && f->top_k == p->shape.top_k && p->shape.experts <= f->experts)
             return f->up[p->T - 1];
     return NULL;
 }
 
-/* Whether the shared expert, if there is one, has the format and the size of the routed ones. */
+/* Whether the shared expert, if there is one, has the format and the size of the routed ones, and its output is not apart from theirs. */
 static bool gpu_down_alike(const moe_gpu *p) {
-    return p->down.format == p->shared_down.format && p->down.cols == p->shared_down.cols;
+    return p->down.format == p->shared_down.format && p->down.cols == p->shared_down.cols && !p->branches.shared_to;
 }
 
 /* Whether both panels of a tile of down_proj have one scale, where a scale is a block's. */
@@ -138,7 +142,7 @@ static bool gpu_down_scale_by_tile(const moe_gpu *p) {
 
 /* The fixed-shape kernel of experts_down, if there is one. It has whole tiles only. */
 static gpu_down_kernel gpu_fixed_down(const moe_gpu *p) {
-    if (!gpu_moe_is_plain(p) || !p->shape.shared_size || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return {};
+    if (gpu_has_down_bias(*p) || !p->shape.shared_size || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return {};
     for (const moe_fixed *f = moe_fixed_kernels; f < moe_fixed_kernels + MOE_FIXED_COUNT; f++) {
         const gpu_down_kernel down = f->down[p->T - 1];
         if (f->format == p->down.format && f->expert_size == p->down.cols && f->top_k == p->shape.top_k && down.kernel &&
@@ -174,7 +178,7 @@ static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
             enum { PARTS = gpu_lone_form<F>::PARTS, ROUND = gpu_lone_form<F>::ROUND, ANY = gpu_lone_form<F>::ANY };
             typedef down_lone_sizes<F, PARTS, ROUND> sizes;
             if (items > (int)sizes::ITEMS || (shared && most * (int)sizes::LANES > 32)) return;
-            if (!(ANY && gpu_lone_up(p)) && !gpu_moe_is_plain(p)) return;
+            if (gpu_has_down_bias(*p) && !(ANY && gpu_lone_up(p))) return;
             lone = {gpu_experts_down_lone<F, PARTS, ROUND, ANY>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
         }
     });
@@ -205,6 +209,19 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
 }
 
+/* Whether the rows of a unit, or of a step of several, fit shared memory with all their columns; for how many k blocks of them gpu_batch_up_any
+   has space, whole rounds of its own: all, or as many as leave an SM of 100 KB a second block. */
+static bool gpu_up_fits(const moe_gpu *p) {
+    enum { OWN = 10 * 1024 };    /* static shared memory of experts_up, at most */
+    return activation_fragments_size(p->gate.format, N_TILE_ROWS, p->gate.k_blocks) + OWN <= GPU_SHARED;
+}
+
+static int gpu_up_space(const moe_gpu *p) {
+    enum { ROUND = 4, MOST = GPU_SHARED / 2 - 4096 };
+    const int fitting = MOST / (int)activation_fragments_size(p->gate.format, N_TILE_ROWS, ROUND) * ROUND;
+    return gpu_up_fits(p) ? p->gate.k_blocks : fitting;
+}
+
 static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
     static const struct { enum format format; int depth; gpu_moe_kernel kernel; } kernels[] = {
 #define MOE_BATCH_LINE(FORMAT, format, depth) {FORMAT_##FORMAT, depth, gpu_batch_up<format_##format, depth>},
@@ -212,13 +229,15 @@ static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
 #undef MOE_BATCH_LINE
     };
     const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->gate.panels + GPU_WARPS - 1) / GPU_WARPS);
-    const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, p->gate.k_blocks);
+    moe_gpu of = *p;
+    of.batch.space = gpu_up_space(p);
+    const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, of.batch.space);
     gpu_moe_kernel kernel = NULL;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !kernel; i++)
-        if (kernels[i].format == p->gate.format && p->gate.k_blocks % (GPU_WARPS * kernels[i].depth) == 0 && gpu_moe_is_plain(p))
+        if (kernels[i].format == p->gate.format && p->gate.k_blocks % (GPU_WARPS * kernels[i].depth) == 0 && gpu_up_is_plain(p) && gpu_up_fits(p))
             kernel = kernels[i].kernel;
     if (!kernel) kernel = gpu_batch_up_any;
-    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, p);
+    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, &of);
 }
 
 template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
@@ -245,9 +264,10 @@ static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
    left of it. */
 static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights *w, const moe_gpu *p) {
     const matrix *shared = p->shape.shared_size ? &w->gate_proj[p->shape.experts] : NULL;
-    const matrix *segments[] = {shared, &w->router, shared ? &w->shared_expert_gate : NULL};
+    const matrix *segments[] = {shared, &w->router, moe_is_gated(&p->shape) ? &w->shared_expert_gate : NULL};
     const int wanted = gpu_operand_order(p->gate.format);
     int orders[BATCH_ORDERS], count = 0, found = -1;
+    if (p->branches.shared_to) return NULL;                 /* it has another norm */
     for (int i = 0; i < 3 && p->T > STEP_ROWS; i++) {
         int k = 0;
         if (!segments[i]) continue;
@@ -274,10 +294,10 @@ static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
     gpu_record_down(q, p);
 }
 
-/* Whether experts run by units: with many rows, and with several, where there is no experts_down for the shape: then this takes less time
-   than the kernels for any shape do, unless the shared expert differs from the routed ones. */
+/* Whether experts run by units: with many rows; and with several, if their columns do not fit shared memory, or where there is no experts_down
+   for the shape: then this takes less time than the kernels for any shape do, unless the shared expert differs from the routed ones. */
 static int gpu_runs_in_units(const moe_gpu *p) {
-    return p->T > STEP_ROWS || (p->T > 1 && gpu_down_alike(p) && !gpu_fixed_down(p).kernel);
+    return p->T > STEP_ROWS || (p->T > 1 && (!gpu_up_fits(p) || (gpu_down_alike(p) && !gpu_fixed_down(p).kernel)));
 }
 
 /* The implementation of layers/kinds.c on a GPU. `chosen` is for all layers: the caller of this fills it in. */

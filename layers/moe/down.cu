@@ -209,7 +209,8 @@ template <class F, int ROWS> struct gpu_down_weights {
    Same bits for a row whatever the others chose: the warp and the order in which a row's products are added depend on the k
    block and the expert only. Rows that do not use an active expert multiply the slot of zeros and add an exact zero.
 
-   Before the wait: the weights and scales of the first DEEP items, which depend on the routing but not on h. */
+   Before the wait: the weights and scales of the first DEEP items, which depend on the routing but not on h. A shared expert whose output is
+   apart does not wait at all: its h is norm_router's, and its sums are not stored yet. */
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assignments *assignments, int tile, int low,
                                                 int high, void *memory, float *sum) {
@@ -224,7 +225,7 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
     weights.load_scale(base + weights.scale_slot());
     if (lane < pairs * 8) act.x[SLOTS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
     if (F::half && lane == 0) act.act_scale[SLOTS] = 0;
-    pdl_wait();
+    if (low || !p.branches.shared_to) pdl_wait();
 #pragma unroll 1
     for (int count; base < weights.end; base += count) {
         count = weights.items.batch(base, weights.end, DEEP, SLOTS);
@@ -234,17 +235,22 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
     }
 }
 
-/* All active experts, without the shared one if there is none. That runs by itself if its format or size is not that of the routed ones. */
+/* All active experts, without the shared one if there is none. That runs by itself if its format or size is not that of the routed ones, or
+   if its output is apart: then the warp's partials of it are in `shared`. */
 template <int ROWS>
-__device__ __forceinline__ void gpu_down_all(const moe_gpu &p, const gpu_assignments *assignments, int tile, void *memory,
-                                             float *sum) {
-    const bool alike = p.down.format == p.shared_down.format && p.down.k_blocks == p.shared_down.k_blocks;
+__device__ __forceinline__ void gpu_down_all(const moe_gpu &p, const gpu_assignments *assignments, int tile, void *memory, float *sum,
+                                             float (*shared)[STEP_ROWS][GPU_WARPS]) {
+    const bool apart = p.branches.shared_to;
+    const bool alike = p.down.format == p.shared_down.format && p.down.k_blocks == p.shared_down.k_blocks && !apart;
 #pragma unroll 1
     for (int low = p.shape.shared_size ? 0 : 1, high; low < assignments->count; low = high) {
         high = alike || low ? assignments->count : 1;
         with_format(low ? p.down.format : p.shared_down.format, [&](auto format) {
             gpu_down_active<decltype(format), ROWS>(p, assignments, tile, low, high, memory, sum);
         });
+        if (low || !apart) continue;
+        store_warp_partial<ROWS>(shared, sum);
+        for (int i = 0; i < 4; i++) sum[i] = 0;
     }
 }
 
@@ -275,16 +281,17 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
         assignments.rows[0] = (1 << p.T) - 1;
     }
     if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T)
-        assignments.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
+        assignments.gate[out % 32] = gpu_shared_weight(p, out % 32);
     if (to) before = epilogue_before<false>(p.end, p.down, row, to);
     __syncthreads();
     if (ROWS > 1) {
         gpu_list_assignments(&assignments);
         __syncthreads();
     }
-    gpu_down_all<ROWS>(p, &assignments, tile, dynamic, sum);
+    gpu_down_all<ROWS>(p, &assignments, tile, dynamic, sum, parts.tile[1]);
     store_warp_partial<ROWS>(parts.tile[0], sum);
     if (to && gpu_has_down_bias(p)) before += gpu_down_bias(p, t, row);
     __syncthreads();
     if (to) epilogue_store(to, sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), 1, before, p.link.publish);
+    if (to && p.branches.shared_to) p.branches.shared_to[t * p.shape.hidden + row] = sum_warp_partials(parts.tile[1][out % TILE_OUT][t]);
 }

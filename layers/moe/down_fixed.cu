@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
 #pragma unroll
     for (int j = 0; j < WARP_K_BLOCKS; j++)                 /* needs no routing */
         warp.load_k_block(j, p.shared_down.data + skipped, p.shared_down.scale + tile * TILE_ROWS, j);
-    const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
+    const float gate = gpu_shared_weight(p, 0);
     warp.load_h(shared, lane % EIGHTS);
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
     const float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0;
@@ -197,7 +197,7 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int pa
             to->data[spare] = data;
             to->scales[spare] = scales;
         }
-        if (i >= 64 && i - 64 < ROWS) to->gate[i - 64] = gpu_sigmoid(__ldcg(p.shared_gate + gpu_row_there<ROWS>(i - 64, p.T - 1)));
+        if (i >= 64 && i - 64 < ROWS) to->gate[i - 64] = gpu_shared_weight(p, gpu_row_there<ROWS>(i - 64, p.T - 1));
         return;
     }
     const int count = min(__ldcg(&p.routing->count), (int)sizes::ACTIVE - 1), all_rows = (1 << ROWS) - 1;

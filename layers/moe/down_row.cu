@@ -102,7 +102,7 @@ __device__ __forceinline__ float gpu_lone_bias(const moe_gpu &p, int64_t best_at
     for (int i = 0; p.down.bias && i < p.shape.top_k; i++)
         sum = __fmaf_rn(__shfl_sync(~0u, weight, i), epilogue_bias<true>(p.down, __shfl_sync(~0u, best_at, i), row), sum);
     if (p.shape.shared_size && p.shared_down.bias)
-        sum = __fmaf_rn(gpu_sigmoid(__ldcg(p.shared_gate)), epilogue_bias<true>(p.shared_down, 0, row), sum);
+        sum = __fmaf_rn(gpu_shared_weight(p, 0), epilogue_bias<true>(p.shared_down, 0, row), sum);
     return sum;
 }
 
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     float v[PARTS][8], sum[4] = {0, 0, 0, 0};
     const float *h[PARTS];
     warp.load_at(0, p.shared_down.data + skipped + warp.first * F::panel + lane * F::lane, warp.shared && count);
-    const float gate = warp.shared ? gpu_sigmoid(__ldcg(p.shared_gate)) : 1;
+    const float gate = warp.shared ? gpu_shared_weight(p, 0) : 1;
     float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0;
     const float scale = warp.begin(chosen_at, skipped);
     const int64_t best_at = ANY ? __ldg(p.expert_at + best) : 0;

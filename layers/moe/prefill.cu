@@ -45,7 +45,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_route(const __
         p.choice[t * top_k + place] = (int16_t)expert;
         p.choice_weight[t * top_k + place] = weight;
     }
-    if (lane == 0) p.shared_weight[t] = gpu_sigmoid(p.shared_weight[t]);
+    if (lane == 0 && !p.moe.shape.shared_ungated) p.shared_weight[t] = gpu_sigmoid(p.shared_weight[t]);
 }
 
 /* The choices of the block's MOE_ROWS rows, in shared memory; returns how many. Ends with a barrier. */
@@ -142,7 +142,7 @@ static int moe_can_prefill(const moe_weights *w, dtype kv) {
     const moe_shape *s = &w->shape;
     (void)kv;
     int fits = s->hidden % GEMM_COLS == 0 && s->experts <= GPU_EXPERTS && s->top_k <= GPU_TOP && prefill_takes(&w->router) &&
-               (!s->shared_size || prefill_takes(&w->shared_expert_gate));
+               (!moe_is_gated(s) || prefill_takes(&w->shared_expert_gate));
     for (int e = 0; e <= (s->shared_size ? s->experts : 0); e += s->experts)       /* all routed ones are alike */
         fits = fits && prefill_takes(&w->gate_proj[e]) && prefill_takes(&w->down_proj[e]) &&
                w->gate_proj[e].rows % GEMM_COLS == 0 && w->up_proj[e].format == w->gate_proj[e].format;
@@ -178,21 +178,32 @@ static size_t moe_prefill_bytes(const moe_shape *s, int T, dtype kv) {
     return moe_prefill_layout(s, T, NULL, &p);
 }
 
-/* norm_router: the routing, the slots, h of the shared expert. */
-static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
-    const int blocks = (r->T + MOE_ROWS - 1) / MOE_ROWS;
+/* Adds h of the shared expert, if there is one, to products of its rows. */
+static void moe_prefill_shared(const moe_weights *w, const moe_prefill_job *p, gpu_gemm *of) {
     const int shared = p->moe.shape.experts;
+    if (!p->moe.shape.shared_size) return;
+    gemm_product *up = prefill_product(of, &w->gate_proj[shared], GEMM_SWIGLU, NULL);
+    up->up = gpu_matrix_of(&w->up_proj[shared]);
+    up->act = moe_activation(&p->moe.shape);
+    up->to = p->shared_h;
+    up->to_scale = p->shared_h_scale;
+}
+
+/* norm_router: the routing, the slots, h of the shared expert. Of branches u has first the shared expert's rows, then the router's, at the end the
+   routed experts'. */
+static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
+    const int blocks = (r->T + MOE_ROWS - 1) / MOE_ROWS, branched = r->branches.shared_to != NULL;
     gpu_gemm of = prefill_gemm(r, prefill_normed(r), r->T);
-    if (p->moe.shape.shared_size) {
-        gemm_product *up = prefill_product(&of, &w->gate_proj[shared], GEMM_SWIGLU, NULL);
-        up->up = gpu_matrix_of(&w->up_proj[shared]);
-        up->act = moe_activation(&p->moe.shape);
-        up->to = p->shared_h;
-        up->to_scale = p->shared_h_scale;
+    if (branched) prefill_rms_norm(r, r->x, r->branches.norm_shared, r->T, r->hidden, r->eps);
+    moe_prefill_shared(w, p, &of);
+    if (branched) {
+        prefill_launch(r, &of);
+        prefill_rms_norm(r, r->x, r->branches.norm_router, r->T, r->hidden, r->eps);
     }
     prefill_product(&of, &w->router, GEMM_STORE, p->moe.router);
-    if (p->moe.shape.shared_size) prefill_product(&of, &w->shared_expert_gate, GEMM_STORE, p->shared_weight);
+    if (moe_is_gated(&p->moe.shape)) prefill_product(&of, &w->shared_expert_gate, GEMM_STORE, p->shared_weight);
     prefill_launch(r, &of);
+    if (branched) prefill_rms_norm(r, r->x, r->norm, r->T, r->hidden, r->eps);
     moe_prefill_route<<<(r->T + GPU_WARPS - 1) / GPU_WARPS, GPU_THREADS, 0, r->stream>>>(*p);
     moe_prefill_count<<<blocks, GPU_THREADS, 0, r->stream>>>(*p);
     moe_prefill_offsets<<<1, GPU_EXPERTS, 0, r->stream>>>(*p);
@@ -226,7 +237,9 @@ static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const 
     gemm_product *down = prefill_product(&of, &w->down_proj[0], GEMM_PART, NULL);
     down->to = p->part;
     down->weight = p->slot_weight;
-    if (s->shared_size) prefill_output(r, &w->down_proj[s->experts], shared, p->shared_weight);
+    prefill_rows apart = *r;
+    apart.out = r->branches.shared_to ? r->branches.shared_to : r->out;
+    if (s->shared_size) prefill_output(&apart, &w->down_proj[s->experts], shared, s->shared_ungated ? NULL : p->shared_weight);
     moe_prefill_grouped(r, p, &of);
     moe_prefill_combine<<<r->T, GPU_THREADS, 0, r->stream>>>(*p);
 }
@@ -247,6 +260,9 @@ static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, 
     memset(&p, 0, sizeof p);
     p.moe.shape = *s;
     p.moe.expert_at = w->expert_at;
+    p.moe.correction = w->correction;
+    p.moe.expert_scale = w->expert_scale;
+    p.moe.ranks = moe_ranks_scores(s);
     p.T = r->T;
     p.width = moe_prefill_width(w, r->T);
     p.out = r->out;

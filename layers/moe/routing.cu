@@ -51,6 +51,103 @@ __device__ __forceinline__ void load_logits(const moe_gpu &p, int t, const gpu_t
     } while (other);
 }
 
+/* The bits of a float as an unsigned integer in the order of the floats; and back. */
+__device__ __forceinline__ uint32_t gpu_ordered(uint32_t bits) {
+    return bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+}
+
+__device__ __forceinline__ float gpu_of_ordered(uint32_t ordered) {
+    return __uint_as_float(ordered >> 31 ? ordered ^ 0x80000000u : ~ordered);
+}
+
+/* What experts are chosen by where it is not their logits: ranks, as moe_ranks has them, ordered, in the places of the logits; 0: there is no expert.
+   No bits of a rank are left out: scores near 1 differ in their last ones. */
+
+enum : uint32_t { GPU_NO_RANK = 0x007fffff };               /* -infinity, ordered */
+
+/* The sum of the two best ranks of group g, in all lanes. A group of one has -infinity. */
+template <int LISTS> __device__ __forceinline__ float gpu_group_sum(const moe_gpu &p, const uint32_t (*key)[8], int g) {
+    const int size = p.shape.experts / p.shape.groups, lane = threadIdx.x % 32;
+    uint32_t best = GPU_NO_RANK, second = GPU_NO_RANK;
+#pragma unroll
+    for (int i = 0; i < 8 * LISTS; i++) {
+        const int of = i * 32 + lane - g * size;
+        const uint32_t rank = of >= 0 && of < size ? key[i / 8][i % 8] : GPU_NO_RANK;
+        second = max(second, min(best, rank));
+        best = max(best, rank);
+    }
+    const uint32_t top = __reduce_max_sync(~0u, best), lanes = __ballot_sync(~0u, best == top);
+    const uint32_t next = __reduce_max_sync(~0u, lane == __ffs((int)lanes) - 1 ? second : best);
+    return __fadd_rn(gpu_of_ordered(top), gpu_of_ordered(next));
+}
+
+/* -infinity becomes the rank of the experts of all but the groups_kept best groups, as in moe_keep_groups. */
+template <int LISTS> __device__ __forceinline__ void gpu_keep_groups(const moe_gpu &p, uint32_t (*key)[8]) {
+    const int groups = p.shape.groups, size = p.shape.experts / groups, lane = threadIdx.x % 32;
+    float own = -INFINITY;       /* of group `lane` */
+    int before = 0;
+#pragma unroll 1
+    for (int g = 0; g < groups; g++) {
+        const float sum = gpu_group_sum<LISTS>(p, key, g);
+        if (lane == g) own = sum;
+    }
+#pragma unroll 1
+    for (int g = 0; g < groups; g++) {
+        const float other = __shfl_sync(~0u, own, g);
+        before += other > own || (other == own && g < lane);
+    }
+    const uint32_t kept = __ballot_sync(~0u, before < p.shape.groups_kept);
+#pragma unroll
+    for (int i = 0; i < 8 * LISTS; i++) {
+        const int e = i * 32 + lane;
+        if (e < p.shape.experts && !(kept >> e / size & 1)) key[i / 8][i % 8] = GPU_NO_RANK;
+    }
+}
+
+/* Logits become ranks. One loop after the other: with all in one ptxas spills. */
+template <int LISTS> __device__ __forceinline__ void gpu_rank(const moe_gpu &p, uint32_t (*key)[8]) {
+    const int lane = threadIdx.x % 32;
+    if (p.shape.sigmoid) {
+#pragma unroll
+        for (int i = 0; i < 8 * LISTS; i++) key[i / 8][i % 8] = __float_as_uint(gpu_sigmoid(__uint_as_float(key[i / 8][i % 8])));
+    }
+    if (p.shape.corrected) {
+#pragma unroll
+        for (int i = 0; i < 8 * LISTS; i++) {
+            const float by = i * 32 + lane < p.shape.experts ? __ldg(p.correction + i * 32 + lane) : 0;
+            key[i / 8][i % 8] = __float_as_uint(__fadd_rn(__uint_as_float(key[i / 8][i % 8]), by));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8 * LISTS; i++) {
+        const float rank = __fadd_rn(__uint_as_float(key[i / 8][i % 8]), 0);            /* -0 becomes 0: they are equal */
+        key[i / 8][i % 8] = i * 32 + lane < p.shape.experts ? gpu_ordered(__float_as_uint(rank)) : 0;
+    }
+    if (p.shape.groups) gpu_keep_groups<LISTS>(p, key);
+}
+
+/* Top-k of one row by ranks, as gpu_choose: the lower index first among equals. key: logits on entry. */
+template <int LISTS> __device__ __forceinline__ int gpu_choose_by_rank(const moe_gpu &p, uint32_t (*key)[8]) {
+    const int lane = threadIdx.x % 32;
+    int chosen = 0;
+    gpu_rank<LISTS>(p, key);
+#pragma unroll 1
+    for (int r = 0; r < p.shape.top_k; r++) {
+        uint32_t best = key[0][0];
+        int at = 0;
+#pragma unroll
+        for (int i = 1; i < 8 * LISTS; i++)
+            if (key[i / 8][i % 8] > best) best = key[i / 8][i % 8], at = i;
+        const uint32_t top = __reduce_max_sync(~0u, best);
+        const int expert = (int)__reduce_min_sync(~0u, best == top ? (uint32_t)(at * 32 + lane) : ~0u);
+        if (lane == r) chosen = expert;
+#pragma unroll
+        for (int i = 0; i < 8 * LISTS; i++)
+            if (expert == i * 32 + lane) key[i / 8][i % 8] = 0;
+    }
+    return min(chosen, p.shape.experts - 1);
+}
+
 /* Top-k of one row, by one warp: lane r returns the r-th best expert. top_k is TOP, or p.shape.top_k if TOP is 0. It is on
    the critical path of every block, so a round is kept short: one __reduce_max_sync, one ballot, one shift of a sorted
    list.
@@ -64,11 +161,10 @@ template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(cons
     enum { LANE_KEYS = LISTS == 1 ? 8 : GPU_EXPERTS / 32 };  /* bits for it; two lists choose as four do */
     const int lane = threadIdx.x % 32;
     uint32_t chosen = 0, lanes_with_it = 1;
+    if (p.ranks) return gpu_choose_by_rank<LISTS>(p, key);
 #pragma unroll
-    for (int i = 0; i < 8 * LISTS; i++) {
-        uint32_t bits = key[i / 8][i % 8], ordered = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
-        key[i / 8][i % 8] = ordered / LANE_KEYS * LANE_KEYS + (LANE_KEYS - 1 - i);
-    }
+    for (int i = 0; i < 8 * LISTS; i++)
+        key[i / 8][i % 8] = gpu_ordered(key[i / 8][i % 8]) / LANE_KEYS * LANE_KEYS + (LANE_KEYS - 1 - i);
 #pragma unroll
     for (int s = 0; s < LISTS; s++) gpu_sort8(key[s]);
 #pragma unroll TOP ? TOP : 1
@@ -99,18 +195,47 @@ template <int LANES> __device__ __forceinline__ float gpu_softmax(float logit, i
     return share / sum;
 }
 
-/* The weight of row t's assignment to the r-th best expert, on lane r < top_k of a warp that has chosen for it: with of_all its share
-   of the softmax over all experts. */
+/* The same with sigmoids: each divided by their sum, or, of_all, as it is. */
+template <int LANES> __device__ __forceinline__ float gpu_share_of_sigmoids(float logit, int top_k, int of_all) {
+    const float score = (int)threadIdx.x % LANES < top_k ? gpu_sigmoid(logit) : 0;
+    float sum = score;
+#pragma unroll
+    for (int i = LANES / 2; i; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
+    return of_all ? score : score / (sum + 1e-20f);         /* as the models have it: no quotient of zeros */
+}
+
+/* A weight, of an expert's share. */
+__device__ __forceinline__ float gpu_weight_of_share(const moe_gpu &p, float share, int expert) {
+    if (p.shape.routed_scale != 0) share *= p.shape.routed_scale;
+    if (p.shape.expert_scaled) share *= __ldg(p.expert_scale + expert);
+    return share;
+}
+
+/* The weight of row t's assignment to the r-th best expert, on lane r < top_k of a warp that has chosen for it: of the softmax over the chosen
+   experts or, of_all, over all; or of sigmoids, as above. With a correction the first one's logit need not be the largest. */
 template <int ROWS> __device__ __forceinline__ float gpu_choice_weight(const moe_gpu &p, int t, int expert) {
-    const float logit = __ldcg(gpu_logit<ROWS>(p, t, expert)), best = __shfl_sync(~0u, logit, 0);
-    float sum = 0;
-    if (!p.shape.of_all) return gpu_softmax<32>(logit, p.shape.top_k);
-    for (int e = threadIdx.x % 32; e < p.shape.experts; e += 32) sum += __expf(__ldcg(gpu_logit<ROWS>(p, t, e)) - best);
-    return __expf(logit - best) / warp_sum(sum);
+    const int r = threadIdx.x % 32, sigmoid = p.shape.sigmoid, all = p.shape.of_all;
+    const bool chosen = r < p.shape.top_k;
+    const float logit = __ldcg(gpu_logit<ROWS>(p, t, expert));
+    const float best = p.shape.corrected ? warp_max(chosen ? logit : -INFINITY) : __shfl_sync(~0u, logit, 0);
+    const float own = sigmoid ? gpu_sigmoid(logit) : __expf(logit - best);
+    float sum = chosen ? own : 0;
+    if (all && !sigmoid) {
+        sum = 0;
+        for (int e = r; e < p.shape.experts; e += 32) sum += __expf(__ldcg(gpu_logit<ROWS>(p, t, e)) - best);
+    }
+    sum = warp_sum(sum);
+    if (sigmoid) sum = all ? 1 : sum + 1e-20f;
+    return gpu_weight_of_share(p, own / sum, expert);
+}
+
+/* The weight of the shared expert for row t. */
+__device__ __forceinline__ float gpu_shared_weight(const moe_gpu &p, int t) {
+    return p.shape.shared_ungated ? 1 : gpu_sigmoid(__ldcg(p.shared_gate + t));
 }
 
 /* Whether a bias of down_proj is to be added. */
-__device__ __forceinline__ bool gpu_has_down_bias(const moe_gpu &p) {
+__host__ __device__ __forceinline__ bool gpu_has_down_bias(const moe_gpu &p) {
     return p.down.bias || p.shared_down.bias;
 }
 
@@ -130,7 +255,7 @@ __device__ __forceinline__ float gpu_down_bias(const moe_gpu &p, int t, int row)
         sum = __fmaf_rn(__ldcg(p.batch.choice_weight + i), epilogue_bias<true>(p.down, __ldg(p.expert_at + __ldcg(p.batch.choice + i)), row),
                         sum);
     if (p.shape.shared_size && p.shared_down.bias)
-        sum = __fmaf_rn(gpu_sigmoid(__ldcg(p.shared_gate + t)), epilogue_bias<true>(p.shared_down, 0, row), sum);
+        sum = __fmaf_rn(gpu_shared_weight(p, t), epilogue_bias<true>(p.shared_down, 0, row), sum);
     return sum;
 }
 

@@ -280,7 +280,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
         if (n == 0) {
             pdl_wait();
             rms = gpu_rms_factor(&partials, t, 1.0f / (float)p.shape.hidden, p.eps);
-            warp.routing.weight = gpu_softmax<of::LANES>(logit, of::TOP_K);
+            const float share = p.shape.sigmoid ? gpu_share_of_sigmoids<of::LANES>(logit, of::TOP_K, p.shape.of_all) :
+                                                  gpu_softmax<of::LANES>(logit, of::TOP_K);
+            warp.routing.weight = gpu_weight_of_share(p, share, warp.routing.expert);
         }
         if (n % TURNS == turn) warp.store(tile, row, t, partials.tile[n % 2], rms);
     }

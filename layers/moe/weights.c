@@ -70,5 +70,6 @@ static inline feature_set moe_features(const moe_weights *w) {
 
 static const char *moe_unsupported_reason(const moe_shape *s) {
     if (s->experts > 1024 || s->top_k > 32) return "more than 1024 experts, or 32 of them for a token,";
+    if (s->groups > 32) return "more than 32 groups of experts";
     return s->hidden % 4 || s->expert_size % 4 || s->shared_size % 4 ? "hidden and expert sizes that are no multiples of 4" : NULL;
 }

@@ -6,10 +6,13 @@
    the chunks of the delta rule and the tiles of attention lie on such: so a row's bits do not depend on the prefill chunk.
 
    A prefill chunk leaves what decode leaves: KV rows, S and window with nothing pending, last_hidden,
-   and in x its last row, from which lm_head makes logits when they are wanted. If it fails or is cancelled, S and window go
-   back to what they were: the timeline ends before it. */
+   and in x its last row, from which lm_head makes logits when they are wanted. If it fails or is cancelled, S, window and what rings held
+   go back to what they were: the timeline ends before it. */
 
-enum { PREFILL_ALIGNMENT = 64 };  /* token rows */
+enum {
+    PREFILL_ALIGNMENT = 64,      /* token rows */
+    RING_ROWS = 1024             /* of a chunk that a layer with a window takes at a time: enough to fill a GPU, and a ring is short */
+};
 
 /* Floats of the states of a slot that cannot be truncated, with the MTP layer's. */
 static size_t recurrent_floats(const mote_model *m, const run_options *o) {
@@ -19,7 +22,27 @@ static size_t recurrent_floats(const mote_model *m, const run_options *o) {
     return l.used;
 }
 
-/* Lays out what prefill needs: also `before`, a copy of a slot's recurrent state. */
+/* Copies the rows that row `index` sees and that lie in rings from a slot to `kept`, or back. s NULL: it only counts them. Returns bytes. */
+static size_t prefill_windows(const mote_model *m, const run_options *o, slot *s, int index, char *kept, int back) {
+    const capacity r = capacity_of(o, s ? s->context : o->context);
+    state_piece piece[STATE_PIECES];
+    layer_state none;
+    size_t used = 0;
+    memset(&none, 0, sizeof none);
+    for (int i = 0; i < m->c.layers; i++)
+        for (int k = layer_pieces(&m->layers[i], &r, s ? &s->state[i] : &none, piece); k--;) {
+            if (!piece[k].window || piece[k].rows == r.context) continue;
+            const int from = piece_seen_from(&piece[k], index);
+            for (int row = from, n; s && row < index; row += n) {
+                char *there = piece_rows(&piece[k], row, index, &n), *here = kept + used + (size_t)(row - from) * piece[k].size;
+                gpu_move(&s->runner->gpu->q, back ? there : here, back ? here : there, (size_t)n * piece[k].size, "keeping windows");
+            }
+            used += (size_t)(index - from) * piece[k].size;
+        }
+    return used;
+}
+
+/* Lays out what prefill needs: also `before`, a copy of a slot's recurrent state, and one of its windows. */
 static void layout_prefill(layout *l, const mote_model *m, const run_options *o, prefill_scratch *p) {
     const size_t hidden = (size_t)m->c.hidden, rows = (size_t)o->chunk;
     const dtype kv = kv_type_of(o->kv);
@@ -31,13 +54,15 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     p->scratch_bytes = (max_size(p->scratch_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * hidden);
-    p->y = layout_alloc(l, m->largest.residual.normed_after ? rows * hidden : 0);
+    p->y = layout_alloc(l, m->largest.residual.normed_after || m->largest.residual.branched ? rows * hidden : 0);
+    p->shared = layout_alloc(l, m->largest.residual.branched ? rows * hidden : 0);
     p->u_scale = layout_alloc(l, rows);
     p->table = (token_row *)layout_bytes(l, (rows + 1) * sizeof *p->table);
     p->table = p->table ? p->table + 1 : NULL;
     p->scratch = (char *)layout_alloc(l, p->scratch_bytes / sizeof(float));
     p->u = p->scratch ? (uint16_t *)(void *)(p->scratch + p->scratch_bytes - u) : NULL;
     p->before = layout_alloc(l, recurrent_floats(m, o));
+    if (o->chunk > RING_ROWS) p->windows = (char *)layout_bytes(l, prefill_windows(m, o, NULL, o->context, NULL, 0));
 }
 
 /* T rows, whose table prefill_send puts in place. */
@@ -56,6 +81,7 @@ static prefill_rows prefill_rows_of(const slot *s, int T, int index) {
     r.eps = s->m->c.eps;
     r.x = g->prefill.x;
     r.y = g->prefill.y;
+    r.branches.shared_to = g->prefill.shared;
     r.u = g->prefill.u;
     r.u_scale = g->prefill.u_scale;
     r.scratch = g->prefill.scratch;
@@ -86,7 +112,7 @@ typedef struct prefill_mtp_input {
     const float *norm_embedding, *norm_hidden;
     uint16_t *in;                /* F16 [T - skip][2 cols] */
     float *act_scale;
-    float eps;
+    float factor, eps;           /* of embeddings; of norms */
     int skip;
 } prefill_mtp_input;
 
@@ -96,7 +122,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     __shared__ float shared[GPU_WARPS];
     const int t = blockIdx.x + p.skip, cols = p.embed_tokens.cols;
     float *spare = row + 2 * cols, top = 0;
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) spare[i] = prefill_embedding(&p.embed_tokens, &p.rows[t], i);
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) spare[i] = prefill_embedding(&p.embed_tokens, &p.rows[t], i, p.factor);
     __syncthreads();
     gpu_norm_row(row, spare, p.norm_embedding, cols, p.eps, shared);
     if (t) gpu_norm_row(spare, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
@@ -109,8 +135,10 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
 /* Logits of n rows of x, from row t on, into `to` in host memory. At most as many as fit the scratch before the normalised rows. */
 static void prefill_head(const slot *s, const prefill_rows *r, const float *norm, int t, int n, float *to) {
     const mote_model *m = s->m;
+    const gpu_cap cap = {.link = {}, .logits = (float *)(void *)r->scratch, .n = (size_t)n * (size_t)m->c.vocab, .cap = m->c.logit_cap};
     prefill_rms_norm(r, r->x + (size_t)t * (size_t)m->c.hidden, norm, n, m->c.hidden, m->c.eps);
-    prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->scratch);
+    prefill_linear(r, &m->lm_head, prefill_normed(r), n, cap.logits);
+    if (cap.cap != 0) gpu_cap_logits<<<gpu_cap_blocks(cap.n, r->sms), GPU_THREADS, 0, r->stream>>>(cap);
     gpu_check(&s->runner->gpu->q, cudaMemcpyAsync(to, r->scratch, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
                                           r->stream), "reading the logits");
 }
@@ -163,6 +191,7 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
     p.norm_hidden = m->mtp.norm_hidden;
     p.in = (uint16_t *)(void *)r.scratch;
     p.act_scale = r.u_scale;
+    p.factor = gpu_embed_factor(m);
     p.eps = m->c.eps;
     const size_t shared = 3 * (size_t)m->c.hidden * sizeof(float);
     gpu_allow_shared(&g->q, (const void *)prefill_mtp_rows, shared, "mtp_rows");
@@ -198,11 +227,14 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     int code = gpu_enter(s, err);
     if (code) return code;
     gpu_move(&g->q, g->prefill.before, s->recurrent, s->recurrent_floats * sizeof(float), "keeping the state");
+    if (b->T > RING_ROWS) (void)prefill_windows(m, &s->runner->o, s, r.index, g->prefill.windows, 0);
     prefill_send(g, b, g->stream);
-    prefill_embed(&r, &m->embed_tokens);
+    prefill_embed(&r, &m->embed_tokens, gpu_embed_factor(m));
     code = prefill_layers(s, &r, watch, err);
     if (code) {
-        if (g->q.status == cudaSuccess) gpu_move(&g->q, s->recurrent, g->prefill.before, s->recurrent_floats * sizeof(float), "restoring the state");
+        if (g->q.status != cudaSuccess) return code;
+        gpu_move(&g->q, s->recurrent, g->prefill.before, s->recurrent_floats * sizeof(float), "restoring the state");
+        if (b->T > RING_ROWS) (void)prefill_windows(m, &s->runner->o, s, r.index, g->prefill.windows, 1);
         return code;
     }
     if (b->logits) prefill_logits(s, &r, m->norm, b->T, b->logits);

@@ -37,6 +37,11 @@ typedef struct gpu_form {
     int dealt;                   /* rows of blocks in turn (run/cuda/turns.cu), whose tokens are all in the first step; 0: each has its own */
 } gpu_form;
 
+/* What embeddings of tokens are multiplied with: 1 changes no bits. */
+static float gpu_embed_factor(const mote_model *m) {
+    return m->c.embed_factor != 0 ? m->c.embed_factor : 1;
+}
+
 /* A captured pass, and what it was captured for. */
 typedef struct gpu_pass_graph {
     gpu_form form;

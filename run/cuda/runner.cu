@@ -13,7 +13,9 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     const size_t T = PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
     const deltanet_shape *d = &m->largest.deltanet;
     const attention_shape *a = &m->largest.attention;
-    const int mixed = max_int(d->value_heads * d->value_dim, a->heads * a->head_dim), widest = max_int(mixed, m->largest.mlp.size);
+    const mla_shape *c = &m->largest.mla;
+    const int mixed = max_int(d->value_heads * d->value_dim, max_int(a->heads * a->head_dim, max_int(c->q_rank, c->heads * c->value_dim)));
+    const int widest = max_int(mixed, m->largest.mlp.size);
     struct gpu_runner *g = r->gpu;
     gpu_queue q;
     memset(&q, 0, sizeof q);
@@ -38,22 +40,40 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     layout_prefill(l, m, &r->o, &g->prefill);
 }
 
-static void gpu_copy_frequencies(struct gpu_runner *g, const attention_weights *w, int layer) {
-    const attention_gpu *to = &g->layers.attention;
-    const size_t bytes = (size_t)(w->shape.rotary_dim / 2) * sizeof(float);
-    gpu_move(&g->q, to->frequencies + (size_t)(layer * to->frequencies_size), w->frequencies, bytes, "copying the rotary frequencies");
+/* of: a layer's `count` frequencies; to: where all layers' lie, so many for each. */
+static void gpu_copy_frequencies(struct gpu_runner *g, float *to, int each, const float *of, int count, int layer) {
+    gpu_move(&g->q, to + (size_t)(layer * each), of, (size_t)count * sizeof(float), "copying the rotary frequencies");
 }
 
-/* How many splits and warps attention uses, for all its layers, and the frequencies of each. */
+/* The splits of each attention layer, and the most of any; its frequencies; how many warps prefill uses. */
 static void gpu_prepare_attention(mote_runner *r) {
     const mote_model *m = r->m;
     struct gpu_runner *g = r->gpu;
     attention_gpu *to = &g->layers.attention;
-    to->splits = gpu_attention_splits(&g->q, &m->largest.attention, to->kv, to->splits);
+    to->prefill_warps = attention_prefill_warps(m->device.shared);
+    to->layer_splits = (int *)calloc((size_t)(m->c.layers + m->has_mtp), sizeof *to->layer_splits);
+    if (!to->layer_splits) gpu_check(&g->q, cudaErrorMemoryAllocation, "preparing attention");
+    for (int i = 0; i < m->c.layers + m->has_mtp && to->layer_splits; i++) {
+        const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
+        const attention_weights *w = &of->w.attention;
+        if (of->kind != LAYER_ATTENTION) continue;
+        to->layer_splits[i] = gpu_attention_splits(&g->q, &w->shape, to);
+        to->splits = max_int(to->splits, to->layer_splits[i]);
+        gpu_copy_frequencies(g, to->frequencies, to->frequencies_size, w->frequencies, w->shape.rotary_dim / 2, i);
+    }
+}
+
+/* The same of latent attention. */
+static void gpu_prepare_mla(mote_runner *r) {
+    const mote_model *m = r->m;
+    struct gpu_runner *g = r->gpu;
+    mla_gpu *to = &g->layers.mla;
+    to->splits = gpu_mla_splits(&g->q, &m->largest.mla, to->kv);
     to->prefill_warps = attention_prefill_warps(m->device.shared);
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
-        if (of->kind == LAYER_ATTENTION) gpu_copy_frequencies(g, &of->w.attention, i);
+        const mla_weights *w = &of->w.mla;
+        if (of->kind == LAYER_MLA) gpu_copy_frequencies(g, to->frequencies, to->frequencies_size, w->frequencies, w->shape.rope_dim / 2, i);
     }
 }
 
@@ -103,6 +123,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     q->stream = g->stream;
     gpu_check(q, cudaMemsetAsync(r->memory, 0, bytes, g->stream), "clearing a runner");
     if (m->largest.kinds >> LAYER_ATTENTION & 1) gpu_prepare_attention(r);
+    if (m->largest.kinds >> LAYER_MLA & 1) gpu_prepare_mla(r);
     sampling_parameters greedy;
     memset(&greedy, 0, sizeof greedy);
     greedy.k = 1;
@@ -136,6 +157,7 @@ static void gpu_close(mote_runner *r) {
     free(g->q.nodes);
     free(g->q.launches);
     free(g->launches);
+    free(g->layers.attention.layer_splits);
     if (r->one_slot) return;
     gpu_forget_slot(&g->capture_base);
     gpu_forget_slot(&g->growth_base);
@@ -182,7 +204,8 @@ static void gpu_slot_close(slot *s) {
 }
 
 static const executor cuda_executor = {
-    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .shares_memory = 0, .reads_text = 1,
+    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .ring_rows = RING_ROWS,
+    .shares_memory = 0, .reads_text = 1,
     .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .layout_runner = gpu_layout_runner,
     .layout_slot = gpu_layout_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,

@@ -63,7 +63,7 @@ static gpu_form gpu_form_of(const slot *s, int T) {
 static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
     int splits = ATTEND_CLUSTER;
     while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
-    return min_int(splits, g->layers.attention.splits);
+    return min_int(splits, max_int(g->layers.attention.splits, g->layers.mla.splits));
 }
 
 /* The drafts after these rows. */
@@ -79,6 +79,8 @@ static gpu_form gpu_drafts_of(const gpu_form *f) {
 static const uint8_t *gpu_sequence_of(const gpu_form *f) {
     return f->rows.sequences ? f->r->gpu->table->sequence_of : NULL;
 }
+
+static_assert(sizeof((gpu_rows *)0)->past / sizeof(int64_t) == STATE_PIECES, "gpu_rows.past is of each piece");
 
 /* Fills in rows->past. Up to the length of a ring all states grow with the context as from capture_base to growth_base; past[k] is what they then
    do not grow by. */
@@ -140,6 +142,7 @@ static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
     p.norm_embedding = m->mtp.norm_embedding;
     p.norm_hidden = m->mtp.norm_hidden;
     p.in = g->mtp_in;
+    p.factor = gpu_embed_factor(m);
     p.eps = m->c.eps;
     return p;
 }
@@ -150,7 +153,7 @@ static void gpu_walk_mtp(const gpu_form *f, gpu_queue *q, int T, int offset, con
     struct gpu_runner *g = f->r->gpu;
     gpu_linear(q, KERNEL_FC, &m->mtp.fc, g->mtp_in, g->mtp_x, T);
     gpu_record_layer(f, q, m->c.layers, T, g->mtp_x, offset, !head);
-    if (head) gpu_head(q, head, m->mtp.norm, g->mtp_x, T, m->c.eps, logits);
+    if (head) gpu_head(q, head, m->mtp.norm, g->mtp_x, T, m->c.eps, m->c.logit_cap, logits);
 }
 
 /* Records it for the rows of a step. */
@@ -214,6 +217,7 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     p.step = g->step;
     p.sequences = gpu_sequence_of(f);
     p.T = T;
+    p.factor = gpu_embed_factor(m);
     p.x = g->x;
     p.slot = gpu_view_of(f->r);
     p.hidden = g->capture_base.hidden;
@@ -226,8 +230,8 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     }
     q->layer = -1;
     if (kind == GPU_LAST_LOGITS)
-        gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
-    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->norm, g->x, T, m->c.eps, g->logits);
+        gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
+    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->norm, g->x, T, m->c.eps, m->c.logit_cap, g->logits);
     if (f->has_mtp) gpu_record_mtp(f, q, kind == GPU_MTP_LOGITS);
 }
 
@@ -307,7 +311,7 @@ static const float *gpu_last_logits(slot *s) {
     if (g->logits_of == LOGITS_NOWHERE && s->logits_here)
         gpu_move(&g->q, g->logits, s->logits, vocab * sizeof(float), "copying logits");
     else if (g->logits_of == LOGITS_NOWHERE)
-        gpu_head(&g->q, &m->lm_head, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
+        gpu_head(&g->q, &m->lm_head, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
     g->logits_of = LOGITS_OF_LAST;
     s->logits_set = 0;
     return g->logits;

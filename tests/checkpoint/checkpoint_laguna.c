@@ -27,13 +27,7 @@ static void test_laguna_tensors(void) {
          {"mlp_only_layers lists other layers than mlp_layer_types calls dense"}},
         {"experts in all layers", LAGUNA, REPLACE, CONFIG, LAGUNA_DENSE, "'mlp_only_layers': null, 'mlp_layer_types': [\n  'sparse',\n", "", BAD, SAME,
          {"mlp_only_layers"}}};
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const wrong_folder *w = &cases[i];
-        if (!temp_fixture(w->fixture)) continue;
-        apply_edit(w);
-        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
-        check_plan(w->title, w->plan == FINE ? OK : w->code, w->needles);
-    }
+    check_folders(cases, COUNT(cases));
 }
 
 // One text of config.json replaced by another one. A code of OK: it says the same.

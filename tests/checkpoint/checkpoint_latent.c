@@ -9,8 +9,8 @@
 static void test_latent(void) {
     // title, fixture, edit, file, a, b, c, code, plan, needles
     const wrong_folder cases[] = {
-        {"no keys and values", LATENT, DROP, F, LATENT_1 "kv_b_proj.weight", "", "", BAD, SAME, {LATENT_1 "kv_b_proj.weight is missing", "[176, 136]"}},
-        {"heads less", LATENT, RETYPE, F, LATENT_1 "kv_b_proj.weight", "F8_E4M3", "132,136", BAD, SAME, {F, LATENT_1 "kv_b_proj.weight", "[176, 136]"}},
+        {"no keys and values", LATENT, DROP, F, LATENT_1 "kv_b_proj.weight", "", "", BAD, SAME, {LATENT_1 "kv_b_proj.weight is missing", "[192, 136]"}},
+        {"heads less", LATENT, RETYPE, F, LATENT_1 "kv_b_proj.weight", "F8_E4M3", "144,136", BAD, SAME, {F, LATENT_1 "kv_b_proj.weight", "[192, 136]"}},
         {"a block less", LATENT, RETYPE, F, LATENT_1 "kv_b_proj.weight_scale_inv", "F32", "1,2", BAD, SAME, {F, "kv_b_proj.weight_scale_inv", "[2, 2]"}},
         {"a latent without its key", LATENT, RETYPE, F, LATENT_1 "kv_a_proj_with_mqa.weight", "F8_E4M3", "136,48", BAD, SAME,
          {F, "kv_a_proj_with_mqa.weight", "[152, 48]"}},
@@ -32,6 +32,12 @@ static void test_latent(void) {
          {"MTP tensors ignored"}},
         {"more of the MTP layer", LATENT, ADD, F, LATENT_MTP "self_attn.q_norm.weight", "BF16", "40", BAD, SAME,
          {LATENT_MTP "self_attn.q_norm.weight is not part of the model"}},
+        {"a layer more than it says", LATENT, REPLACE, CONFIG, "'num_hidden_layers': 2", "'num_hidden_layers': 1", "", BAD, SAME,
+         {F, "model.layers.1.", "is not part of the model"}},
+        {"one of GLM's", LATENT_GLM, REPLACE, CONFIG, "'num_hidden_layers': 2", "'num_hidden_layers': 1", "", BAD, SAME,
+         {F, "model.layers.1.", "is not part of the model"}},
+        {"a layer after the MTP layer", LATENT, ADD, F, "model.layers.3.input_layernorm.weight", "BF16", "48", BAD, SAME,
+         {F, "model.layers.3.input_layernorm.weight is not part of the model"}},
         {"another MTP layer", LATENT, ADD, F, "model.layers.3.hnorm.weight", "BF16", "48", OK, SAME, {"1 tensors of further MTP layers ignored: one is run"}},
         {"a layer between", LATENT, ADD, F, "model.layers.1.hnorm.weight", "BF16", "48", BAD, SAME, {"model.layers.1.hnorm.weight is not part of the model"}},
         {"a number too large", LATENT, ADD, F, "model.layers.99999999999999999999.hnorm.weight", "BF16", "48", BAD, SAME, {"is not part of the model"}},
@@ -41,13 +47,7 @@ static void test_latent(void) {
          {"nothing will be drafted: tensor " LATENT_MTP "embed_tokens.weight differs from the model's own"}},
         {"another head", LATENT, RETYPE, F, LATENT_MTP "shared_head.head.weight", "F32", "71,48", OK, SAME,
          {"nothing will be drafted: tensor " LATENT_MTP "shared_head.head.weight differs from the model's own"}}};
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const wrong_folder *w = &cases[i];
-        if (!temp_fixture(w->fixture)) continue;
-        apply_edit(w);
-        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
-        check_plan(w->title, w->plan == FINE ? OK : w->code, w->needles);
-    }
+    check_folders(cases, COUNT(cases));
 }
 
 // The model's logits are the same without an MTP layer, whatever is left of it; with copies or without it drafts.

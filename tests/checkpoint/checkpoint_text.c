@@ -47,6 +47,8 @@ static void test_text(void) {
          {GENERATION, "eos_token_id"}},
         {"generation: a negative id", "", TEXT, GENERATION, "{'eos_token_id':-1}", "", "", BAD, SAME, {"eos_token_id"}},
         {"generation: a fraction", "", TEXT, GENERATION, "{'eos_token_id':[1e99]}", "", "", BAD, SAME, {"eos_token_id"}},
+        {"generation: an id that no token has", "", TEXT, GENERATION, "{'eos_token_id':[1,4096]}", "", "", OK, SAME, {"eos_token_id 4096 ends nothing: there are 4096 tokens"}},
+        {"generation: a list in the list", "", TEXT, GENERATION, "{'eos_token_id':[[1]]}", "", "", BAD, SAME, {"eos_token_id"}},
         {"generation: a large id", "", TEXT, GENERATION, "{'eos_token_id':[4294967297]}", "", "", BAD, SAME,
          {"eos_token_id"}},
         {"generation: 16 ids", "", TEXT, GENERATION, "{'eos_token_id':[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,16,1]}", "",

@@ -22,6 +22,7 @@
 
 #include "checkpoint_container.c"
 #include "checkpoint_tensors.c"
+#include "checkpoint_finite.c"
 #include "checkpoint_laguna.c"
 #include "checkpoint_gemma4.c"
 #include "checkpoint_fused.c"
@@ -174,6 +175,7 @@ int main(int argc, char **argv) {
     test_container_generator();
     test_tensors();
     test_quantised();
+    test_not_finite();
     test_gpt_oss();
     test_gpt_oss_rope();
     test_laguna_tensors();

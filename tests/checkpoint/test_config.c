@@ -194,13 +194,7 @@ static void test_config(void) {
         {"a head that is not there", TIED, REPLACE, CONFIG, "'tie_word_embeddings': true",
          "'tie_word_embeddings': false", "", BAD, SAME, {"lm_head.weight", "missing", "[64, 28]"}},
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const wrong_folder *w = &cases[i];
-        if (!temp_fixture(w->fixture)) continue;
-        apply_edit(w);
-        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
-        check_plan(w->title, w->code, w->needles);
-    }
+    check_folders(cases, COUNT(cases));
 }
 
 // What is checked for one value, given in another form that means the same, and what is near it and does not. The model is the
@@ -483,8 +477,15 @@ static void test_neutral_by_family(void) {
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':null", NULL},
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':3", "mlp_only_layers is 3"},
         {"mixtral qwen3_moe qwen3_next qwen3_5_moe", "'mlp_only_layers':{'0':1}", "mlp_only_layers is"},
-        {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['full_attention']", NULL},
+        {"llama mixtral qwen3 qwen3_moe", "'layer_types':['full_attention']", NULL},
         {"llama mistral mixtral qwen3 qwen3_moe", "'layer_types':['linear_attention']", "layer_types[0] is not full_attention"},
+        {"mistral mixtral", "'sliding_window':null,'layer_types':['full_attention']", NULL},
+        {"mistral mixtral", "'sliding_window':null,'layer_types':['sliding_attention']", "layer_types[0] is sliding_attention, but there is no sliding_window"},
+        {"mistral mixtral", "'sliding_window':512,'layer_types':['sliding_attention']", NULL},
+        {"mistral mixtral", "'sliding_window':512,'layer_types':['full_attention']", "layer_types[0] is full_attention, but sliding_window is 512"},
+        {"mistral mixtral", "'sliding_window':1048576,'layer_types':['full_attention']", NULL},
+        {"mistral mixtral", "'sliding_window':1048576,'layer_types':['sliding_attention']", NULL},
+        {"mistral", "'layer_types':['full_attention']", "layer_types[0] is full_attention, but sliding_window is 4096"},
         {"llama mistral mixtral qwen3 qwen3_moe qwen3_next qwen3_5 qwen3_5_moe", "'layer_types':null,'mlp_layer_types':null", NULL},
         {"qwen3_next qwen3_5 qwen3_5_moe", "'layer_types':['conv']", "layer_types[0] is not linear_attention or full_attention"}};
     for (size_t i = 0; i < COUNT(cases); i++) {

@@ -2,7 +2,8 @@
 // step: every row's x has the bits that the kernels of one row give it alone, whatever the other rows are and choose, and wherever experts
 // lie; and small layers add what their definition does. For nvcc; without a GPU all is skipped.
 //
-// Usage: gpu_batch_moe [--brief]        --time [NAME]: microseconds of the kernels, and what part of a read loop's bandwidth they have
+// Usage: gpu_batch_moe [--brief] ["" WORD]        WORD: only layers whose names have it
+//        gpu_batch_moe --time [NAME]              microseconds of the kernels, and what part of a read loop's bandwidth they have
 //
 // Contents   1. A layer   2. Passes   3. Equality   4. The definition   5. Times   6. Main
 
@@ -30,6 +31,9 @@ typedef struct layer_case {
     int hidden, experts, top_k, expert_size, shared_size, block;       // block: columns of a group, or both sides of a scale's block
     int of_all, biased;
     float limit, alpha;
+    int sigmoid, corrected, groups, groups_kept;
+    float routed_scale;
+    int expert_scaled, ungated, gelu, branched;
 } layer_case;
 
 // name, format, shared_format, dense_format, hidden, experts, top_k, expert_size, shared_size, block, of_all, biased, limit, alpha
@@ -61,7 +65,20 @@ static const layer_case cases[] = {
     {"small nvfp4, clamped", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 1024, 8, 2, 64, 64, 128, 0, 0, 0.1f},
     {"small f16", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 64, 128},
     {"small f32", FORMAT_F32, FORMAT_F32, FORMAT_F32, 100, 8, 2, 36, 64, 128},
-    {"small bf16 beside f32", FORMAT_BF16, FORMAT_F32, FORMAT_F32, 256, 12, 2, 64, 128, 128}};
+    {"small bf16 beside f32", FORMAT_BF16, FORMAT_F32, FORMAT_F32, 256, 12, 2, 64, 128, 128},
+    {"fp8, wide rows", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 7168, 8, 2, 128, 128, 128},
+    {"nvfp4, wide rows", FORMAT_NVFP4, FORMAT_BF16, FORMAT_BF16, 7168, 8, 2, 64, 128, 128},
+    // sigmoid, corrected, groups, groups_kept, routed_scale, expert_scaled, ungated, gelu, branched
+    {"nvfp4 of Laguna", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2048, 256, 8, 512, 512, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0},
+    {"fp8 of GLM Flash", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 2048, 64, 4, 1536, 1536, 128, 0, 0, 0, 0, 1, 1, 0, 0, 1.8f, 0, 1, 0, 0},
+    {"nvfp4 of Gemma 4", FORMAT_NVFP4, FORMAT_BF16, FORMAT_BF16, 2816, 128, 8, 704, 2112, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
+    {"fp8_row of Gemma 4", FORMAT_FP8_ROW, FORMAT_FP8_ROW, FORMAT_BF16, 2816, 128, 8, 704, 2112, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
+    {"small fp8 of DeepSeek", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_F32, 1024, 256, 8, 128, 128, 128, 0, 0, 0, 0, 1, 1, 8, 4, 2.5f, 0, 1, 0, 0},
+    {"small bf16, groups of 300", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 300, 10, 68, 100, 128, 1, 0, 0, 0, 1, 1, 30, 3, 0, 1, 0, 0, 0},
+    {"small int4, groups", FORMAT_INT4, FORMAT_INT4, FORMAT_F32, 320, 24, 2, 128, 64, 64, 0, 0, 0, 0, 0, 1, 4, 2, 0, 0, 1, 1, 0},
+    {"small nvfp4, branches", FORMAT_NVFP4, FORMAT_BF16, FORMAT_F32, 320, 8, 2, 64, 192, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
+    {"small bf16, branches alike", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 64, 64, 128, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 1},
+    {"small f16, sigmoids", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 0, 128, 1, 0, 0, 0, 1, 0, 0, 0, 0.5f, 0, 0, 1, 0}};
 
 enum { CASES = sizeof cases / sizeof *cases, ROWS = BATCH_ROWS_MAX };
 
@@ -72,7 +89,8 @@ typedef struct layer_memory {
     char *moved;                 // experts that have been moved; NULL: none have
     int64_t *expert_at;          // where they are, moe_weights.expert_at
     size_t used, size;
-    float *x, *norm;             // [ROWS][hidden]
+    float *x, *norm;             // [ROWS][hidden], [hidden]
+    gpu_branches branches;       // its norms; shared_to: [ROWS][hidden]; NULL: it has no branches
     moe_gpu p;
     gpu_batch batch;
     float *scratch, *batch_scratch;
@@ -205,8 +223,9 @@ static void move_experts(void) {
 
 static void open_layer(const layer_case *c) {
     const moe_shape shape = {.hidden = c->hidden, .experts = c->experts, .top_k = c->top_k, .expert_size = c->expert_size,
-                             .shared_size = c->shared_size, .of_all = c->of_all, .limit = c->limit, .alpha = c->alpha,
-                             .biased = c->biased};
+                             .shared_size = c->shared_size, .shared_ungated = c->ungated, .sigmoid = c->sigmoid, .corrected = c->corrected,
+                             .groups = c->groups, .groups_kept = c->groups_kept, .of_all = c->of_all, .routed_scale = c->routed_scale,
+                             .expert_scaled = c->expert_scaled, .limit = c->limit, .alpha = c->alpha, .gelu = c->gelu, .biased = c->biased};
     matrix gate = matrix_of(c->format, c->expert_size, c->hidden, c->block), down = matrix_of(c->format, c->hidden, c->expert_size, c->block);
     matrix shared_gate = matrix_of(c->shared_format, c->shared_size, c->hidden, c->block);
     matrix shared_down = matrix_of(c->shared_format, c->hidden, c->shared_size, c->block);
@@ -241,6 +260,11 @@ static void open_layer(const layer_case *c) {
     if (c->biased) make_bias(&L.w.router);
     if (c->shared_size) make_matrix(&L.w.shared_expert_gate, 77778);
     L.norm = random_floats((size_t)c->hidden, 1, 0.2f);
+    L.w.correction = c->corrected ? random_floats((size_t)c->experts, 0, 0.3f) : NULL;
+    L.w.expert_scale = c->expert_scaled ? random_floats((size_t)c->experts, 1, 0.5f) : NULL;
+    L.branches.norm_router = c->branched ? random_floats((size_t)c->hidden, 0.5f, 0.2f) : NULL;
+    L.branches.norm_shared = c->branched ? random_floats((size_t)c->hidden, 1.5f, 0.2f) : NULL;
+    L.branches.shared_to = c->branched ? random_floats(ROWS * (size_t)c->hidden, 0, 1) : NULL;
     L.x = random_floats(ROWS * (size_t)c->hidden, 0, 1);
     L.p = make_scratch(&shape, &L.scratch);
     layout l = layout_from(NULL);
@@ -253,6 +277,8 @@ static void open_layer(const layer_case *c) {
 }
 
 static void close_layer(void) {
+    cudaFree((void *)L.w.correction), cudaFree((void *)L.w.expert_scale), cudaFree((void *)L.branches.norm_router);
+    cudaFree((void *)L.branches.norm_shared), cudaFree(L.branches.shared_to);
     cudaFree(L.weights), cudaFree(L.moved), cudaFree(L.expert_at), cudaFree(L.raw), cudaFree(L.norm), cudaFree(L.x), cudaFree(L.scratch), cudaFree(L.batch_scratch);
     free(L.w.gate_proj);
 }
@@ -290,6 +316,8 @@ static void make_logits(enum routing routing, uint32_t seed, float *logits) {
 static gpu_rows rows_of(int first, int T, float *to) {
     gpu_rows rows = {.q = &L.q, .T = T, .x = L.x + (size_t)first * (size_t)L.w.shape.hidden, .norm = L.norm, .eps = 1e-6f};
     rows.to = to ? to : rows.x;
+    rows.branches = L.branches;
+    if (rows.branches.shared_to) rows.branches.shared_to += (size_t)first * (size_t)L.w.shape.hidden;
     return rows;
 }
 
@@ -297,7 +325,8 @@ static gpu_rows rows_of(int first, int T, float *to) {
 static void run_to(int first, int T, int in_units, const float *logits, float *to) {
     const gpu_rows rows = rows_of(first, T, to);
     moe_gpu p = moe_gpu_of(&L.p, &L.w, &rows);
-    p.in_units = in_units;
+    p.in_units = in_units || (T > 1 && !gpu_up_fits(&p));
+    in_units = p.in_units;
     gpu_norm_router(&L.q, &L.w, &p);
     submit();
     if (logits) CUDA(cudaMemcpy(p.router, logits + first * p.shape.experts, (size_t)(T * p.shape.experts) * 4, cudaMemcpyHostToDevice));
@@ -312,7 +341,8 @@ static void run(int first, int T, int in_units, const float *logits) {
 
 // ---- 3. Equality ----------------------------------------------------------------------------------------------------
 
-static float *want, *got, *start;                           // [ROWS][hidden] on the host: after a pass of one row, of many; before
+// [ROWS][hidden] on the host, and of layers with branches the shared expert's as many: after a pass of one row, of many; before.
+static float *want, *got, *start;
 
 static void compare(const char *name, const char *what, int T, int from, int to) {
     const int hidden = L.w.shape.hidden;
@@ -321,6 +351,9 @@ static void compare(const char *name, const char *what, int T, int from, int to)
         for (int i = 0; i < hidden; i++) {
             differ += memcmp(&want[t * hidden + i], &got[t * hidden + i], 4) != 0;
             nan += want[t * hidden + i] != want[t * hidden + i];
+            const int apart = (ROWS + t) * hidden + i;
+            differ += L.branches.shared_to && memcmp(&want[apart], &got[apart], 4) != 0;
+            nan += L.branches.shared_to && want[apart] != want[apart];
         }
         const int same = !memcmp(&want[t * hidden], &start[t * hidden], (size_t)hidden * 4);
         CHECK(!differ && !nan && !same, "%s, %s, %d rows: row %d: %d numbers differ, %d are none", name, what, T, t, differ, nan);
@@ -332,7 +365,11 @@ static void put_rows(const float *rows) {
 }
 
 static void get_rows(float *rows) {
-    CUDA(cudaMemcpy(rows, L.x, (size_t)ROWS * (size_t)L.w.shape.hidden * 4, cudaMemcpyDeviceToHost));
+    const size_t n = (size_t)ROWS * (size_t)L.w.shape.hidden;
+    CUDA(cudaMemcpy(rows, L.x, n * 4, cudaMemcpyDeviceToHost));
+    if (!L.branches.shared_to) return;
+    CUDA(cudaMemcpy(rows + n, L.branches.shared_to, n * 4, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemset(L.branches.shared_to, 0xff, n * 4));    // what a pass does not store is no number
 }
 
 // The other rows are NaN, infinite, or large.
@@ -394,6 +431,12 @@ static void test_moved(const layer_case *c) {
 
 // ---- 4. The definition ----------------------------------------------------------------------------------------------
 
+static float *floats_to_host(const float *from, int n) {
+    float *to = from ? (float *)malloc((size_t)n * sizeof *to) : NULL;
+    if (from) CUDA(cudaMemcpy(to, from, (size_t)n * sizeof *to, cudaMemcpyDeviceToHost));
+    return to;
+}
+
 // The layer's matrices in the host's memory, as open_layer has made them.
 static void open_host(const layer_case *c) {
     const int all = c->experts + (c->shared_size > 0);
@@ -407,6 +450,8 @@ static void open_host(const layer_case *c) {
         L.host.down_proj[e] = matrix_to_host(&L.w.down_proj[e], (uint32_t)e * 3 + 2);
     }
     L.host.router = matrix_to_host(&L.w.router, 77777);
+    L.host.correction = floats_to_host(L.w.correction, c->experts);
+    L.host.expert_scale = floats_to_host(L.w.expert_scale, c->experts);
     if (c->shared_size) L.host.shared_expert_gate = matrix_to_host(&L.w.shared_expert_gate, 77778);
 }
 
@@ -415,29 +460,42 @@ static void close_host(const layer_case *c) {
     matrix_free(&L.host.router);
     if (c->shared_size) matrix_free(&L.host.shared_expert_gate);
     free(L.host.gate_proj);
+    free((void *)L.host.correction);
+    free((void *)L.host.expert_scale);
 }
 
-// to[T][hidden] = what the definition adds to the first T rows of `start`.
-static void define_rows(const layer_case *c, int T, double *to) {
+// to[T][hidden] = rms(the first T rows of `start`) norm
+static void define_norm(const layer_case *c, int T, const float *norm, double *to) {
+    float *weights = floats_to_host(norm, c->hidden);
+    for (int i = 0; norm && i < T * c->hidden; i++) to[i] = (double)start[i];
+    for (int t = 0; norm && t < T; t++) defined_norm(to + t * c->hidden, to + t * c->hidden, weights, c->hidden, 1e-6);
+    free(weights);
+}
+
+// to[T][hidden] = what the definition adds to the first T rows of `start`; shared: that of a shared expert that is apart.
+static void define_rows(const layer_case *c, int T, double *to, double *shared) {
     defining nobody = {};
     defined_memory memory = {};
     defined_moe t;
-    float *norm = (float *)malloc((size_t)c->hidden * sizeof *norm);
-    double *u;
+    double *u, *router, *shared_u;
     for (int pass = 0; pass < 2; pass++) {
         memory.block = pass ? (double *)calloc(memory.used, sizeof(double)) : NULL;
         memory.used = 0;
         moe_define_memory(&L.host.shape, &memory, &t);
-        u = defined_array(&memory, 1, c->hidden);
+        u = defined_array(&memory, T, c->hidden);
+        router = defined_array(&memory, T, c->hidden);
+        shared_u = defined_array(&memory, T, c->hidden);
     }
-    CUDA(cudaMemcpy(norm, L.norm, (size_t)c->hidden * sizeof *norm, cudaMemcpyDeviceToHost));
+    define_norm(c, T, L.norm, u);
+    define_norm(c, T, L.branches.norm_router, router);
+    define_norm(c, T, L.branches.norm_shared, shared_u);
+    memset(shared, 0, (size_t)(T * c->hidden) * sizeof *shared);
     for (int row = 0; row < T; row++) {
-        for (int i = 0; i < c->hidden; i++) u[i] = (double)start[row * c->hidden + i];
-        defined_norm(u, u, norm, c->hidden, 1e-6);
-        moe_define(&nobody, &L.host, &t, u, NULL, to + row * c->hidden);
+        const int at = row * c->hidden;
+        const defined_branches b = {router + at, shared_u + at, shared + at};
+        moe_define(&nobody, &L.host, &t, u + at, c->branched ? &b : NULL, to + at);
     }
     free(memory.block);
-    free(norm);
 }
 
 // The largest difference of a row's output, relative to its largest number, is within what diagnose/sublayers.c allows.
@@ -454,17 +512,20 @@ static void compare_defined(const layer_case *c, const char *what, int T, const 
 
 static void test_definition(const layer_case *c) {
     static const int rows[] = {1, 2, 4, 9};
-    double *defined = (double *)malloc(9 * (size_t)c->hidden * sizeof *defined);
+    double *defined = (double *)malloc(18 * (size_t)c->hidden * sizeof *defined), *shared = defined + 9 * c->hidden;
     float *to;
     CUDA(cudaMalloc(&to, 9 * (size_t)c->hidden * 4));
     open_host(c);
-    define_rows(c, 9, defined);
+    define_rows(c, 9, defined, shared);
     put_rows(start);
     for (int i = 0; i < 4; i++)
         for (int in_units = rows[i] > STEP_ROWS; in_units < 2; in_units++) {
             run_to(0, rows[i], in_units, NULL, to);
             CUDA(cudaMemcpy(got, to, (size_t)rows[i] * (size_t)c->hidden * 4, cudaMemcpyDeviceToHost));
             compare_defined(c, in_units ? "units" : "a step", rows[i], defined);
+            if (!c->branched) continue;
+            CUDA(cudaMemcpy(got, L.branches.shared_to, (size_t)rows[i] * (size_t)c->hidden * 4, cudaMemcpyDeviceToHost));
+            compare_defined(c, in_units ? "shared, units" : "shared, a step", rows[i], shared);
         }
     free(defined);
     cudaFree(to);
@@ -497,9 +558,9 @@ static void test_stored(const layer_case *c) {
 static void test_case(const layer_case *c) {
     const int before = test_failed;
     open_layer(c);
-    want = (float *)malloc(ROWS * (size_t)c->hidden * 12);
-    got = want + ROWS * c->hidden;
-    start = got + ROWS * c->hidden;
+    want = (float *)calloc(6 * ROWS * (size_t)c->hidden, 4);
+    got = want + 2 * ROWS * c->hidden;
+    start = got + 2 * ROWS * c->hidden;
     get_rows(start);
     for (int r = 0; r < ROUTINGS; r++) test_routing(c, (enum routing)r);
     if (c->hidden < 2048) test_definition(c);
@@ -565,11 +626,18 @@ static void time_read_loop(void) {
     printf("read loop: %.0f GB/s\n", bandwidth * 1e-9);
 }
 
+// As gpu_record_experts, the kernels for any shape.
+static void record_any(const moe_gpu *p) {
+    const gpu_down_kernel down = gpu_down_of_any(p);
+    gpu_record_up(&L.q, p);
+    gpu_record(&L.q, KERNEL_DOWN, "", down.kernel, (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1, 1, down.shared, p);
+}
+
 static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const float *logits) {
     const moe_shape *s = &L.w.shape;
     int32_t chosen[SETS];
     double active = 0, us[10];
-    moe_gpu p[SETS], any[SETS];          // any: no element is clamped, but who asks runs through the kernels for any shape
+    moe_gpu p[SETS], any[SETS];          // any: no element is clamped, but experts_up that asks runs through the kernels for any shape
     const unsigned stages[] = {ALL_STAGES, 1u << STAGE_ROUTER, 1u << STAGE_UP, 1u << STAGE_DOWN};
     for (int i = 0; i < SETS; i++) {
         const gpu_rows all = rows_of(0, T, NULL);
@@ -592,7 +660,8 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
     for (int k = 0; k < 6 && T <= STEP_ROWS; k++) {      // as decode has it, and for any shape: all, experts_up, experts_down
         us[4 + k] = microseconds([&](int i) {
             L.q.stages = stages[k % 3 ? k % 3 + 1 : 0];
-            gpu_record_experts(&L.q, k < 3 ? &p[i % SETS] : &any[i % SETS]);
+            if (k < 3) gpu_record_experts(&L.q, &p[i % SETS]);
+            else record_any(&any[i % SETS]);
             gpu_submit(&L.q);
         });
         L.q.stages = ALL_STAGES;
@@ -635,7 +704,7 @@ static void time_case(const layer_case *c) {
 
 int main(int argc, char **argv) {
     int count = 0, major = 0, timed = argc > 1 && !strcmp(argv[1], "--time");
-    test_main_begin("gpu_batch_moe", timed ? 1 : argc, argv);
+    const int more = test_main_begin("gpu_batch_moe", timed ? 1 : argc, argv);
     if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
         test_skip("no GPU");
         return test_main_end();
@@ -650,6 +719,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < CASES; i++) {
         if (timed && cases[i].hidden < 2048) continue;
         if (argc > 2 && timed && strcmp(argv[2], cases[i].name)) continue;
+        if (!timed && more < argc && !strstr(cases[i].name, argv[more])) continue;
         if (timed) time_case(&cases[i]);
         else test_case(&cases[i]);
     }

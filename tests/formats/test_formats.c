@@ -374,8 +374,27 @@ static void test_wrong_numbers(void) {
     CHECK(int4_find_wrong_scale(words, 2, value) == 1 && !strcmp(value, "inf"), "INT4 scale %s", value);
 }
 
+// The one of n numbers that is not finite, wherever it is, at odd addresses, too; their largest and smallest are.
+static void test_not_finite(size_t (*find)(const void *, size_t, char *), size_t size, uint32_t largest, uint32_t infinite) {
+    enum { N = 9001 };
+    char *bytes = (char *)calloc(N + 1, size), value[32];
+    const uint32_t sign = (uint32_t)1 << (8 * size - 1), fine[] = {largest, largest | sign, 1, sign};
+    for (size_t i = 0; i < N; i++) memcpy(bytes + 1 + i * size, &fine[i % 4], size);
+    CHECK(find(bytes + 1, N, value) == N && find(bytes + 1, 0, value) == 0, "finite numbers of %zu bytes", size);
+    for (size_t i = 0; i < N; i += i % 4096 < 4094 ? 97 : 1) {
+        const uint32_t wrong[] = {infinite, infinite | sign, infinite + 1, infinite | sign | (sign - 1)};
+        memcpy(bytes + 1 + i * size, &wrong[i % 4], size);
+        CHECK(find(bytes + 1, N, value) == i && !strcmp(value, i % 4 > 1 ? "NaN" : i % 4 ? "-inf" : "inf"), "number %zu of %zu bytes: %s", i, size, value);
+        memcpy(bytes + 1 + i * size, &fine[i % 4], size);
+    }
+    free(bytes);
+}
+
 int main(int argc, char **argv) {
     test_main_begin("test_formats", argc, argv);
+    test_not_finite(bf16_find_wrong, 2, 0x7f7f, 0x7f80);
+    test_not_finite(f16_find_wrong, 2, 0x7bff, 0x7c00);
+    test_not_finite(f32_find_wrong, 4, 0x7f7fffff, 0x7f800000);
     test_nvfp4_vector();
     test_nvfp4_encoded();
     test_gptq_vectors();

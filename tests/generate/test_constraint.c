@@ -274,7 +274,8 @@ static void is_refused(const mote_generation *g, const char *holds) {
 // fit. Names of which one begins another.
 #define D_CALL(name, arguments) DEEPSEEK("tool" UNDER "call" UNDER "begin") name DEEPSEEK_SEP arguments DEEPSEEK("tool" UNDER "call" UNDER "end")
 #define D_LIST(calls) DEEPSEEK_CALLS calls DEEPSEEK_CALLS_END
-#define KEYED(v) "<arg_key>x</arg_key><arg_value>" #v "</arg_value>"
+#define NAMED(name, v) "<arg_key>" #name "</arg_key><arg_value>" #v "</arg_value>"
+#define KEYED(v) NAMED(x, v)
 #define GO "{\"name\": \"go\", \"arguments\": {}}"
 #define GONE "{\"name\": \"gone\", \"arguments\": {\"x\": 1}}"
 static void test_forms(void) {
@@ -310,6 +311,12 @@ static void test_forms(void) {
         {FORM_MARKED_BLOCK, 1, -1, "!\xf8\xf9" "function\xfago\n```json\n{}\n```\xfb\n"},
         {FORM_KEYS, 0, 1, "!(gone\xf8x\xf9\xfa" "1\xfb)"}, {FORM_KEYS, 0, -1, "!(gone<"}, {FORM_KEYS, 0, -1, "!(gone\xf8x<"},
         {FORM_KEY_LINES, 0, 1, "!(gone\n\xf8x\xf9\n\xfa" "1\xfb\n)"},
+        // a text that is read as a string must be one of those that the schema has
+        {FORM_KEYS, 0, 1, "(get" NAMED(u, 12) ")"}, {FORM_KEYS, 0, -1, "(get" NAMED(u, 123)}, {FORM_KEYS, 0, -1, "(get" NAMED(u, -12)},
+        {FORM_KEYS, 0, 1, "(get" NAMED(u, null) ")"}, {FORM_KEYS, 0, 1, "(get" NAMED(v, 123) ")"}, {FORM_KEYS, 0, 1, "(get" NAMED(v, ab) ")"},
+        {FORM_KEYS, 0, -1, "(get" NAMED(v, abc)}, {FORM_TAGS, 0, -1, "(\n<function=get>\n<parameter=u>\n123"},
+        {FORM_TAGS, 0, 1, "(\n<function=get>\n<parameter=u>\n-1\n</parameter>\n</function>\n)"},
+        {FORM_PAIRS, 0, 1, "(call:get{u:123,v:12})"}, {FORM_PAIRS, 0, 1, "(call:get{u:'12',v:'4'})"}, {FORM_PAIRS, 0, -1, "(call:get{u:'123'"},
         {FORM_PAIRS, 0, 1, "(call:go{})"}, {FORM_PAIRS, 0, 1, "(call:gone{x:1})(call:go{})"}, {FORM_PAIRS, 1, -1, "(call:go{})("},
         {FORM_PAIRS, 0, 0, "(call:go{}"}, {FORM_PAIRS, 0, -1, "(call:go{)"}, {FORM_PAIRS, 0, -1, "(call:gone{})"}, {FORM_PAIRS, 0, -1, "(go{})"},
         {FORM_PAIRS, 0, -1, "(call:gone{x:'"}, {FORM_PAIRS, 0, -1, "(call:gone{'"}, {FORM_PAIRS, 0, -1, "(call:go{})\n"}, {FORM_PAIRS, 0, -1, "call:go{}"},
@@ -322,7 +329,9 @@ static void test_forms(void) {
                                      "\"required\": [\"x\"]}}, {\"name\": \"go\", \"parameters\": {\"type\": \"object\", \"properties\": {}}}, "
                                      "{\"name\": \"get\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}, \"b_2\": {\"items\": "
                                      "{\"anyOf\": [{\"type\": \"null\"}, {\"type\": \"object\", \"properties\": {\"c\": {\"type\": \"number\"}, \"d\": {\"enum\": [\"\", "
-                                     "\"x\\\"y\", {\"k\": [1, \"\"]}, 7]}}}]}, \"type\": \"array\"}, \"e\": {\"type\": \"boolean\"}}, "
+                                     "\"x\\\"y\", {\"k\": [1, \"\"]}, 7]}}}]}, \"type\": \"array\"}, \"e\": {\"type\": \"boolean\"}, "
+                                     "\"u\": {\"anyOf\": [{\"type\": \"string\", \"maxLength\": 2}, {\"type\": \"integer\"}, {\"type\": \"null\"}]}, "
+                                     "\"v\": {\"anyOf\": [{\"enum\": [\"ab\", \"4\"]}, {\"type\": \"integer\"}]}}, "
                                      "\"additionalProperties\": {\"type\": \"integer\"}}}]";
     for (size_t i = 0; i < COUNT(cases); i++) {
         json tools;

@@ -123,15 +123,20 @@ static void timeline_timeline(const mote_model *m, const mote_session *s, const 
 // What the model says in three turns: a thought and an answer, calls, an answer after results.
 static void timeline_answers(const template_marks *f, char says[3][512]) {
     const char *const line = f->lines ? "\n" : "";
-    snprintf(says[0], 512, "%sHmm, one.%s</think>%sIt is 1.%s%s", line, line, f->after, line, f->end);
-    snprintf(says[1], 512, "%sA call.%s</think>%sI add.%s%s%s%s%s", line, line, f->after, f->calls_begin, f->call, f->next_call, f->calls_end, f->end_of_calls);
-    if (f->after_results) snprintf(says[2], 512, "%sSo 2.%s</think>%sTwo.%s%s", line, line, f->after, line, f->end);
+    snprintf(says[0], 512, "%s%sHmm, one.%s</think>%sIt is 1.%s%s", f->before, line, line, f->after, line, f->end);
+    snprintf(says[1], 512, "%s%sA call.%s</think>%sI add.%s%s%s%s%s", f->before, line, line, f->after, f->calls_begin, f->call, f->next_call, f->calls_end, f->end_of_calls);
+    if (f->after_results) snprintf(says[2], 512, "%s%sSo 2.%s</think>%sTwo.%s%s", f->before, line, line, f->after, line, f->end);
     else snprintf(says[2], 512, "Two.%s", f->end);
+}
+
+// 1: the template tells every question alike not to think, so that one turn alone cannot.
+static int tells_all(const template_marks *f) {
+    return strstr(f->text, "/nothink") != NULL;
 }
 
 static void timeline_conversation(const template_marks *f, const mote_model *m) {
     const char *const more[] = {" 3\n"};
-    const int drops = f->thinking != KEPT, think = f->always ? MOTE_THINK_ON : MOTE_THINK_OFF;
+    const int drops = f->thinking != KEPT, think = f->always || tells_all(f) ? MOTE_THINK_ON : MOTE_THINK_OFF;
     mote_session *s = session_of(m, .context = TIMELINE_CONTEXT);
     timeline_answer *a = (timeline_answer *)allocate(sizeof *a);
     char says[3][512];
@@ -161,9 +166,13 @@ static void timeline_conversation(const template_marks *f, const mote_model *m) 
     EXPECT(MOTE_OK, mote_drop_thinking(s, &read, &failure));
     CHECK(!read, "dropped twice");
     if (drops) {
-        timeline_say(m, s, NULL, "Three?", think, f->always ? "</think>\n\nCut sh" : "Cut sh", NULL, a);            // and no end: on_logits stops it
-        timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}", TIMELINE_OFF, a->count, "the third turn");
-        timeline_say(m, s, NULL, "Four?", MOTE_THINK_ON, "No end to thin", NULL, a);
+        char cut[2][64];
+        snprintf(cut[0], sizeof cut[0], "%s%s%sCut sh", tells_all(f) ? f->before : "", f->always || tells_all(f) ? "</think>" : "", f->after);
+        snprintf(cut[1], sizeof cut[1], "%sNo end to thin", f->before);
+        timeline_say(m, s, NULL, "Three?", think, cut[0], NULL, a);                    // and no end: on_logits stops it
+        timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}", tells_all(f) ? TIMELINE_ON : TIMELINE_OFF, a->count,
+                          "the third turn");
+        timeline_say(m, s, NULL, "Four?", MOTE_THINK_ON, cut[1], NULL, a);
         timeline_say(m, s, NULL, "Five?", MOTE_THINK_ON, says[0], NULL, a);
         timeline_timeline(m, s, ONE IT_IS TWO ADDS SUMS SO_TWO ", {\"role\": \"user\", \"content\": \"Three?\"}, {\"role\": \"assistant\", "
                         "\"content\": \"Cut sh\"}, {\"role\": \"user\", \"content\": \"Four?\"}, {\"role\": \"assistant\", \"content\": \"\"}, "
@@ -175,6 +184,26 @@ static void timeline_conversation(const template_marks *f, const mote_model *m) 
     timeline_forget(a);
     free(a);
     mote_session_close(s);
+}
+
+// A question that comes instead of results follows the calls, whatever token ended them, and whether or not there was thinking.
+static void timeline_interrupted(const template_marks *f, const mote_model *m) {
+    for (int thought = 0; thought < 2 && f->thinking == LEFT_OUT; thought++) {
+        mote_session *s = session_of(m, .context = TIMELINE_CONTEXT);
+        timeline_answer *a = (timeline_answer *)allocate(sizeof *a);
+        char says[512];
+        memset(a, 0, sizeof *a);
+        const char *const thoughts[] = {tells_all(f) ? "</think>" : "", f->lines ? "\nA call.\n</think>" : "A call.</think>"};
+        snprintf(says, sizeof says, "%s%s%sI add.%s%s%s%s", thought || tells_all(f) ? f->before : "", thoughts[thought], f->after, f->calls_begin, f->call,
+                 f->calls_end, f->end_of_calls);
+        timeline_say(m, s, NULL, "One?", thought || tells_all(f) ? MOTE_THINK_ON : MOTE_THINK_OFF, says, NULL, a);
+        timeline_say(m, s, NULL, "Two?", MOTE_THINK_ON, "Cut sh", NULL, a);
+        timeline_timeline(m, s, ONE ", {\"role\": \"assistant\", \"content\": \"I add.\", \"reasoning_content\": \"A call.\", \"tool_calls\": [" ADD "]}" TWO,
+                          TIMELINE_ON, a->count, thought ? "a question, instead of results" : "a question, instead of results, without thinking");
+        timeline_forget(a);
+        free(a);
+        mote_session_close(s);
+    }
 }
 
 // A conversation that was stored goes on as if it had been led.
@@ -254,6 +283,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < TEMPLATES; i++) {
         mote_model *m = timeline_model(&templates[i]);
         timeline_conversation(&templates[i], m);
+        timeline_interrupted(&templates[i], m);
         timeline_restored(&templates[i], m);
         timeline_required(&templates[i], m);
         mote_close(m);

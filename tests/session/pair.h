@@ -22,7 +22,7 @@ typedef struct pair {
     int polls[2];                /* of cancel, until it says yes; 0: it does not */
 } pair;
 
-static void compare_pair(const pair *p, const char *after) {
+static inline void compare_pair(const pair *p, const char *after) {
     size_t size;
     CHECK(count_of(p->shared) == count_of(p->alone), "after %s: %d tokens, alone %d", after, count_of(p->shared), count_of(p->alone));
     char *bytes = session_bytes(p->alone, &size);
@@ -30,20 +30,20 @@ static void compare_pair(const pair *p, const char *after) {
     free(bytes);
 }
 
-static void remember_pair(pair *p) {
+static inline void remember_pair(pair *p) {
     mote_checkpoint_free(p->shared_before);
     mote_checkpoint_free(p->alone_before);
     p->shared_before = checkpoint_of(p->shared);
     p->alone_before = checkpoint_of(p->alone);
 }
 
-static void rewind_pair(pair *p) {
+static inline void rewind_pair(pair *p) {
     if (!p->shared_before) return;
     int code = mote_rewind(p->alone, p->alone_before, &failure);
     CHECK(mote_rewind(p->shared, p->shared_before, &failure) == code, "going back: %s", failure.message);
 }
 
-static void clone_pair(pair *p) {
+static inline void clone_pair(pair *p) {
     mote_session *clone = NULL;
     EXPECT(MOTE_OK, mote_clone(p->shared, &clone, &failure));
     if (!clone) return;
@@ -51,7 +51,7 @@ static void clone_pair(pair *p) {
     p->shared = clone;
 }
 
-static void close_pair(pair *p) {
+static inline void close_pair(pair *p) {
     mote_checkpoint_free(p->shared_before);
     mote_checkpoint_free(p->alone_before);
     mote_session_close(p->shared);
@@ -60,7 +60,7 @@ static void close_pair(pair *p) {
 }
 
 /* on_token: keeps the token where *user points to, and goes on. */
-static int keep_token(void *user, int32_t id) {
+static inline int keep_token(void *user, int32_t id) {
     int32_t **to = (int32_t **)user;
     *(*to)++ = id;
     return 0;

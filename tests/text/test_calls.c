@@ -227,7 +227,8 @@ static const char tools[] =
     "\"whole\": {\"type\": \"integer\"}, \"object\": {\"type\": \"object\"}, \"nothing\": {\"type\": \"null\"},"
     "\"number or null\": {\"type\": [\"number\", \"null\"]}, \"nullable\": {\"type\": \"integer\", \"nullable\": true},"
     "\"nullable text\": {\"type\": \"string\", \"nullable\": true}, \"const\": {\"const\": \"7\"}, \"const 7\": {\"const\": 7},"
-    "\"mixed\": {\"enum\": [1, \"2\", \"auto\", null]},"
+    "\"mixed\": {\"enum\": [1, \"2\", \"auto\", null]}, \"choice\": {\"anyOf\": [{\"enum\": [\"a\", \"7\"]}, {\"type\": \"integer\"}]},"
+    "\"all choices\": {\"allOf\": [{\"type\": [\"string\", \"integer\"]}, {\"anyOf\": [{\"enum\": [\"a\"]}, {\"type\": \"integer\"}]}]},"
     "\"ref\": {\"$ref\": \"#/$defs/s\"}, \"ref number\": {\"$ref\": \"#/definitions/n\"}, \"ref ref\": {\"$ref\": \"#/$defs/rr\"},"
     "\"escaped\": {\"$ref\": \"#/$defs/a~1b~0c%20d%25\"}, \"element\": {\"$ref\": \"#/$defs/list/anyOf/1\"},"
     "\"lost\": {\"$ref\": \"#/$defs/none\"}, \"outside\": {\"$ref\": \"other.json\"}, \"cycle\": {\"$ref\": \"#/$defs/cycle\"},"
@@ -261,7 +262,8 @@ static const struct { const char *function, *name, *text, *value; } typed[] = { 
     {"f", "nothing", "NULL", "null"}, {"f", "number or null", "null", "null"}, {"f", "number or null", "07", "7"},
     {"f", "nullable", "None", "null"}, {"f", "nullable", "5", "5"}, {"f", "nullable text", "null", "null"}, {"f", "nullable text", "5", "\"5\""},
     {"f", "const", "7", "\"7\""}, {"f", "const 7", "7", "7"}, {"f", "mixed", "1", "1"}, {"f", "mixed", "2", "\"2\""},
-    {"f", "mixed", "auto", "\"auto\""}, {"f", "mixed", "null", "null"},
+    {"f", "mixed", "auto", "\"auto\""}, {"f", "mixed", "null", "null"}, {"f", "choice", "a", "\"a\""}, {"f", "choice", "12", "12"},
+    {"f", "choice", "7", "\"7\""}, {"f", "choice", "b", "\"b\""}, {"f", "all choices", "a", "\"a\""}, {"f", "all choices", "12", "12"},
     {"f", "object", "{'a': True, 'b': None, 'c': ['it\\'s', \"it's\", 'a \"b\"', '\\x41', '\\n']}",
      "{\"a\": true, \"b\": null, \"c\": [\"it's\", \"it's\", \"a \\\"b\\\"\", \"A\", \"\\n\"]}"},
     {"f", "list", "['a', 'b',]", "[\"a\", \"b\"]"}, {"f", "list", "('a', 'b')", "\"('a', 'b')\""}, {"f", "new", "{'a': 1}", "{\"a\": 1}"},
@@ -414,6 +416,8 @@ static const struct { const char *text, *want, *marked; int thinking, broken; } 
      F_CALL("\"object\": {\"a b\": null}, \"list\": [true, false]"), NULL, 0, 0},
     {CALLED("x:" Q "0" Q ",x:" Q "1" Q), G_CALL("1"), NULL, 0, 0},
     // a bare value is what the schema says
+    {"<|tool_call>call:f{text:12,either:12,maybe:12,choice:7,named:1,new:x}<tool_call|>",
+     F_CALL("\"text\": \"12\", \"either\": 12, \"maybe\": \"12\", \"choice\": 7, \"named\": \"1\", \"new\": \"x\""), NULL, 0, 0},
     {"<|tool_call>call:f{text:007,number:007,maybe:null,flag:TRUE,new:two words}<tool_call|>",
      F_CALL("\"text\": \"007\", \"number\": 7, \"maybe\": null, \"flag\": true, \"new\": \"two words\""), NULL, 0, 0},
     // end marks forgotten
