@@ -27,7 +27,8 @@
 
    A tile of WIDTH tokens, gemm_form. 128 tokens: 4 warps, each 64 of 128 weight rows (eight row panels; for GEMM_SWIGLU four of
    each matrix, so that gate and up of an element meet in one lane) x 64 tokens: 128 sums a lane. What a warp reads of the tokens
-   serves twice the rows that 32 would, and reading them is what the memory path of an SM has most to do with. 64 or 32 tokens: 8
+   serves twice the rows that 32 would, and reading them is what the memory path of an SM has most to do with. Of slots, whose weights have
+   four bits and take many instructions, a warp has 32 rows x 128 tokens instead: as many sums, and half of the weights. 64 or 32 tokens: 8
    warps, each 32 of 256 rows: there the weights are most of what is read, and more warps have more of them on their way. Columns
    do not mix and k goes upward in any tile, so a row's bits depend neither on WIDTH nor on the rows beside it.
 
@@ -325,7 +326,7 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
         return;
     }
     __syncthreads();                                        /* the stages are done with */
-    if (activation_is_plain(o.act)) gemm_store_swiglu<false>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
+    if (!(GATHERS && WIDTH == 128) && activation_is_plain(o.act)) gemm_store_swiglu<false>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
     else gemm_store_swiglu<true>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
 }
 
