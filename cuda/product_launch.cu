@@ -317,8 +317,8 @@ template <int WIDTH, bool GATHERS = (WIDTH < 128)> static void gemm_launch_as(gp
     for (int i = 0; i < p->count; i++)
         if (p->product[i].w.scale) scales = max_size(scales, (size_t)p->product[i].w.scale_cols + 1);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
-    (void)cudaLaunchKernel(kernel, dim3((unsigned)(row_tiles * token_tiles)), dim3(gemm_form<WIDTH>::THREADS), arguments,
-                           gemm_stages<WIDTH, GATHERS>::size() + gemm_form<WIDTH>::WARPS * 2 * scales * sizeof(float), stream);
+    (void)cudaLaunchKernel(kernel, dim3((unsigned)(row_tiles * token_tiles)), dim3(gemm_form<WIDTH, GATHERS>::THREADS), arguments,
+                           gemm_stages<WIDTH, GATHERS>::size() + gemm_form<WIDTH, GATHERS>::WARPS * 2 * scales * sizeof(float), stream);
 }
 
 /* Takes the products that one kernel computes out of *p. */

@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_lone(const __gr
         __syncthreads();
         const int own = opaque((int)threadIdx.x) / PANEL_ROWS;
         const gpu_lone_row<F, DEEP> of(warp, tile + own * step);
-        const float rms = gpu_rms_factor(&partials, 0, 1.0f / (float)p.shape.hidden, p.eps);
+        const float rms = gpu_rms_factor(&partials, 0, 1.0f / (float)opaque(p.shape.hidden), p.eps);
         const float *gate = parts[own][threadIdx.x % PANEL_ROWS], *up = parts[own][PANEL_ROWS + threadIdx.x % PANEL_ROWS];
         if (of.there)
             p.h[(of.entry + 1) * (STEP_ROWS * p.h_row) + of.row] =
