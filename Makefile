@@ -86,8 +86,9 @@ $(BUILD)/page.inc $(BUILD)/trace_page.inc: tools/page.sh $(wildcard serve/page/*
 
 ifneq ($(SIMULATED),)
 SIMULATE = tests/simulator/compile.sh $(CXX)
+LEVEL    = -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES
 $(BUILD)/engine.o: engine.cu $(wildcard tests/simulator/*) $(BUILD)/settings
-	$(SIMULATE) $< $@ $(CFLAGS) -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES -fPIC
+	$(SIMULATE) $< $@ $(CFLAGS) $(LEVEL) -fPIC
 else ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings
 	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
@@ -171,7 +172,10 @@ $(INSIDE): $(BUILD)/%: %.c | $(BUILD)
 # make wrong_logit: build/wrong_logit, which tells what part of a model computes something else than its definition, see CONTRIBUTING.md
 wrong_logit: $(BUILD)/wrong_logit
 $(BUILD)/wrong_logit: tests/engine/wrong_logit.c tests/model/walk.h $(LIBRARY) $(BUILD)/settings
-ifeq ($(strip $(NVCC)),)
+ifneq ($(SIMULATED),)
+	$(SIMULATE) $< $@.o $(CFLAGS) $(LEVEL) -I. -Itests
+	$(CXX) $@.o -o $@ $(LIBS)
+else ifeq ($(strip $(NVCC)),)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -Itests $< -o $@ $(LIBS)
 else
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
@@ -180,8 +184,8 @@ endif
 
 # These look inside kernels.
 ifneq ($(SIMULATED),)
-$(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c $(wildcard tests/simulator/*) $(BUILD)/settings
-	$(SIMULATE) $< $@.o $(CFLAGS) -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES -I. -Itests
+$(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: %.c $(LIBRARY) $(wildcard tests/simulator/*) $(BUILD)/settings
+	$(SIMULATE) $< $@.o $(CFLAGS) $(LEVEL) -I. -Itests
 	$(CXX) $@.o -o $@ $(LIBS)
 else
 $(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings

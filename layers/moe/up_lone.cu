@@ -15,6 +15,7 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
     int first, count;            /* the share */
     activation_fragments act;    /* of x: DEEP k blocks of this warp */
     typename F::raw raw[DEEP][2];
+    row_scales scales;           /* of the tile's rows, if they are applied at the end */
 
     __device__ __forceinline__ gpu_up_lone_warp(const moe_gpu &p, const int64_t *at, void *memory)
         : p(p), at(at), lane(threadIdx.x % 32), warp(threadIdx.x / 32) {
@@ -39,6 +40,12 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
         F::load(&raw[j][1], from + (p.up.data - p.gate.data), j * F::panel, there);         /* of the same shape */
         __syncwarp();                                       /* so that the compiler leaves the loads here */
     }
+    __device__ __forceinline__ void load_scales(int tile) {
+        const int row = F::by_row ? panel(tile) * PANEL_ROWS + lane / 4 : 0;
+        if (!gpu_scaled_at_end<F>()) return;
+#pragma unroll
+        for (int i = 0; i < 2; i++) scales.of[i] = ld_volatile((const float *)((const char *)(i ? p.up : p.gate).scale + at[entry(tile)]) + row);
+    }
     /* Where x is staged, by the numbers of k blocks; and zeros after the share. */
     __device__ __forceinline__ activation_fragments staged() const { return {act.x - first * pairs * 8, act.act_scale - first}; }
     __device__ __forceinline__ void stage_rest() const {
@@ -49,6 +56,7 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
         const char *from = place(min(tile, tiles() - 1));
 #pragma unroll
         for (int j = 0; j < DEEP; j++) load(j, from, tile < tiles() && j < count);
+        load_scales(min(tile, tiles() - 1));
     }
     /* to[row][warp] = the sums of the share in a tile, high and low terms together. Asks for it in the tile `next`. */
     __device__ __forceinline__ void multiply(int next, float (*to)[GPU_WARPS]) {
@@ -65,6 +73,8 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
             gpu_multiply<F, 1, 2, F::groups>(sum, raw[j], x, 0, 0, 0, true, &factor);
             load(j, from, j < loaded);
         }
+        scales.apply<F>(sum);
+        load_scales(min(next, tiles() - 1));
         add_terms<1>(sum);
         if (lane % 4) return;
         to[lane / 4][warp] = sum[0];

@@ -62,7 +62,7 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     p->scratch = (char *)layout_alloc(l, p->scratch_bytes / sizeof(float));
     p->u = p->scratch ? (uint16_t *)(void *)(p->scratch + p->scratch_bytes - u) : NULL;
     p->before = layout_alloc(l, recurrent_floats(m, o));
-    if (o->chunk > o->ring_rows) p->windows = (char *)layout_bytes(l, prefill_windows(m, o, NULL, o->context, NULL, 0));
+    if (o->chunk > RING_ROWS) p->windows = (char *)layout_bytes(l, prefill_windows(m, o, NULL, o->context, NULL, 0));
 }
 
 /* T rows, whose table prefill_send puts in place. */
@@ -227,14 +227,14 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     int code = gpu_enter(s, err);
     if (code) return code;
     gpu_move(&g->q, g->prefill.before, s->recurrent, s->recurrent_floats * sizeof(float), "keeping the state");
-    if (b->T > s->runner->o.ring_rows) (void)prefill_windows(m, &s->runner->o, s, r.index, g->prefill.windows, 0);
+    if (b->T > RING_ROWS) (void)prefill_windows(m, &s->runner->o, s, r.index, g->prefill.windows, 0);
     prefill_send(g, b, g->stream);
     prefill_embed(&r, &m->embed_tokens, gpu_embed_factor(m));
     code = prefill_layers(s, &r, watch, err);
     if (code) {
         if (g->q.status != cudaSuccess) return code;
         gpu_move(&g->q, s->recurrent, g->prefill.before, s->recurrent_floats * sizeof(float), "restoring the state");
-        if (b->T > s->runner->o.ring_rows) (void)prefill_windows(m, &s->runner->o, s, r.index, g->prefill.windows, 1);
+        if (b->T > RING_ROWS) (void)prefill_windows(m, &s->runner->o, s, r.index, g->prefill.windows, 1);
         return code;
     }
     if (b->logits) prefill_logits(s, &r, m->norm, b->T, b->logits);

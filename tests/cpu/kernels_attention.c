@@ -89,7 +89,7 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
     const attention_shape *s = &c->shape;
     size_t kv = (size_t)(s->kv_heads * s->head_dim), wide = (size_t)(s->heads * s->head_dim), n = (size_t)c->length;
     size_t queries = (size_t)(s->heads * attention_q_size(s));
-    capacity room_for = {.context = c->length, .rows = T, .threads = threads, .kv = kv_type, .layers = 1, .window = s->window, .ring_rows = T};
+    capacity room_for = {.context = c->length, .rows = T, .threads = threads, .kv = kv_type, .layers = 1, .window = s->window};
     const int held = attention_held(s, &room_for);
     float *k = floats((size_t)held * kv), *v = floats((size_t)held * kv), *qg = floats(n * queries), *frequencies = floats((size_t)s->rotary_dim);
     float *parts = floats(attention_part_count(s, &room_for) * attention_part_size(s));

@@ -91,7 +91,7 @@ static void prompts(void) {
 // Calls of up to `rows` rows, each appended before the first of them is attended, some of them dropped, all or the last few. What a row sees lies
 // where a step's chunks and a prompt's tiles look for it, of which none reaches past the ring's end.
 static void ring_calls(int window, int rows) {
-    const capacity r = {.context = INT_MAX, .window = window, .ring_rows = rows};
+    const capacity r = {.context = INT_MAX, .rows = rows, .window = window};
     const int ring = attention_ring(&r);
     int *held = (int *)allocate((size_t)ring * sizeof *held), bad = ring % ATTEND_CHUNK;
     CHECK(ring >= window - 1 + rows && ring < window + rows + 256, "window %d, calls of %d: a ring of %d rows", window, rows, ring);
@@ -115,7 +115,7 @@ static void rings(void) {
     static const int rows[] = {MOTE_ROWS_MAX, 64, 192, 1024};
     for (size_t w = 0; w < sizeof windows / sizeof *windows && windows[w] <= (test_brief ? 128 : 1000); w++)
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) ring_calls(windows[w], rows[i]);
-    const capacity longest = {.context = INT_MAX, .window = INT_MAX, .ring_rows = 1024};
+    const capacity longest = {.context = INT_MAX, .rows = 8192, .window = INT_MAX, .ring_rows = 1024};
     CHECK(attention_ring(&longest) == INT_MAX && attend_row(INT_MAX - 1, INT_MAX) == INT_MAX - 1, "a window that is longer than any ring");
 }
 

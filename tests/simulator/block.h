@@ -5,7 +5,7 @@ static dim3 gridDim, blockDim;
 
 namespace sim {
 
-enum { WARP = 32, STACK = 64 << 10, SHARED = 128 << 10, PAGE = 4096, CLUSTER = 8, BLOCK = 1024, LOADS_MOST = 1 << 20 };
+enum { WARP = 32, STACK = 64 << 10, SHARED = 128 << 10, SHARED_MOST = 101376, SHARED_FREE = 48 << 10, PARAMETERS = 1280, PAGE = 4096, CLUSTER = 8, BLOCK = 1024, LOADS_MOST = 1 << 20 };
 
 struct block;
 struct warp;
@@ -56,6 +56,7 @@ struct grid {
     const void *kernel;
     dim3 cluster;
     size_t dynamic;
+    size_t parameter;            /* bytes of the kernel's parameter, as its first thread says */
     void (*call)(void *);        /* runs a thread */
     void *with;
     int alive;                   /* threads */
@@ -285,6 +286,12 @@ static void open_one(int rank) {
     running.alive += threads;
 }
 
+/* What kernels begin with. */
+static inline void parameter(size_t bytes) {
+    running.parameter = bytes;
+    if (bytes > PARAMETERS) fault("a parameter of %zu bytes", bytes);
+}
+
 /* What kernels with __cluster_dims__ begin with: as the first thread comes, the other blocks of the cluster begin, too. */
 static inline void cluster(unsigned x, unsigned y, unsigned z) {
     running.cluster = dim3(x, y, z);
@@ -296,10 +303,11 @@ static void run_grid(const void *kernel, dim3 size, dim3 threads, size_t dynamic
     gridDim = size;
     blockDim = threads;
     running.dynamic = dynamic;
+    running.parameter = PARAMETERS;
     running.cluster = dim3(1, 1, 1);
     running.call = call;
     running.with = with;
-    if (threads.x * threads.y * threads.z > BLOCK || !threads.x || !size.x || !size.y || !size.z || dynamic > SHARED)
+    if (threads.x * threads.y * threads.z > BLOCK || !threads.x || !size.x || !size.y || !size.z || dynamic > SHARED_MOST)
         fault("%s: no such launch: %u x %u x %u blocks of %u threads, %zu bytes", kernel_name(kernel), size.x, size.y, size.z, threads.x, dynamic);
     for (unsigned z = 0; z < size.z; z += running.cluster.z)
         for (unsigned y = 0; y < size.y; y += running.cluster.y)
@@ -322,7 +330,7 @@ template <class T> static inline T &shared(const void *key) {
     b->used = (b->used + 15) / 16 * 16;
     char *at = b->memory + b->used;
     b->used += sizeof(T);
-    if (b->used + b->dynamic > SHARED) fault("%zu bytes of shared memory", b->used + b->dynamic);
+    if (b->used + b->dynamic > SHARED_MOST) fault("%zu bytes of shared memory", b->used + b->dynamic);
     memset(at, 0xff, sizeof(T));
     b->variables.push_back({key, at, sizeof(T)});
     return *(T *)at;

@@ -97,8 +97,17 @@ struct cudaKernelNodeParams { void *func; dim3 gridDim, blockDim; unsigned share
 
 namespace sim {
 
-enum { SMS = 4, SM_SHARED = 228 << 10, L2 = 50 << 20, MEMORY = 1 << 30, PARAMETERS = 1280 };
-struct parameters { alignas(16) char bytes[PARAMETERS]; };
+enum { SMS = 4, SM_SHARED = 228 << 10, L2 = 50 << 20, MEMORY = 1 << 30 };
+
+/* A kernel's parameter. */
+template <int SIZE> struct parameters { alignas(16) char bytes[SIZE]; };
+
+/* Calls kernel(*p), a struct of `bytes` bytes. */
+static void call_kernel(const void *kernel, const void *p, size_t bytes) {
+    if (bytes <= 256) ((void (*)(parameters<256>))(uintptr_t)kernel)(*(const parameters<256> *)p);
+    else if (bytes <= 640) ((void (*)(parameters<640>))(uintptr_t)kernel)(*(const parameters<640> *)p);
+    else ((void (*)(parameters<PARAMETERS>))(uintptr_t)kernel)(*(const parameters<PARAMETERS> *)p);
+}
 
 static std::recursive_mutex device;                         /* a kernel at a time */
 
@@ -170,8 +179,16 @@ static cudaError_t submit(cudaStream_t stream, sim_operation operation) {
     return cudaSuccess;
 }
 
+/* The most dynamic shared memory that a kernel may have, if more than SHARED_FREE. */
+static std::map<const void *, size_t> &shared_allowed() {
+    static std::map<const void *, size_t> all;
+    return all;
+}
+
 /* body() is what a thread does. */
 template <class F> static cudaError_t submit_kernel(cudaStream_t stream, const void *kernel, dim3 grid, dim3 block, size_t shared, F body) {
+    if (shared > SHARED_FREE && shared_allowed()[kernel] < shared)
+        fault("%s: %zu bytes of shared memory, without cudaFuncSetAttribute", kernel_name(kernel), shared);
     return submit(stream, {kernel, grid, block, shared, [=]() {
         catch_signals();
         auto own = body;
@@ -203,9 +220,10 @@ static std::map<void *, std::pair<char *, size_t>> &allocations() {
 /* ---- Launches. A kernel's one parameter is a struct of more than 16 bytes: passed by value as any other such, in memory ------ */
 
 static inline cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
-    std::shared_ptr<sim::parameters> own = std::make_shared<sim::parameters>();
+    typedef sim::parameters<sim::PARAMETERS> most;
+    const std::shared_ptr<most> own = std::make_shared<most>();
     memcpy(own->bytes, arguments[0], sizeof own->bytes);
-    return sim::submit_kernel(stream, kernel, grid, block, shared, [=]() { ((void (*)(sim::parameters))(uintptr_t)kernel)(*own); });
+    return sim::submit_kernel(stream, kernel, grid, block, shared, [=]() { sim::call_kernel(kernel, own->bytes, sim::running.parameter); });
 }
 static inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *kernel, void **arguments) {
     return cudaLaunchKernel(kernel, c->gridDim, c->blockDim, arguments, c->dynamicSmemBytes, c->stream);
@@ -213,7 +231,11 @@ static inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const
 template <class... P, class... A> static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A... given) {
     return sim::launch({c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream}, kernel, given...);
 }
-template <class T> static inline cudaError_t cudaFuncSetAttribute(T *, cudaFuncAttribute, int) { return cudaSuccess; }
+template <class T> static inline cudaError_t cudaFuncSetAttribute(T *kernel, cudaFuncAttribute which, int value) {
+    std::lock_guard<std::recursive_mutex> one(sim::device);
+    if (which == cudaFuncAttributeMaxDynamicSharedMemorySize) sim::shared_allowed()[(const void *)kernel] = (size_t)value;
+    return cudaSuccess;
+}
 template <class T> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *to, T *) {
     memset(to, 0, sizeof *to);
     to->binaryVersion = 90;
