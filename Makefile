@@ -2,7 +2,7 @@
 
 CC     = cc
 CXX    = c++
-CFLAGS = $(if $(SIMULATED),-O1,-O3)
+CFLAGS = $(if $(SIMULATED),-Og,-O3)
 BUILD  = build
 # make BUILD=build/simulated: for GPUs, without one: kernels run on the CPU (tests/simulator/cuda_runtime.h)
 SIMULATED = $(filter simulated%,$(notdir $(BUILD)))
@@ -86,8 +86,9 @@ $(BUILD)/page.inc $(BUILD)/trace_page.inc: tools/page.sh $(wildcard serve/page/*
 
 ifneq ($(SIMULATED),)
 SIMULATE = tests/simulator/compile.sh $(CXX)
+LEVEL    = -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES
 $(BUILD)/engine.o: engine.cu $(wildcard tests/simulator/*) $(BUILD)/settings
-	$(SIMULATE) $< $@ $(CFLAGS) -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES -fPIC
+	$(SIMULATE) $< $@ $(CFLAGS) $(LEVEL) -fPIC
 else ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings
 	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
@@ -171,7 +172,10 @@ $(INSIDE): $(BUILD)/%: %.c | $(BUILD)
 # make wrong_logit: build/wrong_logit, which tells what part of a model computes something else than its definition, see CONTRIBUTING.md
 wrong_logit: $(BUILD)/wrong_logit
 $(BUILD)/wrong_logit: tests/engine/wrong_logit.c tests/model/walk.h $(LIBRARY) $(BUILD)/settings
-ifeq ($(strip $(NVCC)),)
+ifneq ($(SIMULATED),)
+	$(SIMULATE) $< $@.o $(CFLAGS) $(LEVEL) -I. -Itests
+	$(CXX) $@.o -o $@ $(LIBS)
+else ifeq ($(strip $(NVCC)),)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -Itests $< -o $@ $(LIBS)
 else
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
@@ -180,11 +184,11 @@ endif
 
 # These look inside kernels.
 ifneq ($(SIMULATED),)
-$(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c $(wildcard tests/simulator/*) $(BUILD)/settings
-	$(SIMULATE) $< $@.o $(CFLAGS) -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES -I. -Itests
+$(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: %.c $(LIBRARY) $(wildcard tests/simulator/*) $(BUILD)/settings
+	$(SIMULATE) $< $@.o $(CFLAGS) $(LEVEL) -I. -Itests
 	$(CXX) $@.o -o $@ $(LIBS)
 else
-$(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings
+$(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
 endif
@@ -303,8 +307,9 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 # make test-gpu-sanitizers: compute-sanitizer
 # make test-gpu-oracles: real layer sizes beside transformers and a float64 oracle
 GPU_PARTS      = tests sanitizers oracles
-GPU_tests      = test_api test_batch test_embedding test_engine test_misuse test_runner test_speculation gpu_batch gpu_batch_moe gpu_prefill
-GPU_sanitizers = test_engine gpu_production
+GPU_tests      = test_api test_batch test_embedding test_engine test_misuse test_runner test_sliding test_speculation gpu_attention gpu_batch gpu_batch_moe \
+                 gpu_prefill
+GPU_sanitizers = test_engine gpu_attention gpu_production
 GPU_oracles    = test_engine gpu_accuracy
 test-gpu: $(MOTE) $(addprefix $(BUILD)/,$(sort $(foreach part,$(GPU_PARTS),$(GPU_$(part)))))
 	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(CODE)' tools/test_gpu.sh ./$(MOTE) $(BUILD) $(GPU_PARTS)
@@ -318,6 +323,14 @@ gpu-stamp-fresh:
 	    elif ! grep -qx "sha256 $$(tools/source_hash.sh $$part)" $$stamp; then echo "$$stamp is not of these sources: make test-gpu-$$part"; \
 	    elif $(if $(NVCC),! grep -qxF 'targets $(CODE)' $$stamp,false); then echo "$$stamp is of other targets: make test-gpu-$$part"; \
 	    else echo "$$part: $$(sed -n 's/^device //p; s/^date //p' $$stamp | paste -sd ' ')"; continue; fi; stale=1; done; exit $$stale
+
+# make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
+test-simulated:
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch gpu_production gpu_prefill)
+	tests/simulator/test.sh build/simulated
+$(BUILD)/simulator: tests/simulator/simulator.cu tests/test.h $(wildcard tests/simulator/*) | $(BUILD)
+	$(SIMULATE) $< $@.o $(CFLAGS) -I. -Itests
+	$(CXX) $@.o -o $@ $(LIBS)
 
 # make install: program, bundled model, engine.h and diagnose.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
 PREFIX  = /usr/local
@@ -355,10 +368,10 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9_ -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation rooms check-kernels soak test-clients test-gpu test-gpu-tests test-gpu-sanitizers test-gpu-oracles gpu-stamp-fresh clean help
+.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation rooms check-kernels soak test-clients test-simulated test-gpu test-gpu-tests test-gpu-sanitizers test-gpu-oracles gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
 
 # Not those that another make may be writing: CI runs these goals beside others.
-ELSEWHERE = sanitize threads memory aarch64 fuzz build/fuzz/%
+ELSEWHERE = sanitize threads memory aarch64 test-simulated fuzz build/fuzz/%
 -include $(if $(filter-out $(ELSEWHERE),$(or $(MAKECMDGOALS),$(MOTE))),$(wildcard $(BUILD)/*.d))
 -include $(if $(filter fuzz build/fuzz/%,$(MAKECMDGOALS)),$(wildcard build/fuzz/*.d))

@@ -217,6 +217,7 @@ static double seconds(void) {
 #include "diagnose/selftest_formats.cu"
 #include "diagnose/selftest_passes.cu"
 #include "diagnose/selftest_prefill.cu"
+#include "diagnose/selftest_mla.cu"
 #include "diagnose/gpu.cu"
 #else
 #include "diagnose/no_gpu.c"

@@ -163,8 +163,8 @@ typedef struct mote_info {
     int32_t end_token;                     /* the same at the end of a text, which is for mote_embed alone: embedding models have one */
     int pooling;                           /* how the checkpoint was trained to embed texts: MOTE_POOLING_LAST or _MEAN, as modules.json and
                                               what it names say; MOTE_POOLING_DEFAULT: it was not, or mote cannot: see mote_embed */
-    uint64_t window_bytes_per_token;       /* kv_bytes_per_token of layers with a window: no more than `window` tokens are read, on the CPU few
-                                              more are kept */
+    uint64_t window_bytes_per_token;       /* kv_bytes_per_token of layers with a window: no more than `window` tokens are read, few more are
+                                              kept (mote_memory.kv) */
     int window;                            /* tokens that a layer with a window sees; where they differ, the most. 0: none has one */
 } mote_info;
 
@@ -201,8 +201,9 @@ typedef struct mote_session_options {
 
 typedef struct mote_memory {
     uint64_t weights;                      /* one model */
-    uint64_t kv, state, scratch;           /* one session: KV cache, of a layer with a window on the CPU as much as that and `chunk` rows take,
-                                              rounded up to whole 256; recurrent state with its log; everything else */
+    uint64_t kv, state, scratch;           /* one session: KV cache, of a layer with a window as much as the largest window and `chunk` rows,
+                                              on a GPU at most 1,024, take, rounded up to whole 256, or the context if that is less;
+                                              recurrent state with its log; everything else */
     uint64_t total;                        /* one model with one session */
     uint64_t available;                    /* free on the device now; 0 = unknown */
     uint64_t runner;                       /* what sessions of one runner share */
@@ -625,9 +626,9 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
 
 /* ---- 7. Checkpoints, copies and files ---------------------------------------------------------------------------- */
 
-/* Recurrent state cannot be cut back to an earlier token, so a session is rewound to points that were remembered. On the CPU, neither can keys
-   and values of a layer with a window in a context that is longer than what it keeps (mote_memory.kv): a checkpoint then has those of one window,
-   which is its size mostly. */
+/* Recurrent state cannot be cut back to an earlier token, so a session is rewound to points that were remembered. Neither can keys and values
+   of a layer with a window in a context that is longer than what it keeps (mote_memory.kv): a checkpoint then has those of one window, which
+   is its size mostly. */
 typedef struct mote_checkpoint mote_checkpoint;
 
 /* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive the

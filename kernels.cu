@@ -195,6 +195,7 @@ enum {
 #include "layers/mla/attend_fast.cu"
 #include "layers/mla/attend_any.cu"
 #include "layers/mla/values.cu"
+#include "layers/mla/prefill.cu"
 #include "layers/mla/prefill_launch.cu"
 #include "layers/mla/decode_launch.cu"
 #include "layers/moe/decode.cu"

@@ -56,7 +56,7 @@ static int gpu_operand_order(enum format f) {
     int order = 0;
     with_format(f, [&](auto format) {
         typedef decltype(format) F;
-        order = (int)F::per_load * 16 + (int)F::apart * 2 + (int)F::half;
+        order = (int)F::per_load * 32 + (gpu_block_parts<F>() - 1) * 16 + (int)F::apart * 2 + (int)F::half;
     });
     return order;
 }

@@ -24,19 +24,19 @@ typedef struct gpu_batch_projection {
     int order[PROJECTIONS];      /* of a segment's operands: in rows */
 } gpu_batch_projection;
 
-/* A tile's k block, decoded: A operands of its mma, in their order, and the rows' scales of formats with groups. */
+/* A tile's k block, decoded: A operands of its mma, in their order, and the rows' scales of formats with groups, in each part of it. */
 template <class F> struct batch_operands {
-    enum { OPERATIONS = F::per_load / 4 * F::terms };
+    enum { PARTS = gpu_block_parts<F>(), OPERATIONS = F::per_load / 4 * F::terms, EACH = OPERATIONS / PARTS };
     uint32_t a[OPERATIONS][4];
-    float row[2];
+    float row[PARTS][2];
     __device__ __forceinline__ void decode(const typename F::raw *raw) {
 #pragma unroll
         for (int i = 0; i < OPERATIONS; i++) {
             F::fragment(raw[0], i / F::terms, i % F::terms, &a[i][0], &a[i][2]);
             F::fragment(raw[1], i / F::terms, i % F::terms, &a[i][1], &a[i][3]);
         }
-        row[0] = F::groups ? F::row_scale(raw[0]) : 1;
-        row[1] = F::groups ? F::row_scale(raw[1]) : 1;
+#pragma unroll
+        for (int i = 0; i < 2 * PARTS; i++) row[i / 2][i % 2] = F::groups ? gpu_row_scale<F>(raw[i % 2], i / 2) : 1;
     }
 };
 
@@ -45,28 +45,32 @@ template <class F> struct batch_operands {
 template <class F, int TILES, int SIDE>
 __device__ __forceinline__ void gpu_batch_multiply(float (*sum[TILES])[4], const batch_operands<F> *w, const float (*scale)[2],
                                                    const uint4 (*x)[gpu_step_pairs<F>()], const float2 *act_scale) {
-    float part[TILES][SIDE][4] = {};
+    typedef batch_operands<F> operands;
 #pragma unroll
-    for (int i = 0; i < batch_operands<F>::OPERATIONS; i++)
+    for (int of = 0; of < operands::PARTS; of++) {
+        float part[TILES][SIDE][4] = {};
+#pragma unroll
+        for (int i = of * operands::EACH; i < (of + 1) * operands::EACH; i++)
+#pragma unroll
+            for (int n = 0; n < SIDE; n++)
+#pragma unroll
+                for (int m = 0; m < TILES; m++) {
+                    const int step = i / F::terms;
+                    const uint4 &b = x[n][step / 2];
+                    mma_m16n8k16<F::half>(part[m][n], w[m].a[i], step % 2 ? b.z : b.x, step % 2 ? b.w : b.y);
+                }
 #pragma unroll
         for (int n = 0; n < SIDE; n++)
 #pragma unroll
-            for (int m = 0; m < TILES; m++) {
-                const int step = i / F::terms;
-                const uint4 &b = x[n][step / 2];
-                mma_m16n8k16<F::half>(part[m][n], w[m].a[i], step % 2 ? b.z : b.x, step % 2 ? b.w : b.y);
-            }
+            for (int m = 0; m < TILES; m++)
 #pragma unroll
-    for (int n = 0; n < SIDE; n++)
-#pragma unroll
-        for (int m = 0; m < TILES; m++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float act = i % 2 ? act_scale[n].y : act_scale[n].x;
-                const float factor = gpu_scales_by_block<F>() ? __fmul_rn(scale[m][i / 2], act) : act;
-                const float p = F::groups ? __fmul_rn(part[m][n][i], w[m].row[i / 2]) : part[m][n][i];
-                sum[m][n][i] = F::half ? __fmaf_rn(factor, p, sum[m][n][i]) : __fadd_rn(sum[m][n][i], p);
-            }
+                for (int i = 0; i < 4; i++) {
+                    const float act = i % 2 ? act_scale[n].y : act_scale[n].x;
+                    const float factor = gpu_scales_by_block<F>() ? __fmul_rn(scale[m][i / 2], act) : act;
+                    const float p = F::groups ? __fmul_rn(part[m][n][i], w[m].row[of][i / 2]) : part[m][n][i];
+                    sum[m][n][i] = F::half ? __fmaf_rn(factor, p, sum[m][n][i]) : __fadd_rn(sum[m][n][i], p);
+                }
+    }
 }
 
 /* The sums of two n-tiles of a share, closed: with the rows' scale, high + low terms. Of the two lanes that have the same, lane % 4 < 2

@@ -34,6 +34,22 @@ template <class F> __host__ __device__ constexpr bool gpu_scales_by_block() {
     return F::scaled && !F::whole;
 }
 
+/* Parts of a k block under scales of their own, each with as many steps and pairs of steps. */
+template <class F> __host__ __device__ constexpr int gpu_block_parts() {
+    return std::is_same<F, format_mxfp4>::value ? 2 : 1;
+}
+
+/* The scale of the lane's row in a part. */
+template <class F> __device__ __forceinline__ float gpu_row_scale(const typename F::raw &raw, int part) {
+    if constexpr (gpu_block_parts<F>() > 1) return F::part_scale(raw, part);
+    else return F::row_scale(raw);
+}
+
+/* What is in an activation scale beside the scale: that of codes as they enter products. */
+template <class F> __device__ constexpr float gpu_codes_scale() {
+    return gpu_block_parts<F>() > 1 ? (float)F::post_scale : 1;
+}
+
 /* The scales of a tile's rows, if gpu_scaled_at_end. */
 struct row_scales {
     float of[2];
@@ -145,24 +161,28 @@ template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fr
 template <class F, int ROWS, int PANELS = 2, bool BY_ROW = F::by_row>
 __device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *raw, const uint4 *x, float factor, int from,
                                              const int step, bool there, const float *own = NULL) {
-    float part[4] = {0, 0, 0, 0};
+    enum { PARTS = gpu_block_parts<F>(), STEPS = F::per_load / 4 / PARTS };
 #pragma unroll
-    for (int s = 0; s < F::per_load / 4; s++)
+    for (int of = 0; of < PARTS; of++) {
+        float part[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int term = 0; term < F::terms; term++) {
-            uint32_t a[4] = {}, b0 = s % 2 ? x[s / 2].z : x[s / 2].x, b1 = s % 2 ? x[s / 2].w : x[s / 2].y;
-            F::fragment(raw[0], s, term, &a[0], &a[2]);
-            if (PANELS == 2) F::fragment(raw[1], s, term, &a[1], &a[3]);
-            mma_m16n8k16<F::half>(part, a, b0, b1);
+        for (int s = of * STEPS; s < (of + 1) * STEPS; s++)
+#pragma unroll
+            for (int term = 0; term < F::terms; term++) {
+                uint32_t a[4] = {}, b0 = s % 2 ? x[s / 2].z : x[s / 2].x, b1 = s % 2 ? x[s / 2].w : x[s / 2].y;
+                F::fragment(raw[0], s, term, &a[0], &a[2]);
+                if (PANELS == 2) F::fragment(raw[1], s, term, &a[1], &a[3]);
+                mma_m16n8k16<F::half>(part, a, b0, b1);
+            }
+#pragma unroll
+        for (int i = 0; i < 2 * PANELS; i++) {              /* C: column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
+            if (ROWS == 1 && i % 2) continue;
+            int t = ROWS == 1 ? 0 : threadIdx.x % 2 * 2 + i % 2;
+            if (BY_ROW) part[i] *= gpu_row_scale<F>(raw[i / 2], of);
+            if (F::half && own) sum[i] = fmaf(own[i % 2], part[i], sum[i]);
+            else if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
+            else sum[i] += there ? part[i] : 0;
         }
-#pragma unroll
-    for (int i = 0; i < 2 * PANELS; i++) {                  /* C: column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
-        if (ROWS == 1 && i % 2) continue;
-        int t = ROWS == 1 ? 0 : threadIdx.x % 2 * 2 + i % 2;
-        if (BY_ROW) part[i] *= F::row_scale(raw[i / 2]);
-        if (F::half && own) sum[i] = fmaf(own[i % 2], part[i], sum[i]);
-        else if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
-        else sum[i] += there ? part[i] : 0;
     }
 }
 
@@ -241,9 +261,10 @@ __device__ __forceinline__ void gpu_put_columns(const activation_fragments &to, 
                                                 const float *v, float act_scale) {
     const int pairs = gpu_step_pairs<F>();
     uint4 low, high = gpu_split<F>(v, &low), *x;
-    if (F::half && part == 0) to.act_scale[k_block * ROWS + t] = act_scale;
-    if (F::per_load > 4) {                                  /* a pair of steps of lane part / pairs */
-        x = to.x + ((k_block * pairs + part % pairs) * 2 * ROWS + t) * 4 + part / pairs;
+    if (F::half && part == 0) to.act_scale[k_block * ROWS + t] = act_scale * gpu_codes_scale<F>();
+    if (F::per_load > 4) {                                  /* a pair of steps of a lane, which has neighbouring columns, or as many of each part */
+        const int pair = gpu_block_parts<F>() > 1 ? part / 4 : part % pairs, lane = gpu_block_parts<F>() > 1 ? part % 4 : part / pairs;
+        x = to.x + ((k_block * pairs + pair) * 2 * ROWS + t) * 4 + lane;
         x[0] = high;
         x[4 * ROWS] = low;
     } else {                                                /* the only step of two lanes */

@@ -6,6 +6,13 @@ static __host__ __device__ __forceinline__ uint32_t reciprocal_of(int n) {
     return 0xffffffffu / (uint32_t)n + 1;
 }
 
+/* The same number in a register, from which the compiler takes it instead of computing it again, or computes what follows from it anew. */
+__device__ __forceinline__ int opaque(int n) {
+    int same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(n));
+    return same;
+}
+
 /* Sum over a warp (butterfly): the same bits on all lanes. */
 __device__ __forceinline__ float warp_sum(float v) {
     for (int i = 16; i; i /= 2) v += __shfl_xor_sync(~0u, v, i);

@@ -4,7 +4,7 @@
    Layout. Eight rows (a row panel) of a k block lie together: of the first packed component, the codes, 64 bytes of each row, row
    after row, 32 where codes have four bits; then of the next component, as many bytes of each row as go with those weights. The k
    blocks of a panel follow each other, then the next panel. Rows are padded with zeros to whole panels and whole k blocks. The
-   bytes of a weight stay what they were.
+   bytes of a weight stay what they were, but for MXFP4's codes.
 
    Why: lane 4 g + i of a warp takes a quarter of row g, the i-th. So a warp loads a k block of a panel with one load a lane,
    from consecutive bytes, and gets the A operand of mma.m16n8k16 without shuffles (cuda/fragments.cu). Scales come in the same
@@ -36,6 +36,7 @@ typedef struct gpu_packed_component {
     const char *from;
     int64_t row_bytes;
     int part, shared;            /* bytes of a row in a k block; k blocks that have the same ones */
+    int by_groups;
 } gpu_packed_component;
 
 /* total: bytes of `to`. */
@@ -46,6 +47,18 @@ typedef struct gpu_packing {
     int64_t total;
 } gpu_packing;
 
+/* A code of four bits of a row of `end` bytes; after it 0. */
+__device__ __forceinline__ uint32_t gpu_code_of(const char *row, int64_t end, int64_t col) {
+    return col / 2 < end ? (uint8_t)row[col / 2] >> col % 2 * 4 & 15 : 0;
+}
+
+/* Byte `at` of a row's 32 in a k block, see format_mxfp4: lane, group, one of four bytes, which has columns n and n + 4 of the lane's eight. */
+__device__ __forceinline__ uint32_t gpu_codes_by_groups(const char *row, int64_t end, int64_t k_block, int at) {
+    const int64_t col = k_block * 64 + at % 8 / 4 * 32 + at / 8 * 8 + at % 4;
+    const uint32_t first = gpu_code_of(row, end, col), second = gpu_code_of(row, end, col + 4);
+    return (first >> 3) << 7 | (first & 7) << 1 | (second & 7) << 4 | second >> 3;
+}
+
 static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < p.total; at += (int64_t)gridDim.x * blockDim.x) {
         const int64_t block = at / p.panel_bytes, k_block = block % p.k_blocks;
@@ -53,7 +66,8 @@ static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
         for (; rest >= PANEL_ROWS * p.component[i].part; i++) rest -= PANEL_ROWS * p.component[i].part;
         const gpu_packed_component &of = p.component[i];
         const int64_t row = block / p.k_blocks * PANEL_ROWS + rest / of.part, byte = k_block / of.shared * of.part + rest % of.part;
-        p.to[at] = row < p.rows && byte < of.row_bytes ? of.from[row * of.row_bytes + byte] : 0;
+        if (of.by_groups) p.to[at] = row < p.rows ? (char)gpu_codes_by_groups(of.from + row * of.row_bytes, of.row_bytes, k_block, rest % of.part) : 0;
+        else p.to[at] = row < p.rows && byte < of.row_bytes ? of.from[row * of.row_bytes + byte] : 0;
     }
 }
 
@@ -83,6 +97,7 @@ static cudaError_t gpu_pack(const matrix *w, const char *from, char *to, int sms
         p.component[k].row_bytes = (int64_t)component_bytes(of, component_cols(of, w));
         const int columns = of->cols ? of->cols : w->block_cols;
         p.component[k].shared = columns > K_BLOCK_COLS ? columns / K_BLOCK_COLS : 1;
+        p.component[k].by_groups = of->by_groups;
         p.component[k++].part = of->packed;
         from += matrix_component_capacity(w, i);
     }

@@ -37,6 +37,7 @@ typedef struct prefill_scratch {
     uint16_t *u;                 /* F16 [rows][hidden], the end of the scratch */
     size_t scratch_bytes;
     float *before;               /* the recurrent states before the prefill chunk */
+    char *windows;               /* what rings had of the window before it; NULL: no chunk is so long that it takes their place */
 } prefill_scratch;
 
 /* Takes `bytes` of scratch, from a multiple of 256 bytes on; with scratch NULL it only counts. */

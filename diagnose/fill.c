@@ -1,12 +1,15 @@
 /* diagnose/fill.c: random weights in the memory of the device that computes, for models without files: in the system's here, in a GPU's by
    diagnose/fill.cu. Knows items, and which vectors want numbers of their own. */
 
-/* Numbers of a vector: decays from long to short, small biases, weights of norms near 1. */
+/* Numbers of a vector: decays from long to short, small biases, weights of norms near 1, but of queries near 1 / 16 where the model scales scores in
+   no other way. */
 static synthetic_floats vector_values(const binder *b, const load_item *item) {
     const mote_model *m = b->m;
     static const synthetic_floats bias = {-127, 255, 0x1p-11f}, A_log = {0, 255, 0x1.6p-7f}, dt_bias = {-255, 255, 0x1p-6f}, conv1d = {-128, 255, 0x1p-8f},
-                             norm = {896, 255, 0x1p-10f};
+                             norm = {896, 255, 0x1p-10f}, q_norm = {896, 255, 0x1p-14f};
     for (int i = 0; i < m->c.layers; i++) {
+        const attention_weights *a = &m->layers[i].mixer.w.attention;
+        if (m->layers[i].mixer.kind == LAYER_ATTENTION && a->shape.scale != 0 && item->target == (const void **)&a->q_norm) return q_norm;
         const deltanet_weights *w = &m->layers[i].mixer.w.deltanet;
         if (m->layers[i].mixer.kind != LAYER_DELTANET) continue;
         if (item->target == (const void **)&w->A_log) return A_log;

@@ -184,12 +184,54 @@ static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "measuring the read speed");
 }
 
+/* All tests of a synthetic model. tokens, prompt: seeds for try_definition and try_whole; prompt 0: not the latter, nor try_format. */
+static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t prompt) {
+    static const int widths[] = {28, 40, 96, 136, 160, 2048};
+    int real = !strncmp(name, "small", 5);                  /* has the sizes that the kernels are made for */
+    mote_options o;
+    memset(&o, 0, sizeof o);
+    t->name = name;
+    for (int i = 0; i < 2 && !t->code; i++) {
+        o.device = i ? t->device : "cpu";
+        t->code = mote_open_synthetic(name, &o, &t->models[i], t->err);
+    }
+    try_open(t, MOTE_KV_BF16, STEP_ROWS);
+    try_definition(t, tokens);
+    if (real && !t->code) try_stages(t, 1);
+    for (int f = 0; real && prompt && f < FORMAT_COUNT && !t->code; f++) {
+        for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
+        if (!t->code) try_table(t, (enum format)f);
+    }
+    if (prompt && !t->code) try_whole(t, prompt, real ? 28 : 70);         /* a definition is slow */
+    try_close(t);
+    if (real) try_open(t, MOTE_KV_FP8, STEP_ROWS);
+    if (real && !t->code) try_stages(t, 0);
+    try_close(t);
+    for (int kv = MOTE_KV_BF16; kv <= MOTE_KV_FP8 && real; kv++) {
+        try_open(t, kv, TRY_PROMPT);
+        try_prefill(t);
+        try_close(t);
+    }
+    for (int kv = MOTE_KV_BF16; kv <= MOTE_KV_FP8 && !t->code && t->models[0]->layers[0].mixer.kind == LAYER_MLA; kv++) {
+        try_open(t, kv, TRY_PROMPT);
+        try_latent(t);
+        try_close(t);
+    }
+    if (!t->code) try_exact(t);
+    if (!t->code) try_passes(t);
+    for (int i = 0; i < 2; i++) {
+        mote_close(t->models[i]);
+        t->models[i] = NULL;
+    }
+}
+
 static int gpu_selftest(const char *device, int sms,
                         void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
                         int *failed, mote_error *err) {
     static const struct { const char *model; uint64_t tokens, prompt; } tried[] = {       /* seeds, see try_model */
         {"tiny:fp8", 4, 60}, {"tiny:bf16", 4, 12}, {"tiny-dense:nvfp4", 1, 1}, {"small-dense:fp8", 1, 0}, {"small-dense:nvfp4", 1, 0},
-        {"small-plain:fp8", 1, 0}, {"small-narrow:bf16", 1, 0}, {"tiny-oss:mxfp4", 2, 0}, {"small-oss:mxfp4", 1, 0},
+        {"small-plain:fp8", 1, 0}, {"small-narrow:bf16", 1, 0}, {"tiny-oss:mxfp4", 2, 0}, {"small-oss:mxfp4", 1, 0}, {"tiny-latent", 1, 0},
+        {"small-gemma:bf16", 1, 0}, {"small-laguna:fp8", 1, 0},
         {"small:fp8", 1, 4}, {"small:bf16", 2, 0}, {"small:nvfp4", 3, 0}, {"small:int4", 2, 0}, {"small:fp8-channel", 1, 0}};
     selftest t;
     memset(&t, 0, sizeof t);

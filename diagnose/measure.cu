@@ -23,9 +23,7 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
         of.experts = chosen[i];
         n += layer_bytes(&m->layers[i], stages, &of);
     }
-    const attention_weights *a = &m->mtp.layer.mixer.w.attention;
-    if (stage_in(stages, STAGE_MTP) && s->slot.has_mtp)        /* only its KV rows */
-        n += matrix_bytes(&m->mtp.fc) + matrix_bytes(&a->k_proj) + matrix_bytes(&a->v_proj);
+    if (stage_in(stages, STAGE_MTP) && s->slot.has_mtp) n += matrix_bytes(&m->mtp.fc) + cache_row_bytes(&m->mtp.layer.mixer);
     return n;
 }
 

@@ -56,8 +56,8 @@ static const struct { const char *name; int layers; const char *config; } preset
      "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}}"},
     {"small-laguna", 4,
      "{\"model_type\":\"laguna\",\"num_hidden_layers\":4,\"hidden_size\":512,\"vocab_size\":2048,\"max_position_embeddings\":262144,"
-     "\"num_attention_heads\":12,\"num_key_value_heads\":2,\"head_dim\":128,\"sliding_window\":40,\"gating\":\"per-head\","
-     "\"num_attention_heads_per_layer\":[12,16,16,12],"
+     "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":128,\"sliding_window\":40,\"gating\":\"per-head\","
+     "\"num_attention_heads_per_layer\":[8,16,16,8],"
      "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"],"
      "\"mlp_layer_types\":[\"dense\",\"dense\",\"dense\",\"dense\"],"
      "\"intermediate_size\":1536,\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":128,"
@@ -66,8 +66,8 @@ static const struct { const char *name; int layers; const char *config; } preset
      "\"beta_slow\":1.0,\"partial_rotary_factor\":0.5},\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}}"},
     {"tiny-latent", 4,
      "{\"model_type\":\"deepseek_v3\",\"num_hidden_layers\":4,\"hidden_size\":256,\"vocab_size\":1024,\"max_position_embeddings\":163840,"
-     "\"num_attention_heads\":4,\"num_key_value_heads\":4,\"q_lora_rank\":96,\"kv_lora_rank\":64,\"qk_nope_head_dim\":32,"
-     "\"qk_rope_head_dim\":16,\"v_head_dim\":32,\"first_k_dense_replace\":1,\"intermediate_size\":384,\"n_routed_experts\":8,"
+     "\"num_attention_heads\":20,\"num_key_value_heads\":20,\"q_lora_rank\":128,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,"
+     "\"qk_rope_head_dim\":64,\"v_head_dim\":128,\"first_k_dense_replace\":1,\"intermediate_size\":384,\"n_routed_experts\":8,"
      "\"n_shared_experts\":1,\"num_experts_per_tok\":2,\"moe_intermediate_size\":128,\"n_group\":4,\"topk_group\":2,"
      "\"num_nextn_predict_layers\":1,\"rope_theta\":1e6,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"beta_fast\":32,\"beta_slow\":1,"
      "\"mscale\":1.0,\"mscale_all_dim\":1.0,\"original_max_position_embeddings\":4096}}"}};

@@ -231,6 +231,7 @@ static void try_attention(selftest *t, int T, int position) {
     try_both(t, job->qg, g->qg, (size_t)(T * s->heads * attention_q_size(s)));
     try_both(t, job->k_new, g->k_new, kv);
     try_both(t, job->v_new, g->v_new, kv);
+    try_both(t, job->g_new, g->g_new, (size_t)(T * s->heads * s->gate_size));
     t->gpu->lag = lag;
     try_layer(t, 1u << STAGE_ATTEND, t->attention, position, 0, T);
     text_rows(c->slot.runner->s.table, NULL, T, position, lag);
@@ -365,7 +366,7 @@ static void try_stages(selftest *t, int with_all) {
         for (int replay = 0; replay <= STEP_ROWS && !t->code && try_has(t, LAYER_DELTANET); replay++) try_deltanet(t, T, replay);
         try_embed(t, T);
         try_normed_after(t, T, 0);
-        if (try_has(t, LAYER_MOE)) try_normed_after(t, T, 1);
+        if (try_has(t, LAYER_MOE) && t->models[0]->largest.moe.shared_size) try_normed_after(t, T, 1);
         if (!try_has(t, LAYER_MOE)) continue;
         for (int i = 0; i < 3; i++) {
             static const moe_shape routers[] = {{}, {.sigmoid = 1, .corrected = 1}, {.sigmoid = 1, .corrected = 1, .groups = 8, .groups_kept = 3}};

@@ -16,7 +16,7 @@ typedef struct definition_trial {
 } definition_trial;
 
 static void try_add_part(definition_trial *to, const char *name, const difference *off) {
-    const int on_kv = !strcmp(name, "attention") || !strcmp(name, "rope_attend");
+    const int on_kv = walk_allowed(name, MOTE_KV_FP8) != walk_allowed(name, MOTE_KV_BF16);
     part_differences *p = to->part;
     while (p->name && strcmp(p->name, name)) p++;
     p->name = name;

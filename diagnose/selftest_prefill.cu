@@ -1,5 +1,4 @@
-/* diagnose/selftest_prefill.cu: compares the stages of prefill on a GPU with the CPU code, with the helpers of selftest.cu;
-   and, at the end, all that is tested of a synthetic model.
+/* diagnose/selftest_prefill.cu: compares the stages of prefill on a GPU with the CPU code, with the helpers of selftest.cu.
 
    Rows enter products as one F16 term, 11 bits; the experts' parts of a row are BF16, as are the probabilities of attention. So
    more is allowed than of decode, relative to the largest value of a result: 1e-3 where token rows meet weights, 5e-3 for the
@@ -172,9 +171,10 @@ static void try_prefill_attention(selftest *t, int position) {
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */
         t->g->layers.attention.prefill_warps = warps;
         try_put(t, t->g->prefill.x, c->slot.runner->s.hidden, TRY_PROMPT * (size_t)s->hidden * sizeof(float));
+        try_put(t, g.g, job->g_new, TRY_PROMPT * (size_t)(s->heads * s->gate_size) * sizeof(float));
         try_prefill_stages(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, t->attention, position, &on, t->g->prefill.y);
         try_prefill_x(t);
-        try_row(t, 2e-2, "prefill rope_attend and out, heads of %d, KV %s, position %d, window %d, %d warps", s->head_dim, kv_names[job->kv],
+        try_row(t, 2e-2, "prefill attention: heads of %d, KV %s, position %d, window %d, %d warps", s->head_dim, kv_names[job->kv],
                 position, s->window, warps);
     }
 }
@@ -352,40 +352,4 @@ static void try_prefill(selftest *t) {
     for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
     try_embeddings(t);
     if (try_has(t, LAYER_DELTANET) && !try_has(t, LAYER_MOE) && t->gpu->o.kv == MOTE_KV_BF16) try_picture(t);
-}
-
-/* All tests of a synthetic model. tokens, prompt: seeds for try_definition and try_whole; prompt 0: not the latter, nor try_format. */
-static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t prompt) {
-    static const int widths[] = {28, 40, 96, 136, 160, 2048};
-    int real = !strncmp(name, "small", 5);                  /* has the sizes that the kernels are made for */
-    mote_options o;
-    memset(&o, 0, sizeof o);
-    t->name = name;
-    for (int i = 0; i < 2 && !t->code; i++) {
-        o.device = i ? t->device : "cpu";
-        t->code = mote_open_synthetic(name, &o, &t->models[i], t->err);
-    }
-    try_open(t, MOTE_KV_BF16, STEP_ROWS);
-    try_definition(t, tokens);
-    if (real && !t->code) try_stages(t, 1);
-    for (int f = 0; real && prompt && f < FORMAT_COUNT && !t->code; f++) {
-        for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
-        if (!t->code) try_table(t, (enum format)f);
-    }
-    if (prompt && !t->code) try_whole(t, prompt, real ? 28 : 70);         /* a definition is slow */
-    try_close(t);
-    if (real) try_open(t, MOTE_KV_FP8, STEP_ROWS);
-    if (real && !t->code) try_stages(t, 0);
-    try_close(t);
-    for (int kv = MOTE_KV_BF16; kv <= MOTE_KV_FP8 && real; kv++) {
-        try_open(t, kv, TRY_PROMPT);
-        try_prefill(t);
-        try_close(t);
-    }
-    if (!t->code) try_exact(t);
-    if (!t->code) try_passes(t);
-    for (int i = 0; i < 2; i++) {
-        mote_close(t->models[i]);
-        t->models[i] = NULL;
-    }
 }

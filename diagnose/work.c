@@ -24,6 +24,14 @@ static uint64_t deltanet_bytes(const deltanet_weights *w, enum stage stage, cons
     return stage == STAGE_OUT_PROJ ? matrix_bytes(&w->out_proj) : 0;
 }
 
+/* Bytes of the weights that make a row of a mixer's cache. */
+static uint64_t cache_row_bytes(const sublayer *l) {
+    const attention_weights *a = &l->w.attention;
+    if (l->kind == LAYER_MLA) return matrix_bytes(&l->w.mla.kv_a_proj);
+    if (l->kind != LAYER_ATTENTION) return 0;
+    return matrix_bytes(&a->k_proj) + (a->shape.v_of_k ? 0 : matrix_bytes(&a->v_proj));
+}
+
 /* Floating-point operations of a stage for `rows` rows after `position` tokens. Of the delta rule: as it is defined. */
 static double deltanet_operations(const deltanet_weights *w, enum stage stage, double rows, double position) {
     const deltanet_shape *s = &w->shape;

@@ -33,6 +33,16 @@ static gpu_matrix gpu_matrix_of(const matrix *w) {
     return g;
 }
 
+/* Its rows first .. first + rows - 1, of which none is in a row panel, or under a scale, of a row before them. */
+static gpu_matrix gpu_matrix_rows(gpu_matrix w, int first, int rows) {
+    w.data += (size_t)(first / PANEL_ROWS) * (size_t)w.k_blocks * (size_t)w.panel_bytes;
+    if (w.scale) w.scale += (size_t)(first >> w.row_shift) * (size_t)w.scale_cols;
+    if (w.bias) w.bias += first;
+    w.rows = rows;
+    w.panels = gpu_row_panels(rows);
+    return w;
+}
+
 __device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int col) {
     float weight = 0;
     with_format(w->format, [&](auto format) { weight = format.weight(w, row, col); });

@@ -68,6 +68,7 @@ typedef struct component {
     int bits;                    /* of a number in memory. Less than 8: several in a byte, rows are whole bytes */
     int rows, cols;              /* of the matrix that have a number together; 0: a block's. INT_MAX: all */
     int packed;                  /* bytes of a row in a k block, in row panels in a GPU's memory (cuda/panels.cu); 0: not packed */
+    int by_groups;               /* codes of four bits, whose places in a k block there are format_mxfp4's */
 
     /* The first of n numbers that is not allowed, in *value how it is written; n: all are. NULL: any will do. */
     size_t (*find_wrong)(const void *numbers, size_t n, char value[32]);
@@ -79,7 +80,7 @@ typedef struct weight_format {
     int component_count;
     component components[MAX_COMPONENTS];
     const char *(*unsupported_reason)(int block_rows, int block_cols); /* what kernels do not take; NULL: they take all */
-    int small_group;             /* what it is on a GPU where groups are narrower than 64 columns; of formats with groups */
+    int small_group;             /* what it is on a GPU where groups have 32 columns or less; of formats with groups */
 } weight_format;
 
 typedef struct matrix {

@@ -13,12 +13,13 @@
      half       these are F16, otherwise BF16
      scaled     a weight is that sum times its block's scale and `post_scale`, which are applied to the sums of a k block, not here
      whole      that scale is the same for all of a matrix
-     by_row     the same of a scale that a row has in this k block: row_scale(raw). groups: it is not that of all k blocks
+     by_row     the same of a scale that a row has in this k block: row_scale(raw). groups: it is not that of all k blocks. MXFP4 has two in a
+                k block, whose halves are summed apart: part_scale(raw, half)
      apart      columns from the first to the second weight of a register: 1; 2 where eight columns are c0 c2, c1 c3, c4 c6, c5 c7;
                 4 where they are c0 c4, c1 c5, c2 c6, c3 c7
      fragment   raw -> A fragments of mma.m16n8k16. Of mma step `step` and term `term`: the A registers of this lane's weights
                 4 step .. 4 step + 3; k0 has the first two (k = 2i, 2i + 1 of the mma), k1 the others (2i + 8, 2i + 9)
-     prefill    raw -> A fragments in F16, of step `step`, times `factor` where the format has no scales: for cuda/gemm.cu.
+     prefill    raw -> A fragments in F16, of step `step`, times `factor` where the format has no scales, or (MXFP4) in these units: for cuda/gemm.cu.
                 prefill_loads: how many of them 64 columns take, 1 or 2. Both of formats with `gemm` alone
      weight     a single one, for kernels that gather rows
      gemm       cuda/gemm.cu takes it: it has `prefill`

@@ -22,7 +22,7 @@ static size_t mxfp4_find_wrong_scale(const void *numbers, size_t n, char value[3
 
 static const weight_format mxfp4_format = {
     .name = "MXFP4", .component_count = 2,
-    .components = {{.bits = 4, .rows = 1, .cols = 1, .packed = 32},
+    .components = {{.bits = 4, .rows = 1, .cols = 1, .packed = 32, .by_groups = 1},
                    {.bits = 8, .rows = 1, .cols = MXFP4_GROUP, .packed = 2, .find_wrong = mxfp4_find_wrong_scale, .number = "scale",
                     .allowed = "2^125 at most"}}};
 

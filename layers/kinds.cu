@@ -110,11 +110,12 @@ static gpu_residual residual_of(const sublayer *l, float *x, const float *y, con
     return p;
 }
 
-/* Records it. */
+/* Records it, of a sublayer that is there. */
 static void residual_record(const gpu_rows *rows, const sublayer *l) {
     const gpu_residual p = residual_of(l, rows->x, rows->to, rows->branches.shared_to, rows->hidden, rows->eps);
     rows->q->stores_output = 0;
-    if (rows->to != rows->x && !rows->state_only) gpu_record(rows->q, KERNEL_ADD_OUTPUT, "", gpu_add_output, rows->T, 1, 0, &p);
+    if (rows->to != rows->x && !rows->state_only && l->kind != LAYER_NONE)
+        gpu_record(rows->q, KERNEL_ADD_OUTPUT, "", gpu_add_output, rows->T, 1, 0, &p);
 }
 
 /* Records the kernels of a layer; with rows->state_only only those that its mixer's state needs. state: of the slot
@@ -204,7 +205,7 @@ static prefill_rows prefill_read(const prefill_rows *all, const sublayer *l) {
 static cudaError_t prefill_write(const prefill_rows *r, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), last = stages & ~(stages >> 1);
     const gpu_residual p = residual_of(l, r->x, r->out == r->x ? NULL : r->y, r->branches.shared_to, r->hidden, r->eps);
-    if (r->stages & last && residual_stores(&l->residual)) gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);
+    if (l->kind != LAYER_NONE && r->stages & last && residual_stores(&l->residual)) gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);
     return cudaGetLastError();
 }
 

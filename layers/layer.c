@@ -34,6 +34,7 @@ typedef struct capacity {
     dtype kv;                    /* type of keys and values */
     int layers;                  /* of the model, the MTP layer included */
     int window;                  /* the largest of the model's: layers with one hold what it needs, in rings. 0: all hold the context */
+    int ring_rows;               /* most token rows that such a layer appends before it attends the first of them; 0: all of a call */
 } capacity;
 
 /* A state is laid out for a multiple of so many tokens: so what lies after it moves by whole cache lines as a context grows. */

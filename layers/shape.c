@@ -24,7 +24,7 @@
     X(SCORE_SCALE,      1,  1,  1,       "scores that are not scaled by 1 / sqrt(head_dim)")                                         \
     X(WINDOW,           1,  1,  1,       "sliding windows")                                                                          \
     X(SINKS,            1,  1,  1,       "attention sinks")                                                                          \
-    X(LATENT,           1,  1,  0,       "latent keys and values")                                                                   \
+    X(LATENT,           1,  1,  1,       "latent keys and values")                                                                   \
     X(LIMIT,            1,  1,  1,       "clamped activations")                                                                      \
     X(ALPHA,            1,  1,  1,       "activations with an alpha")                                                                \
     X(GELU,             1,  1,  1,       "GELU activations")                                                                         \

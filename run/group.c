@@ -207,7 +207,7 @@ static int group_clear(slot *s, mote_error *err) {
 }
 
 static const executor group_executor = {
-    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .runner_bytes = 0, .slot_bytes = 0,
+    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .ring_rows = 0, .shares_memory = 1, .runner_bytes = 0, .slot_bytes = 0,
     .layout_runner = NULL, .layout_slot = NULL, .open = group_open, .close = group_close,
     .slot_open = group_slot_open, .slot_close = group_slot_close, .forward = group_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = group_forward, .draft = NULL, .logits = cpu_nothing, .copy = group_copy, .clear = group_clear,

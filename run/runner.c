@@ -13,7 +13,7 @@ typedef struct run_options {
     int kv;                      /* MOTE_KV_... */
     int sms;                     /* of a GPU, to fill */
     int layers;                  /* of the model, the MTP layer included */
-    int window;                  /* as capacity has it */
+    int window, ring_rows;       /* as capacity has them */
 } run_options;
 
 /* Scratch of a pass on the CPU. */
@@ -117,6 +117,7 @@ typedef struct block_watch {
 /* The operations of a device, with the runner entered. Functions return MOTE_OK or an error. */
 typedef struct executor {
     int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
+    int ring_rows;               /* as capacity has it */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
     int reads_text;              /* forward() and what follows it takes rows of text alone; prompt() takes any */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
@@ -210,6 +211,7 @@ static capacity capacity_of(const run_options *o, int context) {
     r.kv = kv_type_of(o->kv);
     r.layers = o->layers;
     r.window = o->window;
+    r.ring_rows = o->ring_rows;
     return r;
 }
 

@@ -92,7 +92,8 @@ static run_options run_options_of(const mote_model *m, const mote_session_option
                      .kv = o->kv,
                      .sms = o->sms && o->sms < m->device.sms ? o->sms : m->device.sms,
                      .layers = m->c.layers + 1,
-                     .window = m->largest.attention.window};
+                     .window = m->largest.attention.window,
+                     .ring_rows = executor_of(m)->ring_rows};
     return r;
 }
 

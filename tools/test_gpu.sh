@@ -153,6 +153,9 @@ sanitizers() {
         for model in small:bf16 small:fp8; do production $tool $model; done
     done
     production memcheck small:nvfp4
+    for tool in racecheck memcheck; do                      # Laguna's attention, Gemma 4's
+        for model in 5 7 8; do beside "$tool gpu_attention $model" sanitize $tool "$build/gpu_attention" --brief "" $model; done
+    done
     for kernel in attend_prefill delta_ moe_prefill prefill_; do
         beside "racecheck $kernel" sanitize racecheck --kernel-name kernel_substring=$kernel \
             "$build/gpu_production" --prompt 70 small:fp8
@@ -191,12 +194,14 @@ part_tests() {
     check "test_engine" "$build/test_engine" --device cuda
     more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
-    for test in test_speculation test_misuse test_runner test_batch test_api test_embedding; do check $test "$build/$test" --device cuda; done
+    for test in test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
+    check "gpu_attention" "$build/gpu_attention"
     check "gpu_batch" "$build/gpu_batch"
     check "gpu_batch_moe" "$build/gpu_batch_moe"
     check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
-    check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel tiny-oss:bf16 tiny-oss:mxfp4
+    check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel tiny-oss:bf16 tiny-oss:mxfp4 tiny-latent
     check "gpu_prefill windows" "$build/gpu_prefill" small-oss:mxfp4
+    check "gpu_prefill heads" "$build/gpu_prefill" small-gemma:bf16 small-laguna:fp8
 }
 
 # ---- Real layer sizes, and oracles ------------------------------------------------------------------------------------

@@ -46,6 +46,12 @@ BOTH int attend_row_from(int first, int position, int ring) {
     return position - first < ring ? position - first : position - first - ring;
 }
 
+/* Rows of a prompt, from this index on, that may be appended to a ring before they are attended: they leave the window before them. They end
+   with a chunk. */
+static inline int attend_piece(int index, int window, int ring) {
+    return ring == INT_MAX ? INT_MAX : (index + ring - (window - 1)) / ATTEND_CHUNK * ATTEND_CHUNK - index;
+}
+
 /* The first chunk from `from` on that is this split's. */
 BOTH int attend_own_chunk(int from, int split, int splits) {
     if (!from) return split;

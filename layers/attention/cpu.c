@@ -247,11 +247,12 @@ static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
     return (size_t)(s->kv_heads * s->head_dim) * kv_size(kv);
 }
 
-/* Rows of the rings of all layers with a window, or INT_MAX: none is made. A call's rows are all appended before the first of them is attended,
-   and up to MOTE_ROWS_MAX of them, or all of a prompt's, may then be dropped: r->rows are not fewer. In a ring of whole spans none is cut in
-   two, nor is a chunk or a tile of a GPU's (layers/attention/chunks.c). */
+/* Rows of the rings of all layers with a window, or INT_MAX: none is made. Rows that take the place of others, of which up to MOTE_ROWS_MAX may be
+   dropped, leave those that the first of them sees. In a ring of whole spans none is cut in two, nor is a chunk or a tile of a GPU's
+   (layers/attention/chunks.c). */
 static int attention_ring(const capacity *r) {
-    const size_t ring = ((size_t)r->window - 1 + (size_t)r->rows + SPAN - 1) / SPAN * SPAN;
+    const size_t rows = (size_t)(r->ring_rows ? min_int(r->ring_rows, r->rows) : r->rows);
+    const size_t ring = ((size_t)r->window - 1 + rows + SPAN - 1) / SPAN * SPAN;
     return r->window && ring < INT_MAX ? (int)ring : INT_MAX;
 }
 

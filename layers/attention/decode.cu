@@ -62,7 +62,7 @@ typedef struct attention_gpu {
     int64_t k_past, v_past;      /* and less far where these are past a ring: gpu_rows.past */
     int ring;                    /* rows of the cache, as attend_row has it */
     float k_scale, v_scale;      /* factors of its numbers; 1 but for FP8 */
-    int splits;                  /* gpu_attention_splits */
+    int splits;                  /* of the layer; of scratch: the most of any */
     float *parts;                /* [T] partials: see attend_part_o */
     int *tickets;                /* [kv_heads][ATTEND_CLUSTER] of the last-block reduction, zero between launches */
     float *o;                    /* [T][heads][head_dim] */
@@ -72,6 +72,7 @@ typedef struct attention_gpu {
     float query_scale;           /* log2(e) scale: scores are for exp2 */
     int partials;                /* of a kv head, that parts has space for: attend_partials */
     size_t parts_size;           /* floats of parts for a token row */
+    int *layer_splits;           /* [layers] gpu_attention_splits of each, in the host's memory */
 } attention_gpu;
 
 /* Floats of scratch for so many partials of each of a token row's query heads. */

@@ -69,9 +69,9 @@ template <bool EACH> __device__ __forceinline__ int attend_half(const attention_
 
 /* A lane's part of a chunk, for its B fragments. */
 template <bool FP8, int DIM> struct attend_rows {
-    enum { KEYS = DIM / (FP8 ? 64 : 32), DIMS = DIM / 64, BYTES = DIMS * (FP8 ? 1 : 2), WORDS = (BYTES + 3) / 4 };
+    enum { KEYS = DIM / (FP8 ? 64 : 32), DIMS = DIM / 64, BYTES = DIMS * (FP8 ? 1 : 2), WORDS = (BYTES + 3) / 4 };  /* DIMS: of a value */
     uint4 k[KEYS];
-    uint32_t v[ATTEND_CHUNK / 16][4][WORDS];                 /* [positions / 16][2i, 2i+1, 2i+8, 2i+9][DIMS of the values, in BYTES bytes] */
+    uint32_t v[ATTEND_CHUNK / 16][4][WORDS];                 /* [positions / 16][2i, 2i+1, 2i+8, 2i+9][dimensions] */
 };
 
 /* BYTES bytes as words. */
@@ -264,8 +264,8 @@ __device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS, DIM> *
     }
 }
 
-/* Norms and rotation of queries and new keys, norms of new values, and the KV append. A warp prepares query rows warp, warp + 8, ... In a block
-   that owns the position (owns), warp t < 4 also appends the new k of token row t, warp 4 + t its v: to the KV cache, and
+/* Norms and rotation of queries and new keys, norms of new values, and the KV append. A warp prepares query rows warp, warp + 8, ...
+   In a block that owns the position (owns), warp t < 4 also appends the new k of token row t, warp 4 + t its v: to the KV cache, and
    to shared memory, from where this block computes with it. */
 template <bool FP8, int ROWS, int DIM, bool EACH>
 __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const attend_span *s, const attend_vector<DIM> *q_norm,

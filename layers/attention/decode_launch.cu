@@ -1,9 +1,9 @@
 /* layers/attention/decode_launch.cu: launches of an attention layer: norm_qkv and rope_attend, which kernel and how many splits.
    Host code. It knows shapes and a queue, no session; out is a plain projection (gpu_linear). */
 
-/* Whether attend_fast takes a layer; any other is attend_any's. */
+/* Whether attend_fast takes a layer; any other is attend_any's. most: query heads of a kv head. */
 static int gpu_attention_is_fast(const attention_shape *s) {
-    const int d = s->head_dim, most = d == 2 * ATTEND_DIM ? 8 : d == ATTEND_DIM || d == 128 || d == 64 ? 16 : 0;    /* query heads of a kv head */
+    const int d = s->head_dim, most = d == 2 * ATTEND_DIM ? 8 : d == ATTEND_DIM || d == 128 || d == 64 ? 16 : 0;
     return s->heads / s->kv_heads <= most && s->rotary_dim <= d && s->rotary_dim % 2 == 0 && !(s->gated && s->gate_size);
 }
 
@@ -154,7 +154,7 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.k_norm = w->k_norm;
     p.sinks = w->sinks;
     p.window = attend_window(p.shape.window);
-    p.splits = attend_splits(p.window, gpu_attention_splits(rows->q, &p.shape, scratch));
+    p.splits = attend_splits(p.window, p.layer_splits[rows->layer]);
     p.partials = attend_partials(rows->q, &p.shape, p.splits);
     p.step = rows->step;
     p.slot = rows->slot;

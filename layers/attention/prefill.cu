@@ -34,7 +34,8 @@ typedef struct prefill_attend {
     const float *gates;          /* [T][heads][gate_stride]: of a head one or, with gate_each, value_dim; NULL: none */
     int gate_stride, gate_each, gate_logits;                 /* gate_logits: of each element, whose sigmoid the gate is */
     void *out;                   /* [T][heads][value_dim] F16: o / out_scale */
-    float *out_scale;            /* [heads][value_dim / 64][T] powers of two: gemm_act_scale */
+    float *out_scale;            /* [heads][value_dim / 64][T + other_rows] powers of two: gemm_act_scale */
+    int other_rows;              /* those of other calls between them */
     float4 *carry;               /* between calls, prefill_carry_bytes; NULL: this call has all positions that its rows see */
 } prefill_attend;
 static_assert(offsetof(prefill_attend, T) / 8 != offsetof(prefill_attend, index) / 8, "T and index share eight bytes");
@@ -52,7 +53,7 @@ typedef struct attention_prefill {
     float query_scale;           /* log2(e) times what scores are scaled with: they are for exp2 */
     dtype kv;                    /* BF16 or FP8 */
     void *k, *v;                 /* KV cache [context or ring][kv_heads][head_dim]; positions before `index` are read */
-    int ring;                    /* as attention_gpu's: at least T - 1 more than the window */
+    int ring;                    /* as attention_gpu's: T is at most attend_piece */
     float k_scale, v_scale;      /* as attention_gpu's */
     void *q;                     /* scratch, attention_prefill_q_bytes bytes: [T][heads][head_dim] BF16 or F16 */
     rope_axes axes;

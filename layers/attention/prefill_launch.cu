@@ -44,19 +44,21 @@ static void attention_prefill_in(const prefill_rows *r, const attention_weights 
     prefill_launch(r, &p);
 }
 
+/* Of T rows from row `first` on. */
 static attention_prefill attention_prefill_of(const prefill_rows *r, const attention_weights *w, const attention_gpu *scratch,
-                                              const attention_state *state, const attention_prefill_job *job) {
+                                              const attention_state *state, const attention_prefill_job *job, int first, int T) {
     const attention_shape *s = &w->shape;
+    const size_t heads = (size_t)first * (size_t)s->heads, kv = (size_t)first * (size_t)(s->kv_heads * s->head_dim);
     attention_prefill p;
     memset(&p, 0, sizeof p);
     p.shape = *s;
     p.kv_only = r->state_only;
-    p.T = r->T;
-    p.index = r->index;
-    p.qg = job->qg;
-    p.g = job->g;
-    p.k_new = job->k;
-    p.v_new = s->v_of_k ? job->k : job->v;
+    p.T = T;
+    p.index = r->index + first;
+    p.qg = job->qg + heads * (size_t)attention_q_size(s);
+    p.g = job->g + heads * (size_t)s->gate_size;
+    p.k_new = job->k + kv;
+    p.v_new = (s->v_of_k ? job->k : job->v) + kv;
     p.q_norm = w->q_norm;
     p.k_norm = w->k_norm;
     p.frequencies = scratch->frequencies + (size_t)(r->layer * scratch->frequencies_size);
@@ -69,12 +71,13 @@ static attention_prefill attention_prefill_of(const prefill_rows *r, const atten
     p.v_scale = kv_scale(p.kv, w->v_scale);
     p.q = job->q;
     p.axes = w->axes;
-    p.table = r->table;
+    p.table = r->table + first;
     return p;
 }
 
-/* Of what attend_prefill_prepare leaves. */
-static prefill_attend attention_prefill_rows(const attention_prefill *p, const attention_weights *w, const attention_prefill_job *job, int warps) {
+/* Of what attend_prefill_prepare leaves, of the call's rows those from `first` on. */
+static prefill_attend attention_prefill_rows(const attention_prefill *p, const attention_weights *w, const attention_prefill_job *job, int warps,
+                                             int first, int rows) {
     const attention_shape *s = &p->shape;
     prefill_attend a;
     memset(&a, 0, sizeof a);
@@ -100,9 +103,25 @@ static prefill_attend attention_prefill_rows(const attention_prefill *p, const a
     a.gate_stride = s->gated ? attention_q_size(s) : s->gate_size;
     a.gate_each = s->gated || s->gate_size > 1;
     a.gate_logits = s->gated;
-    a.out = job->out;
-    a.out_scale = job->out_scale;
+    a.out = (char *)job->out + (size_t)first * (size_t)(s->heads * s->head_dim) * 2;
+    a.out_scale = job->out_scale + first;
+    a.other_rows = rows - p->T;
     return a;
+}
+
+/* rope_attend, of as many rows at a time as a ring takes. */
+static cudaError_t attention_prefill_pieces(const prefill_rows *r, const attention_weights *w, const attention_gpu *scratch,
+                                            const attention_state *state, const attention_prefill_job *job) {
+    const int window = w->shape.window, ring = window ? scratch->ring : INT_MAX;
+    cudaError_t status = cudaSuccess;
+    for (int first = 0, T; first < r->T && status == cudaSuccess; first += T) {
+        T = min_int(r->T - first, attend_piece(r->index + first, window, ring));
+        const attention_prefill p = attention_prefill_of(r, w, scratch, state, job, first, T);
+        const prefill_attend a = attention_prefill_rows(&p, w, job, scratch->prefill_warps, first, r->T);
+        status = attention_prefill_prepare(&p, r->stream);
+        if (status == cudaSuccess && !r->state_only) status = prefill_attend_run(&a, r->stream);
+    }
+    return status;
 }
 
 static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_weights *w, const attention_gpu *scratch,
@@ -110,12 +129,9 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     const attention_shape *s = &w->shape;
     attention_prefill_job job;
     attention_prefill_layout(s, r->T, r->scratch, &job);
-    const attention_prefill p = attention_prefill_of(r, w, scratch, state, &job);
-    const prefill_attend a = attention_prefill_rows(&p, w, &job, scratch->prefill_warps);
     if (stage_in(r->stages, STAGE_QKV)) attention_prefill_in(r, w, &job);
     cudaError_t status = cudaSuccess;
-    if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_prepare(&p, r->stream);
-    if (stage_in(r->stages, STAGE_ATTEND) && status == cudaSuccess && !r->state_only) status = prefill_attend_run(&a, r->stream);
+    if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_pieces(r, w, scratch, state, &job);
     const gemm_rows out = {job.out, job.out_scale, s->heads * s->head_dim / GEMM_COLS};
     if (!r->state_only && stage_in(r->stages, STAGE_O_PROJ)) prefill_output(r, &w->o_proj, out, NULL);
     return status;

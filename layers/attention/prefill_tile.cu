@@ -8,14 +8,17 @@
 template <bool FP8, int WARPS, int KEY_DIM, int VALUE_DIM> struct attend_plan {
     enum {
         SPLIT = KEY_DIM > 256 ? 2 : 1,
+        STRIPS = KEY_DIM == 64 && !FP8 ? 2 : 1,              /* of 16 rows of queries, of a warp */
+        BLOCKS = STRIPS > 1 ? 3 : 8 / WARPS,                 /* of an SM, for which there are registers */
         KEYS = SPLIT > 1 && !FP8 ? 16 : FP8 && WARPS == 4 ? 64 : 32,            /* positions of a tile */
         STAGES = SPLIT > 1 || KEYS == 64 || KEY_DIM != VALUE_DIM ? 2 : 3,
         KEY_STEPS = KEY_DIM / 16 / SPLIT, VALUE_STEPS = VALUE_DIM / 16 / SPLIT,  /* of a warp */
         Q_REGISTERS = !FP8 ? KEY_STEPS : KEYS == 64 ? 1 : SPLIT > 1 ? 12 : 4,
+        Q_PLACES = Q_REGISTERS ? Q_REGISTERS : 1,
         BUFFERS = 2,
         KEY_ROW = (int)KEY_DIM * (FP8 ? 1 : 2), VALUE_ROW = (int)VALUE_DIM * (FP8 ? 1 : 2),       /* bytes of a row */
         KEY_TILE = KEYS * KEY_ROW, VALUE_TILE = KEYS * VALUE_ROW,
-        Q_BYTES = (KEY_STEPS - Q_REGISTERS) * 512,                              /* of a warp */
+        Q_BYTES = (KEY_STEPS - Q_REGISTERS) * STRIPS * 512,                     /* of a warp */
         SCORE_BYTES = SPLIT > 1 ? KEYS * 64 : 0,                                /* of a warp: those that it gives the others */
         VALUES_AT = STAGES * KEY_TILE, QUERIES_AT = VALUES_AT + STAGES * VALUE_TILE, SCORES_AT = QUERIES_AT + WARPS * Q_BYTES,
         SHARED = SCORES_AT + WARPS * SCORE_BYTES
@@ -116,28 +119,36 @@ __device__ __forceinline__ void attend_load_values(attend_fragment<PLAN> *to, ui
 
 /* ---- one tile ----------------------------------------------------------------------------------------------------- */
 
-/* s = q . k: C fragments, s[n] of positions 8 n .. 8 n + 7. q: A fragments in registers; q_shared: the lane's others. */
+/* s = q . k: C fragments, s[strip][n] of positions 8 n .. 8 n + 7. q: A fragments in registers; q_shared: the lane's others. */
 template <bool FP8, class PLAN>
-__device__ __forceinline__ void attend_tile_scores(float (*s)[4], const uint4 *q, uint32_t q_shared, uint32_t row) {
+__device__ __forceinline__ void attend_tile_scores(float (*s)[PLAN::KEYS / 8][4], const uint4 (*q)[PLAN::Q_PLACES], uint32_t q_shared,
+                                                   uint32_t row) {
     attend_fragment<PLAN> k[PLAN::BUFFERS];
-    uint4 a[PLAN::BUFFERS];
-    memset(s, 0, PLAN::KEYS / 8 * sizeof *s);
+    uint4 a[PLAN::BUFFERS][PLAN::STRIPS];
+    memset(s, 0, PLAN::STRIPS * sizeof *s);
 #pragma unroll
     for (int load = 0, step = 1 - PLAN::BUFFERS; step < PLAN::KEY_STEPS; load++, step++) {
         if (load < PLAN::KEY_STEPS) {
-            uint4 *to = &a[load % PLAN::BUFFERS];
             attend_load_keys<FP8, PLAN>(&k[load % PLAN::BUFFERS], row, load);
-            if (load < PLAN::Q_REGISTERS) *to = q[load < PLAN::Q_REGISTERS ? load : 0];
-            else *to = load_shared16(q_shared + (load - PLAN::Q_REGISTERS) * 512);
+#pragma unroll
+            for (int i = 0; i < PLAN::STRIPS; i++) {
+                uint4 *to = &a[load % PLAN::BUFFERS][i];
+                if (load < PLAN::Q_REGISTERS) *to = q[i][load < PLAN::Q_REGISTERS ? load : 0];
+                else *to = load_shared16(q_shared + ((load - PLAN::Q_REGISTERS) * PLAN::STRIPS + i) * 512);
+            }
         }
         if (step < 0) continue;
-        const uint4 four = a[(step + PLAN::BUFFERS) % PLAN::BUFFERS];
-        const uint32_t *r = k[(step + PLAN::BUFFERS) % PLAN::BUFFERS].r, query[4] = {four.x, four.y, four.z, four.w};
+        const uint32_t *r = k[(step + PLAN::BUFFERS) % PLAN::BUFFERS].r;
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) {
             uint32_t b0 = r[FP8 ? n : 2 * n], b1 = r[FP8 ? n : 2 * n + 1];
             if (FP8) e4m3_pairs(r[n], &b0, &b1);
-            mma_m16n8k16<FP8>(s[n], query, b0, b1);
+#pragma unroll
+            for (int i = 0; i < PLAN::STRIPS; i++) {
+                const uint4 four = a[(step + PLAN::BUFFERS) % PLAN::BUFFERS][i];
+                const uint32_t query[4] = {four.x, four.y, four.z, four.w};
+                mma_m16n8k16<FP8>(s[i][n], query, b0, b1);
+            }
         }
     }
 }
@@ -209,7 +220,8 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k
 /* o = rescale o + w . v: C fragments. o[n]: dimensions 8 n .. 8 n + 7; FP8: o[2 c] and o[2 c + 1] the even and the odd ones of
    16 c .. 16 c + 15. */
 template <bool FP8, class PLAN>
-__device__ __forceinline__ void attend_tile_values(float (*o)[4], const float *rescale, const uint32_t (*w)[4], uint32_t row) {
+__device__ __forceinline__ void attend_tile_values(float (*o)[PLAN::VALUE_STEPS * 2][4], const float (*rescale)[2],
+                                                   const uint32_t (*w)[PLAN::KEYS / 16][4], uint32_t row) {
     enum { PAIRS = PLAN::KEYS / 16 };
     attend_fragment<PLAN> v[PLAN::BUFFERS];
 #pragma unroll
@@ -217,9 +229,9 @@ __device__ __forceinline__ void attend_tile_values(float (*o)[4], const float *r
         if (load < PLAN::VALUE_STEPS) attend_load_values<FP8, PLAN>(&v[load % PLAN::BUFFERS], row, load);
         if (step < 0) continue;
         const uint32_t *r = v[(step + PLAN::BUFFERS) % PLAN::BUFFERS].r;
-        float (*c)[4] = o + 2 * (step < 0 ? 0 : step);
+        const int c = 2 * (step < 0 ? 0 : step);
 #pragma unroll
-        for (int j = 0; j < 8; j++) c[j / 4][j % 4] *= rescale[j % 4 / 2];
+        for (int j = 0; j < 8 * PLAN::STRIPS; j++) o[j / 8][c + j % 8 / 4][j % 4] *= rescale[j / 8][j % 4 / 2];
 #pragma unroll
         for (int pair = 0; pair < PAIRS; pair++) {
             uint32_t b[2][2];                                /* [of c][b0, b1] */
@@ -229,8 +241,8 @@ __device__ __forceinline__ void attend_tile_values(float (*o)[4], const float *r
                 b[1][j] = r[FP8 ? 0 : (PLAN::KEYS / 8 + 2 * pair + j) % 8];
                 if (FP8) e4m3_pairs(__byte_perm(r[2 * pair + j], 0, 0x3120), &b[0][j], &b[1][j]);
             }
-            mma_m16n8k16<FP8>(c[0], w[pair], b[0][0], b[0][1]);
-            mma_m16n8k16<FP8>(c[1], w[pair], b[1][0], b[1][1]);
+#pragma unroll
+            for (int j = 0; j < 2 * PLAN::STRIPS; j++) mma_m16n8k16<FP8>(o[j / 2][c + j % 2], w[j / 2][pair], b[j % 2][0], b[j % 2][1]);
         }
     }
 }

@@ -46,7 +46,10 @@ __device__ __forceinline__ void mla_absorb_panels(mla_panels<F, ROWS> &panels, i
             if (panel >= count) continue;
             float weight[F::per_load];
             gpu_lane_weights<F>(panels.raw[j], weight);
-            const float scale = F::by_row ? F::row_scale(panels.raw[j]) : panels.scale[j];
+            const float scale = F::by_row ? 1 : panels.scale[j];
+#pragma unroll
+            for (int i = 0; F::by_row && i < F::per_load; i++)
+                weight[i] *= gpu_row_scale<F>(panels.raw[j], i * gpu_block_parts<F>() / F::per_load) * gpu_codes_scale<F>();
             if (next < count) panels.load(j, next);
 #pragma unroll
             for (int t = 0; t < ROWS; t++) {
@@ -62,7 +65,7 @@ __device__ __forceinline__ void mla_absorb_panels(mla_panels<F, ROWS> &panels, i
 template <class F, int ROWS>
 __device__ __forceinline__ void mla_absorb_store(const mla_gpu &p, int head, int k_block, int first, int T, float *part,
                                                  float (*sum)[F::per_load]) {
-    enum { COLS = 4 * F::per_load };
+    enum { COLS = 4 * F::per_load, RUN = F::per_load / gpu_block_parts<F>() };         /* neighbouring columns of a lane */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int t = 0; t < ROWS; t++)
@@ -70,7 +73,7 @@ __device__ __forceinline__ void mla_absorb_store(const mla_gpu &p, int head, int
         for (int i = 0; i < F::per_load; i++) {
 #pragma unroll
             for (int n = 4; n < 32; n *= 2) sum[t][i] += __shfl_xor_sync(~0u, sum[t][i], n);
-            if (lane < 4) part[(warp * ROWS + t) * COLS + lane * F::per_load + i] = sum[t][i];
+            if (lane < 4) part[(warp * ROWS + t) * COLS + i / RUN * 4 * RUN + lane * RUN + i % RUN] = sum[t][i];
         }
     __syncthreads();
     for (int at = threadIdx.x; at < ROWS * COLS; at += GPU_THREADS) {
@@ -137,24 +140,21 @@ __device__ __forceinline__ float2 mla_rotated(const mla_shape *s, const float *x
     return make_float2(fmaf(a, cosine, -b * sine), fmaf(b, cosine, a * sine));
 }
 
-__device__ __forceinline__ void mla_store(const mla_gpu &p, char *row, int i, float x) {
-    if (p.kv == DTYPE_FP8) attend_store<true>(row, i, x, p.kv_scale);
-    else attend_store<false>(row, i, x, 1);
+__device__ __forceinline__ void mla_store(dtype kv, float scale, char *row, int i, float x) {
+    if (kv == DTYPE_FP8) attend_store<true>(row, i, x, scale);
+    else attend_store<false>(row, i, x, scale);
 }
 
-/* Token row t's row of the cache. c: that of kv_a_proj, in shared memory. */
-__device__ __forceinline__ void mla_append(const mla_gpu &p, const mla_range &span, int t, const float *c, float factor, const float *cs) {
-    const mla_shape *s = &p.shape;
-    const int at = span.first + t - span.row;
-    if (at < 0 || at >= span.end) return;
-    char *row = mla_cache(p, span) + (size_t)at * mla_row_size(s) * (p.kv == DTYPE_FP8 ? 1 : 2);
-    for (int i = threadIdx.x; i < s->kv_rank; i += GPU_THREADS) mla_store(p, row, i, c[i] * factor * __ldg(p.kv_norm + i));
+/* A row of the cache. c: as kv_a_proj makes it, in shared memory; factor: of its norm; scale: the cache's. */
+__device__ __forceinline__ void mla_append(const mla_shape *s, dtype kv, float scale, const float *norm, char *row, const float *c, float factor,
+                                           const float *cs) {
+    for (int i = threadIdx.x; i < s->kv_rank; i += GPU_THREADS) mla_store(kv, scale, row, i, c[i] * factor * __ldg(norm + i));
     for (int i = threadIdx.x; i < s->rope_dim / 2; i += GPU_THREADS) {
         const float2 x = mla_rotated(s, c + s->kv_rank, i, cs);
         int first, second;
         mla_pair(s, i, &first, &second);
-        mla_store(p, row, s->kv_rank + first, x.x);
-        mla_store(p, row, s->kv_rank + second, x.y);
+        mla_store(kv, scale, row, s->kv_rank + first, x.x);
+        mla_store(kv, scale, row, s->kv_rank + second, x.y);
     }
 }
 
@@ -192,7 +192,9 @@ __device__ __forceinline__ void mla_token_row(const mla_gpu &p, int t, float *me
         if (i < s->kv_rank) squares = fmaf(c[i], c[i], squares);
     }
     const float factor = rms_factor(block_sum(squares, shared), 1.0f / (float)s->kv_rank, s->eps);
-    mla_append(p, span, t, c, factor, cs);
+    const int at = span.first + t - span.row;
+    char *row = mla_cache(p, span) + (ptrdiff_t)at * mla_row_size(s) * (p.kv == DTYPE_FP8 ? 1 : 2);
+    if (at >= 0 && at < span.end) mla_append(s, p.kv, p.kv_scale, p.kv_norm, row, c, factor, cs);
     if (!p.kv_only) mla_rotate_queries(p, t, cs);
 }
 

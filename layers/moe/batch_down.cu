@@ -34,13 +34,14 @@ __device__ __forceinline__ void ld_l2(float2 *to, const void *at, bool there) {
         "@p ld.global.cg.v2.f32 {%0, %1}, [%2];}" : "+f"(to->x), "+f"(to->y) : "l"(at), "r"((int)there));
 }
 
-/* part[n] = item n's product, of SIDE items side by side. */
+/* part[n] = item n's product, of part `of` of its k block, of SIDE items side by side. */
 template <class F, int PANELS, int SIDE>
-__device__ __forceinline__ void gpu_multiply_blocks(float (*part)[4], const gpu_down_item<F, PANELS> *item) {
+__device__ __forceinline__ void gpu_multiply_blocks(float (*part)[4], const gpu_down_item<F, PANELS> *item, int of) {
+    enum { STEPS = F::per_load / 4 / gpu_block_parts<F>() };
 #pragma unroll
     for (int i = 0; i < 4 * SIDE; i++) part[i / 4][i % 4] = 0;
 #pragma unroll
-    for (int s = 0; s < F::per_load / 4; s++)
+    for (int s = of * STEPS; s < (of + 1) * STEPS; s++)
 #pragma unroll
         for (int term = 0; term < F::terms; term++)
 #pragma unroll
@@ -51,13 +52,6 @@ __device__ __forceinline__ void gpu_multiply_blocks(float (*part)[4], const gpu_
                 if (PANELS == 2) F::fragment(item[n].raw[1], s, term, &a[1], &a[3]);
                 mma_m16n8k16<F::half>(part[n], a, s % 2 ? x.z : x.x, s % 2 ? x.w : x.y);
             }
-}
-
-/* The same number in a register, from which the compiler takes it instead of computing it again. */
-__device__ __forceinline__ int opaque(int n) {
-    int same;
-    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(n));
-    return same;
 }
 
 /* A lane's rows of a tile. */
@@ -93,7 +87,7 @@ __device__ __forceinline__ void gpu_list_down_units(const moe_gpu &p, int low, i
 /* What a warp does with the units low .. high - 1, all of one format and size: of each the k blocks that it has in gpu_experts_down, one after
    the other. */
 template <class F, int PANELS, int DEPTH, int SIDE> struct gpu_batch_down_warp {
-    enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>(), ROW = 2 * PANEL_ROWS * PANELS };
+    enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>(), ROW = 2 * PANEL_ROWS * PANELS, PARTS = gpu_block_parts<F>() };
     static_assert(DEPTH % SIDE == 0, "whole groups");
     typedef gpu_down_item<F, PANELS> item;
     const gpu_matrix &w;
@@ -152,11 +146,11 @@ template <class F, int PANELS, int DEPTH, int SIDE> struct gpu_batch_down_warp {
         }
         __syncwarp();                                       /* so that the compiler leaves the loads here */
     }
-    /* The rows' sums += an item's product. */
-    __device__ __forceinline__ void add(const item *of, float *part) const {
+    /* The rows' sums += an item's product, item n's of those that part has. */
+    __device__ __forceinline__ void add(const item *of, float (*part)[SIDE][4], int n) const {
 #pragma unroll
-        for (int i = 0; i < 2 * PANELS; i++)
-            if (F::by_row) part[i] = __fmul_rn(part[i], F::row_scale(of->raw[i / 2]));
+        for (int i = 0; i < 2 * PANELS * PARTS; i++)
+            if (F::by_row) part[i % PARTS][n][i / PARTS] = __fmul_rn(part[i % PARTS][n][i / PARTS], gpu_row_scale<F>(of->raw[i / PARTS / 2], i % PARTS));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t row = of->rows >> i * 8 & 255;
@@ -165,8 +159,10 @@ template <class F, int PANELS, int DEPTH, int SIDE> struct gpu_batch_down_warp {
             if (row == UNIT_NO_ROW) continue;
             gpu_panel_rows<PANELS> *to = (gpu_panel_rows<PANELS> *)__cvta_shared_to_generic(own + row * (ROW * 4)), sums = *to;
 #pragma unroll
-            for (int o = 0; o < PANELS; o++)
-                sums.y[o] = F::half ? __fmaf_rn(factor, part[2 * o + i], sums.y[o]) : __fadd_rn(sums.y[o], part[2 * o + i]);
+            for (int o = 0; o < PANELS * PARTS; o++) {
+                const float p = part[o % PARTS][n][o / PARTS * 2 + i];
+                sums.y[o / PARTS] = F::half ? __fmaf_rn(factor, p, sums.y[o / PARTS]) : __fadd_rn(sums.y[o / PARTS], p);
+            }
             *to = sums;
         }
         __syncwarp();
@@ -174,10 +170,11 @@ template <class F, int PANELS, int DEPTH, int SIDE> struct gpu_batch_down_warp {
     __device__ __forceinline__ void multiply(const item *set) const {
 #pragma unroll
         for (int j = 0; j < DEPTH; j += SIDE) {
-            float part[SIDE][4];
-            gpu_multiply_blocks<F, PANELS, SIDE>(part, &set[j]);
+            float part[PARTS][SIDE][4];
 #pragma unroll
-            for (int n = 0; n < SIDE; n++) add(&set[j + n], part[n]);
+            for (int of = 0; of < PARTS; of++) gpu_multiply_blocks<F, PANELS, SIDE>(part[of], &set[j], of);
+#pragma unroll
+            for (int n = 0; n < SIDE; n++) add(&set[j + n], part, n);
         }
     }
 };

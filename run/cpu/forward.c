@@ -447,7 +447,7 @@ enum { CPU_CHUNK = 256 };                                   /* token rows */
 
 /* A prompt is read by forward(), and the host samples. */
 static const executor cpu_executor = {
-    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .reads_text = 0,
+    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .ring_rows = 0, .shares_memory = 1, .reads_text = 0,
     .runner_bytes = 0, .slot_bytes = 0,
     .layout_runner = cpu_layout_runner, .layout_slot = NULL, .open = cpu_open, .close = cpu_close,
     .slot_open = cpu_slot_open, .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL,

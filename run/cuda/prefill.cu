@@ -6,10 +6,13 @@
    the chunks of the delta rule and the tiles of attention lie on such: so a row's bits do not depend on the prefill chunk.
 
    A prefill chunk leaves what decode leaves: KV rows, S and window with nothing pending, last_hidden,
-   and in x its last row, from which lm_head makes logits when they are wanted. If it fails or is cancelled, S and window go
-   back to what they were: the timeline ends before it. */
+   and in x its last row, from which lm_head makes logits when they are wanted. If it fails or is cancelled, S, window and what rings held
+   go back to what they were: the timeline ends before it. */
 
-enum { PREFILL_ALIGNMENT = 64 };  /* token rows */
+enum {
+    PREFILL_ALIGNMENT = 64,      /* token rows */
+    RING_ROWS = 1024             /* of a chunk that a layer with a window takes at a time: enough to fill a GPU, and a ring is short */
+};
 
 /* Floats of the states of a slot that cannot be truncated, with the MTP layer's. */
 static size_t recurrent_floats(const mote_model *m, const run_options *o) {
@@ -19,7 +22,27 @@ static size_t recurrent_floats(const mote_model *m, const run_options *o) {
     return l.used;
 }
 
-/* Lays out what prefill needs: also `before`, a copy of a slot's recurrent state. */
+/* Copies the rows that row `index` sees and that lie in rings from a slot to `kept`, or back. s NULL: it only counts them. Returns bytes. */
+static size_t prefill_windows(const mote_model *m, const run_options *o, slot *s, int index, char *kept, int back) {
+    const capacity r = capacity_of(o, s ? s->context : o->context);
+    state_piece piece[STATE_PIECES];
+    layer_state none;
+    size_t used = 0;
+    memset(&none, 0, sizeof none);
+    for (int i = 0; i < m->c.layers; i++)
+        for (int k = layer_pieces(&m->layers[i], &r, s ? &s->state[i] : &none, piece); k--;) {
+            if (!piece[k].window || piece[k].rows == r.context) continue;
+            const int from = piece_seen_from(&piece[k], index);
+            for (int row = from, n; s && row < index; row += n) {
+                char *there = piece_rows(&piece[k], row, index, &n), *here = kept + used + (size_t)(row - from) * piece[k].size;
+                gpu_move(&s->runner->gpu->q, back ? there : here, back ? here : there, (size_t)n * piece[k].size, "keeping windows");
+            }
+            used += (size_t)(index - from) * piece[k].size;
+        }
+    return used;
+}
+
+/* Lays out what prefill needs: also `before`, a copy of a slot's recurrent state, and one of its windows. */
 static void layout_prefill(layout *l, const mote_model *m, const run_options *o, prefill_scratch *p) {
     const size_t hidden = (size_t)m->c.hidden, rows = (size_t)o->chunk;
     const dtype kv = kv_type_of(o->kv);
@@ -39,6 +62,7 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     p->scratch = (char *)layout_alloc(l, p->scratch_bytes / sizeof(float));
     p->u = p->scratch ? (uint16_t *)(void *)(p->scratch + p->scratch_bytes - u) : NULL;
     p->before = layout_alloc(l, recurrent_floats(m, o));
+    if (o->chunk > RING_ROWS) p->windows = (char *)layout_bytes(l, prefill_windows(m, o, NULL, o->context, NULL, 0));
 }
 
 /* T rows, whose table prefill_send puts in place. */
@@ -203,11 +227,14 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     int code = gpu_enter(s, err);
     if (code) return code;
     gpu_move(&g->q, g->prefill.before, s->recurrent, s->recurrent_floats * sizeof(float), "keeping the state");
+    if (b->T > RING_ROWS) (void)prefill_windows(m, &s->runner->o, s, r.index, g->prefill.windows, 0);
     prefill_send(g, b, g->stream);
     prefill_embed(&r, &m->embed_tokens, gpu_embed_factor(m));
     code = prefill_layers(s, &r, watch, err);
     if (code) {
-        if (g->q.status == cudaSuccess) gpu_move(&g->q, s->recurrent, g->prefill.before, s->recurrent_floats * sizeof(float), "restoring the state");
+        if (g->q.status != cudaSuccess) return code;
+        gpu_move(&g->q, s->recurrent, g->prefill.before, s->recurrent_floats * sizeof(float), "restoring the state");
+        if (b->T > RING_ROWS) (void)prefill_windows(m, &s->runner->o, s, r.index, g->prefill.windows, 1);
         return code;
     }
     if (b->logits) prefill_logits(s, &r, m->norm, b->T, b->logits);

@@ -45,17 +45,20 @@ static void gpu_copy_frequencies(struct gpu_runner *g, float *to, int each, cons
     gpu_move(&g->q, to + (size_t)(layer * each), of, (size_t)count * sizeof(float), "copying the rotary frequencies");
 }
 
-/* The most splits of any attention layer, how many warps prefill's uses, and the frequencies of each. */
+/* The splits of each attention layer, and the most of any; its frequencies; how many warps prefill uses. */
 static void gpu_prepare_attention(mote_runner *r) {
     const mote_model *m = r->m;
     struct gpu_runner *g = r->gpu;
     attention_gpu *to = &g->layers.attention;
     to->prefill_warps = attention_prefill_warps(m->device.shared);
-    for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
+    to->layer_splits = (int *)calloc((size_t)(m->c.layers + m->has_mtp), sizeof *to->layer_splits);
+    if (!to->layer_splits) gpu_check(&g->q, cudaErrorMemoryAllocation, "preparing attention");
+    for (int i = 0; i < m->c.layers + m->has_mtp && to->layer_splits; i++) {
         const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
         const attention_weights *w = &of->w.attention;
         if (of->kind != LAYER_ATTENTION) continue;
-        to->splits = max_int(to->splits, gpu_attention_splits(&g->q, &w->shape, to));
+        to->layer_splits[i] = gpu_attention_splits(&g->q, &w->shape, to);
+        to->splits = max_int(to->splits, to->layer_splits[i]);
         gpu_copy_frequencies(g, to->frequencies, to->frequencies_size, w->frequencies, w->shape.rotary_dim / 2, i);
     }
 }
@@ -66,6 +69,7 @@ static void gpu_prepare_mla(mote_runner *r) {
     struct gpu_runner *g = r->gpu;
     mla_gpu *to = &g->layers.mla;
     to->splits = gpu_mla_splits(&g->q, &m->largest.mla, to->kv);
+    to->prefill_warps = attention_prefill_warps(m->device.shared);
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
         const mla_weights *w = &of->w.mla;
@@ -153,6 +157,7 @@ static void gpu_close(mote_runner *r) {
     free(g->q.nodes);
     free(g->q.launches);
     free(g->launches);
+    free(g->layers.attention.layer_splits);
     if (r->one_slot) return;
     gpu_forget_slot(&g->capture_base);
     gpu_forget_slot(&g->growth_base);
@@ -199,7 +204,8 @@ static void gpu_slot_close(slot *s) {
 }
 
 static const executor cuda_executor = {
-    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .shares_memory = 0, .reads_text = 1,
+    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .ring_rows = RING_ROWS,
+    .shares_memory = 0, .reads_text = 1,
     .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .layout_runner = gpu_layout_runner,
     .layout_slot = gpu_layout_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,

@@ -80,6 +80,8 @@ static const uint8_t *gpu_sequence_of(const gpu_form *f) {
     return f->rows.sequences ? f->r->gpu->table->sequence_of : NULL;
 }
 
+static_assert(sizeof((gpu_rows *)0)->past / sizeof(int64_t) == STATE_PIECES, "gpu_rows.past is of each piece");
+
 /* Fills in rows->past. Up to the length of a ring all states grow with the context as from capture_base to growth_base; past[k] is what they then
    do not grow by. */
 static void gpu_place_rings(const mote_runner *r, gpu_rows *rows) {

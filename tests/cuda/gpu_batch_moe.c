@@ -2,7 +2,8 @@
 // step: every row's x has the bits that the kernels of one row give it alone, whatever the other rows are and choose, and wherever experts
 // lie; and small layers add what their definition does. For nvcc; without a GPU all is skipped.
 //
-// Usage: gpu_batch_moe [--brief]        --time [NAME]: microseconds of the kernels, and what part of a read loop's bandwidth they have
+// Usage: gpu_batch_moe [--brief] ["" WORD]        WORD: only layers whose names have it
+//        gpu_batch_moe --time [NAME]              microseconds of the kernels, and what part of a read loop's bandwidth they have
 //
 // Contents   1. A layer   2. Passes   3. Equality   4. The definition   5. Times   6. Main
 
@@ -65,6 +66,8 @@ static const layer_case cases[] = {
     {"small f16", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 64, 128},
     {"small f32", FORMAT_F32, FORMAT_F32, FORMAT_F32, 100, 8, 2, 36, 64, 128},
     {"small bf16 beside f32", FORMAT_BF16, FORMAT_F32, FORMAT_F32, 256, 12, 2, 64, 128, 128},
+    {"fp8, wide rows", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 7168, 4, 2, 64, 64, 128},
+    {"nvfp4, wide rows", FORMAT_NVFP4, FORMAT_BF16, FORMAT_BF16, 5632, 4, 2, 32, 64, 128},
     // sigmoid, corrected, groups, groups_kept, routed_scale, expert_scaled, ungated, gelu, branched
     {"nvfp4 of Laguna", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2048, 256, 8, 512, 512, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0},
     {"fp8 of GLM Flash", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 2048, 64, 4, 1536, 1536, 128, 0, 0, 0, 0, 1, 1, 0, 0, 1.8f, 0, 1, 0, 0},
@@ -322,7 +325,8 @@ static gpu_rows rows_of(int first, int T, float *to) {
 static void run_to(int first, int T, int in_units, const float *logits, float *to) {
     const gpu_rows rows = rows_of(first, T, to);
     moe_gpu p = moe_gpu_of(&L.p, &L.w, &rows);
-    p.in_units = in_units;
+    p.in_units = in_units || (T > 1 && !gpu_up_fits(&p));
+    in_units = p.in_units;
     gpu_norm_router(&L.q, &L.w, &p);
     submit();
     if (logits) CUDA(cudaMemcpy(p.router, logits + first * p.shape.experts, (size_t)(T * p.shape.experts) * 4, cudaMemcpyHostToDevice));
@@ -700,7 +704,7 @@ static void time_case(const layer_case *c) {
 
 int main(int argc, char **argv) {
     int count = 0, major = 0, timed = argc > 1 && !strcmp(argv[1], "--time");
-    test_main_begin("gpu_batch_moe", timed ? 1 : argc, argv);
+    const int more = test_main_begin("gpu_batch_moe", timed ? 1 : argc, argv);
     if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
         test_skip("no GPU");
         return test_main_end();
@@ -715,6 +719,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < CASES; i++) {
         if (timed && cases[i].hidden < 2048) continue;
         if (argc > 2 && timed && strcmp(argv[2], cases[i].name)) continue;
+        if (!timed && more < argc && !strstr(cases[i].name, argv[more])) continue;
         if (timed) time_case(&cases[i]);
         else test_case(&cases[i]);
     }

@@ -9,7 +9,7 @@
 #include "../../layers/attention/chunks.c"
 #include "test.h"
 
-static const int windows[] = {1, 2, 3, 16, 24, 61, 62, 63, 64, 65, 126, 127, 128, 129, 200, 446, 447, 448, 449, 512, 1000, 4096, INT_MAX};
+static const int windows[] = {1, 2, 3, 16, 24, 61, 62, 63, 64, 65, 126, 127, 128, 129, 200, 446, 447, 448, 449, 512, 1000, 1024, 4096, INT_MAX};
 
 // The first position after those that a row at this one does not see.
 static int window_begin(int position, int window) {
@@ -115,7 +115,7 @@ static void rings(void) {
     static const int rows[] = {MOTE_ROWS_MAX, 64, 192, 1024};
     for (size_t w = 0; w < sizeof windows / sizeof *windows && windows[w] <= (test_brief ? 128 : 1000); w++)
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) ring_calls(windows[w], rows[i]);
-    const capacity longest = {.context = INT_MAX, .rows = 8192, .window = INT_MAX};
+    const capacity longest = {.context = INT_MAX, .rows = 8192, .window = INT_MAX, .ring_rows = 1024};
     CHECK(attention_ring(&longest) == INT_MAX && attend_row(INT_MAX - 1, INT_MAX) == INT_MAX - 1, "a window that is longer than any ring");
 }
 

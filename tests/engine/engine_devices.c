@@ -79,7 +79,7 @@ static void test_description(const fixture *f) {
 static void test_gpu_options(const fixture *f) {
     mote_session_options o = {.context = f->T, .kv = MOTE_KV_F32};
     mote_session *s = session_of(f->m, .context = f->T, .sms = 3), *none = NULL;
-    feed_near(s, f, f->T, "on three multiprocessors");
+    feed_near(s, f, f->T, 0, "on three multiprocessors");
     mote_session_close(s);
     if (is_gpu) EXPECT_EITHER(MOTE_EINVAL, MOTE_EUNSUPPORTED, mote_session_open(f->m, &o, &none, &failure));
     CHECK(!none, "%s: a refused session", f->dir);

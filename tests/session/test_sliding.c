@@ -171,6 +171,36 @@ static void test_bad_before(const mote_model *m, mote_runner *few, const char *n
     for (int i = 0; i < 2; i++) mote_session_close(s[i]), free(bytes[i]);
 }
 
+/* n tokens and a step, of both. */
+static void go_alike(const mote_model *m, const char *name, const pair *p, int n) {
+    mote_session *both[] = {p->shared, p->alone};
+    int32_t ids[1200], id[2];
+    for (int i = 0; i < n; i++) ids[i] = below(mote_model_info(m)->vocab_size);
+    for (int i = 0; i < 2; i++) {
+        if (n) EXPECT(MOTE_OK, mote_feed(both[i], ids, (size_t)n, &failure));
+        EXPECT(MOTE_OK, mote_step(both[i], NULL, &id[i], &failure));
+    }
+    CHECK(id[0] == id[1] && same_logits(both[0], mote_logits(both[1]), mote_model_info(m)->vocab_size), "%s: other logits after %d tokens", name,
+          count_of(p->alone));
+}
+
+/* Chunks that are longer than what a GPU's ring takes at once beside shorter ones. One is cancelled when some layers have computed it. */
+static void test_long_chunk(const mote_model *m, const char *name, int kv) {
+    enum { LONG = 1500 };
+    pair p = {.shared = session_of(m, .context = LONG, .chunk = is_gpu ? 64 : 8, .threads = 1, .kv = kv)};
+    p.alone = session_of(m, .context = LONG, .chunk = LONG, .threads = 1, .kv = kv, .callbacks = {.cancel = stop_soon, .user = &p.polls[1]});
+    int32_t ids[1200] = {0};
+    go_alike(m, name, &p, 200);
+    p.polls[1] = mote_model_info(m)->prefill_from ? 3 : 1;    /* else it comes between blocks, before the first one */
+    EXPECT(MOTE_ECANCELLED, mote_feed(p.alone, ids, 1200, &failure));
+    CHECK(count_of(p.alone) == 201, "%s: %d tokens after a cancelled prompt", name, count_of(p.alone));
+    p.polls[1] = 0;
+    go_alike(m, name, &p, 0);
+    go_alike(m, name, &p, 1180);
+    go_alike(m, name, &p, 70);
+    close_pair(&p);
+}
+
 static void test_sliding(const char *name, int kv, int steps) {
     history h = {.m = sliding_model(name), .name = name, .kv = kv};
     if (!h.m) return;
@@ -182,6 +212,7 @@ static void test_sliding(const char *name, int kv, int steps) {
     close_pair(&h.p);
     test_passes(h.m, h.few, name, kv);
     test_bad_before(h.m, h.few, name);
+    test_long_chunk(h.m, name, kv);
     mote_runner_close(h.few);
     mote_close((mote_model *)h.m);
 }

@@ -6,4 +6,4 @@ shift 3
 here=$(dirname "$0")
 $cxx -x c++ -std=c++17 -D__CUDACC__ -D__CUDA_ARCH__=900 -march=x86-64-v3 -I"$here" -include cuda_runtime.h -w "$@" -E "$from" -MMD -MP -MT "$to" -MF "$to.d" |
     perl "$here/rewrite.pl" >"$to.ii"
-$cxx -x c++-cpp-output -std=c++17 -march=x86-64-v3 -ffp-contract=off -fno-strict-aliasing -w "$@" -c "$to.ii" -o "$to"
+$cxx -x c++-cpp-output -std=c++17 -march=x86-64-v3 -ffp-contract=off -fno-strict-aliasing -Wa,-muse-unaligned-vector-move -w "$@" -c "$to.ii" -o "$to"

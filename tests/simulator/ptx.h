@@ -99,13 +99,18 @@ static inline void ptx_ex2_approx_ftz_f32(float &to, float v) { to = sim_flush(e
 static inline void ptx_rcp_approx_ftz_f32(float &to, float v) { to = sim_flush(1 / sim_flush(v)); }
 static inline void ptx_tanh_approx_f32(float &to, float v) { to = tanhf(v); }
 static inline void ptx_cvt_rn_bf16x2_f32(uint32_t &to, float high, float low) { to = (uint32_t)sim_bf16(high) << 16 | sim_bf16(low); }
-static inline float sim_e4m3(uint8_t code) {
+static float sim_e4m3(uint8_t code) {
     const int exponent = code >> 3 & 15, mantissa = code & 7;
     const float size = exponent == 15 && mantissa == 7 ? NAN : exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
     return code & 0x80 ? -size : size;
 }
+struct sim_e4m3_table {
+    uint16_t half[256];
+    sim_e4m3_table() { for (int i = 0; i < 256; i++) half[i] = __float2half_rn(sim_e4m3((uint8_t)i)).bits; }
+};
+static const sim_e4m3_table sim_e4m3_halves;
 static inline void ptx_cvt_rn_f16x2_e4m3x2(uint32_t &to, uint16_t codes) {
-    to = (uint32_t)__float2half_rn(sim_e4m3((uint8_t)(codes >> 8))).bits << 16 | __float2half_rn(sim_e4m3((uint8_t)codes)).bits;
+    to = (uint32_t)sim_e4m3_halves.half[codes >> 8] << 16 | sim_e4m3_halves.half[codes & 0xff];
 }
 /* The nearest of all codes; of two, the even one. */
 static inline uint8_t sim_to_e4m3(float v) {
@@ -113,9 +118,11 @@ static inline uint8_t sim_to_e4m3(float v) {
     const float size = fabsf(v);
     uint8_t best = 0;
     if (v != v) return 0x7f;
-    for (int code = 1; code < 0x7f; code++) {
-        const float off = fabsf(sim_e4m3((uint8_t)code) - size), before = fabsf(sim_e4m3(best) - size);
-        if (off < before || (off == before && code % 2 == 0)) best = (uint8_t)code;
+    for (int step = 64; step; step /= 2)
+        if (best + step < 0x7f && sim_e4m3((uint8_t)(best + step)) <= size) best = (uint8_t)(best + step);
+    if (best < 0x7e) {
+        const float low = size - sim_e4m3(best), high = sim_e4m3((uint8_t)(best + 1)) - size;
+        best += high < low || (high == low && best % 2);
     }
     return sign | best;
 }
