@@ -334,7 +334,7 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
    the other half. GATHERS: rows may be gathered, as those of grouped tiles are; of 128 tokens a kernel of its own, for grouped tiles alone. */
 template <class F, int WIDTH, bool GATHERS = (WIDTH < 128)>
 __global__ void __launch_bounds__((gemm_form<WIDTH, GATHERS>::THREADS), 2) gemm_kernel(const __grid_constant__ gpu_gemm p) {
-    enum { NT = gemm_form<WIDTH, GATHERS>::TOKENS / 8, HALF = GATHERS ? NT / 2 : NT };
+    enum { NT = gemm_form<WIDTH, GATHERS>::TOKENS / 8, HALF = WIDTH < 128 ? NT / 2 : NT };
     extern __shared__ uint4 dynamic[];
     __shared__ gemm_place at;
     if (threadIdx.x == 0 && !gemm_place_of<WIDTH>(p, &at)) at.count = 0;
