@@ -324,6 +324,14 @@ gpu-stamp-fresh:
 	    elif $(if $(NVCC),! grep -qxF 'targets $(CODE)' $$stamp,false); then echo "$$stamp is of other targets: make test-gpu-$$part"; \
 	    else echo "$$part: $$(sed -n 's/^device //p; s/^date //p' $$stamp | paste -sd ' ')"; continue; fi; stale=1; done; exit $$stale
 
+# make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
+test-simulated:
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch gpu_production gpu_prefill)
+	tests/simulator/test.sh build/simulated
+$(BUILD)/simulator: tests/simulator/simulator.cu tests/test.h $(wildcard tests/simulator/*) | $(BUILD)
+	$(SIMULATE) $< $@.o $(CFLAGS) -I. -Itests
+	$(CXX) $@.o -o $@ $(LIBS)
+
 # make install: program, bundled model, engine.h and diagnose.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
 PREFIX  = /usr/local
 VERSION = $(shell sed -n 's/^.define MOTE_VERSION "\(.*\)"/\1/p' engine.h)
@@ -360,10 +368,10 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9_ -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation rooms check-kernels soak test-clients test-gpu test-gpu-tests test-gpu-sanitizers test-gpu-oracles gpu-stamp-fresh clean help
+.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation rooms check-kernels soak test-clients test-simulated test-gpu test-gpu-tests test-gpu-sanitizers test-gpu-oracles gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
 
 # Not those that another make may be writing: CI runs these goals beside others.
-ELSEWHERE = sanitize threads memory aarch64 fuzz build/fuzz/%
+ELSEWHERE = sanitize threads memory aarch64 test-simulated fuzz build/fuzz/%
 -include $(if $(filter-out $(ELSEWHERE),$(or $(MAKECMDGOALS),$(MOTE))),$(wildcard $(BUILD)/*.d))
 -include $(if $(filter fuzz build/fuzz/%,$(MAKECMDGOALS)),$(wildcard build/fuzz/*.d))

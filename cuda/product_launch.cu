@@ -26,11 +26,14 @@ template <class P> static int gpu_deal_blocks(gpu_queue *q, P *p, void (*kernel)
     return used;
 }
 
-/* What a kernel of this kind reads first, for who prefetches it. */
-static void gpu_note_weights(node *n, enum kernel_kind kind, const gpu_matrix *w) {
-    if (!kernels[kind].prefetched) return;
+/* What a kernel reads first, for who prefetches it; if one of this kind is worth it. */
+static void gpu_first_weights(node *n, const gpu_matrix *w) {
     n->first_weights.from = w->data;
     n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
+}
+
+static void gpu_note_weights(node *n, enum kernel_kind kind, const gpu_matrix *w) {
+    if (kernels[kind].prefetched) gpu_first_weights(n, w);
 }
 
 /* Bytes of the activation fragments of the segment that needs most. */

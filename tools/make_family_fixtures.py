@@ -693,6 +693,8 @@ def check_with_transformers(folder):
     if "quantization_config" in json.loads((folder / "config.json").read_text()):
         options["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options).float().eval()
+    scale = getattr(model.get_input_embeddings(), "embed_scale", None)
+    if scale is not None: scale.copy_(scale.bfloat16())                  # as a BF16 model has Gemma's factor
     ids = torch.from_numpy(np.fromfile(folder / "tokens.i32", "<i4").astype(np.int64))
     with torch.no_grad(): logits = model(ids[None], use_cache=False).logits[0].double().numpy()
     return compare(folder, logits, None, 1e-4)

@@ -206,7 +206,8 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     if (!down.kernel) down = gpu_lone_down(p);
     if (!down.kernel) down = gpu_down_of_any(p);
     const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1;
-    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
+    node *n = gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
+    if (p->branches.shared_to) gpu_first_weights(n, &p->shared_down);
 }
 
 /* Whether the rows of a unit, or of a step of several, fit shared memory with all their columns; for how many k blocks of them gpu_batch_up_any

@@ -41,10 +41,12 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
         __syncwarp();                                       /* so that the compiler leaves the loads here */
     }
     __device__ __forceinline__ void load_scales(int tile) {
-        const int row = F::by_row ? panel(tile) * PANEL_ROWS + lane / 4 : 0;
-        if (!gpu_scaled_at_end<F>()) return;
-#pragma unroll
-        for (int i = 0; i < 2; i++) scales.of[i] = ld_volatile((const float *)((const char *)(i ? p.up : p.gate).scale + at[entry(tile)]) + row);
+        if constexpr (gpu_scaled_at_end<F>()) {
+            const int row = F::by_row ? panel(tile) * PANEL_ROWS + lane / 4 : 0;
+            const int64_t offset = at[entry(tile)];
+            scales.of[0] = ld_volatile((const float *)((const char *)p.gate.scale + offset) + row);
+            scales.of[1] = ld_volatile((const float *)((const char *)p.up.scale + offset) + row);
+        }
     }
     /* Where x is staged, by the numbers of k blocks; and zeros after the share. */
     __device__ __forceinline__ activation_fragments staged() const { return {act.x - first * pairs * 8, act.act_scale - first}; }

@@ -73,14 +73,13 @@ struct grid {
 
 static grid running;
 static fiber *now;
-static const char *doing = "";   /* the host's word for the launch */
 
-const char *kernel_name(const void *kernel);
+static std::string readable(const void *function);         /* its name */
 
 [[noreturn]] static void fault(const char *format, ...) {
     va_list arguments;
     fprintf(stderr, "\nsimulated GPU: ");
-    if (now) fprintf(stderr, "%s, block (%u, %u, %u), thread (%u, %u, %u): ", kernel_name(running.kernel), now->block->index.x, now->block->index.y,
+    if (now) fprintf(stderr, "%s, block (%u, %u, %u), thread (%u, %u, %u): ", readable(running.kernel).c_str(), now->block->index.x, now->block->index.y,
                      now->block->index.z, now->thread.x, now->thread.y, now->thread.z);
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
@@ -100,7 +99,7 @@ __attribute__((naked, noinline)) static void change_stack(void **from, void *to)
 
 /* Where threads wait that cannot go on. */
 [[noreturn]] static void deadlock() {
-    fprintf(stderr, "\nsimulated GPU: %s: deadlock\n", kernel_name(running.kernel));
+    fprintf(stderr, "\nsimulated GPU: %s: deadlock\n", readable(running.kernel).c_str());
     for (int i = 0; i < running.warps; i++) {
         const warp *w = &running.warp_of[i];
         if (!w->alive) continue;
@@ -108,7 +107,7 @@ __attribute__((naked, noinline)) static void change_stack(void **from, void *to)
         fprintf(stderr, "    block (%u, %u, %u) threads %u..: alive %08x, at __syncthreads %08x, at the cluster's barrier %08x, for their warp %08x",
                 f->block->index.x, f->block->index.y, f->block->index.z, f->thread.x / WARP * WARP, w->alive, w->in_block, w->in_cluster, w->in_warp);
         for (int lane = 0; lane < WARP; lane++)
-            if (w->in_warp >> lane & 1) fprintf(stderr, " %d:%s(%08x)", lane, kernel_name((const void *)w->what[lane]), w->mask[lane]);
+            if (w->in_warp >> lane & 1) fprintf(stderr, " %d:%s(%08x)", lane, readable((const void *)w->what[lane]).c_str(), w->mask[lane]);
         fprintf(stderr, "\n");
     }
     fflush(NULL);
@@ -308,7 +307,7 @@ static void run_grid(const void *kernel, dim3 size, dim3 threads, size_t dynamic
     running.call = call;
     running.with = with;
     if (threads.x * threads.y * threads.z > BLOCK || !threads.x || !size.x || !size.y || !size.z || dynamic > SHARED_MOST)
-        fault("%s: no such launch: %u x %u x %u blocks of %u threads, %zu bytes", kernel_name(kernel), size.x, size.y, size.z, threads.x, dynamic);
+        fault("%s: no such launch: %u x %u x %u blocks of %u threads, %zu bytes", readable(kernel).c_str(), size.x, size.y, size.z, threads.x, dynamic);
     for (unsigned z = 0; z < size.z; z += running.cluster.z)
         for (unsigned y = 0; y < size.y; y += running.cluster.y)
             for (unsigned x = 0; x < size.x; x += running.cluster.x) {

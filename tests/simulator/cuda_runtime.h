@@ -27,6 +27,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cxxabi.h>
 #include <elf.h>
 #include <functional>
 #include <immintrin.h>
@@ -34,6 +35,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <fcntl.h>
@@ -111,45 +113,40 @@ static void call_kernel(const void *kernel, const void *p, size_t bytes) {
 
 static std::recursive_mutex device;                         /* a kernel at a time */
 
-/* The names of functions, of the program's own table of symbols. */
-static const std::map<uintptr_t, const char *> &symbols() {
-    static std::map<uintptr_t, const char *> names;
-    const int file = names.empty() ? open("/proc/self/exe", O_RDONLY) : -1;
+/* The names of functions by their addresses, from the program's own table of symbols. */
+static std::map<uintptr_t, const char *> read_symbols() {
+    std::map<uintptr_t, const char *> names;
+    const int file = open("/proc/self/exe", O_RDONLY);
     struct stat about;
     if (file < 0 || fstat(file, &about)) return names;
     const char *elf = (const char *)mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    if (elf == MAP_FAILED) return names;
     const Elf64_Ehdr *header = (const Elf64_Ehdr *)elf;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)(elf + header->e_shoff);
-    uintptr_t of_main = 0;
+    const uintptr_t loaded = header->e_type == ET_DYN ? getauxval(AT_ENTRY) - header->e_entry : 0;
     for (int i = 0; i < header->e_shnum; i++) {
         if (sections[i].sh_type != SHT_SYMTAB) continue;
         const Elf64_Sym *symbol = (const Elf64_Sym *)(elf + sections[i].sh_offset);
         const char *strings = elf + sections[sections[i].sh_link].sh_offset;
         for (size_t n = 0; n < sections[i].sh_size / sizeof *symbol; n++)
-            if (ELF64_ST_TYPE(symbol[n].st_info) == STT_FUNC) {
-                names[symbol[n].st_value] = strings + symbol[n].st_name;
-                if (!strcmp(strings + symbol[n].st_name, "sim_anchor")) of_main = symbol[n].st_value;
-            }
+            if (ELF64_ST_TYPE(symbol[n].st_info) == STT_FUNC) names[symbol[n].st_value + loaded] = strings + symbol[n].st_name;
     }
-    (void)of_main;
     return names;
 }
 
-}
-extern "C" { __attribute__((used, noinline)) static void sim_anchor() { __asm__ volatile(""); } }
-namespace sim {
-
-/* Where the program was loaded, beyond where its symbols say. */
-static uintptr_t loaded_at() {
-    for (const auto &s : symbols())
-        if (!strcmp(s.second, "sim_anchor")) return (uintptr_t)sim_anchor - s.first;
-    return 0;
+static const char *kernel_name(const void *kernel) {
+    static const std::map<uintptr_t, const char *> names = read_symbols();
+    const auto found = names.find((uintptr_t)kernel);
+    return found == names.end() ? "a kernel" : found->second;
 }
 
-const char *kernel_name(const void *kernel) {
-    static const uintptr_t from = loaded_at();
-    const auto found = symbols().find((uintptr_t)kernel - from);
-    return found == symbols().end() ? "a kernel" : found->second;
+static std::string readable(const void *function) {
+    int failed = -1;
+    char *name = abi::__cxa_demangle(kernel_name(function), NULL, NULL, &failed);
+    const std::string text = failed ? kernel_name(function) : name;
+    free(name);
+    return text.substr(0, text.find('('));
 }
 
 /* What a signal of the processor says: an address that is nobody's, or is not aligned. */
@@ -188,7 +185,7 @@ static std::map<const void *, size_t> &shared_allowed() {
 /* body() is what a thread does. */
 template <class F> static cudaError_t submit_kernel(cudaStream_t stream, const void *kernel, dim3 grid, dim3 block, size_t shared, F body) {
     if (shared > SHARED_FREE && shared_allowed()[kernel] < shared)
-        fault("%s: %zu bytes of shared memory, without cudaFuncSetAttribute", kernel_name(kernel), shared);
+        fault("%s: %zu bytes of shared memory, without cudaFuncSetAttribute", readable(kernel).c_str(), shared);
     return submit(stream, {kernel, grid, block, shared, [=]() {
         catch_signals();
         auto own = body;
