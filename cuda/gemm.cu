@@ -326,7 +326,8 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
         return;
     }
     __syncthreads();                                        /* the stages are done with */
-    if (!(GATHERS && WIDTH == 128) && activation_is_plain(o.act)) gemm_store_swiglu<false>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
+    const bool asks = GATHERS && WIDTH == 128;              /* a kernel of its own, and gpt-oss's */
+    if (!asks && activation_is_plain(o.act)) gemm_store_swiglu<false>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
     else gemm_store_swiglu<true>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
 }
 
