@@ -86,8 +86,9 @@ $(BUILD)/page.inc $(BUILD)/trace_page.inc: tools/page.sh $(wildcard serve/page/*
 
 ifneq ($(SIMULATED),)
 SIMULATE = tests/simulator/compile.sh $(CXX)
+LEVEL    = -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES
 $(BUILD)/engine.o: engine.cu $(wildcard tests/simulator/*) $(BUILD)/settings
-	$(SIMULATE) $< $@ $(CFLAGS) -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES -fPIC
+	$(SIMULATE) $< $@ $(CFLAGS) $(LEVEL) -fPIC
 else ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings
 	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
@@ -171,7 +172,10 @@ $(INSIDE): $(BUILD)/%: %.c | $(BUILD)
 # make wrong_logit: build/wrong_logit, which tells what part of a model computes something else than its definition, see CONTRIBUTING.md
 wrong_logit: $(BUILD)/wrong_logit
 $(BUILD)/wrong_logit: tests/engine/wrong_logit.c tests/model/walk.h $(LIBRARY) $(BUILD)/settings
-ifeq ($(strip $(NVCC)),)
+ifneq ($(SIMULATED),)
+	$(SIMULATE) $< $@.o $(CFLAGS) $(LEVEL) -I. -Itests
+	$(CXX) $@.o -o $@ $(LIBS)
+else ifeq ($(strip $(NVCC)),)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -Itests $< -o $@ $(LIBS)
 else
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
@@ -180,8 +184,8 @@ endif
 
 # These look inside kernels.
 ifneq ($(SIMULATED),)
-$(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c $(wildcard tests/simulator/*) $(BUILD)/settings
-	$(SIMULATE) $< $@.o $(CFLAGS) -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES -I. -Itests
+$(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: %.c $(LIBRARY) $(wildcard tests/simulator/*) $(BUILD)/settings
+	$(SIMULATE) $< $@.o $(CFLAGS) $(LEVEL) -I. -Itests
 	$(CXX) $@.o -o $@ $(LIBS)
 else
 $(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings
@@ -320,6 +324,14 @@ gpu-stamp-fresh:
 	    elif $(if $(NVCC),! grep -qxF 'targets $(CODE)' $$stamp,false); then echo "$$stamp is of other targets: make test-gpu-$$part"; \
 	    else echo "$$part: $$(sed -n 's/^device //p; s/^date //p' $$stamp | paste -sd ' ')"; continue; fi; stale=1; done; exit $$stale
 
+# make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
+test-simulated:
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch gpu_production gpu_prefill)
+	tests/simulator/test.sh build/simulated
+$(BUILD)/simulator: tests/simulator/simulator.cu tests/test.h $(wildcard tests/simulator/*) | $(BUILD)
+	$(SIMULATE) $< $@.o $(CFLAGS) -I. -Itests
+	$(CXX) $@.o -o $@ $(LIBS)
+
 # make install: program, bundled model, engine.h and diagnose.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
 PREFIX  = /usr/local
 VERSION = $(shell sed -n 's/^.define MOTE_VERSION "\(.*\)"/\1/p' engine.h)
@@ -356,10 +368,10 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9_ -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation rooms check-kernels soak test-clients test-gpu test-gpu-tests test-gpu-sanitizers test-gpu-oracles gpu-stamp-fresh clean help
+.PHONY: ALWAYS wrong_logit install uninstall chat data test test-real examples sanitize threads memory aarch64 fuzz amalgamation rooms check-kernels soak test-clients test-simulated test-gpu test-gpu-tests test-gpu-sanitizers test-gpu-oracles gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
 
 # Not those that another make may be writing: CI runs these goals beside others.
-ELSEWHERE = sanitize threads memory aarch64 fuzz build/fuzz/%
+ELSEWHERE = sanitize threads memory aarch64 test-simulated fuzz build/fuzz/%
 -include $(if $(filter-out $(ELSEWHERE),$(or $(MAKECMDGOALS),$(MOTE))),$(wildcard $(BUILD)/*.d))
 -include $(if $(filter fuzz build/fuzz/%,$(MAKECMDGOALS)),$(wildcard build/fuzz/*.d))

@@ -68,7 +68,7 @@ static int bind_blocks(const binder *b, const tensor_slice *s, const tensor_enco
         const uint64_t groups = part[k]->shape[stack + dim];
         if (!groups || (uint64_t)w->cols % groups) return 0;
         w->block_cols = (int)((uint64_t)w->cols / groups);
-        if (b->m->memory->packs && w->block_cols < 64) w->format = (enum format)formats[e->format]->small_group;
+        if (b->m->memory->packs && w->block_cols <= 32) w->format = (enum format)formats[e->format]->small_group;
         return groups == 1 || w->block_cols == 32 || w->block_cols == 64 || w->block_cols == 128;
     }
     return 1;

@@ -6,11 +6,12 @@ enum gemm_out { GEMM_STORE, GEMM_ADD, GEMM_SWIGLU, GEMM_PART };
 enum { GEMM_COLS = 64, GEMM_ROW_BYTES = 2 * GEMM_COLS, GEMM_GROUP = 8,
        GEMM_COLS_MAX = 65536 };   /* for more, ratios of scales would not fit in shared memory */
 
-/* A block for tiles of WIDTH tokens. */
-template <int WIDTH> struct gemm_form {
+/* A block for tiles of WIDTH tokens. GATHERS: their rows may be gathered. */
+template <int WIDTH, bool GATHERS = (WIDTH < 128)> struct gemm_form {
     enum { WIDE = WIDTH == 128, WARPS = WIDE ? 4 : 8, THREADS = 32 * WARPS, STAGES = WIDE ? 2 : 3,
-           ACROSS = WIDE ? 2 : 1,                                   /* warps that share weight rows, 64 tokens each */
-           TILES = WIDE ? 4 : 2, WARP_ROWS = 2 * TILES * PANEL_ROWS };          /* of a warp: m16 tiles, each of two panels */
+           ACROSS = GATHERS ? 1 : 2,                                /* warps that share weight rows, 64 tokens each */
+           TOKENS = WIDTH / ACROSS,                                 /* of a warp */
+           TILES = GATHERS ? 2 : 4, WARP_ROWS = 2 * TILES * PANEL_ROWS };       /* of a warp: m16 tiles, each of two panels */
 };
 
 /* Token rows as the product takes them. */
@@ -187,10 +188,11 @@ template <class F, int TILES> struct gemm_weights {
 /* A block's shared memory: the stages of token rows, then their activation scales, the factors of the sums, what biases are multiplied with,
    the biases, then the ratios of scales. Rows after the last are zeros, or copies of that: their columns are computed and not stored. */
 template <int WIDTH, bool GATHERS> struct gemm_stages {
-    enum { COUNT = gemm_form<WIDTH>::STAGES, BYTES = WIDTH * GEMM_ROW_BYTES, SCALE_STAGES = COUNT + 1,
-           APART = gemm_form<WIDTH>::THREADS / 8, PER_THREAD = WIDTH / APART,   /* rows, of those that a thread copies a chunk of */
+    typedef gemm_form<WIDTH, GATHERS> form;
+    enum { COUNT = form::STAGES, BYTES = WIDTH * GEMM_ROW_BYTES, SCALE_STAGES = COUNT + 1,
+           APART = form::THREADS / 8, PER_THREAD = WIDTH / APART,   /* rows, of those that a thread copies a chunk of */
            LISTS = GATHERS && WIDTH == 128,                 /* which rows are gathered is in shared memory, as registers are short */
-           TILE_BIASES = gemm_form<WIDTH>::WARPS / gemm_form<WIDTH>::ACROSS * gemm_form<WIDTH>::WARP_ROWS };
+           TILE_BIASES = form::WARPS / form::ACROSS * form::WARP_ROWS };
     const gpu_gemm &p;
     const gemm_place &at;
     const uint32_t base;
@@ -214,9 +216,9 @@ template <int WIDTH, bool GATHERS> struct gemm_stages {
     __device__ __forceinline__ uint32_t listed_row(int t) const { return biases() + ((int)TILE_BIASES + t) * (uint32_t)sizeof(float); }
     __device__ __forceinline__ float *at_address(void *memory, uint32_t address) const { return (float *)((char *)memory + (address - base)); }
     __device__ __forceinline__ void load_biases(const gemm_product &o, void *memory) const {
-        enum { WARP_ROWS = gemm_form<WIDTH>::WARP_ROWS };
+        enum { WARP_ROWS = form::WARP_ROWS };
         const bool pairs = o.out == GEMM_SWIGLU;
-        for (int i = threadIdx.x; i < (int)TILE_BIASES; i += gemm_form<WIDTH>::THREADS) {
+        for (int i = threadIdx.x; i < (int)TILE_BIASES; i += form::THREADS) {
             const int panel = i % WARP_ROWS / PANEL_ROWS;
             const int in_pair = i / WARP_ROWS * (WARP_ROWS / 2) + panel / 2 * PANEL_ROWS + i % PANEL_ROWS;
             const int row = min(at.row + (pairs ? in_pair : i), o.w.rows - 1);

@@ -26,11 +26,14 @@ template <class P> static int gpu_deal_blocks(gpu_queue *q, P *p, void (*kernel)
     return used;
 }
 
-/* What a kernel of this kind reads first, for who prefetches it. */
-static void gpu_note_weights(node *n, enum kernel_kind kind, const gpu_matrix *w) {
-    if (!kernels[kind].prefetched) return;
+/* What a kernel reads first, for who prefetches it; if one of this kind is worth it. */
+static void gpu_first_weights(node *n, const gpu_matrix *w) {
     n->first_weights.from = w->data;
     n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
+}
+
+static void gpu_note_weights(node *n, enum kernel_kind kind, const gpu_matrix *w) {
+    if (kernels[kind].prefetched) gpu_first_weights(n, w);
 }
 
 /* Bytes of the activation fragments of the segment that needs most. */
@@ -314,8 +317,8 @@ template <int WIDTH, bool GATHERS = (WIDTH < 128)> static void gemm_launch_as(gp
     for (int i = 0; i < p->count; i++)
         if (p->product[i].w.scale) scales = max_size(scales, (size_t)p->product[i].w.scale_cols + 1);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
-    (void)cudaLaunchKernel(kernel, dim3((unsigned)(row_tiles * token_tiles)), dim3(gemm_form<WIDTH>::THREADS), arguments,
-                           gemm_stages<WIDTH, GATHERS>::size() + gemm_form<WIDTH>::WARPS * 2 * scales * sizeof(float), stream);
+    (void)cudaLaunchKernel(kernel, dim3((unsigned)(row_tiles * token_tiles)), dim3(gemm_form<WIDTH, GATHERS>::THREADS), arguments,
+                           gemm_stages<WIDTH, GATHERS>::size() + gemm_form<WIDTH, GATHERS>::WARPS * 2 * scales * sizeof(float), stream);
 }
 
 /* Takes the products that one kernel computes out of *p. */

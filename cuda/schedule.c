@@ -184,11 +184,12 @@ static gpu_tag tag_of(int generation) {
     return tag;
 }
 
-/* Prefetches what nodes[i + 2] reads first: the successor of nodes[i] keeps the bus busy, what is after it does not yet run. */
+/* Prefetches what nodes[i + 2] reads first: the successor of nodes[i] keeps the bus busy, what is after it does not yet run. Or what the
+   successor does, if it has weights that it reads before those that it waits for. */
 static void schedule_prefetch(node *nodes, int count, int i, uint32_t limit) {
     prefetch_span *p = &nodes[i].link.prefetch;
     if (!kernels[nodes[i].kind].prefetches || i + 2 >= count || nodes[i].blocks < 1) return;
-    *p = nodes[i + 2].first_weights;
+    *p = nodes[i + 1].first_weights.bytes ? nodes[i + 1].first_weights : nodes[i + 2].first_weights;
     if (p->bytes > limit) p->bytes = limit;
     p->share = (p->bytes / (uint32_t)nodes[i].blocks / 128 + 1) * 128;
 }

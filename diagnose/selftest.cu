@@ -366,7 +366,7 @@ static void try_stages(selftest *t, int with_all) {
         for (int replay = 0; replay <= STEP_ROWS && !t->code && try_has(t, LAYER_DELTANET); replay++) try_deltanet(t, T, replay);
         try_embed(t, T);
         try_normed_after(t, T, 0);
-        if (try_has(t, LAYER_MOE)) try_normed_after(t, T, 1);
+        if (try_has(t, LAYER_MOE) && t->models[0]->largest.moe.shared_size) try_normed_after(t, T, 1);
         if (!try_has(t, LAYER_MOE)) continue;
         for (int i = 0; i < 3; i++) {
             static const moe_shape routers[] = {{}, {.sigmoid = 1, .corrected = 1}, {.sigmoid = 1, .corrected = 1, .groups = 8, .groups_kept = 3}};

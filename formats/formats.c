@@ -80,7 +80,7 @@ typedef struct weight_format {
     int component_count;
     component components[MAX_COMPONENTS];
     const char *(*unsupported_reason)(int block_rows, int block_cols); /* what kernels do not take; NULL: they take all */
-    int small_group;             /* what it is on a GPU where groups are narrower than 64 columns; of formats with groups */
+    int small_group;             /* what it is on a GPU where groups have 32 columns or less; of formats with groups */
 } weight_format;
 
 typedef struct matrix {

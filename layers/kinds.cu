@@ -205,7 +205,7 @@ static prefill_rows prefill_read(const prefill_rows *all, const sublayer *l) {
 static cudaError_t prefill_write(const prefill_rows *r, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), last = stages & ~(stages >> 1);
     const gpu_residual p = residual_of(l, r->x, r->out == r->x ? NULL : r->y, r->branches.shared_to, r->hidden, r->eps);
-    if (r->stages & last && residual_stores(&l->residual)) gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);
+    if (l->kind != LAYER_NONE && r->stages & last && residual_stores(&l->residual)) gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);
     return cudaGetLastError();
 }
 

@@ -41,7 +41,7 @@ static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
 };
 
 /* What the walk does around a sublayer: u = rms(x) norm, y = the sublayer of u, x = x + y. normed_after: x = x + rms(y) norm_after. scaled:
-   after that x = x scale. branched, of an FFN: its router and its shared expert read rms(x) norm_router and rms(x) norm_shared; with r and s what its
+   after that x = x scale. branched, of an FFN of experts and a shared one: its router and its shared expert read rms(x) norm_router and rms(x) norm_shared; with r and s what its
    routed experts and its shared one add up to, y = rms(r) norm_routed_after + rms(s) norm_shared_after. */
 #define RESIDUAL_FIELDS(X)                                                                                                           \
     X(int, normed_after, MAX,  SET(NORM_AFTER),     "")                                                                              \

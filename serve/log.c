@@ -76,12 +76,37 @@ static void put_log_line(buf *out, const connection *c, double seconds) {
     putf(out, ", %.2f s%s\n", seconds, c->gone ? ": client gone" : "");
 }
 
-/* In one piece, so that lines of several requests do not mix. */
+/* Writes to standard error what it takes within so many milliseconds. 0: not all of it. A pipe whose reader stands still takes nothing. */
+static int log_write(const char *bytes, size_t n, int wait) {
+    enum { AT_ONCE = 4096 };               /* PIPE_BUF: what a pipe that says POLLOUT takes without waiting */
+    while (n) {
+        struct pollfd p = {STDERR_FILENO, POLLOUT, 0};
+        if (poll(&p, 1, wait) <= 0) return 0;
+        const ssize_t written = write(STDERR_FILENO, bytes, n < AT_ONCE ? n : (size_t)AT_ONCE);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return 0;
+        bytes += written;
+        n -= (size_t)written;
+    }
+    return 1;
+}
+
+/* One line after the other, so that those of several requests do not mix. No request waits long for who reads them: lines that nobody takes
+   are lost, and counted once somebody does. */
 static void log_request(int how, const connection *c, double seconds) {
+    enum { PATIENCE = 1000 };              /* ms */
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static unsigned lost;
     buf line = {NULL, 0, 0, 0};
+    char note[96];
     if (how == LOG_NOTHING) return;
     if (how == LOG_JSON) put_log_json(&line, c, seconds);
     else put_log_line(&line, c, seconds);
-    if (!line.failed) fwrite(line.data, 1, line.size, stderr);
+    pthread_mutex_lock(&lock);
+    const int n = snprintf(note, sizeof note, how == LOG_JSON ? "{\"lost_lines\": %u}\n" : "mote: note: lines of the log that nobody read are lost: %u\n", lost);
+    const int told = !lost || log_write(note, (size_t)n, 0);
+    if (told) lost = 0;
+    if (!line.failed && (!told || !log_write(line.data, line.size, PATIENCE))) lost++;
+    pthread_mutex_unlock(&lock);
     buf_free(&line);
 }

@@ -59,21 +59,23 @@ struct gpu_batch_up_shared {
     float h[N_TILE_ROWS][BATCH_UP_COLS];
 };
 
-/* Starts the copies of a unit's rows: their fragments, then their activation scales. */
+/* Starts the copies of a unit's rows, of `count` k blocks from `first` on: their fragments, then, after `space` k blocks, their activation
+   scales. */
 template <class F>
-__device__ __forceinline__ void gpu_gather_rows(const moe_gpu &p, int unit, uint32_t rows, uint4 *to, gpu_batch_up_shared *own) {
+__device__ __forceinline__ void gpu_gather_rows(const moe_gpu &p, int unit, uint32_t rows, int first, int count, int space, uint4 *to,
+                                                gpu_batch_up_shared *own) {
     enum { BLOCK = gpu_unit_block<F>() };
     const int o = threadIdx.x % BLOCK, k_blocks = p.gate.k_blocks;
     auto row_of = [&](int slot) { return (int)(rows >> 8 * slot & 255); };
     const int row = row_of(o / 4 % N_TILE_ROWS), of = row_of(threadIdx.x % N_TILE_ROWS);
     const bool there = row != UNIT_NO_ROW, is = of != UNIT_NO_ROW;
     const uint4 *from = p.batch.x.x + (there ? (size_t)(row / N_TILE_ROWS) * (uint32_t)(k_blocks * BLOCK) + row % N_TILE_ROWS * 4 : 0) +
-                        (o & ~(4 * (N_TILE_ROWS - 1)));
-    for (int k = threadIdx.x / BLOCK; k < k_blocks; k += GPU_THREADS / BLOCK)
+                        (o & ~(4 * (N_TILE_ROWS - 1))) + (size_t)first * BLOCK;
+    for (int k = threadIdx.x / BLOCK; k < count; k += GPU_THREADS / BLOCK)
         cp_async16(shared_address(to + k * BLOCK + o), from + (size_t)k * BLOCK, there);
-    float *scales = (float *)(to + k_blocks * BLOCK);
-    const float *scale = p.batch.x.act_scale + (is ? of / N_TILE_ROWS * k_blocks * N_TILE_ROWS + of % N_TILE_ROWS : 0);
-    for (int i = threadIdx.x; F::half && i < k_blocks * N_TILE_ROWS; i += GPU_THREADS)
+    float *scales = (float *)(to + space * BLOCK);
+    const float *scale = p.batch.x.act_scale + (is ? of / N_TILE_ROWS * k_blocks * N_TILE_ROWS + of % N_TILE_ROWS : 0) + first * N_TILE_ROWS;
+    for (int i = threadIdx.x; F::half && i < count * N_TILE_ROWS; i += GPU_THREADS)
         cp_async4(shared_address(scales + i), scale + i / N_TILE_ROWS * N_TILE_ROWS);
     if (threadIdx.x < N_TILE_ROWS) {
         cp_async4(shared_address(own->rms + threadIdx.x), p.batch.x.rms + (is ? of : 0));
@@ -129,12 +131,13 @@ template <class F, bool WHOLE> struct gpu_batch_up_sums {
 template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
     enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>() };
     const moe_gpu &p;
-    const uint4 *rows;           /* the unit's rows, in shared memory, and their activation scales */
-    int items, parts, shared_units;
+    uint4 *rows;                 /* the unit's rows, in shared memory, and their activation scales: of `space` k blocks at a time */
+    int items, parts, shared_units, space, before;          /* before: k blocks before those */
     int64_t to_up, scale_to_up;  /* from a panel of gate_proj to that of up_proj */
 
-    __device__ __forceinline__ gpu_batch_up_warp(const moe_gpu &p, const uint4 *rows)
+    __device__ __forceinline__ gpu_batch_up_warp(const moe_gpu &p, uint4 *rows)
         : p(p), rows(rows), items(0), parts((p.gate.panels + GPU_WARPS - 1) / GPU_WARPS), shared_units(gpu_shared_units(p)),
+          space(WHOLE ? p.gate.k_blocks : p.batch.space), before(0),
           to_up(p.up.data - p.gate.data), scale_to_up(p.up.scale - p.gate.scale) {}
     __device__ __forceinline__ gpu_unit unit_of(int item) const { return gpu_load_unit(p, shared_units + min(item, items - 1) / parts); }
     __device__ __forceinline__ int panel_of(int item) const { return item % parts * GPU_WARPS + (int)threadIdx.x / 32; }
@@ -164,18 +167,18 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
     }
     __device__ __forceinline__ void multiply(gpu_batch_up_sums<F, WHOLE> *to, const gpu_batch_weights<F> *set, int from,
                                              const float *row_scale) const {
-        const int lane = threadIdx.x % 32, k_blocks = p.gate.k_blocks;
-        const float *act_scales = (const float *)(rows + k_blocks * BLOCK) + lane % 2 * 2;         /* of the lane's rows */
+        const int lane = threadIdx.x % 32, k_blocks = p.gate.k_blocks, before = WHOLE ? 0 : this->before;
+        const float *act_scales = (const float *)(rows + space * BLOCK) + lane % 2 * 2;            /* of the lane's rows */
 #pragma unroll
         for (int j = 0; j < DEPTH; j++) {
             const int k = from + j;
-            const uint4 *x = rows + k * BLOCK + lane;
+            const uint4 *x = rows + (k - before) * BLOCK + lane;
             float part[4];
             uint4 columns[pairs];
             if (!WHOLE && k >= k_blocks) break;
 #pragma unroll
             for (int i = 0; i < pairs; i++) columns[i] = x[i * 32];
-            const float2 act = F::half ? *(const float2 *)(act_scales + k * N_TILE_ROWS) : make_float2(1, 1);
+            const float2 act = F::half ? *(const float2 *)(act_scales + (k - before) * N_TILE_ROWS) : make_float2(1, 1);
 #pragma unroll
             for (int n = 0; n < gpu_block_parts<F>(); n++) {
                 gpu_multiply_block<F>(part, set[j].raw, columns, n);
@@ -190,6 +193,19 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
             }
             if (!WHOLE || j == DEPTH - 1) to->close_up_to(k + 1, k_blocks, row_scale);
         }
+    }
+    /* The item's rows, of k blocks from `from` on. */
+    __device__ __forceinline__ void gather(int item, const gpu_unit &unit, int from, gpu_batch_up_shared *own) {
+        before = from;
+        gpu_gather_rows<F>(p, shared_units + item / parts, unit.rows, from, WHOLE ? space : min(space, p.gate.k_blocks - from), space, rows, own);
+    }
+    /* The same where only some k blocks have space: when the block has multiplied those before. */
+    __device__ __forceinline__ void gather_next(int item, const gpu_unit &unit, int from, gpu_batch_up_shared *own) {
+        if (WHOLE || from == 0 || from % space) return;
+        __syncthreads();
+        gather(item, unit, from, own);
+        cp_async_wait<0>();
+        __syncthreads();
     }
     /* h of the item's columns: gate and up of a row meet in a lane. */
     __device__ __forceinline__ void put_h(gpu_batch_up_shared *own, int item, const float *total) const {
@@ -234,7 +250,7 @@ __device__ __forceinline__ void gpu_batch_up_items(const moe_gpu &p, uint4 *rows
         if (!more) pdl_launch_dependents();
         next_unit = warp.unit_of(item + (int)gridDim.x);
         __syncthreads();                                    /* the rows are used, h of the item before is there */
-        gpu_gather_rows<F>(p, warp.shared_units + item / warp.parts, unit.rows, rows, own);
+        warp.gather(item, unit, 0, own);
         if (!WHOLE && threadIdx.x == 0) own->at = unit.at;
         if (item != (int)blockIdx.x) warp.store_h_before(item, own);
         warp.load_row_scale(row_scale, item, unit);
@@ -245,6 +261,7 @@ __device__ __forceinline__ void gpu_batch_up_items(const moe_gpu &p, uint4 *rows
 #pragma unroll 1
         for (int from = 0; from < k_blocks; from += 2 * DEPTH) {
             const bool last = from + 2 * DEPTH >= k_blocks;
+            warp.gather_next(item, unit, from, own);
             warp.load(ahead[1], tile, from + DEPTH, true);
             warp.multiply(&sums, ahead[0], from, row_scale);
             if (last) tile = warp.tile_of(item + (int)gridDim.x, next_unit);

@@ -31,6 +31,7 @@ enum { UNIT_NO_ROW = 255 };
 typedef struct moe_batch {
     batch_rows x;                /* x norm, in the operand order of gate_proj */
     int prepared;                /* it is norm_router's */
+    int space;                   /* k blocks of a unit's rows that gpu_batch_up_any has shared memory for at a time */
     float *shared_h;             /* [BATCH_ROWS_MAX][h_row] of the shared expert, not yet times its gate */
     int32_t *choice;             /* [BATCH_ROWS_MAX][top_k] experts of a row, best first; in a step too, for biases of down_proj */
     float *choice_weight;        /* the same shape */

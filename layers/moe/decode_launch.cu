@@ -206,7 +206,21 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     if (!down.kernel) down = gpu_lone_down(p);
     if (!down.kernel) down = gpu_down_of_any(p);
     const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1;
-    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
+    node *n = gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
+    if (p->branches.shared_to) gpu_first_weights(n, &p->shared_down);
+}
+
+/* Whether the rows of a unit, or of a step of several, fit shared memory with all their columns; for how many k blocks of them gpu_batch_up_any
+   has space, whole rounds of its own: all, or as many as leave an SM of 100 KB a second block. */
+static bool gpu_up_fits(const moe_gpu *p) {
+    enum { OWN = 10 * 1024 };    /* static shared memory of experts_up, at most */
+    return activation_fragments_size(p->gate.format, N_TILE_ROWS, p->gate.k_blocks) + OWN <= GPU_SHARED;
+}
+
+static int gpu_up_space(const moe_gpu *p) {
+    enum { ROUND = 4, MOST = GPU_SHARED / 2 - 4096 };
+    const int fitting = MOST / (int)activation_fragments_size(p->gate.format, N_TILE_ROWS, ROUND) * ROUND;
+    return gpu_up_fits(p) ? p->gate.k_blocks : fitting;
 }
 
 static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
@@ -216,13 +230,15 @@ static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
 #undef MOE_BATCH_LINE
     };
     const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->gate.panels + GPU_WARPS - 1) / GPU_WARPS);
-    const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, p->gate.k_blocks);
+    moe_gpu of = *p;
+    of.batch.space = gpu_up_space(p);
+    const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, of.batch.space);
     gpu_moe_kernel kernel = NULL;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !kernel; i++)
-        if (kernels[i].format == p->gate.format && p->gate.k_blocks % (GPU_WARPS * kernels[i].depth) == 0 && gpu_up_is_plain(p))
+        if (kernels[i].format == p->gate.format && p->gate.k_blocks % (GPU_WARPS * kernels[i].depth) == 0 && gpu_up_is_plain(p) && gpu_up_fits(p))
             kernel = kernels[i].kernel;
     if (!kernel) kernel = gpu_batch_up_any;
-    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, p);
+    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, &of);
 }
 
 template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
@@ -279,10 +295,10 @@ static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
     gpu_record_down(q, p);
 }
 
-/* Whether experts run by units: with many rows, and with several, where there is no experts_down for the shape: then this takes less time
-   than the kernels for any shape do, unless the shared expert differs from the routed ones. */
+/* Whether experts run by units: with many rows; and with several, if their columns do not fit shared memory, or where there is no experts_down
+   for the shape: then this takes less time than the kernels for any shape do, unless the shared expert differs from the routed ones. */
 static int gpu_runs_in_units(const moe_gpu *p) {
-    return p->T > STEP_ROWS || (p->T > 1 && gpu_down_alike(p) && !gpu_fixed_down(p).kernel);
+    return p->T > STEP_ROWS || (p->T > 1 && (!gpu_up_fits(p) || (gpu_down_alike(p) && !gpu_fixed_down(p).kernel)));
 }
 
 /* The implementation of layers/kinds.c on a GPU. `chosen` is for all layers: the caller of this fills it in. */

@@ -102,7 +102,7 @@ __device__ __forceinline__ float gpu_lone_bias(const moe_gpu &p, int64_t best_at
     for (int i = 0; p.down.bias && i < p.shape.top_k; i++)
         sum = __fmaf_rn(__shfl_sync(~0u, weight, i), epilogue_bias<true>(p.down, __shfl_sync(~0u, best_at, i), row), sum);
     if (p.shape.shared_size && p.shared_down.bias)
-        sum = __fmaf_rn(gpu_sigmoid(__ldcg(p.shared_gate)), epilogue_bias<true>(p.shared_down, 0, row), sum);
+        sum = __fmaf_rn(gpu_shared_weight(p, 0), epilogue_bias<true>(p.shared_down, 0, row), sum);
     return sum;
 }
 

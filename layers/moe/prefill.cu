@@ -244,12 +244,11 @@ static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const 
     moe_prefill_combine<<<r->T, GPU_THREADS, 0, r->stream>>>(*p);
 }
 
-/* Slots of a tile: narrow ones for few rows of an expert; wide ones, if there are kernels of its formats, for so many that the last tile of
-   each expert, half of which is empty, does not count. */
+/* Slots of a tile: narrow ones for few rows of an expert; wide ones for many, if there are kernels of its formats. */
 static int moe_prefill_width(const moe_weights *w, int T) {
     const int64_t slots = (int64_t)T * w->shape.top_k, experts = w->shape.experts;
     if (slots < 48 * experts) return 32;
-    return slots >= 512 * experts && gemm_takes_wide_slots(w->gate_proj[0].format) && gemm_takes_wide_slots(w->down_proj[0].format) ? 128 : 64;
+    return slots >= 192 * experts && gemm_takes_wide_slots(w->gate_proj[0].format) && gemm_takes_wide_slots(w->down_proj[0].format) ? 128 : 64;
 }
 
 /* out += the experts of u. */

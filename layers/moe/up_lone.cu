@@ -15,6 +15,7 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
     int first, count;            /* the share */
     activation_fragments act;    /* of x: DEEP k blocks of this warp */
     typename F::raw raw[DEEP][2];
+    row_scales scales;           /* of the tile's rows, if they are applied at the end */
 
     __device__ __forceinline__ gpu_up_lone_warp(const moe_gpu &p, const int64_t *at, void *memory)
         : p(p), at(at), lane(threadIdx.x % 32), warp(threadIdx.x / 32) {
@@ -39,6 +40,14 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
         F::load(&raw[j][1], from + (p.up.data - p.gate.data), j * F::panel, there);         /* of the same shape */
         __syncwarp();                                       /* so that the compiler leaves the loads here */
     }
+    __device__ __forceinline__ void load_scales(int tile) {
+        if constexpr (gpu_scaled_at_end<F>()) {
+            const int row = F::by_row ? panel(tile) * PANEL_ROWS + lane / 4 : 0;
+            const int64_t offset = at[entry(tile)];
+            scales.of[0] = ld_volatile((const float *)((const char *)p.gate.scale + offset) + row);
+            scales.of[1] = ld_volatile((const float *)((const char *)p.up.scale + offset) + row);
+        }
+    }
     /* Where x is staged, by the numbers of k blocks; and zeros after the share. */
     __device__ __forceinline__ activation_fragments staged() const { return {act.x - first * pairs * 8, act.act_scale - first}; }
     __device__ __forceinline__ void stage_rest() const {
@@ -49,6 +58,7 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
         const char *from = place(min(tile, tiles() - 1));
 #pragma unroll
         for (int j = 0; j < DEEP; j++) load(j, from, tile < tiles() && j < count);
+        load_scales(min(tile, tiles() - 1));
     }
     /* to[row][warp] = the sums of the share in a tile, high and low terms together. Asks for it in the tile `next`. */
     __device__ __forceinline__ void multiply(int next, float (*to)[GPU_WARPS]) {
@@ -65,6 +75,8 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
             gpu_multiply<F, 1, 2, F::groups>(sum, raw[j], x, 0, 0, 0, true, &factor);
             load(j, from, j < loaded);
         }
+        scales.apply<F>(sum);
+        load_scales(min(next, tiles() - 1));
         add_terms<1>(sum);
         if (lane % 4) return;
         to[lane / 4][warp] = sum[0];
@@ -161,7 +173,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_lone(const __gr
         __syncthreads();
         const int own = opaque((int)threadIdx.x) / PANEL_ROWS;
         const gpu_lone_row<F, DEEP> of(warp, tile + own * step);
-        const float rms = gpu_rms_factor(&partials, 0, 1.0f / (float)p.shape.hidden, p.eps);
+        const float rms = gpu_rms_factor(&partials, 0, 1.0f / (float)opaque(p.shape.hidden), p.eps);
         const float *gate = parts[own][threadIdx.x % PANEL_ROWS], *up = parts[own][PANEL_ROWS + threadIdx.x % PANEL_ROWS];
         if (of.there)
             p.h[(of.entry + 1) * (STEP_ROWS * p.h_row) + of.row] =

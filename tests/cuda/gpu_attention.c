@@ -117,7 +117,8 @@ static void make_slots(trial *t) {
 
 // largest: the shape that scratch is laid out for.
 static trial make_trial(const attention_shape *s, const attention_shape *largest, dtype kv) {
-    const capacity r = {.context = CONTEXT, .rows = MOTE_ROWS_MAX, .threads = 1, .kv = kv, .layers = 1, .window = s->window};
+    const capacity r = {.context = CONTEXT, .rows = MOTE_ROWS_MAX, .threads = 1, .kv = kv, .layers = 1, .window = s->window,
+                        .ring_rows = MOTE_ROWS_MAX};
     trial t = {.shape = *s, .kv = kv, .held = attention_held(s, &r)};
     layout l = layout_from(NULL);
     attention_layout_gpu(&l, largest, &r, &q, &t.scratch);

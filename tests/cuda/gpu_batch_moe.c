@@ -66,6 +66,8 @@ static const layer_case cases[] = {
     {"small f16", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 64, 128},
     {"small f32", FORMAT_F32, FORMAT_F32, FORMAT_F32, 100, 8, 2, 36, 64, 128},
     {"small bf16 beside f32", FORMAT_BF16, FORMAT_F32, FORMAT_F32, 256, 12, 2, 64, 128, 128},
+    {"fp8, wide rows", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 7168, 4, 2, 64, 64, 128},
+    {"nvfp4, wide rows", FORMAT_NVFP4, FORMAT_BF16, FORMAT_BF16, 5632, 4, 2, 32, 64, 128},
     // sigmoid, corrected, groups, groups_kept, routed_scale, expert_scaled, ungated, gelu, branched
     {"nvfp4 of Laguna", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2048, 256, 8, 512, 512, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0},
     {"fp8 of GLM Flash", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 2048, 64, 4, 1536, 1536, 128, 0, 0, 0, 0, 1, 1, 0, 0, 1.8f, 0, 1, 0, 0},
@@ -323,7 +325,8 @@ static gpu_rows rows_of(int first, int T, float *to) {
 static void run_to(int first, int T, int in_units, const float *logits, float *to) {
     const gpu_rows rows = rows_of(first, T, to);
     moe_gpu p = moe_gpu_of(&L.p, &L.w, &rows);
-    p.in_units = in_units;
+    p.in_units = in_units || (T > 1 && !gpu_up_fits(&p));
+    in_units = p.in_units;
     gpu_norm_router(&L.q, &L.w, &p);
     submit();
     if (logits) CUDA(cudaMemcpy(p.router, logits + first * p.shape.experts, (size_t)(T * p.shape.experts) * 4, cudaMemcpyHostToDevice));

@@ -1,7 +1,7 @@
 // Prompts read by prefill, on a GPU, through the API: synthetic models of real layer sizes. What decode makes of the same tokens,
 // fed a few at a time, is near; what the same call makes again, or in other chunks, is the same bit for bit.
 //
-// Usage: gpu_prefill [--brief] MODEL...      names of mote_open_synthetic, as small:fp8
+// Usage: gpu_prefill [--brief] MODEL...      names of mote_open_synthetic, as small:fp8, or checkpoint folders
 //
 // Contents   1. Prompts   2. Against decode   3. The same bits   4. What follows a prompt   5. Cancelling   6. Main
 
@@ -241,8 +241,8 @@ static void cancelled(void) {
 
 static void run_model(void) {
     size_t bytes;
-    mote_options how = {.device = "cuda"};
-    EXPECT(MOTE_OK, mote_open_synthetic(name, &how, &model, &failure));
+    mote_options how = {.device = "cuda", .parts = MOTE_WEIGHTS_ONLY};
+    EXPECT(MOTE_OK, strchr(name, '/') ? mote_open(name, &how, &model, &failure) : mote_open_synthetic(name, &how, &model, &failure));
     if (!model) return;
     vocab = mote_model_info(model)->vocab_size;
     has_mtp = mote_model_info(model)->mtp_layers > 0;

@@ -36,7 +36,7 @@ static node *add(enum kernel_kind kind, int layer, int in_mtp) {
 static int in_units;             // experts run by units, as those of many rows do
 static enum layer_kind ffn = LAYER_MOE;
 static int in_turn;              // the rows are blocks of one slot, as those of a short prompt are
-static int normed_after;         // sublayers' outputs are stored, and add_output follows
+static int normed_after;         // sublayers' outputs are stored, and add_output follows; logits are capped, as of models that have that
 
 // The kernels of a kind of layer, in their order.
 static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
@@ -48,12 +48,17 @@ static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
     if (normed_after) add(KERNEL_ADD_OUTPUT, layer, in_mtp);
 }
 
+static void add_head(int layer, int in_mtp) {
+    add(KERNEL_HEAD, layer, in_mtp);
+    if (normed_after) add(KERNEL_CAP, layer, in_mtp);
+}
+
 static void add_mtp(int layers, int whole) {
     add(KERNEL_FC, layers, 1);
     if (whole) {
         add_kind(LAYER_ATTENTION, layers, 1);
         add_kind(ffn, layers, 1);
-        add(KERNEL_HEAD, layers, 1);
+        add_head(layers, 1);
         return;
     }
     add(KERNEL_QKV, layers, 1);
@@ -68,7 +73,7 @@ static void add_step(int layers, int interval, int drafts) {
         add_kind((i + 1) % interval ? LAYER_DELTANET : LAYER_ATTENTION, i, 0);
         add_kind(ffn, i, 0);
     }
-    add(KERNEL_HEAD, -1, 0);
+    add_head(-1, 0);
     add(KERNEL_MTP_ROWS, layers, 1);
     add_mtp(layers, 0);
     if (drafts < 0) return;

@@ -27,6 +27,7 @@ static server serve_logged(const char *environment, const char *arguments) {
     unlink(log_path);
     s.pid = fork();
     if (s.pid == 0) {
+        signal(SIGHUP, SIG_DFL);                    // a server under nohup goes on
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(127);
     }

@@ -1,5 +1,7 @@
 /* Tests of mote_step_many: sessions that are computed together have the bits that each has alone, whoever else is in the pass, and
-   whatever happens to the others. Usage: test_batch [--device NAME] */
+   whatever happens to the others.
+   Usage: test_batch [--device NAME] [--brief] [DATA [MODEL...]]. With MODELs, checkpoint folders or names of mote_open_synthetic, only so many
+   sessions of each in a pass. */
 
 #include "api.h"
 
@@ -7,8 +9,9 @@
 
 #include "session/pair.h"
 
-static mote_model *synthetic(const char *name) {
+static mote_model *model_named(const char *name) {
     mote_model *m = NULL;
+    if (strchr(name, '/')) return model_of(name, MOTE_WEIGHTS_ONLY);
     EXPECT(MOTE_OK, mote_open_synthetic(name, &(mote_options){.device = test_device}, &m, &failure));
     if (!m) exit(test_main_end() ? 1 : 2);
     return m;
@@ -87,7 +90,7 @@ static void test_many(const mote_model *m, mote_runner *r, const solo *alone, in
 
 static void test_counts(const char *name, int kv, int chunk) {
     static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64}, brief[] = {3, 9, 17};
-    mote_model *m = synthetic(name);
+    mote_model *m = model_named(name);
     solo *alone = (solo *)calloc(MOST, sizeof *alone);
     mote_runner *r = runner_of(m, .context = CONTEXT, .threads = 2, .kv = kv, .chunk = chunk);
     for (int i = 0; i < (test_brief ? brief[2] : MOST); i++) play_solo(m, i, kv, chunk, &alone[i]);
@@ -214,7 +217,7 @@ static void step_some(table *t) {
 static void test_any_order(const char *name, int steps) {
     table *t = (table *)calloc(1, sizeof *t);
     const char *what = "nothing";
-    t->m = synthetic(name);
+    t->m = model_named(name);
     t->vocab = mote_model_info(t->m)->vocab_size;
     t->r = runner_of(t->m, .context = ROOM, .threads = 1, .chunk = 16);
     random_state = 7;
@@ -237,7 +240,7 @@ static void test_any_order(const char *name, int steps) {
 /* ---- Turns that are none ---------------------------------------------------------------------------------------------------- */
 
 static void test_refused(void) {
-    mote_model *m = synthetic("tiny:fp8");
+    mote_model *m = model_named("tiny:fp8");
     mote_runner *r[2] = {runner_of(m, .context = 64), runner_of(m, .context = 64)};
     mote_session *s[6], *empty = session_of(m, .runner = r[0]);
     mote_turn turns[9];
@@ -287,7 +290,7 @@ static void *step_until_full(void *session) {
 }
 
 static void test_one_session_twice(void) {
-    mote_model *m = synthetic("tiny:fp8");
+    mote_model *m = model_named("tiny:fp8");
     for (int k = 0; k < 5; k++) {
         mote_session *s = session_of(m, .context = 24);
         int32_t ids[] = {1, 2, 3};
@@ -304,7 +307,9 @@ static void test_one_session_twice(void) {
 }
 
 int main(int argc, char **argv) {
-    test_main_begin("test_batch", argc, argv);
+    const int first = test_main_begin("test_batch", argc, argv);
+    for (int i = first; i < argc; i++) test_counts(argv[i], MOTE_KV_DEFAULT, 0);
+    if (first < argc) return test_main_end();
     test_counts("tiny:fp8", MOTE_KV_DEFAULT, 0);
     test_counts("tiny:bf16", MOTE_KV_FP8, 10);              /* on the CPU: passes of at most ten rows */
     test_counts("tiny:nvfp4", MOTE_KV_DEFAULT, 0);

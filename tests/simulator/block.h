@@ -5,7 +5,7 @@ static dim3 gridDim, blockDim;
 
 namespace sim {
 
-enum { WARP = 32, STACK = 64 << 10, SHARED = 128 << 10, PAGE = 4096, CLUSTER = 8, BLOCK = 1024, LOADS_MOST = 1 << 20 };
+enum { WARP = 32, STACK = 64 << 10, SHARED = 128 << 10, SHARED_MOST = 101376, SHARED_FREE = 48 << 10, PARAMETERS = 1280, PAGE = 4096, CLUSTER = 8, BLOCK = 1024, LOADS_MOST = 1 << 20 };
 
 struct block;
 struct warp;
@@ -56,6 +56,7 @@ struct grid {
     const void *kernel;
     dim3 cluster;
     size_t dynamic;
+    size_t parameter;            /* bytes of the kernel's parameter, as its first thread says */
     void (*call)(void *);        /* runs a thread */
     void *with;
     int alive;                   /* threads */
@@ -72,14 +73,13 @@ struct grid {
 
 static grid running;
 static fiber *now;
-static const char *doing = "";   /* the host's word for the launch */
 
-const char *kernel_name(const void *kernel);
+static std::string readable(const void *function);         /* its name */
 
 [[noreturn]] static void fault(const char *format, ...) {
     va_list arguments;
     fprintf(stderr, "\nsimulated GPU: ");
-    if (now) fprintf(stderr, "%s, block (%u, %u, %u), thread (%u, %u, %u): ", kernel_name(running.kernel), now->block->index.x, now->block->index.y,
+    if (now) fprintf(stderr, "%s, block (%u, %u, %u), thread (%u, %u, %u): ", readable(running.kernel).c_str(), now->block->index.x, now->block->index.y,
                      now->block->index.z, now->thread.x, now->thread.y, now->thread.z);
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
@@ -99,7 +99,7 @@ __attribute__((naked, noinline)) static void change_stack(void **from, void *to)
 
 /* Where threads wait that cannot go on. */
 [[noreturn]] static void deadlock() {
-    fprintf(stderr, "\nsimulated GPU: %s: deadlock\n", kernel_name(running.kernel));
+    fprintf(stderr, "\nsimulated GPU: %s: deadlock\n", readable(running.kernel).c_str());
     for (int i = 0; i < running.warps; i++) {
         const warp *w = &running.warp_of[i];
         if (!w->alive) continue;
@@ -107,7 +107,7 @@ __attribute__((naked, noinline)) static void change_stack(void **from, void *to)
         fprintf(stderr, "    block (%u, %u, %u) threads %u..: alive %08x, at __syncthreads %08x, at the cluster's barrier %08x, for their warp %08x",
                 f->block->index.x, f->block->index.y, f->block->index.z, f->thread.x / WARP * WARP, w->alive, w->in_block, w->in_cluster, w->in_warp);
         for (int lane = 0; lane < WARP; lane++)
-            if (w->in_warp >> lane & 1) fprintf(stderr, " %d:%s(%08x)", lane, kernel_name((const void *)w->what[lane]), w->mask[lane]);
+            if (w->in_warp >> lane & 1) fprintf(stderr, " %d:%s(%08x)", lane, readable((const void *)w->what[lane]).c_str(), w->mask[lane]);
         fprintf(stderr, "\n");
     }
     fflush(NULL);
@@ -285,6 +285,12 @@ static void open_one(int rank) {
     running.alive += threads;
 }
 
+/* What kernels begin with. */
+static inline void parameter(size_t bytes) {
+    running.parameter = bytes;
+    if (bytes > PARAMETERS) fault("a parameter of %zu bytes", bytes);
+}
+
 /* What kernels with __cluster_dims__ begin with: as the first thread comes, the other blocks of the cluster begin, too. */
 static inline void cluster(unsigned x, unsigned y, unsigned z) {
     running.cluster = dim3(x, y, z);
@@ -296,11 +302,12 @@ static void run_grid(const void *kernel, dim3 size, dim3 threads, size_t dynamic
     gridDim = size;
     blockDim = threads;
     running.dynamic = dynamic;
+    running.parameter = PARAMETERS;
     running.cluster = dim3(1, 1, 1);
     running.call = call;
     running.with = with;
-    if (threads.x * threads.y * threads.z > BLOCK || !threads.x || !size.x || !size.y || !size.z || dynamic > SHARED)
-        fault("%s: no such launch: %u x %u x %u blocks of %u threads, %zu bytes", kernel_name(kernel), size.x, size.y, size.z, threads.x, dynamic);
+    if (threads.x * threads.y * threads.z > BLOCK || !threads.x || !size.x || !size.y || !size.z || dynamic > SHARED_MOST)
+        fault("%s: no such launch: %u x %u x %u blocks of %u threads, %zu bytes", readable(kernel).c_str(), size.x, size.y, size.z, threads.x, dynamic);
     for (unsigned z = 0; z < size.z; z += running.cluster.z)
         for (unsigned y = 0; y < size.y; y += running.cluster.y)
             for (unsigned x = 0; x < size.x; x += running.cluster.x) {
@@ -322,7 +329,7 @@ template <class T> static inline T &shared(const void *key) {
     b->used = (b->used + 15) / 16 * 16;
     char *at = b->memory + b->used;
     b->used += sizeof(T);
-    if (b->used + b->dynamic > SHARED) fault("%zu bytes of shared memory", b->used + b->dynamic);
+    if (b->used + b->dynamic > SHARED_MOST) fault("%zu bytes of shared memory", b->used + b->dynamic);
     memset(at, 0xff, sizeof(T));
     b->variables.push_back({key, at, sizeof(T)});
     return *(T *)at;

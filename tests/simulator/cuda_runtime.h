@@ -27,6 +27,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cxxabi.h>
 #include <elf.h>
 #include <functional>
 #include <immintrin.h>
@@ -34,6 +35,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <fcntl.h>
@@ -97,50 +99,54 @@ struct cudaKernelNodeParams { void *func; dim3 gridDim, blockDim; unsigned share
 
 namespace sim {
 
-enum { SMS = 4, SM_SHARED = 228 << 10, L2 = 50 << 20, MEMORY = 1 << 30, PARAMETERS = 1280 };
-struct parameters { alignas(16) char bytes[PARAMETERS]; };
+enum { SMS = 4, SM_SHARED = 228 << 10, L2 = 50 << 20, MEMORY = 1 << 30 };
+
+/* A kernel's parameter. */
+template <int SIZE> struct parameters { alignas(16) char bytes[SIZE]; };
+
+/* Calls kernel(*p), a struct of `bytes` bytes. */
+static void call_kernel(const void *kernel, const void *p, size_t bytes) {
+    if (bytes <= 256) ((void (*)(parameters<256>))(uintptr_t)kernel)(*(const parameters<256> *)p);
+    else if (bytes <= 640) ((void (*)(parameters<640>))(uintptr_t)kernel)(*(const parameters<640> *)p);
+    else ((void (*)(parameters<PARAMETERS>))(uintptr_t)kernel)(*(const parameters<PARAMETERS> *)p);
+}
 
 static std::recursive_mutex device;                         /* a kernel at a time */
 
-/* The names of functions, of the program's own table of symbols. */
-static const std::map<uintptr_t, const char *> &symbols() {
-    static std::map<uintptr_t, const char *> names;
-    const int file = names.empty() ? open("/proc/self/exe", O_RDONLY) : -1;
+/* The names of functions by their addresses, from the program's own table of symbols. */
+static std::map<uintptr_t, const char *> read_symbols() {
+    std::map<uintptr_t, const char *> names;
+    const int file = open("/proc/self/exe", O_RDONLY);
     struct stat about;
     if (file < 0 || fstat(file, &about)) return names;
     const char *elf = (const char *)mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    if (elf == MAP_FAILED) return names;
     const Elf64_Ehdr *header = (const Elf64_Ehdr *)elf;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)(elf + header->e_shoff);
-    uintptr_t of_main = 0;
+    const uintptr_t loaded = header->e_type == ET_DYN ? getauxval(AT_ENTRY) - header->e_entry : 0;
     for (int i = 0; i < header->e_shnum; i++) {
         if (sections[i].sh_type != SHT_SYMTAB) continue;
         const Elf64_Sym *symbol = (const Elf64_Sym *)(elf + sections[i].sh_offset);
         const char *strings = elf + sections[sections[i].sh_link].sh_offset;
         for (size_t n = 0; n < sections[i].sh_size / sizeof *symbol; n++)
-            if (ELF64_ST_TYPE(symbol[n].st_info) == STT_FUNC) {
-                names[symbol[n].st_value] = strings + symbol[n].st_name;
-                if (!strcmp(strings + symbol[n].st_name, "sim_anchor")) of_main = symbol[n].st_value;
-            }
+            if (ELF64_ST_TYPE(symbol[n].st_info) == STT_FUNC) names[symbol[n].st_value + loaded] = strings + symbol[n].st_name;
     }
-    (void)of_main;
     return names;
 }
 
-}
-extern "C" { __attribute__((used, noinline)) static void sim_anchor() { __asm__ volatile(""); } }
-namespace sim {
-
-/* Where the program was loaded, beyond where its symbols say. */
-static uintptr_t loaded_at() {
-    for (const auto &s : symbols())
-        if (!strcmp(s.second, "sim_anchor")) return (uintptr_t)sim_anchor - s.first;
-    return 0;
+static const char *kernel_name(const void *kernel) {
+    static const std::map<uintptr_t, const char *> names = read_symbols();
+    const auto found = names.find((uintptr_t)kernel);
+    return found == names.end() ? "a kernel" : found->second;
 }
 
-const char *kernel_name(const void *kernel) {
-    static const uintptr_t from = loaded_at();
-    const auto found = symbols().find((uintptr_t)kernel - from);
-    return found == symbols().end() ? "a kernel" : found->second;
+static std::string readable(const void *function) {
+    int failed = -1;
+    char *name = abi::__cxa_demangle(kernel_name(function), NULL, NULL, &failed);
+    const std::string text = failed ? kernel_name(function) : name;
+    free(name);
+    return text.substr(0, text.find('('));
 }
 
 /* What a signal of the processor says: an address that is nobody's, or is not aligned. */
@@ -170,8 +176,16 @@ static cudaError_t submit(cudaStream_t stream, sim_operation operation) {
     return cudaSuccess;
 }
 
+/* The most dynamic shared memory that a kernel may have, if more than SHARED_FREE. */
+static std::map<const void *, size_t> &shared_allowed() {
+    static std::map<const void *, size_t> all;
+    return all;
+}
+
 /* body() is what a thread does. */
 template <class F> static cudaError_t submit_kernel(cudaStream_t stream, const void *kernel, dim3 grid, dim3 block, size_t shared, F body) {
+    if (shared > SHARED_FREE && shared_allowed()[kernel] < shared)
+        fault("%s: %zu bytes of shared memory, without cudaFuncSetAttribute", readable(kernel).c_str(), shared);
     return submit(stream, {kernel, grid, block, shared, [=]() {
         catch_signals();
         auto own = body;
@@ -203,9 +217,10 @@ static std::map<void *, std::pair<char *, size_t>> &allocations() {
 /* ---- Launches. A kernel's one parameter is a struct of more than 16 bytes: passed by value as any other such, in memory ------ */
 
 static inline cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
-    std::shared_ptr<sim::parameters> own = std::make_shared<sim::parameters>();
+    typedef sim::parameters<sim::PARAMETERS> most;
+    const std::shared_ptr<most> own = std::make_shared<most>();
     memcpy(own->bytes, arguments[0], sizeof own->bytes);
-    return sim::submit_kernel(stream, kernel, grid, block, shared, [=]() { ((void (*)(sim::parameters))(uintptr_t)kernel)(*own); });
+    return sim::submit_kernel(stream, kernel, grid, block, shared, [=]() { sim::call_kernel(kernel, own->bytes, sim::running.parameter); });
 }
 static inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *kernel, void **arguments) {
     return cudaLaunchKernel(kernel, c->gridDim, c->blockDim, arguments, c->dynamicSmemBytes, c->stream);
@@ -213,7 +228,11 @@ static inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const
 template <class... P, class... A> static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A... given) {
     return sim::launch({c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream}, kernel, given...);
 }
-template <class T> static inline cudaError_t cudaFuncSetAttribute(T *, cudaFuncAttribute, int) { return cudaSuccess; }
+template <class T> static inline cudaError_t cudaFuncSetAttribute(T *kernel, cudaFuncAttribute which, int value) {
+    std::lock_guard<std::recursive_mutex> one(sim::device);
+    if (which == cudaFuncAttributeMaxDynamicSharedMemorySize) sim::shared_allowed()[(const void *)kernel] = (size_t)value;
+    return cudaSuccess;
+}
 template <class T> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *to, T *) {
     memset(to, 0, sizeof *to);
     to->binaryVersion = 90;

@@ -5,6 +5,7 @@
 #   __shared__ float s[8];                      s refers to memory of the block
 #   extern __shared__ char m[];                 m points to the block's dynamic shared memory
 #   __cluster_dims__(1, 8, 1) f(..) {           f(..) { sim::cluster(1, 8, 1);
+#   f(const __grid_constant__ P p) {            f(const P p) { sim::parameter(sizeof p);
 #   asm("add.s32 %0, %1, 1;" : "=r"(y) : "r"(x))    ptx_add_s32(y, x, 1): each instruction is a function of tests/simulator/ptx.h
 use strict;
 use warnings;
@@ -74,5 +75,7 @@ $text =~ s/\basm\s*(?:volatile\b)?\s*($parens)/my $all = $&; my $in = substr $1,
 $text =~ s/\bextern\s+__shared__\s+(?:alignas\s*\(\d+\)\s*)?([^;]*?)(\w+)\s*\[\s*\]\s*;/$1*$2 = ($1*)sim::dynamic_shared();/g;
 $text =~ s/\b__shared__\s+([^;]*);/my $all = $&; my $d = $1; $d =~ s,\s+, ,g; shared($d) . newlines($all)/ge;
 $text =~ s/\b__cluster_dims__\s*($parens)(.*?\)\s*\{)/$3 sim::cluster$1;/gs;
+$text =~ s/\b__grid_constant__\s+([^;{}()]*?)(\w+)(\s*\)\s*\{)/$1$2$3 sim::parameter(sizeof $2);/g;
+$text =~ s/\b__grid_constant__\b//g;
 $text =~ s/(\w+(?:<[^;{}()]*?>)?)\s*<\s*<\s*<(.*?)>\s*>\s*>\s*\(/sim::launch(sim::shape($2), $1, /gs;
 print $text;

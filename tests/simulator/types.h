@@ -5,7 +5,6 @@
 #define __host__
 #define __forceinline__ inline
 #define __noinline__
-#define __grid_constant__
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __maxnreg__(...)

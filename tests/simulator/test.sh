@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs tests of a GPU on the simulated one (`make test-simulated` calls it from the top of the repository): test.sh BUILD. What a GPU does in a
+# second takes minutes, so: checkpoints of tests/fixtures, in brief. The last line is `N passed, N failed, N skipped`.
+set -uo pipefail
+
+build=$1 passed=0 failed=0 skipped=0
+fixtures=tests/fixtures families=tests/fixtures/families
+
+run() {
+    local name=$1 log=$build/$1.log code=0 began=$SECONDS counts p f s _
+    shift
+    "$@" >"$log" 2>&1 || code=$?
+    counts=$(grep -oE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
+    read -r p _ f _ s _ <<<"${counts:-0 passed, 0 failed, 0 skipped}"
+    if [ $code -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi      # it ended before it could count
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    [ $code -eq 0 ] || tail -n 20 "$log"
+    echo "$name: in $((SECONDS - began)) s${counts:+: $counts}"
+}
+
+run simulator "$build/simulator"
+run test_engine "$build/test_engine" --device cuda --brief
+run test_batch "$build/test_batch" --device cuda --brief "" $fixtures/fp8-ragged $families/{mistral-window,gpt-oss-mxfp4}
+run gpu_production "$build/gpu_production" tiny:fp8
+run gpu_prefill "$build/gpu_prefill" --brief $families/qwen3-moe
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ] && [ $passed -gt 0 ]
