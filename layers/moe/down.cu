@@ -254,13 +254,6 @@ __device__ __forceinline__ void gpu_down_all(const moe_gpu &p, const gpu_assignm
     }
 }
 
-/* Prefetches a tile's weights of the routed experts into the L2, while the shared expert is computed. A thread has one of them. */
-__device__ __forceinline__ void gpu_prefetch_routed(const moe_gpu &p, const gpu_assignments *assignments, int panel, int panels) {
-    const int i = 1 + threadIdx.x, bytes = p.down.k_blocks * p.down.panel_bytes;            /* of a panel */
-    if (i >= assignments->count) return;
-    l2_prefetch(p.down.data + assignments->shift[i] + (size_t)panel * (uint32_t)bytes, (uint32_t)(min(panels, p.down.panels - panel) * bytes));
-}
-
 /* experts_down for any shape and format; ROWS = 1, or 4 for T = 2, 3 and 4. Grid: one block per PANELS row panels of the
    output. One thread per output element adds the warps' partials in their
    order: no atomics.
@@ -295,7 +288,6 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
         gpu_list_assignments(&assignments);
         __syncthreads();
     }
-    if (p.branches.shared_to) gpu_prefetch_routed(p, &assignments, PANELS * tile, PANELS);
     gpu_down_all<ROWS>(p, &assignments, tile, dynamic, sum, parts.tile[1]);
     store_warp_partial<ROWS>(parts.tile[0], sum);
     if (to && gpu_has_down_bias(p)) before += gpu_down_bias(p, t, row);
