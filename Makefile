@@ -85,9 +85,10 @@ $(BUILD)/page.inc $(BUILD)/trace_page.inc: tools/page.sh $(wildcard serve/page/*
 	sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $@.html >$@
 
 ifneq ($(SIMULATED),)
-SIMULATE = tests/simulator/compile.sh $(CXX)
-LEVEL    = -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES
-$(BUILD)/engine.o: engine.cu $(wildcard tests/simulator/*) $(BUILD)/settings
+SIMULATE  = tests/simulator/compile.sh $(CXX)
+SIMULATOR = $(wildcard tests/simulator/*.h) tests/simulator/rewrite.pl tests/simulator/compile.sh
+LEVEL     = -DMOTE_CPU_LEVEL=0 -DMOTE_NO_TARGET_CLONES
+$(BUILD)/engine.o: engine.cu $(SIMULATOR) $(BUILD)/settings
 	$(SIMULATE) $< $@ $(CFLAGS) $(LEVEL) -fPIC
 else ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: engine.cu $(BUILD)/settings
@@ -184,7 +185,7 @@ endif
 
 # These look inside kernels.
 ifneq ($(SIMULATED),)
-$(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: %.c $(LIBRARY) $(wildcard tests/simulator/*) $(BUILD)/settings
+$(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: %.c $(LIBRARY) $(SIMULATOR) $(BUILD)/settings
 	$(SIMULATE) $< $@.o $(CFLAGS) $(LEVEL) -I. -Itests
 	$(CXX) $@.o -o $@ $(LIBS)
 else
@@ -326,9 +327,9 @@ gpu-stamp-fresh:
 
 # make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
 test-simulated:
-	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch gpu_production gpu_prefill)
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch gpu_production)
 	tests/simulator/test.sh build/simulated
-$(BUILD)/simulator: tests/simulator/simulator.cu tests/test.h $(wildcard tests/simulator/*) | $(BUILD)
+$(BUILD)/simulator: tests/simulator/simulator.cu tests/test.h $(SIMULATOR) | $(BUILD)
 	$(SIMULATE) $< $@.o $(CFLAGS) -I. -Itests
 	$(CXX) $@.o -o $@ $(LIBS)
 

@@ -27,8 +27,7 @@
 
    A tile of WIDTH tokens, gemm_form. 128 tokens: 4 warps, each 64 of 128 weight rows (eight row panels; for GEMM_SWIGLU four of
    each matrix, so that gate and up of an element meet in one lane) x 64 tokens: 128 sums a lane. What a warp reads of the tokens
-   serves twice the rows that 32 would, and reading them is what the memory path of an SM has most to do with. Of slots, whose weights have
-   four bits and take many instructions, a warp has 32 rows x 128 tokens instead: as many sums, and half of the weights. 64 or 32 tokens: 8
+   serves twice the rows that 32 would, and reading them is what the memory path of an SM has most to do with. 64 or 32 tokens: 8
    warps, each 32 of 256 rows: there the weights are most of what is read, and more warps have more of them on their way. Columns
    do not mix and k goes upward in any tile, so a row's bits depend neither on WIDTH nor on the rows beside it.
 
@@ -95,14 +94,8 @@ __device__ __forceinline__ void gemm_change_rows(float (&sum)[TILES][NT][4], con
 template <int TILES, int NT>
 __device__ __forceinline__ void gemm_change_act_scale(float (&sum)[TILES][NT][4], uint32_t before, uint32_t now) {
     const int lane = threadIdx.x % 32;
-    bool changes = false;
-#pragma unroll
-    for (int n = 0; n < NT; n += 8) {
-        const uint32_t at = (4 * n + lane % (4 * (NT < 8 ? NT : 8))) * 8;
-        const float2 was = load_shared8(before + at), is = load_shared8(now + at);
-        changes = changes || was.x != is.x || was.y != is.y;
-    }
-    if (!__any_sync(~0u, changes)) return;
+    const float2 was = load_shared8(before + lane % (4 * NT) * 8), is = load_shared8(now + lane % (4 * NT) * 8);
+    if (!__any_sync(~0u, was.x != is.x || was.y != is.y)) return;
 #pragma unroll
     for (int j = 0; j < NT; j++) {
         const float2 a = load_shared8(before + lane % 4 * 8 + j * 32), b = load_shared8(now + lane % 4 * 8 + j * 32);
@@ -154,12 +147,12 @@ __device__ __forceinline__ void gemm_k_block(float (&sum)[TILES][NT][4], gemm_we
 }
 
 /* The sums of a warp's rows and NT * 8 tokens, without the rows' last scale. */
-template <class F, int WIDTH, bool GATHERS, int TILES, int NT>
-__device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &of, gemm_stages<WIDTH, GATHERS> &stages,
+template <class F, int WIDTH, int TILES, int NT>
+__device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &of, gemm_stages<WIDTH> &stages,
                                           gemm_weights<F, TILES> &w, int token, float (&sum)[TILES][NT][4]) {
     const int k_blocks = p.cols / GEMM_COLS, lane = threadIdx.x % 32;
     const uint32_t row = (uint32_t)(token + lane / 4) * GEMM_ROW_BYTES;
-    typedef gemm_stages<WIDTH, GATHERS> stage;
+    typedef gemm_stages<WIDTH> stage;
     typename F::raw raw[TILES][2] = {};
     float row_scale[TILES][2];
     w.load(raw);
@@ -201,11 +194,10 @@ __device__ __forceinline__ float2 gemm_pair_rows(float v0, float v1) {
 
 /* Adds the biases of this lane's rows to the sums, which are in units of the tokens' last activation scales: before the factor of a token,
    in which its weight is. */
-template <int WIDTH, bool GATHERS, int TILES, int NT>
-__device__ __forceinline__ void gemm_add_biases(const gemm_stages<WIDTH, GATHERS> &stages, int token, float (&sum)[TILES][NT][4]) {
+template <int WIDTH, int TILES, int NT>
+__device__ __forceinline__ void gemm_add_biases(const gemm_stages<WIDTH> &stages, int token, float (&sum)[TILES][NT][4]) {
     const int lane = threadIdx.x % 32;
-    typedef gemm_form<WIDTH, GATHERS> form;
-    const uint32_t bias = stages.biases() + (threadIdx.x / 32 / form::ACROSS * form::WARP_ROWS + lane / 4) * 4;
+    const uint32_t bias = stages.biases() + (threadIdx.x / 32 / gemm_form<WIDTH>::ACROSS * gemm_form<WIDTH>::WARP_ROWS + lane / 4) * 4;
 #pragma unroll
     for (int j = 0; j < NT; j++) {
         const float2 per_scale = load_shared8(stages.per_scale() + (token + 8 * j + lane % 4 * 2) * 4);
@@ -234,15 +226,15 @@ __device__ __forceinline__ void gemm_store_column(const gemm_product &o, int t, 
 }
 
 /* Stores the sums: y, or part. */
-template <int WIDTH, bool GATHERS, int TILES, int NT>
-__device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH, GATHERS> &stages,
+template <int WIDTH, int TILES, int NT>
+__device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH> &stages,
                                            int row, int token, float (&sum)[TILES][NT][4]) {
     const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
 #pragma unroll
     for (int j = 0; j < NT; j++) {
         const int t = token + 8 * j + 2 * i;
         const float2 factor = load_shared8(stages.finish() + t * 4);
-        if (GATHERS && o.out == GEMM_PART) {                /* of slots */
+        if (WIDTH < 128 && o.out == GEMM_PART) {            /* of slots, whose tiles are narrower */
 #pragma unroll
             for (int n = 0; n < 2 * TILES; n++) {           /* panels */
                 const float *of = &sum[n / 2][j][n % 2 * 2];
@@ -258,12 +250,11 @@ __device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_pla
 }
 
 /* h = SiLU(gate) * up as F16 with an activation scale for each 64 elements: the share of SHARERS warps, whose largest values
-   meet in `tops`, [warps][tokens of a warp] in shared memory. */
-template <bool ANY, int WIDTH, bool GATHERS, int TILES, int NT>
-__device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH, GATHERS> &stages,
+   meet in `tops`, [warps][64 tokens] in shared memory. */
+template <bool ANY, int WIDTH, int TILES, int NT>
+__device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH> &stages,
                                                   int row, int token, float (&sum)[TILES][NT][4], float *tops, int T) {
-    typedef gemm_form<WIDTH, GATHERS> form;
-    enum { ACROSS = form::ACROSS, SHARERS = 64 / (form::WARP_ROWS / 2), TOKENS = 8 * NT };
+    enum { ACROSS = gemm_form<WIDTH>::ACROSS, SHARERS = 64 / (gemm_form<WIDTH>::WARP_ROWS / 2) };
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, i = lane % 4;
 #pragma unroll
     for (int j = 0; j < NT; j++) {
@@ -279,7 +270,7 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
             }
 #pragma unroll
             for (int n = 4; n < 32; n *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, n));
-            if (g == 0) tops[warp * TOKENS + 8 * j + 2 * i + c] = top;
+            if (g == 0) tops[warp * 64 + 8 * j + 2 * i + c] = top;
         }
     }
     __syncthreads();
@@ -290,7 +281,7 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
         const int t = token + 8 * j + 2 * i + g % 2;
         float top = 0, factor;
 #pragma unroll
-        for (int n = 0; n < SHARERS; n++) top = fmaxf(top, tops[(first_of + n * ACROSS) * TOKENS + 8 * j + 2 * i + g % 2]);
+        for (int n = 0; n < SHARERS; n++) top = fmaxf(top, tops[(first_of + n * ACROSS) * 64 + 8 * j + 2 * i + g % 2]);
         const float act_scale = gemm_act_scale(top, &factor);
         uint16_t *to = o.to + (size_t)(at.first + t) * o.stride + row + g / 2 * 2;
 #pragma unroll
@@ -303,22 +294,21 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
 }
 
 /* A tile whose tokens need NT * 8 columns of each warp. */
-template <class F, int WIDTH, bool GATHERS, int NT>
+template <class F, int WIDTH, int NT>
 __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place &at, void *memory) {
     const gemm_product &o = p.product[at.product];
-    typedef gemm_form<WIDTH, GATHERS> form;
-    const int warp = threadIdx.x / 32, token = warp % form::ACROSS * form::TOKENS;
+    typedef gemm_form<WIDTH> form;
+    const int warp = threadIdx.x / 32, token = warp % form::ACROSS * 64;
     const int row = warp / form::ACROSS * (form::WARP_ROWS / (o.out == GEMM_SWIGLU ? 2 : 1));
-    gemm_stages<WIDTH, GATHERS> stages(p, at, o, memory);
+    gemm_stages<WIDTH> stages(p, at, o, memory);
     float sum[form::TILES][NT][4] = {};
     for (int kb = 0; kb < form::STAGES - 1; kb++) stages.fill(kb, p.cols / GEMM_COLS);
     const auto multiply = [&](auto format) {
         gemm_weights<decltype(format), form::TILES> w;
-        w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH, GATHERS>::size()));
+        w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
         gemm_sums(p, o.w, stages, w, token, sum);
     };
-    if constexpr (std::is_same<F, format_bf16>::value || (GATHERS && WIDTH == 128)) multiply(F());
-    else if (o.w.format != FORMAT_BF16) multiply(F());
+    if (std::is_same<F, format_bf16>::value || o.w.format != FORMAT_BF16) multiply(F());
     else multiply(format_bf16());
     if (o.w.bias) gemm_add_biases(stages, token, sum);
     if (o.out != GEMM_SWIGLU) {
@@ -326,20 +316,20 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
         return;
     }
     __syncthreads();                                        /* the stages are done with */
-    if (!(GATHERS && WIDTH == 128) && activation_is_plain(o.act)) gemm_store_swiglu<false>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
+    if (activation_is_plain(o.act)) gemm_store_swiglu<false>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
     else gemm_store_swiglu<true>(o, at, stages, at.row + row, token, sum, (float *)memory, p.T);
 }
 
 /* Products of matrices of format F and, beside them, of BF16. Grid: weight tiles x token tiles. Tiles of half the tokens or fewer skip
-   the other half. GATHERS: rows may be gathered, as those of grouped tiles are; of 128 tokens a kernel of its own, for grouped tiles alone. */
-template <class F, int WIDTH, bool GATHERS = (WIDTH < 128)>
-__global__ void __launch_bounds__((gemm_form<WIDTH, GATHERS>::THREADS), 2) gemm_kernel(const __grid_constant__ gpu_gemm p) {
-    enum { NT = gemm_form<WIDTH, GATHERS>::TOKENS / 8, HALF = GATHERS ? NT / 2 : NT };
+   the other half. */
+template <class F, int WIDTH>
+__global__ void __launch_bounds__(gemm_form<WIDTH>::THREADS, 2) gemm_kernel(const __grid_constant__ gpu_gemm p) {
+    enum { NT = WIDTH == 128 ? 8 : WIDTH / 8, HALF = WIDTH < 128 ? NT / 2 : NT };
     extern __shared__ uint4 dynamic[];
     __shared__ gemm_place at;
     if (threadIdx.x == 0 && !gemm_place_of<WIDTH>(p, &at)) at.count = 0;
     __syncthreads();
     if (!at.count) return;
-    if ((int)HALF < (int)NT && at.count <= WIDTH / 2) gemm_tile_of<F, WIDTH, GATHERS, HALF>(p, at, dynamic);
-    else gemm_tile_of<F, WIDTH, GATHERS, NT>(p, at, dynamic);
+    if ((int)HALF < (int)NT && at.count <= WIDTH / 2) gemm_tile_of<F, WIDTH, HALF>(p, at, dynamic);
+    else gemm_tile_of<F, WIDTH, NT>(p, at, dynamic);
 }

@@ -6,12 +6,11 @@ enum gemm_out { GEMM_STORE, GEMM_ADD, GEMM_SWIGLU, GEMM_PART };
 enum { GEMM_COLS = 64, GEMM_ROW_BYTES = 2 * GEMM_COLS, GEMM_GROUP = 8,
        GEMM_COLS_MAX = 65536 };   /* for more, ratios of scales would not fit in shared memory */
 
-/* A block for tiles of WIDTH tokens. GATHERS: their rows may be gathered. */
-template <int WIDTH, bool GATHERS = (WIDTH < 128)> struct gemm_form {
+/* A block for tiles of WIDTH tokens. */
+template <int WIDTH> struct gemm_form {
     enum { WIDE = WIDTH == 128, WARPS = WIDE ? 4 : 8, THREADS = 32 * WARPS, STAGES = WIDE ? 2 : 3,
-           ACROSS = GATHERS ? 1 : 2,                                /* warps that share weight rows, 64 tokens each */
-           TOKENS = WIDTH / ACROSS,                                 /* of a warp */
-           TILES = GATHERS ? 2 : 4, WARP_ROWS = 2 * TILES * PANEL_ROWS };       /* of a warp: m16 tiles, each of two panels */
+           ACROSS = WIDE ? 2 : 1,                                   /* warps that share weight rows, 64 tokens each */
+           TILES = WIDE ? 4 : 2, WARP_ROWS = 2 * TILES * PANEL_ROWS };          /* of a warp: m16 tiles, each of two panels */
 };
 
 /* Token rows as the product takes them. */
@@ -187,21 +186,20 @@ template <class F, int TILES> struct gemm_weights {
 
 /* A block's shared memory: the stages of token rows, then their activation scales, the factors of the sums, what biases are multiplied with,
    the biases, then the ratios of scales. Rows after the last are zeros, or copies of that: their columns are computed and not stored. */
-template <int WIDTH, bool GATHERS> struct gemm_stages {
-    typedef gemm_form<WIDTH, GATHERS> form;
-    enum { COUNT = form::STAGES, BYTES = WIDTH * GEMM_ROW_BYTES, SCALE_STAGES = COUNT + 1,
-           APART = form::THREADS / 8, PER_THREAD = WIDTH / APART,   /* rows, of those that a thread copies a chunk of */
-           LISTS = GATHERS && WIDTH == 128,                 /* which rows are gathered is in shared memory, as registers are short */
-           TILE_BIASES = form::WARPS / form::ACROSS * form::WARP_ROWS };
+template <int WIDTH> struct gemm_stages {
+    enum { COUNT = gemm_form<WIDTH>::STAGES, BYTES = WIDTH * GEMM_ROW_BYTES, SCALE_STAGES = COUNT + 1,
+           APART = gemm_form<WIDTH>::THREADS / 8, PER_THREAD = WIDTH / APART,   /* rows, of those that a thread copies a chunk of */
+           GATHERS = WIDTH < 128,                           /* the rows of grouped tiles, which are no wider, are gathered */
+           TILE_BIASES = gemm_form<WIDTH>::WARPS / gemm_form<WIDTH>::ACROSS * gemm_form<WIDTH>::WARP_ROWS };
     const gpu_gemm &p;
     const gemm_place &at;
     const uint32_t base;
     const uint4 *from;                                      /* this thread's chunk, in the next k block, of row 0 or its first row */
     const int rows;                                         /* from its first row on, of the tile */
-    uint32_t row[GATHERS && !LISTS ? PER_THREAD : 1];       /* those that this thread copies, if they are gathered */
+    uint32_t row[GATHERS ? PER_THREAD : 1];                 /* those that this thread copies, if they are gathered */
 
     static __host__ __device__ constexpr size_t size() {
-        return (size_t)COUNT * BYTES + ((SCALE_STAGES + 2 + LISTS) * WIDTH + TILE_BIASES) * sizeof(float);
+        return (size_t)COUNT * BYTES + ((SCALE_STAGES + 2) * WIDTH + TILE_BIASES) * sizeof(float);
     }
     __device__ __forceinline__ uint32_t act_scales_at(int kb) const {
         return base + COUNT * BYTES + kb % SCALE_STAGES * WIDTH * (uint32_t)sizeof(float);
@@ -213,12 +211,11 @@ template <int WIDTH, bool GATHERS> struct gemm_stages {
     /* 1 / the last activation scale of each token, a power of two; and the biases in the order of the warps' panels. With biases alone. */
     __device__ __forceinline__ uint32_t per_scale() const { return finish() + WIDTH * (uint32_t)sizeof(float); }
     __device__ __forceinline__ uint32_t biases() const { return per_scale() + WIDTH * (uint32_t)sizeof(float); }
-    __device__ __forceinline__ uint32_t listed_row(int t) const { return biases() + ((int)TILE_BIASES + t) * (uint32_t)sizeof(float); }
     __device__ __forceinline__ float *at_address(void *memory, uint32_t address) const { return (float *)((char *)memory + (address - base)); }
     __device__ __forceinline__ void load_biases(const gemm_product &o, void *memory) const {
-        enum { WARP_ROWS = form::WARP_ROWS };
+        enum { WARP_ROWS = gemm_form<WIDTH>::WARP_ROWS };
         const bool pairs = o.out == GEMM_SWIGLU;
-        for (int i = threadIdx.x; i < (int)TILE_BIASES; i += form::THREADS) {
+        for (int i = threadIdx.x; i < (int)TILE_BIASES; i += gemm_form<WIDTH>::THREADS) {
             const int panel = i % WARP_ROWS / PANEL_ROWS;
             const int in_pair = i / WARP_ROWS * (WARP_ROWS / 2) + panel / 2 * PANEL_ROWS + i % PANEL_ROWS;
             const int row = min(at.row + (pairs ? in_pair : i), o.w.rows - 1);
@@ -234,11 +231,7 @@ template <int WIDTH, bool GATHERS> struct gemm_stages {
           from((const uint4 *)p.in.x + (GATHERS ? 0 : (size_t)(at.first + threadIdx.x / 8) * (p.cols / 8)) + threadIdx.x % 8),
           rows(at.count - (int)threadIdx.x / 8) {
 #pragma unroll
-        for (int n = 0; GATHERS && !LISTS && n < PER_THREAD; n++) row[n] = row_of(threadIdx.x / 8 + APART * n);
-        if constexpr (LISTS) {                              /* WIDTH threads */
-            *at_address(memory, listed_row(threadIdx.x)) = __uint_as_float(row_of(threadIdx.x));
-            __syncthreads();
-        }
+        for (int n = 0; GATHERS && n < PER_THREAD; n++) row[n] = row_of(threadIdx.x / 8 + APART * n);
         if (o.w.bias) load_biases(o, memory);
         if (threadIdx.x >= WIDTH) return;
         const float scale = __ldg(p.in.act_scale + (size_t)(p.in.act_scales - 1) * p.T + row_of(threadIdx.x));
@@ -252,10 +245,10 @@ template <int WIDTH, bool GATHERS> struct gemm_stages {
             const int r = threadIdx.x / 8, chunk = threadIdx.x % 8;
             const uint32_t to = base + kb % COUNT * BYTES + r * GEMM_ROW_BYTES + (chunk ^ 5 * (r % 2)) * 16;
 #pragma unroll
-            for (int n = 0; n < PER_THREAD; n++) {
-                const uint32_t of = LISTS ? __float_as_uint(load_shared(listed_row(r + n * APART))) : GATHERS ? row[GATHERS && !LISTS ? n : 0] : n * APART;
-                cp_async16(to + n * APART * GEMM_ROW_BYTES, from + of * (uint32_t)(p.cols / 8), GATHERS || n * APART < rows);
-            }
+            for (int n = 0; n < PER_THREAD; n++)
+                cp_async16(to + n * APART * GEMM_ROW_BYTES,
+                           from + (GATHERS ? row[GATHERS ? n : 0] : n * APART) * (uint32_t)(p.cols / 8),
+                           GATHERS || n * APART < rows);
             from += 8;
             if (p.in.act_scales > 1 && threadIdx.x < WIDTH)
                 cp_async4(act_scales_at(kb) + threadIdx.x * 4, p.in.act_scale + (size_t)kb * p.T + row_of(threadIdx.x));

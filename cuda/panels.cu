@@ -66,7 +66,8 @@ static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
         for (; rest >= PANEL_ROWS * p.component[i].part; i++) rest -= PANEL_ROWS * p.component[i].part;
         const gpu_packed_component &of = p.component[i];
         const int64_t row = block / p.k_blocks * PANEL_ROWS + rest / of.part, byte = k_block / of.shared * of.part + rest % of.part;
-        if (of.by_groups) p.to[at] = row < p.rows ? (char)gpu_codes_by_groups(of.from + row * of.row_bytes, of.row_bytes, k_block, rest % of.part) : 0;
+        const char *codes = of.from + row * of.row_bytes;
+        if (of.by_groups) p.to[at] = row < p.rows ? (char)gpu_codes_by_groups(codes, of.row_bytes, k_block, rest % of.part) : 0;
         else p.to[at] = row < p.rows && byte < of.row_bytes ? of.from[row * of.row_bytes + byte] : 0;
     }
 }

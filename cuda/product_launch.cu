@@ -263,17 +263,6 @@ static void gpu_output_linear(const gpu_rows *rows, enum kernel_kind kind, const
 
 /* ---- Products of a prompt ---------------------------------------------------------------------------------------------- */
 
-/* Whether tiles of a format's experts may have 128 slots. */
-template <class F> constexpr bool gemm_gathers_wide() {
-    return std::is_same<F, format_mxfp4>::value;
-}
-
-static bool gemm_takes_wide_slots(enum format format) {
-    bool takes = false;
-    with_format(format, [&](auto of) { takes = gemm_gathers_wide<decltype(of)>(); });
-    return takes;
-}
-
 /* Deals weight tiles of this width to the products; returns how many there are. */
 template <int WIDTH> static int gemm_deal_tiles(gpu_gemm *p) {
     int tiles = 0;
@@ -300,25 +289,24 @@ static enum format gemm_format(const gpu_gemm *p) {
 }
 
 /* The kernel for products of this format; NULL: there is none, which launching it reports. */
-template <int WIDTH, bool GATHERS> static const void *gemm_kernel_of(enum format format) {
+template <int WIDTH> static const void *gemm_kernel_of(enum format format) {
     const void *kernel = NULL;
     with_format(format, [&](auto of) {
-        typedef decltype(of) F;
-        if constexpr (F::gemm && (WIDTH < 128 || !GATHERS || gemm_gathers_wide<F>())) kernel = (const void *)gemm_kernel<F, WIDTH, GATHERS>;
+        if constexpr (decltype(of)::gemm) kernel = (const void *)gemm_kernel<decltype(of), WIDTH>;
     });
     return kernel;
 }
 
-template <int WIDTH, bool GATHERS = (WIDTH < 128)> static void gemm_launch_as(gpu_gemm *p, int token_tiles, cudaStream_t stream) {
-    const void *kernel = gemm_kernel_of<WIDTH, GATHERS>(gemm_format(p));
+template <int WIDTH> static void gemm_launch_as(gpu_gemm *p, int token_tiles, cudaStream_t stream) {
+    const void *kernel = gemm_kernel_of<WIDTH>(gemm_format(p));
     void *arguments[1] = {p};
     const int row_tiles = gemm_deal_tiles<WIDTH>(p);
     size_t scales = 0;
     for (int i = 0; i < p->count; i++)
         if (p->product[i].w.scale) scales = max_size(scales, (size_t)p->product[i].w.scale_cols + 1);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
-    (void)cudaLaunchKernel(kernel, dim3((unsigned)(row_tiles * token_tiles)), dim3(gemm_form<WIDTH, GATHERS>::THREADS), arguments,
-                           gemm_stages<WIDTH, GATHERS>::size() + gemm_form<WIDTH, GATHERS>::WARPS * 2 * scales * sizeof(float), stream);
+    (void)cudaLaunchKernel(kernel, dim3((unsigned)(row_tiles * token_tiles)), dim3(gemm_form<WIDTH>::THREADS), arguments,
+                           gemm_stages<WIDTH>::size() + gemm_form<WIDTH>::WARPS * 2 * scales * sizeof(float), stream);
 }
 
 /* Takes the products that one kernel computes out of *p. */
@@ -338,8 +326,7 @@ static gpu_gemm gemm_take(gpu_gemm *p) {
 /* Launches the products, all of one kernel, with tiles of 128, 64 or 32 tokens. Grouped: at most `token_tiles` tiles. A failure is
    cudaGetLastError's. */
 static void gemm_launch(gpu_gemm *p, int width, int token_tiles, cudaStream_t stream) {
-    if (width == 128 && p->tiles) gemm_launch_as<128, true>(p, token_tiles, stream);
-    else if (width == 128) gemm_launch_as<128>(p, token_tiles, stream);
+    if (width == 128) gemm_launch_as<128>(p, token_tiles, stream);
     else if (width == 64) gemm_launch_as<64>(p, token_tiles, stream);
     else gemm_launch_as<32>(p, token_tiles, stream);
 }

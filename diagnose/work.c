@@ -70,14 +70,15 @@ static uint64_t mla_bytes(const mla_weights *w, enum stage stage, const traffic 
     return stage == STAGE_LATENT_OUT ? matrix_bytes(&w->v_b_proj) + matrix_bytes(&w->o_proj) : 0;
 }
 
-/* As attention_operations. Every head reads all of a row of the cache, and of that the latent once more. */
+/* As attention_operations. Of a prompt keys and values of all positions are made. */
 static double mla_operations(const mla_weights *w, enum stage stage, double rows, double position) {
     const mla_shape *s = &w->shape;
     if (stage == STAGE_LATENTS)
-        return rows * ((s->q_rank ? matrix_operations(&w->q_a_proj) : 0) + matrix_operations(&w->q_b_proj) + matrix_operations(&w->kv_a_proj) +
-                       matrix_operations(&w->k_b_proj));
-    if (stage == STAGE_LATENT_ATTEND) return s->heads * (double)(mla_row_size(s) + s->kv_rank) * rows * (2 * position + rows + 1);
-    return stage == STAGE_LATENT_OUT ? rows * (matrix_operations(&w->v_b_proj) + matrix_operations(&w->o_proj)) : 0;
+        return rows * ((s->q_rank ? matrix_operations(&w->q_a_proj) : 0) + matrix_operations(&w->q_b_proj) + matrix_operations(&w->kv_a_proj));
+    if (stage == STAGE_LATENT_ATTEND)
+        return s->heads * (double)(mla_key_dim(s) + s->value_dim) * rows * (2 * position + rows + 1) +
+               (position + rows) * (matrix_operations(&w->k_b_proj) + matrix_operations(&w->v_b_proj));
+    return stage == STAGE_LATENT_OUT ? rows * matrix_operations(&w->o_proj) : 0;
 }
 
 static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic *of) {

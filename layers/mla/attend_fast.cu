@@ -1,12 +1,12 @@
 /* layers/mla/attend_fast.cu: latent_attend on tensor cores, for latents of 512 and 64 rotated numbers. What stands where, and why it may be
    split: decode.cu.
 
-   A block has MLA_ROWS query rows, of (token row, head), and every splits' chunk of 16 positions. A chunk is in shared memory once, as
+   A block has MLA_ROWS query rows, of (token row, head), and every splits' chunk of positions. The chunk is in shared memory once, as
    16-bit numbers: BF16 as the cache has them, FP8 as F16, exactly. All of its rows' numbers are keys, the first 512 values.
 
      scores   A: query rows, B: n = positions, k = numbers. Warp w has query rows of tile w / 4, and of the 18 units of 32 numbers those
               w % 4, w % 4 + 4, ...; its queries are in registers as A fragments, two terms of 16 bits. Four warps' sums meet in `part`.
-     weights  a thread has a query row and two positions; a weight is two terms as well
+     weights  a thread has a query row and four positions; a weight is two terms as well
      sums     B: n = numbers of a latent, k = positions. Warp w has numbers 64 w .. 64 w + 63 of all query rows
 
    Which number is which k or n does not matter as long as A and B agree: so a lane takes 16 bytes at a time. A row of the chunk is 73 times 16
@@ -14,9 +14,7 @@
      scores   lane 4 g + i takes bytes 128 n + 16 (2 i + c) of position g: c of them is a unit, of numbers 64 n + 16 i + 8 c ..+7
      sums     lane 4 g + i takes bytes 128 w + 16 g of positions 2 i, 2 i + 1, 2 i + 8, 2 i + 9: column g of n-tile n is number 8 g + n
 
-   A pipeline of three: between two barriers a warp computes the scores of chunk j, the weights of chunk j - 1 and the sums of chunk j - 2, which
-   need nothing of each other, so that none waits for another's latency. Chunk j + 1 comes meanwhile from the L2, by cp.async or, of FP8,
-   through registers; chunk j + 4 is on its way there.
+   While a chunk is computed the next is on its way: by cp.async into the other buffer or, of FP8, into registers.
 
    Parts are joined in a cluster of eight splits through distributed shared memory, each block an eighth of the numbers, and stored. Before
    compute capability 9.0 there are no clusters: a block stores its own.
@@ -29,23 +27,22 @@ enum {
     MLA_SHARERS = 4,                                         /* warps that share a tile's scores */
     MLA_WARP_UNITS = (MLA_UNITS + MLA_SHARERS - 1) / MLA_SHARERS,
     MLA_STRIDE = (MLA_RANK + MLA_ROPE) / 8 + 1,              /* uint4 from row to row of a chunk */
-    MLA_PIECES = (MLA_RANK + MLA_ROPE) / 16,                 /* uint4 of a row of codes */
-    MLA_PLACES = 4                                     /* chunks in shared memory: j - 2 .. j + 1 */
+    MLA_PIECES = (MLA_RANK + MLA_ROPE) / 16                  /* uint4 of a row of codes */
 };
 
 struct mla_shared {
     union {
-        uint4 chunk[MLA_PLACES][MLA_CHUNK][MLA_STRIDE];
+        uint4 chunk[2][MLA_CHUNK][MLA_STRIDE];
         float o[MLA_ROWS][MLA_RANK + 4];                     /* of the block's part, when no chunk is left */
     };
-    float part[2][MLA_SHARERS][MLA_ROWS][MLA_CHUNK + 4];     /* scores: of every second chunk, as the next two */
-    uint32_t weight[2][MLA_TILES][2][32][4];                 /* A fragments: high, low */
-    float rescale[2][MLA_ROWS];
+    float part[MLA_SHARERS][MLA_ROWS][MLA_CHUNK + 8];        /* scores */
+    uint32_t weight[MLA_TILES][2][MLA_CHUNK / 16][32][4];    /* A fragments: high, low */
+    float rescale[MLA_ROWS];
     float2 ml[MLA_ROWS];
 };
 
 static_assert(sizeof(mla_shared) <= GPU_SHARED, "shared memory of latent_attend");
-static_assert(MLA_ROWS * 8 == GPU_THREADS && MLA_CHUNK == 16 && MLA_TILES * MLA_SHARERS == GPU_WARPS && MLA_RANK == 64 * GPU_WARPS,
+static_assert(MLA_ROWS * 8 == GPU_THREADS && MLA_CHUNK == 32 && MLA_TILES * MLA_SHARERS == GPU_WARPS && MLA_RANK == 64 * GPU_WARPS,
               "the shares of threads and warps");
 
 /* The query rows of a block. */
@@ -113,9 +110,9 @@ __device__ __forceinline__ void mla_put_codes(const mla_codes &codes, uint4 (*to
 __device__ __forceinline__ void mla_copy_chunk(const mla_place &at, int chunk, uint4 (*to)[MLA_STRIDE]) {
     enum { PIECES = 2 * MLA_PIECES };
 #pragma unroll
-    for (int k = 0; k < (MLA_CHUNK * PIECES + GPU_THREADS - 1) / GPU_THREADS; k++) {
+    for (int k = 0; k < MLA_CHUNK * PIECES / GPU_THREADS; k++) {
         const int piece = threadIdx.x + k * GPU_THREADS, row = piece / PIECES;
-        if (row < MLA_CHUNK) cp_async16(shared_address(&to[row][piece % PIECES]), (const uint4 *)at.cache + mla_cached_row(at, chunk, row) * PIECES + piece % PIECES,
+        cp_async16(shared_address(&to[row][piece % PIECES]), (const uint4 *)at.cache + mla_cached_row(at, chunk, row) * PIECES + piece % PIECES,
                    true);
     }
     cp_async_commit();
@@ -148,81 +145,73 @@ template <bool FP8> __device__ __forceinline__ void mla_load_queries(const mla_g
     }
 }
 
-/* The warp's share of its tile's scores: C fragments, a term's apart. */
-template <bool FP8> __device__ __forceinline__ void mla_scores(const uint4 (*chunk)[MLA_STRIDE], const mla_queries &q, float (*c)[2][4]) {
-    const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4, unit0 = threadIdx.x / 32 % MLA_SHARERS;
+/* The warp's share of its tile's scores. */
+template <bool FP8>
+__device__ __forceinline__ void mla_scores(const uint4 (*chunk)[MLA_STRIDE], const mla_queries &q, float (*part)[MLA_ROWS][MLA_CHUNK + 8]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4, warp = threadIdx.x / 32, unit0 = warp % MLA_SHARERS;
+    float c[MLA_CHUNK / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < MLA_WARP_UNITS; k++) {
         const int unit = unit0 + k * MLA_SHARERS;
         if (unit >= MLA_UNITS) break;
-        uint4 b[2];
 #pragma unroll
-        for (int n = 0; n < 2; n++) b[n] = chunk[8 * n + g][unit / 2 * 8 + 2 * i + unit % 2];
+        for (int n = 0; n < MLA_CHUNK / 8; n++) {
+            const uint4 b = chunk[8 * n + g][unit / 2 * 8 + 2 * i + unit % 2];
 #pragma unroll
-        for (int step = 0; step < 2; step++)
-#pragma unroll
-            for (int of = 0; of < 4; of++)                   /* terms and n-tiles */
-                mma_m16n8k16<FP8>(c[of / 2][of % 2], q.a[k][step][of / 2], step ? b[of % 2].z : b[of % 2].x, step ? b[of % 2].w : b[of % 2].y);
+            for (int term = 0; term < 2; term++) {
+                mma_m16n8k16<FP8>(c[n], q.a[k][0][term], b.x, b.y);
+                mma_m16n8k16<FP8>(c[n], q.a[k][1][term], b.z, b.w);
+            }
+        }
     }
-}
-
-__device__ __forceinline__ void mla_put_scores(float (*part)[MLA_ROWS][MLA_CHUNK + 4], const float (*c)[2][4]) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp / MLA_SHARERS * 16 + lane / 4;
+    const int row = warp / MLA_SHARERS * 16 + g;
 #pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            *(float2 *)&part[warp % MLA_SHARERS][row + 8 * half][8 * n + lane % 4 * 2] =
-                make_float2(c[0][n][2 * half] + c[1][n][2 * half], c[0][n][2 * half + 1] + c[1][n][2 * half + 1]);
+    for (int n = 0; n < MLA_CHUNK / 8; n++) {
+        *(float2 *)&part[unit0][row][8 * n + 2 * i] = make_float2(c[n][0], c[n][1]);
+        *(float2 *)&part[unit0][row + 8][8 * n + 2 * i] = make_float2(c[n][2], c[n][3]);
+    }
 }
 
 /* A thread's state of the online softmax of its query row: m is the row's, l of its positions alone. */
 typedef struct mla_softmax { int kv_last; float m, l; } mla_softmax;
 
-/* The weights of the thread's two positions, first + 2 (threadIdx.x % 8) and the next, and what the row's sums so far are multiplied with. */
-template <bool FP8>
-__device__ __forceinline__ void mla_softmax_weights(const float (*part)[MLA_ROWS][MLA_CHUNK + 4], int first, float kv_scale, mla_softmax *state,
-                                                    uint32_t (*to)[2][32][4], float *rescales) {
+/* The weights of the thread's four positions from their scores, and what the row's sums so far are multiplied with. */
+template <bool FP8> __device__ __forceinline__ void mla_softmax_weights(mla_shared *sh, int chunk, float kv_scale, mla_softmax *state) {
     const int row = threadIdx.x / 8, j = threadIdx.x % 8;
-    float x[2] = {0, 0}, rescale;
+    float4 s = *(const float4 *)&sh->part[0][row][4 * j];
 #pragma unroll
-    for (int w = 0; w < MLA_SHARERS; w++) {
-        const float2 more = *(const float2 *)&part[w][row][2 * j];
-        x[0] += more.x, x[1] += more.y;
+    for (int w = 1; w < MLA_SHARERS; w++) {
+        const float4 more = *(const float4 *)&sh->part[w][row][4 * j];
+        s = make_float4(s.x + more.x, s.y + more.y, s.z + more.z, s.w + more.w);
     }
+    float x[4] = {s.x, s.y, s.z, s.w}, top = -INFINITY, rescale;
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 4; k++) {
         if (FP8) x[k] *= kv_scale;
-        if (first + 2 * j + k > state->kv_last) x[k] = -INFINITY;
+        if (chunk * MLA_CHUNK + 4 * j + k > state->kv_last) x[k] = -INFINITY;
+        top = fmaxf(top, x[k]);
     }
-    float top = fmaxf(x[0], x[1]);
 #pragma unroll
     for (int n = 1; n < 8; n *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, n));
     const float base = attend_raise<false>(&state->m, fmaxf(top, state->m), &rescale);
 #pragma unroll
-    for (int k = 0; k < 2; k++) x[k] = gpu_exp2(x[k] - base) * attend_unit(FP8);
-    state->l = fmaf(state->l, rescale, x[0] + x[1]);
-    const int tile = row / 16, word = j / 4 * 2 + row % 16 / 8, lane = row % 8 * 4 + j % 4;
-    split_pair<FP8>(x[0], x[1], &to[tile][0][lane][word], &to[tile][1][lane][word]);
-    if (j == 0) rescales[row] = rescale;
+    for (int k = 0; k < 4; k++) x[k] = gpu_exp2(x[k] - base) * attend_unit(FP8);
+    state->l = fmaf(state->l, rescale, x[0] + x[1] + x[2] + x[3]);
+    const int tile = row / 16, step = j / 4, word = j % 4 / 2 * 2 + row % 16 / 8, lane = row % 8 * 4 + j % 2 * 2;
+    split_pair<FP8>(x[0], x[1], &sh->weight[tile][0][step][lane][word], &sh->weight[tile][1][step][lane][word]);
+    split_pair<FP8>(x[2], x[3], &sh->weight[tile][0][step][lane + 1][word], &sh->weight[tile][1][step][lane + 1][word]);
+    if (j == 0) sh->rescale[row] = rescale;
 }
 
 /* C fragments of the warp's 64 numbers of a latent: [tile][n][..], columns 2i and 2i + 1 of n-tile n are numbers 16 i + n and 16 i + 8 + n. */
 struct mla_sums { float o[MLA_TILES][8][4]; };
 
 /* Adds the chunk's latents, times their weights. */
-template <bool FP8>
-__device__ __forceinline__ void mla_add_latents(const uint32_t (*weight)[2][32][4], const float *rescale, const uint4 (*chunk)[MLA_STRIDE], mla_sums *sums) {
+template <bool FP8> __device__ __forceinline__ void mla_add_latents(const mla_shared *sh, const uint4 (*chunk)[MLA_STRIDE], mla_sums *sums) {
     const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4, warp = threadIdx.x / 32;
-    uint4 v[4];                                              /* of positions 2 i, 2 i + 1, 2 i + 8, 2 i + 9 */
-    uint32_t a[MLA_TILES][2][4];
-#pragma unroll
-    for (int k = 0; k < 4; k++) v[k] = chunk[2 * i + k % 2 + k / 2 * 8][8 * warp + g];
 #pragma unroll
     for (int tile = 0; tile < MLA_TILES; tile++) {
-        const float low = rescale[tile * 16 + g], high = rescale[tile * 16 + 8 + g];
-#pragma unroll
-        for (int term = 0; term < 2; term++) *(uint4 *)a[tile][term] = *(const uint4 *)weight[tile][term][lane];
+        const float low = sh->rescale[tile * 16 + g], high = sh->rescale[tile * 16 + 8 + g];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             sums->o[tile][n][0] *= low;
@@ -232,16 +221,25 @@ __device__ __forceinline__ void mla_add_latents(const uint32_t (*weight)[2][32][
         }
     }
 #pragma unroll
-    for (int pair = 0; pair < 4; pair++) {                   /* n-tiles 2 pair and 2 pair + 1 */
-        uint32_t b[2][2];
+    for (int step = 0; step < MLA_CHUNK / 16; step++) {
+        uint4 v[4];                                          /* of positions 2 i, 2 i + 1, 2 i + 8, 2 i + 9 */
+        uint32_t a[MLA_TILES][2][4];
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            b[k / 2][k % 2] = __byte_perm(gpu_word(v[k % 2 * 2], pair), gpu_word(v[k % 2 * 2 + 1], pair), k / 2 ? 0x7632 : 0x5410);
+        for (int k = 0; k < 4; k++) v[k] = chunk[16 * step + 2 * i + k % 2 + k / 2 * 8][8 * warp + g];
 #pragma unroll
-        for (int term = 0; term < 2; term++)
+        for (int tile = 0; tile < MLA_TILES; tile++)
 #pragma unroll
-            for (int k = 0; k < 2 * MLA_TILES; k++)
-                mma_m16n8k16<FP8>(sums->o[k / 2][2 * pair + k % 2], a[k / 2][term], b[k % 2][0], b[k % 2][1]);
+            for (int term = 0; term < 2; term++) *(uint4 *)a[tile][term] = *(const uint4 *)sh->weight[tile][term][step][lane];
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const uint32_t take = n % 2 ? 0x7632 : 0x5410;
+            const uint32_t b0 = __byte_perm(gpu_word(v[0], n / 2), gpu_word(v[1], n / 2), take);
+            const uint32_t b1 = __byte_perm(gpu_word(v[2], n / 2), gpu_word(v[3], n / 2), take);
+#pragma unroll
+            for (int tile = 0; tile < MLA_TILES; tile++)
+#pragma unroll
+                for (int term = 0; term < 2; term++) mma_m16n8k16<FP8>(sums->o[tile][n], a[tile][term], b0, b1);
+        }
     }
 }
 
@@ -310,19 +308,10 @@ __device__ __forceinline__ void mla_prefetch_chunk(const mla_place &at, int chun
     if (threadIdx.x == 0 && rows > 0) l2_prefetch(at.cache + (size_t)chunk * MLA_CHUNK * row_bytes, (uint32_t)(rows * row_bytes));
 }
 
-/* What is added before there is a chunk: no weights, and latents that are numbers. */
-__device__ __forceinline__ void mla_begin(mla_shared *sh) {
-    uint4 *latents = &sh->chunk[MLA_PLACES - 2][0][0], *weights = (uint4 *)sh->weight;
-    for (int i = threadIdx.x; i < 2 * MLA_CHUNK * MLA_STRIDE; i += GPU_THREADS) latents[i] = make_uint4(0, 0, 0, 0);
-    for (int i = threadIdx.x; i < (int)(sizeof sh->weight / sizeof *weights); i += GPU_THREADS) weights[i] = make_uint4(0, 0, 0, 0);
-    if (threadIdx.x < 2 * MLA_ROWS) sh->rescale[0][threadIdx.x] = 1;
-}
-
-/* The kernel. One barrier a chunk: after it chunk j, the scores of chunk j - 1 and the weights of chunk j - 2 are there, and all are done with chunk
-   j - 3, whose place chunk j + 1 takes. A chunk that is not there has weights of 0. */
+/* The kernel. Three barriers a chunk: its rows are there; scores are; weights are. A buffer is filled when all have passed the next chunk's
+   first one. */
 template <bool FP8>
 static __global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, 1) mla_attend_fast(const __grid_constant__ mla_gpu p) {
-    enum { ROW_BYTES = (MLA_RANK + MLA_ROPE) * (FP8 ? 1 : 2), AHEAD_OF_COPY = 3 };
     extern __shared__ __align__(16) char memory[];
     mla_shared *sh = (mla_shared *)memory;
     mla_queries q;
@@ -331,31 +320,29 @@ static __global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, 1) mla_att
     pdl_launch_dependents();
     const mla_place at = mla_place_of(p);
     if (at.partial >= at.partials || at.first >= at.rows) return;
-    const int query = at.first + (int)threadIdx.x / 8, first = blockIdx.y;
-    const int count = first < at.s.chunks ? (at.s.chunks - 1 - first) / p.splits + 1 : 0;
+    const int query = at.first + (int)threadIdx.x / 8;
     mla_softmax state = {min(at.s.first + query / p.shape.heads, at.s.end - 1), -INFINITY, 0};
-    for (int j = 0; j <= AHEAD_OF_COPY; j++) mla_prefetch_chunk(at, first + j * p.splits, ROW_BYTES);
-    mla_begin(sh);
+    int chunk = blockIdx.y, buffer = 0;
+    mla_prefetch_chunk(at, chunk, (MLA_RANK + MLA_ROPE) * (FP8 ? 1 : 2));
     memset(&sums, 0, sizeof sums);
     pdl_wait();
-    if (count && FP8) mla_load_codes(at, first, &codes);
-    if (count && !FP8) mla_copy_chunk(at, first, sh->chunk[0]);
+    if (chunk < at.s.chunks && FP8) mla_load_codes(at, chunk, &codes);
+    if (chunk < at.s.chunks && !FP8) mla_copy_chunk(at, chunk, sh->chunk[0]);
     mla_load_queries<FP8>(p, at, &q);
     if (blockIdx.x == 0 && blockIdx.y == 0 && (int)threadIdx.x < at.s.T) p.part_count[at.s.row + threadIdx.x] = at.partials;
 #pragma unroll 1
-    for (int j = 0, chunk = first; j < count + 2; j++, chunk += p.splits) {
-        float c[2][2][4] = {};
-        if (FP8 && j < count) mla_put_codes(codes, sh->chunk[j % MLA_PLACES]);
-        if (!FP8) cp_async_wait<0>();
+    for (; chunk < at.s.chunks; chunk += p.splits, buffer ^= 1) {
+        const bool more = chunk + p.splits < at.s.chunks;
+        if (FP8) mla_put_codes(codes, sh->chunk[buffer]);
+        else cp_async_wait<0>();
         __syncthreads();
-        if (FP8 && j + 1 < count) mla_load_codes(at, chunk + p.splits, &codes);
-        if (!FP8 && j + 1 < count) mla_copy_chunk(at, chunk + p.splits, sh->chunk[(j + 1) % MLA_PLACES]);
-        if (j + 1 + AHEAD_OF_COPY < count) mla_prefetch_chunk(at, chunk + (1 + AHEAD_OF_COPY) * p.splits, ROW_BYTES);
-        mla_scores<FP8>(sh->chunk[j % MLA_PLACES], q, c);
-        mla_add_latents<FP8>(sh->weight[j % 2], sh->rescale[j % 2], sh->chunk[(j + 2) % MLA_PLACES], &sums);
-        const int before = j && j <= count ? (chunk - p.splits) * MLA_CHUNK : INT_MAX - MLA_CHUNK;
-        mla_softmax_weights<FP8>(sh->part[(j + 1) % 2], before, p.kv_scale, &state, sh->weight[(j + 1) % 2], sh->rescale[(j + 1) % 2]);
-        mla_put_scores(sh->part[j % 2], c);
+        if (more && FP8) mla_load_codes(at, chunk + p.splits, &codes);
+        if (more && !FP8) mla_copy_chunk(at, chunk + p.splits, sh->chunk[buffer ^ 1]);
+        mla_scores<FP8>(sh->chunk[buffer], q, sh->part);
+        __syncthreads();
+        mla_softmax_weights<FP8>(sh, chunk, p.kv_scale, &state);
+        __syncthreads();
+        mla_add_latents<FP8>(sh, sh->chunk[buffer], &sums);
     }
     mla_put_part(sh, state, sums);
     attend_cluster_arrive();

@@ -12,19 +12,26 @@ struct mla_mixed_rows {
     const int *count;            /* [token row] parts */
     int head, first, cols;       /* first: token row 0 */
     template <int ROWS> struct more {};
+    /* AT_ONCE parts are in flight; a part that is not there has weight 0. */
     template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *, int T, int col) const {
+        enum { AT_ONCE = ROWS == 1 ? 4 : 2 };
 #pragma unroll
         for (int t = 0; t < ROWS; t++) {
 #pragma unroll
             for (int i = 0; i < 8; i++) v[t][i] = 0;
 #pragma unroll 1
-            for (int part = 0; t < T && part < count[t]; part++) {
-                const float *sum = mla_part_sum(p, first + t, head, part), w = weight[t][part];
-                float x[8];
-                gpu_load4(x, sum + col, col < cols);
-                gpu_load4(x + 4, sum + col + 4, col + 4 < cols);
+            for (int from = 0; t < T && from < count[t]; from += AT_ONCE) {
+                const float *sum = mla_part_sum(p, first + t, head, from) + col;
+                float x[AT_ONCE][8];
 #pragma unroll
-                for (int i = 0; i < 8; i++) v[t][i] = fmaf(w, x[i], v[t][i]);
+                for (int n = 0; n < AT_ONCE; n++, sum += p.shape.kv_rank) {
+                    gpu_load4(x[n], sum, col < cols && from + n < count[t]);
+                    gpu_load4(x[n] + 4, sum + 4, col + 4 < cols && from + n < count[t]);
+                }
+#pragma unroll
+                for (int n = 0; n < AT_ONCE; n++)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) v[t][i] = fmaf(weight[t][from + n], x[n][i], v[t][i]);
             }
         }
     }

@@ -244,13 +244,6 @@ static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const 
     moe_prefill_combine<<<r->T, GPU_THREADS, 0, r->stream>>>(*p);
 }
 
-/* Slots of a tile: narrow ones for few rows of an expert; wide ones for many, if there are kernels of its formats. */
-static int moe_prefill_width(const moe_weights *w, int T) {
-    const int64_t slots = (int64_t)T * w->shape.top_k, experts = w->shape.experts;
-    if (slots < 48 * experts) return 32;
-    return slots >= 192 * experts && gemm_takes_wide_slots(w->gate_proj[0].format) && gemm_takes_wide_slots(w->down_proj[0].format) ? 128 : 64;
-}
-
 /* out += the experts of u. */
 static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, const moe_gpu *scratch) {
     const moe_shape *s = &w->shape;
@@ -263,7 +256,7 @@ static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, 
     p.moe.expert_scale = w->expert_scale;
     p.moe.ranks = moe_ranks_scores(s);
     p.T = r->T;
-    p.width = moe_prefill_width(w, r->T);
+    p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
     p.out = r->out;
     moe_prefill_layout(s, r->T, r->scratch, &p);
     if (stage_in(r->stages, STAGE_ROUTER)) moe_prefill_router(r, w, &p);

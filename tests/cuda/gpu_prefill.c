@@ -114,8 +114,8 @@ static void same_bits(void) {
     free(state);
 }
 
-// The longest prompt at once and in chunks of half of it: rows of experts meet in tiles of other widths.
-static void wide_tiles(void) {
+// The longest prompt at once and in chunks of half of it: rows of experts meet other rows in their tiles.
+static void in_halves(void) {
     const size_t bytes = LONGEST * (size_t)vocab * 4;
     mote_session *s = session_of(model, .context = CONTEXT), *halves = session_of(model, .context = CONTEXT, .chunk = 1024);
     feed(s, random_ids, 0, LONGEST, LONGEST, want, NULL);
@@ -256,7 +256,7 @@ static void run_model(void) {
     against_decode(random_ids, test_brief ? 130 : LONGEST, has_mtp ? 0.06 : 0.3);
     against_decode(same_ids, test_brief ? 130 : 1000, has_mtp ? 0.15 : 0.3);
     if (!test_brief) same_bits();
-    wide_tiles();
+    in_halves();
     splits(has_mtp ? 0.06 : 0.3);
     followed();
     drafted();

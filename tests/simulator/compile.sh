@@ -1,5 +1,6 @@
 #!/bin/sh
 # Compiles CUDA for the simulator: compile.sh CXX FILE.cu OBJECT [FLAG...]. The preprocessor, rewrite.pl, the compiler.
+# Needs g++, perl and binutils 2.38: a kernel's own arrays are read as vectors, to which they are not aligned, so moves must not ask for that.
 set -eu
 cxx=$1 from=$2 to=$3
 shift 3

