@@ -143,14 +143,12 @@ static void test_moves(const fixture *f) {
     mote_session_close(b);
 }
 
-// An FP8 cache, GPU against CPU: each token from the CPU's cache of those before it, then all of them; and in pieces. Seldom, in one row of 50, a number
-// of the new key or value may round to the other side, which is as far as 1/16 of it: that costs a share of what an FP8 cache costs the CPU.
+// An FP8 cache, GPU against CPU: each token from the CPU's cache of those before it, then all of them; and in pieces.
 static void test_fp8_cache(const fixture *f) {
     mote_session *gpu = session_of(f->m, .context = f->T, .kv = MOTE_KV_FP8);
     mote_session *cpu = session_of(f->cpu, .context = f->T, .kv = MOTE_KV_FP8);
     float *all[4];
     double step = 0, step_mtp = 0;
-    int over = 0, far = 0;
     for (int i = 0; i < 4; i++) all[i] = rows_of(f);
     size_t n = (size_t)f->T, size;
     for (int t = 0; t < f->T; t++) {
@@ -159,14 +157,11 @@ static void test_fp8_cache(const fixture *f) {
         free(bytes);
         EXPECT(MOTE_OK, feed_decoded(gpu, f->tokens + t, 1, all[0], f->mtp ? all[1] : NULL, f->vocab, &failure));
         EXPECT(MOTE_OK, feed_decoded(cpu, f->tokens + t, 1, all[2], f->mtp ? all[3] : NULL, f->vocab, &failure));
-        const double row = off_by(all[0], all[2], (size_t)f->vocab), cost = off_by(all[2], rows_at(f->want, f, t), (size_t)f->vocab);
-        over += row > GPU_RULE;
-        far += row > GPU_RULE + cost / 16;
-        step = fmax(step, row);
+        step = fmax(step, off_by(all[0], all[2], (size_t)f->vocab));
         if (f->mtp && t) step_mtp = fmax(step_mtp, off_by(all[1], all[3], (size_t)f->vocab));
     }
-    CHECK(over <= f->T / 50 && !far && step_mtp <= GPU_RULE, "%s: a step with an FP8 cache: logits %g, MTP logits %g off; %d of %d rows, %d too far",
-          f->dir, step, step_mtp, over, f->T, far);
+    CHECK(step <= GPU_RULE && step_mtp <= GPU_RULE, "%s: a step with an FP8 cache: logits %g, MTP logits %g off",
+          f->dir, step, step_mtp);
     mote_reset(gpu, NULL);
     mote_reset(cpu, NULL);
     EXPECT(MOTE_OK, feed_decoded(gpu, f->tokens, n, all[0], f->mtp ? all[1] : NULL, f->vocab, &failure));
