@@ -76,7 +76,7 @@ __device__ __forceinline__ mla_place mla_place_of(const mla_gpu &p) {
 /* This thread's share of a chunk of FP8 codes on its way. */
 struct mla_codes { uint4 of[(MLA_CHUNK * MLA_PIECES + GPU_THREADS - 1) / GPU_THREADS]; };
 
-/* The chunk's row, or the last that there is: rows behind it have weight 0. */
+/* The chunk's row, or the last that there is: rows after it have weight 0. */
 __device__ __forceinline__ size_t mla_cached_row(const mla_place &at, int chunk, int row) {
     return (size_t)min(chunk * MLA_CHUNK + row, at.s.end - 1);
 }

@@ -121,7 +121,8 @@ static bool gpu_up_is_plain(const moe_gpu *p) {
 
 /* The fixed-shape kernel of experts_up; NULL: there is none. */
 static gpu_moe_kernel gpu_fixed_up(const moe_gpu *p) {
-    if (!gpu_up_is_plain(p) || (!p->shape.sigmoid && (p->shape.of_all || p->shape.corrected)) || p->up.format != p->gate.format || p->up.cols != p->gate.cols) return NULL;
+    if (!gpu_up_is_plain(p) || (!p->shape.sigmoid && (p->shape.of_all || p->shape.corrected)) || p->up.format != p->gate.format ||
+        p->up.cols != p->gate.cols) return NULL;
     for (const moe_fixed *f = moe_fixed_kernels; f < moe_fixed_kernels + MOE_FIXED_COUNT; f++)
         if (f->format == p->gate.format && f->hidden == p->gate.cols && f->top_k == p->shape.top_k && p->shape.experts <= f->experts)
             return f->up[p->T - 1];
