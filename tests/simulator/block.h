@@ -77,7 +77,7 @@ struct grid {
 
 /* A device. Its memory is a range of addresses (memory.h). */
 struct device_state {
-    std::recursive_mutex one;    /* who holds it runs a kernel, or an operation on memory */
+    std::recursive_mutex one;    /* who holds it runs a kernel */
     grid running;
     uint64_t seen;               /* progress that its threads saw last, as they all waited for other devices */
     double since, last;          /* when they first saw that, and last */

@@ -186,7 +186,8 @@ static cudaError_t submit(int device, cudaStream_t stream, sim_operation operati
         return cudaSuccess;
     }
     const int before = current;
-    std::lock_guard<std::recursive_mutex> one(devices[device].one);
+    std::unique_lock<std::recursive_mutex> one(devices[device].one, std::defer_lock);
+    if (operation.kernel) one.lock();                       /* memory is copied beside kernels, as by other streams */
     current = device;
     progress++;
     operation.run();
