@@ -33,6 +33,19 @@ static inline void ptx_ld_relaxed_gpu_global_f32(float &x, const void *at) { sim
 static inline void ptx_ld_relaxed_gpu_global_v4_f32(float &x, float &y, float &z, float &w, const void *at) { sim_polled(); sim_load4(x, y, z, w, at); }
 static inline void ptx_st_relaxed_gpu_global_u32(void *at, uint32_t v) { *sim::aligned((uint32_t *)at) = v; }
 static inline void ptx_atom_acq_rel_gpu_global_add_s32(int &was, int *at, int v) { was = atomicAdd(at, v); }
+
+/* What other devices, and the host, store and look at. */
+static inline void ptx_ld_relaxed_sys_global_u32(uint32_t &x, const void *at) { x = __atomic_load_n(sim::aligned((const uint32_t *)at), __ATOMIC_RELAXED); }
+static inline void ptx_ld_relaxed_sys_global_u64(uint64_t &x, const void *at) { x = __atomic_load_n(sim::aligned((const uint64_t *)at), __ATOMIC_RELAXED); }
+static inline void ptx_st_relaxed_sys_global_u32(void *at, uint32_t v) { __atomic_store_n(sim::aligned((uint32_t *)at), v, __ATOMIC_RELAXED); }
+static inline void ptx_st_relaxed_sys_global_u64(void *at, uint64_t v) { __atomic_store_n(sim::aligned((uint64_t *)at), v, __ATOMIC_RELAXED); }
+static inline uint64_t sim_globaltimer() {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+static inline void ptx_mov_u64(uint64_t &to, uint64_t from) { to = from; }
+
 static inline void ptx_cp_async_bulk_prefetch_L2_global(const void *at, uint32_t bytes) {
     if ((uintptr_t)at % 16 || bytes % 16) sim::fault("prefetch of %u bytes at %p", bytes, at);
 }
