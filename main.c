@@ -12,6 +12,7 @@
      write.c         JSON as it goes out
      paths.c         from what -m names to a checkpoint folder, or to why it is none
      model.c         the model that the options name, and how its sessions are to be opened
+     replicas.c      copies of it, each on a device of its own
 
    in cli/, the command line:
 
@@ -130,6 +131,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "program/write.c"
 #include "program/paths.c"
 #include "program/model.c"
+#include "program/replicas.c"
 
 #include "cli/files.c"
 #include "cli/session.c"
