@@ -4,15 +4,15 @@
 enum { REPLICAS_MOST = 16, DEVICE_NAME = 40 };
 
 typedef struct replicas {
-    int count;                             /* 1: the model as the options have it, on one device or divided among several */
-    char device[REPLICAS_MOST][DEVICE_NAME];       /* with more of them */
+    int count;
+    char device[REPLICAS_MOST][DEVICE_NAME];       /* "": the only one is the model as the options have it, perhaps divided among devices */
     mote_model *model[REPLICAS_MOST];      /* owned; see open_replicas */
 } replicas;
 
 /* The options of replica i alone. */
 static options options_of(const options *o, const replicas *r, int i) {
     options one = *o;
-    if (r->count == 1) return one;
+    if (!*r->device[i]) return one;
     one.device = r->device[i];
     one.devices = NULL;
     one.split = MOTE_SPLIT_AUTO;
@@ -35,7 +35,7 @@ static uint64_t session_bytes(const mote_memory *plan) {
 /* Plans the memory of replica i, which shares what is free with those on the same device. */
 static int plan_replica(const options *o, const replicas *r, int i, const mote_session_options *how, mote_memory *plan) {
     const options one = options_of(o, r, i);
-    const int code = plan_memory(&one, how, plan, NULL), beside = r->count == 1 ? 1 : replicas_beside(r, i);
+    const int code = plan_memory(&one, how, plan, NULL), beside = replicas_beside(r, i);
     if (code || beside == 1 || !plan->available) return code;
     plan->available /= (uint64_t)beside;
     const uint64_t before = plan->weights + plan->runner;
@@ -69,11 +69,15 @@ static int list_replicas(const char *devices, replicas *r) {
 /* Finds out what replicas there are to be, after find_model: one for each device where `--split replicas` says so, or, with `chooses`,
    where nothing does and the model fits on each. Returns the exit code. */
 static int find_replicas(const options *o, int chooses, replicas *r) {
+    int code = check_devices(o);
     memset(r, 0, sizeof *r);
     r->count = 1;
-    if (!o->devices || (o->split != SPLIT_REPLICAS && (!chooses || o->split != MOTE_SPLIT_AUTO))) return 0;
-    const int code = list_replicas(o->devices, r);
-    if (!code && o->split != SPLIT_REPLICAS && !replicas_fit(o, r)) r->count = 1;
+    if (code || !o->devices || (o->split != SPLIT_REPLICAS && (!chooses || o->split != MOTE_SPLIT_AUTO))) return code;
+    code = list_replicas(o->devices, r);
+    if (!code && o->split != SPLIT_REPLICAS && !replicas_fit(o, r)) {
+        memset(r, 0, sizeof *r);
+        r->count = 1;
+    }
     return code;
 }
 
@@ -124,7 +128,7 @@ static void *open_replica(void *user) {
     opening *me = (opening *)user;
     mote_callbacks how = {.log = on_opening_log, .cancel = on_opening_cancel, .user = me};
     if (callbacks().progress) how.progress = on_opening_progress;
-    me->code = open_with(&me->o, me->parts, &how, me->model, &me->error);
+    me->code = open_found(&me->o, me->parts, &how, me->model, &me->error);
     if (me->code) me->all->failed = 1;
     return NULL;
 }
@@ -151,8 +155,9 @@ static int open_several(const options *o, int parts, replicas *r) {
 
 /* Opens the model of each. Returns the exit code; close_replicas closes what there is. */
 static int open_replicas(options *o, int parts, replicas *r) {
-    if (r->count == 1) return open_model(o, parts, &r->model[0]);
-    const int code = open_several(o, parts, r);
+    int code = check_devices(o);
+    if (!code) code = find_model(o, parts);
+    if (!code) code = open_several(o, parts, r);
     clear_progress();
     return code;
 }

@@ -35,9 +35,9 @@ static int put_health(buf *out, const server *s, const health *of, health all) {
     putf(out, "{\"status\": \"%s\", \"step_age_seconds\": %.3f", all.state == HEALTH_LOST ? "degraded" : states[all.state], all.since);
     for (int i = 0; i < s->replica_count && s->replica_count > 1; i++) {
         buf_text(out, i ? ", " : ", \"replicas\": [");
-        buf_text(out, "{\"device\": ");
-        put_text(out, replica_device(&s->replicas[i]));
-        putf(out, ", \"status\": \"%s\", \"step_age_seconds\": %.3f}", states[of[i].state], of[i].since);
+        const char *device = replica_device(&s->replicas[i]);
+        putf(out, "{\"device\": \"%.*s\", \"status\": \"%s\", \"step_age_seconds\": %.3f}", (int)strcspn(device, " "), device, states[of[i].state],
+             of[i].since);
     }
     buf_text(out, s->replica_count > 1 ? "]}" : "}");
     return all.state == HEALTH_STUCK ? 503 : 200;

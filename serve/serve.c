@@ -236,7 +236,7 @@ typedef struct session_plan {
 static int plan_sessions(options *o, const replicas *r, session_plan *p) {
     enum { CHOSEN_MOST = 16, CONTEXT_LEAST = 1024 };
     const options first = options_of(o, r, 0);
-    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = first.device};
+    mote_options where = model_options(&first, MOTE_DESCRIPTION);
     mote_memory plans[REPLICAS_MOST];
     mote_model *model = NULL;
     int code = check_parallel(o, r);
