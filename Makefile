@@ -194,6 +194,12 @@ $(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe: $(BUILD)/%: te
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
 endif
 
+# A server that loses devices: the program, with another library around the library.
+$(BUILD)/test_replicas: private WRAP = -DLOSSY='"$(strip $(RUN) ./$(BUILD)/lossy_serve)"'
+$(BUILD)/test_replicas: $(BUILD)/lossy_serve
+$(BUILD)/lossy_serve: private WRAP = -I$(BUILD)
+$(BUILD)/lossy_serve: $(BUILD)/page.inc $(BUILD)/trace_page.inc
+
 # For tests/no_memory.h
 $(BUILD)/inside $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
 $(BUILD)/test_connection: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc pthread_create)

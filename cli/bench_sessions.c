@@ -179,6 +179,7 @@ static int bench_speaking(group *g, int n) {
     put(g->b, "highest", t.high, 1, 12, 1);
     put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
     put(g->b, "distinct_experts", group_experts(g), 1, 20, 1);
+    put(g->b, "replicas", g->r->count, 1, 0, 0);
     end_row(g->b);
     return 0;
 }
@@ -275,6 +276,7 @@ static int bench_group(group *g, int n) {
     put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
     put(g->b, "seconds", n / t.median, 1e3, 10, 3);
     put(g->b, "distinct_experts", group_experts(g), 1, 10, 1);
+    put(g->b, "replicas", g->r->count, 1, 0, 0);
     put(g->b, "differing", differing, 1, 11, 0);
     end_row(g->b);
     return differing ? complain(EXIT_FAILURE, "bench: %d tokens differ from those of a session that is alone", differing) : 0;
@@ -307,6 +309,7 @@ static int bench_sessions(bench *b, const char *name, const replicas *r) {
         if (o->sessions.value[i] > most) most = o->sessions.value[i];
     code = group_open(&g, most);
     b->session = g.session[0];
+    if (!code && r->count > 1) fprintf(b->table, "replicas %d, on %s\n", r->count, o->devices);
     if (!code) print_head(b, name);
     if (!code) json_head(b, name);
     if (!code && !o->beside)

@@ -443,12 +443,13 @@ static int replica_lose(server *s, replica *r) {
     return was_lost ? 0 : left;
 }
 
-/* Names the device in what a session of it says. */
+/* Names the replica in what a session of it says. */
 static void replica_explain(const server *s, const replica *r, mote_error *error) {
     const mote_error was = *error;
     if (s->replica_count == 1) return;
     const char *device = replica_device(r);
-    snprintf(error->message, sizeof error->message, "%.*s is lost: %.400s", (int)strcspn(device, " "), device, was.message);
+    snprintf(error->message, sizeof error->message, "replica %d, on %.*s, is lost: %.400s", (int)(r - s->replicas) + 1, (int)strcspn(device, " "), device,
+             was.message);
 }
 
 static void server_slot_release(server_slot *t, answer *a, const mote_error *error) {
