@@ -225,7 +225,8 @@ static const char run_more[] =
 static const char serve_more[] =
     "Chat pages, agents and benchmarks connect to http://127.0.0.1:8080/v1; docs/server.md lists what they may ask for.\n"
     "Ctrl-C lets answers finish, a second one stops. TLS is a proxy's business, and so is the open network.\n"
-    "  mote serve -m DIR --context 32768 --parallel 2\n";
+    "  mote serve -m DIR --context 32768 --parallel 2\n"
+    "  mote serve -m DIR --devices 0,1\n";
 
 static const char info_more[] =
     "No weights are read. They need not even be there: of a folder with config.json alone, or with files that end\n"
