@@ -39,6 +39,14 @@ static inline void ptx_ld_relaxed_sys_global_u32(uint32_t &x, const void *at) { 
 static inline void ptx_ld_relaxed_sys_global_u64(uint64_t &x, const void *at) { x = __atomic_load_n(sim::aligned((const uint64_t *)at), __ATOMIC_RELAXED); }
 static inline void ptx_st_relaxed_sys_global_u32(void *at, uint32_t v) { __atomic_store_n(sim::aligned((uint32_t *)at), v, __ATOMIC_RELAXED); }
 static inline void ptx_st_relaxed_sys_global_u64(void *at, uint64_t v) { __atomic_store_n(sim::aligned((uint64_t *)at), v, __ATOMIC_RELAXED); }
+static inline void ptx_ld_relaxed_sys_global_v2_u64(uint64_t &x, uint64_t &y, const void *at) {
+    ptx_ld_relaxed_sys_global_u64(x, at);
+    ptx_ld_relaxed_sys_global_u64(y, (const uint64_t *)at + 1);
+}
+static inline void ptx_st_relaxed_sys_global_v2_u64(void *at, uint64_t x, uint64_t y) {
+    ptx_st_relaxed_sys_global_u64(at, x);
+    ptx_st_relaxed_sys_global_u64((uint64_t *)at + 1, y);
+}
 static inline uint64_t sim_globaltimer() {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
