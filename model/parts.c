@@ -223,12 +223,15 @@ static void parts_front(mote_model *m, const device_list *l) {
         m->fingerprint += member->fingerprint - config;
         if (member->bf16_factor < factor) factor = member->bf16_factor;
         if (member->part.range + 1 == l->ranges) m->has_mtp &= member->has_mtp;
+        m->report.devices[i] = model_on_device(member);
     }
+    m->report.info.device_count = l->count;
     if (l->ranks > 1) m->fingerprint = fnv1a(m->fingerprint, &l->ranks, sizeof l->ranks);
     for (int i = 0; i < l->count; i++) m->members[i]->bf16_factor = factor;        /* as if all weights were one model's */
     m->report.info.mtp_layers = m->has_mtp;
     m->norm = m->members[l->count - 1]->norm;
-    m->part = part_of(-1, l->ranges, 0, 1);                 /* it has no layers itself */
+    m->part = part_of(-1, l->ranges, 0, 1);                 /* it has no layers itself, */
+    m->device.gpu = -1;                                     /* nor a device */
     parts_name(m, l);
 }
 
