@@ -108,12 +108,14 @@ static int cut_layers(layer_cut *c, device_list *l, const char *name, mote_error
     const mote_model *m = c->m;
     char free_there[256];
     uint64_t all = 0;
+    int layers[DEVICES_MAX] = {0};
     if (c->ranges > m->c.layers)
         return fail(err, MOTE_EUNSUPPORTED, "%s: %d layers cannot be divided into %d ranges", name, m->c.layers, c->ranges);
     if (l->layers[0]) return cut_as_asked(c, l, name, err);
-    for (c->spare = 1; c->spare >= 0; c->spare--)
-        if (cut_evenly(c, l->layers)) return MOTE_OK;
-    c->spare = 0;
+    int fits = cut_evenly(c, layers);
+    if (!fits) c->spare = 0, fits = cut_evenly(c, layers);
+    if (fits) memcpy(l->layers, layers, sizeof layers);
+    if (fits) return MOTE_OK;
     for (int d = 0; d < c->ranges; d++) all += cut_ends(c, d);
     for (int i = 0; i < m->c.layers; i++) all += cut_layer(c, i);
     free_text(c, l, free_there, sizeof free_there);
@@ -136,16 +138,21 @@ static int devices_free(const device_list *l, uint64_t *free, mote_error *err) {
     return MOTE_OK;
 }
 
-/* Divides the layers of m, which is described, among the ranges. Of ranks, each finds out by itself whether its share fits. */
-static int parts_cut(const mote_model *m, device_list *l, const char *name, mote_error *err) {
+/* Divides the layers of m, which is described, among the ranges. Of ranks, each finds out by itself whether its share fits. load: they must fit;
+   else they are cut as if they did, where they do not. */
+static int parts_cut(const mote_model *m, device_list *l, const char *name, int load, mote_error *err) {
     layer_cut c;
     memset(&c, 0, sizeof c);
     c.m = m;
     c.ranges = l->ranges;
     int code = devices_free(l, c.free, err);
+    if (code) return code;
     for (int d = 0; d < l->ranges && l->ranks > 1; d++) c.free[d] = UINT64_MAX;
-    if (!code && l->ranges == 1) l->layers[0] = m->c.layers;
-    return code ? code : cut_layers(&c, l, name, err);
+    c.spare = l->layers[0] == 0;
+    code = cut_layers(&c, l, name, err);
+    if (code != MOTE_ENOMEM || load) return code;
+    for (int d = 0; d < l->ranges; d++) c.free[d] = UINT64_MAX;
+    return cut_layers(&c, l, name, err);
 }
 
 /* ---- Opening ------------------------------------------------------------------------------------------------------------- */
@@ -245,7 +252,7 @@ static int parts_open(part_opener *open, const char *name, const mote_options *o
     if (l->count < 2 || o.parts == MOTE_TEXT_ONLY) return open(name, &o, &whole, load, model, err);
     if (l->gpus && load) return fail(err, MOTE_EUNSUPPORTED, "%s: a model on several GPUs can be described only", name);
     int code = open(name, &o, &whole, 0, &m, err);
-    if (!code) code = parts_cut(m, l, name, err);
+    if (!code) code = parts_cut(m, l, name, load, err);
     if (!code) code = parts_members(m, open, name, &o, l, load, err);
     if (!code) parts_front(m, l);
     if (code) mote_close(m);
