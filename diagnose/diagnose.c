@@ -44,13 +44,14 @@ int mote_measure(mote_session *session, mote_measurement *measurement, mote_erro
     if (!invalid && !(stages = measured_stages(session, m, error))) invalid = MOTE_EINVAL;
     if (invalid) return invalid;
     return session->m->device.gpu >= 0 ? gpu_measure(session, m, stages, error)
-                                : fail(error, MOTE_EUNSUPPORTED, "mote_measure: the model is not on a GPU");
+                                : fail(error, MOTE_EUNSUPPORTED, "mote_measure: the model is not on one GPU");
 }
 
 int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error) {
     if (!model || !bytes_per_second || threads < 0 || threads > MAX_THREADS)
         return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model, 0 to %d threads and a place for the speed",
                     MAX_THREADS);
+    if (model->members) model = model->members[0];
     if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the model was opened without weights");
     return model->device.gpu >= 0 ? gpu_measure_read(model, bytes_per_second, error)
                            : measure_cpu_read(model, threads, bytes_per_second, error);
@@ -62,19 +63,19 @@ int mote_launches(mote_session *session, int rows, const mote_launch **launches,
     const int most = max_int(gpu_measured_rows(session), PASS_ROWS_MAX);
     if (rows < 1 || rows > most) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", most);
     return session->m->device.gpu >= 0 ? gpu_launches(session, rows, launches, count, error)
-                                : fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
+                                : fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on one GPU");
 }
 
 int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *error) {
     if (!runner || !experts) return fail(error, MOTE_EINVAL, "mote_distinct_experts: needs a runner and a place for the number");
     return runner->m->device.gpu >= 0 ? gpu_distinct_experts(runner, experts, error)
-                               : fail(error, MOTE_EUNSUPPORTED, "mote_distinct_experts: the model is not on a GPU");
+                               : fail(error, MOTE_EUNSUPPORTED, "mote_distinct_experts: the model is not on one GPU");
 }
 
 int mote_simulate(mote_runner *runner, const double *accept, mote_error *error) {
     if (!runner) return fail(error, MOTE_EINVAL, "mote_simulate: needs a runner");
     return runner->m->device.gpu >= 0 ? gpu_simulate(runner, accept, error)
-                               : fail(error, MOTE_EUNSUPPORTED, "mote_simulate: the model is not on a GPU");
+                               : fail(error, MOTE_EUNSUPPORTED, "mote_simulate: the model is not on one GPU");
 }
 
 int mote_selftest(const char *device, int sms,
@@ -103,7 +104,7 @@ int mote_plan_synthetic(const char *name, const mote_options *options, const mot
     int code = take_options(&how, sizeof how, OPTIONS_0_3, options, "mote_options", error);
     how.parts = MOTE_DESCRIPTION;
     if (!code) code = mote_open_synthetic(name, &how, &m, error);
-    if (!code) code = plan_model(m, m->report.info.weight_bytes, session, plan, error);
+    if (!code) code = plan_memory_of(m, -1, session, plan, error);
     mote_close(m);
     return code;
 }

@@ -52,7 +52,7 @@ typedef struct mote_measurement {
 /* Times steps on random tokens. Empties the timeline, before and after. GPU only: else MOTE_EUNSUPPORTED. */
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error);
 
-/* Bytes per second that the model's device reads at best: the weights, streamed by a kernel or, on the CPU, by a loop that does
+/* Bytes per second that the model's device, of several the first one, reads at best: the weights, streamed by a kernel or, on the CPU, by a loop that does
    nothing else. threads: of the CPU, 0 to 256; 0: one for each processor this process may use. */
 int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error);
 
