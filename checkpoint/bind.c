@@ -226,13 +226,13 @@ static void bind_whole(binder *b, const char *where, const char *what, matrix *w
     bind_slice(b, where, what, &all, 0, w);
 }
 
-/* The embedding, or the head: of several ranks each has rows of the vocabulary. */
-static void bind_vocab(binder *b, const char *where, const char *what, matrix *w) {
+/* The embedding, which keeps its precision as a table is read by the row, or the head: of several ranks each has rows of the vocabulary. */
+static void bind_vocab(binder *b, const char *where, const char *what, int keep_precision, matrix *w) {
     const config *c = &b->m->c;
     const vocab_share own = part_vocab(&b->m->part, c->vocab);
     tensor_slice s = slice_all(c->vocab, c->hidden);
     if (own.rows < c->vocab) s.runs = rows_of(&s, 1, own.first, own.rows);
-    bind_slice(b, where, what, &s, 1, w);
+    bind_slice(b, where, what, &s, keep_precision, w);
 }
 
 /* A matrix that each rank has, and that stays as it is when the others are quantised, as in the official FP8 checkpoints. */

@@ -407,11 +407,11 @@ static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     common_name_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
     b->elsewhere = !part_is_first(&m->part) && !(part_is_last(&m->part) && (c->tied || m->has_mtp));
     bind_as(b, MODULE_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
-    bind_vocab(b, b->prefix, "embed_tokens.weight", &m->embed_tokens);
+    bind_vocab(b, b->prefix, "embed_tokens.weight", 1, &m->embed_tokens);
     b->elsewhere = !part_is_last(&m->part);
     bind_as(b, MODULE_HEAD, 1, 1);
     if (c->tied) m->lm_head = m->embed_tokens;
-    else bind_vocab(b, b->head_prefix, "lm_head.weight", &m->lm_head);
+    else bind_vocab(b, b->head_prefix, "lm_head.weight", 0, &m->lm_head);
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
 }
