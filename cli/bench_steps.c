@@ -1,12 +1,17 @@
 /* cli/bench_steps.c: the speed of prompts and of steps: on the CPU, on a GPU, with simulated speculation, of each stage
    alone. It measures the session that bench.c has opened, and knows nothing of text or files.
 
-   Random tokens, so that the experts are as spread as they can be. On the CPU decoding starts again from one checkpoint each
+   Random tokens, so that the experts are as spread as they can be. On the CPU and on several GPUs decoding starts again from one checkpoint each
    time, and bytes are reckoned: the weights one token uses, the recurrent state read and written, the KV rows at half of the
    way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really chosen. Both are set
    against the read ceiling: what a loop or kernel that only streams these weights reaches, measured first. */
 
-/* Reading prompts, and decoding on the CPU. */
+/* Whether the library measures steps by the GPU's clock. On several GPUs they are timed as an application sees them. */
+static int on_one_gpu(const mote_info *info) {
+    return on_gpu(info) && !strchr(info->device, '+');
+}
+
+/* Reading prompts, and decoding on the CPU or on several GPUs. */
 
 static int time_prefill(const bench *b, int length, timing *result) {
     double rates[99];
@@ -57,7 +62,7 @@ static int bench_prefill(bench *b) {
     char label[LABEL + 14];
     int code = 0;
     fprintf(b->table, "%-*s%8s%12s%12s%12s", LABEL, "", "tokens", "tok/s", "lowest", "highest");
-    fprintf(b->table, on_gpu(b->info) ? "\n" : "%12s%9s%9s\n", "MB/token", "GB/s", "ceiling%");
+    fprintf(b->table, on_one_gpu(b->info) ? "\n" : "%12s%9s%9s\n", "MB/token", "GB/s", "ceiling%");
     for (int i = 0; i < b->o->prompts.count && !code; i++) {
         code = time_prefill(b, b->o->prompts.value[i], &t);
         if (code) break;
@@ -75,8 +80,9 @@ static void decode_label(const bench *b, int depth, int rows, char label[LABEL +
     if (rows > 1) snprintf(label + n, (size_t)(LABEL + 14 - n), " x%d", rows);
 }
 
-static int bench_decode_cpu(bench *b) {
-    static const double kv_size[] = {1, 1, 0.5, 0.25};         /* by MOTE_KV_..., relative to the default */
+static int bench_decode_timed(bench *b) {
+    static const double kv_sizes[2][4] = {{1, 1, 0.5, 0.25}, {1, 2, 1, 0.5}};      /* by MOTE_KV_..., relative to the default of CPU and GPU */
+    const double *kv_size = kv_sizes[on_gpu(b->info)];
     char label[LABEL + 14];
     timing t = {0, 0, 0};
     int code = 0;
