@@ -11,9 +11,9 @@ static void add_defaults(list *l, const int *values, int count, int limit) {
 static int plan_bench(options *o, const mote_info *info) {
     static const int prompts[] = {128, 512}, depths[] = {0, 1024}, gpu_depths[] = {0, 4096, 32768, 131072},
                      rows[] = {1, 2, 3, 4}, report_prompts[] = {512, 8192, 32768};
-    int gpu = on_gpu(info), one_gpu = on_one_gpu(info), most = o->accept.count ? MOTE_ROWS_MAX : 1, need = 0;
+    int gpu = on_gpu(info), most = o->accept.count ? MOTE_ROWS_MAX : 1, need = 0;
     int limit = o->context && o->context < info->context_max ? o->context : info->context_max;
-    if (one_gpu) add_defaults(&o->rows, rows, 4, 4);
+    if (on_one_gpu(info)) add_defaults(&o->rows, rows, 4, 4);
     for (int i = 0; i < o->rows.count; i++)
         if (o->rows.value[i] > most) most = o->rows.value[i];
     if (!o->steps) o->steps = gpu ? 200 : 32;
@@ -36,7 +36,7 @@ static int bench_model(bench *b, options *o, const replicas *r) {
     b->info = mote_model_info(model);
     const int simulates = o->accept.count && !(o->sessions.count && on_gpu(b->info));
     if (!on_one_gpu(b->info) && (o->rows.count || o->stages || o->sms || simulates))
-        return complain(EXIT_FAILURE, "bench: --rows, --stages, --sms and --accept are for a single GPU, but the model is on %s",
+        return complain(EXIT_FAILURE, "bench: --rows, --stages, --sms and --accept are for one GPU, but the model is on %s",
                         on_gpu(b->info) ? "several" : "the CPU");
     if (o->accept.count && !b->info->mtp_layers) return complain(EXIT_FAILURE, "%s: the model has no MTP layer", name);
     if (o->ask) return bench_ask(b, o, name, model);
@@ -56,7 +56,7 @@ static int bench_model(bench *b, options *o, const replicas *r) {
     if (!code) code = on_one_gpu(b->info) ? bench_decode_gpu(b) : bench_decode_timed(b);
     if (!code && o->accept.count) code = bench_speculation(b);
     if (!code && o->stages && o->depths.count) code = bench_stages(b);
-    for (int i = 0; i < o->prompts.count && !code && o->stages && on_one_gpu(b->info); i++)
+    for (int i = 0; i < o->prompts.count && !code && o->stages; i++)
         code = bench_prefill_stages(b, o->prompts.value[i]);
     if (!code && o->report) code = report_ask(b, name, model);
     if (b->json) fputs("\n]}\n", b->json);

@@ -90,15 +90,19 @@ int mote_launches(mote_session *session, int rows, const mote_launch **launches,
     return gpu_launches(session, rows, launches, count, error);
 }
 
+static int computes_on_gpus(const mote_runner *r) {
+    return (r->members ? r->members[0] : r)->m->device.gpu >= 0;
+}
+
 int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *error) {
     if (!runner || !experts) return fail(error, MOTE_EINVAL, "mote_distinct_experts: needs a runner and a place for the number");
-    return runner->m->device.gpu >= 0 ? gpu_distinct_experts(runner, experts, error)
+    return computes_on_gpus(runner) ? gpu_distinct_experts(runner, experts, error)
                                : fail(error, MOTE_EUNSUPPORTED, "mote_distinct_experts: the model is not on a GPU");
 }
 
 int mote_simulate(mote_runner *runner, const double *accept, mote_error *error) {
     if (!runner) return fail(error, MOTE_EINVAL, "mote_simulate: needs a runner");
-    return runner->m->device.gpu >= 0 ? gpu_simulate(runner, accept, error)
+    return computes_on_gpus(runner) ? gpu_simulate(runner, accept, error)
                                : fail(error, MOTE_EUNSUPPORTED, "mote_simulate: the model is not on a GPU");
 }
 
