@@ -44,12 +44,12 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->mtp_in = layout_alloc(l, T * 2 * hidden);
     gpu_batch_layout(l, max_int(2 * m->c.hidden, widest), PASS_ROWS_MAX, &g->batch);
     g->q.batch = &g->batch;
-    layer_layout_gpu(l, &m->largest, m->c.hidden, &most, &q, &g->layers);
+    layer_layout_gpu(l, &m->largest, m->c.hidden, m->part.ranks, &most, &q, &g->layers);
     g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
     g->layers.moe.chosen = g->chosen;
     g->logits = layout_alloc(l, T * vocab);
     g->mtp_logits = layout_alloc(l, STEP_ROWS * vocab);
-    g->draft_logits = layout_alloc(l, T * (size_t)m->draft_head.rows);
+    g->draft_logits = layout_alloc(l, T * (size_t)draft_vocab(m));
     g->topk = (uint64_t *)(void *)layout_alloc(l, T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2);
     layout_prefill(l, m, &r->o, &g->prefill);
     gpu_layout_peer(l, r);
