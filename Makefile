@@ -315,7 +315,7 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 # make test-gpu-sanitizers: compute-sanitizer
 # make test-gpu-oracles: real layer sizes beside transformers and a float64 oracle
 GPU_PARTS      = tests sanitizers oracles
-GPU_tests      = test_api test_batch test_embedding test_engine test_misuse test_runner test_sliding test_speculation gpu_attention gpu_batch gpu_batch_moe \
+GPU_tests      = test_api test_batch test_embedding test_engine test_misuse test_replicas test_runner test_sliding test_speculation gpu_attention gpu_batch gpu_batch_moe \
                  gpu_exchange gpu_prefill
 GPU_sanitizers = test_engine gpu_attention gpu_production
 GPU_oracles    = test_engine gpu_accuracy
