@@ -197,8 +197,9 @@ endif
 # A server that loses devices: the program, with another library around the library.
 $(BUILD)/test_replicas: private WRAP = -DLOSSY='"$(strip $(RUN) ./$(BUILD)/lossy_serve)"'
 $(BUILD)/test_replicas: $(BUILD)/lossy_serve
-$(BUILD)/lossy_serve: private WRAP = -I$(BUILD)
-$(BUILD)/lossy_serve: $(BUILD)/page.inc $(BUILD)/trace_page.inc
+# These include the program.
+$(BUILD)/lossy_serve $(BUILD)/test_plans: private WRAP = -I$(BUILD)
+$(BUILD)/lossy_serve $(BUILD)/test_plans: $(BUILD)/page.inc $(BUILD)/trace_page.inc
 
 # For tests/no_memory.h
 $(BUILD)/inside $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
