@@ -196,6 +196,7 @@ part_tests() {
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
     for test in test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
     check "gpu_attention" "$build/gpu_attention"
+    check "gpu_latent" "$build/gpu_latent"
     check "gpu_batch" "$build/gpu_batch"
     check "gpu_batch_moe" "$build/gpu_batch_moe"
     check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
