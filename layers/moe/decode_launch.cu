@@ -5,6 +5,7 @@
      1              of the table below                     gpu_experts_up_fixed   gpu_experts_down_row              up.cu, down_fixed.cu
                     FP8 blocks, few enough items           gpu_experts_up         gpu_experts_down_lone             up.cu, down_row.cu
                     NVFP4, MXFP4, likewise                 gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
+                    FP8 by row, likewise                   gpu_experts_up_lone    gpu_experts_down<1>               up_lone.cu, down.cu
                     any                                    gpu_experts_up<1>      gpu_experts_down<1>               up.cu, down.cu
      2 to 4         of the table                           gpu_experts_up_fixed   gpu_experts_down_rows, _parts     up.cu, down_fixed.cu
                     any; a shared expert unlike the others gpu_experts_up<4>      gpu_experts_down<4>               up.cu, down.cu
