@@ -15,13 +15,23 @@ static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of
     b->of = of;
 }
 
-/* What is bound from here on is of layer i: this part's or another's. */
+/* Whether the part has the embedding: the first range does, and the last one for a tied head or the MTP layer. */
+static int bind_has_embedding(const mote_model *m) {
+    return part_is_first(&m->part) || (part_is_last(&m->part) && (m->c.tied || m->has_mtp));
+}
+
+/* What is bound from here on is of layer i: this part's or another's. EMBEDDING: the embedding, c.layers: what comes after the layers. */
 static void bind_for_layer(binder *b, int i) {
-    b->elsewhere = !part_has(&b->m->part, i);
+    const mote_model *m = b->m;
+    b->layer = i;
+    b->elsewhere = i == EMBEDDING ? !bind_has_embedding(m) : i < m->c.layers ? !part_has(&m->part, i) : !part_is_last(&m->part);
+    b->again = i == EMBEDDING && !part_is_first(&m->part);
 }
 
 /* Puts an item on the list, to lie at the next 64-byte boundary of the arena. */
 static void bind_item(binder *b, const load_item *like) {
+    const size_t place = b->whole;
+    b->whole += item_capacity(like);
     if (b->elsewhere) return;
     load_item *item = (load_item *)buf_add(&b->items, like, sizeof *like);
     const uint64_t numbers = (uint64_t)like->rows * (uint64_t)like->cols;
@@ -31,6 +41,9 @@ static void bind_item(binder *b, const load_item *like) {
         return;
     }
     item->at = b->arena;
+    item->place = place;
+    item->layer = b->layer;
+    item->again = b->again;
     item->module = b->kind;
     b->arena += item_capacity(item);
     mote_module *m = &b->m->report.modules[b->kind];
@@ -48,141 +61,6 @@ static void bind_seen(binder *b, enum encoding e, const matrix *w) {
     b->encodings[b->kind] |= 1u << e;
     b->formats[b->kind] |= 1u << f;
     if (format_has_groups(f)) *group = !*group || *group == w->block_cols ? w->block_cols : -1;
-}
-
-/* ---- Which encoding a stored matrix has ---- */
-
-/* Has an encoded matrix these sizes of blocks: those that config.json says, or, of groups of columns, those that the scales
-   tell. 0: it cannot have as many groups as they say. */
-static int bind_blocks(const binder *b, const tensor_slice *s, const tensor_encoding *e, const tensor *const *part, matrix *w) {
-    const int stack = s->entries > 0;
-    w->format = e->format;
-    w->block_rows = e == tensor_encodings[ENCODING_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_rows;
-    w->block_cols = e == tensor_encodings[ENCODING_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_cols;
-    if (!format_has_groups(e->format)) return 1;
-    w->block_rows = 1;
-    w->block_cols = w->cols;
-    for (int k = 0; k < part_count(e); k++) {
-        const int dim = part_groups(e->parts[k].shape);
-        if (dim < 0 || e->parts[k].optional || !part[k] || part[k]->dims != stack + 2) continue;
-        const uint64_t groups = part[k]->shape[stack + dim];
-        if (!groups || (uint64_t)w->cols % groups) return 0;
-        w->block_cols = (int)((uint64_t)w->cols / groups);
-        if (b->m->memory->packs && w->block_cols <= 32) w->format = (enum format)formats[e->format]->small_group;
-        return groups == 1 || w->block_cols == 32 || w->block_cols == 64 || w->block_cols == 128;
-    }
-    return 1;
-}
-
-/* Has t one of the shapes of this part? */
-static int part_fits(const tensor *t, const matrix_part *p, const tensor_slice *s, const tensor_encoding *e, const matrix *stored) {
-    uint64_t shape[MAX_DIMS];
-    int fits = 0;
-    for (const char *form = p->shape; form && !fits;) {
-        int dims = bind_shape(s, e, form, stored, shape, &form);
-        fits = same_shape(t, shape, dims);
-    }
-    return fits;
-}
-
-/* The tensors of a matrix that are there, by an encoding. How well it fits: 100 when all is as it should be, else more the more of
-   it is there. */
-static int bind_try(binder *b, const tensor_slice *s, const tensor_encoding *e, matrix *w, const tensor **part) {
-    int there = 0, wrong = 0, codes = 0;
-    memset(part, 0, MAX_PARTS * sizeof *part);
-    for (int k = 0; k < part_count(e); k++) {
-        bind_part_name(b, e->parts[k].suffix);
-        const tensor *t = table_find(&b->files->table, b->name);
-        part[k] = t && t->type >= 0 ? t : NULL;
-        there += t != NULL;
-    }
-    wrong = !bind_blocks(b, s, e, part, w) || w->cols % e->cols || w->rows % e->rows;
-    for (int k = 0; k < part_count(e); k++) {
-        const int fits = part[k] ? stored_as(part[k], &e->parts[k]) && part_fits(part[k], &e->parts[k], s, e, w)
-                                 : e->parts[k].optional;
-        if (k == CODES) codes = fits ? 2 : part[k] && stored_as(part[k], &e->parts[k]);
-        wrong |= !fits;
-    }
-    return !wrong ? 100 : !there ? 0 : there + 10 * codes;
-}
-
-/* The encoding of a matrix, by the tensors that are there: the first that has all of its own. Without one that which most
-   of is there, its codes above all, and binding says what is wrong with it. First those are tried whose codes are there. */
-static enum encoding bind_encoding(binder *b, const tensor_slice *s, matrix *w, const tensor **part) {
-    int best = 0, found = ENCODING_F32;
-    for (int all = 0; all < 2 && !best; all++) {
-        const char *suffix = "";                               /* of the codes, which several encodings call alike */
-        const tensor *codes = NULL;
-        for (int e = 0; e < ENCODING_COUNT && best < 100; e++) {
-            const matrix_part *p = &tensor_encodings[e]->parts[CODES];
-            if (e == ENCODING_QUANTISED) continue;
-            if (strcmp(p->suffix, suffix)) {
-                bind_part_name(b, suffix = p->suffix);
-                codes = bind_tensor(b, b->name);
-            }
-            if (!all && (!codes || !stored_as(codes, p))) continue;
-            const int fit = bind_try(b, s, tensor_encodings[e], w, part);
-            if (fit > best) best = fit, found = e;
-        }
-    }
-    if (best < 100) bind_try(b, s, tensor_encodings[found], w, part);
-    return (enum encoding)found;
-}
-
-/* Checks all tensors of a matrix, and takes them. */
-static void bind_parts(binder *b, const tensor_slice *s, const tensor_encoding *e, matrix *w, const tensor *const *part) {
-    const int blocks = bind_blocks(b, s, e, part, w);
-    for (int k = 0; k < part_count(e) && !b->code; k++) {
-        const matrix_part *p = &e->parts[k];
-        uint64_t shape[MAX_DIMS];
-        const char *rest;
-        const int dims = bind_shape(s, e, p->shape, w, shape, &rest), group = part_groups(p->shape) >= 0;
-        bind_part_name(b, p->suffix);
-        tensor *t = bind_tensor(b, b->name);
-        if (!t && !p->optional) b->code = bind_missing(b, shape, group && format_has_groups(e->format) ? -1 : dims);
-        if (!t) continue;
-        if (!stored_as(t, p) || (!part_fits(t, p, s, e, w) && (blocks || !group))) b->code = bind_misfit(b, t, shape, dims, p);
-        else if (w->cols % e->cols || w->rows % e->rows)
-            b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s: a matrix of %d x %d, and %s needs multiples of %d x %d",
-                           b->files->shards[t->file].path, b->name, w->rows, w->cols, e->name, e->rows, e->cols);
-        else if (!blocks && group)
-            b->code = fail(b->err, MOTE_EUNSUPPORTED,
-                           "%s: tensor %s: its shape does not fit %d columns in groups of 32, 64, 128 or all of them",
-                           b->files->shards[t->file].path, b->name, w->cols);
-        t->used = 1;
-    }
-}
-
-/* What belongs to activations, which are not quantised, is not needed. */
-static void bind_ignored(binder *b) {
-    static const char *const names[] = {".input_scale", ".input_global_scale"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        bind_part_name(b, names[i]);
-        tensor *t = bind_tensor(b, b->name);
-        if (t) t->used = 1;
-    }
-}
-
-/* b->name becomes the family's name of a matrix, from which bind_part_name makes those of its tensors. */
-static void bind_matrix_name(binder *b, const char *where, const char *what) {
-    snprintf(b->name, sizeof b->name, "%s%s", where, what);
-    const size_t n = strlen(b->name), weight = sizeof ".weight" - 1;
-    b->bare = n < weight || strcmp(b->name + n - weight, ".weight");
-    b->module = b->bare ? n : n - weight;
-}
-
-/* The tensors of the stored matrix that b->name names, or of those that stand for it; counted with what config.json says of it when
-   the first slice of it is bound. */
-static enum encoding bind_stored(binder *b, const tensor_slice *s, matrix *stored, const tensor **part) {
-    const enum encoding e = bind_encoding(b, s, stored, part);
-    const int taken = part[CODES] && part[CODES]->used;
-    bind_parts(b, s, tensor_encodings[e], stored, part);
-    if (b->code) return e;
-    bind_ignored(b);
-    b->name[b->module] = 0;
-    if (!taken) quantization_check_matrix(b->check, b->name, b->together, e > ENCODING_BF16, tensor_encodings[e]->name);
-    bind_part_name(b, tensor_encodings[e]->parts[CODES].suffix);
-    return e;
 }
 
 /* ---- Slices ---- */
@@ -361,12 +239,17 @@ static void bind_whole(binder *b, const char *where, const char *what, matrix *w
     bind_slice(b, where, what, &all, 0, w);
 }
 
-/* The embedding, or the head: of several ranks each has rows of the vocabulary. */
-static void bind_vocab(binder *b, const char *where, const char *what, matrix *w) {
+/* Whether each rank has the whole embedding, to need none of the others for it: a GPU does. A tied head is its share's copy then. */
+static int ranks_embed_alone(const mote_model *m) {
+    return m->memory->packs && m->part.ranks > 1;
+}
+
+/* The embedding, or the head: of several ranks each has rows of the vocabulary, or all. */
+static void bind_vocab(binder *b, const char *where, const char *what, matrix *w, int all) {
     const config *c = &b->m->c;
     const vocab_share own = part_vocab(&b->m->part, c->vocab);
     tensor_slice s = slice_all(c->vocab, c->hidden);
-    if (own.rows < c->vocab) s.runs = rows_of(&s, 1, own.first, own.rows);
+    if (own.rows < c->vocab && !all) s.runs = rows_of(&s, 1, own.first, own.rows);
     bind_slice(b, where, what, &s, 1, w);
 }
 

@@ -136,7 +136,7 @@ static void gpu_bring_logits(slot *s, int row) {
     const size_t vocab = (size_t)m->c.vocab;
     float *to = g->logits + (size_t)row * vocab;
     if (s->logits_here) gpu_move(&g->q, to, s->logits, vocab * sizeof(float), "copying logits");
-    else gpu_head(&g->q, &m->lm_head, m->norm, s->gpu->x + (size_t)s->last_row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, to);
+    else gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, s->gpu->x + (size_t)s->last_row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, to);
     gpu_submit(&g->q);
 }
 

@@ -42,6 +42,16 @@ static size_t prefill_windows(const mote_model *m, const run_options *o, slot *s
     return used;
 }
 
+/* Of a row of logits, those that one of several ranks has itself at most; 0: it has all. */
+static size_t prefill_own_logits(const mote_model *m) {
+    return m->part.ranks > 1 ? (size_t)part_vocab(&m->part, m->c.vocab).most : 0;
+}
+
+/* Bytes of a row of logits. */
+static size_t prefill_logit_bytes(const mote_model *m) {
+    return (prefill_own_logits(m) + (size_t)m->c.vocab) * sizeof(float);
+}
+
 /* Lays out what prefill needs: also `before`, a copy of a slot's recurrent state, and one of its windows. */
 static void layout_prefill(layout *l, const mote_model *m, const run_options *o, prefill_scratch *p) {
     const size_t hidden = (size_t)m->c.hidden, rows = (size_t)o->chunk;
@@ -49,12 +59,12 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     memset(p, 0, sizeof *p);
     if (!prefill_runs(m, kv)) return;
     p->rows = o->chunk;
-    const size_t u = rows * hidden * sizeof(uint16_t), least = (size_t)m->c.vocab * sizeof(float) + u;   /* logits of a row */
+    const size_t u = rows * hidden * sizeof(uint16_t), least = prefill_logit_bytes(m) + u;      /* logits of a row */
     p->scratch_bytes = max_size(layer_prefill_bytes(&m->largest, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
     p->scratch_bytes = (max_size(p->scratch_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * hidden);
-    p->y = layout_alloc(l, m->largest.residual.normed_after || m->largest.residual.branched ? rows * hidden : 0);
+    p->y = layout_alloc(l, m->largest.residual.normed_after || m->largest.residual.branched || m->part.ranks > 1 ? rows * hidden : 0);
     p->shared = layout_alloc(l, m->largest.residual.branched ? rows * hidden : 0);
     p->u_scale = layout_alloc(l, rows);
     p->table = (token_row *)layout_bytes(l, (rows + 1) * sizeof *p->table);
@@ -72,6 +82,7 @@ static prefill_rows prefill_rows_of(const slot *s, int T, int index) {
     memset(&r, 0, sizeof r);
     r.stream = g->stream;
     r.sms = g->q.sms;
+    r.peer = g->q.peer;
     r.table = g->prefill.table;
     r.T = T;
     r.index = index;
@@ -135,16 +146,19 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
 /* Logits of n rows of x, from row t on, into `to` in host memory. At most as many as fit the scratch before the normalised rows. */
 static void prefill_head(const slot *s, const prefill_rows *r, const float *norm, int t, int n, float *to) {
     const mote_model *m = s->m;
-    const gpu_cap cap = {.link = {}, .logits = (float *)(void *)r->scratch, .n = (size_t)n * (size_t)m->c.vocab, .cap = m->c.logit_cap};
+    float *own = (float *)(void *)r->scratch, *all = own + (size_t)n * prefill_own_logits(m);
+    const gpu_cap cap = {.link = {}, .logits = all, .n = (size_t)n * (size_t)m->c.vocab, .cap = m->c.logit_cap};
     prefill_rms_norm(r, r->x + (size_t)t * (size_t)m->c.hidden, norm, n, m->c.hidden, m->c.eps);
-    prefill_linear(r, &m->lm_head, prefill_normed(r), n, cap.logits);
+    prefill_linear(r, &m->lm_head, prefill_normed(r), n, own);
+    if (peers_divide(r->peer))
+        gpu_gather_logits<<<PEER_LOGIT_LANES, GPU_THREADS, 0, r->stream>>>(gpu_gather_of(r->peer, own, n, m->c.vocab, all));
     if (cap.cap != 0) gpu_cap_logits<<<gpu_cap_blocks(cap.n, r->sms), GPU_THREADS, 0, r->stream>>>(cap);
-    gpu_check(&s->runner->gpu->q, cudaMemcpyAsync(to, r->scratch, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
+    gpu_check(&s->runner->gpu->q, cudaMemcpyAsync(to, all, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
                                           r->stream), "reading the logits");
 }
 
 static int prefill_head_rows(const slot *s, const prefill_rows *r) {
-    return (int)((size_t)((const char *)s->runner->gpu->prefill.u - r->scratch) / ((size_t)s->m->c.vocab * sizeof(float)));
+    return (int)((size_t)((const char *)s->runner->gpu->prefill.u - r->scratch) / prefill_logit_bytes(s->m));
 }
 
 /* Logits of T rows of x to the host, as many rows at a time as fit the scratch. */

@@ -153,7 +153,8 @@ static void gpu_walk_mtp(const gpu_form *f, gpu_queue *q, int T, int offset, con
     struct gpu_runner *g = f->r->gpu;
     gpu_linear(q, KERNEL_FC, &m->mtp.fc, g->mtp_in, g->mtp_x, T);
     gpu_record_layer(f, q, m->c.layers, T, g->mtp_x, offset, !head);
-    if (head) gpu_head(q, head, m->mtp.norm, g->mtp_x, T, m->c.eps, m->c.logit_cap, logits);
+    const int ids = head == &m->draft_head ? draft_vocab(m) : m->c.vocab;
+    if (head) gpu_head(q, head, ids, m->mtp.norm, g->mtp_x, T, m->c.eps, m->c.logit_cap, logits);
 }
 
 /* Records it for the rows of a step. */
@@ -174,13 +175,13 @@ static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int dra
     struct gpu_runner *g = f->r->gpu;
     const int T = max_int(f->rows.sequences, 1);
     gpu_mtp_input p = gpu_mtp_input_of(f);
-    gpu_sampling choice = gpu_choice_of(g, g->draft_logits, T, m->draft_head.rows);
+    gpu_sampling choice = gpu_choice_of(g, g->draft_logits, T, draft_vocab(m));
     p.draft = i;
     p.x = g->mtp_x;
     p.norm = m->mtp.norm;
     choice.parameters = g->greedy;
     choice.sequences = f->rows.sequences;
-    choice.stride = (size_t)m->draft_head.rows;
+    choice.stride = (size_t)draft_vocab(m);
     choice.draft = i + 1;
     choice.drafts = drafts;
     choice.draft_mailbox = g->mailbox;
@@ -230,8 +231,8 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     }
     q->layer = -1;
     if (kind == GPU_LAST_LOGITS)
-        gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
-    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->norm, g->x, T, m->c.eps, m->c.logit_cap, g->logits);
+        gpu_head(q, &m->lm_head, m->c.vocab, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
+    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->c.vocab, m->norm, g->x, T, m->c.eps, m->c.logit_cap, g->logits);
     if (f->has_mtp) gpu_record_mtp(f, q, kind == GPU_MTP_LOGITS);
 }
 
@@ -311,7 +312,7 @@ static const float *gpu_last_logits(slot *s) {
     if (g->logits_of == LOGITS_NOWHERE && s->logits_here)
         gpu_move(&g->q, g->logits, s->logits, vocab * sizeof(float), "copying logits");
     else if (g->logits_of == LOGITS_NOWHERE)
-        gpu_head(&g->q, &m->lm_head, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
+        gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
     g->logits_of = LOGITS_OF_LAST;
     s->logits_set = 0;
     return g->logits;

@@ -8,17 +8,25 @@
    what stands here. An instruction that a kernel uses for the first time is a function to be added to ptx.h, as the compiler then says.
 
      types.h     CUDA's words and vectors          device.h        what kernels call: barriers, shuffles, atomics, numbers
-     block.h     the threads of a block            ptx.h           instructions: loads, cp.async, ldmatrix, mma
-     here        the host's part: launches, memory, streams, graphs
+     block.h     the threads of a block, polling   ptx.h           instructions: loads, cp.async, ldmatrix, mma
+     memory.h    of devices                        here            the host's part: devices, launches, streams, graphs
+
+   There are four devices, which can all use each other's memory, in one space of addresses; with SIMULATED_PEERS=0 in the environment none can.
+   A launch returns when the kernel has ended, and runs in the thread that launched it, one at a time on a device: so kernels of several devices
+   that wait for each other are launched by a thread each. Who loads with .sys or .volatile, or calls __nanosleep, lets other threads of its grid go
+   on, further blocks begin, and other devices run. %globaltimer stands still while anything but polling goes on: it counts what is over half a
+   second in which no block began or ended on any device, as what takes a GPU 1 ms may take seconds here.
 
    What it finds, with kernel, block and thread: a barrier at which not all arrive, lanes that are not there or do different things together;
    memory that is not there (each allocation, and dynamic shared memory, ends before a page that cannot be used), that is not aligned, or was
-   never stored (it begins as NaNs); cp.async that is read before it was waited for; values polled for that never come. In a debugger,
-   break at sim::fault.
-   What it does not: races, as one thread runs until it waits; what the memory order is; last bits of sums and of fast functions; speed. */
+   never stored (it begins as NaNs); cp.async that is read before it was waited for; values polled for that never come; another device's memory
+   without peer access, in loads and stores that name an instruction or a function (a plain *p is not looked at); much shared memory that this
+   device was not allowed. An error, as of CUDA: another device's stream, event or graph. In a debugger, break at sim::fault.
+   What it does not: races, as one thread of a device runs until it waits; what the memory order is; last bits of sums and of fast functions; speed. */
 #ifndef SIM_RUNTIME
 #define SIM_RUNTIME
 
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <cstdarg>
@@ -34,6 +42,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sched.h>
 #include <string>
 #include <sys/auxv.h>
 #include <sys/mman.h>
@@ -46,6 +55,7 @@
 
 #include "types.h"
 #include "block.h"
+#include "memory.h"
 #include "device.h"
 #include "ptx.h"
 
@@ -53,14 +63,15 @@
 
 enum cudaError_t {
     cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100,
-    cudaErrorNoKernelImageForDevice = 209, cudaErrorNotReady = 600, cudaErrorNotSupported = 801, cudaErrorUnknown = 999
+    cudaErrorInvalidDevice = 101, cudaErrorNoKernelImageForDevice = 209, cudaErrorPeerAccessUnsupported = 217, cudaErrorInvalidResourceHandle = 400,
+    cudaErrorNotReady = 600, cudaErrorPeerAccessAlreadyEnabled = 704, cudaErrorPeerAccessNotEnabled = 705, cudaErrorNotSupported = 801, cudaErrorUnknown = 999
 };
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributePreferredSharedMemoryCarveout };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cudaDevAttrL2CacheSize, cudaDevAttrComputeCapabilityMajor };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
 enum cudaGraphNodeType { cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset, cudaGraphNodeTypeEmpty };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0, cudaHostAllocMapped = 2 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4 };
 enum cudaLaunchAttributeID {
     cudaLaunchAttributePreferredSharedMemoryCarveout, cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension
 };
@@ -86,9 +97,9 @@ struct sim_operation {
     size_t shared;
     std::function<void()> run;
 };
-struct sim_graph { std::vector<sim_operation> operations; };
-struct sim_stream { sim_graph *capture; };
-struct sim_event { double at; };
+struct sim_graph { std::vector<sim_operation> operations; int device; };
+struct sim_stream { sim_graph *capture; int device; };
+struct sim_event { double at; int device; };
 typedef sim_stream *cudaStream_t;
 typedef sim_event *cudaEvent_t;
 typedef sim_graph *cudaGraph_t;
@@ -110,8 +121,6 @@ static void call_kernel(const void *kernel, const void *p, size_t bytes) {
     else if (bytes <= 640) ((void (*)(parameters<640>))(uintptr_t)kernel)(*(const parameters<640> *)p);
     else ((void (*)(parameters<PARAMETERS>))(uintptr_t)kernel)(*(const parameters<PARAMETERS> *)p);
 }
-
-static std::recursive_mutex device;                         /* a kernel at a time */
 
 /* The names of functions by their addresses, from the program's own table of symbols. */
 static std::map<uintptr_t, const char *> read_symbols() {
@@ -166,27 +175,41 @@ static void catch_signals() {
     sigaction(SIGBUS, &action, NULL);
 }
 
-static cudaError_t submit(cudaStream_t stream, sim_operation operation) {
+static thread_local cudaError_t last_error;
+
+static cudaError_t fail(cudaError_t error) { return last_error = error; }
+
+/* The device does this now, or it is captured. */
+static cudaError_t submit(int device, cudaStream_t stream, sim_operation operation) {
     if (stream && stream->capture) {
         stream->capture->operations.push_back(std::move(operation));
-    } else {
-        std::lock_guard<std::recursive_mutex> one(device);
-        operation.run();
+        return cudaSuccess;
     }
+    const int before = current;
+    std::unique_lock<std::recursive_mutex> one(devices[device].one, std::defer_lock);
+    if (operation.kernel) one.lock();                       /* memory is copied beside kernels, as by other streams */
+    current = device;
+    progress++;
+    operation.run();
+    current = before;
     return cudaSuccess;
 }
+static int device_of(cudaStream_t stream) { return stream ? stream->device : current; }
 
-/* The most dynamic shared memory that a kernel may have, if more than SHARED_FREE. */
-static std::map<const void *, size_t> &shared_allowed() {
-    static std::map<const void *, size_t> all;
-    return all;
+static std::mutex allowed_lock;  /* of devices' shared_allowed */
+
+/* The most dynamic shared memory that a kernel may have on this device, if more than SHARED_FREE. */
+static size_t shared_allowed(const void *kernel) {
+    std::lock_guard<std::mutex> one(allowed_lock);
+    return devices[current].shared_allowed[kernel];
 }
 
 /* body() is what a thread does. */
 template <class F> static cudaError_t submit_kernel(cudaStream_t stream, const void *kernel, dim3 grid, dim3 block, size_t shared, F body) {
-    if (shared > SHARED_FREE && shared_allowed()[kernel] < shared)
-        fault("%s: %zu bytes of shared memory, without cudaFuncSetAttribute", readable(kernel).c_str(), shared);
-    return submit(stream, {kernel, grid, block, shared, [=]() {
+    if (device_of(stream) != current) return fail(cudaErrorInvalidResourceHandle);
+    if (shared > SHARED_FREE && shared_allowed(kernel) < shared)
+        fault("%s: %zu bytes of shared memory, without cudaFuncSetAttribute for this device", readable(kernel).c_str(), shared);
+    return submit(current, stream, {kernel, grid, block, shared, [=]() {
         catch_signals();
         auto own = body;
         run_grid(kernel, grid, block, shared, [](void *with) { (*(F *)with)(); }, &own);
@@ -201,15 +224,10 @@ template <class... P, class... A> static cudaError_t launch(const config &c, voi
     return submit_kernel(c.stream, (const void *)kernel, c.grid, c.block, c.shared, [=]() { std::apply(kernel, arguments); });
 }
 
-static double clock() {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static std::map<void *, std::pair<char *, size_t>> &allocations() {
-    static std::map<void *, std::pair<char *, size_t>> all;
-    return all;
+/* No peer access at all. */
+static bool alone() {
+    const char *peers = getenv("SIMULATED_PEERS");
+    return peers && !strcmp(peers, "0");
 }
 
 }
@@ -220,7 +238,7 @@ static inline cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 b
     typedef sim::parameters<sim::PARAMETERS> most;
     const std::shared_ptr<most> own = std::make_shared<most>();
     memcpy(own->bytes, arguments[0], sizeof own->bytes);
-    return sim::submit_kernel(stream, kernel, grid, block, shared, [=]() { sim::call_kernel(kernel, own->bytes, sim::running.parameter); });
+    return sim::submit_kernel(stream, kernel, grid, block, shared, [=]() { sim::call_kernel(kernel, own->bytes, sim::running->parameter); });
 }
 static inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *kernel, void **arguments) {
     return cudaLaunchKernel(kernel, c->gridDim, c->blockDim, arguments, c->dynamicSmemBytes, c->stream);
@@ -229,8 +247,8 @@ template <class... P, class... A> static inline cudaError_t cudaLaunchKernelEx(c
     return sim::launch({c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream}, kernel, given...);
 }
 template <class T> static inline cudaError_t cudaFuncSetAttribute(T *kernel, cudaFuncAttribute which, int value) {
-    std::lock_guard<std::recursive_mutex> one(sim::device);
-    if (which == cudaFuncAttributeMaxDynamicSharedMemorySize) sim::shared_allowed()[(const void *)kernel] = (size_t)value;
+    std::lock_guard<std::mutex> one(sim::allowed_lock);
+    if (which == cudaFuncAttributeMaxDynamicSharedMemorySize) sim::devices[sim::current].shared_allowed[(const void *)kernel] = (size_t)value;
     return cudaSuccess;
 }
 template <class T> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *to, T *) {
@@ -252,15 +270,29 @@ template <class T> static inline cudaError_t cudaOccupancyMaxActiveClusters(int 
     return cudaSuccess;
 }
 
-/* ---- The device ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Devices ---------------------------------------------------------------------------------------------------------------------- */
 
-static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-static inline const char *cudaGetErrorString(cudaError_t e) { return e == cudaErrorMemoryAllocation ? "out of memory" : "an error of the simulated GPU"; }
-static inline cudaError_t cudaGetDeviceCount(int *to) { *to = 1; return cudaSuccess; }
+static inline cudaError_t cudaGetLastError() {
+    const cudaError_t error = sim::last_error;
+    sim::last_error = cudaSuccess;
+    return error;
+}
+static inline const char *cudaGetErrorString(cudaError_t e) {
+    return e == cudaErrorMemoryAllocation ? "out of memory" : e == cudaErrorInvalidDevice ? "invalid device ordinal" :
+           e == cudaErrorInvalidResourceHandle ? "invalid resource handle" : e == cudaErrorPeerAccessUnsupported ? "peer access is not supported" :
+           e == cudaErrorPeerAccessAlreadyEnabled ? "peer access is already enabled" : "an error of the simulated GPU";
+}
+static inline cudaError_t cudaGetDeviceCount(int *to) { *to = sim::DEVICES; return cudaSuccess; }
 static inline cudaError_t cudaDriverGetVersion(int *to) { *to = CUDART_VERSION; return cudaSuccess; }
-static inline cudaError_t cudaSetDevice(int device) { return device ? cudaErrorInvalidValue : cudaSuccess; }
-static inline cudaError_t cudaGetDevice(int *to) { *to = 0; return cudaSuccess; }
-static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *to, int) {
+static inline bool sim_is_device(int device) { return device >= 0 && device < sim::DEVICES; }
+static inline cudaError_t cudaSetDevice(int device) {
+    if (!sim_is_device(device)) return sim::fail(cudaErrorInvalidDevice);
+    sim::current = device;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaGetDevice(int *to) { *to = sim::current; return cudaSuccess; }
+static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *to, int device) {
+    if (!sim_is_device(device)) return sim::fail(cudaErrorInvalidDevice);
     memset(to, 0, sizeof *to);
     strcpy(to->name, "simulated GPU");
     to->major = 9;
@@ -270,75 +302,104 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *to, int) {
     to->totalGlobalMem = (size_t)8 * sim::MEMORY;
     return cudaSuccess;
 }
-static inline cudaError_t cudaDeviceGetAttribute(int *to, cudaDeviceAttr which, int) {
+static inline cudaError_t cudaDeviceGetAttribute(int *to, cudaDeviceAttr which, int device) {
+    if (!sim_is_device(device)) return sim::fail(cudaErrorInvalidDevice);
     *to = which == cudaDevAttrMultiProcessorCount ? (int)sim::SMS : which == cudaDevAttrMaxSharedMemoryPerMultiprocessor ? (int)sim::SM_SHARED :
           which == cudaDevAttrL2CacheSize ? (int)sim::L2 : 9;
     return cudaSuccess;
 }
 static inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+static inline cudaError_t cudaDeviceCanAccessPeer(int *to, int device, int peer) {
+    if (!sim_is_device(device) || !sim_is_device(peer)) return sim::fail(cudaErrorInvalidDevice);
+    *to = device != peer && !sim::alone();
+    return cudaSuccess;
+}
+static inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    if (!sim_is_device(peer) || peer == sim::current) return sim::fail(cudaErrorInvalidDevice);
+    if (flags) return sim::fail(cudaErrorInvalidValue);
+    if (sim::alone()) return sim::fail(cudaErrorPeerAccessUnsupported);
+    if (sim::devices[sim::current].reaches[peer].exchange(true)) return sim::fail(cudaErrorPeerAccessAlreadyEnabled);
+    return cudaSuccess;
+}
+static inline cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+    if (!sim_is_device(peer)) return sim::fail(cudaErrorInvalidDevice);
+    return sim::devices[sim::current].reaches[peer].exchange(false) ? cudaSuccess : sim::fail(cudaErrorPeerAccessNotEnabled);
+}
 
-/* ---- Memory: poisoned with NaNs, and it ends where nothing can be read -------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------------------------------------- */
 
 template <class T> static inline cudaError_t cudaMalloc(T **to, size_t bytes) {
-    const size_t size = (bytes + 255) / 256 * 256, pages = (size + sim::PAGE - 1) / sim::PAGE * sim::PAGE;
     *to = NULL;
-    if (!bytes || bytes > (size_t)64 * sim::MEMORY) return bytes ? cudaErrorMemoryAllocation : cudaSuccess;
-    std::lock_guard<std::recursive_mutex> one(sim::device);
-    char *at = (char *)sim::map_guarded(pages);
-    memset(at, 0xff, pages);
-    *to = (T *)(at + pages - size);
-    sim::allocations()[*to] = {at - sim::PAGE, pages + 2 * sim::PAGE};
-    return cudaSuccess;
+    if (!bytes) return cudaSuccess;
+    if (bytes <= (size_t)64 * sim::MEMORY) *to = (T *)sim::allocate(sim::current, bytes);
+    return *to ? cudaSuccess : sim::fail(cudaErrorMemoryAllocation);
 }
 static inline cudaError_t cudaFree(void *at) {
-    if (!at) return cudaSuccess;
-    std::lock_guard<std::recursive_mutex> one(sim::device);
-    const auto found = sim::allocations().find(at);
-    if (found == sim::allocations().end()) sim::fault("cudaFree(%p), which was not allocated", at);
-    munmap(found->second.first, found->second.second);
-    sim::allocations().erase(found);
+    if (at) sim::release(at);
     return cudaSuccess;
 }
+/* As with unified addresses: all devices can use it, at the same address. */
 template <class T> static inline cudaError_t cudaHostAlloc(T **to, size_t bytes, unsigned) {
     *to = (T *)aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    return *to ? cudaSuccess : cudaErrorMemoryAllocation;
+    return *to ? cudaSuccess : sim::fail(cudaErrorMemoryAllocation);
 }
+template <class T> static inline cudaError_t cudaHostGetDevicePointer(T **to, void *at, unsigned) { *to = (T *)at; return cudaSuccess; }
 static inline cudaError_t cudaFreeHost(void *at) { free(at); return cudaSuccess; }
-static inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) { *left = *all = (size_t)8 * sim::MEMORY; return cudaSuccess; }
+static inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
+    std::lock_guard<std::mutex> one(sim::memory_lock);
+    const size_t used = sim::memories[sim::current].used;
+    *all = (size_t)8 * sim::MEMORY;
+    *left = used < *all ? *all - used : 0;
+    return cudaSuccess;
+}
 static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream = NULL) {
-    return sim::submit(stream, {NULL, {}, {}, 0, [=]() { memmove(to, from, bytes); }});
+    return sim::submit(sim::device_of(stream), stream, {NULL, {}, {}, 0, [=]() { memmove(to, from, bytes); }});
 }
 static inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) { return cudaMemcpyAsync(to, from, bytes, kind); }
+/* Without peer access it goes through the host's memory. */
+static inline cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream = NULL) {
+    if (sim::owner(to) != to_device || sim::owner(from) != from_device)
+        sim::fault("cudaMemcpyPeerAsync to device %d from device %d: memory of %d and %d", to_device, from_device, sim::owner(to), sim::owner(from));
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+}
+static inline cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t bytes) {
+    return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes);
+}
 static inline cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream = NULL) {
-    return sim::submit(stream, {NULL, {}, {}, 0, [=]() { memset(to, value, bytes); }});
+    return sim::submit(sim::device_of(stream), stream, {NULL, {}, {}, 0, [=]() { memset(to, value, bytes); }});
 }
 static inline cudaError_t cudaMemset(void *to, int value, size_t bytes) { return cudaMemsetAsync(to, value, bytes); }
 
 /* ---- Streams, which do at once what they are asked for; events ------------------------------------------------------------------------- */
 
-static inline cudaError_t cudaStreamCreate(cudaStream_t *to) { *to = new sim_stream(); return cudaSuccess; }
+static inline cudaError_t cudaStreamCreate(cudaStream_t *to) { *to = new sim_stream{NULL, sim::current}; return cudaSuccess; }
 static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *to, unsigned) { return cudaStreamCreate(to); }
 static inline cudaError_t cudaStreamDestroy(cudaStream_t s) { delete s; return cudaSuccess; }
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 static inline cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 static inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0) { return cudaSuccess; }
-static inline cudaError_t cudaEventCreate(cudaEvent_t *to) { *to = new sim_event(); return cudaSuccess; }
+static inline cudaError_t cudaEventCreate(cudaEvent_t *to) { *to = new sim_event{0, sim::current}; return cudaSuccess; }
 static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *to, unsigned) { return cudaEventCreate(to); }
 static inline cudaError_t cudaEventDestroy(cudaEvent_t e) { delete e; return cudaSuccess; }
-static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t = NULL) { e->at = sim::clock(); return cudaSuccess; }
+static inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s = NULL) {
+    if (e->device != sim::device_of(s)) return sim::fail(cudaErrorInvalidResourceHandle);
+    e->at = sim::clock();
+    return cudaSuccess;
+}
 static inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 static inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) { *ms = (float)((to->at - from->at) * 1e3); return cudaSuccess; }
 
 /* ---- Graphs -------------------------------------------------------------------------------------------------------------------------------- */
 
-static inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) { s->capture = new sim_graph(); return cudaSuccess; }
+static inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) { s->capture = new sim_graph{{}, s->device}; return cudaSuccess; }
 static inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *to) { *to = s->capture; s->capture = NULL; return cudaSuccess; }
 static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *to, cudaGraph_t from, unsigned long long = 0) { *to = new sim_graph(*from); return cudaSuccess; }
 static inline cudaError_t cudaGraphDestroy(cudaGraph_t g) { delete g; return cudaSuccess; }
 static inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g) { delete g; return cudaSuccess; }
 static inline cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s) {
-    for (const sim_operation &operation : g->operations) sim::submit(s, operation);
+    if (g->device != sim::device_of(s)) return sim::fail(cudaErrorInvalidResourceHandle);
+    for (const sim_operation &operation : g->operations) sim::submit(g->device, s, operation);
     return cudaSuccess;
 }
 static inline cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *to, size_t *count) {

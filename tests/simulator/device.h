@@ -8,7 +8,8 @@ static inline void __syncthreads() { sim::barrier(0); }
 static inline int __syncthreads_or(int v) { return sim::barrier(v != 0); }
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
-static inline void __threadfence_system() {}
+static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+static inline void __nanosleep(unsigned) { sim::poll(); }
 
 namespace sim {
 
@@ -95,7 +96,7 @@ template <class T> static inline uint32_t __match_any_sync(uint32_t mask, T v) {
 }
 static inline uint32_t __activemask() { return sim::now->warp->alive; }
 
-/* One thread runs at a time. */
+/* One thread of a device runs at a time. */
 template <class T> static inline T atomicAdd(T *at, T v) { T was = *at; *at = was + v; return was; }
 template <class T> static inline T atomicSub(T *at, T v) { T was = *at; *at = was - v; return was; }
 template <class T> static inline T atomicOr(T *at, T v) { T was = *at; *at = was | v; return was; }
@@ -108,6 +109,10 @@ static inline unsigned atomicInc(unsigned *at, unsigned most) { unsigned was = *
 static inline unsigned atomicAdd(unsigned *at, int v) { return atomicAdd(at, (unsigned)v); }
 static inline uint32_t atomicOr(uint32_t *at, int v) { return atomicOr(at, (uint32_t)v); }
 static inline int atomicOr(int *at, unsigned v) { return atomicOr(at, (int)v); }
+
+/* Of the whole system: with other devices and the host. */
+template <class T> static inline T atomicAdd_system(T *at, T v) { return __atomic_fetch_add(sim::aligned(at), v, __ATOMIC_RELAXED); }
+template <class T> static inline T atomicExch_system(T *at, T v) { return __atomic_exchange_n(sim::aligned(at), v, __ATOMIC_RELAXED); }
 
 template <class T> static inline T __ldg(const T *at) { return *sim::aligned(at); }
 template <class T> static inline T __ldcg(const T *at) { return *sim::aligned(at); }

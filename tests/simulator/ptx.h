@@ -33,6 +33,62 @@ static inline void ptx_ld_relaxed_gpu_global_f32(float &x, const void *at) { sim
 static inline void ptx_ld_relaxed_gpu_global_v4_f32(float &x, float &y, float &z, float &w, const void *at) { sim_polled(); sim_load4(x, y, z, w, at); }
 static inline void ptx_st_relaxed_gpu_global_u32(void *at, uint32_t v) { *sim::aligned((uint32_t *)at) = v; }
 static inline void ptx_atom_acq_rel_gpu_global_add_s32(int &was, int *at, int v) { was = atomicAdd(at, v); }
+
+/* Of the whole system: what other devices and the host store is polled for until it is there. An access is one of its whole width: processors
+   with AVX load and store aligned vectors whole. */
+template <int BYTES> struct sim_whole { alignas(BYTES) char bytes[BYTES]; };
+template <int BYTES> static inline sim_whole<BYTES> sim_load_whole(const void *at) {
+    sim_whole<BYTES> v, *from = sim::aligned((sim_whole<BYTES> *)at);
+    sim::poll();
+    if (BYTES == 4) *(uint32_t *)&v = __atomic_load_n((uint32_t *)from, __ATOMIC_ACQUIRE);
+    else if (BYTES == 8) *(uint64_t *)&v = __atomic_load_n((uint64_t *)from, __ATOMIC_ACQUIRE);
+    else *(__m128i *)&v = *(volatile __m128i *)from;
+    return v;
+}
+template <int BYTES> static inline void sim_store_whole(void *at, sim_whole<BYTES> v) {
+    sim_whole<BYTES> *to = sim::aligned((sim_whole<BYTES> *)at);
+    if (BYTES == 4) __atomic_store_n((uint32_t *)to, *(uint32_t *)&v, __ATOMIC_RELEASE);
+    else if (BYTES == 8) __atomic_store_n((uint64_t *)to, *(uint64_t *)&v, __ATOMIC_RELEASE);
+    else *(volatile __m128i *)to = *(__m128i *)&v;
+}
+template <class T> static inline void sim_load_system1(T &x, const void *at) { x = sim_bits<T>(sim_load_whole<sizeof(T)>(at)); }
+template <class X, class Y> static inline void sim_load_system2(X &x, Y &y, const void *at) {
+    struct two { X x; Y y; };
+    const two v = sim_bits<two>(sim_load_whole<sizeof(two)>(at));
+    x = v.x; y = v.y;
+}
+template <class X, class Y, class Z, class W> static inline void sim_load_system4(X &x, Y &y, Z &z, W &w, const void *at) {
+    struct four { X x; Y y; Z z; W w; };
+    const four v = sim_bits<four>(sim_load_whole<sizeof(four)>(at));
+    x = v.x; y = v.y; z = v.z; w = v.w;
+}
+template <class T> static inline void sim_store_system1(void *at, T x) { sim_store_whole(at, sim_bits<sim_whole<sizeof(T)>>(x)); }
+template <class X, class Y> static inline void sim_store_system2(void *at, X x, Y y) {
+    struct two { X x; Y y; };
+    sim_store_whole(at, sim_bits<sim_whole<sizeof(two)>>(two{x, y}));
+}
+template <class X, class Y, class Z, class W> static inline void sim_store_system4(void *at, X x, Y y, Z z, W w) {
+    struct four { X x; Y y; Z z; W w; };
+    sim_store_whole(at, sim_bits<sim_whole<sizeof(four)>>(four{x, y, z, w}));
+}
+#define SIM_TYPES(is, name, function) \
+    SIM_SAME(name##is##u32, function) SIM_SAME(name##is##s32, function) SIM_SAME(name##is##b32, function) SIM_SAME(name##is##f32, function)
+#define SIM_SYSTEM(load, store) \
+    SIM_TYPES(_, load, sim_load_system1) SIM_TYPES(_v2_, load, sim_load_system2) SIM_TYPES(_v4_, load, sim_load_system4) \
+    SIM_TYPES(_, store, sim_store_system1) SIM_TYPES(_v2_, store, sim_store_system2) SIM_TYPES(_v4_, store, sim_store_system4) \
+    SIM_SAME(load##_u64, sim_load_system1) SIM_SAME(load##_b64, sim_load_system1) SIM_SAME(load##_v2_u64, sim_load_system2) \
+    SIM_SAME(load##_v2_b64, sim_load_system2) SIM_SAME(store##_u64, sim_store_system1) SIM_SAME(store##_b64, sim_store_system1) \
+    SIM_SAME(store##_v2_u64, sim_store_system2) SIM_SAME(store##_v2_b64, sim_store_system2)
+SIM_SYSTEM(ld_relaxed_sys, st_relaxed_sys)
+SIM_SYSTEM(ld_relaxed_sys_global, st_relaxed_sys_global)
+SIM_SYSTEM(ld_acquire_sys, st_release_sys)
+SIM_SYSTEM(ld_acquire_sys_global, st_release_sys_global)
+SIM_SYSTEM(ld_volatile, st_volatile)
+SIM_SYSTEM(ld_volatile_global, st_volatile_global)
+static inline void ptx_fence_acq_rel_sys() { __threadfence_system(); }
+static inline void ptx_fence_sc_sys() { __threadfence_system(); }
+static inline void ptx_membar_sys() { __threadfence_system(); }
+
 static inline void ptx_cp_async_bulk_prefetch_L2_global(const void *at, uint32_t bytes) {
     if ((uintptr_t)at % 16 || bytes % 16) sim::fault("prefetch of %u bytes at %p", bytes, at);
 }
@@ -83,6 +139,7 @@ static inline void ptx_mov_b32(uint16_t &low, uint16_t &high, uint32_t v) { low 
 static inline void ptx_mov_b32(uint8_t &a, uint8_t &b, uint8_t &c, uint8_t &d, uint32_t v) {
     a = (uint8_t)v; b = (uint8_t)(v >> 8); c = (uint8_t)(v >> 16); d = (uint8_t)(v >> 24);
 }
+template <class T> static inline void ptx_mov_u64(T &to, uint64_t from) { to = (T)from; }
 template <class T> static inline void ptx_mov_u32(T &to, uint32_t from) { to = (T)from; }
 static inline void ptx_setp_ne_s32(bool &p, int a, int b) { p = a != b; }
 /* Bit (a << 2 | b << 1 | c) of `table` for each bit. */

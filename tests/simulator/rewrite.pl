@@ -51,6 +51,7 @@ sub instruction {
     my ($name, $operands) = $text =~ /^([\w.:]+)\s*(.*)$/s or die "PTX: $text";
     $name =~ s/[.:]+/_/g;
     $operands =~ s/%%(\w+)\.(\w+)/special_$1_$2/g;
+    $operands =~ s/%?%globaltimer\b/sim::waited()/g;
     $operands =~ s/[\[\]{}]//g;
     $operands =~ s/%(\d+)/$of[$1]/g;
     $operands =~ s/special_tid_/sim::now->thread./g;

@@ -1,10 +1,11 @@
 // Tests of the simulated GPU: what kernels compute on it, and that it finds what is wrong in others.
 // Usage: simulator, built by `make BUILD=build/simulated build/simulated/simulator`
 //
-// Contents   1. What is right   2. What is wrong   3. Main
+// Contents   1. What is right   2. Several devices   3. What is wrong   4. Main
 
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <pthread.h>
 #include <sys/wait.h>
 
 #include "test.h"
@@ -124,7 +125,230 @@ static void test_graph(void) {
     cudaGraphExecDestroy(ready);
 }
 
-// ---- 2. What is wrong: each ends the program with a message ------------------------------------------------------------
+// ---- 2. Several devices ------------------------------------------------------------------------------------------------
+
+enum { PAIR = 2, PARTS = 3, ROUNDS = 20, PART = 4 * THREADS };
+
+// What a device gets from the other one: values with their round, in elements of 8 bytes, {value, value, value, round}, and a flag.
+typedef struct mailbox {
+    alignas(16) struct { float value; uint32_t round; } pairs[PARTS][THREADS];
+    alignas(16) struct { float value[3]; uint32_t round; } fours[PARTS][THREADS];
+    unsigned long long numbers[PARTS][THREADS];
+    uint32_t flag, read;
+} mailbox;
+
+typedef struct exchanged {
+    mailbox *own, *other;
+    float *to;                                              // [PARTS][PART] what came in the last round
+    uint32_t *round;                                        // in device memory; the kernel adds one
+    float by;                                               // device 0 sends its numbers times 1, device 1 times 2
+    int blocks;
+} exchanged;
+
+// Each block sends its part, and waits for what the last block, the last but one .. of the other device sends.
+static __global__ void exchange(const __grid_constant__ exchanged p) {
+    const int part = blockIdx.x, wanted = p.blocks - 1 - part, i = threadIdx.x;
+    const uint32_t round = *p.round + 1;
+    const float v = p.by * (float)(part * THREADS + i) + (float)round;
+    asm volatile("st.relaxed.sys.global.v2.b32 [%0], {%1, %2};" ::"l"(&p.other->pairs[part][i]), "r"(__float_as_uint(v)), "r"(round) : "memory");
+    asm volatile("st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(&p.other->fours[part][i]), "f"(v), "f"(v + 1), "f"(v + 2), "f"(__uint_as_float(round)) : "memory");
+    asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(&p.other->numbers[part][i]), "l"((unsigned long long)round << 32 | __float_as_uint(v)) : "memory");
+    float *to = p.to + wanted * PART + 4 * i;
+    uint32_t bits, tag;
+    do asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];" : "=r"(bits), "=r"(tag) : "l"(&p.own->pairs[wanted][i]) : "memory");
+    while (tag != round);
+    to[0] = __uint_as_float(bits);
+    float a, b, c, d;
+    do asm volatile("ld.relaxed.sys.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(a), "=f"(b), "=f"(c), "=f"(d) : "l"(&p.own->fours[wanted][i]) : "memory");
+    while (__float_as_uint(d) != round);
+    to[1] = b;
+    to[2] = c;
+    unsigned long long both;
+    do asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(both) : "l"(&p.own->numbers[wanted][i]) : "memory");
+    while (both >> 32 != round);
+    to[3] = __uint_as_float((uint32_t)both);
+}
+
+// The first thread says that all of its device have come, and waits for the other device; the others wait for the first.
+static __global__ void next_round(const __grid_constant__ exchanged p) {
+    __shared__ int seen;
+    const uint32_t round = *p.round + 1;
+    if (threadIdx.x == 0) {
+        uint32_t flag;
+        asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&p.other->flag), "r"(round) : "memory");
+        do asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(&p.own->flag) : "memory");
+        while (flag != round);
+        seen = 1;
+        *p.round = round;
+    }
+    __syncthreads();
+    if (!seen) p.to[0] = -1;
+}
+
+// A device of the pair, in a thread of its own.
+typedef struct member {
+    int device, in_graph;
+    exchanged p;
+    cudaStream_t stream;
+    pthread_t thread;
+} member;
+
+static void launch_round(const member *m) {
+    exchange<<<PARTS, THREADS, 0, m->stream>>>(m->p);
+    next_round<<<1, THREADS, 0, m->stream>>>(m->p);
+}
+
+static void *run_member(void *with) {
+    const member *m = (const member *)with;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t ready = NULL;
+    cudaSetDevice(m->device);
+    cudaStreamBeginCapture(m->stream, cudaStreamCaptureModeThreadLocal);
+    launch_round(m);
+    cudaStreamEndCapture(m->stream, &graph);
+    cudaGraphInstantiate(&ready, graph, 0);
+    cudaGraphDestroy(graph);
+    for (int i = 0; i < ROUNDS; i++) {
+        if (m->in_graph) cudaGraphLaunch(ready, m->stream);
+        else launch_round(m);
+    }
+    cudaGraphExecDestroy(ready);
+    return NULL;
+}
+
+// The mailboxes are in the devices' memory, or in the host's.
+static void test_exchange(int in_host, int in_graph) {
+    member m[PAIR] = {};
+    mailbox *boxes[PAIR];
+    for (int i = 0; i < PAIR; i++) {
+        cudaSetDevice(i);
+        if (in_host) cudaHostAlloc(&boxes[i], sizeof *boxes[i], cudaHostAllocPortable | cudaHostAllocMapped);
+        else cudaMalloc(&boxes[i], sizeof *boxes[i]);
+        cudaMemset(boxes[i], 0, sizeof *boxes[i]);
+        cudaMalloc(&m[i].p.to, PARTS * PART * sizeof(float));
+        cudaMalloc(&m[i].p.round, sizeof *m[i].p.round);
+        cudaMemset(m[i].p.round, 0, sizeof *m[i].p.round);
+        cudaStreamCreate(&m[i].stream);
+    }
+    for (int i = 0; i < PAIR; i++) {
+        m[i].device = i;
+        m[i].in_graph = in_graph;
+        m[i].p.own = boxes[i];
+        m[i].p.other = boxes[1 - i];
+        m[i].p.by = (float)(1 + i);
+        m[i].p.blocks = PARTS;
+        pthread_create(&m[i].thread, NULL, run_member, &m[i]);
+    }
+    for (int i = 0; i < PAIR; i++) pthread_join(m[i].thread, NULL);
+    for (int i = 0; i < PAIR; i++) {
+        for (int n = 0; n < PARTS * THREADS; n++) {
+            const float *got = m[i].p.to + 4 * n, sent = (float)((2 - i) * n + ROUNDS);
+            CHECK(got[0] == sent && got[1] == sent + 1 && got[2] == sent + 2 && got[3] == sent, "device %d, host memory %d, graph %d, element %d: %g %g %g %g",
+                  i, in_host, in_graph, n, got[0], got[1], got[2], got[3]);
+        }
+        CHECK(*m[i].p.round == ROUNDS, "device %d: round %u", i, *m[i].p.round);
+        cudaSetDevice(i);
+        cudaStreamDestroy(m[i].stream);
+        cudaFree(m[i].p.to);
+        cudaFree(m[i].p.round);
+        if (in_host) cudaFreeHost(boxes[i]);
+        else cudaFree(boxes[i]);
+    }
+    cudaSetDevice(0);
+}
+
+typedef struct timed { uint32_t *flag; unsigned long long *from, *to, most; } timed;
+
+// Waits for the flag, at most `most` ns.
+static __global__ void wait_bounded(const __grid_constant__ timed p) {
+    uint32_t flag;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(*p.from));
+    do {
+        asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(p.flag) : "memory");
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(*p.to));
+    } while (!flag && *p.to - *p.from < p.most);
+}
+
+// Computes for a second, and then sets the flag.
+static __global__ void take_long(const __grid_constant__ timed p) {
+    const double began = sim::clock();
+    while (sim::clock() - began < 0.01) {}
+    if (blockIdx.x == 99) asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p.flag), "r"(1) : "memory");
+}
+
+static void *run_long(void *p) {
+    cudaSetDevice(1);
+    take_long<<<100, 1>>>(*(const timed *)p);
+    return NULL;
+}
+
+// A device that computes is waited for, however long that takes; one that does nothing is not.
+static void test_time(void) {
+    pthread_t thread;
+    timed p = {NULL, NULL, NULL, 300000000};
+    cudaMalloc(&p.flag, sizeof *p.flag);
+    cudaMalloc(&p.from, sizeof *p.from);
+    cudaMalloc(&p.to, sizeof *p.to);
+    cudaMemset(p.flag, 0, sizeof *p.flag);
+    pthread_create(&thread, NULL, run_long, &p);
+    wait_bounded<<<1, 1>>>(p);
+    CHECK(*p.flag == 1, "given up after %llu ns", *p.to - *p.from);
+    pthread_join(thread, NULL);
+    cudaMemset(p.flag, 0, sizeof *p.flag);
+    const double began = sim::clock();
+    wait_bounded<<<1, 1>>>(p);
+    CHECK(*p.to - *p.from >= p.most && sim::clock() - began >= 0.3, "given up after %llu ns", *p.to - *p.from);
+    cudaFree(p.flag);
+    cudaFree(p.from);
+    cudaFree(p.to);
+}
+
+static void test_devices(void) {
+    int devices = 0, reaches = 1;
+    size_t left[2] = {0, 0}, all;
+    float *there = NULL;
+    cudaStream_t its = NULL;
+    cudaEvent_t event = NULL;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t ready = NULL;
+    cudaGetDeviceCount(&devices);
+    CHECK(devices == 4 && cudaSetDevice(4) == cudaErrorInvalidDevice && cudaSetDevice(-1) == cudaErrorInvalidDevice, "%d devices", devices);
+    CHECK(cudaGetLastError() == cudaErrorInvalidDevice && cudaGetLastError() == cudaSuccess, "last error");
+    CHECK(cudaDeviceCanAccessPeer(&reaches, 0, 0) == cudaSuccess && !reaches, "a device is its own peer");
+    CHECK(cudaDeviceCanAccessPeer(&reaches, 0, 1) == cudaSuccess && reaches, "no peers");
+    for (int i = 0; i < PAIR; i++) {
+        cudaSetDevice(i);
+        CHECK(cudaDeviceEnablePeerAccess(1 - i, 0) == cudaSuccess, "device %d", i);
+        CHECK(cudaDeviceEnablePeerAccess(1 - i, 0) == cudaErrorPeerAccessAlreadyEnabled, "device %d, again", i);
+        CHECK(cudaDeviceEnablePeerAccess(i, 0) == cudaErrorInvalidDevice, "device %d, its own", i);
+    }
+    cudaMemGetInfo(&left[0], &all);
+    cudaMalloc(&there, THREADS * sizeof *there);
+    cudaMemGetInfo(&left[1], &all);
+    CHECK(left[1] + THREADS * sizeof *there <= left[0], "%zu of %zu bytes left", left[1], left[0]);
+    cudaStreamCreate(&its);
+    cudaEventCreate(&event);
+    cudaStreamBeginCapture(its, cudaStreamCaptureModeThreadLocal);
+    count<<<1, THREADS, 0, its>>>(there);
+    cudaStreamEndCapture(its, &graph);
+    cudaGraphInstantiate(&ready, graph, 0);
+    cudaGraphDestroy(graph);
+    cudaMemset(there, 0, sizeof *there);
+    cudaSetDevice(0);
+    CHECK(cudaGraphLaunch(ready, stream) == cudaErrorInvalidResourceHandle, "another device's graph");
+    CHECK(cudaEventRecord(event, stream) == cudaErrorInvalidResourceHandle, "another device's event");
+    CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle, "last error");
+    count<<<1, THREADS, 0, its>>>(there);
+    CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle && there[0] == 0, "another device's stream");
+    CHECK(cudaGraphLaunch(ready, its) == cudaSuccess && there[0] == 1, "its graph in its stream");
+    CHECK(cudaMemcpyPeerAsync(given.to, 0, there, 1, sizeof *there, stream) == cudaSuccess && given.to[0] == 1, "copied %g", given.to[0]);
+    cudaGraphExecDestroy(ready);
+    cudaEventDestroy(event);
+    cudaStreamDestroy(its);
+    cudaFree(there);
+}
+
+// ---- 3. What is wrong: each ends the program with a message ------------------------------------------------------------
 
 static __global__ void apart(const __grid_constant__ numbers p) {
     if (threadIdx.x == 3) __syncthreads();
@@ -166,6 +390,16 @@ static __global__ void unreachable(const __grid_constant__ numbers p) {
     if (p.n) __builtin_unreachable();
 }
 
+static __global__ void polls_others(const __grid_constant__ numbers p) {
+    uint32_t x;
+    do asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(p.to) : "memory");
+    while (x != 1);
+}
+
+static __global__ void stores_there(const __grid_constant__ numbers p) {
+    asm volatile("st.relaxed.sys.global.f32 [%0], %1;" ::"l"(p.to), "f"(1.0f) : "memory");
+}
+
 static void ends(const char *said, size_t shared, void (*kernel)(numbers)) {
     int pipes[2];
     char message[2000] = "";
@@ -199,9 +433,36 @@ static void test_wrong(void) {
     ends("polls without end", 0, polls);
     ends("cannot be reached", 0, unreachable);
     ends("without cudaFuncSetAttribute", 50000, add);
+    sim::patience = 0.2;
+    ends("polls without end", 0, polls_others);
 }
 
-// ---- 3. Main ------------------------------------------------------------------------------------------------------------
+// Device 2 may not use memory of device 0, and what device 0 is allowed it is not.
+static void test_wrong_device(void) {
+    const cudaStream_t before = stream;
+    cudaFuncSetAttribute(add, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000);
+    begin(50000, add);
+    CHECK(given.to[0] == THREADS * (THREADS - 1) / 2, "with much shared memory: %g", given.to[0]);
+    cudaSetDevice(2);
+    cudaStreamCreate(&stream);
+    ends("simulated GPU 2: ", 0, stores_there);
+    ends("to which device 2 has no peer access", 0, stores_there);
+    ends("without cudaFuncSetAttribute for this device", 50000, add);
+    cudaStreamDestroy(stream);
+    cudaSetDevice(0);
+    stream = before;
+}
+
+// As SIMULATED_PEERS=0 has it.
+static void test_no_peers(void) {
+    int reaches = 1;
+    setenv("SIMULATED_PEERS", "0", 1);
+    CHECK(cudaDeviceCanAccessPeer(&reaches, 0, 1) == cudaSuccess && !reaches, "peers");
+    CHECK(cudaDeviceEnablePeerAccess(3, 0) == cudaErrorPeerAccessUnsupported, "enabled");
+    test_exchange(1, 0);
+}
+
+// ---- 4. Main ------------------------------------------------------------------------------------------------------------
 
 int main(int argc, char **argv) {
     float *from = NULL;
@@ -214,7 +475,12 @@ int main(int argc, char **argv) {
     given.n = N;
     test_right();
     test_graph();
+    test_devices();
+    for (int way = 0; way < 4; way++) test_exchange(way / 2, way % 2);
+    test_time();
     test_wrong();
+    test_wrong_device();
+    test_no_peers();
     cudaStreamDestroy(stream);
     cudaFree(from);
     cudaFree(given.to);
