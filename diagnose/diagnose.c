@@ -132,7 +132,7 @@ int mote_plan_synthetic(const char *name, const mote_options *options, const mot
     int code = take_options(&how, sizeof how, OPTIONS_0_3, options, "mote_options", error);
     how.parts = MOTE_DESCRIPTION;
     if (!code) code = mote_open_synthetic(name, &how, &m, error);
-    if (!code) code = plan_model(m, m->report.info.weight_bytes, session, plan, error);
+    if (!code) code = plan_memory_of(m, -1, session, plan, error);
     mote_close(m);
     return code;
 }
