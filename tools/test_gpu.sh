@@ -198,6 +198,7 @@ part_tests() {
     if [ ${#gpus[@]} -gt 1 ]; then check "test_replicas" "$build/test_replicas" --device cuda
     else skip "test_replicas" "one GPU"; fi
     check "gpu_attention" "$build/gpu_attention"
+    check "gpu_latent" "$build/gpu_latent"
     check "gpu_batch" "$build/gpu_batch"
     check "gpu_batch_moe" "$build/gpu_batch_moe"
     check "gpu_exchange" "$build/gpu_exchange"
