@@ -261,9 +261,10 @@ static int is_free(const server_slot *t) {
 }
 
 /* What a request finds before it in a replica, in tokens of prompts: those that are being read there, and for each answer under way
-   as many as are read in the time by which it makes another one longer, a few hundred tokens of it. */
+   as many as are read in the time by which it makes another one longer. Of 35B-A3B in NVFP4 on an H200 that is 0.27 ms a token, in which
+   9 tokens are read: 2,000 of them are an answer of 230. */
 static size_t replica_load(const server *s, const replica *r) {
-    enum { ANSWER = 1000 };
+    enum { ANSWER = 2000 };
     size_t tokens = 0;
     for (const server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
         if (t->busy && t->of == r) tokens += ANSWER + t->unread;
