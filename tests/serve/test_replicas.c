@@ -93,11 +93,11 @@ static int begin(server s, const char *body) {
 
 // ---- Where a request goes ---------------------------------------------------------------------------------------------
 
-static const char *const questions[] = {
+static const char *const questions[3] = {
     "What is a mixture of experts? Tell me all that you know of it, and of its router",
     "Tell me a story about a fox in a wood, and let it be a long one with a bird",
-    "What do you know of the bandwidth of memory, and of what decides how many tokens a model generates in a second, on this machine and on "
-    "others that are larger, and what would you do to have more of them?"};
+    ("What do you know of the bandwidth of memory, and of what decides how many tokens a model generates in a second, on this machine and on "
+     "others that are larger, and what would you do to have more of them?")};
 
 // The answer that a server gives to the same, which keeps nothing of what it has read.
 static void check_same(const said *a, server alone, const char *question, const char *answer) {
