@@ -47,8 +47,8 @@ template <class F, int PARTS, int ROUND, bool APART> __host__ __device__ __force
     return (gpu_lone_items<ROUND, APART>(p) * down_lone_sizes<F, PARTS, ROUND>::ITEM_BYTES + 15) / 16 * 16;
 }
 
-/* What a warp has of the active experts of its block: `count` items from k block `first` of each on, warp_k_blocks of them. `warp` says which k blocks: where
-   every other warp has one more (768 columns), of a scheduler's warps, w and w + 4, only one does. */
+/* What a warp has of the active experts of its block: `count` items from k block `first` of each on, warp_k_blocks of them. `warp` says which k
+   blocks: where every other warp has one more (768 columns), of a scheduler's warps, w and w + 4, only one does. */
 template <class F, int PARTS, int ROUND, bool APART> struct gpu_down_lone_warp {
     typedef down_lone_sizes<F, PARTS, ROUND> sizes;
     enum { LANES = sizes::LANES, pairs = gpu_step_pairs<F>() };
@@ -152,7 +152,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     const int best = ANY && is && p.down.bias ? __ldcg(p.batch.choice + threadIdx.x % 32) : 0;
     const float best_weight = ANY && is && p.down.bias ? __ldcg(p.batch.choice_weight + threadIdx.x % 32) : 0;
     gpu_down_lone_warp<F, PARTS, ROUND, APART> warp(p, own, data);
-    const int lane = threadIdx.x % 32, tile = (int)(own ? blockIdx.x - gridDim.x / 2 : blockIdx.x), row = tile * TILE_ROWS + threadIdx.x, count = warp.count;
+    const int lane = threadIdx.x % 32, tile = (int)(own ? blockIdx.x - gridDim.x / 2 : blockIdx.x), row = tile * TILE_ROWS + threadIdx.x;
+    const int count = warp.count;
     const size_t skipped = (size_t)(2 * tile) * (uint32_t)warp.panel;   /* bytes of a matrix before this tile */
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
     float v[PARTS][8], sum[4] = {0, 0, 0, 0};
