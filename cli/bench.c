@@ -34,7 +34,8 @@ static int bench_model(bench *b, options *o, const replicas *r) {
     const char *name = o->synthetic ? o->synthetic : o->model;
     mote_error error = {0, ""};
     b->info = mote_model_info(model);
-    if (!on_one_gpu(b->info) && (o->rows.count || o->stages || o->sms || o->accept.count))
+    const int simulates = o->accept.count && !(o->sessions.count && on_gpu(b->info));
+    if (!on_one_gpu(b->info) && (o->rows.count || o->stages || o->sms || simulates))
         return complain(EXIT_FAILURE, "bench: --rows, --stages, --sms and --accept are for one GPU, but the model is on %s",
                         on_gpu(b->info) ? "several" : "the CPU");
     if (o->accept.count && !b->info->mtp_layers) return complain(EXIT_FAILURE, "%s: the model has no MTP layer", name);
