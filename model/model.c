@@ -58,7 +58,7 @@ struct mote_model {
     int member_count;
     const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
     model_device device;
-    float bf16_factor;                         /* on a GPU: a power of two that brings all BF16 weights into F16's range */
+    unsigned bf16_largest;                     /* on a GPU: the largest magnitude of all BF16 weights, its bits; of a member, of all members' */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
     struct vocabulary *vocabulary;             /* for masks: NULL until it is needed, see model_vocabulary */
@@ -88,6 +88,12 @@ struct mote_model {
     mote_error no_pooling;                     /* why the checkpoint's own pooling cannot be had; code MOTE_OK: it can, or there is none */
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
+
+/* A power of two that brings all BF16 weights into F16's range: the largest of them times it is in [2^14, 2^15). Those 29 octaves below are
+   still exact. */
+static float bf16_factor(const mote_model *m) {
+    return ldexpf(1, m->bf16_largest ? 14 + 127 - (int)(m->bf16_largest >> 7) : 0);
+}
 
 /* Layer i, or, of number c.layers, the MTP layer. */
 static layer *model_layer(const mote_model *m, int i) {
