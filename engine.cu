@@ -144,10 +144,12 @@ static double seconds(void) {
 #include "run/group.c"
 #ifdef __CUDACC__
 #include "run/cuda/resident.cu"
+#include "run/cuda/record.cu"
 #include "run/cuda/step.cu"
 #include "run/cuda/prefill.cu"
 #include "run/cuda/pass.cu"
 #include "run/cuda/turns.cu"
+#include "run/cuda/member.cu"
 #include "run/cuda/runner.cu"
 #endif
 #include "run/executors.c"

@@ -245,12 +245,12 @@ static int ranks_embed_alone(const mote_model *m) {
 }
 
 /* The embedding, or the head: of several ranks each has rows of the vocabulary, or all. */
-static void bind_vocab(binder *b, const char *where, const char *what, matrix *w, int all) {
+static void bind_vocab(binder *b, const char *where, const char *what, int keep_precision, matrix *w, int all) {
     const config *c = &b->m->c;
     const vocab_share own = part_vocab(&b->m->part, c->vocab);
     tensor_slice s = slice_all(c->vocab, c->hidden);
     if (own.rows < c->vocab && !all) s.runs = rows_of(&s, 1, own.first, own.rows);
-    bind_slice(b, where, what, &s, 1, w);
+    bind_slice(b, where, what, &s, keep_precision, w);
 }
 
 /* A matrix that each rank has, and that stays as it is when the others are quantised, as in the official FP8 checkpoints. */

@@ -1,10 +1,9 @@
-/* run/cuda/step.cu: the forward pass on a GPU: recorded as a schedule, captured as CUDA graphs, launched by the host. It knows slots and
-   the model. Kernels, and how many blocks they take, belong to the rooms it calls (layers/, cuda/).
+/* run/cuda/step.cu: the forward pass on a GPU: CUDA graphs (run/cuda/record.cu), launched by the host. It knows slots and the model.
 
-   A step runs the same stages in the same order as cpu_forward, for one to four rows; longer blocks are run/cuda/turns.cu's. Its kernels are recorded and linked
-   (gpu_submit), and the launches captured once, as a CUDA graph for each number of rows and each kind of result (gpu_kind), and
-   replayed. What changes from step to step (position, accepted rows, tokens) is in step_parameters, which gpu_put or the sampler
-   writes before the graph runs; what changes from slot to slot is there, too.
+   A step is of one to four rows; longer blocks are run/cuda/turns.cu's. Its kernels are recorded and linked (gpu_submit), and the launches
+   captured once, as a CUDA graph for each number of rows and each kind of result (gpu_kind), and replayed. What changes from step to step
+   (position, accepted rows, tokens) is in step_parameters, which gpu_put or the sampler writes before the graph runs; what changes from slot to
+   slot is there, too.
 
    The host never waits inside a step. gpu_step queues the sampling of a token and the step that runs this token, and
    returns when the token is in the mailbox, while the GPU is still computing. So the logits of the last row stay on the GPU
@@ -13,12 +12,6 @@
    A cycle of speculation is one graph, too, for each number of rows and of drafts: the step; gpu_accept, which chooses what
    follows each row, writes step_parameters for the next cycle and posts the tokens to the mailbox; and the drafts that the
    next cycle verifies. While the GPU drafts, the host reads the tokens and queues the next cycle. */
-
-/* Rows of the rings of a runner's slots; INT_MAX: there are none. A whole number of KV_GRANULEs. */
-static int gpu_ring(const mote_runner *r) {
-    const capacity most = capacity_of(&r->o, r->o.context);
-    return attention_ring(&most);
-}
 
 /* The parameters of a slot's first step: those that all its steps have. */
 static step_parameters gpu_step_of(const slot *s) {
@@ -33,235 +26,9 @@ static step_parameters gpu_step_of(const slot *s) {
     return step;
 }
 
-static slot_view gpu_view_of(const mote_runner *r) {
-    const struct gpu_runner *g = r->gpu;
-    slot_view v = {r->one_slot ? NULL : g->step, g->capture_base.context};
-    return v;
-}
-
-/* Turns of STEP_ROWS rows, or fewer in the last one. */
-static int gpu_turns_of(int T) {
-    return (T - 1) / STEP_ROWS + 1;
-}
-
-/* T rows of the resident slot, whose tokens are in its step. */
-static gpu_form gpu_form_of(const slot *s, int T) {
-    gpu_form f;
-    memset(&f, 0, sizeof f);
-    f.r = s->runner;
-    f.rows.T = T;
-    f.has_mtp = s->has_mtp;
-    if (T <= STEP_ROWS) return f;
-    f.rows.sequences = gpu_turns_of(T);
-    f.rows.T = f.rows.sequences * STEP_ROWS;
-    f.rows.in_turn = 1;
-    f.dealt = T;
-    return f;
-}
-
-/* The blocks for the keys of so many tokens, and of drafts after them. */
-static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
-    int splits = ATTEND_CLUSTER;
-    while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
-    return min_int(splits, max_int(g->layers.attention.splits, g->layers.mla.splits));
-}
-
-/* The drafts after these rows. */
-static gpu_form gpu_drafts_of(const gpu_form *f) {
-    gpu_form one = *f;
-    if (!f->rows.in_turn) return one;
-    one.rows.T = 1;
-    one.rows.sequences = one.rows.in_turn = one.rows.splits = one.dealt = 0;
-    return one;
-}
-
-/* Of each row its sequence, for kernels; NULL: there is one. */
-static const uint8_t *gpu_sequence_of(const gpu_form *f) {
-    return f->rows.sequences ? f->r->gpu->table->sequence_of : NULL;
-}
-
-static_assert(sizeof((gpu_rows *)0)->past / sizeof(int64_t) == STATE_PIECES, "gpu_rows.past is of each piece");
-
-/* Fills in rows->past. Up to the length of a ring all states grow with the context as from capture_base to growth_base; past[k] is what they then
-   do not grow by. */
-static void gpu_place_rings(const mote_runner *r, gpu_rows *rows) {
-    const struct gpu_runner *g = r->gpu;
-    const layer *l = model_layer(r->m, rows->layer);
-    const capacity most = capacity_of(&r->o, r->o.context);
-    state_piece from[STATE_PIECES], grown[STATE_PIECES], past[STATE_PIECES];
-    if (!g->ring_base.state) return;
-    layer_pieces(l, &most, &g->growth_base.state[rows->layer], grown);
-    layer_pieces(l, &most, &g->ring_base.state[rows->layer], past);
-    for (int k = layer_pieces(l, &most, &g->capture_base.state[rows->layer], from); k--;) {
-        const int64_t growth = (char *)grown[k].at - (char *)from[k].at;
-        rows->past[k] = (char *)from[k].at + growth * (gpu_ring(r) / KV_GRANULE) - (char *)past[k].at;
-    }
-}
-
-/* T rows of x through layer i, the MTP layer after the others; offset: their first index minus that of the step. */
-static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, float *x, int offset, int state_only) {
-    const struct gpu_runner *g = f->r->gpu;
-    const mote_model *m = f->r->m;
-    const layer *l = model_layer(m, i);
-    gpu_rows rows = f->rows;
-    rows.q = q;
-    rows.T = T;
-    rows.layer = i;
-    rows.step = g->step;
-    rows.one_each |= T == rows.sequences;
-    rows.slot = gpu_view_of(f->r);
-    rows.offset = offset;
-    rows.state_only = state_only;
-    rows.x = x;
-    rows.eps = m->c.eps;
-    rows.hidden = m->c.hidden;
-    gpu_place_rings(f->r, &rows);
-    layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
-}
-
-/* The kernels that are recorded next are those of the MTP layer, or no longer. */
-static void gpu_set_mtp(const mote_model *m, gpu_queue *q, int in_mtp) {
-    q->in_mtp = in_mtp;
-    q->layer = in_mtp ? m->c.layers : -1;
-}
-
-static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
-    const mote_model *m = f->r->m;
-    struct gpu_runner *g = f->r->gpu;
-    gpu_mtp_input p;
-    memset(&p, 0, sizeof p);
-    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
-    p.step = g->step;
-    p.sequences = gpu_sequence_of(f);
-    p.in_turn = f->rows.in_turn ? f->rows.sequences : 0;
-    p.slot = gpu_view_of(f->r);
-    p.hidden = g->capture_base.hidden;
-    p.last_hidden = g->capture_base.last_hidden;
-    p.x = g->x;
-    p.norm = m->norm;
-    p.norm_embedding = m->mtp.norm_embedding;
-    p.norm_hidden = m->mtp.norm_hidden;
-    p.in = g->mtp_in;
-    p.factor = gpu_embed_factor(m);
-    p.eps = m->c.eps;
-    return p;
-}
-
-/* The MTP layer over T rows whose input is in mtp_in; offset: as gpu_record_layer has it. head NULL: its states alone. */
-static void gpu_walk_mtp(const gpu_form *f, gpu_queue *q, int T, int offset, const matrix *head, float *logits) {
-    const mote_model *m = f->r->m;
-    struct gpu_runner *g = f->r->gpu;
-    gpu_linear(q, KERNEL_FC, &m->mtp.fc, g->mtp_in, g->mtp_x, T);
-    gpu_record_layer(f, q, m->c.layers, T, g->mtp_x, offset, !head);
-    const int ids = head == &m->draft_head ? draft_vocab(m) : m->c.vocab;
-    if (head) gpu_head(q, head, ids, m->mtp.norm, g->mtp_x, T, m->c.eps, m->c.logit_cap, logits);
-}
-
-/* Records it for the rows of a step. */
-static void gpu_record_mtp(const gpu_form *f, gpu_queue *q, int logits) {
-    const mote_model *m = f->r->m;
-    const gpu_mtp_input p = gpu_mtp_input_of(f);
-    gpu_set_mtp(m, q, 1);
-    gpu_mtp_start(q, &p, f->rows.T);
-    gpu_walk_mtp(f, q, f->rows.T, -1, logits ? &m->lm_head : NULL, f->r->gpu->mtp_logits);
-    gpu_set_mtp(m, q, 0);
-}
-
-/* Records draft number i, from 0 on, as in cpu_draft_all, of each sequence. Its position and the token before it are in
-   step_parameters. */
-static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int drafts) {
-    const gpu_form form = gpu_drafts_of(after), *f = &form;
-    const mote_model *m = f->r->m;
-    struct gpu_runner *g = f->r->gpu;
-    const int T = max_int(f->rows.sequences, 1);
-    gpu_mtp_input p = gpu_mtp_input_of(f);
-    gpu_sampling choice = gpu_choice_of(g, g->draft_logits, T, draft_vocab(m));
-    p.draft = i;
-    p.x = g->mtp_x;
-    p.norm = m->mtp.norm;
-    choice.parameters = g->greedy;
-    choice.sequences = f->rows.sequences;
-    choice.stride = (size_t)draft_vocab(m);
-    choice.draft = i + 1;
-    choice.drafts = drafts;
-    choice.draft_mailbox = g->mailbox;
-    gpu_set_mtp(m, q, 1);
-    gpu_draft_start(q, &p, T);
-    gpu_walk_mtp(f, q, T, i - 1, &m->draft_head, g->draft_logits);
-    gpu_sample(q, KERNEL_SAMPLE_TOKEN, &choice, sample_token);
-    gpu_set_mtp(m, q, 0);
-}
-
-/* Records the sampling and verification of the tokens that follow the rows just computed. */
-static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
-    struct gpu_runner *g = f->r->gpu;
-    gpu_sampling p = gpu_choice_of(g, g->logits, f->rows.T, known_vocab(f->r->m));
-    if (f->rows.in_turn) {
-        p.turns = f->rows.sequences;
-    } else {
-        p.parameters_step = f->rows.sequences > 0;
-        p.sequences = f->rows.sequences;
-        p.sequence_of = gpu_sequence_of(f);
-    }
-    p.stride = (size_t)f->r->m->c.vocab;
-    p.mailbox = g->mailbox;
-    gpu_sample(q, KERNEL_ACCEPT, &p, gpu_accept);
-}
-
-static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind) {
-    const mote_model *m = f->r->m;
-    struct gpu_runner *g = f->r->gpu;
-    const int T = f->rows.T;
-    gpu_embedding p;
-    memset(&p, 0, sizeof p);
-    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
-    p.step = g->step;
-    p.sequences = gpu_sequence_of(f);
-    p.T = T;
-    p.factor = gpu_embed_factor(m);
-    p.x = g->x;
-    p.slot = gpu_view_of(f->r);
-    p.hidden = g->capture_base.hidden;
-    p.last_hidden = f->has_mtp ? g->capture_base.last_hidden : NULL;
-    q->layer = -1;
-    gpu_embed(q, &p, f->rows.in_turn ? 1 : max_int(f->rows.sequences, 1));
-    for (int i = 0; i < m->c.layers; i++) {
-        q->layer = i;
-        gpu_record_layer(f, q, i, T, g->x, 0, 0);
-    }
-    q->layer = -1;
-    if (kind == GPU_LAST_LOGITS)
-        gpu_head(q, &m->lm_head, m->c.vocab, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
-    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->c.vocab, m->norm, g->x, T, m->c.eps, m->c.logit_cap, g->logits);
-    if (f->has_mtp) gpu_record_mtp(f, q, kind == GPU_MTP_LOGITS);
-}
-
-/* Captures a CUDA graph. drafts < 0: a step of T rows. Else a cycle: a step of T rows and its gpu_accept (T = 0: neither),
-   then `drafts` drafts. Stages that q->stages leaves out are not in it. */
-static void gpu_split_step(const gpu_form *f, gpu_queue *q);
-
-static cudaGraphExec_t gpu_capture_form(const gpu_form *f, enum gpu_kind kind, int drafts) {
-    gpu_queue *q = &f->r->gpu->q;
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t ready = NULL;
-    if (!gpu_check(q, cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
-        return NULL;
-    if (f->dealt) gpu_split_step(f, q);
-    if (f->rows.T) gpu_record_step(f, q, kind);
-    if (f->rows.T && drafts >= 0) gpu_record_accept(f, q);
-    for (int i = 0; i < drafts; i++) gpu_record_draft(f, q, i, drafts);
-    gpu_submit(q);
-    cudaError_t status = cudaStreamEndCapture(q->stream, &graph);
-    if (gpu_check(q, status, "capturing a step"))
-        gpu_check(q, cudaGraphInstantiate(&ready, graph, 0), "preparing a step");
-    if (graph) (void)cudaGraphDestroy(graph);
-    return ready;
-}
-
-/* The same of the resident slot. */
-static cudaGraphExec_t gpu_capture(slot *s, int T, enum gpu_kind kind, int drafts) {
-    const gpu_form f = gpu_form_of(s, T);
-    return gpu_capture_form(&f, kind, drafts);
+/* What the part can make of what is wanted: ranges before the last have no logits. */
+static enum gpu_kind gpu_kind_of(const mote_runner *r, enum gpu_kind wanted) {
+    return part_is_last(&r->m->part) ? wanted : GPU_NO_LOGITS;
 }
 
 static void gpu_launched(slot *s, int T, enum gpu_kind kind) {
@@ -296,7 +63,8 @@ static void gpu_launch_cycle(slot *s, int T, int position, int drafts) {
     cudaGraphExec_t graph = gpu_cycle_graph(s, T, position, drafts);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a cycle");
     if (!T) return;
-    s->gpu->drafted = ++g->sequence;
+    s->gpu->drafted = s->gpu->posted.sequence = ++g->sequence;
+    s->gpu->posted.z = 0;
     gpu_launched(s, T, GPU_ALL_LOGITS);
 }
 
@@ -325,6 +93,7 @@ static int gpu_fetch_logits(slot *s, mote_error *err) {
     if (code) return code;
     const float *logits = gpu_last_logits(s);
     gpu_submit(&g->q);
+    if (!runner_answers(s->runner)) return gpu_failed(&g->q, err);
     gpu_move(&g->q, s->logits, logits, (size_t)s->m->c.vocab * sizeof(float), "reading the logits");
     code = gpu_finish(s, err);
     s->logits_here = !code;
@@ -338,7 +107,7 @@ static int gpu_log_left(slot *s, int replay, int T) {
     const mote_model *m = s->m;
     if (T > STEP_ROWS || replay <= STEP_ROWS) return replay;
     for (int i = 0; i < m->c.layers + s->has_mtp && g->q.status == cudaSuccess; i++)
-        gpu_check(&g->q, layer_shorten_log(g->stream, model_layer(m, i), &s->state[i]), "shortening a log");
+        if (model_has_layer(m, i)) gpu_check(&g->q, layer_shorten_log(g->stream, model_layer(m, i), &s->state[i]), "shortening a log");
     return replay - STEP_ROWS;
 }
 
@@ -359,7 +128,7 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
 
 /* Copies the rows of x that are wanted to the host; x: [T][hidden] of the block. */
 static void gpu_read_residual(slot *s, const block *b, const float *x) {
-    const size_t hidden = (size_t)s->m->c.hidden, rows = (size_t)b->residual_rows;
+    const size_t hidden = (size_t)s->m->c.hidden, rows = runner_answers(s->runner) ? (size_t)b->residual_rows : 0;
     const float *from = x + ((size_t)b->T - rows) * hidden;
     if (rows) gpu_move(&s->runner->gpu->q, b->residual, from, rows * hidden * sizeof(float), "reading the residual");
 }
@@ -368,13 +137,14 @@ static void gpu_read_residual(slot *s, const block *b, const float *x) {
 static int gpu_forward(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     const size_t vocab = (size_t)s->m->c.vocab, T = (size_t)b->T, skip = b->rows->index == 0;
+    const enum gpu_kind wanted = b->mtp_logits ? GPU_MTP_LOGITS : b->logits ? GPU_ALL_LOGITS : b->last ? GPU_LAST_LOGITS : GPU_NO_LOGITS;
     if (b->T > STEP_ROWS) return gpu_forward_in_turn(s, b, err);
     int code = gpu_enter(s, err);
     if (code) return code;
     gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
-    gpu_launch_step(s, b->T, b->mtp_logits ? GPU_MTP_LOGITS : b->logits ? GPU_ALL_LOGITS : b->last ? GPU_LAST_LOGITS
-                                                                                                  : GPU_NO_LOGITS);
+    gpu_launch_step(s, b->T, gpu_kind_of(s->runner, wanted));
     s->logits_in_block = b->logits && b->logits == s->block_logits;
+    if (!runner_answers(s->runner)) return gpu_failed(&g->q, err);
     if (b->logits) gpu_move(&g->q, b->logits, g->logits, T * vocab * sizeof(float), "reading the logits");
     if (b->mtp_logits && T > skip)
         gpu_move(&g->q, b->mtp_logits, g->mtp_logits + skip * vocab, (T - skip) * vocab * sizeof(float), "reading the MTP logits");
@@ -404,7 +174,7 @@ static int mailbox_await(struct gpu_runner *g, const volatile uint64_t *posted, 
         if (g->q.status != cudaSuccess) return gpu_failed(&g->q, err);
     }
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    return MOTE_OK;
+    return gpu_failed(&g->q, err);
 }
 
 /* Waits for sequence z's post: *count ids; the last is -1 if a logit was NaN. */
@@ -432,8 +202,8 @@ static void gpu_use_sampling(slot *s, const mote_sampling *sampling) {
     gpu_set_sampling(s, &parameters);
 }
 
-/* Queues the sampling of the token of b's row: sample_token makes it the first token of the next step and posts it. */
-static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampling) {
+/* Queues the sampling of the token of b's row: sample_token makes it the first token of the next step and posts it. replay: of that step. */
+static void gpu_choose_next(slot *s, const block *b, int replay, const mote_sampling *sampling) {
     struct gpu_runner *g = s->runner->gpu;
     gpu_use_sampling(s, sampling);
     gpu_sampling p = gpu_choice_of(g, gpu_last_logits(s), 1, known_vocab(s->m));
@@ -441,7 +211,7 @@ static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampli
     p.next.index = b->rows->index;
     p.next.lag = row_lag(b->rows);
     p.next.accepted = b->replay;
-    p.next.replay = gpu_log_left(s, b->replay, 1);
+    p.next.replay = replay;
     g->sequence++;
     gpu_sample(&g->q, KERNEL_SAMPLE_TOKEN, &p, sample_token);
     gpu_submit(&g->q);
@@ -482,7 +252,7 @@ static int gpu_not_a_number(mote_error *err) {
 static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
     int count, code = gpu_enter(s, err);
     if (code) return code;
-    gpu_choose_next(s, b, sampling);
+    gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
     gpu_launch_step(s, 1, GPU_LAST_LOGITS);
     code = gpu_failed(&s->runner->gpu->q, err);
     if (!code) code = mailbox_wait(s->runner, 0, id, &count, err);
@@ -501,7 +271,7 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
         gpu_use_sampling(s, sampling);
         gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
     } else if (b->T == 1) {
-        gpu_choose_next(s, b, sampling);
+        gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
         code = mailbox_wait(s->runner, 0, ids, &one, err);
         if (!code && ids[0] < 0) code = gpu_not_a_number(err);
     } else {
