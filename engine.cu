@@ -43,7 +43,7 @@ enum {
     GENERATION_0_3 = END_OF(mote_generation, thinking_budget),
     EMBEDDING_0_3 = END_OF(mote_embedding, dimensions)
 };
-static_assert(sizeof(mote_options) == END_OF(mote_options, quantize), "mote_options has padding at its end");
+static_assert(sizeof(mote_options) == END_OF(mote_options, layers), "mote_options has padding at its end");
 static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, runner), "mote_session_options has padding at its end");
 static_assert(sizeof(mote_generation) == END_OF(mote_generation, date), "mote_generation has padding at its end");
 static_assert(sizeof(mote_embedding) == END_OF(mote_embedding, dimensions), "mote_embedding has padding at its end");
@@ -121,6 +121,7 @@ static double seconds(void) {
 #include "checkpoint/ends.c"
 #include "checkpoint/generation.c"
 #include "checkpoint/pooling.c"
+#include "model/devices.c"
 #include "model/open.c"
 #include "diagnose/diagnose.h"
 #include "diagnose/parts.c"

@@ -100,6 +100,13 @@ enum {                                     /* what weights become when they are 
                                               lm_head, routers and other small ones */
 };
 
+enum {                                     /* how several devices share a model */
+    MOTE_SPLIT_AUTO = 0,                   /* as MOTE_SPLIT_PIPELINE */
+    MOTE_SPLIT_PIPELINE = 1,               /* each has some of the layers, one after the other: the bits of one device */
+    MOTE_SPLIT_TENSOR = 2                  /* each has a share of every layer: sums are added in the devices' order, so that bits depend on
+                                              how many there are */
+};
+
 typedef struct mote_options {
     size_t size;                           /* of this struct: see the rules above */
     int parts;                             /* MOTE_EVERYTHING, ... */
@@ -107,6 +114,12 @@ typedef struct mote_options {
     const char *device;                    /* "cpu", "cuda", "cuda:1"; NULL: the first GPU, or the CPU where there is none */
     int draft_rows;                        /* drafts come from the first so many tokens of the vocabulary; default 65,536 */
     int quantize;                          /* MOTE_QUANTIZE_... */
+    const char *devices;                   /* "cuda:0,cuda:1", or "0,1", or "cpu,cpu": up to 16 that hold the model together, each its
+                                              part of it, in their order; one may stand there twice. GPUs, or CPUs: each of these is
+                                              some of the threads. Of one, it is `device`. NULL: `device` alone. Not beside device */
+    int split;                             /* MOTE_SPLIT_..., of devices */
+    const char *layers;                    /* "20,28": so many layers for each of the devices of a pipeline, all of the model's; NULL: by
+                                              the bytes of the layers and what is free on each device. Not beside MOTE_SPLIT_TENSOR */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked

@@ -195,6 +195,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     preset p;
     const char *text;
     const quantization_recipe *recipe;
+    device_list devices;
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
@@ -205,6 +206,8 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
                                         "more, and quantize of 0: the name says the format");
     if (!preset_find(name, &p, &text, &recipe)) return preset_unknown(name, p.name != NULL, error);
     if (!error) error = &failure;
+    code = device_of(&devices, &o, &o.device, error);
+    if (code) return code;
     mote_model *m = model_new(o.device, 0, &o.callbacks, error);
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;

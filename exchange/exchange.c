@@ -7,7 +7,7 @@
 
 /* Which one of the members. */
 typedef struct group_place {
-    int range;                   /* from 0 */
+    int range, ranges;           /* from 0; of so many */
     int rank, ranks;             /* of the range, from 0; of so many */
 } group_place;
 
@@ -15,7 +15,9 @@ typedef struct group_place {
 typedef struct peer {
     const struct exchange *by;
     group_place at;
-    struct thread_group *threads;                           /* the transport's: exchange/threads.c */
+    struct peer *const *all;                                /* [ranges][ranks] of its group */
+    struct thread_group *threads;                           /* the transport's: exchange/threads.c; */
+    struct gpu_peer *gpu;                                   /* exchange/peers.cu. NULL: it has none */
     int ended;                   /* a call has failed: later ones do nothing, and what they should have filled means nothing */
 } peer;
 

@@ -171,8 +171,10 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     const model_part whole = part_of(0, 1, 0, 1);
     mote_options o;
     mote_error failure;
+    device_list devices;
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
     if (!code) code = open_check("mote_open", dir, &o, model, error);
+    if (!code) code = device_of(&devices, &o, &o.device, error);
     return code ? code : model_open(dir, &o, &whole, o.parts != MOTE_DESCRIPTION, model, error ? error : &failure);
 }
 

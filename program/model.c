@@ -30,13 +30,27 @@ static int find_model(options *o, int parts) {
                                                                 : ALL_WEIGHTS);
 }
 
+/* How a model is to be opened, or planned, for the options. */
+static mote_options model_options(const options *o, int parts) {
+    mote_options how = {.size = sizeof how, .parts = parts, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize,
+                        .devices = o->devices, .split = o->split, .layers = o->split_layers};
+    return how;
+}
+
+static int check_devices(const options *o) {
+    if (o->device && o->devices) return complain(EXIT_USAGE, "--device and --devices exclude each other");
+    if (o->split && !o->devices) return complain(EXIT_USAGE, "--split needs --devices");
+    return 0;
+}
+
 /* The model that the options name. With --synthetic it is a synthetic one. */
 static int open_model(options *o, int parts, mote_model **model) {
-    mote_options how = {.size = sizeof how, .parts = parts, .callbacks = callbacks(), .device = o->device,
-                        .draft_rows = o->draft_rows, .quantize = o->quantize};
+    mote_options how = model_options(o, parts);
     mote_error error = {0, ""};
-    int code = find_model(o, parts);
+    int code = check_devices(o);
+    if (!code) code = find_model(o, parts);
     if (code) return code;
+    how.callbacks = callbacks();
     if (o->synthetic) code = mote_open_synthetic(o->synthetic, &how, model, &error);
     else code = mote_open(o->model, &how, model, &error);
     if (code) code = report(&error);
@@ -64,8 +78,7 @@ static mote_session_options session_options(const options *o) {
 
 /* The memory that the model and a session would take, before the weights are in memory; to be asked after find_model. */
 static int plan_memory(const options *o, const mote_session_options *how, mote_memory *plan, mote_error *error) {
-    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
-                          .quantize = o->quantize};
+    mote_options where = model_options(o, MOTE_DESCRIPTION);
     return o->synthetic ? mote_plan_synthetic(o->synthetic, &where, how, plan, error) : mote_plan(o->model, &where, how, plan, error);
 }
 

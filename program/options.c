@@ -11,10 +11,12 @@ typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
 typedef struct list { int value[LIST_MAX], count; } list;
 typedef struct ranges { int first[LIST_MAX], last[LIST_MAX], count; } ranges;
 typedef struct reals { double value[MOTE_ROWS_MAX - 1]; int count; } reals;
+enum { SPLIT_REPLICAS = MOTE_SPLIT_TENSOR + 1 };       /* a model on each device: of the program, not of the library */
+
 typedef struct seed { uint64_t value; int given; } seed;
 
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
-    const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask, *html;
+    const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *devices, *synthetic, *json, *ask, *html;
     const char *host, *api_key, *api_key_file, *cache_dir, *name;
     texts stop, hosts;
     list prompts, depths, rows, sessions;
@@ -25,6 +27,8 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
     int fits;                              /* tokens of context that the program chooses on a GPU; 0: the library does */
+    int split;                             /* MOTE_SPLIT_..., or SPLIT_REPLICAS, of devices */
+    const char *split_layers;              /* of a pipeline; NULL: not given */
     int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     int port, parallel, queue, cors, log_json;       /* port, queue: -1: not given */
     double temperature, top_p, min_p, overlap;
@@ -43,7 +47,7 @@ static options defaults(void) {
     return o;
 }
 
-enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, RANGES, REALS, DEVICE, KV, MTP, QUANTIZE };
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, RANGES, REALS, DEVICE, DEVICES, SPLIT, KV, MTP, QUANTIZE };
 
 typedef struct option {
     const char *name, *value;              /* value: how the help calls it */
@@ -132,6 +136,11 @@ static const option option_table[] = {                     /* name, value, kind,
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, BENCH, "tokens of context (default: what the depths need)"},
     {"--device", "cpu|cuda[:N]", DEVICE, AT(device), 0, 0, COMPUTES, "what computes (default: a GPU if there is one)"},
     {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
+    {"--devices", "LIST", DEVICES, AT(devices), 0, 0, COMPUTES, "several that hold the model together, as 0,1 for two GPUs, or cpu,cpu"},
+    {"--split", "auto|pipeline[:N,N...]|tensor", SPLIT, AT(split), 0, 0, CHAT | RUN | INFO | LOGITS | BENCH,
+     "each of the devices has some layers, N if given, or a share of every layer (default: auto, a pipeline)"},
+    {"--split", "auto|replicas|pipeline[:N,N...]|tensor", SPLIT, AT(split), 0, 0, SERVE,
+     "each device has the model, some layers, N if given, or a share of every layer (default: auto, replicas where they fit)"},
     {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, COMPUTES,
      "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
     {"--mtp", "auto|N", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH | SERVE,
@@ -264,6 +273,31 @@ static int parse_device(const char *text, const char **out) {
     return strncmp(text, "cuda:", 5) == 0 && text[5] && strspn(text + 5, "0123456789") == strlen(text + 5);
 }
 
+/* 0,1 or cuda:0,cuda:1 or cpu,cpu; the library tells what is wrong with a list of devices. */
+static int parse_devices(const char *text, const char **out) {
+    char item[32];
+    int count = 0;
+    *out = text;
+    for (const char *name; text; count++)
+        if (count == LIST_MAX || !next_item(&text, item) || (!parse_device(item, &name) && (!*item || item[strspn(item, "0123456789")]))) return 0;
+    return 1;
+}
+
+/* Returns NULL, or what is needed. */
+static const char *set_split(const char *text, int serves, options *o) {
+    static const char *const names[] = {"auto", "pipeline", "tensor", "replicas"};     /* by MOTE_SPLIT_..., SPLIT_REPLICAS */
+    const size_t n = strcspn(text, ":");
+    list layers;
+    for (o->split = 0; o->split <= (serves ? SPLIT_REPLICAS : MOTE_SPLIT_TENSOR); o->split++) {
+        if (strlen(names[o->split]) != n || memcmp(names[o->split], text, n)) continue;
+        o->split_layers = text[n] ? text + n + 1 : NULL;
+        if (!text[n] || (o->split == MOTE_SPLIT_PIPELINE && parse_list(text + n + 1, 1, INT_MAX, &layers))) return NULL;
+        break;
+    }
+    return serves ? "auto, replicas, pipeline, tensor, or pipeline: and the layers of each device, as pipeline:20,28"
+                  : "auto, pipeline, tensor, or pipeline: and the layers of each device, as pipeline:20,28";
+}
+
 static const char *const kv_names[] = {NULL, "f32", "bf16", "fp8"};        /* by MOTE_KV_... */
 
 static int parse_kv(const char *text, int *out) {
@@ -303,6 +337,8 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case SEED: ((seed *)at)->given = 1; return parse_seed(value, &((seed *)at)->value) ? NULL : "a whole number";
     case SWITCH: return parse_switch(value, at) ? NULL : "on or off";
     case DEVICE: return parse_device(value, at) ? NULL : "cpu, cuda or cuda:N";
+    case DEVICES: return parse_devices(value, at) ? NULL : "up to 16 of them with commas between them, as 0,1 or cpu,cpu";
+    case SPLIT: return set_split(value, d->commands & SERVE, o);
     case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
     case QUANTIZE: *(int *)at = MOTE_QUANTIZE_FP8; return strcmp(value, "fp8") == 0 ? NULL : "fp8";
     case MTP: return parse_mtp(value, at) ? NULL : needs_drafts("auto, or 0 to %d");

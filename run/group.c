@@ -94,6 +94,7 @@ static int member_open(mote_runner *front, int i, mote_error *err) {
     me->of = g;
     me->as.by = &thread_exchange;
     me->as.at.range = m->part.range;
+    me->as.at.ranges = m->part.ranges;
     me->as.at.rank = m->part.rank;
     me->as.at.ranks = m->part.ranks;
     me->as.threads = g->threads;
@@ -212,4 +213,5 @@ static const executor group_executor = {
     .slot_open = group_slot_open, .slot_close = group_slot_close, .forward = group_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = group_forward, .draft = NULL, .logits = cpu_nothing, .copy = group_copy, .clear = group_clear,
     .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,
-    .pass = group_pass, .computes = NULL};
+    .pass = group_pass, .computes = NULL,
+    .launches = 0, .connect = NULL, .end = NULL, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL};

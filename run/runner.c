@@ -56,8 +56,9 @@ typedef struct slot {
     int logits_in_block;         /* block_logits has those of all rows of the block */
     int last_row;                /* of the block's rows: the last token's */
     struct gpu_slot *gpu;        /* NULL: on the CPU */
-    struct slot *parts;          /* of a group's runner: this session's slots on its members' [members]; else NULL */
-    struct slot *front;          /* of a member's: the session's own, which has the logits; else NULL */
+    struct slot *parts;          /* of a group's runner: this session's slots on its members' [members]; else NULL. Of its own it has no memory:
+                                    its logits are those of the one that answers */
+    struct slot *front;          /* of a member's: the session's own; else NULL. The last range's ranks read the logits of the one that answers */
     struct slot *next;           /* of the open slots of the runner; this and what follows is run/meeting.c's */
     int answers;                 /* an answer is being generated: it will be back */
     int waits;                   /* it has a request that is not done */
@@ -149,6 +150,31 @@ typedef struct executor {
        code and error. With pass_rows 0 there is none. */
     void (*pass)(mote_runner *r, pass_request *const *of, int n);
     int (*computes)(const mote_runner *r);                  /* whether it still does what was launched; NULL: it never does */
+
+    /* Of a member of a group (run/group.c), which gives all that is above, too. It computes its part of a block: x comes from the range
+       before it (its first range: from the tokens) and goes to the next one. So of a block
+         - all members get the same rows, and the ids of all are there. A STEP with an id is one whose token is chosen; a CYCLE with ids is
+           given them, whoever has drafted them; DRAFT, choose() and prepared() are asked of the last range alone. Ranges before the last get a
+           FORWARD in place of a STEP or a CYCLE;
+         - all members are told alike what is wanted (last, logits, mtp_logits, residual_rows, watch->logits; pass_request.ids and count are
+           places of their own), but only the one that answers (runner_answers) writes to the host's memory that b points at. Others do not
+           wait for their device, unless what they launch next would overwrite what it still reads;
+         - prompt()'s watch never cancels; its logits() is called by the one that answers alone.
+       Functions are called from one thread at a time, but not always the same. Of a range's ranks all make the same calls, in the same order,
+       each on a thread of its own, as they may wait for each other: all but copy, drafted, prepared and computes. */
+    int launches;                /* functions return when the device has been told; it waits by itself for the other members. 0: they wait */
+    int (*connect)(mote_runner *r, mote_error *err);        /* all members' runners are open, none has a slot: r->me->all; NULL: nothing to do */
+    void (*end)(mote_runner *r); /* the group has come to its end: what waits for others, on its device, shall not; NULL: the same */
+    int (*enter)(slot *s, mote_error *err);                 /* another rank of the range is told to copy of this session: what follows may be
+                                                               about it; NULL: nothing to do */
+    int (*choose)(mote_runner *r, pass_request *const *of, int n, mote_error *err);
+                                                            /* samples the next token of each request, a STEP or a CYCLE whose block is one row
+                                                               without an id, from its slot's logits, and waits for it: *of[i]->ids. One
+                                                               that fails alone has its own code */
+    int (*prepared)(slot *s, int n, int32_t *ids, mote_error *err);     /* waits for the first n tokens that the last cycle of that slot, alone
+                                                                           or in a pass, has prepared: its last token, and its drafts */
+    int (*pass_class)(const pass_request *q);               /* pass() gets requests of one class, more than one of them; of class -1: none.
+                                                               NULL: all are of one */
 } executor;
 
 struct mote_runner {
@@ -196,6 +222,11 @@ struct mote_runner {
 };
 
 static const executor *executor_of(const mote_model *m);
+
+/* Whether it is the one of a group that has what is wanted of a pass, logits and tokens; so is one that has all of the program. */
+static int runner_answers(const mote_runner *r) {
+    return part_is_last(&r->m->part) && !r->m->part.rank;
+}
 
 /* The type that MOTE_KV_... stands for. */
 static dtype kv_type_of(int kv) {

@@ -204,7 +204,7 @@ typedef struct session_plan {
    fit, at most PARALLEL_MOST. To be asked before the weights are in memory, after plan_context. Returns the exit code. */
 static int plan_sessions(options *o, session_plan *p) {
     enum { PARALLEL_MOST = 16, CONTEXT_LEAST = 1024 };
-    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device};
+    mote_options where = model_options(o, MOTE_DESCRIPTION);
     mote_memory plan;
     mote_model *model = NULL;
     p->sessions = o->parallel ? o->parallel : 1;

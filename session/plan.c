@@ -47,12 +47,14 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     mote_options how;
     mote_session_options given;
     mote_error failure;
+    device_list devices;
     checkpoint files;
     binder b;
     memset(&silent, 0, sizeof silent);
     if (!dir || !plan) return fail(error, MOTE_EINVAL, "mote_plan: needs a folder and a place for the plan");
     int code = take_options(&how, sizeof how, OPTIONS_0_3, model, "mote_options", error);
     if (!code) code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
+    if (!code) code = device_of(&devices, &how, &how.device, error);
     if (code) return code;
     if (!error) error = &failure;
     mote_model *m = model_new(how.device, 0, &silent, error);

@@ -98,11 +98,6 @@ static peer *cpu_ranks(const mote_runner *r) {
     return r->m->part.ranks > 1 ? r->me : NULL;
 }
 
-/* Whether this member of the last range is the one that answers for all. */
-static int cpu_answers(const mote_runner *r) {
-    return !r->m->part.rank;
-}
-
 /* Whether the other members of the group are lost: what has been computed means nothing. */
 static int cpu_ended(const mote_runner *r) {
     return r->me && r->me->ended;
@@ -174,7 +169,7 @@ static void cpu_head_shares(mote_runner *r, int at, int n) {
     scratch *s = &r->s;
     stage_head(r->threads, &m->lm_head, m->c.logit_cap, s->head_in + (size_t)at * hidden, n, s->share, s->limbs);
     exchange_gather(r->me, s->share, (size_t)n * most * sizeof(float), s->shares);
-    for (int rank = 0; rank < m->part.ranks && cpu_answers(r) && !cpu_ended(r); rank++) {
+    for (int rank = 0; rank < m->part.ranks && runner_answers(r) && !cpu_ended(r); rank++) {
         const model_part of = part_of(0, 1, rank, m->part.ranks);
         const vocab_share v = part_vocab(&of, m->c.vocab);
         const float *from = s->shares + (size_t)rank * (size_t)n * most;
@@ -257,7 +252,7 @@ static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequenc
 /* The rows of x that are wanted as they are. */
 static void cpu_residual(const mote_runner *r, const block *b, const token_sequence *at) {
     const size_t hidden = (size_t)r->m->c.hidden, rows = (size_t)b->residual_rows;
-    if (rows && cpu_answers(r)) memcpy(b->residual, r->s.x + ((size_t)(at->first + b->T) - rows) * hidden, rows * hidden * sizeof(float));
+    if (rows && runner_answers(r)) memcpy(b->residual, r->s.x + ((size_t)(at->first + b->T) - rows) * hidden, rows * hidden * sizeof(float));
 }
 
 /* The logits that are wanted of final rows. */
@@ -277,7 +272,7 @@ static void run_head(mote_runner *r, pass_request *const *of, const token_sequen
    the last, which is the timeline's then. */
 static void cpu_computed(slot *s, const block *b, const float *final_rows) {
     const size_t hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab, T = (size_t)b->T;
-    if (b->logits && b->logits != s->block_logits && cpu_answers(s->runner)) memcpy(s->logits, b->logits + (T - 1) * vocab, vocab * sizeof(float));
+    if (b->logits && b->logits != s->block_logits && runner_answers(s->runner)) memcpy(s->logits, b->logits + (T - 1) * vocab, vocab * sizeof(float));
     if (T <= MOTE_ROWS_MAX) memcpy(s->hidden, final_rows, T * hidden * sizeof(float));
     else memcpy(s->last_hidden, final_rows + (T - 1) * hidden, hidden * sizeof(float));
     slot_computed(s, b);
@@ -365,7 +360,7 @@ static int cpu_drafts_on(const pass_request *q, int i) {
 /* The same of n requests: of several ranks one asks, for all. */
 static void cpu_ask_drafts(mote_runner *r, pass_request *const *of, int n, int i, char *on) {
     memset(on, 0, PASS_ROWS_MAX);
-    for (int k = 0; k < n && cpu_answers(r); k++) on[k] = (char)cpu_drafts_on(of[k], i);
+    for (int k = 0; k < n && runner_answers(r); k++) on[k] = (char)cpu_drafts_on(of[k], i);
     if (!cpu_ranks(r)) return;
     exchange_gather(r->me, on, PASS_ROWS_MAX, r->s.shares);
     memcpy(on, r->s.shares, PASS_ROWS_MAX);
@@ -453,4 +448,5 @@ static const executor cpu_executor = {
     .slot_open = cpu_slot_open, .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = cpu_forward, .draft = NULL, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear,
     .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,
-    .pass = cpu_pass, .computes = NULL};
+    .pass = cpu_pass, .computes = NULL,
+    .launches = 0, .connect = NULL, .end = NULL, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL};
