@@ -39,7 +39,6 @@
      bench_steps.c   prompts and steps: on the CPU, on a GPU, with simulated speculation, stage by stage
      bench_ask.c     questions answered without speculation and with it
      bench_sessions.c  several sessions at once
-     sha256.c        SHA-256
      bench_report.c  what a report tells beside the speeds
      bench.c         bench: planning and running it
      selftest.c      selftest
@@ -121,6 +120,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "text/json.c"
 #include "text/chat_family.c"
 #include "text/chat_marks.c"
+#include "exchange/sha256.c"
 #pragma GCC diagnostic pop
 
 #include "program/terminal.c"
@@ -155,7 +155,6 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench_steps.c"
 #include "cli/bench_ask.c"
 #include "cli/bench_sessions.c"
-#include "cli/sha256.c"
 #include "cli/bench_report.c"
 #include "cli/bench.c"
 #include "cli/selftest.c"

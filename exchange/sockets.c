@@ -1,0 +1,64 @@
+/* exchange/sockets.c: the transport of members on several hosts, one for each range: a connection from each to the next one, over which rows go. A
+   host that computes for long is silent here; that it lives its leader hears elsewhere (run/worker.c), and ends the group if not. */
+
+enum { MESSAGE_ROWS = MESSAGE_FIRST };
+
+typedef struct socket_peer {
+    wire from, to;               /* the range before, and the next one; fd -1: there is none */
+    pthread_mutex_t lock;        /* of what follows */
+    int over;                    /* the group has been ended, */
+    mote_error why;              /* because of this */
+} socket_peer;
+
+static void sockets_open(socket_peer *s) {
+    memset(s, 0, sizeof *s);
+    wire_open(&s->from, -1);
+    wire_open(&s->to, -1);
+    pthread_mutex_init(&s->lock, NULL);
+}
+
+static void sockets_close(socket_peer *s) {
+    wire_close(&s->from);
+    wire_close(&s->to);
+    pthread_mutex_destroy(&s->lock);
+}
+
+static void sockets_end(peer *me, const mote_error *why) {
+    socket_peer *s = me->sockets;
+    pthread_mutex_lock(&s->lock);
+    if (!s->over) s->why = *why;
+    s->over = 1;
+    pthread_mutex_unlock(&s->lock);
+    wire_end(&s->from);
+    wire_end(&s->to);
+}
+
+static int sockets_ended(peer *me, mote_error *why) {
+    socket_peer *s = me->sockets;
+    pthread_mutex_lock(&s->lock);
+    const int over = s->over;
+    if (over) *why = s->why;
+    pthread_mutex_unlock(&s->lock);
+    return over ? why->code : MOTE_OK;
+}
+
+static int sockets_send(peer *me, const void *from, size_t bytes) {
+    const wire_part part = {from, bytes};
+    return bytes > UINT32_MAX || wire_send(&me->sockets->to, MESSAGE_ROWS, &part, 1, 0);
+}
+
+static int sockets_receive(peer *me, void *to, size_t bytes) {
+    const wire *w = &me->sockets->from;
+    wire_head h;
+    return wire_next(w, &h, bytes, 0) || h.type != MESSAGE_ROWS || h.bytes != bytes || wire_read(w->fd, to, bytes, WIRE_SILENCE);
+}
+
+/* A range's ranks are on one host. */
+static int sockets_gather(peer *me, const void *from, size_t bytes, void *all) {
+    (void)me;
+    memcpy(all, from, bytes);
+    return 0;
+}
+
+static const exchange socket_exchange = {
+    .send = sockets_send, .receive = sockets_receive, .gather = sockets_gather, .end = sockets_end, .ended = sockets_ended};
