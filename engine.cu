@@ -122,6 +122,7 @@ static double seconds(void) {
 #include "checkpoint/generation.c"
 #include "checkpoint/pooling.c"
 #include "model/devices.c"
+#include "model/parts.c"
 #include "model/open.c"
 #include "diagnose/diagnose.h"
 #include "diagnose/parts.c"

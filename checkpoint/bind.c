@@ -15,13 +15,23 @@ static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of
     b->of = of;
 }
 
-/* What is bound from here on is of layer i: this part's or another's. */
+/* Whether the part has the embedding: the first range does, and the last one for a tied head or the MTP layer. */
+static int bind_has_embedding(const mote_model *m) {
+    return part_is_first(&m->part) || (part_is_last(&m->part) && (m->c.tied || m->has_mtp));
+}
+
+/* What is bound from here on is of layer i: this part's or another's. EMBEDDING: the embedding, c.layers: what comes after the layers. */
 static void bind_for_layer(binder *b, int i) {
-    b->elsewhere = !part_has(&b->m->part, i);
+    const mote_model *m = b->m;
+    b->layer = i;
+    b->elsewhere = i == EMBEDDING ? !bind_has_embedding(m) : i < m->c.layers ? !part_has(&m->part, i) : !part_is_last(&m->part);
+    b->again = i == EMBEDDING && !part_is_first(&m->part);
 }
 
 /* Puts an item on the list, to lie at the next 64-byte boundary of the arena. */
 static void bind_item(binder *b, const load_item *like) {
+    const size_t place = b->whole;
+    b->whole += item_capacity(like);
     if (b->elsewhere) return;
     load_item *item = (load_item *)buf_add(&b->items, like, sizeof *like);
     const uint64_t numbers = (uint64_t)like->rows * (uint64_t)like->cols;
@@ -31,6 +41,9 @@ static void bind_item(binder *b, const load_item *like) {
         return;
     }
     item->at = b->arena;
+    item->place = place;
+    item->layer = b->layer;
+    item->again = b->again;
     item->module = b->kind;
     b->arena += item_capacity(item);
     mote_module *m = &b->m->report.modules[b->kind];
@@ -361,12 +374,17 @@ static void bind_whole(binder *b, const char *where, const char *what, matrix *w
     bind_slice(b, where, what, &all, 0, w);
 }
 
-/* The embedding, or the head: of several ranks each has rows of the vocabulary. */
-static void bind_vocab(binder *b, const char *where, const char *what, matrix *w) {
+/* Whether each rank has the whole embedding, to need none of the others for it: a GPU does. A tied head is its share's copy then. */
+static int ranks_embed_alone(const mote_model *m) {
+    return m->memory->packs && m->part.ranks > 1;
+}
+
+/* The embedding, or the head: of several ranks each has rows of the vocabulary, or all. */
+static void bind_vocab(binder *b, const char *where, const char *what, matrix *w, int all) {
     const config *c = &b->m->c;
     const vocab_share own = part_vocab(&b->m->part, c->vocab);
     tensor_slice s = slice_all(c->vocab, c->hidden);
-    if (own.rows < c->vocab) s.runs = rows_of(&s, 1, own.first, own.rows);
+    if (own.rows < c->vocab && !all) s.runs = rows_of(&s, 1, own.first, own.rows);
     bind_slice(b, where, what, &s, 1, w);
 }
 

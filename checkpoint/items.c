@@ -10,7 +10,8 @@ static_assert((int)FORMAT_F32 == (int)TYPE_F32 && (int)FORMAT_F16 == (int)TYPE_F
 static_assert((int)ENCODING_F32 == (int)TYPE_F32 && (int)ENCODING_F16 == (int)TYPE_F16 && (int)ENCODING_BF16 == (int)TYPE_BF16,
               "and so are their encodings");
 
-enum { VECTOR = -1, KV_SCALE = -2 };
+enum { VECTOR = -1, KV_SCALE = -2 };       /* load_item.component */
+enum { EMBEDDING = -1 };                   /* load_item.layer */
 
 /* A vector is loaded like a component of a matrix. */
 static const component vector_component = {
@@ -141,6 +142,9 @@ typedef struct load_item {
     tensor_slice slice;                        /* which of the stored ones */
     uint64_t offset, size;                     /* bytes inside the tensor `from` */
     size_t at;                                 /* where in the arena */
+    size_t place;                              /* where it would be in that of a model which is not in parts */
+    int layer;                                 /* of the model; EMBEDDING; layers: what comes after them */
+    int again;                                 /* another part has it, too, which answers for it in the fingerprint */
     enum module_kind module;
     const void **target;                       /* the pointer to set */
 } load_item;

@@ -30,7 +30,7 @@ static int cuda_scan(const mote_model *m, const load_item *item, unsigned *seen,
 static int make_draft_head(mote_model *m, mote_error *err) {
     matrix *w = &m->draft_head;
     size_t at = m->draft_at;
-    if (!m->has_mtp || m->lm_head.format == w->format) return MOTE_OK;
+    if (!m->has_mtp || m->lm_head.format == w->format || !w->rows) return MOTE_OK;
     for (int i = 0; i < formats[w->format]->component_count; i++) {
         w->component[i] = m->arena + at;
         at += matrix_component_capacity(w, i);
@@ -46,7 +46,7 @@ static int put_expert_tables(mote_model *m, mote_error *err) {
     for (int i = 0; i < m->c.layers + m->has_mtp && status == cudaSuccess; i++) {
         const layer *l = model_layer(m, i);
         const moe_weights *w = &l->ffn.w.moe;
-        if (l->ffn.kind != LAYER_MOE) continue;
+        if (l->ffn.kind != LAYER_MOE || !model_has_layer(m, i)) continue;
         for (int e = 0; e < w->shape.experts; e++) distance[e] = moe_distance(w, e);
         status = cudaMemcpy((void *)w->expert_at, distance, (size_t)w->shape.experts * sizeof *distance, cudaMemcpyHostToDevice);
     }

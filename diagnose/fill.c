@@ -28,9 +28,10 @@ static int filling(const binder *b, size_t i, const mote_callbacks *callbacks, m
 }
 
 /* Words begin, begin + step, ... before end, of an item that lies at `to`, become random. No item has 2^31 of them. f: of a
-   vector. The seed is of the item's place in the arena. */
+   vector. The seed is of the item's place in the
+   arena of the whole model, so that parts have its weights. */
 BOTH void item_randomize(const load_item *item, synthetic_floats f, char *to, uint32_t begin, uint32_t end, uint32_t step) {
-    uint32_t seed = synthetic_bits(0x6d6f7465, (uint32_t)(item->at / 64));
+    uint32_t seed = synthetic_bits(0x6d6f7465, (uint32_t)(item->place / 64));
     if (item->component == VECTOR)
         for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = synthetic_float(seed, i, f);
     else format_random(item->of.format, item->component, seed, to, begin, end, step);

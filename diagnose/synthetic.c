@@ -187,40 +187,45 @@ static int preset_unknown(const char *name, int known, mote_error *err) {
                 name, names_text(recipes, sizeof recipes, endings, RECIPE_COUNT, ", :", " or :"), quantization_recipes[RECIPE_DEFAULT].name);
 }
 
-int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
-    mote_options o;
+/* A part of a synthetic model, a part_opener. */
+static int synthetic_open(const char *name, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *err) {
     checkpoint files;
     binder b;
-    mote_error failure;
     preset p;
     const char *text;
     const quantization_recipe *recipe;
-    device_list devices;
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
-    int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
-    if (code) return code;
-    if (!name || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.parts == MOTE_TEXT_ONLY ||
-        o.draft_rows < 0 || o.quantize)
-        return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
-                                        "more, and quantize of 0: the name says the format");
-    if (!preset_find(name, &p, &text, &recipe)) return preset_unknown(name, p.name != NULL, error);
-    if (!error) error = &failure;
-    code = device_of(&devices, &o, &o.device, error);
-    if (code) return code;
-    mote_model *m = model_new(o.device, 0, &o.callbacks, error);
-    if (!m) return error->code;
-    if (o.draft_rows) m->draft_rows = o.draft_rows;
+    if (!preset_find(name, &p, &text, &recipe)) return preset_unknown(name, p.name != NULL, err);
+    mote_model *m = model_new(o->device, 0, &o->callbacks, err);
+    if (!m) return err->code;
+    if (o->draft_rows) m->draft_rows = o->draft_rows;
+    m->part = *part;
     files.dir = name;
-    code = text ? preset_of_json(&p, text, &m->c, error) : preset_config(&p, &m->c, error);
-    if (!code) code = model_publish(m, &files, recipe, error);
-    if (!code) code = model_bind_to(m, &files, &b, &o.callbacks, error);
+    int code = text ? preset_of_json(&p, text, &m->c, err) : preset_config(&p, &m->c, err);
+    if (!code) code = model_publish(m, &files, recipe, err);
+    if (!code) code = model_bind_to(m, &files, &b, &o->callbacks, err);
     if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), recipe->name, strlen(recipe->name)); /* weights follow from it */
-    if (!code && o.parts != MOTE_DESCRIPTION) code = fill_weights(&b, &o.callbacks, error);
+    if (!code && load) code = fill_weights(&b, &o->callbacks, err);
     if (!code) model_info(m, &b);
     buf_free(&b.items);
     checkpoint_close(&files);
     if (code) mote_close(m);
     else *model = m;
     return code;
+}
+
+int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
+    mote_options o;
+    mote_error failure;
+    device_list devices;
+    if (!error) error = &failure;
+    int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
+    if (code) return code;
+    if (!name || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.parts == MOTE_TEXT_ONLY ||
+        o.draft_rows < 0 || o.quantize)
+        return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
+                                        "more, and quantize of 0: the name says the format");
+    code = device_list_of(&devices, &o, error);
+    return code ? code : parts_open(synthetic_open, name, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
 }

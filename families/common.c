@@ -405,13 +405,14 @@ static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     const config *c = &m->c;
     common_name_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
     common_name_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
-    b->elsewhere = !part_is_first(&m->part) && !(part_is_last(&m->part) && (c->tied || m->has_mtp));
+    bind_for_layer(b, EMBEDDING);
     bind_as(b, MODULE_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
-    bind_vocab(b, b->prefix, "embed_tokens.weight", &m->embed_tokens);
-    b->elsewhere = !part_is_last(&m->part);
+    bind_vocab(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, ranks_embed_alone(m));
+    bind_for_layer(b, c->layers);
     bind_as(b, MODULE_HEAD, 1, 1);
-    if (c->tied) m->lm_head = m->embed_tokens;
-    else bind_vocab(b, b->head_prefix, "lm_head.weight", &m->lm_head);
+    if (c->tied && ranks_embed_alone(m)) bind_vocab(b, b->prefix, "embed_tokens.weight", &m->lm_head, 0);
+    else if (c->tied) m->lm_head = m->embed_tokens;
+    else bind_vocab(b, b->head_prefix, "lm_head.weight", &m->lm_head, 0);
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
 }
@@ -437,10 +438,10 @@ static void common_bind_copy(binder *b, const char *where, const char *what, con
 static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
     mote_model *m = b->m;
     mote_error *err = b->err, why;
-    const size_t items = b->items.size, arena = b->arena;
+    const size_t items = b->items.size, arena = b->arena, whole = b->whole;
     if (b->code) return;
     b->err = &why;
-    b->elsewhere = !part_is_last(&m->part);
+    bind_for_layer(b, m->c.layers);
     bind(b);
     b->err = err;
     if (!b->code) return;
@@ -451,6 +452,7 @@ static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
     b->code = MOTE_OK;
     b->items.size = items;
     b->arena = arena;
+    b->whole = whole;
     b->formats[MODULE_MTP] = b->encodings[MODULE_MTP] = 0;
     b->group[MODULE_MTP] = m->has_mtp = 0;
     memset(&m->report.modules[MODULE_MTP], 0, sizeof m->report.modules[MODULE_MTP]);

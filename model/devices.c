@@ -1,7 +1,7 @@
 /* model/devices.c: the devices that an application names for a model, and how it wants them to share it. Knows the text of options; must not know
    what a device can do, nor what lies on it. */
 
-enum { DEVICES_MAX = 16, DEVICE_LAYERS_MAX = 1 << 12 };
+enum { DEVICES_MAX = 64, DEVICE_LAYERS_MAX = 1 << 12 };
 
 typedef struct device_list {
     int count;                                 /* 0: none was named; device_choose does */
@@ -68,13 +68,4 @@ static int device_list_of(device_list *l, const mote_options *o, mote_error *err
     *(o->split == MOTE_SPLIT_TENSOR ? &l->ranks : &l->ranges) = l->count;
     if (o->layers) code = device_layers_read(l, o->layers, err);
     return code;
-}
-
-/* What options say of devices, where several cannot share a model yet. *device: the one, NULL for any. */
-static int device_of(device_list *l, const mote_options *o, const char **device, mote_error *err) {
-    const int code = device_list_of(l, o, err);
-    if (code) return code;
-    *device = l->count ? l->name[0] : o->device;
-    if (l->count < 2) return MOTE_OK;
-    return fail(err, MOTE_EUNSUPPORTED, "devices \"%.40s\": a model is on one device alone", o->devices);
 }

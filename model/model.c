@@ -75,6 +75,7 @@ struct mote_model {
     layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
     matrix *experts;                           /* the gate, up and down matrices of all layers */
     size_t expert_tables_at;                   /* where in a GPU's arena the layers' tables of experts are, one after the other */
+    uint64_t *layer_bytes;                     /* [layers + 2] of the arena: the embedding's, each layer's, and what the others do not have */
     float *frequencies;                        /* of all attention layers, in the host's memory */
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
@@ -92,6 +93,11 @@ static layer *model_layer(const mote_model *m, int i) {
     return i < m->c.layers ? &m->layers[i] : (layer *)(uintptr_t)&m->mtp.layer;
 }
 
+/* Whether a part has that layer. */
+static int model_has_layer(const mote_model *m, int i) {
+    return i < m->c.layers ? part_has(&m->part, i) : part_is_last(&m->part) && m->has_mtp;
+}
+
 static int model_has_weights(const mote_model *m) {
-    return m->arena || m->members;
+    return m->arena || (m->members && m->members[0]->arena);
 }

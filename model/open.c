@@ -83,11 +83,12 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     return code;
 }
 
-static int model_open_weights(mote_model *m, const char *dir, int load, const mote_callbacks *callbacks,
+/* told: of binding; callbacks: of loading. */
+static int model_open_weights(mote_model *m, const char *dir, int load, const mote_callbacks *told, const mote_callbacks *callbacks,
                               mote_error *err) {
     checkpoint files;
     binder b;
-    int code = model_bind(m, &files, &b, dir, !load, callbacks, err);
+    int code = model_bind(m, &files, &b, dir, !load, told, err);
     if (!code && load) code = load_weights(&b, callbacks, err);
     if (!code) model_info(m, &b);
     buf_free(&b.items);
@@ -141,24 +142,26 @@ static int open_check(const char *name, const char *dir, const mote_options *o, 
                                   "quantize of MOTE_QUANTIZE_...", name);
 }
 
-/* A part of the model in a folder, with the options that open_check has seen. load: with its weights; without them it is only described. */
+/* A part of the model in a folder, a part_opener. What there is to note of the folder, the first one that is opened has noted, the whole. */
 static int model_open(const char *dir, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *error) {
-    mote_model *m = model_new(o->device, o->parts == MOTE_TEXT_ONLY, &o->callbacks, error);
+    mote_callbacks told = o->callbacks;
+    if (part->ranges > 1 || part->ranks > 1) told.log = NULL;
+    mote_model *m = model_new(o->device, o->parts == MOTE_TEXT_ONLY, &told, error);
     if (!m) return error->code;
     if (o->draft_rows) m->draft_rows = o->draft_rows;
     m->quantize = o->quantize;
     m->part = *part;
     int32_t ends[2];
-    int code = generation_read(m, dir, &o->callbacks, error);
+    int code = generation_read(m, dir, &told, error);
     if (!code) pooling_read(m, dir);
-    if (!code && o->parts != MOTE_WEIGHTS_ONLY) code = model_open_text(m, dir, o->parts == MOTE_TEXT_ONLY, &o->callbacks, error);
+    if (!code && o->parts != MOTE_WEIGHTS_ONLY) code = model_open_text(m, dir, o->parts == MOTE_TEXT_ONLY, &told, error);
     answer_ends_of(m, ends);
     if (!code) code = model_ends(m, dir, ends, error);
-    if (!code && o->parts != MOTE_TEXT_ONLY) code = model_open_weights(m, dir, load, &o->callbacks, error);
+    if (!code && o->parts != MOTE_TEXT_ONLY) code = model_open_weights(m, dir, load, &told, &o->callbacks, error);
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
                     dir, tokenizer_vocab(m->text) - 1, m->c.vocab);
-    if (!code && m->text) ends_notice(m, dir, &o->callbacks);
+    if (!code && m->text) ends_notice(m, dir, &told);
     if (code) {
         mote_close(m);
         return code;
@@ -168,14 +171,14 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
 }
 
 int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
-    const model_part whole = part_of(0, 1, 0, 1);
     mote_options o;
     mote_error failure;
     device_list devices;
+    if (!error) error = &failure;
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
     if (!code) code = open_check("mote_open", dir, &o, model, error);
-    if (!code) code = device_of(&devices, &o, &o.device, error);
-    return code ? code : model_open(dir, &o, &whole, o.parts != MOTE_DESCRIPTION, model, error ? error : &failure);
+    if (!code) code = device_list_of(&devices, &o, error);
+    return code ? code : parts_open(model_open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
 }
 
 /* Ids that can be chosen: those the tokenizer knows. Above them the table is padding. */

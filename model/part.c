@@ -8,16 +8,10 @@ typedef struct model_part {
     int first, end;              /* its layers: [first, end) of the program */
 } model_part;
 
-/* A part of so many ranges and ranks; its layers are part_cut's. */
+/* A part of so many ranges and ranks; its layers are whoever's who cuts the program. Of one range, all: begin_layers. */
 static model_part part_of(int range, int ranges, int rank, int ranks) {
     const model_part p = {.range = range, .ranges = ranges, .rank = rank, .ranks = ranks, .first = 0, .end = 0};
     return p;
-}
-
-/* Gives it its layers of so many: as many as each other range, or one more. */
-static void part_cut(model_part *p, int layers) {
-    p->first = (int)((int64_t)layers * p->range / p->ranges);
-    p->end = (int)((int64_t)layers * (p->range + 1) / p->ranges);
 }
 
 static int part_is_first(const model_part *p) {

@@ -28,7 +28,8 @@ static size_t expert_table_bytes(const layer *l) {
 static void bind_expert_tables(binder *b) {
     mote_model *m = b->m;
     m->expert_tables_at = b->arena;
-    for (int i = 0; i < m->c.layers + m->has_mtp && m->memory->packs; i++) b->arena += expert_table_bytes(model_layer(m, i));
+    for (int i = 0; i < m->c.layers + m->has_mtp && m->memory->packs; i++)
+        if (model_has_layer(m, i)) b->arena += expert_table_bytes(model_layer(m, i));
 }
 
 /* "layer 3: ", of a message. Layer -1: what is of no layer. */
@@ -104,7 +105,7 @@ static int place_experts(const binder *b) {
     for (int i = 0; i < m->c.layers + m->has_mtp && m->memory->packs; i++) {
         layer *l = model_layer(m, i);
         moe_weights *w = &l->ffn.w.moe;
-        if (l->ffn.kind != LAYER_MOE) continue;
+        if (l->ffn.kind != LAYER_MOE || !model_has_layer(m, i)) continue;
         for (int e = 0; e < w->shape.experts; e++)
             if (moe_distance(w, e) == -1)
                 return refuse_features(m, b->files->dir, i, feature_bit(FEATURE_UNLIKE_EXPERTS), EXECUTOR_STEP, executor_features, b->err);
@@ -118,6 +119,7 @@ static int place_experts(const binder *b) {
 static void weights_free(mote_model *m) {
     free(m->layers);
     free(m->experts);
+    free(m->layer_bytes);
     free(m->kv_scales);
     free(m->frequencies);
 }
@@ -143,7 +145,7 @@ static int check_ranks(const mote_model *m, const char *dir, mote_error *err) {
 static void begin_layers(binder *b) {
     mote_model *m = b->m;
     size_t experts = 0;
-    part_cut(&m->part, m->c.layers);
+    if (m->part.ranges == 1) m->part.end = m->c.layers;
     m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
     for (int i = 0; i <= m->c.layers && m->layers; i++) {
         sublayer_begin(&model_layer(m, i)->mixer, &m->c.layer[i].mixer);
@@ -162,6 +164,20 @@ static void begin_layers(binder *b) {
     }
 }
 
+/* Notes what the layers take of the arena, and what is beside them. */
+static void weigh_layers(binder *b) {
+    mote_model *m = b->m;
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    size_t sum = 0;
+    m->layer_bytes = (uint64_t *)calloc((size_t)m->c.layers + 2, sizeof *m->layer_bytes);
+    if (!m->layer_bytes) b->code = fail_memory(b->err);
+    for (size_t i = 0; i < b->items.size / sizeof *items && !b->code; i++) {
+        m->layer_bytes[items[i].layer + 1] += item_capacity(&items[i]);
+        sum += item_capacity(&items[i]);
+    }
+    if (!b->code) m->layer_bytes[m->c.layers + 1] += b->arena - sum;      /* the draft head and tables of experts */
+}
+
 /* Everything the model's family has. On success all tensors have a place in the arena. */
 static void bind_model(binder *b, const mote_callbacks *callbacks) {
     mote_model *m = b->m;
@@ -171,7 +187,7 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
     m->has_mtp &= part_is_last(&m->part);
     for (int i = 0; i < m->c.layers + m->has_mtp && !b->code; i++) {
         layer *l = model_layer(m, i);
-        if (i < m->c.layers && !part_has(&m->part, i)) continue;
+        if (!model_has_layer(m, i)) continue;
         sublayer_divide(&l->mixer, m->part.ranks);
         sublayer_divide(&l->ffn, m->part.ranks);
         sublayer_widen(&m->largest, &l->mixer);
@@ -180,6 +196,7 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
     if (!b->code) bind_expert_tables(b);
     if (m->has_mtp) bind_draft_head(b);
     if (!b->code) b->code = check_device(b);
+    if (!b->code) weigh_layers(b);
 }
 
 /* Gives all weights their addresses in the arena. */
@@ -187,7 +204,7 @@ static int place_weights(binder *b, mote_error *err) {
     mote_model *m = b->m;
     int code = arena_open(b, err);
     if (code) return code;
-    if (m->c.tied) m->lm_head = m->embed_tokens;
+    if (m->c.tied && !ranks_embed_alone(m)) m->lm_head = m->embed_tokens;
     memcpy(m->draft_head.component, m->lm_head.component, sizeof m->draft_head.component);
     return place_experts(b);
 }

@@ -54,7 +54,8 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     if (!dir || !plan) return fail(error, MOTE_EINVAL, "mote_plan: needs a folder and a place for the plan");
     int code = take_options(&how, sizeof how, OPTIONS_0_3, model, "mote_options", error);
     if (!code) code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
-    if (!code) code = device_of(&devices, &how, &how.device, error);
+    if (!code) code = device_list_of(&devices, &how, error);
+    if (!code && devices.count) how.device = devices.name[0];
     if (code) return code;
     if (!error) error = &failure;
     mote_model *m = model_new(how.device, 0, &silent, error);

@@ -1,0 +1,251 @@
+/* model/parts.c: a model in parts: which device has which layers, and the opening of each part on its device. What a session sees is the front:
+   a model without weights, whose members have them. Knows what layers weigh; must not know where weights come from, nor how parts exchange
+   anything. */
+
+/* ---- Which layers -------------------------------------------------------------------------------------------------------- */
+
+enum { PARTS_CONTEXT = 8192 };   /* tokens: their keys and values are to fit beside the weights, where that can be had */
+
+typedef struct layer_cut {
+    const mote_model *m;         /* described, as a whole */
+    int ranges;
+    int spare;                   /* devices keep memory free: a sixteenth, and that for a context */
+    uint64_t free[DEVICES_MAX];  /* bytes, of each device */
+} layer_cut;
+
+/* What a session remembers of a layer. */
+static uint64_t layer_keeps(const mote_model *m, int i, int context) {
+    layer_state none;
+    state_piece piece[STATE_PIECES];
+    capacity r;
+    uint64_t bytes = 0;
+    memset(&none, 0, sizeof none);
+    memset(&r, 0, sizeof r);
+    r.kv = m->memory->kv;
+    r.context = context;
+    for (int k = layer_pieces(model_layer(m, i), &r, &none, piece); k--;)
+        bytes += piece[k].size * (uint64_t)(!piece[k].rows ? 1 : piece[k].window ? min_int(piece[k].window, context) : context);
+    return bytes;
+}
+
+/* Bytes that layer i takes; of number c.layers, what comes after the layers. */
+static uint64_t cut_layer(const layer_cut *c, int i) {
+    const mote_model *m = c->m;
+    const int keeps = c->spare && (i < m->c.layers || m->has_mtp);
+    return m->layer_bytes[i + 1] + (keeps ? layer_keeps(m, i, min_int(m->c.context_max, PARTS_CONTEXT)) : 0);
+}
+
+/* Bytes that a range takes beside its layers. */
+static uint64_t cut_ends(const layer_cut *c, int range) {
+    const mote_model *m = c->m;
+    const int last = range + 1 == c->ranges, embeds = !range || (last && (m->c.tied || m->has_mtp));
+    return (embeds ? m->layer_bytes[0] : 0) + (last ? cut_layer(c, m->c.layers) : 0);
+}
+
+static uint64_t cut_free(const layer_cut *c, int range) {
+    return c->spare ? c->free[range] - c->free[range] / 16 : c->free[range];
+}
+
+/* Gives each range as many layers as its device holds that weigh no more than `most` together. 0: some are left, or a range has none. The MTP
+   layer weighs as much as the layer before it. */
+static int cut_within(const layer_cut *c, uint64_t most, int *layers) {
+    const uint64_t *bytes = c->m->layer_bytes + 1;
+    const int count = c->m->c.layers;
+    int at = 0;
+    for (int d = 0; d < c->ranges; d++) {
+        const int last = d + 1 == c->ranges, end = count - (c->ranges - 1 - d), first = at;
+        uint64_t weight = last && c->m->has_mtp ? bytes[count - 1] : 0, held = cut_ends(c, d);
+        for (; at < end && weight + bytes[at] <= most && held + cut_layer(c, at) <= cut_free(c, d); at++) {
+            weight += bytes[at];
+            held += cut_layer(c, at);
+        }
+        layers[d] = at - first;
+        if (!layers[d] || held > cut_free(c, d)) return 0;
+    }
+    return at == count;
+}
+
+/* Divides the layers so that the heaviest range is as light as can be: each reads its own for every token, and computes them for every prompt,
+   while the others compute theirs. 0: they do not fit. */
+static int cut_evenly(const layer_cut *c, int *layers) {
+    uint64_t least = 0, most = 0;
+    for (int i = 0; i <= c->m->c.layers; i++) most += c->m->layer_bytes[i < c->m->c.layers ? i + 1 : i];
+    if (!cut_within(c, most, layers)) return 0;
+    while (least < most) {
+        const uint64_t middle = least + (most - least) / 2;
+        if (cut_within(c, middle, layers)) most = middle;
+        else least = middle + 1;
+    }
+    return cut_within(c, most, layers);
+}
+
+/* ", cuda:0 has 78.1 GB free, cuda:1 78.1 GB": what of `size` bytes at `to` it takes, it has not more. */
+static void free_text(const layer_cut *c, const device_list *l, char *to, size_t size) {
+    size_t n = 0;
+    *to = 0;
+    for (int d = 0; d < c->ranges && n < size; d++)
+        n += (size_t)snprintf(to + n, size - n, d ? ", %s %.1f GB" : "%s has %.1f GB free", l->name[d], (double)c->free[d] * 1e-9);
+}
+
+/* The layers that were asked for. */
+static int cut_as_asked(const layer_cut *c, const device_list *l, const char *name, mote_error *err) {
+    int count = 0, at = 0;
+    for (int d = 0; d < c->ranges; d++) count += l->layers[d];
+    if (count != c->m->c.layers)
+        return fail(err, MOTE_EINVAL, "%s: the layers asked for are %d in all, the model has %d", name, count, c->m->c.layers);
+    for (int d = 0; d < c->ranges; d++) {
+        uint64_t held = cut_ends(c, d);
+        for (int end = at + l->layers[d]; at < end; at++) held += cut_layer(c, at);
+        if (held > c->free[d])
+            return fail(err, MOTE_ENOMEM, "%s: with %d layers %s needs %.1f GB for the weights, and has %.1f GB free", name, l->layers[d],
+                        l->name[d], (double)held * 1e-9, (double)c->free[d] * 1e-9);
+    }
+    return MOTE_OK;
+}
+
+/* The layers of each range, into l->layers unless they are there. */
+static int cut_layers(layer_cut *c, device_list *l, const char *name, mote_error *err) {
+    const mote_model *m = c->m;
+    char free_there[256];
+    uint64_t all = 0;
+    if (c->ranges > m->c.layers)
+        return fail(err, MOTE_EUNSUPPORTED, "%s: %d layers cannot be divided into %d ranges", name, m->c.layers, c->ranges);
+    if (l->layers[0]) return cut_as_asked(c, l, name, err);
+    for (c->spare = 1; c->spare >= 0; c->spare--)
+        if (cut_evenly(c, l->layers)) return MOTE_OK;
+    c->spare = 0;
+    for (int d = 0; d < c->ranges; d++) all += cut_ends(c, d);
+    for (int i = 0; i < m->c.layers; i++) all += cut_layer(c, i);
+    free_text(c, l, free_there, sizeof free_there);
+    return fail(err, MOTE_ENOMEM, "%s: in %d parts the weights need %.1f GB: %s", name, c->ranges, (double)all * 1e-9, free_there);
+}
+
+/* What is free on each device, to be shared by those parts that are on the same one. */
+static int devices_free(const device_list *l, uint64_t *free, mote_error *err) {
+    mote_callbacks silent;
+    memset(&silent, 0, sizeof silent);
+    for (int d = 0; d < l->count; d++) {
+        mote_model on;
+        uint64_t parts = 0;
+        memset(&on, 0, sizeof on);
+        const int code = device_choose(&on, l->name[d], 0, &silent, err);
+        if (code) return code;
+        for (int other = 0; other < l->count; other++) parts += !strcmp(l->name[other], l->name[d]);
+        free[d] = device_available(&on) ? device_available(&on) / parts : UINT64_MAX;
+    }
+    return MOTE_OK;
+}
+
+/* Divides the layers of m, which is described, among the ranges. Of ranks, each finds out by itself whether its share fits. */
+static int parts_cut(const mote_model *m, device_list *l, const char *name, mote_error *err) {
+    layer_cut c;
+    memset(&c, 0, sizeof c);
+    c.m = m;
+    c.ranges = l->ranges;
+    int code = devices_free(l, c.free, err);
+    for (int d = 0; d < l->ranges && l->ranks > 1; d++) c.free[d] = UINT64_MAX;
+    if (!code && l->ranges == 1) l->layers[0] = m->c.layers;
+    return code ? code : cut_layers(&c, l, name, err);
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------------------------------- */
+
+/* Opens a part of the model of a name: a folder's (model_open), or a synthetic one. load: with its weights; else it is only described. */
+typedef int part_opener(const char *name, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *err);
+
+/* What the application is told while one of so many parts is opened. */
+typedef struct part_callbacks { const mote_callbacks *of; int part, count; } part_callbacks;
+
+static void part_log(void *user, const char *line) {
+    const part_callbacks *p = (const part_callbacks *)user;
+    p->of->log(p->of->user, line);
+}
+
+static void part_progress(void *user, const char *what, double fraction) {
+    const part_callbacks *p = (const part_callbacks *)user;
+    p->of->progress(p->of->user, what, (p->part + fraction) / p->count);
+}
+
+static int part_cancel(void *user) {
+    const part_callbacks *p = (const part_callbacks *)user;
+    return p->of->cancel(p->of->user);
+}
+
+/* Opens the members of m. */
+static int parts_members(mote_model *m, part_opener *open, const char *name, const mote_options *o, const device_list *l, int load, mote_error *err) {
+    part_callbacks p = {&o->callbacks, 0, l->count};
+    mote_options of = *o;
+    int code = MOTE_OK, first = 0;
+    of.parts = MOTE_WEIGHTS_ONLY;
+    of.devices = of.layers = NULL;
+    of.split = MOTE_SPLIT_AUTO;
+    memset(&of.callbacks, 0, sizeof of.callbacks);
+    of.callbacks.user = &p;
+    if (o->callbacks.progress) of.callbacks.progress = part_progress;
+    if (o->callbacks.cancel) of.callbacks.cancel = part_cancel;
+    m->members = (mote_model **)calloc((size_t)l->count, sizeof *m->members);
+    if (!m->members) return fail_memory(err);
+    m->member_count = l->count;
+    for (; p.part < l->count && !code; p.part++) {
+        model_part part = part_of(p.part / l->ranks, l->ranges, p.part % l->ranks, l->ranks);
+        part.first = first;
+        part.end = first + l->layers[part.range];
+        if (part.rank + 1 == l->ranks) first = part.end;
+        of.device = l->name[p.part];
+        of.callbacks.log = o->callbacks.log && !part.rank ? part_log : NULL;
+        code = open(name, &of, &part, load, &m->members[p.part], err);
+    }
+    return code;
+}
+
+/* "cuda:0+cuda:1 NVIDIA H100 (sm_90): 20+20 layers" */
+static void parts_name(mote_model *m, const device_list *l) {
+    char *to = m->device.name;
+    const char *about = m->members[0]->device.name + strcspn(m->members[0]->device.name, " ");
+    size_t n = 0, size = sizeof m->device.name;
+    int alike = 1;
+    for (int i = 1; i < l->count; i++) alike &= !strcmp(about, m->members[i]->device.name + strcspn(m->members[i]->device.name, " "));
+    for (int i = 0; i < l->count && n < size; i++)
+        n += (size_t)snprintf(to + n, size - n, "%s%s", i ? "+" : "", alike ? l->name[i] : m->members[i]->device.name);
+    if (n < size) n += (size_t)snprintf(to + n, size - n, "%s: ", alike ? about : "");
+    for (int i = 0; i < l->ranges && n < size; i++) n += (size_t)snprintf(to + n, size - n, "%s%d", i ? "+" : "", l->layers[i]);
+    if (n < size) n += (size_t)snprintf(to + n, size - n, " layers");
+    if (n < size && l->ranks > 1) snprintf(to + n, size - n, " on %d ranks", l->ranks);
+}
+
+/* What the front has of its members. A member without the MTP layer, where another has it, is one of other ranges; if the last range leaves it
+   out, so does the model. */
+static void parts_front(mote_model *m, const device_list *l) {
+    const uint64_t config = m->fingerprint;
+    float factor = m->members[0]->bf16_factor;
+    for (int i = 0; i < l->count; i++) {
+        const mote_model *member = m->members[i];
+        m->fingerprint += member->fingerprint - config;
+        if (member->bf16_factor < factor) factor = member->bf16_factor;
+        if (member->part.range + 1 == l->ranges) m->has_mtp &= member->has_mtp;
+    }
+    if (l->ranks > 1) m->fingerprint = fnv1a(m->fingerprint, &l->ranks, sizeof l->ranks);
+    for (int i = 0; i < l->count; i++) m->members[i]->bf16_factor = factor;        /* as if all weights were one model's */
+    m->report.info.mtp_layers = m->has_mtp;
+    m->norm = m->members[l->count - 1]->norm;
+    m->part = part_of(-1, l->ranges, 0, 1);                 /* it has no layers itself */
+    parts_name(m, l);
+}
+
+/* Opens the model of a name on the devices, in parts if they are several. */
+static int parts_open(part_opener *open, const char *name, const mote_options *options, device_list *l, int load, mote_model **model,
+                      mote_error *err) {
+    const model_part whole = part_of(0, 1, 0, 1);
+    mote_options o = *options;
+    mote_model *m = NULL;
+    if (l->count) o.device = l->name[0];
+    if (l->count < 2 || o.parts == MOTE_TEXT_ONLY) return open(name, &o, &whole, load, model, err);
+    if (l->gpus && load) return fail(err, MOTE_EUNSUPPORTED, "%s: a model on several GPUs can be described only", name);
+    int code = open(name, &o, &whole, 0, &m, err);
+    if (!code) code = parts_cut(m, l, name, err);
+    if (!code) code = parts_members(m, open, name, &o, l, load, err);
+    if (!code) parts_front(m, l);
+    if (code) mote_close(m);
+    else *model = m;
+    return code;
+}
