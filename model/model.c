@@ -85,6 +85,7 @@ struct mote_model {
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
     size_t draft_at;                           /* where in the arena its copy is */
     mote_error no_pooling;                     /* why the checkpoint's own pooling cannot be had; code MOTE_OK: it can, or there is none */
+    struct remote_model *remote;               /* workers/model.c: a worker has this part; NULL: this host does */
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
 

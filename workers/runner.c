@@ -1,58 +1,16 @@
-/* run/remote.c: a runner on another host: the executor of a member whose part of the model a worker has (run/worker.c). What is asked of it
-   goes there as a message, and the worker's answer is its outcome. Its slots are laid out here as there, from ORIGIN_REMOTE: addresses of
+/* workers/runner.c: a runner on another host: the executor of a member whose part of the model a worker has (workers/worker.c). What is asked of
+   it goes there as a message, and the worker's answer is its outcome. Its slots are laid out here as there, from ORIGIN_REMOTE: addresses of
    memory that only the worker has, for copies to and from it. It is never the last range: that is the leader's. */
 
 #define ORIGIN_REMOTE ((uintptr_t)1 << 46)                  /* no process's own */
 
-/* Of a model whose part a worker has: mote_model.remote. */
-typedef struct remote_model {
-    wire leads;                  /* the connection as long as which the worker keeps its part */
-    char address[ADDRESS_SIZE];
-    char *secret;
-    unsigned char ticket[TICKET_SIZE];
-} remote_model;
-
 typedef struct remote_runner {
     wire control;
     pthread_mutex_t lock;        /* who holds it asks the worker */
-    int number;                  /* of the runner, there */
+    uint64_t number;             /* of the runner, there */
     char slots[REMOTE_SLOTS];    /* taken */
     char *text;                  /* of a PASS: [message_pass_most] */
 } remote_runner;
-
-/* Its name in messages. */
-static void remote_name(const remote_model *of, char name[ADDRESS_SIZE + 16]) {
-    snprintf(name, ADDRESS_SIZE + 16, "worker %s", of->address);
-}
-
-/* A connection to it. */
-static int remote_connect(const remote_model *of, wire *w, mote_error *err) {
-    char name[ADDRESS_SIZE + 16];
-    remote_name(of, name);
-    const int fd = wire_connect(of->address);
-    wire_open(w, fd);
-    if (fd < 0) return fail(err, MOTE_EIO, "%s: %s", name, strerror(errno));
-    return wire_shake(fd, of->secret, 1, name, err);
-}
-
-/* Says something and waits for the answer; to [bytes]: what follows that. */
-static int remote_ask(const remote_model *of, wire *w, uint32_t type, const wire_part *parts, int count, void *to, size_t bytes, int *number, mote_error *err) {
-    message_answer answer;
-    wire_head h;
-    int code = w->fd < 0 ? WIRE_CLOSED : wire_send(w, type, parts, count, WIRE_SILENCE);
-    if (!code) code = wire_next(w, &h, sizeof answer + bytes, WIRE_SILENCE);
-    if (!code && (h.type != MESSAGE_ANSWER || h.bytes < sizeof answer)) code = WIRE_STRANGE;
-    if (!code) code = wire_read(w->fd, &answer, sizeof answer, WIRE_SILENCE);
-    if (!code && h.bytes - sizeof answer != (answer.code ? 0 : bytes)) code = WIRE_STRANGE;
-    if (!code && !answer.code) code = wire_read(w->fd, to, bytes, WIRE_SILENCE);
-    if (code) {
-        wire_end(w);                                        /* nothing that comes later would be in its place */
-        return fail(err, MOTE_EDEVICE, "worker %s %s", of->address, wire_says(code));
-    }
-    answer.text[sizeof answer.text - 1] = 0;
-    if (number) *number = answer.number;
-    return answer.code ? fail(err, answer.code, "worker %s: %.400s", of->address, answer.text) : MOTE_OK;
-}
 
 /* One message of one runner at a time. */
 static int remote_call(const mote_runner *r, uint32_t type, const wire_part *parts, int count, void *to, size_t bytes, mote_error *err) {
@@ -87,7 +45,7 @@ static int remote_open(mote_runner *r, mote_error *err) {
     r->rows = r->mtp_rows = o->chunk;
     r->pass_rows = cpu_pass_rows(r);
     r->company_rows = MOTE_ROWS_MAX;
-    there->text = (char *)malloc(message_pass_most(o->chunk, r->m->c.hidden));
+    there->text = (char *)malloc(message_pass_most(max_int(o->chunk, PASS_ROWS_MAX), r->m->c.hidden));
     if (!there->text) return fail_memory(err);
     memcpy(m.ticket, of->ticket, sizeof m.ticket);
     int code = remote_connect(of, &there->control, err);
@@ -105,10 +63,15 @@ static void remote_close(mote_runner *r) {
     free(there);
 }
 
+/* The group has come to its end: who waits for the worker does not. */
+static void remote_end(mote_runner *r) {
+    if (r->remote) wire_end(&r->remote->control);
+}
+
 /* The rows of `before` shall come over this connection. */
 static int remote_link(const mote_runner *before, wire *w, mote_error *err) {
     const remote_model *of = before->m->remote;
-    message_link link = {.ticket = "", .runner = before->remote->number};
+    message_link link = {.ticket = "", .runner = (int32_t)before->remote->number};
     const wire_part part = {&link, sizeof link};
     memcpy(link.ticket, of->ticket, sizeof link.ticket);
     const int code = remote_connect(of, w, err);
@@ -117,8 +80,9 @@ static int remote_link(const mote_runner *before, wire *w, mote_error *err) {
 
 /* The same for a worker's runner. */
 static int remote_join(const mote_runner *before, const mote_runner *r, mote_error *err) {
-    message_join join = {.runner = before->remote->number, .address = ""};
+    message_join join = {.ticket = "", .runner = (int32_t)before->remote->number, .address = ""};
     const wire_part part = {&join, sizeof join};
+    memcpy(join.ticket, before->m->remote->ticket, sizeof join.ticket);
     snprintf(join.address, sizeof join.address, "%s", before->m->remote->address);
     return remote_call(r, MESSAGE_JOIN, &part, 1, NULL, 0, err);
 }
@@ -165,10 +129,10 @@ static int remote_has(const slot *s, const void *at) {
 /* To its memory or from it; or within it, by way of this host. */
 static int remote_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) {
     const int writes = remote_has(s, to), reads = remote_has(s, from);
-    char *between = writes && reads ? (char *)malloc(COPY_MOST) : NULL;
+    char *between = writes && reads ? (char *)malloc(REMOTE_COPY) : NULL;
     int code = writes && reads && !between ? fail_memory(err) : MOTE_OK;
-    for (size_t at = 0; at < n && !code; at += COPY_MOST) {
-        const size_t size = n - at < COPY_MOST ? n - at : (size_t)COPY_MOST;
+    for (size_t at = 0; at < n && !code; at += REMOTE_COPY) {
+        const size_t size = n - at < REMOTE_COPY ? n - at : (size_t)REMOTE_COPY;
         char *here = between ? between : writes ? (char *)(uintptr_t)from + at : (char *)to + at;
         const wire_part data = {here, size};
         if (reads) code = remote_call_slot(s, MESSAGE_COPY_FROM, (uintptr_t)from - ORIGIN_REMOTE + at, NULL, here, size, err);
@@ -236,4 +200,4 @@ static const executor remote_executor = {
     .commit_state = remote_forward, .draft = NULL, .logits = cpu_nothing, .copy = remote_copy, .clear = remote_clear,
     .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,
     .pass = remote_pass, .computes = NULL,
-    .launches = 0, .connect = NULL, .end = NULL, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL};
+    .launches = 0, .connect = NULL, .end = remote_end, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL};

@@ -1,4 +1,4 @@
-/* run/messages.c: what a leader and its workers say to each other: a worker is a host that computes a range of a model's layers, the leader the
+/* workers/messages.c: what a leader and its workers say to each other: a worker is a host that computes a range of a model's layers, the leader the
    one that has the last range, the sessions and their tokens. Each connection begins with one of the first three messages; whatever is asked
    is answered. Knows the layout of messages alone.
 
@@ -12,13 +12,13 @@ enum {
     MESSAGE_ANSWER
 };
 
-enum { TICKET_SIZE = 16, COPY_MOST = 1 << 20, REMOTE_SLOTS = 256 };
+enum { TICKET_SIZE = 16, REMOTE_COPY = 1 << 20, REMOTE_SLOTS = 256 };
 
-/* Of a MODEL. */
+/* Of a MODEL; its answer's number is the fingerprint of the part. */
 typedef struct message_model {
     unsigned char ticket[TICKET_SIZE];                      /* chosen by the leader: what later connections belong to */
     unsigned char digest[SHA256_SIZE];                      /* of the folder: checkpoint/digest.c */
-    int32_t range, ranges, draft_rows, quantize;
+    int32_t range, ranges, first, end, draft_rows, quantize;
 } message_model;
 
 /* Of a RUNNER; its answer's number is the runner's. */
@@ -29,6 +29,7 @@ typedef struct message_runner {
 
 /* Of a JOIN: where rows come from, which the worker connects to. */
 typedef struct message_join {
+    unsigned char ticket[TICKET_SIZE];
     int32_t runner;
     char address[ADDRESS_SIZE];
 } message_join;
@@ -41,13 +42,14 @@ typedef struct message_slot {
     uint64_t at, bytes;          /* of COPY: bytes of the slot's memory; SLOT_OPEN: bytes of it */
 } message_slot;
 
-/* Of a PASS: n of these, then their rows, for each block the one before it and its own, then the embeddings of those that have one. */
+/* Of a PASS: a number, as many of these, then their rows, for each block the one before it and its own, then the embeddings of those that have one. */
 typedef struct message_request { int32_t slot, T, replay, last; } message_request;
 typedef struct message_row { int32_t index, position[ROW_AXES], id, embedded; } message_row;
 
 /* Of an ANSWER; of COPY_FROM the bytes follow. */
 typedef struct message_answer {
-    int32_t code, number;
+    uint64_t number;
+    int32_t code;
     char text[sizeof ((mote_error *)0)->message];
 } message_answer;
 
