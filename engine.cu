@@ -93,6 +93,7 @@ static double seconds(void) {
 #include "checkpoint/find.c"
 #include "checkpoint/publish.c"
 #include "checkpoint/memory.c"
+#include "checkpoint/stored.c"
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"
 #include "checkpoint/memory_cpu.c"

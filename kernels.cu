@@ -141,6 +141,7 @@ enum {
 #include "cuda/launch.cu"
 #include "cuda/handoff.cu"
 #include "cuda/simulation.cu"
+#include "exchange/peers.cu"
 #include "cuda/numbers.cu"
 #include "cuda/panels.cu"
 #include "formats/fragments.cu"

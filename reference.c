@@ -86,6 +86,7 @@
 #include "checkpoint/find.c"
 #include "checkpoint/publish.c"
 #include "checkpoint/memory.c"
+#include "checkpoint/stored.c"
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"
 #include "checkpoint/memory_cpu.c"

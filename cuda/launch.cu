@@ -114,6 +114,7 @@ typedef struct gpu_queue {
     uint32_t prefetch;           /* most bytes to prefetch into the L2 for a later kernel */
     unsigned stages;             /* bit set of those to launch; ALL_STAGES but to time or to test some alone */
     const struct gpu_batch *batch;                          /* scratch of projections of many rows (cuda/batch_rows.cu); NULL: none */
+    const struct gpu_peer *peer;                            /* what it has of the others of a group (exchange/peers.cu); NULL: it has none */
     int layer, in_mtp;           /* of the kernels that are recorded next; in_mtp: they count as stage mtp */
     int stores_output;           /* of these: node's */
     node *nodes, no_record;      /* [capacity]; what gpu_record returns after a failure */

@@ -100,5 +100,5 @@ static int model_has_layer(const mote_model *m, int i) {
 }
 
 static int model_has_weights(const mote_model *m) {
-    return m->arena || (m->members && m->members[0]->arena);
+    return m->arena || (m->members && m->members[m->member_count - 1]->arena);
 }

@@ -79,6 +79,7 @@ struct gpu_runner {
     mote_launch *launches;                                  /* of mote_launches */
     prefill_scratch prefill;
     cudaEvent_t layer_done[2];                              /* of prefill: recorded after every other layer */
+    gpu_peer peer;                                          /* of a member of a group */
 };
 
 /* In GPU memory, what a slot keeps while another is resident. */
@@ -102,8 +103,13 @@ static void *layout_bytes(layout *l, size_t bytes) {
     return layout_alloc(l, (bytes + sizeof(float) - 1) / sizeof(float));
 }
 
+/* The first failure: of an operation, or of another member of the group, who has not come. */
 static int gpu_failed(const gpu_queue *q, mote_error *err) {
-    return q->status == cudaSuccess ? MOTE_OK : gpu_fail(err, q->status, q->failed);
+    if (q->status != cudaSuccess) return gpu_fail(err, q->status, q->failed);
+    const int lost = q->peer ? peers_lost(q->peer) : -1;
+    if (lost < 0) return MOTE_OK;
+    const int ranks = q->peer->me->at.ranks;
+    return fail(err, MOTE_EDEVICE, "rank %d of range %d has not come", lost % ranks, lost / ranks);
 }
 
 /* Sets the sampling parameters on the GPU if they have changed. */

@@ -7,6 +7,20 @@ static void gpu_layout_slot(layout *l, slot *s) {
     s->gpu->x = layout_alloc(l, MOTE_ROWS_MAX * (size_t)s->m->c.hidden);
 }
 
+/* What a member of a group has for the others. */
+static void gpu_layout_peer(layout *l, mote_runner *r) {
+    const mote_model *m = r->m;
+    peer_sizes s;
+    if (m->part.ranges * m->part.ranks < 2) return;
+    s.ranges = m->part.ranges;
+    s.ranks = m->part.ranks;
+    s.hidden = (size_t)m->c.hidden;
+    s.sum_cols = s.hidden * (m->largest.residual.branched ? 2 : 1);
+    s.vocab_share = (size_t)part_vocab(&m->part, m->c.vocab).most;
+    s.block_rows = s.ranges > 1 ? (size_t)r->gpu->prefill.rows : 0;
+    peers_layout(l, &r->gpu->peer, m->part.range, &s);
+}
+
 static void gpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
@@ -38,6 +52,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->draft_logits = layout_alloc(l, T * (size_t)m->draft_head.rows);
     g->topk = (uint64_t *)(void *)layout_alloc(l, T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2);
     layout_prefill(l, m, &r->o, &g->prefill);
+    gpu_layout_peer(l, r);
 }
 
 /* of: a layer's `count` frequencies; to: where all layers' lie, so many for each. */
@@ -97,6 +112,8 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     const size_t bytes = layout_runner(r, NULL) * sizeof(float);
     struct gpu_runner *g = r->gpu;
     gpu_queue *q = &g->q;
+    if (m->part.ranks > PEER_RANKS)
+        return fail(err, MOTE_EUNSUPPORTED, "layers divided by %d GPUs are not supported, by %d at most", m->part.ranks, PEER_RANKS);
     r->rows = PASS_ROWS_MAX;
     r->mtp_rows = STEP_ROWS;
     r->logs = 1;
@@ -118,6 +135,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
         gpu_check(q, cudaEventCreateWithFlags(&g->layer_done[i], cudaEventDisableTiming), "an event");
     if (q->status != cudaSuccess) return gpu_failed(q, err);
     layout_runner(r, r->memory);
+    if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
     r->prompt_from = g->prefill.rows ? PREFILL_FROM : 0;
     memset((void *)g->mailbox, 0, PASS_ROWS_MAX * sizeof *g->mailbox);
     q->stream = g->stream;
@@ -136,6 +154,20 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     return code;
 }
 
+/* See executor.connect. */
+static int gpu_connect(mote_runner *r, mote_error *err) {
+    gpu_queue *q = &r->gpu->q;
+    gpu_check(q, cudaSetDevice(r->m->device.gpu), "choosing the GPU");
+    if (q->status == cudaSuccess) gpu_check(q, cudaStreamSynchronize(r->gpu->stream), "clearing a runner");
+    if (q->status == cudaSuccess) peers_connect(q, &r->gpu->peer);
+    return gpu_failed(q, err);
+}
+
+/* See executor.end. */
+static void gpu_end(mote_runner *r) {
+    peers_end(&r->gpu->peer);
+}
+
 static void gpu_close(mote_runner *r) {
     struct gpu_runner *g = r->gpu;
     if (!g) return;
@@ -152,6 +184,7 @@ static void gpu_close(mote_runner *r) {
         gpu_forget_passes(g);
         if (g->mailbox) (void)cudaFreeHost((void *)g->mailbox);
         if (g->pass) (void)cudaFreeHost(g->pass);
+        peers_close(&g->peer);
         (void)cudaGetLastError();
     }
     free(g->q.nodes);
@@ -212,4 +245,4 @@ static const executor cuda_executor = {
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .can_sample = gpu_samples,
     .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes,
-    .launches = 1, .connect = NULL, .end = NULL, .enter = gpu_enter, .choose = NULL, .prepared = NULL, .pass_class = NULL};
+    .launches = 1, .connect = gpu_connect, .end = gpu_end, .enter = gpu_enter, .choose = NULL, .prepared = NULL, .pass_class = NULL};

@@ -1,8 +1,32 @@
 // A part of test_engine: reference results.
 
+// Whether the device computes row t as the CPU does if both have the CPU's cache of the tokens before: no further off than GPU_RULE.
+static int right_alone(const fixture *f, int t, int is_mtp) {
+    const int before = t + is_mtp;                                      /* an MTP row comes with the token after it */
+    mote_session *s[] = {session_of(f->cpu, .context = f->T, .kv = cache), session_of(f->m, .context = f->T, .kv = cache)};
+    float *row[2], *mtp[2];
+    size_t size;
+    advance(s[0], f, before);
+    char *bytes = session_bytes(s[0], &size);
+    EXPECT(MOTE_OK, mote_load(s[1], bytes, size, &failure));
+    for (int i = 0; i < 2; i++) {
+        row[i] = (float *)allocate(row_bytes(f, 1));
+        mtp[i] = (float *)allocate(row_bytes(f, 1));
+        EXPECT(MOTE_OK, mote_feed_logits(s[i], f->tokens + before, 1, row[i], is_mtp ? mtp[i] : NULL, &failure));
+    }
+    const double off = is_mtp ? off_by(mtp[1], mtp[0], (size_t)f->vocab) : off_by(row[1], row[0], (size_t)f->vocab);
+    printf("%s: row %d%s from the CPU's cache: off by %.1e\n", f->dir, t, is_mtp ? " of the MTP layer" : "", off);
+    close_all(s, 2);
+    for (int i = 0; i < 2; i++) free(row[i]), free(mtp[i]);
+    free(bytes);
+    return off <= GPU_RULE;
+}
+
 // How far `rows` rows are off the CPU's and the reference. Prints the worst of them and checks all of them.
 static void check_rows(const fixture *f, const char *what, const float *got, const float *same, const float *want,
                        int rows) {
+    const int most_alone = 1 + rows / 32, is_mtp = got == f->plain_mtp;
+    int alone = 0;
     double worst[3] = {0, 0, 0};                                        /* off CPU, off reference, CPU off reference */
     int at[3] = {0, 0, 0}, wrong = 0, turned = 0, n = f->vocab;
     for (int t = 0; t < rows; t++) {
@@ -10,7 +34,8 @@ static void check_rows(const fixture *f, const char *what, const float *got, con
         double off[] = {off_by(got + row, same + row, (size_t)n), off_by(got + row, want + row, (size_t)n),
                         off_by(same + row, want + row, (size_t)n)};
         const int as_cpu = off[0] <= GPU_RULE && off[1] <= GPU_RULE + off[2], as_reference = off[1] <= GPU_RULE;
-        wrong += !as_cpu && !as_reference;
+        if (!as_cpu && !as_reference && alone < most_alone && right_alone(f, t, is_mtp)) alone++;
+        else wrong += !as_cpu && !as_reference;
         turned += !as_cpu && as_reference;
         for (int i = 0; i < 3; i++)
             if (!(off[i] <= worst[i])) worst[i] = off[i], at[i] = t;

@@ -35,7 +35,8 @@
 // choices of a router that a BF16 cache brings within 3e-5 of each other (dev-q-modelopt-experts, MTP row 15; 3e-3 with float32),
 // CPU and GPU may take different ones. With an FP8 cache a key near the border between two FP8 numbers becomes another one for
 // the smallest difference, off by up to 1/16, and all later rows see it. So the rule holds for single steps from a cache with
-// the same bytes.
+// the same bytes. A BF16 cache does the same now and then to a choice of a router (dev-gemma4-26b, dev-laguna): a thirtieth of the rows may
+// be such that keep the rule from the CPU's cache alone.
 static const double CPU_RULE = 1e-3, GPU_RULE = 1e-2;
 
 static int is_gpu, cache, beside;            // cache: the default type; beside: the device is compared with the CPU
