@@ -5,9 +5,8 @@ enum { MESSAGE_ROWS = MESSAGE_FIRST };
 
 typedef struct socket_peer {
     wire from, to;               /* the range before, and the next one; fd -1: there is none */
-    pthread_mutex_t lock;        /* of what follows */
-    int over;                    /* the group has been ended, */
-    mote_error why;              /* because of this */
+    pthread_mutex_t lock;        /* of what follows, and of fd as long as there is none */
+    int over;                    /* the group has come to its end */
 } socket_peer;
 
 static void sockets_open(socket_peer *s) {
@@ -23,23 +22,21 @@ static void sockets_close(socket_peer *s) {
     pthread_mutex_destroy(&s->lock);
 }
 
-static void sockets_end(peer *me, const mote_error *why) {
+static void sockets_end(peer *me) {
     socket_peer *s = me->sockets;
     pthread_mutex_lock(&s->lock);
-    if (!s->over) s->why = *why;
     s->over = 1;
-    pthread_mutex_unlock(&s->lock);
     wire_end(&s->from);
     wire_end(&s->to);
+    pthread_mutex_unlock(&s->lock);
 }
 
-static int sockets_ended(peer *me, mote_error *why) {
-    socket_peer *s = me->sockets;
+/* The connection is the group's from now on. */
+static void sockets_take(socket_peer *s, wire *w, int fd) {
     pthread_mutex_lock(&s->lock);
-    const int over = s->over;
-    if (over) *why = s->why;
+    w->fd = fd;
+    if (s->over) wire_end(w);
     pthread_mutex_unlock(&s->lock);
-    return over ? why->code : MOTE_OK;
 }
 
 static int sockets_send(peer *me, const void *from, size_t bytes) {
@@ -61,4 +58,4 @@ static int sockets_gather(peer *me, const void *from, size_t bytes, void *all) {
 }
 
 static const exchange socket_exchange = {
-    .send = sockets_send, .receive = sockets_receive, .gather = sockets_gather, .end = sockets_end, .ended = sockets_ended};
+    .send = sockets_send, .receive = sockets_receive, .gather = sockets_gather, .end = sockets_end};

@@ -55,6 +55,7 @@ static int wire_wait(int fd, short events, double until) {
     for (;;) {
         const double left = until > 0 ? until - seconds() : 1;
         struct pollfd p = {fd, events, 0};
+        if (fd < 0) return WIRE_CLOSED;
         if (left <= 0) return WIRE_SILENT;
         const int ready = poll(&p, 1, (int)(left * 1e3) + 1);
         if (ready > 0) return WIRE_FINE;

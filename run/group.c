@@ -74,8 +74,9 @@ struct runner_group {
     } pass;
 };
 
+/* That of all members, but that those before the last range may be on other hosts. */
 static const executor *group_backend(const struct runner_group *g) {
-    return g->member->runner->backend;
+    return g->member[g->count - 1].runner->backend;
 }
 
 /* ---- How a group ends ---------------------------------------------------------------------------------------------------- */
@@ -587,7 +588,7 @@ static int group_logits(slot *s, mote_error *err) {
 static int group_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) {
     slot *front = s->front ? s->front : s, *at = s->front ? s : slot_last(s, 0);
     struct runner_group *g = front->runner->group;
-    const executor *on = group_backend(g);
+    const executor *on = at->runner->backend;
     const int i = (int)(at - front->parts), first = i / g->ranks * g->ranks;
     mote_error why;
     int code = group_enter(front, err);
@@ -605,8 +606,12 @@ static int group_each(slot *s, int first, int (*call)(slot *part, mote_error *er
     return code;
 }
 
+static int member_clear(slot *part, mote_error *err) {
+    return part->runner->backend->clear(part, err);
+}
+
 static int group_clear(slot *s, mote_error *err) {
-    return group_each(s, 0, group_backend(s->runner->group)->clear, err);
+    return group_each(s, 0, member_clear, err);
 }
 
 static int group_finish(slot *s, mote_error *err) {

@@ -10,14 +10,13 @@ typedef struct remote_model {
     char secret[1];              /* as long as it is */
 } remote_model;
 
-/* A connection to the worker. */
+/* Connects to the worker. w: open, without a connection. */
 static int remote_connect(const remote_model *of, wire *w, mote_error *err) {
     char name[ADDRESS_SIZE + 16];
     snprintf(name, sizeof name, "worker %s", of->address);
-    const int fd = wire_connect(of->address);
-    wire_open(w, fd);
-    if (fd < 0) return fail(err, MOTE_EIO, "%s: %s", name, strerror(errno));
-    return wire_shake(fd, of->secret, 1, name, err);
+    w->fd = wire_connect(of->address);
+    if (w->fd < 0) return fail(err, MOTE_EIO, "%s: %s", name, strerror(errno));
+    return wire_shake(w->fd, of->secret, 1, name, err);
 }
 
 /* Says something and waits for the answer. to [bytes]: what follows that; number: the answer's, NULL: not wanted. */
@@ -68,7 +67,7 @@ static int remote_model_open(mote_model *m, const char *dir, const mote_options 
     if (!of) return fail_memory(err);
     memset(&say, 0, sizeof say);
     m->remote = of;
-    of->leads.fd = -1;
+    wire_open(&of->leads, -1);
     strcpy(of->secret, o->secret);
     (void)worker_address(o->workers, m->part.range, of->address);
     say.range = m->part.range;

@@ -40,7 +40,7 @@ static int remote_open(mote_runner *r, mote_error *err) {
     remote_runner *there = (remote_runner *)calloc(1, sizeof *there);
     if (!there) return fail_memory(err);
     r->remote = there;
-    there->control.fd = -1;
+    wire_open(&there->control, -1);
     pthread_mutex_init(&there->lock, NULL);
     r->rows = r->mtp_rows = o->chunk;
     r->pass_rows = cpu_pass_rows(r);

@@ -92,14 +92,12 @@ static int worker_open_model(worker *w, const message_model *say, mote_error *er
 
 /* Ends the leader's runners, waits for them, and closes the part. */
 static void worker_close_model(worker *w) {
-    mote_error why;
-    fail(&why, MOTE_EDEVICE, "the leader has gone");
     pthread_mutex_lock(&w->lock);
     for (int i = 0; i < WORKER_CONNECTIONS; i++) {
         worker_connection *c = &w->connection[i];
         if (!c->used || !c->runner) continue;
         wire_end(&c->w);
-        sockets_end(&c->runner->as, &why);
+        sockets_end(&c->runner->as);
     }
     for (int i = 0; i < WORKER_RUNNERS; i++)
         while (w->runner[i]) pthread_cond_wait(&w->changed, &w->lock);
@@ -157,9 +155,7 @@ static int worker_join(worker *w, worker_runner *of, const message_join *say, mo
     memcpy(link.ticket, say->ticket, sizeof link.ticket);
     const int fd = wire_connect(address);
     if (fd < 0) return fail(err, MOTE_EIO, "%s, from where rows come: %s", name, strerror(errno));
-    pthread_mutex_lock(&of->sockets.lock);
-    from->fd = fd;
-    pthread_mutex_unlock(&of->sockets.lock);
+    sockets_take(&of->sockets, from, fd);
     int code = wire_shake(fd, w->o->secret, 1, name, err);
     if (code) return code;
     int failed = wire_send(from, MESSAGE_LINK, &part, 1, WIRE_SILENCE);
@@ -282,7 +278,7 @@ static void worker_link(worker_connection *c, const wire_head *first) {
     const message_answer a = {.number = 0, .code = linked ? MOTE_OK : MOTE_EINVAL, .text = "there is no such runner whose rows nobody has"};
     const wire_part part = {&a, sizeof a};
     if (wire_send(&c->w, MESSAGE_ANSWER, &part, 1, 1)) linked = 0;
-    if (linked) of->sockets.to.fd = c->w.fd, c->w.fd = -1;
+    if (linked) sockets_take(&of->sockets, &of->sockets.to, c->w.fd), c->w.fd = -1;
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -345,14 +341,12 @@ static int wire_is_lost(const wire *w) {
 
 /* Tells those that wait that this host lives, and runners of leaders that are gone. */
 static void worker_tend(worker *w, int beat) {
-    mote_error why;
-    fail(&why, MOTE_EDEVICE, "the leader has gone");
     pthread_mutex_lock(&w->lock);
     for (int i = 0; i < WORKER_CONNECTIONS; i++) {
         worker_connection *c = &w->connection[i];
         if (!c->used) continue;
         if (beat && c->busy) wire_beat(&c->w);
-        if (c->runner && (w->quit || wire_is_lost(&c->w))) sockets_end(&c->runner->as, &why);
+        if (c->runner && (w->quit || wire_is_lost(&c->w))) sockets_end(&c->runner->as);
         if (w->quit) wire_end(&c->w);
     }
     pthread_mutex_unlock(&w->lock);
