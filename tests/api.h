@@ -42,15 +42,16 @@ static inline mote_model *model_on(const char *device, const char *dir, int part
 
 // On the devices of --devices together; what so many ranks do not divide is on the first one.
 static inline mote_model *model_of_several(const char *dir, int parts) {
+    const int ranks = !strcmp(test_split, "tensor");
     mote_options o;
     mote_model *m = NULL;
-    int n = 1;
     memset(&o, 0, sizeof o);
+    o.size = sizeof o;
     o.parts = parts;
-    o.device = test_device;
-    for (const char *c = test_devices; *c; c++) n += *c == ',';
-    const int ranks = strcmp(test_split, "tensor") ? 1 : n, code = mote_open_parts(dir, &o, n / ranks, ranks, &m, &failure);
-    if (ranks > 1 && code == MOTE_EUNSUPPORTED) {
+    o.devices = test_devices;
+    o.split = ranks ? MOTE_SPLIT_TENSOR : MOTE_SPLIT_PIPELINE;
+    const int code = mote_open(dir, &o, &m, &failure);
+    if (ranks && code == MOTE_EUNSUPPORTED) {
         test_skip(failure.message);
         return model_on(test_device, dir, parts);
     }
