@@ -9,6 +9,7 @@
 typedef struct prefill_rows {
     cudaStream_t stream;
     int sms;
+    const struct gpu_peer *peer; /* as gpu_queue has it */
     const token_row *table;      /* [T], in GPU memory */
     int T, index;                /* rows; index of the first */
     int layer;                   /* number of the layer, the MTP layer's after the others' */

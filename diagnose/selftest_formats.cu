@@ -84,7 +84,7 @@ static void try_format(selftest *t, enum format format, int cols) {
         try_compare(t, y_gpu, y_cpu, before, y);
         rms_norm(w->u, w->x, w->mtp_in, T, cols, eps);
         linear(t->cpu->slot.runner->threads, &here, w->u, y_cpu, T, 0, w->limbs);
-        gpu_head(q, &there, t->gpu->slot.hidden, t->g->x, T, eps, 0, t->g->logits);
+        gpu_head(q, &there, there.rows, t->gpu->slot.hidden, t->g->x, T, eps, 0, t->g->logits);
         try_end(t);
         try_compare(t, t->g->logits, y_cpu, NULL, y);
     }

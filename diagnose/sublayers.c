@@ -211,7 +211,7 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
                          .eps = m->c.eps, .hidden = m->c.hidden};
         layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
     } else {
-        gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, m->c.logit_cap, g->logits);
+        gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, x, r->T, m->c.eps, m->c.logit_cap, g->logits);
     }
     gpu_set_mtp(m, &g->q, 0);
     gpu_submit(&g->q);

@@ -46,11 +46,11 @@ typedef struct peer_rows {
     peer_watch watch;
 } peer_rows;
 
-/* What all ranks of a range give each other: rows of partial sums, or of logits. */
+/* What all ranks of a range give each other: partial sums, each lane's apart, or rows of logits, of which a lane has some columns. */
 typedef struct peer_ranks {
     peer_element *to[PEER_RANKS];                           /* [2][size] this rank's place in the box of each other; NULL: its own */
     const peer_element *from;    /* [ranks][2][size] its own box */
-    size_t size;
+    size_t size, lane;           /* elements; of these, of a lane: 0: it has some of all */
     uint32_t *count;             /* [lanes] sent, and read */
     uint32_t *lost;              /* as peer_watch has it */
     int rank, ranks;
@@ -89,9 +89,24 @@ __device__ __forceinline__ peer_element peer_load(const peer_element *at) {
     return e;
 }
 
+/* Four elements, of which the first is at a multiple of 4. */
+__device__ __forceinline__ void peer_load4(const peer_element *at, peer_element *e) {
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(e[0]), "=l"(e[1]) : "l"(at) : "memory");
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(e[2]), "=l"(e[3]) : "l"(at + 2) : "memory");
+}
+
+__device__ __forceinline__ peer_element peer_element_of(float x, uint32_t tag) {
+    return (peer_element)tag << 32 | __float_as_uint(x);
+}
+
 __device__ __forceinline__ void peer_put(peer_element *at, float x, uint32_t tag) {
-    const peer_element e = (peer_element)tag << 32 | __float_as_uint(x);
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(e) : "memory");
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(peer_element_of(x, tag)) : "memory");
+}
+
+__device__ __forceinline__ void peer_put4(peer_element *at, float4 v, uint32_t tag) {
+    const peer_element a = peer_element_of(v.x, tag), b = peer_element_of(v.y, tag), c = peer_element_of(v.z, tag), d = peer_element_of(v.w, tag);
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(a), "l"(b) : "memory");
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at + 2), "l"(c), "l"(d) : "memory");
 }
 
 /* Whether to give up: the time is over, or somebody has not come before. *since: when the first look was; 0: this is it. */
@@ -118,6 +133,17 @@ __device__ __forceinline__ float peer_get(const peer_element *at, uint32_t tag, 
     peer_element e;
     const bool there = peer_wait(w, [&]() { return (uint32_t)((e = peer_load(at)) >> 32) == tag; });
     return there ? __uint_as_float((uint32_t)e) : 0;
+}
+
+__device__ __forceinline__ float4 peer_get4(const peer_element *at, uint32_t tag, const peer_watch &w) {
+    peer_element e[4];
+    const bool there = peer_wait(w, [&]() {
+        peer_load4(at, e);
+        return (uint32_t)(e[0] >> 32) == tag && (uint32_t)(e[1] >> 32) == tag && (uint32_t)(e[2] >> 32) == tag && (uint32_t)(e[3] >> 32) == tag;
+    });
+    return there ? make_float4(__uint_as_float((uint32_t)e[0]), __uint_as_float((uint32_t)e[1]), __uint_as_float((uint32_t)e[2]),
+                               __uint_as_float((uint32_t)e[3]))
+                 : make_float4(0, 0, 0, 0);
 }
 
 /* A lane's number for this use of it. Of an earlier kernel: not before pdl_wait. */
@@ -149,6 +175,25 @@ __device__ __forceinline__ float peer_receive(const peer_rows &p, int row, int p
     peer_counted(p.count, lane, n + 1);
     if (threadIdx.x == 0) peer_set_word(p.receipt + lane, n + 1);
     return x;
+}
+
+/* Gives all other ranks four values of a lane, from element i on, a multiple of 4. number: the lane's. */
+__device__ __forceinline__ void peer_share4(const peer_ranks &p, int lane, uint32_t number, int i, float4 v) {
+#pragma unroll 1
+    for (int r = 0; r < p.ranks; r++)
+        if (p.to[r]) peer_put4(p.to[r] + (number & 1) * p.size + lane * p.lane + i, v, number + 1);
+}
+
+/* What all ranks' values, of which v are this one's, add up to, in the order of ranks. */
+__device__ __forceinline__ float4 peer_sum4(const peer_ranks &p, int lane, uint32_t number, int i, float4 v) {
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int r = 0; r < p.ranks; r++) {
+        const peer_element *at = p.from + (2 * r + (number & 1)) * p.size + lane * p.lane + i;
+        const float4 a = r == p.rank ? v : peer_get4(at, number + 1, {p.lost, p.first + (uint32_t)r});
+        sum = r ? make_float4(sum.x + a.x, sum.y + a.y, sum.z + a.z, sum.w + a.w) : a;
+    }
+    return sum;
 }
 
 /* Of prompts' blocks: waits until the word is the count and `more`. One thread. */
@@ -193,6 +238,7 @@ typedef struct gpu_peer {
     char *box;                   /* on this GPU, or, if not all others reach that, in pinned memory: */
     char *pinned;                /* NULL: none */
     uint32_t *counts;            /* on this GPU, in the order of peer_counts */
+    float *logits;               /* [PASS_ROWS_MAX][vocab_share] on this GPU: this rank's own; NULL: it shares none */
     uint32_t *lost;              /* pinned, see peer_watch */
 } gpu_peer;
 
@@ -247,6 +293,7 @@ static void peers_layout(layout *l, gpu_peer *p, int range, const peer_sizes *si
     p->sizes = *sizes;
     p->box = (char *)layout_alloc(l, peer_places_of(sizes, range).bytes / sizeof(float));
     p->counts = (uint32_t *)(void *)layout_alloc(l, peer_counts_of(sizes).words);
+    p->logits = layout_alloc(l, sizes->ranks > 1 && range + 1 == sizes->ranges ? PASS_ROWS_MAX * sizes->vocab_share : 0);
 }
 
 /* Who has this box, and what tells the host that somebody has not come. */
@@ -357,6 +404,11 @@ static void peers_receive_block(gpu_queue *q, const gpu_peer *p, float *x, int T
     gpu_check(q, cudaGetLastError(), "receiving rows");
 }
 
+/* Whether this is one of several ranks of a range. */
+static int peers_divide(const gpu_peer *p) {
+    return p && p->sizes.ranks > 1;
+}
+
 /* What the ranks of the range give each other. */
 static peer_ranks peers_ranks(const gpu_peer *p, int logits) {
     const group_place *me = &p->me->at;
@@ -365,6 +417,7 @@ static peer_ranks peers_ranks(const gpu_peer *p, int logits) {
     peer_ranks r;
     memset(&r, 0, sizeof r);
     r.size = logits ? p->sizes.vocab_share : PEER_LANES * p->sizes.sum_cols;
+    r.lane = logits ? 0 : p->sizes.sum_cols;
     r.count = p->counts + (logits ? counts.logits : counts.sums);
     r.lost = p->lost;
     r.rank = me->rank;

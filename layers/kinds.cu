@@ -10,11 +10,12 @@ typedef struct layer_gpus {
 
 /* Scratch of a step's kernels in GPU memory for the largest layer of each kind, each kind's apart: a kernel may store before its
    predecessor is complete. */
-static void layer_layout_gpu(layout *l, const layer_shapes *largest, int hidden, const capacity *r, const gpu_queue *q, layer_gpus *to) {
+static void layer_layout_gpu(layout *l, const layer_shapes *largest, int hidden, int ranks, const capacity *r, const gpu_queue *q,
+                             layer_gpus *to) {
 #define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) name##_layout_gpu(l, &largest->name, r, q, &to->name);
     GPU_LAYER_KINDS(X)
 #undef X
-    const int stores = residual_stores(&largest->residual);
+    const int stores = residual_stores(&largest->residual) || ranks > 1;
     to->output = stores ? layout_alloc(l, (size_t)q->rows * (size_t)hidden) : NULL;
     to->shared_output = largest->residual.branched ? layout_alloc(l, (size_t)q->rows * (size_t)hidden) : NULL;
 }
@@ -24,9 +25,8 @@ static void layer_layout_gpu(layout *l, const layer_shapes *largest, int hidden,
    The tag is a step's. */
 typedef struct gpu_residual {
     handoff link;
-    float *x;                    /* [T][cols] */
-    const float *y, *norm, *scale;                           /* [T][cols], [cols], [1] */
-    const float *shared, *norm_routed, *norm_shared;         /* [T][cols], [cols] */
+    float *x, *y, *shared;       /* [T][cols] */
+    const float *norm, *norm_routed, *norm_shared, *scale;   /* [cols], of scale [1] */
     int cols;
     float eps;
 } gpu_residual;
@@ -61,18 +61,25 @@ template <class FOUR> __device__ __forceinline__ float gpu_row_factor(const gpu_
     return rms_factor_divided(block_sum(squares, shared), p.cols, p.eps);
 }
 
-/* add_output, and the same of a prompt's rows; block t has row t. It stores x when it has waited and loaded all of y, as what polls x relies on.
-   Norms come from memory while it waits. */
-static __global__ void __launch_bounds__(GPU_THREADS) gpu_add_output(const __grid_constant__ gpu_residual p) {
-    __shared__ float shared[GPU_WARPS];
-    const size_t row = (size_t)blockIdx.x * p.cols;
+/* Before the wait: norms on their way to the L2, and the factor. */
+__device__ __forceinline__ float gpu_residual_begin(const gpu_residual &p) {
     const float *const norms[] = {p.norm, p.norm_routed, p.norm_shared};
-    float routed = 1, own = 1, factor = 1;
-    pdl_launch_dependents();
     for (int i = 0; i < 3; i++)
         if (norms[i] && threadIdx.x == 0) l2_prefetch(norms[i], (uint32_t)p.cols * 4);
-    const float scale = p.scale ? __ldg(p.scale) : 1;
-    pdl_wait();
+    return p.scale ? __ldg(p.scale) : 1;
+}
+
+/* x = (x + y) scale, of four columns. */
+__device__ __forceinline__ void gpu_add4(float *at, float4 x, float4 y, float scale, const gpu_tag &publish) {
+    store_tagged(at, (x.x + y.x) * scale, publish);
+    store_tagged(at + 1, (x.y + y.y) * scale, publish);
+    store_tagged(at + 2, (x.z + y.z) * scale, publish);
+    store_tagged(at + 3, (x.w + y.w) * scale, publish);
+}
+
+/* The same of the row that begins at element `row`, of what becomes of its y. All threads of the block call it. */
+__device__ __forceinline__ void gpu_add_row(const gpu_residual &p, size_t row, float scale, const gpu_tag &publish, float *shared) {
+    float routed = 1, own = 1, factor = 1;
     if (p.shared) {
         routed = gpu_row_factor(p, shared, [&](int i) { return gpu_row4(p.y + row, i); });
         own = gpu_row_factor(p, shared, [&](int i) { return gpu_row4(p.shared + row, i); });
@@ -83,18 +90,83 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_add_output(const __gri
         const float4 x = gpu_row4(p.x + row, i);
         float4 y = p.y ? gpu_output4(p, row, i, routed, own) : make_float4(0, 0, 0, 0);
         if (p.norm) y = gpu_normed4(y, factor, p.norm, i);
-        store_tagged(p.x + row + i, (x.x + y.x) * scale, p.link.publish);
-        store_tagged(p.x + row + i + 1, (x.y + y.y) * scale, p.link.publish);
-        store_tagged(p.x + row + i + 2, (x.z + y.z) * scale, p.link.publish);
-        store_tagged(p.x + row + i + 3, (x.w + y.w) * scale, p.link.publish);
+        gpu_add4(p.x + row + i, x, y, scale, publish);
     }
+}
+
+/* add_output, and the same of a prompt's rows; block t has row t. It stores x when it has waited and loaded all of y, as what polls x relies on.
+   Norms come from memory while it waits. */
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_add_output(const __grid_constant__ gpu_residual p) {
+    __shared__ float shared[GPU_WARPS];
+    pdl_launch_dependents();
+    const float scale = gpu_residual_begin(p);
+    pdl_wait();
+    gpu_add_row(p, (size_t)blockIdx.x * p.cols, scale, p.link.publish, shared);
+}
+
+/* The same where y, and shared, are a rank's shares of sums. */
+typedef struct gpu_rank_output {
+    handoff link;
+    gpu_residual of;             /* its y and shared become the sums */
+    peer_ranks ranks;
+    int T, parts;                /* rows; parts of a row, each of a block: 1 where a norm needs all of it */
+} gpu_rank_output;
+
+enum { RANK_PART = 4 * GPU_THREADS };          /* columns of a part */
+
+/* A whole row y of shares becomes one of sums. at: element of the lane where it begins. */
+__device__ __forceinline__ void gpu_share_row(const peer_ranks &p, uint32_t number, int at, const float *y, int cols) {
+    for (int i = 4 * threadIdx.x; i < cols; i += 4 * GPU_THREADS) peer_share4(p, blockIdx.x, number, at + i, gpu_row4(y, i));
+}
+
+__device__ __forceinline__ void gpu_sum_row(const peer_ranks &p, uint32_t number, int at, float *y, int cols) {
+    for (int i = 4 * threadIdx.x; i < cols; i += 4 * GPU_THREADS)
+        *(float4 *)(y + i) = peer_sum4(p, blockIdx.x, number, at + i, gpu_row4(y, i));
+}
+
+/* A block is a lane, and has every gridDim.x'th part of rows. What a thread stores into y it loads itself. */
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_sum_output(const __grid_constant__ gpu_rank_output p) {
+    __shared__ float shared[GPU_WARPS];
+    const gpu_residual &of = p.of;
+    pdl_launch_dependents();
+    const float scale = gpu_residual_begin(of);
+    pdl_wait();
+    uint32_t number = peer_number(p.ranks.count, blockIdx.x);
+    for (int part = blockIdx.x; part < p.T * p.parts; part += gridDim.x, number++) {
+        const size_t row = (size_t)(part / p.parts) * of.cols;
+        if (part != (int)blockIdx.x) __syncthreads();       /* a thread without columns knows that its lane's number has come */
+        if (!of.norm && !of.shared) {
+            const int i = part % p.parts * RANK_PART + 4 * threadIdx.x;
+            if (i >= of.cols) continue;
+            const float4 y = gpu_row4(of.y + row, i), x = gpu_row4(of.x + row, i);
+            peer_share4(p.ranks, blockIdx.x, number, 4 * threadIdx.x, y);
+            gpu_add4(of.x + row + i, x, peer_sum4(p.ranks, blockIdx.x, number, 4 * threadIdx.x, y), scale, p.link.publish);
+            continue;
+        }
+        gpu_share_row(p.ranks, number, 0, of.y + row, of.cols);
+        if (of.shared) gpu_share_row(p.ranks, number, of.cols, of.shared + row, of.cols);
+        gpu_sum_row(p.ranks, number, 0, of.y + row, of.cols);
+        if (of.shared) gpu_sum_row(p.ranks, number, of.cols, of.shared + row, of.cols);
+        gpu_add_row(of, row, scale, p.link.publish, shared);
+    }
+    peer_counted(p.ranks.count, blockIdx.x, number);
+}
+
+static gpu_rank_output gpu_rank_output_of(const gpu_residual *of, const gpu_peer *peer, int T) {
+    const int parts = of->norm || of->shared ? 1 : (of->cols - 1) / RANK_PART + 1;
+    const gpu_rank_output p = {.link = {}, .of = *of, .ranks = peers_ranks(peer, 0), .T = T, .parts = parts};
+    return p;
+}
+
+static int gpu_rank_blocks(const gpu_rank_output *p) {
+    return min_int(p->T * p->parts, PEER_LANES);
 }
 
 /* The rows that a sublayer's kernels are given; what they record until residual_record goes where its output does. */
 static gpu_rows residual_rows(const gpu_rows *all, const sublayer *l, const layer_gpus *g) {
     gpu_rows of = *all;
     const gpu_branches apart = {.norm_router = l->norm_router, .norm_shared = l->norm_shared, .shared_to = g->shared_output}, none = {};
-    of.q->stores_output = residual_stores(&l->residual);
+    of.q->stores_output = residual_stores(&l->residual) || peers_divide(of.q->peer);
     of.norm = l->norm;
     of.to = of.q->stores_output ? g->output : of.x;
     of.branches = l->residual.branched ? apart : none;
@@ -102,11 +174,11 @@ static gpu_rows residual_rows(const gpu_rows *all, const sublayer *l, const laye
 }
 
 /* What the walk does with the output y. */
-static gpu_residual residual_of(const sublayer *l, float *x, const float *y, const float *shared, int cols, float eps) {
+static gpu_residual residual_of(const sublayer *l, float *x, float *y, float *shared, int cols, float eps) {
     const int normed = l->residual.normed_after, branched = l->residual.branched;
-    const gpu_residual p = {.link = {}, .x = x, .y = y, .norm = normed ? l->norm_after : NULL, .scale = l->residual.scaled ? l->scale : NULL,
-                            .shared = branched ? shared : NULL, .norm_routed = l->norm_routed_after, .norm_shared = l->norm_shared_after,
-                            .cols = cols, .eps = eps};
+    const gpu_residual p = {.link = {}, .x = x, .y = y, .shared = branched ? shared : NULL, .norm = normed ? l->norm_after : NULL,
+                            .norm_routed = l->norm_routed_after, .norm_shared = l->norm_shared_after,
+                            .scale = l->residual.scaled ? l->scale : NULL, .cols = cols, .eps = eps};
     return p;
 }
 
@@ -114,8 +186,13 @@ static gpu_residual residual_of(const sublayer *l, float *x, const float *y, con
 static void residual_record(const gpu_rows *rows, const sublayer *l) {
     const gpu_residual p = residual_of(l, rows->x, rows->to, rows->branches.shared_to, rows->hidden, rows->eps);
     rows->q->stores_output = 0;
-    if (rows->to != rows->x && !rows->state_only && l->kind != LAYER_NONE)
+    if (rows->to == rows->x || rows->state_only || l->kind == LAYER_NONE) return;
+    if (!peers_divide(rows->q->peer)) {
         gpu_record(rows->q, KERNEL_ADD_OUTPUT, "", gpu_add_output, rows->T, 1, 0, &p);
+        return;
+    }
+    const gpu_rank_output sum = gpu_rank_output_of(&p, rows->q->peer, rows->T);
+    gpu_record(rows->q, KERNEL_SUM_OUTPUT, "", gpu_sum_output, gpu_rank_blocks(&sum), 1, 0, &sum);
 }
 
 /* Records the kernels of a layer; with rows->state_only only those that its mixer's state needs. state: of the slot
@@ -188,7 +265,7 @@ static unsigned kind_stages(enum layer_kind kind) {
    with the last. What has branches norms its rows itself: u has one of them at a time. */
 static prefill_rows prefill_read(const prefill_rows *all, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), first = stages & ~(stages << 1);
-    const int apart = l->residual.normed_after || l->residual.branched;
+    const int apart = l->residual.normed_after || l->residual.branched || peers_divide(all->peer);
     const size_t bytes = (size_t)all->T * (size_t)all->hidden * sizeof *all->y;
     prefill_rows r = *all;
     r.out = apart ? r.y : r.x;
@@ -205,7 +282,13 @@ static prefill_rows prefill_read(const prefill_rows *all, const sublayer *l) {
 static cudaError_t prefill_write(const prefill_rows *r, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), last = stages & ~(stages >> 1);
     const gpu_residual p = residual_of(l, r->x, r->out == r->x ? NULL : r->y, r->branches.shared_to, r->hidden, r->eps);
-    if (l->kind != LAYER_NONE && r->stages & last && residual_stores(&l->residual)) gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);
+    if (l->kind == LAYER_NONE || !(r->stages & last)) return cudaGetLastError();
+    if (peers_divide(r->peer)) {
+        const gpu_rank_output sum = gpu_rank_output_of(&p, r->peer, r->T);
+        gpu_sum_output<<<gpu_rank_blocks(&sum), GPU_THREADS, 0, r->stream>>>(sum);
+    } else if (residual_stores(&l->residual)) {
+        gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);
+    }
     return cudaGetLastError();
 }
 

@@ -102,3 +102,8 @@ static int model_has_layer(const mote_model *m, int i) {
 static int model_has_weights(const mote_model *m) {
     return m->arena || (m->members && m->members[m->member_count - 1]->arena);
 }
+
+/* Tokens that drafts are chosen from, the first so many: rows of draft_head, those of all ranks. */
+static inline int draft_vocab(const mote_model *m) {
+    return min_int(m->c.vocab, m->draft_rows);
+}

@@ -469,6 +469,7 @@ static pass_request *group_give_ids(struct runner_group *g, int k, const pass_re
     for (int t = 0; t < b->T; t++)
         if (rows[t + 1].id < 0) rows[t + 1].id = ids[t];
     b->rows = rows + 1;
+    b->last |= q->kind == REQUEST_STEP;
     q->b = b;
     return q;
 }

@@ -77,11 +77,11 @@ static int checkpoint_give_rows(mote_session *s, const mote_checkpoint *c, mote_
     return code;
 }
 
-/* Copies what cannot be truncated to `values`, member after member, or from there. */
+/* Copies what cannot be truncated to `values`, or from there. */
 static int checkpoint_state(mote_session *s, float *values, int back, mote_error *err) {
     int code = MOTE_OK;
     for (int i = 0; i < slot_members(&s->slot) && !code; i++) {
-        slot *at = slot_member(&s->slot, i);
+        slot *at = slot_by_rank(&s->slot, i);
         code = slot_copy(at, back ? at->recurrent : values, back ? values : at->recurrent, at->recurrent_floats * sizeof(float), err);
         values += at->recurrent_floats;
     }

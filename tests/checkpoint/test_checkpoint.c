@@ -49,10 +49,11 @@ static void test_fits(void) {
         planned.context = context;
         EXPECT(MOTE_OK, mote_plan(fixture, &o, &planned, &p, &failure));
         uint64_t session = p.total - p.weights;
-        int fits = context_that_fits(s, session), one_less = context_that_fits(s, session - 1);
+        uint64_t less = session - 1;
+        int fits = context_that_fits(s, &session), one_less = context_that_fits(s, &less);
         CHECK(fits >= context && one_less < context, "context %d: %d fit, with a byte less %d", context, fits, one_less);
     }
-    CHECK(context_that_fits(s, 0) == 0, "something fits into nothing");
+    CHECK(context_that_fits(s, &(uint64_t){0}) == 0, "something fits into nothing");
     session_free(s);
     mote_close(m);
 }

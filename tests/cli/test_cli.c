@@ -399,7 +399,7 @@ static void test_interrupt(void) {
 
 // ---- Devices ------------------------------------------------------------------------------------------------------
 
-static void test_devices(void) {
+static void test_each_device(void) {
     shell("mote info -m " FIXTURE " --device cpu");
     CHECK(code == 0 && strstr(out.data, "\ndevice          cpu\n"), "info --device cpu: %d %s", code, out.data);
     shell("mote run --device=cpu -v -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n 1 --greedy");
@@ -631,7 +631,7 @@ int main(int argc, char **argv) {
     test_logits();
     test_ids();
     test_interrupt();
-    test_devices();
+    test_each_device();
     if (access("models/demo/config.json", F_OK) == 0) {
         test_text();
         test_endless_text();
