@@ -42,16 +42,14 @@ static inline mote_model *model_on(const char *device, const char *dir, int part
 
 // On the devices of --devices together; what so many ranks do not divide is on the first one.
 static inline mote_model *model_of_several(const char *dir, int parts) {
-    const int ranks = !strcmp(test_split, "tensor");
     mote_options o;
     mote_model *m = NULL;
     memset(&o, 0, sizeof o);
-    o.size = sizeof o;
     o.parts = parts;
     o.devices = test_devices;
-    o.split = ranks ? MOTE_SPLIT_TENSOR : MOTE_SPLIT_PIPELINE;
+    o.split = strcmp(test_split, "tensor") ? MOTE_SPLIT_PIPELINE : MOTE_SPLIT_TENSOR;
     const int code = mote_open(dir, &o, &m, &failure);
-    if (ranks && code == MOTE_EUNSUPPORTED) {
+    if (o.split == MOTE_SPLIT_TENSOR && code == MOTE_EUNSUPPORTED) {
         test_skip(failure.message);
         return model_on(test_device, dir, parts);
     }
