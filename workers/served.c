@@ -15,7 +15,7 @@ typedef struct worker_runner {
 
 static int worker_options_sound(const mote_model *m, const message_runner *say) {
     return say->context > 0 && say->context <= m->c.context_max && say->chunk > 0 && say->chunk <= MAX_CHUNK && say->kv >= MOTE_KV_F32 && say->kv <= MOTE_KV_FP8 &&
-           say->layers == m->c.layers + 1 && say->window == m->largest.attention.window && !say->ring_rows;
+           say->layers == m->c.layers + 1 && say->window >= 0 && say->window <= m->c.context_max && !say->ring_rows;
 }
 
 /* A runner of m as the leader wants it, with so many threads. */
