@@ -39,15 +39,28 @@ static void sockets_take(socket_peer *s, wire *w, int fd) {
     pthread_mutex_unlock(&s->lock);
 }
 
+/* A connection is lost. Whoever asks the host at its other end hears of that, too, and says which host it is: waits for that a little. */
+static int sockets_lost(socket_peer *s) {
+    for (int i = 0, over = 0; i < 20 && !over; i++) {
+        pthread_mutex_lock(&s->lock);
+        over = s->over;
+        pthread_mutex_unlock(&s->lock);
+        if (!over) poll(NULL, 0, 50);
+    }
+    return 1;
+}
+
 static int sockets_send(peer *me, const void *from, size_t bytes) {
     const wire_part part = {from, bytes};
-    return bytes > UINT32_MAX || wire_send(&me->sockets->to, MESSAGE_ROWS, &part, 1, 0);
+    const int failed = bytes > UINT32_MAX || wire_send(&me->sockets->to, MESSAGE_ROWS, &part, 1, 0);
+    return failed && sockets_lost(me->sockets);
 }
 
 static int sockets_receive(peer *me, void *to, size_t bytes) {
     const wire *w = &me->sockets->from;
-    wire_head h;
-    return wire_next(w, &h, bytes, 0) || h.type != MESSAGE_ROWS || h.bytes != bytes || wire_read(w->fd, to, bytes, WIRE_SILENCE);
+    wire_head h = {0, 0};
+    const int failed = wire_next(w, &h, bytes, 0) || h.type != MESSAGE_ROWS || h.bytes != bytes || wire_read(w->fd, to, bytes, WIRE_SILENCE);
+    return failed && sockets_lost(me->sockets);
 }
 
 /* A range's ranks are on one host. */

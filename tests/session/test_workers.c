@@ -222,22 +222,25 @@ static void test_worker_bytes(const char *dir) {
 
 /* ---- Workers that are lost ------------------------------------------------------------------------------------------------- */
 
-/* A worker is killed, or stopped: calls fail within so many seconds, and name it; so do all later ones. */
-static void test_worker_lost(const char *dir, int signal, double most) {
-    worker_process w = worker_start(dir, worker_secret);
-    mote_model *m = leader_of(dir, &w, 1);
+/* The first of n workers is killed, or stopped: calls fail within so many seconds, and name it; so do all later ones. */
+static void test_worker_lost(const char *dir, int n, int signal, double most) {
+    worker_process w[WORKERS];
+    for (int i = 0; i < n; i++) w[i] = worker_start(dir, worker_secret);
+    mote_model *m = leader_of(dir, w, n);
     mote_session *s = session_of(m, .context = 64, .threads = 1);
     int32_t id;
     EXPECT(MOTE_OK, mote_feed(s, (const int32_t[]){1, 2, 3}, 3, &failure));
-    kill(w.pid, signal);
+    kill(w->pid, signal);
     const double began = seconds();
     EXPECT(MOTE_EDEVICE, mote_step(s, NULL, &id, &failure));
     CHECK(seconds() - began < most, "%.1f s", seconds() - began);
-    CHECK(strstr(failure.message, w.address) != NULL, "%s: %s", w.address, failure.message);
+    CHECK(strstr(failure.message, w->address) != NULL, "%s: %s", w->address, failure.message);
     EXPECT(MOTE_EDEVICE, mote_step(s, NULL, &id, &failure));
     mote_session_close(s);
     mote_close(m);
-    worker_kill(&w);
+    worker_kill(w);
+    if (n > 1) mote_close(leader_of(dir, w + 1, n - 1));    /* those that are left serve the next leader */
+    for (int i = 1; i < n; i++) worker_kill(&w[i]);
 }
 
 int main(int argc, char **argv) {
@@ -248,7 +251,7 @@ int main(int argc, char **argv) {
     test_worker_bits("tests/fixtures/families/gpt-oss-mxfp4", 3);
     test_worker_refusals("tests/fixtures/fp8-ragged");
     test_worker_bytes("tests/fixtures/fp8-ragged");
-    test_worker_lost("tests/fixtures/fp8-ragged", SIGKILL, 2);
-    if (!test_brief) test_worker_lost("tests/fixtures/fp8-ragged", SIGSTOP, WIRE_SILENCE + 3);
+    for (int n = 1; n <= 2; n++) test_worker_lost("tests/fixtures/families/qwen3-moe", n, SIGKILL, 5);
+    if (!test_brief) test_worker_lost("tests/fixtures/families/qwen3-moe", 2, SIGSTOP, WIRE_SILENCE + 5);
     return test_main_end();
 }
