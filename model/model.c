@@ -86,12 +86,13 @@ struct mote_model {
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
     size_t draft_at;                           /* where in the arena its copy is */
     mote_error no_pooling;                     /* why the checkpoint's own pooling cannot be had; code MOTE_OK: it can, or there is none */
+    struct remote_model *remote;               /* workers/model.c: a worker has this part; NULL: this host does */
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
 
 /* A power of two that brings all BF16 weights into F16's range: the largest of them times it is in [2^14, 2^15). Those 29 octaves below are
    still exact. */
-static float bf16_factor(const mote_model *m) {
+static inline float bf16_factor(const mote_model *m) {
     return ldexpf(1, m->bf16_largest ? 14 + 127 - (int)(m->bf16_largest >> 7) : 0);
 }
 
@@ -106,7 +107,7 @@ static int model_has_layer(const mote_model *m, int i) {
 }
 
 static int model_has_weights(const mote_model *m) {
-    return m->arena || (m->members && m->members[0]->arena);
+    return m->arena || (m->members && m->members[m->member_count - 1]->arena);
 }
 
 /* Tokens that drafts are chosen from, the first so many: rows of draft_head, those of all ranks. */
