@@ -96,8 +96,8 @@ enum {                                     /* which parts of a checkpoint folder
 
 enum {                                     /* what weights become when they are loaded */
     MOTE_QUANTIZE_OFF = 0,                 /* nothing: they are what the checkpoint has */
-    MOTE_QUANTIZE_FP8 = 1                  /* BF16 matrices become FP8 in blocks of 128 x 128, half the bytes; not embeddings,
-                                              lm_head, routers and other small ones */
+    MOTE_QUANTIZE_FP8 = 1                  /* BF16 matrices become FP8 in blocks of 128 x 128, half the bytes, lm_head too unless it is
+                                              the embedding table; not embeddings, routers and other small ones */
 };
 
 enum {                                     /* how several devices share a model */

@@ -230,14 +230,17 @@ static void parts_name(mote_model *m, const device_list *l) {
 /* What the front has of its members. A member without the MTP layer, where another has it, is one of other ranges; if the last range leaves it
    out, so does the model. */
 static void parts_front(mote_model *m, const device_list *l) {
+    const uint64_t config = m->fingerprint;
     float factor = m->members[0]->bf16_factor;
     for (int i = 0; i < l->count; i++) {
         const mote_model *member = m->members[i];
+        m->fingerprint += member->fingerprint - config;
         if (member->bf16_factor < factor) factor = member->bf16_factor;
         if (member->part.range + 1 == l->ranges) m->has_mtp &= member->has_mtp;
         m->report.devices[i] = model_on_device(member);
     }
     m->report.info.device_count = l->count;
+    if (l->ranks > 1) m->fingerprint = fnv1a(m->fingerprint, &l->ranks, sizeof l->ranks);
     for (int i = 0; i < l->count; i++) m->members[i]->bf16_factor = factor;        /* as if all weights were one model's */
     m->report.info.mtp_layers = m->has_mtp;
     m->norm = m->members[l->count - 1]->norm;

@@ -40,13 +40,6 @@ static size_t saved_bytes(const saved_piece *p) {
     return (size_t)(p->end - p->first) * p->of.size;
 }
 
-/* Of the checkpoint: of a model in parts the sum of these, so that ranges have the whole model's. */
-static uint64_t session_fingerprint(const mote_session *s) {
-    uint64_t fingerprint = s->m->fingerprint;               /* of a model in parts: of what config.json says, as each part's begins, too */
-    for (int i = 0; i < s->m->member_count; i++) fingerprint += s->m->members[i]->fingerprint - s->m->fingerprint;
-    return fingerprint;
-}
-
 static int fail_ranks(mote_error *err, const char *what, int of, int here) {
     return fail(err, MOTE_EINVAL, "the %s is of a model in %d rank%s, this one runs in %d", what, of, of == 1 ? "" : "s", here);
 }

@@ -44,13 +44,12 @@ static inline mote_model *model_on(const char *device, const char *dir, int part
 static inline mote_model *model_of_several(const char *dir, int parts) {
     mote_options o;
     mote_model *m = NULL;
-    int n = 1;
     memset(&o, 0, sizeof o);
     o.parts = parts;
-    o.device = test_device;
-    for (const char *c = test_devices; *c; c++) n += *c == ',';
-    const int ranks = strcmp(test_split, "tensor") ? 1 : n, code = mote_open_parts(dir, &o, n / ranks, ranks, &m, &failure);
-    if (ranks > 1 && code == MOTE_EUNSUPPORTED) {
+    o.devices = test_devices;
+    o.split = strcmp(test_split, "tensor") ? MOTE_SPLIT_PIPELINE : MOTE_SPLIT_TENSOR;
+    const int code = mote_open(dir, &o, &m, &failure);
+    if (o.split == MOTE_SPLIT_TENSOR && code == MOTE_EUNSUPPORTED) {
         test_skip(failure.message);
         return model_on(test_device, dir, parts);
     }

@@ -9,7 +9,7 @@
 #include "families.h"
 #include "files.h"
 
-static const char demo[] = "models/demo", fixture[] = "tests/fixtures/bf16-as-3.5";
+static const char several_demo[] = "models/demo", several_fixture[] = "tests/fixtures/bf16-as-3.5";
 
 /* ---- What is refused ----------------------------------------------------------------------------------------------------- */
 
@@ -22,15 +22,15 @@ static void check_refused(const mote_options *o, int code, const char *says) {
         mote_memory plan;
         if (way == 1) how.parts = MOTE_DESCRIPTION;
         memset(&failure, 0, sizeof failure);
-        const int got = way < 2   ? mote_open(demo, &how, &m, &failure)
-                        : way == 2 ? mote_plan(demo, &how, NULL, &plan, &failure)
+        const int got = way < 2   ? mote_open(several_demo, &how, &m, &failure)
+                        : way == 2 ? mote_plan(several_demo, &how, NULL, &plan, &failure)
                         : way == 3 ? mote_open_synthetic("tiny", &how, &m, &failure)
                                    : mote_plan_synthetic("tiny", &how, NULL, &plan, &failure);
         CHECK(got == code && !m && strstr(failure.message, says), "way %d: %d, expected %d: <%s> lacks <%s>", way, got, code, failure.message, says);
     }
 }
 
-static void test_refusals(void) {
+static void test_devices_refused(void) {
     static const struct { mote_options o; int code; const char *says; } bad[] = {
         {{.device = "cpu", .devices = "cpu,cpu"}, MOTE_EINVAL, "device \"cpu\" and devices \"cpu,cpu\" exclude each other"},
         {{.split = MOTE_SPLIT_TENSOR}, MOTE_EINVAL, "split is of several devices, and none is named"},
@@ -91,7 +91,7 @@ static uint64_t least_heaviest(const layer_cut *c) {
 }
 
 static void test_cuts(void) {
-    mote_model *m = model_on("cpu", demo, MOTE_DESCRIPTION);
+    mote_model *m = model_on("cpu", several_demo, MOTE_DESCRIPTION);
     layer_cut c = {.m = m, .ranges = 3};
     int cut = 0, refused = 0;
     for (int turn = 0; turn < 2000; turn++) {
@@ -118,7 +118,7 @@ static void test_cuts(void) {
 
 /* What does not fit is refused with what it needs and what there is. */
 static void test_no_space(void) {
-    mote_model *m = model_on("cpu", demo, MOTE_DESCRIPTION);
+    mote_model *m = model_on("cpu", several_demo, MOTE_DESCRIPTION);
     layer_cut c = {.m = m, .ranges = 2, .spare = 1};
     device_list l = {.count = 2, .ranges = 2, .ranks = 1, .name = {"cuda:0", "cuda:1"}};
     for (int i = 0; i < m->c.layers + 2; i++) m->layer_bytes[i] = 10000000000;
@@ -140,7 +140,7 @@ static mote_model *devices_of(const char *dir, const char *devices, int split, c
     return m;
 }
 
-static void test_info(void) {
+static void test_devices_told(void) {
     static const struct { const char *devices, *layers, *name; int split, count; } cases[] = {
         {"cpu", NULL, "cpu", 0, 1},
         {"cpu,cpu", NULL, "cpu+cpu: 4+4 layers", 0, 2},
@@ -149,7 +149,7 @@ static void test_info(void) {
         {"cpu,cpu", NULL, "cpu+cpu: 8 layers on 2 ranks", MOTE_SPLIT_TENSOR, 2}};
     for (size_t i = 0; i < COUNT(cases); i++)
         for (int parts = MOTE_WEIGHTS_ONLY; parts <= MOTE_DESCRIPTION; parts++) {
-            mote_model *m = devices_of(demo, cases[i].devices, cases[i].split, cases[i].layers, parts);
+            mote_model *m = devices_of(several_demo, cases[i].devices, cases[i].split, cases[i].layers, parts);
             const mote_info *info = mote_model_info(m);
             const int tensor = cases[i].split == MOTE_SPLIT_TENSOR;
             int next = 0;
@@ -172,11 +172,11 @@ static void test_plans(void) {
     static const char *const lists[] = {"cpu", "cpu,cpu", "cpu,cpu,cpu"};
     const mote_session_options how = {.context = 600, .threads = 2};
     mote_memory whole, all, one;
-    EXPECT(MOTE_OK, mote_plan(demo, &(mote_options){.device = "cpu"}, &how, &whole, &failure));
+    EXPECT(MOTE_OK, mote_plan(several_demo, &(mote_options){.device = "cpu"}, &how, &whole, &failure));
     for (size_t i = 0; i < COUNT(lists); i++) {
-        mote_model *m = devices_of(demo, lists[i], 0, NULL, MOTE_DESCRIPTION);
+        mote_model *m = devices_of(several_demo, lists[i], 0, NULL, MOTE_DESCRIPTION);
         mote_memory sum = {0};
-        EXPECT(MOTE_OK, mote_plan(demo, &(mote_options){.size = sizeof(mote_options), .devices = lists[i]}, &how, &all, &failure));
+        EXPECT(MOTE_OK, mote_plan(several_demo, &(mote_options){.size = sizeof(mote_options), .devices = lists[i]}, &how, &all, &failure));
         for (int d = 0; d <= (int)i; d++) {
             EXPECT(MOTE_OK, mote_plan_device(m, d, &how, &one, &failure));
             sum.weights += one.weights, sum.kv += one.kv, sum.state += one.state, sum.scratch += one.scratch, sum.total += one.total;
@@ -193,7 +193,7 @@ static void test_plans(void) {
         EXPECT(MOTE_EUNSUPPORTED, mote_session_open(m, &how, &none, &failure));
         mote_close(m);
     }
-    mote_model *loaded = devices_of(demo, "cpu,cpu", 0, NULL, MOTE_WEIGHTS_ONLY);
+    mote_model *loaded = devices_of(several_demo, "cpu,cpu", 0, NULL, MOTE_WEIGHTS_ONLY);
     EXPECT(MOTE_EINVAL, mote_plan_device(loaded, 0, &how, &one, &failure));
     mote_close(loaded);
 }
@@ -236,16 +236,16 @@ static void test_reads(const char *dir) {
 
 typedef struct spoken { int32_t id[16]; int count; } spoken;
 
-static int hear_token(void *user, int32_t id) {
+static int hear_answer(void *user, int32_t id) {
     spoken *s = (spoken *)user;
     if (s->count < 16) s->id[s->count++] = id;
     return 0;
 }
 
-static spoken answer_of(mote_session *s) {
+static spoken answer_in_devices(mote_session *s) {
     const mote_sampling greedy = {0};
     spoken to = {{0}, 0};
-    const mote_generation g = {.size = sizeof g, .sampling = &greedy, .max_tokens = 12, .on_token = hear_token, .user = &to};
+    const mote_generation g = {.size = sizeof g, .sampling = &greedy, .max_tokens = 12, .on_token = hear_answer, .user = &to};
     EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
     return to;
 }
@@ -266,7 +266,7 @@ static void test_bits(const mote_model *one, const mote_model *several, const ch
         s[i] = session_of(m[i], .context = 64, .threads = 2, .chunk = 7, .mtp = 2);
         logits[i] = (float *)allocate(TOKENS * vocab * sizeof(float));
         EXPECT(MOTE_OK, mote_feed_logits(s[i], ids, TOKENS, logits[i], NULL, &failure));
-        answer[i] = answer_of(s[i]);
+        answer[i] = answer_in_devices(s[i]);
         bytes[i] = session_bytes(s[i], &size[i]);
     }
     CHECK(!memcmp(logits[0], logits[1], TOKENS * vocab * sizeof(float)), "%s: logits", what);
@@ -275,7 +275,7 @@ static void test_bits(const mote_model *one, const mote_model *several, const ch
     for (int i = 0; i < 2; i++) {
         EXPECT(MOTE_OK, mote_reset(s[i], &failure));
         EXPECT(MOTE_OK, mote_load(s[i], bytes[!i], size[!i], &failure));
-        after[i] = answer_of(s[i]);
+        after[i] = answer_in_devices(s[i]);
     }
     CHECK(!memcmp(&after[0], &after[1], sizeof *after), "%s: an answer after loading the other's session", what);
     for (int i = 0; i < 2; i++) {
@@ -285,7 +285,7 @@ static void test_bits(const mote_model *one, const mote_model *several, const ch
     }
 }
 
-static void test_folder(const char *dir) {
+static void test_folder_on_several(const char *dir) {
     mote_model *one = model_on("cpu", dir, MOTE_EVERYTHING);
     char what[600];
     for (int count = 2; count <= 3 && count <= mote_model_info(one)->layers; count++) {
@@ -297,7 +297,7 @@ static void test_folder(const char *dir) {
     mote_close(one);
 }
 
-static void test_synthetic(const char *name) {
+static void test_synthetic_on_several(const char *name) {
     mote_model *one = NULL, *several = NULL;
     EXPECT(MOTE_OK, mote_open_synthetic(name, &(mote_options){.device = "cpu"}, &one, &failure));
     EXPECT(MOTE_OK, mote_open_synthetic(name, &(mote_options){.size = sizeof(mote_options), .devices = "cpu,cpu,cpu"}, &several, &failure));
@@ -328,12 +328,12 @@ static void watch_log(void *user, const char *line) {
     ((watcher *)user)->lines++;
 }
 
-static void test_callbacks(void) {
+static void test_devices_callbacks(void) {
     for (int cancel_at = -1; cancel_at < 40; cancel_at += cancel_at < 0 ? 1 : 13) {
         watcher w = {.cancel_at = cancel_at};
         mote_options o = {.size = sizeof o, .devices = "cpu,cpu,cpu", .callbacks = {.progress = watch_progress, .cancel = watch_cancel, .log = watch_log, .user = &w}};
         mote_model *m = NULL;
-        EXPECT(cancel_at < 0 ? MOTE_OK : MOTE_ECANCELLED, mote_open(fixture, &o, &m, &failure));
+        EXPECT(cancel_at < 0 ? MOTE_OK : MOTE_ECANCELLED, mote_open(several_fixture, &o, &m, &failure));
         CHECK(!w.backward && (cancel_at >= 0 || (w.last == 1 && w.reports > 2)), "progress: %d reports, the last %g", w.reports, w.last);
         mote_close(m);
     }
@@ -341,21 +341,21 @@ static void test_callbacks(void) {
 
 int main(int argc, char **argv) {
     test_main_begin("test_devices", argc, argv);
-    test_refusals();
+    test_devices_refused();
     test_cuts();
     test_no_space();
-    test_info();
+    test_devices_told();
     test_plans();
-    test_reads(demo);
+    test_reads(several_demo);
     test_reads("tests/fixtures/f32-tied");
     test_reads("tests/fixtures/gptq-awq-int4");
-    test_callbacks();
-    test_folder(demo);
-    test_folder(fixture);
+    test_devices_callbacks();
+    test_folder_on_several(several_demo);
+    test_folder_on_several(several_fixture);
     const family_folders *families = families_here();
-    for (int i = 0; i < families->count; i += test_brief ? 3 : 1) test_folder(families->dir[i]);
-    test_synthetic("tiny:fp8");
-    test_synthetic("tiny:nvfp4");
-    if (!test_brief) test_synthetic("tiny-oss");
+    for (int i = 0; i < families->count; i += test_brief ? 3 : 1) test_folder_on_several(families->dir[i]);
+    test_synthetic_on_several("tiny:fp8");
+    test_synthetic_on_several("tiny:nvfp4");
+    if (!test_brief) test_synthetic_on_several("tiny-oss");
     return test_main_end();
 }
