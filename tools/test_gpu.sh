@@ -197,6 +197,7 @@ part_tests() {
     for test in test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
     if [ ${#gpus[@]} -gt 1 ]; then check "test_replicas" "$build/test_replicas" --device cuda
     else skip "test_replicas" "one GPU"; fi
+    [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -lt 2 ] || check "test_pipeline on two GPUs" "$build/test_pipeline" --device cuda
     check "gpu_attention" "$build/gpu_attention"
     check "gpu_latent" "$build/gpu_latent"
     check "gpu_batch" "$build/gpu_batch"

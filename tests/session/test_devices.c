@@ -37,6 +37,7 @@ static void test_devices_refused(void) {
         {{.device = "cpu", .layers = "1,2"}, MOTE_EINVAL, "layers is of several devices, and none is named"},
         {{.devices = "cpu,cpu", .split = 3}, MOTE_EINVAL, "split is 3"},
         {{.devices = "cpu,cpu", .split = -1}, MOTE_EINVAL, "split is -1"},
+        {{.devices = "0,1,cuda:0"}, MOTE_EINVAL, "devices \"0,1,cuda:0\": cuda:0 is named twice"},
         {{.devices = ""}, MOTE_EINVAL, "devices \"\", expected 1 to 64 with commas between them"},
         {{.devices = "cpu,"}, MOTE_EINVAL, "devices \"cpu,\""},
         {{.devices = ",cpu"}, MOTE_EINVAL, "devices \",cpu\""},
