@@ -194,6 +194,12 @@ $(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_ex
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
 endif
 
+# A server that loses devices: the program, with another library around the library.
+$(BUILD)/test_replicas: private WRAP = -DLOSSY='"$(strip $(RUN) ./$(BUILD)/lossy_serve)"'
+$(BUILD)/test_replicas: $(BUILD)/lossy_serve
+$(BUILD)/lossy_serve: private WRAP = -I$(BUILD)
+$(BUILD)/lossy_serve: $(BUILD)/page.inc $(BUILD)/trace_page.inc
+
 # For tests/no_memory.h
 $(BUILD)/inside $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
 $(BUILD)/test_connection: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc pthread_create)
@@ -218,7 +224,7 @@ sanitize:
 # by the clock. TSan dislikes the address space of newer kernels
 threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
-	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_parts %/test_requests %/test_runner %/test_serve,$$(TESTS))'
+	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_parts %/test_replicas %/test_requests %/test_runner %/test_serve,$$(TESTS))'
 
 # make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang)
 # So arithmetic, formats, checkpoints, sessions, answers and texts; of the program one conversation. What a test is about beside these,
@@ -265,14 +271,15 @@ check-kernels: $(BUILD)/engine.o
 	tools/check_kernels.sh $(if $(strip $(NVCC)),$(NVCC) $(BUILD)/kernels.txt,$(error make check-kernels needs nvcc))
 
 # make soak: 64 clients against mote serve for SOAK seconds, with memory errors caught (SOAK_WITH=thread: data races), its memory watched and
-# every answer compared with that of a second server, which is asked one thing at a time
+# every answer compared with that of a second server, which is asked one thing at a time. SOAK_DEVICES=cpu,cpu: with two replicas
 SOAK = 600
+SOAK_DEVICES =
 SOAK_WITH = address
 SOAKED = build/soak-$(SOAK_WITH)
 soak:
 	$(MAKE) --no-print-directory $(SOAKED)/mote $(SOAKED)/soak_serve BUILD=$(SOAKED) NVCC= \
 	    CFLAGS='-O2 -g -fsanitize=$(SOAK_WITH) -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES'
-	tools/soak.sh $(SOAKED) $(SOAK)
+	tools/soak.sh $(SOAKED) $(SOAK) $(SOAK_DEVICES)
 
 # make test-clients: other people's clients against mote serve: SDKs, lm-eval, llama-benchy; with a Chromium the pages as well
 CHROMIUM := $(shell command -v chromium 2>/dev/null)

@@ -12,6 +12,7 @@
      write.c         JSON as it goes out
      paths.c         from what -m names to a checkpoint folder, or to why it is none
      model.c         the model that the options name, and how its sessions are to be opened
+     replicas.c      copies of it, each on a device of its own
 
    in cli/, the command line:
 
@@ -130,6 +131,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "program/write.c"
 #include "program/paths.c"
 #include "program/model.c"
+#include "program/replicas.c"
 
 #include "cli/files.c"
 #include "cli/session.c"
@@ -223,7 +225,8 @@ static const char run_more[] =
 static const char serve_more[] =
     "Chat pages, agents and benchmarks connect to http://127.0.0.1:8080/v1; docs/server.md lists what they may ask for.\n"
     "Ctrl-C lets answers finish, a second one stops. TLS is a proxy's business, and so is the open network.\n"
-    "  mote serve -m DIR --context 32768 --parallel 2\n";
+    "  mote serve -m DIR --context 32768 --parallel 2\n"
+    "  mote serve -m DIR --devices 0,1\n";
 
 static const char info_more[] =
     "No weights are read. They need not even be there: of a folder with config.json alone, or with files that end\n"

@@ -29,7 +29,8 @@ static int plan_bench(options *o, const mote_info *info) {
     return need;
 }
 
-static int bench_model(bench *b, options *o, const mote_model *model) {
+static int bench_model(bench *b, options *o, const replicas *r) {
+    const mote_model *model = r->model[0];
     const char *name = o->synthetic ? o->synthetic : o->model;
     mote_error error = {0, ""};
     b->info = mote_model_info(model);
@@ -40,7 +41,7 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
     if (o->ask) return bench_ask(b, o, name, model);
     if (o->sessions.count && !o->steps) o->steps = 64;
     if (o->sessions.count && mote_read_speed(model, o->threads, &b->ceiling, &error)) return report(&error);
-    if (o->sessions.count) return bench_sessions(b, name, model);
+    if (o->sessions.count) return bench_sessions(b, name, r);
     if (on_gpu(b->info) && o->steps > 1000)
         return complain(EXIT_USAGE, "bench: --tokens on a GPU needs a whole number from 1 to 1000, not '%d'", o->steps);
     b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
@@ -70,6 +71,8 @@ static int bench_usage(const options *o) {
     if (o->report && (o->ask || o->sessions.count)) return complain(EXIT_USAGE, "bench: not with --report: --ask, --sessions");
     if (o->sessions.count && (o->ask || o->depths.count || o->rows.count || o->stages))
         return complain(EXIT_USAGE, "bench: not with --sessions: --ask, --depth, --rows, --stages");
+    if (o->split == SPLIT_REPLICAS && (!o->sessions.count || o->beside))
+        return complain(EXIT_USAGE, "bench: --split replicas belongs to --sessions without --beside");
     if (o->beside && (!o->sessions.count || o->accept.count))
         return complain(EXIT_USAGE, "bench: --beside belongs to --sessions without --accept");
     if (o->overlap >= 0 && !o->accept.count)
@@ -80,7 +83,7 @@ static int bench_usage(const options *o) {
 }
 
 static int command_bench(options *o) {
-    mote_model *model = NULL;
+    replicas r = {.count = 1};
     output json = {0};
     bench b;
     int code = bench_usage(o), json_to_screen = o->json && strcmp(o->json, "-") == 0;
@@ -95,15 +98,16 @@ static int command_bench(options *o) {
     if (!code && o->ask) code = read_questions(&b, o->ask);
     if (!code && o->report) code = append(&b.file, report_questions, sizeof report_questions - 1) || split_questions(&b, "--report");
     if (!code && o->report) code = report_selftest(&b);
-    if (!code) code = open_model(o, o->ask || o->report ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &model);
+    if (!code) code = find_replicas(o, 0, &r);
+    if (!code) code = open_replicas(o, o->ask || o->report ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &r);
     if (!code) code = begin_outputs(&json, 1);
-    if (!code) code = bench_model(&b, o, model);
+    if (!code) code = bench_model(&b, o, &r);
     code = close_outputs(&json, 1, code);
     for (int i = 0; i < b.question_count; i++) free(b.questions[i].first.data);
     free(b.questions);
     free(b.file.data);
     free(b.ids);
     mote_session_close(b.session);
-    mote_close(model);
+    close_replicas(&r);
     return code;
 }

@@ -2,6 +2,8 @@
    random tokens of its own, and each draws its next tokens as a client would; a step of all of them is one pass. Tokens per second are
    those of all together, by the wall clock. What each of them said is compared with what it says when it is asked alone.
 
+   With replicas each has a runner, the sessions are dealt out over them, and a thread for each replica steps those that it has.
+
    With --beside one more session reads a long prompt meanwhile, in a thread of its own.
    With --accept each is a thread that generates with as many drafts as there are rates, of which as many are accepted as these say. */
 
@@ -9,11 +11,11 @@ enum { SESSIONS_MOST = 64 };
 
 typedef struct group {
     bench *b;
-    mote_runner *runner;
+    const replicas *r;
+    mote_runner *runner[REPLICAS_MOST];    /* session i is of number i % count */
     mote_session *session[SESSIONS_MOST];
     mote_checkpoint *read[SESSIONS_MOST];  /* after its prompt */
     mote_sampling sampling[SESSIONS_MOST];
-    mote_turn turn[SESSIONS_MOST];
     int32_t *alone;                        /* [sessions][steps] what each says alone */
     int32_t *ids;                          /* [prompt] */
     int count, prompt, drafts;
@@ -22,24 +24,22 @@ typedef struct group {
 } group;
 
 /* Opens a session and has it read its prompt. */
-static int group_join(group *g, const mote_model *model) {
-    const int i = g->count, vocab = g->b->info->vocab_size;
+static int group_join(group *g) {
+    const int i = g->count, replica = i % g->r->count, vocab = g->b->info->vocab_size;
     mote_session_options how = session_options(g->b->o);
     mote_error error = {0, ""};
     uint64_t random = (uint64_t)i + 1;
-    how.runner = g->runner;
+    how.runner = g->runner[replica];
     how.mtp = g->drafts ? g->drafts : MOTE_MTP_OFF;
     for (int k = 0; k < g->prompt; k++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         g->ids[k] = (int32_t)((random >> 33) % (uint64_t)vocab);
     }
-    if (mote_session_open(model, &how, &g->session[i], &error)) return report(&error);
+    if (mote_session_open(g->r->model[replica], &how, &g->session[i], &error)) return report(&error);
     g->count++;
     if (mote_feed(g->session[i], g->ids, (size_t)g->prompt, &error) || mote_checkpoint_take(g->session[i], &g->read[i], &error))
         return report(&error);
     g->sampling[i] = (mote_sampling){.temperature = 1.0f, .top_k = 20, .seed = (uint64_t)i + 1};
-    g->turn[i].session = g->session[i];
-    g->turn[i].sampling = &g->sampling[i];
     return 0;
 }
 
@@ -53,25 +53,83 @@ static int group_alone(group *g, int i) {
     return 0;
 }
 
+/* Sets all of the first n sessions back to after their prompts. */
+static int group_rewind(group *g, int n) {
+    mote_error error = {0, ""};
+    for (int i = 0; i < n; i++)
+        if (mote_rewind(g->session[i], g->read[i], &error)) return report(&error);
+    return 0;
+}
+
+/* What one replica does of a run. */
+typedef struct stepper {
+    group *g;
+    int number[SESSIONS_MOST], count;      /* its sessions */
+    mote_turn turn[SESSIONS_MOST];
+    int steps, differing, code;            /* differing: tokens that are not those the sessions say alone */
+} stepper;
+
+/* Its share of the first n sessions. */
+static stepper stepper_of(group *g, int replica, int n) {
+    stepper p = {.g = g, .steps = g->b->o->steps};
+    for (int i = replica; i < n; i += g->r->count) {
+        p.turn[p.count] = (mote_turn){.session = g->session[i], .sampling = &g->sampling[i]};
+        p.number[p.count++] = i;
+    }
+    return p;
+}
+
+static void *step_all(void *user) {
+    stepper *p = user;
+    mote_error error = {0, ""};
+    for (int k = 0; k < p->steps && p->count && !p->code; k++) {
+        p->code = interrupted ? EXIT_INTERRUPTED : mote_step_many(p->turn, p->count, &error) ? report(&error) : 0;
+        for (int i = 0; i < p->count && !p->code; i++)
+            p->differing += p->turn[i].id != p->g->alone[(size_t)p->number[i] * (size_t)p->g->b->o->steps + (size_t)k];
+    }
+    if (p->count) (void)mote_logits(p->turn[0].session);    /* the last step has been computed */
+    return NULL;
+}
+
+/* All replicas at the same time, the first one in this thread. */
+static int step_replicas(stepper *of, int count) {
+    pthread_t threads[REPLICAS_MOST];
+    int started = 1, code;
+    while (started < count && !pthread_create(&threads[started], NULL, step_all, &of[started])) started++;
+    code = started < count ? complain(EXIT_FAILURE, "no more threads") : 0;
+    step_all(of);
+    for (int i = 1; i < started; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < count && !code; i++) code = of[i].code;
+    return code;
+}
+
 /* The first n sessions say it together: *seconds; *differing: tokens that are not those they say alone. */
 static int group_run(group *g, int n, double *seconds, int *differing) {
-    mote_error error = {0, ""};
-    const int steps = g->b->o->steps;
+    stepper of[REPLICAS_MOST];
     *differing = 0;
-    for (int i = 0; i < n; i++)
-        if (mote_rewind(g->session[i], g->read[i], &error)) return report(&error);
-    if (mote_step_many(g->turn, n, &error)) return report(&error);              /* what is captured once */
-    for (int i = 0; i < n; i++)
-        if (mote_rewind(g->session[i], g->read[i], &error)) return report(&error);
-    double start = clock_seconds();
-    for (int k = 0; k < steps; k++) {
-        if (interrupted) return EXIT_INTERRUPTED;
-        if (mote_step_many(g->turn, n, &error)) return report(&error);
-        for (int i = 0; i < n; i++) *differing += g->turn[i].id != g->alone[(size_t)i * (size_t)steps + (size_t)k];
+    for (int warm = 0; warm < 2; warm++) {                  /* what is captured once is, by the first step */
+        int code = group_rewind(g, n);
+        for (int i = 0; i < g->r->count; i++) {
+            of[i] = stepper_of(g, i, n);
+            if (!warm) of[i].steps = 1;
+        }
+        const double start = clock_seconds();
+        if (!code) code = step_replicas(of, g->r->count);
+        *seconds = clock_seconds() - start;
+        if (code) return code;
     }
-    (void)mote_logits(g->session[0]);                       /* the last step has been computed */
-    *seconds = clock_seconds() - start;
+    for (int i = 0; i < g->r->count; i++) *differing += of[i].differing;
     return 0;
+}
+
+/* Experts of a layer that the last pass of a replica has read. */
+static double group_experts(const group *g) {
+    double sum = 0, experts = NAN;
+    for (int i = 0; i < g->r->count; i++) {
+        if (mote_distinct_experts(g->runner[i], &experts, NULL)) return NAN;
+        sum += experts;
+    }
+    return sum / g->r->count;
 }
 
 typedef struct speaker { group *g; int number; } speaker;
@@ -91,10 +149,8 @@ static void *speak(void *user) {
 static int group_speak(group *g, int n, double *rate) {
     pthread_t threads[SESSIONS_MOST];
     speaker speakers[SESSIONS_MOST];
-    mote_error error = {0, ""};
-    int started = 0, tokens = 0;
-    for (int i = 0; i < n; i++)
-        if (mote_rewind(g->session[i], g->read[i], &error)) return report(&error);
+    int started = 0, tokens = 0, code = group_rewind(g, n);
+    if (code) return code;
     double start = clock_seconds();
     for (; started < n && !g->failed; started++) {
         speakers[started] = (speaker){g, started};
@@ -108,12 +164,11 @@ static int group_speak(group *g, int n, double *rate) {
 }
 
 static int bench_speaking(group *g, int n) {
-    double rates[99], experts = NAN, none;
+    double rates[99], none;
     char label[16];
     int code = group_speak(g, n, &none);                    /* what is captured once */
     for (int r = 0; r < g->b->o->repeat && !code; r++) code = group_speak(g, n, &rates[r]);
     if (code) return code;
-    (void)mote_distinct_experts(g->runner, &experts, NULL);
     const timing t = summarise(rates, g->b->o->repeat);
     snprintf(label, sizeof label, "%d", n);
     begin_row(g->b, "sessions_speculating", label, 8);
@@ -123,7 +178,8 @@ static int bench_speaking(group *g, int n) {
     put(g->b, "lowest", t.low, 1, 12, 1);
     put(g->b, "highest", t.high, 1, 12, 1);
     put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
-    put(g->b, "distinct_experts", experts, 1, 20, 1);
+    put(g->b, "distinct_experts", group_experts(g), 1, 20, 1);
+    put(g->b, "replicas", g->r->count, 1, 0, 0);
     end_row(g->b);
     return 0;
 }
@@ -152,32 +208,32 @@ static void *read_beside(void *user) {
 static int group_beside(group *g, int n, reader *r, double *longest, int *steps) {
     mote_error error = {0, ""};
     pthread_t thread;
-    int code = 0;
+    stepper all = stepper_of(g, 0, n);
+    int code = group_rewind(g, n);
     *longest = *steps = 0;
     r->done = 0;
-    for (int i = 0; i < n; i++)
-        if (mote_rewind(g->session[i], g->read[i], &error)) return report(&error);
-    if (mote_step_many(g->turn, n, &error)) return report(&error);
+    if (code) return code;
+    if (mote_step_many(all.turn, n, &error)) return report(&error);
     if (pthread_create(&thread, NULL, read_beside, r)) return complain(EXIT_FAILURE, "no more threads");
     for (; !code && !__atomic_load_n(&r->done, __ATOMIC_ACQUIRE) && *steps < r->count - g->prompt - 2; ++*steps) {
         double start = clock_seconds();
-        if (mote_step_many(g->turn, n, &error)) code = report(&error);
+        if (mote_step_many(all.turn, n, &error)) code = report(&error);
         if (clock_seconds() - start > *longest) *longest = clock_seconds() - start;
     }
     pthread_join(thread, NULL);
     return code ? code : r->code ? EXIT_FAILURE : 0;
 }
 
-static int bench_beside(group *g, const mote_model *model, int n) {
+static int bench_beside(group *g, int n) {
     mote_session_options how = session_options(g->b->o);
     mote_error error = {0, ""};
     reader r = {.count = g->b->o->beside, .ids = random_ids(g->b->o->beside, g->b->info->vocab_size)};
     double longest = 0, alone = 0;
     int steps = 0, code = r.ids ? 0 : complain(EXIT_FAILURE, "out of memory");
     char label[16];
-    how.runner = g->runner;
+    how.runner = g->runner[0];
     how.mtp = MOTE_MTP_OFF;
-    if (!code && mote_session_open(model, &how, &r.session, &error)) code = report(&error);
+    if (!code && mote_session_open(g->r->model[0], &how, &r.session, &error)) code = report(&error);
     for (int i = 0; i < 2 && !code; i++) {                  /* the first one warms up */
         read_beside(&r);
         alone = r.seconds;
@@ -201,7 +257,7 @@ static int bench_beside(group *g, const mote_model *model, int n) {
 }
 
 static int bench_group(group *g, int n) {
-    double rates[99], seconds = 0, experts = NAN;
+    double rates[99], seconds = 0;
     int differing = 0, more = 0;
     char label[16];
     for (int r = 0; r < g->b->o->repeat; r++) {
@@ -210,7 +266,6 @@ static int bench_group(group *g, int n) {
         rates[r] = (double)n * g->b->o->steps / seconds;
         differing += more;
     }
-    (void)mote_distinct_experts(g->runner, &experts, NULL);
     const timing t = summarise(rates, g->b->o->repeat);
     snprintf(label, sizeof label, "%d", n);
     begin_row(g->b, "sessions", label, 8);
@@ -220,13 +275,14 @@ static int bench_group(group *g, int n) {
     put(g->b, "highest", t.high, 1, 12, 1);
     put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
     put(g->b, "seconds", n / t.median, 1e3, 10, 3);
-    put(g->b, "distinct_experts", experts, 1, 10, 1);
+    put(g->b, "distinct_experts", group_experts(g), 1, 10, 1);
+    put(g->b, "replicas", g->r->count, 1, 0, 0);
     put(g->b, "differing", differing, 1, 11, 0);
     end_row(g->b);
     return differing ? complain(EXIT_FAILURE, "bench: %d tokens differ from those of a session that is alone", differing) : 0;
 }
 
-static int group_open(group *g, const mote_model *model, int most) {
+static int group_open(group *g, int most) {
     mote_session_options how = session_options(g->b->o);
     mote_error error = {0, ""};
     how.context = g->b->o->context ? g->b->o->context : g->prompt + g->b->o->steps + MOTE_ROWS_MAX;
@@ -235,22 +291,25 @@ static int group_open(group *g, const mote_model *model, int most) {
     g->ids = malloc((size_t)g->prompt * sizeof *g->ids);
     g->alone = malloc((size_t)most * (size_t)g->b->o->steps * sizeof *g->alone);
     if (!g->ids || !g->alone) return complain(EXIT_FAILURE, "out of memory");
-    if (mote_runner_open(model, &how, &g->runner, &error)) return report(&error);
     int code = 0;
-    for (int i = 0; i < most && !code; i++) code = group_join(g, model);
+    for (int i = 0; i < g->r->count && !code; i++)
+        if (mote_runner_open(g->r->model[i], &how, &g->runner[i], &error)) code = report(&error);
+    for (int i = 0; i < most && !code; i++) code = group_join(g);
     for (int i = 0; i < most && !code && !g->drafts && !g->b->o->beside; i++) code = group_alone(g, i);
-    if (!code && g->drafts && mote_simulate(g->runner, g->b->o->accept.value, &error)) code = report(&error);
+    for (int i = 0; i < g->r->count && !code && g->drafts; i++)
+        if (mote_simulate(g->runner[i], g->b->o->accept.value, &error)) code = report(&error);
     return code;
 }
 
-static int bench_sessions(bench *b, const char *name, const mote_model *model) {
+static int bench_sessions(bench *b, const char *name, const replicas *r) {
     const options *o = b->o;
-    group g = {.b = b, .prompt = o->prompts.count ? o->prompts.value[0] : 128};
+    group g = {.b = b, .r = r, .prompt = o->prompts.count ? o->prompts.value[0] : 128};
     int most = 0, code;
     for (int i = 0; i < o->sessions.count; i++)
         if (o->sessions.value[i] > most) most = o->sessions.value[i];
-    code = group_open(&g, model, most);
+    code = group_open(&g, most);
     b->session = g.session[0];
+    if (!code && r->count > 1) fprintf(b->table, "replicas %d, on %s\n", r->count, o->devices);
     if (!code) print_head(b, name);
     if (!code) json_head(b, name);
     if (!code && !o->beside)
@@ -259,7 +318,7 @@ static int bench_sessions(bench *b, const char *name, const mote_model *model) {
     if (!code && o->beside)
         fprintf(b->table, "\n%-8s%10s%14s%8s%14s%14s%8s\n", "beside", "prompt", "longest wait", "steps", "ms alone", "ms beside", "slower");
     for (int i = 0; i < o->sessions.count && !code; i++)
-        code = o->beside ? bench_beside(&g, model, o->sessions.value[i])
+        code = o->beside ? bench_beside(&g, o->sessions.value[i])
              : g.drafts  ? bench_speaking(&g, o->sessions.value[i])
                          : bench_group(&g, o->sessions.value[i]);
     if (!code && b->json) fputs("\n]}\n", b->json);
@@ -268,7 +327,7 @@ static int bench_sessions(bench *b, const char *name, const mote_model *model) {
         mote_checkpoint_free(g.read[i]);
         mote_session_close(g.session[i]);
     }
-    mote_runner_close(g.runner);
+    for (int i = 0; i < r->count; i++) mote_runner_close(g.runner[i]);
     free(g.alone);
     free(g.ids);
     return code;

@@ -43,17 +43,20 @@ static int check_devices(const options *o) {
     return 0;
 }
 
-/* The model that the options name. With --synthetic it is a synthetic one. */
-static int open_model(options *o, int parts, mote_model **model) {
+/* Opens it, after find_model. With --synthetic it is a synthetic one. Returns the library's code. */
+static int open_found(const options *o, int parts, const mote_callbacks *calls, mote_model **model, mote_error *error) {
     mote_options how = model_options(o, parts);
+    how.callbacks = *calls;
+    return o->synthetic ? mote_open_synthetic(o->synthetic, &how, model, error) : mote_open(o->model, &how, model, error);
+}
+
+/* The model that the options name. */
+static int open_model(options *o, int parts, mote_model **model) {
+    const mote_callbacks calls = callbacks();
     mote_error error = {0, ""};
     int code = check_devices(o);
     if (!code) code = find_model(o, parts);
-    if (code) return code;
-    how.callbacks = callbacks();
-    if (o->synthetic) code = mote_open_synthetic(o->synthetic, &how, model, &error);
-    else code = mote_open(o->model, &how, model, &error);
-    if (code) code = report(&error);
+    if (!code && open_found(o, parts, &calls, model, &error)) code = report(&error);
     clear_progress();
     return code;
 }

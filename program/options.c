@@ -119,7 +119,8 @@ static const option option_table[] = {                     /* name, value, kind,
     {"--host", "ADDRESS", TEXT, AT(host), 0, 0, SERVE, "listen here (default: 127.0.0.1, this machine alone)"},
     {"--port", "N", WHOLE, AT(port), 0, 65535, SERVE, "listen on this port (default: 8080); 0: on any that is free"},
     {"--name", "TEXT", TEXT, AT(name), 0, 0, SERVE, "what clients call the model (default: what -m says, or its folder)"},
-    {"--parallel", "N", WHOLE, AT(parallel), 1, 64, SERVE, "answers at the same time (default: as many as fit, at most 16)"},
+    {"--parallel", "N", WHOLE, AT(parallel), 1, 256, SERVE,
+     "answers at the same time, of all replicas together (default: as many as fit, at most 16 a replica)"},
     {"--queue", "N", WHOLE, AT(queue), 0, 4096, SERVE, "requests that may wait for their turn (default: 64)"},
     {"--cache-memory", "GB", REAL, AT(cache_memory), 0, 1e6, SERVE,
      "memory for what conversations had read already (default: a quarter of what is free)"},
@@ -136,11 +137,14 @@ static const option option_table[] = {                     /* name, value, kind,
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, BENCH, "tokens of context (default: what the depths need)"},
     {"--device", "cpu|cuda[:N]", DEVICE, AT(device), 0, 0, COMPUTES, "what computes (default: a GPU if there is one)"},
     {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
-    {"--devices", "LIST", DEVICES, AT(devices), 0, 0, COMPUTES, "several that hold the model together, as 0,1 for two GPUs, or cpu,cpu"},
-    {"--split", "auto|pipeline[:N,N...]|tensor", SPLIT, AT(split), 0, 0, CHAT | RUN | INFO | LOGITS | BENCH,
+    {"--devices", "LIST", DEVICES, AT(devices), 0, 0, COMPUTES & ~SERVE, "several that hold the model together, as 0,1 for two GPUs, or cpu,cpu"},
+    {"--devices", "LIST", DEVICES, AT(devices), 0, 0, SERVE, "several that serve the model, each or together: as 0,1 for two GPUs, or cpu,cpu"},
+    {"--split", "auto|pipeline[:N,N...]|tensor", SPLIT, AT(split), 0, 0, CHAT | RUN | INFO | LOGITS,
      "each of the devices has some layers, N if given, or a share of every layer (default: auto, a pipeline)"},
     {"--split", "auto|replicas|pipeline[:N,N...]|tensor", SPLIT, AT(split), 0, 0, SERVE,
      "each device has the model, some layers, N if given, or a share of every layer (default: auto, replicas where they fit)"},
+    {"--split", "auto|replicas|pipeline[:N,N...]|tensor", SPLIT, AT(split), 0, 0, BENCH,
+     "the same; replicas: with --sessions, which are dealt out over them (default: auto, a pipeline)"},
     {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, COMPUTES,
      "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
     {"--mtp", "auto|N", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH | SERVE,
@@ -338,7 +342,7 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case SWITCH: return parse_switch(value, at) ? NULL : "on or off";
     case DEVICE: return parse_device(value, at) ? NULL : "cpu, cuda or cuda:N";
     case DEVICES: return parse_devices(value, at) ? NULL : "up to 16 of them with commas between them, as 0,1 or cpu,cpu";
-    case SPLIT: return set_split(value, d->commands & SERVE, o);
+    case SPLIT: return set_split(value, (d->commands & (SERVE | BENCH)) != 0, o);
     case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
     case QUANTIZE: *(int *)at = MOTE_QUANTIZE_FP8; return strcmp(value, "fp8") == 0 ? NULL : "fp8";
     case MTP: return parse_mtp(value, at) ? NULL : needs_drafts("auto, or 0 to %d");

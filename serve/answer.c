@@ -229,27 +229,29 @@ enum { READ_LEAST = 16 };                  /* tokens at once: fewer are slow, an
 
 /* Tokens to read at once, so that others wait for a tenth of a second, where that changes no bits, and there may be others. A GPU
    lets them compute between two layers. */
-static size_t piece_tokens(server *s, size_t left) {
-    if (!s->reads_alike || s->slot_count == 1) return left;
+static size_t piece_tokens(const server_slot *t, size_t left) {
+    server *s = t->server;
+    if (!s->reads_alike || t->of->sessions == 1) return left;
     pthread_mutex_lock(&s->lock);
-    double most = s->read_speed / 10;
+    double most = t->of->read_speed / 10;
     pthread_mutex_unlock(&s->lock);
     if (most < READ_LEAST) most = READ_LEAST;
     return (double)left < most ? left : (size_t)most;
 }
 
-/* How quickly prompts are read, whoever's they are, by the time in which they and nothing else was computed. */
-static void note_speed(server *s) {
+/* How quickly a replica reads prompts, whoever's they are, by the time in which they and nothing else was computed. */
+static void note_speed(const server_slot *t) {
+    replica *r = t->of;
     mote_seen now;
-    if (mote_runner_seen(s->runner, &now, NULL)) return;
-    pthread_mutex_lock(&s->lock);
-    const double tokens = (double)(now.prompt_tokens - s->read_seen.prompt_tokens);
-    const double seconds = now.prompt_seconds - s->read_seen.prompt_seconds, weight = s->read_speed > 0 ? 0.3 : 1;
-    if (now.prompt_tokens >= s->read_seen.prompt_tokens + READ_LEAST && seconds > 0) {
-        s->read_speed += (tokens / seconds - s->read_speed) * weight;
-        s->read_seen = now;
+    if (mote_runner_seen(r->runner, &now, NULL)) return;
+    pthread_mutex_lock(&t->server->lock);
+    const double tokens = (double)(now.prompt_tokens - r->read_seen.prompt_tokens);
+    const double seconds = now.prompt_seconds - r->read_seen.prompt_seconds, weight = r->read_speed > 0 ? 0.3 : 1;
+    if (now.prompt_tokens >= r->read_seen.prompt_tokens + READ_LEAST && seconds > 0) {
+        r->read_speed += (tokens / seconds - r->read_speed) * weight;
+        r->read_seen = now;
     }
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&t->server->lock);
 }
 
 /* Reads the prompt from `at` on, and takes snapshots where turns begin, if there may be any. On a GPU a prompt in many pieces
@@ -266,10 +268,10 @@ static int answer_read(answer *a, server_slot *t, size_t at, mote_error *error) 
         while (end < a->prompt_count && !s->reads_alike && end != turn.answer && end != turn.before && end < last + APART)
             end = next_turn(s, a, end);
         while (at < end && !code) {
-            size_t n = piece_tokens(s, end - at);
+            size_t n = piece_tokens(t, end - at);
             a->piece_begins = at;
             code = mote_feed(t->session, a->prompt + at, n, error);
-            note_speed(s);
+            note_speed(t);
             at += n;
         }
         if (!code && end < a->prompt_count) {
@@ -284,11 +286,11 @@ static int answer_read(answer *a, server_slot *t, size_t at, mote_error *error) 
 static int answer_score(answer *a, server_slot *t, mote_error *error) {
     int code = MOTE_OK;
     for (size_t at = 0, n; at < a->prompt_count && !code && !a->enough; at += n) {
-        n = piece_tokens(a->server, a->prompt_count - at);
+        n = piece_tokens(t, a->prompt_count - at);
         if (n > PIECE_MOST) n = PIECE_MOST;
         a->piece_begins = at;
         code = mote_feed_logprobs(t->session, a->prompt + at, n, a->top > 0 ? a->top : 0, a->scores, a->alternatives, error);
-        note_speed(a->server);
+        note_speed(t);
         if (!code) a->scored(a, at, n);
         answer_unclog(a);
     }
@@ -299,7 +301,7 @@ static int answer_score(answer *a, server_slot *t, mote_error *error) {
 static int answer_embed(answer *a, server_slot *t, mote_error *error) {
     t->asked = 0;
     int code = mote_embed(t->session, a->prompt, a->prompt_count, a->embeds, a->embedding, error);
-    note_speed(a->server);
+    note_speed(t);
     return code;
 }
 
@@ -364,7 +366,7 @@ static void answer_tally(const answer *a) {
 
 static int has_free_slot(const server *s) {
     for (const server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
-        if (!t->busy) return 1;
+        if (is_free(t)) return 1;
     return 0;
 }
 
@@ -422,15 +424,37 @@ static void server_slot_count_speculation(server_slot *t, answer *a) {
 
 static int server_slot_open(server_slot *t, const mote_session_options *options, mote_error *error) {
     mote_session_options o = *options;
-    o.runner = t->server->runner;
+    o.runner = t->of->runner;
     o.callbacks.cancel = on_pause;
     o.callbacks.prompt = on_prompt;
     o.callbacks.user = t;
-    return mote_session_open(t->server->model, &o, &t->session, error);
+    return mote_session_open(t->of->model, &o, &t->session, error);
 }
 
-static void server_slot_release(server_slot *t, answer *a, int code) {
+/* Nothing more is computed there, and what its free sessions remember is no more use; busy ones end one by one, with an error each. Returns
+   how many replicas serve on; 0 also where it was lost before. */
+static int replica_lose(server *s, replica *r) {
+    int left = 0, was_lost = r->lost;
+    r->lost = 1;
+    for (const replica *x = s->replicas; x < s->replicas + s->replica_count; x++) left += !x->lost;
+    for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
+        if (t->of == r && !t->busy) snapshots_cut(s, &t->past, 0);
+    if (!left) s->device_lost = serve_stops = 1;
+    return was_lost ? 0 : left;
+}
+
+/* Names the replica in what a session of it says. */
+static void replica_explain(const server *s, const replica *r, mote_error *error) {
+    const mote_error was = *error;
+    if (s->replica_count == 1) return;
+    const char *device = replica_device(r);
+    snprintf(error->message, sizeof error->message, "replica %d, on %.*s, is lost: %.400s", (int)(r - s->replicas) + 1, (int)strcspn(device, " "), device,
+             was.message);
+}
+
+static void server_slot_release(server_slot *t, answer *a, const mote_error *error) {
     server *s = t->server;
+    int left = 0;
     pthread_mutex_lock(&s->lock);
     s->counted.prompt_tokens += a->prompt_count - a->cached;
     s->counted.cached_tokens += a->cached;
@@ -439,14 +463,20 @@ static void server_slot_release(server_slot *t, answer *a, int code) {
     s->counted.generate_seconds += a->result.generate_seconds;
     s->counted.cancelled += (uint64_t)a->client->gone;
     server_slot_count_speculation(t, a);
-    if (code == MOTE_EDEVICE) {            /* it is that of all sessions, which can only be closed */
-        s->device_lost = 1;
-        serve_stops = 1;
-    }
     t->answer = NULL;
     t->busy = 0;
+    t->unread = 0;
+    if (error->code == MOTE_EDEVICE) left = replica_lose(s, t->of);
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
+    if (left) show_format(stderr, "mote: %s; %d of %d replicas serve on\n", error->message, left, s->replica_count);
+}
+
+/* Others that come wait for so many tokens. */
+static void server_slot_reads(server_slot *t, size_t tokens) {
+    pthread_mutex_lock(&t->server->lock);
+    t->unread = tokens;
+    pthread_mutex_unlock(&t->server->lock);
 }
 
 /* An answer needs place for one token at least. */
@@ -483,15 +513,19 @@ static int answer_run(answer *a, failure *f) {
     a->prompt = w.ids;
     if (!a->forgets) a->prompt_count = w.count;
     t->of_chats = !a->is_raw;
+    server_slot_reads(t, a->prompt_count - a->cached);
     a->state = ANSWER_READS;
     answer_progress(a, PROGRESS_READING);
     int code = a->embeds ? answer_embed(a, t, &error) : a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
     a->result.prompt_seconds = clock_seconds() - a->began;
+    server_slot_reads(t, 0);
     if (!code && a->scored && !a->echo) a->scored(a, 0, a->prompt_count);
     if (a->max_tokens == 0) a->result.stop = MOTE_STOP_LENGTH;
     else if (!code) code = answer_generate(a, t, &error);
     if (!code) a->read = a->prompt_count;
     answer_tally(a);
-    server_slot_release(t, a, code);
+    if (code == MOTE_EDEVICE) replica_explain(a->server, t->of, &error);
+    error.code = code;
+    server_slot_release(t, a, &error);
     return code && code != MOTE_ECANCELLED ? refuse_error(f, &error) : 0;
 }

@@ -1,4 +1,4 @@
-/* serve/cache.c: which session takes a request, and how much of its prompt is there already: as tokens, or as other tokens of the
+/* serve/cache.c: which session of which replica takes a request, and how much of its prompt is there already: as tokens, or as other tokens of the
    same bytes, where a chat's answer comes back as text. A timeline can go on where it ends, or from a snapshot; its recurrent
    state cannot be cut back to anywhere else. Snapshots are taken between the turns of a chat, because that is where the next
    request's prompt parts from this one: after the user's turn when thinking is left out of the history, before it when the user
@@ -256,30 +256,55 @@ static swapped *swapped_take(server *s, swapped **at) {
     return copy;
 }
 
-/* The free session that suits the prompt best; *e: the swapped-out timeline that should come back in it, taken off the list. */
-static server_slot *server_slot_choose(server *s, const wanted *w, swapped **e) {
+static int is_free(const server_slot *t) {
+    return !t->busy && !t->of->lost;
+}
+
+/* What a request finds before it in a replica, in tokens of prompts: those that are being read there, and for each answer under way
+   as many as are read in the time by which it makes another one longer, a few hundred tokens of it. */
+static size_t replica_load(const server *s, const replica *r) {
+    enum { ANSWER = 1000 };
+    size_t tokens = 0;
+    for (const server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
+        if (t->busy && t->of == r) tokens += ANSWER + t->unread;
+    return tokens;
+}
+
+/* The free session that has rested longest, of the replica that has least to do; NULL: none is free. *load: what that has to do. */
+static server_slot *server_slot_rested(const server *s, size_t *load) {
     server_slot *best = NULL;
-    swapped **there = NULL;
-    size_t most = 0, have = 0;
+    *load = 0;
     for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++) {
-        if (t->busy) continue;
-        const timeline l = server_slot_timeline(t);
-        const size_t same = reusable(s, &l, w).tokens;
-        if (!best || same > most || (same == most && t->used < best->used)) best = t, most = same;
+        if (!is_free(t)) continue;
+        const size_t its = replica_load(s, t->of);
+        if (!best || its < *load || (its == *load && t->used < best->used)) best = t, *load = its;
     }
+    return best;
+}
+
+/* The free session that suits the prompt best: with the fewest tokens to be read and waited for before it is. So a prompt goes where most of it
+   is, unless another replica has read the rest of it sooner. *e: the swapped-out timeline that should come back in it, taken off the
+   list; any replica can take that. */
+static server_slot *server_slot_choose(server *s, const wanted *w, swapped **e) {
+    size_t load, have = 0;
+    server_slot *rested = server_slot_rested(s, &load), *best = rested;
+    swapped **there = NULL;
     *e = NULL;
     if (!best) return NULL;
+    long most = -(long)load;               /* tokens that are there, less those before them */
+    for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++) {
+        if (!is_free(t)) continue;
+        const timeline l = server_slot_timeline(t);
+        const long gain = (long)reusable(s, &l, w).tokens - (long)replica_load(s, t->of);
+        if (gain > most || (gain == most && t->used < best->used)) best = t, most = gain;
+    }
     for (swapped **x = &s->swapped_out; *x; x = &(*x)->next) {
         const timeline l = swapped_timeline(*x);
         const size_t same = reusable(s, &l, w).tokens;
-        if (same > most && same > have) there = x, have = same;
+        if ((long)same - (long)load > most && same > have) there = x, have = same;
     }
-    if (!there) return best;
-    *e = swapped_take(s, there);
-    if (!*e) return best;
-    for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)       /* it takes the session that has rested longest */
-        if (!t->busy && t->used < best->used) best = t;
-    return best;
+    if (there) *e = swapped_take(s, there);
+    return *e ? rested : best;
 }
 
 /* Swaps a timeline in, in place of what the session holds. */
@@ -287,17 +312,21 @@ static void server_slot_restore(server_slot *t, swapped *e) {
     server *s = t->server;
     mote_error error;
     int code = e->path ? mote_load_file(t->session, e->path, &error) : mote_load(t->session, e->bytes, e->size, &error);
-    if (code && e->path) disk_lost(s, e->path, &error);
+    if (code && code != MOTE_EDEVICE && e->path) disk_lost(s, e->path, &error);
     pthread_mutex_lock(&s->lock);
     snapshots_cut(s, &t->past, 0);
-    if (!code) {
+    if (code == MOTE_EDEVICE && !e->path) {       /* another replica can take it */
+        e->next = s->swapped_out;
+        s->swapped_out = e;
+        e = NULL;
+    } else if (!code) {
         t->past = e->past;
         t->asked = e->asked;
         t->of_chats = e->of_chats;
         e->past.count = 0;
     }
     const int from_file = !code && e->path != NULL;
-    swapped_free(s, e);
+    if (e) swapped_free(s, e);
     pthread_mutex_unlock(&s->lock);
     if (from_file) server_slot_snapshot(t);       /* a file ends where the next prompt goes on: to be gone back to once more */
 }
@@ -332,7 +361,7 @@ static int server_slot_is_of_another(const server_slot *t, const wanted *w) {
     const timeline l = server_slot_timeline(t);
     pthread_mutex_lock(&s->lock);
     const size_t same = reusable(s, &l, w).same;
-    const double speed = s->read_speed;
+    const double speed = t->of->read_speed;
     pthread_mutex_unlock(&s->lock);
     if (l.count < WORTH || same >= t->asked) return 0;
     (void)mote_save(t->session, NULL, 0, &size, NULL);
@@ -351,7 +380,7 @@ static size_t server_slot_prepare(server_slot *t, swapped *e, wanted *w, mote_er
 
 static void cache_close(server *s) {
     for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
-        if (t->session && !s->device_lost) disk_keep(t);
+        if (t->session && !t->of->lost) disk_keep(t);
     while (s->swapped_out) {
         swapped *e = s->swapped_out;
         s->swapped_out = e->next;

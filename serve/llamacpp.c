@@ -11,7 +11,9 @@ static void put_default_sampling(buf *out, const server *s) {
 }
 
 static void put_slot(buf *out, const server *s, int number, int busy) {
-    putf(out, "{\"id\": %d, \"n_ctx\": %d, \"is_processing\": %s, \"params\": ", number, s->context, busy ? "true" : "false");
+    putf(out, "{\"id\": %d, \"n_ctx\": %d, \"device\": ", number, s->context);
+    put_text(out, replica_device(s->slots[number].of));
+    putf(out, ", \"is_processing\": %s, \"params\": ", busy ? "true" : "false");
     put_default_sampling(out, s);
     buf_text(out, "}");
 }
@@ -25,14 +27,18 @@ static void serve_props(server *s, connection *c, const json *j) {
     put_text(&out, s->name);
     buf_text(&out, ", \"model_path\": ");
     put_text(&out, s->name);               /* where the checkpoint lies is nobody's business */
-    putf(&out, ", \"chat_template\": \"\", \"modalities\": {\"vision\": false, \"audio\": false}, \"build_info\": \"mote %s\"}", mote_version());
+    for (int i = 0; i < s->replica_count; i++) {
+        buf_text(&out, i ? ", " : ", \"devices\": [");
+        put_text(&out, replica_device(&s->replicas[i]));
+    }
+    putf(&out, "], \"chat_template\": \"\", \"modalities\": {\"vision\": false, \"audio\": false}, \"build_info\": \"mote %s\"}", mote_version());
     connection_reply(c, 200, "application/json", out.data, out.failed ? 0 : out.size);
     buf_free(&out);
 }
 
 static void serve_slots(server *s, connection *c, const json *j) {
     buf out = {NULL, 0, 0, 0};
-    int busy[SLOTS_MOST];
+    int busy[PARALLEL_MOST];
     (void)j;
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->slot_count; i++) busy[i] = s->slots[i].busy;

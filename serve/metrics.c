@@ -4,6 +4,20 @@ static void put_metric(buf *out, const char *name, const char *type, const char 
     putf(out, "# HELP mote_%s %s\n# TYPE mote_%s %s\nmote_%s %.17g\n", name, help, name, type, name, value);
 }
 
+/* A line for each replica, or, where there is one, the metric itself. Those that are NAN are left out. */
+static void put_replicas(buf *out, const server *s, const char *name, const char *type, const char *help, const double *values) {
+    int known = 0;
+    for (int i = 0; i < s->replica_count; i++) known += !isnan(values[i]);
+    if (s->replica_count == 1 && known) put_metric(out, name, type, help, values[0]);
+    if (s->replica_count == 1 || !known) return;
+    putf(out, "# HELP mote_%s %s\n# TYPE mote_%s %s\n", name, help, name, type);
+    for (int i = 0; i < s->replica_count; i++) {
+        const char *device = replica_device(&s->replicas[i]);
+        if (!isnan(values[i]))
+            putf(out, "mote_%s{replica=\"%d\",device=\"%.*s\"} %.17g\n", name, i, (int)strcspn(device, " "), device, values[i]);
+    }
+}
+
 static void put_drafts(buf *out, const char *name, const char *help, const uint64_t of[MOTE_DRAFT_SOURCES][MOTE_ROWS_MAX - 1]) {
     static const char *const sources[MOTE_DRAFT_SOURCES] = {"mtp", "copy"};
     putf(out, "# HELP mote_%s %s\n# TYPE mote_%s counter\n", name, help, name);
@@ -23,21 +37,45 @@ static void put_speculation_metrics(buf *out, const mote_speculation *s) {
     put_metric(out, "passes_seconds_total", "counter", "Seconds in which answers waited for their passes.", s->pass_seconds);
 }
 
-/* What all answers together compute. A pass is one of several answers: passes_total counts it once for each. */
+enum { SEEN_PASSES, SEEN_ANSWERS, SEEN_ROWS, SEEN_PASS_SECONDS, SEEN_TOKENS, SEEN_SECONDS, SEEN_SINCE, SEEN_EXPERTS, SEEN_COUNT };
+
+static const struct { const char *name, *type, *help; } seen_metrics[SEEN_COUNT] = {
+    [SEEN_PASSES] = {"batches_total", "counter", "Forward passes, of one answer or of several together."},
+    [SEEN_ANSWERS] = {"batch_answers_total", "counter", "Answers in these passes: by batches_total, the average batch."},
+    [SEEN_ROWS] = {"batch_rows_total", "counter", "Token rows of these passes, drafts included."},
+    [SEEN_PASS_SECONDS] = {"batch_seconds_total", "counter", "Seconds that these passes took."},
+    [SEEN_TOKENS] = {"read_tokens_total", "counter", "Tokens of prompts that were read in blocks."},
+    [SEEN_SECONDS] = {"read_seconds_total", "counter", "Seconds that this took, without what came between."},
+    [SEEN_SINCE] = {"step_age_seconds", "gauge", "Seconds since something was computed last."},
+    [SEEN_EXPERTS] = {"distinct_experts", "gauge", "Experts of a layer that the last pass has read, on average."}};
+
+/* What all answers of each replica compute together. A pass is one of several answers: passes_total counts it once for each. */
 static void put_runner_metrics(buf *out, server *s) {
-    mote_seen seen = {0};
-    double experts;
-    if (mote_runner_seen(s->runner, &seen, NULL)) return;
-    put_metric(out, "batches_total", "counter", "Forward passes, of one answer or of several together.", (double)seen.passes);
-    put_metric(out, "batch_answers_total", "counter", "Answers in these passes: by batches_total, the average batch.", (double)seen.sessions);
-    put_metric(out, "batch_rows_total", "counter", "Token rows of these passes, drafts included.", (double)seen.rows);
-    put_metric(out, "batch_seconds_total", "counter", "Seconds that these passes took.", seen.pass_seconds);
-    put_metric(out, "read_tokens_total", "counter", "Tokens of prompts that were read in blocks.", (double)seen.prompt_tokens);
-    put_metric(out, "read_seconds_total", "counter", "Seconds that this took, without what came between.", seen.prompt_seconds);
-    put_metric(out, "step_age_seconds", "gauge", "Seconds since something was computed last.", seen.since);
-    /* It waits for its turn, so it is not asked for while that may not come. */
-    if ((!seen.busy || seen.since < 1) && !mote_distinct_experts(s->runner, &experts, NULL))
-        put_metric(out, "distinct_experts", "gauge", "Experts of a layer that the last pass has read, on average.", experts);
+    double values[SEEN_COUNT][REPLICAS_MOST];
+    for (int i = 0; i < s->replica_count; i++) {
+        mote_seen n = {0};
+        if (mote_runner_seen(s->replicas[i].runner, &n, NULL)) return;
+        const double of[] = {(double)n.passes, (double)n.sessions, (double)n.rows, n.pass_seconds, (double)n.prompt_tokens, n.prompt_seconds, n.since, NAN};
+        for (int k = 0; k < SEEN_COUNT; k++) values[k][i] = of[k];
+        /* It waits for its turn, so it is not asked for while that may not come. */
+        if (n.busy && n.since >= 1) continue;
+        if (mote_distinct_experts(s->replicas[i].runner, &values[SEEN_EXPERTS][i], NULL)) values[SEEN_EXPERTS][i] = NAN;
+    }
+    for (int k = 0; k < SEEN_COUNT; k++)
+        put_replicas(out, s, seen_metrics[k].name, seen_metrics[k].type, seen_metrics[k].help, values[k]);
+}
+
+typedef struct replica_state { double works[REPLICAS_MOST], sessions[REPLICAS_MOST], busy[REPLICAS_MOST], weights[REPLICAS_MOST]; } replica_state;
+
+/* Under the server's lock. */
+static void look_at_replicas(const server *s, replica_state *now) {
+    memset(now, 0, sizeof *now);
+    for (int i = 0; i < s->replica_count; i++) {
+        now->works[i] = !s->replicas[i].lost;
+        now->sessions[i] = s->replicas[i].sessions;
+        now->weights[i] = (double)mote_model_info(s->replicas[i].model)->weight_bytes;
+    }
+    for (const server_slot *t = s->slots; t < s->slots + s->slot_count; t++) now->busy[t->of - s->replicas] += t->busy;
 }
 
 static void serve_metrics(server *s, connection *c, const json *j) {
@@ -45,17 +83,19 @@ static void serve_metrics(server *s, connection *c, const json *j) {
     (void)j;
     pthread_mutex_lock(&s->lock);
     counters n = s->counted;
-    int busy = 0, waiting = s->waiting_count;
+    int waiting = s->waiting_count;
+    replica_state replicas;
     size_t cache = s->cache_used, swapped_out = 0;
-    for (const server_slot *t = s->slots; t < s->slots + s->slot_count; t++) busy += t->busy;
+    look_at_replicas(s, &replicas);
     for (const swapped *e = s->swapped_out; e; e = e->next) swapped_out++;
     pthread_mutex_unlock(&s->lock);
     put_metric(&out, "requests_total", "counter", "Requests answered or refused.", (double)n.requests);
     put_metric(&out, "requests_refused_total", "counter", "Requests refused before they reached an API.", (double)n.refused);
     put_metric(&out, "requests_cancelled_total", "counter", "Answers whose client went away.", (double)n.cancelled);
     put_metric(&out, "connections", "gauge", "Open connections.", listener_connections(&s->listener));
-    put_metric(&out, "sessions", "gauge", "Sessions.", s->slot_count);
-    put_metric(&out, "sessions_busy", "gauge", "Sessions that answer.", busy);
+    if (s->replica_count > 1) put_replicas(&out, s, "replica_works", "gauge", "0: the device of the replica is lost.", replicas.works);
+    put_replicas(&out, s, "sessions", "gauge", "Sessions.", replicas.sessions);
+    put_replicas(&out, s, "sessions_busy", "gauge", "Sessions that answer.", replicas.busy);
     put_metric(&out, "requests_waiting", "gauge", "Requests that wait for a session.", waiting);
     put_metric(&out, "prompt_tokens_total", "counter", "Tokens of prompts that were read.", (double)n.prompt_tokens);
     put_metric(&out, "cached_tokens_total", "counter", "Tokens of prompts that were there already.", (double)n.cached_tokens);
@@ -69,7 +109,7 @@ static void serve_metrics(server *s, connection *c, const json *j) {
     put_metric(&out, "request_bytes", "gauge", "Memory that requests under way may need.", (double)s->budget.used);
     put_metric(&out, "request_bytes_limit", "gauge", "What it may grow to.", (double)s->budget.most);
     put_metric(&out, "shelved_timelines", "gauge", "Timelines without a session.", (double)swapped_out);
-    put_metric(&out, "weight_bytes", "gauge", "Memory of the weights.", (double)mote_model_info(s->model)->weight_bytes);
+    put_replicas(&out, s, "weight_bytes", "gauge", "Memory of the weights.", replicas.weights);
     connection_reply(c, 200, "text/plain; version=0.0.4", out.data, out.failed ? 0 : out.size);
     buf_free(&out);
 }

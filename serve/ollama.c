@@ -212,6 +212,7 @@ static void serve_ollama_version(server *s, connection *c, const json *j) {
 /* The one model there is. It stays in memory as long as the server runs. */
 static void serve_ollama_tags(server *s, connection *c, const json *j) {
     const mote_info *info = mote_model_info(s->model);
+    const uint64_t on_gpus = on_gpu(info) ? info->weight_bytes * (uint64_t)s->replica_count : 0;
     buf out = {NULL, 0, 0, 0};
     (void)j;
     buf_text(&out, "{\"models\": [{\"name\": ");
@@ -221,7 +222,7 @@ static void serve_ollama_tags(server *s, connection *c, const json *j) {
     buf_text(&out, ", \"modified_at\": \"");
     put_time_of(&out, s->since, 0);
     putf(&out, "\", \"size\": %" PRIu64 ", \"size_vram\": %" PRIu64 ", \"digest\": \"\", \"expires_at\": \"9999-12-31T23:59:59Z\", ",
-         info->weight_bytes, on_gpu(info) ? info->weight_bytes : 0);
+         info->weight_bytes, on_gpus);
     putf(&out, "\"context_length\": %d, \"details\": {\"parent_model\": \"\", \"format\": \"safetensors\", \"family\": \"%s\", ", s->context,
          info->architecture);
     putf(&out, "\"families\": [\"%s\"], \"parameter_size\": \"%.1f%s\", \"quantization_level\": \"\"}}]}", info->architecture,

@@ -172,64 +172,114 @@ static uint64_t free_memory(void) {
     return (uint64_t)kilobytes * 1024;
 }
 
-/* Of a session on a runner that others share. */
-static uint64_t session_bytes(const mote_memory *plan) {
-    return plan->total - plan->weights - plan->runner;
-}
-
-/* Plans a runner and its sessions. Returns how many of these fit into seven eighths of what is free; 0: none, or unknown. */
-static int sessions_that_fit(const options *o, const mote_info *info, mote_memory *plan) {
+/* Plans the runner of a replica and its sessions. Returns how many of these fit into seven eighths of what is free; 0: none, or unknown. */
+static int sessions_that_fit(const options *o, const replicas *r, int i, const mote_info *info, mote_memory *plan) {
     mote_session_options how = session_options(o);
     how.context = chosen_context(o, info);
     memset(plan, 0, sizeof *plan);
-    if (plan_memory(o, &how, plan, NULL) || plan->sessions < 1) return 0;
+    if (plan_replica(o, r, i, &how, plan) || plan->sessions < 1) return 0;
     const uint64_t sessions = (plan->available - plan->weights - plan->runner) / 8 * 7 / session_bytes(plan);
     return sessions < SLOTS_MOST ? (int)sessions : (int)SLOTS_MOST;
 }
 
+/* As many as fit in every replica. */
+static int sessions_that_fit_all(const options *o, const replicas *r, const mote_info *info, mote_memory plans[REPLICAS_MOST]) {
+    int fit = SLOTS_MOST;
+    for (int i = 0; i < r->count; i++) {
+        const int n = sessions_that_fit(o, r, i, info, &plans[i]);
+        if (n < fit) fit = n;
+    }
+    return fit;
+}
+
+/* Sessions are dealt out one by one: of so many, replica i of `count` has this many. */
+static int sessions_of(int sessions, int count, int i) {
+    return (sessions - i + count - 1) / count;
+}
+
 /* More sessions than fit are refused before any is opened: a system may give memory that it has not got, until it is used. */
-static int check_sessions(int sessions, const mote_memory *plan) {
+static int check_sessions(int parallel, const replicas *r, int i, const mote_memory *plan) {
+    const int sessions = sessions_of(parallel, r->count, i);
+    char where[DEVICE_NAME + 32] = "";
     if (!plan->available || sessions <= plan->sessions) return 0;
-    return complain(EXIT_FAILURE, "--parallel %d, with %d tokens of context each: %.1f GB beside %.1f GB of weights, and %.1f GB are free: "
-                    "%d would fit", sessions, plan->context, 1e-9 * (double)(plan->runner + (uint64_t)sessions * session_bytes(plan)),
+    if (r->count > 1) snprintf(where, sizeof where, ", %d of them on %s", sessions, r->device[i]);
+    return complain(EXIT_FAILURE, "--parallel %d%s, with %d tokens of context each: %.1f GB beside %.1f GB of weights, and %.1f GB are free: "
+                    "%d would fit", parallel, where, plan->context, 1e-9 * (double)(plan->runner + (uint64_t)sessions * session_bytes(plan)),
                     1e-9 * (double)plan->weights, 1e-9 * (double)plan->available, plan->sessions);
 }
 
+/* Each replica has a session at least, and what its runner can compute together at most. */
+static int check_parallel(const options *o, const replicas *r) {
+    if (!o->parallel || (o->parallel >= r->count && o->parallel <= SLOTS_MOST * r->count)) return 0;
+    if (r->count == 1) return complain(EXIT_USAGE, "serve: --parallel: at most %d on one device", SLOTS_MOST);
+    return complain(EXIT_USAGE, "serve: --parallel: %d replicas take %d to %d", r->count, r->count,
+                    SLOTS_MOST * r->count < PARALLEL_MOST ? SLOTS_MOST * r->count : (int)PARALLEL_MOST);
+}
+
+/* What every replica has place for. */
+static void plan_contexts(options *o, const replicas *r) {
+    for (int i = 0; i < r->count; i++) {
+        options one = options_of(o, r, i);
+        one.fits = 0;
+        plan_context(&one);
+        if (one.fits && (!o->fits || one.fits < o->fits)) o->fits = one.fits;
+    }
+}
+
 typedef struct session_plan {
-    int sessions;
+    int sessions;                          /* of all replicas together */
     uint64_t unused;                       /* bytes of them that the system counts as free until they are used */
 } session_plan;
 
 /* The number of answers at a time: as many as are asked for, on a GPU with a context that leaves space for them, or else as many as
-   fit, at most PARALLEL_MOST. To be asked before the weights are in memory, after plan_context. Returns the exit code. */
-static int plan_sessions(options *o, session_plan *p) {
-    enum { PARALLEL_MOST = 16, CONTEXT_LEAST = 1024 };
-    mote_options where = model_options(o, MOTE_DESCRIPTION);
-    mote_memory plan;
+   fit, at most CHOSEN_MOST a replica. To be asked before the weights are in memory, after plan_contexts. Returns the exit code. */
+static int plan_sessions(options *o, const replicas *r, session_plan *p) {
+    enum { CHOSEN_MOST = 16, CONTEXT_LEAST = 1024 };
+    const options first = options_of(o, r, 0);
+    mote_options where = model_options(&first, MOTE_DESCRIPTION);
+    mote_memory plans[REPLICAS_MOST];
     mote_model *model = NULL;
-    p->sessions = o->parallel ? o->parallel : 1;
+    int code = check_parallel(o, r);
+    p->sessions = o->parallel ? o->parallel : r->count;
     p->unused = 0;
-    if (mote_open(o->model, &where, &model, NULL)) return 0;           /* opening its weights will tell why */
+    if (code || mote_open(o->model, &where, &model, NULL)) return code;        /* opening its weights will tell why */
     const mote_info *info = mote_model_info(model);
-    int fit = sessions_that_fit(o, info, &plan);
-    if (!o->parallel && fit > 1) p->sessions = fit > PARALLEL_MOST ? (int)PARALLEL_MOST : fit;
-    while (on_gpu(info) && !o->context && fit < p->sessions && o->fits > CONTEXT_LEAST) {
+    int fit = sessions_that_fit_all(o, r, info, plans);
+    if (!o->parallel && fit > 1) p->sessions = r->count * (fit > CHOSEN_MOST ? (int)CHOSEN_MOST : fit);
+    if (p->sessions > PARALLEL_MOST) p->sessions = PARALLEL_MOST;
+    while (on_gpu(info) && !o->context && fit < sessions_of(p->sessions, r->count, 0) && o->fits > CONTEXT_LEAST) {
         o->fits -= o->fits / 8;
-        fit = sessions_that_fit(o, info, &plan);
+        fit = sessions_that_fit_all(o, r, info, plans);
     }
-    if (!on_gpu(info)) p->unused = plan.runner + (uint64_t)p->sessions * session_bytes(&plan);
+    for (int i = 0; i < r->count && !code; i++) {
+        if (!on_gpu(info)) p->unused += plans[i].runner + (uint64_t)sessions_of(p->sessions, r->count, i) * session_bytes(&plans[i]);
+        code = check_sessions(p->sessions, r, i, &plans[i]);
+    }
     mote_close(model);
-    return check_sessions(p->sessions, &plan);
+    return code;
 }
 
-/* The runner and its sessions, with all memory that they will ever need. */
+/* The replicas' runners. */
+static int open_runners(server *s, const mote_session_options *how) {
+    mote_error error = {0, ""};
+    for (int i = 0; i < s->replica_count; i++) {
+        replica *r = &s->replicas[i];
+        r->sessions = sessions_of(s->slot_count, s->replica_count, i);
+        if (mote_runner_open(r->model, how, &r->runner, &error)) return report(&error);
+    }
+    return 0;
+}
+
+/* The runners and their sessions, with all memory that they will ever need. */
 static int open_sessions(server *s, const options *o, uint64_t unused) {
     mote_session_options how = session_options(o), of = {.size = sizeof of, .callbacks = how.callbacks, .mtp = how.mtp};
     mote_error error = {0, ""};
     how.context = of.context = chosen_context(o, mote_model_info(s->model));
-    if (mote_runner_open(s->model, &how, &s->runner, &error)) return report(&error);
+    const int code = open_runners(s, &how);
+    if (code) return code;
     for (int i = 0; i < s->slot_count; i++) {
         s->slots[i].server = s;
+        s->slots[i].of = &s->replicas[i % s->replica_count];
         if (server_slot_open(&s->slots[i], &of, &error)) return report(&error);
     }
     const uint64_t available = free_memory();
@@ -241,10 +291,13 @@ static int open_sessions(server *s, const options *o, uint64_t unused) {
     return disk_open(s);
 }
 
-static void server_open(server *s, const mote_model *model, const options *o, int sessions) {
+static void server_open(server *s, const replicas *r, const options *o, int sessions) {
+    const mote_model *model = r->model[0];
     const chat_marks *marks = marks_of(model);
     memset(s, 0, sizeof *s);
     s->model = model;
+    s->replica_count = r->count;
+    for (int i = 0; i < r->count; i++) s->replicas[i].model = r->model[i];
     s->budget.most = (size_t)((o->request_memory >= 0 ? o->request_memory : 2) * 1e9);
     s->log = o->log_json ? LOG_JSON : o->verbose ? LOG_TEXT : LOG_NOTHING;
     s->reads_alike = !on_gpu(mote_model_info(model));
@@ -255,7 +308,7 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     s->has_efforts = (marks->family & CHAT_EFFORTS) != 0;
     find_capabilities(s);
     s->slot_count = sessions;
-    s->slots = (server_slot *)calloc(SLOTS_MOST, sizeof *s->slots);
+    s->slots = (server_slot *)calloc((size_t)sessions, sizeof *s->slots);
     s->waiting_most = o->queue >= 0 ? o->queue : WAITING_DEFAULT;
     s->since = time(NULL);
     pthread_mutex_init(&s->lock, NULL);
@@ -266,8 +319,16 @@ static void server_open(server *s, const mote_model *model, const options *o, in
 static void server_close(server *s) {
     cache_close(s);
     for (int i = 0; i < s->slot_count; i++) mote_session_close(s->slots[i].session);
-    mote_runner_close(s->runner);
+    for (int i = 0; i < s->replica_count; i++) mote_runner_close(s->replicas[i].runner);
     free(s->slots);
+}
+
+/* A line for each replica. */
+static void show_replicas(const server *s) {
+    for (const replica *r = s->replicas; r < s->replicas + s->replica_count && s->replica_count > 1; r++)
+        show_format(stderr, "mote: replica %d of %d, on %s: %.1f GB of weights%s, %d answer%s at a time\n", (int)(r - s->replicas) + 1, s->replica_count,
+                    replica_device(r), 1e-9 * (double)mote_model_info(r->model)->weight_bytes, s->reads_alike ? " of its own in memory" : "",
+                    r->sessions, r->sessions == 1 ? "" : "s");
 }
 
 /* Takes connections until a signal comes. Returns the exit code. */
@@ -277,6 +338,7 @@ static int serve_clients(server *s, const char *host, int port) {
     catch_stop(s->access);                          /* before anyone learns that it is there */
     if (others && !s->access->asks_key)
         on_log(NULL, "other machines can reach it, and no key is asked for: see --api-key-file and --allow-host");
+    show_replicas(s);
     show_format(stderr, "mote: a context of %d tokens, %d answer%s at a time, %.1f GB for what was read before\n",
                 s->context, s->slot_count, s->slot_count == 1 ? "" : "s", 1e-9 * (double)s->cache_most);
     show_format(stderr, "mote: %s on ", s->name);
@@ -285,9 +347,9 @@ static int serve_clients(server *s, const char *host, int port) {
     return s->device_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
 }
 
-static int serve_model(const mote_model *model, const char *asked, const options *o, const session_plan *plan, access_rules *rules) {
+static int serve_model(const replicas *r, const char *asked, const options *o, const session_plan *plan, access_rules *rules) {
     server s;
-    server_open(&s, model, o, plan->sessions);
+    server_open(&s, r, o, plan->sessions);
     s.access = rules;
     name_model(&s, o, asked);
     int code = s.slots ? open_sessions(&s, o, plan->unused) : complain(EXIT_FAILURE, "out of memory");
@@ -297,7 +359,7 @@ static int serve_model(const mote_model *model, const char *asked, const options
 }
 
 static int command_serve(options *o) {
-    mote_model *model = NULL;
+    replicas r = {.count = 1};
     access_rules rules;
     const char *asked = o->model;
     session_plan plan = {0, 0};
@@ -306,14 +368,15 @@ static int command_serve(options *o) {
     code = access_open(&rules, o);
     if (!code && rules.key_file) catch_signal(SIGHUP, on_hangup);      /* it may come while the model is read */
     if (!code) code = find_model(o, MOTE_EVERYTHING);
-    if (!code) plan_context(o);
-    if (!code) code = plan_sessions(o, &plan);
+    if (!code) code = find_replicas(o, 1, &r);
+    if (!code) plan_contexts(o, &r);
+    if (!code) code = plan_sessions(o, &r, &plan);
     catch_interrupt(1);
-    if (!code) code = open_model(o, MOTE_EVERYTHING, &model);
-    if (!code && !mote_model_info(model)->chat_template)
+    if (!code) code = open_replicas(o, MOTE_EVERYTHING, &r);
+    if (!code && !mote_model_info(r.model[0])->chat_template)
         on_log(NULL, "no chat template that mote knows: chats will be refused, but not /v1/completions, /v1/embeddings and /v1/rerank");
-    if (!code) code = serve_model(model, asked, o, &plan, &rules);
-    mote_close(model);
+    if (!code) code = serve_model(&r, asked, o, &plan, &rules);
+    close_replicas(&r);
     access_close(&rules);
     return code;
 }

@@ -1,10 +1,24 @@
 /* serve/server.c: what all connections share: the model and its sessions. It knows nothing of HTTP or of any API.
 
-   All sessions are of one runner. Each that is in use has the thread of its connection, and what these threads ask of the library at
-   the same time meets there: steps of several answers become one pass, a prompt goes on between them. So nothing here says who may
-   compute; `lock` is never held while something computes, or anyone waits for that. */
+   All sessions of a replica are of one runner. Each that is in use has the thread of its connection, and what these threads ask of the
+   library at the same time meets there: steps of several answers become one pass, a prompt goes on between them. So nothing here says who
+   may compute; `lock` is never held while something computes, or anyone waits for that.
 
-enum { SLOTS_MOST = 64, SNAPSHOTS_MOST = 64 };             /* sessions; snapshots of one */
+   Replicas are copies of one model, so a timeline that one of them has saved, and its checkpoints, are every other one's, too. */
+
+/* sessions of a replica, and of all: more clients than that have no connection; snapshots of a session */
+enum { SLOTS_MOST = 64, PARALLEL_MOST = 256, SNAPSHOTS_MOST = 64 };
+
+/* A copy of the model on a device of its own, with a runner. */
+typedef struct replica {
+    const mote_model *model;
+    mote_runner *runner;
+    int sessions;                          /* of the runner */
+
+    int lost;                              /* under the server's lock, as all below: the device has failed, its sessions can only be closed */
+    double read_speed;                     /* tokens of prompts a second of late; 0: not known yet */
+    mote_seen read_seen;                   /* when that was found */
+} replica;
 
 /* A place in a timeline to which its session can go back. */
 typedef struct snapshot {
@@ -22,9 +36,11 @@ typedef struct snapshots {
 
 typedef struct server_slot {                      /* a session and what is known of its timeline */
     struct server *server;
+    replica *of;
     mote_session *session;
     struct answer *answer;                 /* under way; NULL: none */
     int busy;
+    size_t unread;                         /* tokens of a prompt that is being read */
     uint64_t used;
     snapshots past;
     size_t asked;                          /* of the last prompt: tokens up to the end of the user's last question */
@@ -56,8 +72,9 @@ typedef struct counters {
 } counters;
 
 typedef struct server {
-    const mote_model *model;
-    mote_runner *runner;                   /* of all sessions */
+    const mote_model *model;               /* the first replica's: its texts, which need no device */
+    replica replicas[REPLICAS_MOST];
+    int replica_count;
     char name[256];                        /* of the model */
     access_rules *access;
     budget budget;                         /* of requests under way */
@@ -75,7 +92,8 @@ typedef struct server {
     pthread_mutex_t lock;                  /* of all below, and of the lists in slots */
     pthread_cond_t freed;
     waiter *waiting;
-    int waiting_count, device_lost;
+    int waiting_count;
+    int device_lost;                       /* that of every replica */
     uint64_t clock;                        /* requests so far */
     swapped *swapped_out;
     size_t cache_most, cache_used;
@@ -84,7 +102,10 @@ typedef struct server {
     size_t disk_most, disk_used;           /* bytes */
     double disk_said;                      /* when something about it was said; 0: never */
     counters counted;
-    double read_speed;                     /* tokens of prompts a second of late; 0: not known yet */
-    mote_seen read_seen;                   /* when that was found */
     time_t since;
 } server;
+
+/* What serves of the model. */
+static const char *replica_device(const replica *r) {
+    return mote_model_info(r->model)->device;
+}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# tools/soak.sh BUILD SECONDS: tests/serve/soak_serve.c against the mote of that build: see make soak.
+# tools/soak.sh BUILD SECONDS [DEVICES]: tests/serve/soak_serve.c against the mote of that build, with a replica on each of the devices: see make soak.
 set -u
 build=$1
 export ASAN_OPTIONS=quarantine_size_mb=4 TSAN_OPTIONS=halt_on_error=1:exitcode=66
@@ -15,7 +15,7 @@ start() {                                  # LOG OPTIONS...: its process is $!, 
 
 start "$build/alone.log" --parallel 1 --cache-memory 0
 alone=$! alone_port=$port
-start "$build/soak.log" --parallel 12 --queue 40 --cache-memory 0.02
+start "$build/soak.log" --parallel 12 --queue 40 --cache-memory 0.02 ${3:+--devices "$3" --split replicas}
 server=$!
 $quiet "$build/soak_serve" "$port" "$server" "$alone_port" "$2"; code=$?
 for process in "$server" "$alone"; do kill "$process"; wait "$process" || code=1; done

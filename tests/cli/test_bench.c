@@ -68,6 +68,20 @@ static void test_synthetic(void) {
           "bench --synthetic --json: %d %s %s", code, out.data, err.data);
 }
 
+// Sessions of two replicas say what they say alone; all of them are counted, whichever replica has them.
+static void test_bench_replicas(void) {
+    static char data[1 << 16];
+    shell("mote bench --devices cpu,cpu --split replicas --threads 1 --sessions 1,5 --prompt 16 --tokens 4 --repeat 1 --json @/j");
+    data[read_temp("j", data, sizeof data - 1)] = 0;
+    CHECK(code == 0 && strstr(out.data, "replicas 2, on cpu,cpu\n") && is_json(data), "bench with replicas: %d %s %s", code, err.data, data);
+    const char *five = strstr(data, "\"sessions\": 5");
+    CHECK(strstr(data, "\"sessions\": 1,") && five && number_of(five, "replicas") == 2 && number_of(five, "differing") == 0 && number_of(five, "tokens_per_second") > 0,
+          "bench with replicas: %s", data);
+    check_refused("mote bench --devices cpu,cpu --split replicas --prompt 16", 2, "belongs to --sessions");
+    check_refused("mote bench --devices cpu,cpu --split replicas --sessions 2 --beside 100", 2, "without --beside");
+    check_refused("mote bench --split replicas --sessions 2", 2, "--split needs --devices");
+}
+
 static void test_bench_ask(void) {
     static const char questions[] = "What is mote?\n\r\n \nWhat is a router?";
     static char data[1 << 16];
@@ -138,6 +152,7 @@ int main(int argc, char **argv) {
     if (!temp_open()) return test_main_end();
     test_json();
     test_synthetic();
+    test_bench_replicas();
     if (access("models/demo/config.json", F_OK) == 0) {
         test_bench_ask();
         test_bench_report();
