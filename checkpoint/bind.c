@@ -25,7 +25,6 @@ static void bind_for_layer(binder *b, int i) {
     const mote_model *m = b->m;
     b->layer = i;
     b->elsewhere = i == EMBEDDING ? !bind_has_embedding(m) : i < m->c.layers ? !part_has(&m->part, i) : !part_is_last(&m->part);
-    b->again = i == EMBEDDING && !part_is_first(&m->part);
 }
 
 /* Puts an item on the list, to lie at the next 64-byte boundary of the arena. */
@@ -43,7 +42,6 @@ static void bind_item(binder *b, const load_item *like) {
     item->at = b->arena;
     item->place = place;
     item->layer = b->layer;
-    item->again = b->again;
     item->module = b->kind;
     b->arena += item_capacity(item);
     mote_module *m = &b->m->report.modules[b->kind];

@@ -106,12 +106,12 @@ static int cuda_complete(binder *b, mote_error *err) {
 
 enum { PREFILL_FROM = PASS_ROWS_MAX + 1 };     /* calls with fewer rows decode them, all in one pass: quicker, see docs/performance-prompts.md */
 
-/* Whether prefill can run this model; otherwise its prompts are decoded. */
+/* Whether prefill can run this model's part; otherwise its prompts are decoded. */
 static int prefill_runs(const mote_model *m, dtype kv) {
-    for (int i = 0; i < m->c.layers; i++)
+    for (int i = m->part.first; i < m->part.end; i++)
         if (!layer_can_prefill(&m->layers[i], kv)) return 0;
     if (m->has_mtp && (!layer_can_prefill(&m->mtp.layer, kv) || !prefill_takes(&m->mtp.fc))) return 0;
-    return prefill_takes(&m->lm_head) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
+    return (!part_is_last(&m->part) || prefill_takes(&m->lm_head)) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
 }
 
 static void cuda_describe(mote_model *m) {

@@ -115,6 +115,7 @@ typedef struct gpu_queue {
     unsigned stages;             /* bit set of those to launch; ALL_STAGES but to time or to test some alone */
     const struct gpu_batch *batch;                          /* scratch of projections of many rows (cuda/batch_rows.cu); NULL: none */
     const struct gpu_peer *peer;                            /* what it has of the others of a group (exchange/peers.cu); NULL: it has none */
+    int tagged[2];               /* generations of x and of the router's logits that the ranges before this one have stored */
     int layer, in_mtp;           /* of the kernels that are recorded next; in_mtp: they count as stage mtp */
     int stores_output;           /* of these: node's */
     node *nodes, no_record;      /* [capacity]; what gpu_record returns after a failure */
@@ -271,6 +272,7 @@ static void gpu_submit(gpu_queue *q) {
     gpu_leave_out(q);
     if (!schedule_link(q->nodes, q->count, q->dependent, q->prefetch, q->stages == ALL_STAGES, &conflict))
         gpu_check(q, cudaErrorUnknown, conflict.rule);
+    schedule_continue(q->nodes, q->count, q->tagged[0], q->tagged[1]);
     for (int i = 0; i < q->count && q->status == cudaSuccess; i++) gpu_launch(q, i, sm_shared);
     q->count = 0;
 }

@@ -224,6 +224,17 @@ static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, 
     return 1;
 }
 
+/* The generations of X and ROUTER begin after so many that are stored before the first node, by another runner: tags are part of the values, which
+   do not depend on who computes them. */
+static void schedule_continue(node *nodes, int count, int x, int router) {
+    for (int i = 0; i < count; i++) {
+        const kernel_uses *k = &kernels[nodes[i].kind];
+        gpu_tag *await = &nodes[i].link.await, *publish = &nodes[i].link.publish;
+        if (await->mask) *await = tag_of((int)await->bits + (k->polls & BUFFER_X ? x : router));
+        if (publish->mask) *publish = tag_of((int)publish->bits + (k->tags & BUFFER_X ? x : router));
+    }
+}
+
 /* Shared memory of an SM, the rest of which is L1: the driver divides the two anew for each kernel, unless it is told. Told the
    same for all kernels of a step, it never has to, and how many blocks fit beside each other is known here. */
 

@@ -26,8 +26,7 @@ typedef struct exchange {
     int (*send)(peer *me, const void *from, size_t bytes);  /* to the same rank of the next range; may return before that has them */
     int (*receive)(peer *me, void *to, size_t bytes);       /* what the same rank of the range before has sent */
     int (*gather)(peer *me, const void *from, size_t bytes, void *all);    /* of all ranks of a range: to all [ranks][bytes] of each of them */
-    void (*end)(peer *me, const mote_error *why);           /* ends the group: calls that wait return; only the first reason is kept */
-    int (*ended)(peer *me, mote_error *why);                /* its code, and fills *why; MOTE_OK: the group has not been ended */
+    void (*end)(peer *me);       /* the group has come to its end: calls that wait return, and all later ones at once */
 } exchange;
 
 static void exchange_send(peer *me, const float *rows, size_t n) {

@@ -18,8 +18,7 @@ typedef struct thread_group {
     thread_mailbox *box;         /* [ranges][ranks] */
     thread_meeting *meeting;     /* [ranges] */
     char *memory;                /* of all bytes */
-    int over;                    /* the group has been ended, */
-    mote_error why;              /* because of this */
+    int over;                    /* the group has been ended */
 } thread_group;
 
 /* Frees a transport that no member uses any more. In a forked child lock and condition are as the parent's threads left them. */
@@ -120,23 +119,13 @@ static int threads_gather(peer *me, const void *from, size_t bytes, void *all) {
     return 0;
 }
 
-static void threads_end(peer *me, const mote_error *why) {
+static void threads_end(peer *me) {
     thread_group *g = me->threads;
     pthread_mutex_lock(&g->lock);
-    if (!g->over) g->why = *why;
     g->over = 1;
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
 }
 
-static int threads_ended(peer *me, mote_error *why) {
-    thread_group *g = me->threads;
-    pthread_mutex_lock(&g->lock);
-    const int over = g->over;
-    if (over) *why = g->why;
-    pthread_mutex_unlock(&g->lock);
-    return over ? why->code : MOTE_OK;
-}
-
 static const exchange thread_exchange = {
-    .send = threads_send, .receive = threads_receive, .gather = threads_gather, .end = threads_end, .ended = threads_ended};
+    .send = threads_send, .receive = threads_receive, .gather = threads_gather, .end = threads_end};

@@ -34,15 +34,15 @@ static int verify_token(const mote_session *s, mote_session *reference, const mo
     return fail(err, MOTE_EMISMATCH, "token %d of the timeline is %d with speculation, %d without", s->count - 1, id, want);
 }
 
-/* n bytes of both sessions are equal; what: their name, with a layer unless that is -1. */
-static int verify_bytes(const verifier *v, mote_session *s, const void *a, const void *b, size_t n, int layer,
+/* n bytes of slots of both sessions are equal; what: their name, with a layer unless that is -1. */
+static int verify_bytes(const verifier *v, const mote_session *s, slot *of, slot *expected_of, const void *a, const void *b, size_t n, int layer,
                         const char *what, mote_error *err) {
     char *actual = v->bytes, *expected = v->bytes + VERIFY_BYTES, where[32] = "";
     for (size_t done = 0, step; done < n; done += step) {
         size_t at = 0;
         step = n - done < VERIFY_BYTES ? n - done : (size_t)VERIFY_BYTES;
-        int code = slot_copy(&s->slot, actual, (const char *)a + done, step, err);
-        if (!code) code = slot_copy(&v->reference->slot, expected, (const char *)b + done, step, err);
+        int code = slot_copy(of, actual, (const char *)a + done, step, err);
+        if (!code) code = slot_copy(expected_of, expected, (const char *)b + done, step, err);
         if (code) return code;
         while (at < step && actual[at] == expected[at]) at++;
         if (at == step) continue;
@@ -56,6 +56,23 @@ static int verify_bytes(const verifier *v, mote_session *s, const void *a, const
     return MOTE_OK;
 }
 
+/* The same of the state of layer i, as a rank has it: its rows from `from` on. */
+static int verify_layer(const verifier *v, mote_session *s, int i, int rank, int from, mote_error *err) {
+    slot *of = slot_of_layer(&s->slot, i, rank), *expected_of = slot_of_layer(&v->reference->slot, i, rank);
+    state_piece actual[STATE_PIECES], expected[STATE_PIECES];
+    const int pieces = session_pieces(s, i, rank, s->o.kv, actual);
+    int code = MOTE_OK;
+    session_pieces(v->reference, i, rank, s->o.kv, expected);
+    for (int k = 0; k < pieces && !code; k++) {
+        const int end = actual[k].rows ? s->count - (i == s->m->c.layers) : 1;
+        for (int at = actual[k].rows ? max_int(from, piece_seen_from(&actual[k], end)) : 0, n; at < end && !code; at += n) {
+            const char *a = piece_rows(&actual[k], at, end, &n), *b = piece_rows(&expected[k], at, at + n, &n);
+            code = verify_bytes(v, s, of, expected_of, a, b, (size_t)n * actual[k].size, i, actual[k].name, err);
+        }
+    }
+    return code;
+}
+
 /* All that the next tokens depend on is the same in both: it is compared as far as it is new since the last time. */
 static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     const config *c = &s->m->c;
@@ -65,20 +82,12 @@ static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     if (s->count >= s->o.context) return MOTE_OK;           /* no space for the rows of a commit */
     if (!code) code = timeline_commit_state(s, err);
     if (!code) code = timeline_commit_state(reference, err);
-    if (!code) code = verify_bytes(v, s, s->slot.logits, reference->slot.logits, vocab, -1, "logits", err);
-    if (!code && s->slot.has_mtp)                           /* which reads it; without, a GPU does not keep it */
-        code = verify_bytes(v, s, s->slot.last_hidden, reference->slot.last_hidden, hidden, -1, "final row", err);
-    for (int i = 0; i < c->layers + s->slot.has_mtp && !code; i++) {
-        state_piece actual[STATE_PIECES], expected[STATE_PIECES];
-        const int pieces = session_pieces(s, i, s->o.kv, actual);
-        session_pieces(reference, i, s->o.kv, expected);
-        for (int k = 0; k < pieces && !code; k++) {
-            const int end = actual[k].rows ? s->count - (i == c->layers) : 1;
-            for (int at = actual[k].rows ? max_int(from, piece_seen_from(&actual[k], end)) : 0, n; at < end && !code; at += n) {
-                const char *a = piece_rows(&actual[k], at, end, &n), *b = piece_rows(&expected[k], at, at + n, &n);
-                code = verify_bytes(v, s, a, b, (size_t)n * actual[k].size, i, actual[k].name, err);
-            }
-        }
+    for (int rank = 0; rank < slot_ranks(&s->slot) && !code; rank++) {
+        slot *of = slot_last(&s->slot, rank), *expected_of = slot_last(&reference->slot, rank);
+        code = verify_bytes(v, s, of, expected_of, of->logits, expected_of->logits, vocab, -1, "logits", err);
+        if (!code && s->slot.has_mtp)                       /* which reads it; without, a GPU does not keep it */
+            code = verify_bytes(v, s, of, expected_of, of->last_hidden, expected_of->last_hidden, hidden, -1, "final row", err);
+        for (int i = 0; i < c->layers + s->slot.has_mtp && !code; i++) code = verify_layer(v, s, i, rank, from, err);
     }
     return code;
 }

@@ -3,7 +3,7 @@
 
    STEP: step_parameters. X: the residual. PROJECTED: a mixer's projections of x. MIXED: what the mixer makes of them. HIDDEN: final
    rows, for the MTP layer. MTP_X: its residual. OUTPUT: a sublayer's output that is not added to x as it is, of one with branches both, of one of
-   several ranks this rank's share; add_output and sum_output have the stage of the kernel before them. */
+   several ranks this rank's share; add_output, sum_output and send_rows have the stage of the kernel before them. */
 
 #define STEP_BUFFERS(ROW)                                                                                                \
     ROW(STEP, 0) ROW(X, 0) ROW(PROJECTED, 0) ROW(MIXED, 0) ROW(LOGITS, 0) ROW(TOPK, 0) ROW(HIDDEN, 0) ROW(MTP_IN, 0) ROW(MTP_X, 0) \
@@ -12,6 +12,7 @@
 #define STEP_KERNELS(ROW)                                                                                                \
     ROW(EMBED, "embed", .stage = STAGE_EMBED,                                                                            \
         .reads = BUFFER_STEP | BUFFER_HIDDEN, .writes = BUFFER_X | BUFFER_HIDDEN)                                        \
+    ROW(SEND, "send_rows", .stage = STAGE_COUNT, .reads = BUFFER_X)                                                      \
     ROW(ADD_OUTPUT, "add_output", .stage = STAGE_COUNT,                                                                  \
         .reads = BUFFER_OUTPUT | BUFFER_X, .writes = BUFFER_X, .tags = BUFFER_X)                                         \
     ROW(SUM_OUTPUT, "sum_output", .stage = STAGE_COUNT,                                                                  \

@@ -240,7 +240,6 @@ static int parts_open(part_opener *open, const char *name, const mote_options *o
     mote_model *m = NULL;
     if (l->count) o.device = l->name[0];
     if (l->count < 2 || o.parts == MOTE_TEXT_ONLY) return open(name, &o, &whole, load, model, err);
-    if (l->gpus && load) return fail(err, MOTE_EUNSUPPORTED, "%s: a model on several GPUs can be described only", name);
     int code = open(name, &o, &whole, 0, &m, err);
     if (!code) code = parts_cut(m, l, name, err);
     if (!code) code = parts_members(m, open, name, &o, l, load, err);

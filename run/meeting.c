@@ -159,10 +159,11 @@ static int pass_take(mote_runner *r, pass_request **to) {
     return n;
 }
 
+/* A step whose token has been chosen is a block. */
 static void pass_compute(mote_runner *r, pass_request *const *of, int n) {
     pass_request *q = of[0];
     if (n > 1 || (q->kind == REQUEST_DRAFT && !r->backend->draft)) r->backend->pass(r, of, n);
-    else if (q->kind == REQUEST_FORWARD) q->code = r->backend->forward(q->s, q->b, &q->error);
+    else if (q->kind == REQUEST_FORWARD || (q->kind == REQUEST_STEP && q->b->rows->id >= 0)) q->code = r->backend->forward(q->s, q->b, &q->error);
     else if (q->kind == REQUEST_DRAFT) q->code = r->backend->draft(q->s, q->b, q->drafts, q->ids, q->confidence, &q->error);
     else if (q->kind == REQUEST_STEP) q->code = r->backend->step(q->s, q->b, q->sampling, q->ids, &q->error);
     else q->code = r->backend->cycle(q->s, q->b, q->sampling, q->drafts, q->ids, q->count, &q->error);

@@ -59,6 +59,7 @@ typedef struct slot {
     struct slot *parts;          /* of a group's runner: this session's slots on its members' [members]; else NULL. Of its own it has no memory:
                                     its logits are those of the one that answers */
     struct slot *front;          /* of a member's: the session's own; else NULL. The last range's ranks read the logits of the one that answers */
+    int behind;                  /* of a group's: members still computed when the last call returned; what it says of its logits is not known yet */
     struct slot *next;           /* of the open slots of the runner; this and what follows is run/meeting.c's */
     int answers;                 /* an answer is being generated: it will be back */
     int waits;                   /* it has a request that is not done */
@@ -174,7 +175,7 @@ typedef struct executor {
     int (*prepared)(slot *s, int n, int32_t *ids, mote_error *err);     /* waits for the first n tokens that the last cycle of that slot, alone
                                                                            or in a pass, has prepared: its last token, and its drafts */
     int (*pass_class)(const pass_request *q);               /* pass() gets requests of one class, more than one of them; of class -1: none.
-                                                               NULL: all are of one */
+                                                               q: as the session asks it, on its own slot. NULL: all are of one */
 } executor;
 
 struct mote_runner {
@@ -217,7 +218,8 @@ struct mote_runner {
     pool *threads;               /* on the CPU */
     scratch s;                   /* the same */
     struct gpu_runner *gpu;
-    struct runner_group *group;  /* whose members compute: run/group.c; NULL: it computes itself */
+    mote_runner **members;       /* [m->member_count] that compute in its place; NULL: it computes itself */
+    struct runner_group *group;  /* of these: run/group.c */
     peer *me;                    /* which member of a group it is; NULL: none, it has all of the program */
 };
 
@@ -270,25 +272,22 @@ static void layout_states(layout *l, const mote_model *m, const capacity *r, enu
     }
 }
 
-/* The slot's buffers that the host can use. */
+/* The slot's buffers that the host can use: of a group's members one has them. */
 static void layout_host(layout *l, slot *s) {
     const size_t vocab = (size_t)s->m->c.vocab;
-    if (s->front) {
-        s->logits = s->front->logits;
-        s->block_logits = s->front->block_logits;
-        return;
-    }
+    if (!runner_answers(s->runner)) return;
     s->logits = layout_alloc(l, vocab);
     s->block_logits = s->verifies ? layout_alloc(l, MOTE_ROWS_MAX * vocab) : NULL;
 }
 
 /* Lays out a slot from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. What the context makes longer
-   comes last. */
+   comes last. A group's is nothing but those of its members. */
 static memory_parts layout_slot(float *base, float *host, slot *s) {
     const size_t hidden = (size_t)s->m->c.hidden;
     capacity r = capacity_of(&s->runner->o, s->context);
     layout l = layout_from(base), on_host = layout_from(host);
-    memory_parts parts;
+    memory_parts parts = {0, 0, 0};
+    if (s->parts) return parts;
     s->recurrent = base;
     layout_states(&l, s->m, &r, ROLLBACK_REPLAY, s->has_mtp, s->state);
     parts.state = s->recurrent_floats = l.used;
@@ -311,17 +310,49 @@ static size_t layout_runner(mote_runner *r, float *base) {
     return l.used;
 }
 
+static void runner_drop(mote_runner *r);
+
 /* In a forked child nothing of the device is touched, and not the lock either: its state is that of the parent's threads. */
 static void runner_free(mote_runner *r) {
     const mote_model *m = r->m;
     r->backend->close(r);
+    for (int i = 0; i < m->member_count && r->members; i++)
+        if (r->members[i]) runner_drop(r->members[i]);
     if (r->owner == getpid()) {
         pthread_cond_destroy(&r->prompt_over);
         pthread_mutex_destroy(&r->lock);
     }
+    free(r->members);
     free(r->gpu);
     free(r);
     mote_close((mote_model *)m);
+}
+
+/* Those of a group's member. Of the threads that compute, a range has all, since the others wait for it; its ranks share them. */
+static run_options member_options(const mote_model *m, const run_options *group) {
+    run_options o = *group;
+    o.threads = max_int(1, o.threads / m->part.ranks);
+    o.sms = min_int(o.sms, m->device.sms);
+    return o;
+}
+
+/* Gives a shell other options. */
+static void runner_set_options(mote_runner *r, const run_options *o) {
+    r->o = *o;
+    for (int i = 0; i < r->m->member_count && r->members; i++) r->members[i]->o = member_options(r->members[i]->m, o);
+}
+
+static mote_runner *runner_shell(const mote_model *m, const run_options *o, int one_slot);
+
+/* The shells of a group's members. 0: there is no memory. */
+static int runner_shell_members(mote_runner *r) {
+    r->members = (mote_runner **)calloc((size_t)r->m->member_count, sizeof *r->members);
+    for (int i = 0; i < r->m->member_count && r->members; i++) {
+        const run_options o = member_options(r->m->members[i], &r->o);
+        r->members[i] = runner_shell(r->m->members[i], &o, r->one_slot);
+        if (!r->members[i]) return 0;
+    }
+    return r->members != NULL;
 }
 
 /* A runner without memory, threads or stream, to be laid out; runner_free frees it. NULL: there is no memory. */
@@ -338,7 +369,8 @@ static mote_runner *runner_shell(const mote_model *m, const run_options *o, int 
     r->stats.last = seconds();
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->prompt_over, NULL);
-    if (!r->backend->runner_bytes || (r->gpu = (struct gpu_runner *)calloc(1, r->backend->runner_bytes))) return r;
+    if (r->backend->runner_bytes) r->gpu = (struct gpu_runner *)calloc(1, r->backend->runner_bytes);
+    if ((r->gpu || !r->backend->runner_bytes) && (!m->members || runner_shell_members(r))) return r;
     runner_free(r);
     return NULL;
 }

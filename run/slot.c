@@ -1,5 +1,20 @@
 /* run/slot.c: a session's part of a runner: opening and closing it, and the executors' operations on it. */
 
+static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_error *err);
+
+/* The same on the members of its group. */
+static int slot_begin_parts(slot *s, mote_error *err) {
+    mote_runner **members = s->runner->members;
+    int code = MOTE_OK;
+    s->parts = (slot *)calloc((size_t)s->m->member_count, sizeof *s->parts);
+    if (!s->parts) return fail_memory(err);
+    for (int i = 0; i < s->m->member_count && !code; i++) {
+        code = slot_begin(&s->parts[i], members[i], s->context, s->has_mtp && members[i]->m->has_mtp, err);
+        s->parts[i].front = s;
+    }
+    return code;
+}
+
 /* Makes *s a slot of the runner that has no memory yet. To be closed in any case. */
 static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_error *err) {
     memset(s, 0, sizeof *s);
@@ -9,12 +24,23 @@ static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_er
     s->has_mtp = has_mtp;
     s->state = (layer_state *)calloc((size_t)r->m->c.layers + 1, sizeof *s->state);
     if (r->backend->slot_bytes) s->gpu = (struct gpu_slot *)calloc(1, r->backend->slot_bytes);
-    return s->state && (s->gpu || !r->backend->slot_bytes) ? MOTE_OK : fail_memory(err);
+    if (!s->state || (!s->gpu && r->backend->slot_bytes)) return fail_memory(err);
+    return r->members ? slot_begin_parts(s, err) : MOTE_OK;
+}
+
+/* What a slot without memory is laid out for. */
+static void slot_set_options(slot *s, int context, int verifies) {
+    s->context = context;
+    s->verifies = verifies;
+    for (int i = 0; i < s->m->member_count && s->parts; i++) slot_set_options(&s->parts[i], context, verifies);
 }
 
 /* Frees a slot without memory of its own. */
 static void slot_free(slot *s) {
     mote_runner *r = s->runner;
+    for (int i = 0; i < s->m->member_count && s->parts; i++)
+        if (s->parts[i].runner) slot_free(&s->parts[i]);
+    free(s->parts);
     free(s->gpu);
     free(s->state);
     memset(s, 0, sizeof *s);
@@ -68,6 +94,33 @@ static void slot_close(slot *s) {
     slot_free(s);
 }
 
+/* ---- Where a session's state lies: in the slot itself or, of a group, in those of its members ----------------------------- */
+
+static int slot_members(const slot *s) {
+    return s->parts ? s->m->member_count : 1;
+}
+
+static slot *slot_member(const slot *s, int i) {
+    return s->parts ? &s->parts[i] : (slot *)(uintptr_t)s;
+}
+
+/* Members that share each layer. */
+static int slot_ranks(const slot *s) {
+    return slot_member(s, 0)->m->part.ranks;
+}
+
+/* The last range's, which have final rows; rank 0 has the logits, too. */
+static slot *slot_last(const slot *s, int rank) {
+    return slot_member(s, slot_members(s) - slot_ranks(s) + rank);
+}
+
+/* Which have layer i, or, of number c.layers, the MTP layer. */
+static slot *slot_of_layer(const slot *s, int i, int rank) {
+    int at = slot_members(s) - slot_ranks(s);
+    while (at && i < s->m->c.layers && !part_has(&slot_member(s, at)->m->part, i)) at -= slot_ranks(s);
+    return slot_member(s, at + rank);
+}
+
 /* The final row of the timeline's last token, of which `accepted` rows of the last block are part. It moves to last_hidden when
    the next block begins. */
 static float *slot_final_row(const slot *s, int accepted) {
@@ -101,7 +154,6 @@ static void slot_keep(slot *s, int rows) {
         return code;                                                                                                  \
     }
 
-static int slot_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) RUN(copy(s, to, from, n, err))
 static int slot_clear(slot *s, mote_error *err) RUN(clear(s, err))
 static int slot_finish(slot *s, mote_error *err) RUN(finish(s, err))
 static int slot_prepare(slot *s, mote_error *err) RUN(prepare(s, err))
@@ -109,6 +161,16 @@ static int slot_read_logits(slot *s, mote_error *err) RUN(logits(s, err))
 static int slot_drafted(slot *s, int n, int32_t *ids, float *confidence, mote_error *err) RUN(drafted(s, n, ids, confidence, err))
 static int slot_run_commit_state(slot *s, const block *b, mote_error *err) RUN(commit_state(s, b, err))
 #undef RUN
+
+/* s may be a member's slot of a group: that of what is copied. */
+static int slot_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) {
+    slot *whole = s->front ? s->front : s;
+    int code = runner_enter(whole->runner, whole, err);
+    if (code) return code;
+    code = whole->runner->backend->copy(s, to, from, n, err);
+    runner_leave(whole->runner);
+    return code;
+}
 
 static int slot_commit_state(slot *s, const block *b, mote_error *err) {
     int code = block_refused(s, b, 0, err);

@@ -111,7 +111,7 @@ static int feed_block(const feeding *f, const int32_t *ids, block *b, mote_error
 
 /* Reads tokens into the timeline, with rows not as text: images are to be read so. Their rows have three positions and an embedding, in
    memory of the session's device; what a device does not do is refused. rows: NULL: text. wanted: NULL: nothing besides. Only the callbacks
-   and a GPU can make it fail once tokens and rows are checked. */
+   and a device can make it fail once tokens and rows are checked. */
 static int feed_table(mote_session *s, const int32_t *ids, const token_row *rows, size_t count, const feed_results *wanted, mote_error *err) {
     static const feed_results nothing = {NULL, NULL, NULL, NULL};
     const size_t vocab = (size_t)s->m->c.vocab;
@@ -123,7 +123,7 @@ static int feed_table(mote_session *s, const int32_t *ids, const token_row *rows
         const int first = s->count;
         block b;
         code = prompt ? feed_prompt(&f, ids + f.done, &b, err) : feed_block(&f, ids + f.done, &b, err);
-        if (code) return code;
+        if (code) break;
         if (rows) timeline_go_on(s, &b);
         f.done += (size_t)b.T;
         if (f.to.logits) f.to.logits += (size_t)b.T * vocab;
@@ -131,7 +131,8 @@ static int feed_table(mote_session *s, const int32_t *ids, const token_row *rows
         if (f.to.embedding) pooling_rows(f.to.embedding, b.residual_rows);
         report_prompt(s, (double)f.done, count, f.start);
     }
-    return code ? code : slot_finish(&s->slot, err);
+    const int finished = slot_finish(&s->slot, code ? NULL : err);      /* in any case: blocks may still be under way */
+    return code ? code : finished;
 }
 
 static int feed(mote_session *s, const int32_t *ids, size_t count, const feed_results *wanted, mote_error *err) {

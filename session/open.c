@@ -22,6 +22,14 @@ static void session_free(mote_session *s) {
     mote_close((mote_model *)m);
 }
 
+/* Gives a shell other options, and its runner, too, if that is its own. */
+static void session_set_options(mote_session *s, const mote_session_options *o) {
+    const run_options how = run_options_of(s->m, o);
+    s->o = *o;
+    slot_set_options(&s->slot, o->context, o->mtp != MOTE_MTP_OFF);
+    if (!o->runner) runner_set_options(s->slot.runner, &how);
+}
+
 /* A session of the model with these options, without memory: only its layout can be counted. A runner of its own, without memory
    too, unless o tells one; to_share: for other sessions, too. NULL: there is no memory. */
 static mote_session *session_shell(const mote_model *m, const mote_session_options *o, int to_share, mote_error *err) {
@@ -36,22 +44,19 @@ static mote_session *session_shell(const mote_model *m, const mote_session_optio
     const run_options how = run_options_of(m, o);
     mote_runner *r = o->runner ? runner_hold(o->runner) : runner_shell(m, &how, !to_share);
     int code = r ? slot_begin(&s->slot, r, o->context, session_has_mtp(m, o), err) : fail_memory(err);
-    s->slot.verifies = o->mtp != MOTE_MTP_OFF;
     if (r) runner_drop(r);                                  /* the slot holds it */
+    if (!code) session_set_options(s, o);
     if (!code) return s;
     session_free(s);
     return NULL;
 }
 
-/* The memory of a shell with these options. */
-static memory_parts session_parts(mote_session *s, const mote_session_options *o) {
-    mote_runner *r = s->slot.runner;
-    s->o = *o;
-    s->slot.context = o->context;
-    if (!o->runner) r->o = run_options_of(s->m, o);
-    memory_parts parts = layout_slot(NULL, NULL, &s->slot);
-    if (!o->runner) parts.scratch += layout_runner(r, NULL);
-    if (r->backend->shares_memory) parts.scratch += layout_session(NULL, s);
+/* What a shell needs on member i of its group; alone, on its device. What the host works on counts where the device shares its memory. */
+static memory_parts session_parts(mote_session *s, int i) {
+    slot *at = slot_member(&s->slot, i);
+    memory_parts parts = layout_slot(NULL, NULL, at);
+    if (!s->o.runner) parts.scratch += layout_runner(at->runner, NULL);
+    if (at->runner->backend->shares_memory && i == 0) parts.scratch += layout_session(NULL, s);
     return parts;
 }
 
@@ -59,47 +64,76 @@ static size_t parts_bytes(const memory_parts *p) {
     return (p->kv + p->state + p->scratch) * sizeof(float);
 }
 
-/* Makes a chunk that nobody asked for smaller until the shell fits into `left` bytes: half as long each time, down to CHUNK_LEAST
-   rows. Returns what the session then needs. */
-static memory_parts fit_chunk(mote_session *s, const mote_session_options *given, uint64_t left) {
-    const executor *on = s->slot.runner->backend;
-    mote_session_options o = s->o;
-    memory_parts parts = session_parts(s, &o);
-    while (on->chunk_alignment > 1 && !o.runner && !given->chunk && left && parts_bytes(&parts) > left && o.chunk > CHUNK_LEAST) {
-        o.chunk = whole_chunk(on, o.chunk / 2, o.context);
-        parts = session_parts(s, &o);
+/* Bytes that it needs on the device of member i, which other members may be on, too. */
+static uint64_t session_bytes_beside(mote_session *s, int i) {
+    const int gpu = slot_member(&s->slot, i)->m->device.gpu;
+    uint64_t bytes = 0;
+    for (int k = 0; k < slot_members(&s->slot); k++) {
+        const memory_parts p = session_parts(s, k);
+        if (slot_member(&s->slot, k)->m->device.gpu == gpu) bytes += parts_bytes(&p);
     }
-    return parts;
+    return bytes;
 }
 
-/* The longest context with which the shell fits into `left` bytes, at most the model's or its runner's; 0: none. */
-static int context_that_fits(mote_session *s, uint64_t left) {
+/* The first member on whose device it does not fit; -1: none. left: [members] bytes free on the device of each. */
+static int session_without_space(mote_session *s, const uint64_t *left) {
+    for (int i = 0; i < slot_members(&s->slot); i++)
+        if (session_bytes_beside(s, i) > left[i]) return i;
+    return -1;
+}
+
+/* Makes a chunk that nobody asked for smaller until the shell fits: half as long each time, down to CHUNK_LEAST rows. left: as
+   session_without_space has it. */
+static void fit_chunk(mote_session *s, const mote_session_options *given, const uint64_t *left) {
+    const executor *on = s->slot.runner->backend;
+    mote_session_options o = s->o;
+    while (on->chunk_alignment > 1 && !o.runner && !given->chunk && o.chunk > CHUNK_LEAST && session_without_space(s, left) >= 0) {
+        o.chunk = whole_chunk(on, o.chunk / 2, o.context);
+        session_set_options(s, &o);
+    }
+}
+
+/* The longest context with which the shell fits, at most the model's or its runner's; 0: none. */
+static int context_that_fits(mote_session *s, const uint64_t *left) {
     const mote_session_options before = s->o;
     mote_session_options o = before;
     int fits = 0, over = (o.runner ? o.runner->o.context : s->m->c.context_max) + 1;
     while (over - fits > 1) {
         o.context = fits + (over - fits) / 2;
         if (!o.runner) o.chunk = whole_chunk(s->slot.runner->backend, before.chunk, o.context);
-        memory_parts parts = session_parts(s, &o);
-        if (parts_bytes(&parts) <= left) fits = o.context;
+        session_set_options(s, &o);
+        if (session_without_space(s, left) < 0) fits = o.context;
         else over = o.context;
     }
-    (void)session_parts(s, &before);
+    session_set_options(s, &before);
     return fits;
 }
 
-static int session_no_memory(mote_session *s, const memory_parts *parts, uint64_t available, mote_error *err) {
-    return fail(err, MOTE_ENOMEM, "a session of %d tokens needs %.2f GB, %.2f GB are free%s%s: a context of %d tokens would fit",
-                s->o.context, (double)parts_bytes(parts) * 1e-9, (double)available * 1e-9, s->m->device.gpu < 0 ? "" : " on ",
-                s->m->device.gpu < 0 ? "" : s->m->device.name, context_that_fits(s, available));
+/* Finds a shell a chunk with which it fits, or tells on which device it does not. */
+static int session_fit(mote_session *s, const mote_session_options *given, mote_error *err) {
+    const int members = slot_members(&s->slot);
+    uint64_t *left = (uint64_t *)malloc((size_t)members * sizeof *left);
+    if (!left) return fail_memory(err);
+    for (int i = 0; i < members; i++) {
+        left[i] = device_available(slot_member(&s->slot, i)->m);
+        if (!left[i]) left[i] = UINT64_MAX;                 /* it does not say */
+    }
+    fit_chunk(s, given, left);
+    const int i = session_without_space(s, left);
+    if (i >= 0) {
+        const model_device *d = &slot_member(&s->slot, i)->m->device;
+        fail(err, MOTE_ENOMEM, "a session of %d tokens needs %.2f GB, %.2f GB are free%s%s: a context of %d tokens would fit", s->o.context,
+             (double)session_bytes_beside(s, i) * 1e-9, (double)left[i] * 1e-9, d->gpu < 0 ? "" : " on ", d->gpu < 0 ? "" : d->name,
+             context_that_fits(s, left));
+    }
+    free(left);
+    return i < 0 ? MOTE_OK : MOTE_ENOMEM;
 }
 
 /* Gets a shell its memory. */
 static int session_start(mote_session *s, const mote_session_options *given, mote_error *err) {
-    const uint64_t available = device_available(s->m);
-    const memory_parts parts = fit_chunk(s, given, available);
-    if (available && parts_bytes(&parts) > available) return session_no_memory(s, &parts, available, err);
-    int code = s->o.runner ? MOTE_OK : runner_start(s->slot.runner, err);
+    int code = session_fit(s, given, err);
+    if (!code && !s->o.runner) code = runner_start(s->slot.runner, err);
     if (!code) code = slot_open(&s->slot, err);
     if (code) return code;
     s->memory = (float *)calloc(1, layout_session(NULL, s) * sizeof(float) + CACHE_LINE);
@@ -140,9 +174,7 @@ int mote_runner_open(const mote_model *model, const mote_session_options *option
     if (!code) code = session_options(model, &given, &o, error);
     mote_session *s = code ? NULL : session_shell(model, &o, 1, error);
     if (!s) return code ? code : MOTE_ENOMEM;
-    const uint64_t available = device_available(model);
-    const memory_parts parts = fit_chunk(s, &given, available);
-    if (available && parts_bytes(&parts) > available) code = session_no_memory(s, &parts, available, error);
+    code = session_fit(s, &given, error);
     if (!code) code = runner_start(s->slot.runner, error);
     if (!code) *runner = runner_hold(s->slot.runner);
     session_free(s);

@@ -6,7 +6,8 @@ static int plan_shared(const mote_model *m, const mote_session_options *given, c
     const uint64_t left = available > weights ? available - weights : 0;
     mote_session *s = session_shell(m, o, 1, err);
     if (!s) return MOTE_ENOMEM;
-    const memory_parts parts = fit_chunk(s, given, left);
+    if (left) fit_chunk(s, given, &left);
+    const memory_parts parts = session_parts(s, 0);
     const uint64_t runner = layout_runner(s->slot.runner, NULL) * sizeof(float);
     const uint64_t fit = left > runner ? (left - runner) / (parts_bytes(&parts) - runner) : 0;
     plan->runner = runner;
@@ -25,7 +26,8 @@ static int plan_model(const mote_model *m, uint64_t weights, const mote_session_
     const uint64_t available = device_available(m), left = available > weights ? available - weights : 0;
     code = plan_shared(m, &given, &o, available, weights, plan, err);
     if (!code) {
-        const memory_parts parts = fit_chunk(s, &given, left);
+        if (left) fit_chunk(s, &given, &left);
+        const memory_parts parts = session_parts(s, 0);
         plan->weights = weights;
         plan->kv = parts.kv * sizeof(float);
         plan->state = parts.state * sizeof(float);
@@ -34,7 +36,7 @@ static int plan_model(const mote_model *m, uint64_t weights, const mote_session_
         plan->available = available;
         plan->context = s->o.context;
         plan->chunk = s->o.chunk;
-        plan->context_fits = available ? context_that_fits(s, left) : -1;
+        plan->context_fits = available ? context_that_fits(s, &left) : -1;
         plan->estimated = m->report.info.estimated;
     }
     session_free(s);

@@ -39,7 +39,7 @@ static int pooling_open(pooling *p, mote_session *s, const mote_embedding *o, si
     if (!p->sum || !p->norm) return fail_memory(err);
     p->row = p->norm + hidden;
     p->residual = p->row + hidden;
-    return slot_copy(&s->slot, p->norm, s->m->norm, hidden * sizeof(float), err);
+    return slot_copy(slot_last(&s->slot, 0), p->norm, s->m->norm, hidden * sizeof(float), err);
 }
 
 static void pooling_close(pooling *p) {

@@ -86,11 +86,12 @@ static int session_options(const mote_model *m, const mote_session_options *give
 }
 
 static run_options run_options_of(const mote_model *m, const mote_session_options *o) {
+    const int sms = m->members ? m->members[0]->device.sms : m->device.sms;
     run_options r = {.context = o->context,
                      .chunk = o->chunk,
                      .threads = o->threads,
                      .kv = o->kv,
-                     .sms = o->sms && o->sms < m->device.sms ? o->sms : m->device.sms,
+                     .sms = o->sms && o->sms < sms ? o->sms : sms,
                      .layers = m->c.layers + 1,
                      .window = m->largest.attention.window,
                      .ring_rows = executor_of(m)->ring_rows};

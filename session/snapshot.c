@@ -9,6 +9,7 @@
 struct mote_checkpoint {
     uint64_t fingerprint;        /* of the model */
     size_t state_floats, hidden, vocab;
+    int ranks;                   /* that share each layer, and what there is of its state */
     int kv;                      /* MOTE_KV_... of the rows that the state was computed with */
     int count, lag, generated_from, pending, accepted;
     int32_t *tokens;
@@ -27,15 +28,16 @@ void mote_checkpoint_free(mote_checkpoint *checkpoint) {
 
 /* Floats of a checkpoint's values. */
 static size_t checkpoint_floats(const mote_session *s) {
-    return s->slot.recurrent_floats + (size_t)s->m->c.hidden + (size_t)s->m->c.vocab;
+    return session_recurrent(s) + (size_t)s->m->c.hidden + (size_t)s->m->c.vocab;
 }
 
 /* A checkpoint of nothing yet, with space for so many tokens, and for rows of windows if it is to have them; NULL: there is no memory. */
 static mote_checkpoint *checkpoint_with(const mote_session *s, int tokens, int has_rows) {
     mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
     if (!c) return NULL;
-    c->fingerprint = s->m->fingerprint;
-    c->state_floats = s->slot.recurrent_floats;
+    c->fingerprint = session_fingerprint(s);
+    c->state_floats = session_recurrent(s);
+    c->ranks = slot_ranks(&s->slot);
     c->hidden = (size_t)s->m->c.hidden;
     c->vocab = (size_t)s->m->c.vocab;
     c->kv = s->o.kv;
@@ -56,9 +58,9 @@ static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
 static int checkpoint_take_rows(mote_session *s, mote_checkpoint *c, mote_error *err) {
     int code = MOTE_OK;
     c->row_bytes = 0;
-    for (int i = SAVED_LAYERS; i < saved_pieces(s) && c->rows && !code; i++) {
+    for (int i = saved_layers(s); i < saved_pieces(s) && c->rows && !code; i++) {
         const saved_piece p = window_piece(s, s->count, i);
-        code = piece_get(s, &p, c->rows + c->row_bytes, err);
+        code = piece_get(&p, c->rows + c->row_bytes, err);
         c->row_bytes += saved_bytes(&p);
     }
     return code;
@@ -67,21 +69,32 @@ static int checkpoint_take_rows(mote_session *s, mote_checkpoint *c, mote_error 
 static int checkpoint_give_rows(mote_session *s, const mote_checkpoint *c, mote_error *err) {
     const char *from = c->rows;
     int code = MOTE_OK;
-    for (int i = SAVED_LAYERS; i < saved_pieces(s) && from && !code; i++) {
+    for (int i = saved_layers(s); i < saved_pieces(s) && from && !code; i++) {
         const saved_piece p = window_piece(s, c->count, i);
-        code = piece_put(s, &p, from, err);
+        code = piece_put(&p, from, err);
         from += saved_bytes(&p);
+    }
+    return code;
+}
+
+/* Copies what cannot be truncated to `values`, member after member, or from there. */
+static int checkpoint_state(mote_session *s, float *values, int back, mote_error *err) {
+    int code = MOTE_OK;
+    for (int i = 0; i < slot_members(&s->slot) && !code; i++) {
+        slot *at = slot_member(&s->slot, i);
+        code = slot_copy(at, back ? at->recurrent : values, back ? values : at->recurrent, at->recurrent_floats * sizeof(float), err);
+        values += at->recurrent_floats;
     }
     return code;
 }
 
 /* Remembers the present position. On failure it is of nothing. */
 static int checkpoint_fill(mote_session *s, mote_checkpoint *c, mote_error *err) {
-    size_t state = s->slot.recurrent_floats, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
+    size_t state = c->state_floats, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
     c->count = -1;
     int code = session_logits(s, err);
-    if (!code) code = slot_copy(&s->slot, c->values, s->slot.recurrent, state * sizeof(float), err);
-    if (!code) code = slot_copy(&s->slot, c->values + state, session_final_row(s), hidden * sizeof(float), err);
+    if (!code) code = checkpoint_state(s, c->values, 0, err);
+    if (!code) code = slot_copy(slot_last(&s->slot, 0), c->values + state, session_final_row(s), hidden * sizeof(float), err);
     if (!code) code = checkpoint_take_rows(s, c, err);
     if (code) return code;
     memcpy(c->values + state + hidden, s->slot.logits, vocab * sizeof(float));
@@ -121,7 +134,7 @@ static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkp
 
 /* Whether the checkpoint is of a session like this one. */
 static int checkpoint_fits(const mote_session *s, const mote_checkpoint *c) {
-    return c->fingerprint == s->m->fingerprint && c->state_floats == s->slot.recurrent_floats && c->hidden == (size_t)s->m->c.hidden &&
+    return c->fingerprint == session_fingerprint(s) && c->state_floats == session_recurrent(s) && c->hidden == (size_t)s->m->c.hidden &&
            c->vocab == (size_t)s->m->c.vocab;
 }
 
@@ -144,6 +157,7 @@ int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoi
 
 static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error *err) {
     size_t hidden = (size_t)s->m->c.hidden;
+    if (c->ranks != slot_ranks(&s->slot)) return fail_ranks(err, "checkpoint", c->ranks, slot_ranks(&s->slot));
     if (!checkpoint_fits(s, c)) return fail(err, MOTE_EINVAL, "the checkpoint is of another model");
     if (c->kv != s->o.kv) return fail(err, MOTE_EINVAL, "the checkpoint is of a session with another type of keys and values");
     if (!checkpoint_holds(s, c))
@@ -154,10 +168,12 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
     int code = runner_refuses(s->slot.runner, err);
     if (code) return code;
     timeline_set(s, c->count, c->lag, c->generated_from, c->pending, c->accepted);
-    code = slot_copy(&s->slot, s->slot.recurrent, c->values, s->slot.recurrent_floats * sizeof(float), err);
-    if (!code) code = slot_copy(&s->slot, session_final_row(s), c->values + s->slot.recurrent_floats, hidden * sizeof(float), err);
+    float *final_row = c->values + c->state_floats;
+    code = checkpoint_state(s, c->values, 1, err);
+    if (!code) code = slot_copy(slot_last(&s->slot, 0), session_final_row(s), final_row, hidden * sizeof(float), err);
+    if (!code) code = pieces_share_final_row(s, final_row, s->accepted, err);
     if (!code) code = checkpoint_give_rows(s, c, err);
-    memcpy(s->slot.logits, c->values + s->slot.recurrent_floats + hidden, (size_t)s->m->c.vocab * sizeof(float));
+    memcpy(s->slot.logits, final_row + hidden, (size_t)s->m->c.vocab * sizeof(float));
     return code;
 }
 
@@ -190,12 +206,12 @@ static size_t saved_size(const mote_session *s, const saved_header *h) {
 static void saved_describe(const mote_session *s, saved_header *h) {
     memset(h, 0, sizeof *h);
     memcpy(h->magic, SAVED_MAGIC, sizeof h->magic);
-    h->fingerprint = s->m->fingerprint;
+    h->fingerprint = session_fingerprint(s);
     h->count = s->count;
     h->generated_from = s->generated_from;
     h->pending = h->accepted = s->accepted;
     h->kv = s->o.kv;
-    h->has = (s->slot.has_mtp ? SAVED_MTP : 0) | (s->only_windows ? SAVED_WINDOWS : 0);
+    h->has = (s->slot.has_mtp ? SAVED_MTP : 0) | (s->only_windows ? SAVED_WINDOWS : 0) | (slot_ranks(&s->slot) - 1) * SAVED_RANK;
 }
 
 /* KV elements of one type, at any address, to another. */
@@ -213,12 +229,13 @@ static void kv_convert(char *to, dtype to_type, const char *from, dtype from_typ
    part of the timeline; the last hidden row and the logits before the first token. to: where piece i is saved. */
 static void saved_clear(const mote_session *s, int i, const saved_piece *p, char *to) {
     const size_t kept = (size_t)s->accepted;
-    if (!s->count && (i == SAVED_LAST_HIDDEN || i == SAVED_LOGITS)) memset(to, 0, saved_bytes(p));
-    for (int l = 0; l < s->m->c.layers && i == SAVED_RECURRENT; l++) {
+    const enum saved_kind kind = saved_kind_of(s, i);
+    if (!s->count && (kind == SAVED_LAST_HIDDEN || kind == SAVED_LOGITS)) memset(to, 0, saved_bytes(p));
+    for (int l = 0; l < s->m->c.layers && kind == SAVED_RECURRENT; l++) {
         state_piece log[LOG_PIECES];
-        const int n = layer_log(&s->m->layers[l], &s->slot.state[l], log);
+        const int n = part_has(&p->in->m->part, l) ? layer_log(&p->in->m->layers[l], &p->in->state[l], log) : 0;
         for (int k = 0; k < n; k++) {
-            const size_t at = (size_t)((const char *)log[k].at - (const char *)s->slot.recurrent);
+            const size_t at = (size_t)((const char *)log[k].at - (const char *)p->in->recurrent);
             memset(to + at + kept * log[k].size, 0, (MOTE_ROWS_MAX - kept) * log[k].size);
         }
     }
@@ -236,7 +253,7 @@ static int session_save(mote_session *s, void *bytes, size_t capacity, size_t *c
     int code = session_logits(s, err);
     for (int i = 0; i < saved_pieces(s) && !code; i++) {
         saved_piece p = saved_piece_of(s, &h, session_final_row(s), i);
-        code = piece_get(s, &p, to, err);
+        code = piece_get(&p, to, err);
         saved_clear(s, i, &p, to);
         to += saved_bytes(&p);
     }
@@ -262,13 +279,16 @@ static int save_bytes(mote_session *s, char **bytes, size_t *size, mote_error *e
 /* Checks a saved session's header, and its size, before any of it is used or memory is taken for it. */
 static int saved_check_header(const mote_session *s, const saved_header *h, uint64_t size, mote_error *err) {
     const int has = (s->m->has_mtp ? SAVED_MTP : 0) | (session_has_window(s, 0) ? SAVED_WINDOWS : 0);
+    const int ranks = h->has < 0 ? 0 : h->has / SAVED_RANK + 1;
     if (memcmp(h->magic, SAVED_MAGIC, sizeof h->magic))
         return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
-    if (h->fingerprint != s->m->fingerprint)
+    if (ranks != slot_ranks(&s->slot) && ranks > 0 && ranks <= 64)
+        return fail_ranks(err, "saved session", ranks, slot_ranks(&s->slot));
+    if (h->fingerprint != session_fingerprint(s))
         return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
     if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->pending < 0 || h->pending > MOTE_ROWS_MAX ||
         h->accepted < 0 || h->accepted > h->pending || h->accepted > h->count || (h->pending && !h->accepted) ||
-        h->kv < MOTE_KV_F32 || h->kv > MOTE_KV_FP8 || h->has & ~has)
+        h->kv < MOTE_KV_F32 || h->kv > MOTE_KV_FP8 || ranks != slot_ranks(&s->slot) || h->has % SAVED_RANK & ~has)
         return fail(err, MOTE_EFORMAT, "the saved session is damaged");
     if (h->count > s->o.context)
         return fail(err, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h->count,
@@ -300,19 +320,27 @@ static int saved_restore(mote_session *s, const saved_piece *own, const saved_pi
                          mote_error *err) {
     if (!own->of.at) return MOTE_OK;
     from += (size_t)(own->first - saved->first) * saved->of.size;
-    if (!own->is_kv || kv == kv_type_of(s->o.kv)) return piece_put(s, own, from, err);
+    if (!own->is_kv || kv == kv_type_of(s->o.kv)) return piece_put(own, from, err);
     kv_convert(converted, kv_type_of(s->o.kv), from, kv, saved_bytes(own) / kv_size(kv_type_of(s->o.kv)));
-    return piece_put(s, own, converted, err);
+    return piece_put(own, converted, err);
 }
 
-/* The pieces that h describes are in the session, the last hidden row in its slot's last_hidden. */
+/* The pieces that h describes are in the session, the last hidden row in last_hidden of the slot that answers. */
 static int session_restored(mote_session *s, const saved_header *h, int lag, mote_error *err) {
+    const size_t bytes = (size_t)s->m->c.hidden * sizeof(float);
+    slot *last = slot_last(&s->slot, 0);
     timeline_set(s, h->count, lag, h->generated_from, h->pending, h->accepted);
     timeline_cut(s, 0);                                     /* all tokens are others */
     s->valid = h->count;
     s->only_windows = (h->has & SAVED_WINDOWS) != 0;
-    if (!s->accepted) return MOTE_OK;
-    return slot_copy(&s->slot, session_final_row(s), s->slot.last_hidden, (size_t)s->m->c.hidden * sizeof(float), err);
+    if (s->accepted && slot_ranks(&s->slot) == 1) return slot_copy(last, session_final_row(s), last->last_hidden, bytes, err);
+    if (slot_ranks(&s->slot) == 1) return MOTE_OK;
+    float *row = (float *)malloc(bytes);
+    int code = row ? slot_copy(last, row, last->last_hidden, bytes, err) : fail_memory(err);
+    if (!code) code = slot_copy(last, session_final_row(s), row, bytes, err);
+    if (!code) code = pieces_share_final_row(s, row, s->accepted, err);
+    free(row);
+    return code;
 }
 
 /* The session that was saved in place of what is there; that stays if it cannot be. */
@@ -327,8 +355,9 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
     own.kv = s->o.kv;
     if (session_has_window(s, 1)) own.has |= SAVED_WINDOWS;
     const dtype kv = kv_type_of(h.kv);
+    float *last_hidden = slot_last(&s->slot, 0)->last_hidden;
     size_t most = 0;
-    for (int i = SAVED_LAYERS; i < saved_pieces(s) && own.kv != h.kv; i++) {
+    for (int i = saved_layers(s); i < saved_pieces(s) && own.kv != h.kv; i++) {
         const saved_piece p = saved_piece_of(s, &own, NULL, i);
         most = max_size(most, saved_bytes(&p));
     }
@@ -336,7 +365,7 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
     if (!converted && own.kv != h.kv) return fail_memory(err);
     from += sizeof h;
     for (int i = 0; !code && i < saved_pieces(s); i++) {
-        const saved_piece saved = saved_piece_of(s, &h, s->slot.last_hidden, i), to = saved_piece_of(s, &own, s->slot.last_hidden, i);
+        const saved_piece saved = saved_piece_of(s, &h, last_hidden, i), to = saved_piece_of(s, &own, last_hidden, i);
         code = saved_restore(s, &to, &saved, from, kv, converted, err);
         from += saved_bytes(&saved);
     }
@@ -359,11 +388,11 @@ static int session_copy(mote_session *to, mote_session *from, mote_error *err) {
     saved_describe(from, &h);
     int code = session_logits(from, err);
     for (int i = 0; i < saved_pieces(from) && !code; i++) {
-        const saved_piece p = saved_piece_of(from, &h, session_final_row(from), i), q = saved_piece_of(to, &h, to->slot.last_hidden, i);
+        const saved_piece p = saved_piece_of(from, &h, session_final_row(from), i), q = saved_piece_of(to, &h, slot_last(&to->slot, 0)->last_hidden, i);
         for (int at = p.first, n; at < p.end && !code; at += n) {
             const char *here = piece_rows(&p.of, at, p.end, &n);
             char *there = piece_rows(&q.of, at, at + n, &n);
-            code = slot_copy(&from->slot, there, here, (size_t)n * p.of.size, err);
+            code = slot_copy(p.in, there, here, (size_t)n * p.of.size, err);
         }
     }
     return code ? code : session_restored(to, &h, from->lag, err);

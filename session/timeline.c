@@ -16,7 +16,7 @@ static int session_logits(mote_session *s, mote_error *err) {
 
 /* Where the final row of the last token is. */
 static float *session_final_row(const mote_session *s) {
-    return slot_final_row(&s->slot, s->accepted);
+    return slot_final_row(slot_last(&s->slot, 0), s->accepted);
 }
 
 /* T rows after the timeline are being computed, and not yet part of it. Of more than MOTE_ROWS_MAX, which are kept as a whole, the

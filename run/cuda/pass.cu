@@ -30,6 +30,7 @@ static __global__ void gpu_pass_ids(gpu_pass_table *table, int sequences) {
 static void gpu_pass_begin(mote_runner *r, gpu_form *f, int has_mtp) {
     struct gpu_runner *g = r->gpu;
     gpu_swap_out(g);
+    gpu_check(&g->q, cudaEventSynchronize(g->pass_copied), "copying a pass");
     memset(&g->sampling_on_device, 0xff, sizeof g->sampling_on_device);         /* the table overwrites them */
     memset(f, 0, sizeof *f);
     f->r = r;
@@ -70,6 +71,7 @@ static void gpu_pass_add(gpu_form *f, const pass_request *q, int32_t first) {
 static void gpu_pass_send(const gpu_form *f) {
     struct gpu_runner *g = f->r->gpu;
     gpu_move(&g->q, g->table, g->pass, sizeof *g->pass, "copying a pass");
+    gpu_check(&g->q, cudaEventRecord(g->pass_copied, g->stream), "copying a pass");
     for (int z = 0; z < f->rows.sequences; z++) {
         if (!g->pass->keeps_ids[z] || g->q.status != cudaSuccess) continue;
         gpu_pass_ids<<<1, PASS_ROWS_MAX, 0, g->stream>>>(g->table, f->rows.sequences);
@@ -110,7 +112,7 @@ static void gpu_forget_passes(struct gpu_runner *g) {
 static void gpu_pass_run(const gpu_form *f, pass_request *const *of, int drafts) {
     struct gpu_runner *g = f->r->gpu;
     const int cols = f->r->m->c.hidden;
-    cudaGraphExec_t graph = gpu_pass_graph_of(f, GPU_ALL_LOGITS, drafts);
+    cudaGraphExec_t graph = gpu_pass_graph_of(f, gpu_kind_of(f->r, GPU_ALL_LOGITS), drafts);
     g->logits_pass++;
     if (g->q.status != cudaSuccess || !gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a pass")) return;
     gpu_pass_writeback<<<dim3((unsigned)((cols - 1) / GPU_THREADS + 1), (unsigned)f->rows.T), GPU_THREADS, 0, g->stream>>>(g->table, g->x, cols);
@@ -187,7 +189,7 @@ static int gpu_pass_logits(const pass_request *q, int first) {
     struct gpu_runner *g = q->s->runner->gpu;
     const size_t vocab = (size_t)q->s->m->c.vocab;
     const int rows = q->b->logits ? q->b->T : q->b->last, from = q->b->logits ? first : first + q->b->T - 1;
-    if (!rows) return 0;
+    if (!rows || !runner_answers(q->s->runner)) return 0;
     float *to = q->b->logits ? q->b->logits : q->s->logits;
     gpu_move(&g->q, to, g->logits + (size_t)from * vocab, (size_t)rows * vocab * sizeof(float), "reading the logits");
     q->s->logits_here = !q->b->logits;
@@ -195,9 +197,11 @@ static int gpu_pass_logits(const pass_request *q, int first) {
     return 1;
 }
 
-/* The same of all blocks among the requests, and waits for them. wait: in any case, as the table may not have been copied yet. */
+/* The same of all blocks among the requests, and waits for them. wait: in any case, as who calls measures what a pass takes; what a group's
+   members return from they may still compute. */
 static int gpu_pass_read(mote_runner *r, pass_request *const *of, int n, int wait, mote_error *err) {
     struct gpu_runner *g = r->gpu;
+    if (r->me) wait = 0;
     for (int i = 0; i < n; i++)
         if (of[i]->kind == REQUEST_FORWARD) wait |= gpu_pass_logits(of[i], g->pass->first[i]);
     if (wait) gpu_check(&g->q, cudaStreamSynchronize(g->stream), "a pass");
@@ -221,7 +225,7 @@ static int gpu_pass_steps(pass_request *const *of, int n, int steps, mote_error 
 
 /* Whether the request's token is to be chosen, and then is all that its block consists of. */
 static int gpu_begins(const pass_request *q) {
-    return q->kind == REQUEST_STEP || (q->kind == REQUEST_CYCLE && q->b->T == 1 && q->b->rows->id < 0);
+    return q->b->rows->id < 0 && (q->kind == REQUEST_STEP || (q->kind == REQUEST_CYCLE && q->b->T == 1));
 }
 
 /* Chooses the tokens of the first n requests, and waits for them. */
@@ -261,6 +265,8 @@ static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_erro
     code = gpu_failed(&g->q, err);
     for (int i = 0; i < count && !code; i++) {
         if (of[i]->kind != REQUEST_CYCLE) continue;
+        of[i]->s->gpu->posted.sequence = g->sequence;
+        of[i]->s->gpu->posted.z = i;
         code = mailbox_wait(r, i, of[i]->ids + 1, of[i]->count, err);
         waited = 1;
     }

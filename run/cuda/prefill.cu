@@ -29,7 +29,7 @@ static size_t prefill_windows(const mote_model *m, const run_options *o, slot *s
     layer_state none;
     size_t used = 0;
     memset(&none, 0, sizeof none);
-    for (int i = 0; i < m->c.layers; i++)
+    for (int i = m->part.first; i < m->part.end; i++)
         for (int k = layer_pieces(&m->layers[i], &r, s ? &s->state[i] : &none, piece); k--;) {
             if (!piece[k].window || piece[k].rows == r.context) continue;
             const int from = piece_seen_from(&piece[k], index);
@@ -52,14 +52,19 @@ static size_t prefill_logit_bytes(const mote_model *m) {
     return (prefill_own_logits(m) + (size_t)m->c.vocab) * sizeof(float);
 }
 
-/* Lays out what prefill needs: also `before`, a copy of a slot's recurrent state, and one of its windows. */
+/* Whether it can be cancelled: of a group's members none can. */
+static int prefill_can_be_cancelled(const mote_model *m) {
+    return m->part.ranges * m->part.ranks == 1;
+}
+
+/* Lays out what prefill needs: also, where it can be cancelled, `before`, a copy of a slot's recurrent state, and one of its windows. */
 static void layout_prefill(layout *l, const mote_model *m, const run_options *o, prefill_scratch *p) {
     const size_t hidden = (size_t)m->c.hidden, rows = (size_t)o->chunk;
     const dtype kv = kv_type_of(o->kv);
     memset(p, 0, sizeof *p);
     if (!prefill_runs(m, kv)) return;
     p->rows = o->chunk;
-    const size_t u = rows * hidden * sizeof(uint16_t), least = prefill_logit_bytes(m) + u;      /* logits of a row */
+    const size_t u = rows * hidden * sizeof(uint16_t), least = (part_is_last(&m->part) ? prefill_logit_bytes(m) : 0) + u;   /* logits of a row */
     p->scratch_bytes = max_size(layer_prefill_bytes(&m->largest, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
     p->scratch_bytes = (max_size(p->scratch_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
@@ -71,6 +76,7 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     p->table = p->table ? p->table + 1 : NULL;
     p->scratch = (char *)layout_alloc(l, p->scratch_bytes / sizeof(float));
     p->u = p->scratch ? (uint16_t *)(void *)(p->scratch + p->scratch_bytes - u) : NULL;
+    if (!prefill_can_be_cancelled(m)) return;
     p->before = layout_alloc(l, recurrent_floats(m, o));
     if (o->chunk > RING_ROWS) p->windows = (char *)layout_bytes(l, prefill_windows(m, o, NULL, o->context, NULL, 0));
 }
@@ -153,6 +159,7 @@ static void prefill_head(const slot *s, const prefill_rows *r, const float *norm
     if (peers_divide(r->peer))
         gpu_gather_logits<<<PEER_LOGIT_LANES, GPU_THREADS, 0, r->stream>>>(gpu_gather_of(r->peer, own, n, m->c.vocab, all));
     if (cap.cap != 0) gpu_cap_logits<<<gpu_cap_blocks(cap.n, r->sms), GPU_THREADS, 0, r->stream>>>(cap);
+    if (!runner_answers(s->runner)) return;
     gpu_check(&s->runner->gpu->q, cudaMemcpyAsync(to, all, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
                                           r->stream), "reading the logits");
 }
@@ -175,6 +182,7 @@ static int prefill_watched(slot *s, const prefill_rows *r, int T, const block_wa
     for (int t = 0; t < T && !code; t += step) {
         const int n = T - t < step ? T - t : step;
         prefill_head(s, r, s->m->norm, t, n, watch->rows);
+        if (!runner_answers(s->runner)) continue;
         code = gpu_finish(s, err);
         if (!code) watch->logits(watch->user, watch->rows, t, n);
     }
@@ -216,6 +224,13 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
     if (mtp_logits) prefill_logits(s, &r, m->mtp.norm, r.T, mtp_logits);
 }
 
+/* Launches layer i. */
+static void prefill_layer(slot *s, prefill_rows *r, int i) {
+    struct gpu_runner *g = s->runner->gpu;
+    r->layer = i;
+    gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
+}
+
 /* The layers, one launched while the one before it runs, so that a cancel is heard between two of them, and other slots may compute.
    Prefill's scratch is its own. */
 static int prefill_layers(slot *s, prefill_rows *r, const block_watch *watch, mote_error *err) {
@@ -224,11 +239,46 @@ static int prefill_layers(slot *s, prefill_rows *r, const block_watch *watch, mo
         if (i >= 2) gpu_check(&g->q, cudaEventSynchronize(g->layer_done[i % 2]), "a layer");
         if (i >= 2) (void)runner_yield(s->runner, s);
         if (watch->layer(watch->user, (double)r->T * i / s->m->c.layers)) return fail(err, MOTE_ECANCELLED, "cancelled");
-        r->layer = i;
-        gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
+        prefill_layer(s, r, i);
         gpu_check(&g->q, cudaEventRecord(g->layer_done[i % 2], g->stream), "a layer");
     }
     return gpu_failed(&g->q, err);
+}
+
+/* Those of a group's member, all at once: others of the group rely on it. */
+static int prefill_part(slot *s, prefill_rows *r, mote_error *err) {
+    const model_part *part = &s->m->part;
+    struct gpu_runner *g = s->runner->gpu;
+    if (!part_is_first(part)) peers_receive_block(&g->q, g->q.peer, r->x, r->T);
+    for (int i = part->first; i < part->end && g->q.status == cudaSuccess; i++) prefill_layer(s, r, i);
+    if (!part_is_last(part)) peers_send_block(&g->q, g->q.peer, r->x, r->T);
+    return gpu_failed(&g->q, err);
+}
+
+/* What comes after the layers: what is wanted of the last range, and what decode needs. */
+static int prefill_end(slot *s, const prefill_rows *r, const block *b, const block_watch *watch, mote_error *err) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    const size_t hidden = (size_t)m->c.hidden;
+    int code = MOTE_OK;
+    if (b->logits) prefill_logits(s, r, m->norm, b->T, b->logits);
+    if (watch->logits && (code = prefill_watched(s, r, b->T, watch, err))) return code;
+    if ((code = gpu_enter(s, err))) return code;            /* another slot may be resident meanwhile */
+    gpu_read_residual(s, b, r->x);
+    const float *last = r->x + (size_t)(b->T - 1) * hidden; /* last_hidden is still wanted as it was */
+    gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, last, m->norm, m->c.hidden, m->c.eps, 1, 0, s->hidden);
+    if (s->has_mtp) prefill_mtp(s, r, b->mtp_logits);
+    gpu_move(&g->q, s->last_hidden, s->hidden, hidden * sizeof(float), "the final row");
+    gpu_check(&g->q, cudaGetLastError(), "prefill");
+    return gpu_failed(&g->q, err);
+}
+
+/* Keeps the states of a slot before row `index`, or brings them back. */
+static void prefill_keep(slot *s, int T, int index, int back) {
+    struct gpu_runner *g = s->runner->gpu;
+    float *to = back ? s->recurrent : g->prefill.before, *from = back ? g->prefill.before : s->recurrent;
+    gpu_move(&g->q, to, from, s->recurrent_floats * sizeof(float), back ? "restoring the state" : "keeping the state");
+    if (T > RING_ROWS) (void)prefill_windows(s->m, &s->runner->o, s, index, g->prefill.windows, back);
 }
 
 /* Nothing is left to repeat before it (b->replay is 0), nor after it: the states are those after the last row. If it fails or is
@@ -236,32 +286,19 @@ static int prefill_layers(slot *s, prefill_rows *r, const block_watch *watch, mo
 static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
     const mote_model *m = s->m;
     struct gpu_runner *g = s->runner->gpu;
-    const size_t hidden = (size_t)m->c.hidden;
     prefill_rows r = prefill_rows_of(s, b->T, b->rows->index);
     int code = gpu_enter(s, err);
     if (code) return code;
-    gpu_move(&g->q, g->prefill.before, s->recurrent, s->recurrent_floats * sizeof(float), "keeping the state");
-    if (b->T > RING_ROWS) (void)prefill_windows(m, &s->runner->o, s, r.index, g->prefill.windows, 0);
+    if (prefill_can_be_cancelled(m)) prefill_keep(s, b->T, r.index, 0);
     prefill_send(g, b, g->stream);
-    prefill_embed(&r, &m->embed_tokens, gpu_embed_factor(m));
-    code = prefill_layers(s, &r, watch, err);
-    if (code) {
-        if (g->q.status != cudaSuccess) return code;
-        gpu_move(&g->q, s->recurrent, g->prefill.before, s->recurrent_floats * sizeof(float), "restoring the state");
-        if (b->T > RING_ROWS) (void)prefill_windows(m, &s->runner->o, s, r.index, g->prefill.windows, 1);
-        return code;
-    }
-    if (b->logits) prefill_logits(s, &r, m->norm, b->T, b->logits);
-    if (watch->logits && (code = prefill_watched(s, &r, b->T, watch, err))) return code;
-    if ((code = gpu_enter(s, err))) return code;            /* another slot may be resident meanwhile */
-    gpu_read_residual(s, b, r.x);
-    const float *last = r.x + (size_t)(b->T - 1) * hidden;  /* last_hidden is still wanted as it was */
-    gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, last, m->norm, m->c.hidden, m->c.eps, 1, 0, s->hidden);
-    if (s->has_mtp) prefill_mtp(s, &r, b->mtp_logits);
-    gpu_move(&g->q, s->last_hidden, s->hidden, hidden * sizeof(float), "the final row");
-    gpu_check(&g->q, cudaGetLastError(), "prefill");
+    if (part_is_first(&m->part)) prefill_embed(&r, &m->embed_tokens, gpu_embed_factor(m));
+    code = s->runner->me ? prefill_part(s, &r, err) : prefill_layers(s, &r, watch, err);
+    if (code && prefill_can_be_cancelled(m) && g->q.status == cudaSuccess) prefill_keep(s, b->T, r.index, 1);
+    if (code) return code;
+    if (part_is_last(&m->part) && (code = prefill_end(s, &r, b, watch, err))) return code;
     gpu_launched(s, 1, GPU_NO_LOGITS);
-    return b->logits || b->mtp_logits || b->residual_rows ? gpu_finish(s, err) : gpu_failed(&g->q, err);
+    const int wanted = runner_answers(s->runner) && (b->logits || b->mtp_logits || b->residual_rows);
+    return wanted ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }
 
 /* Prefill chunks end at multiples of PREFILL_ALIGNMENT. */

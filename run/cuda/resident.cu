@@ -58,7 +58,8 @@ struct gpu_runner {
     cudaGraphExec_t graph[2][GPU_KINDS][STEP_ROWS + 1];     /* [with the MTP layer][..][rows] */
     cudaGraphExec_t cycle[STEP_ROWS + 1][MOTE_ROWS_MAX];    /* [rows verified][drafts made]; [0]: drafts alone */
     gpu_pass_graph passes[PASS_GRAPHS];
-    gpu_pass_table *table, *pass;                           /* on the GPU; here, in pinned memory */
+    gpu_pass_table *table, *pass;                           /* on the GPU; here, in pinned memory, */
+    cudaEvent_t pass_copied;     /* from where it has been copied */
     uint64_t passed;             /* passes so far */
     step_parameters *step;       /* table->steps */
     slot capture_base, growth_base;                         /* the addresses in graphs; those of a slot of KV_GRANULE more tokens; */
@@ -91,6 +92,7 @@ struct gpu_slot {
     int logits_first;            /* which of the runner's logits are those of its first row then */
     int replay;                  /* of a pass of several that begins: rows that it repeats from the slot's log */
     uint32_t drafted;            /* the sequence number of the cycle, of this slot alone, that drafts; 0: none */
+    struct { uint32_t sequence; int z; } posted;            /* of a cycle, alone or in a pass: its post, and in which mailbox; 0: none */
 };
 
 /* From here on everything begins at a multiple of so many floats from the base. */

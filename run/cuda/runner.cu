@@ -17,14 +17,15 @@ static void gpu_layout_peer(layout *l, mote_runner *r) {
     s.hidden = (size_t)m->c.hidden;
     s.sum_cols = s.hidden * (m->largest.residual.branched ? 2 : 1);
     s.vocab_share = (size_t)part_vocab(&m->part, m->c.vocab).most;
-    s.block_rows = s.ranges > 1 ? (size_t)r->gpu->prefill.rows : 0;
+    s.block_rows = s.ranges > 1 ? (size_t)r->o.chunk : 0;   /* in all members alike: also where some cannot prefill */
     peers_layout(l, &r->gpu->peer, m->part.range, &s);
 }
 
 static void gpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
-    const size_t T = PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
+    const int last = part_is_last(&m->part);
+    const size_t T = PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = last ? (size_t)m->c.vocab : 0;
     const deltanet_shape *d = &m->largest.deltanet;
     const attention_shape *a = &m->largest.attention;
     const mla_shape *c = &m->largest.mla;
@@ -40,8 +41,8 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     if (g->table) g->step = g->table->steps, g->parameters = g->table->sampling;
     g->greedy = (sampling_parameters *)layout_bytes(l, sizeof *g->greedy);
     g->x = layout_alloc(l, T * hidden);
-    g->mtp_x = layout_alloc(l, T * hidden);
-    g->mtp_in = layout_alloc(l, T * 2 * hidden);
+    g->mtp_x = layout_alloc(l, last ? T * hidden : 0);
+    g->mtp_in = layout_alloc(l, last ? T * 2 * hidden : 0);
     gpu_batch_layout(l, max_int(2 * m->c.hidden, widest), PASS_ROWS_MAX, &g->batch);
     g->q.batch = &g->batch;
     layer_layout_gpu(l, &m->largest, m->c.hidden, m->part.ranks, &most, &q, &g->layers);
@@ -49,8 +50,8 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->layers.moe.chosen = g->chosen;
     g->logits = layout_alloc(l, T * vocab);
     g->mtp_logits = layout_alloc(l, STEP_ROWS * vocab);
-    g->draft_logits = layout_alloc(l, T * (size_t)draft_vocab(m));
-    g->topk = (uint64_t *)(void *)layout_alloc(l, T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2);
+    g->draft_logits = layout_alloc(l, last ? T * (size_t)draft_vocab(m) : 0);
+    g->topk = (uint64_t *)(void *)layout_alloc(l, last ? T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2 : 0);
     layout_prefill(l, m, &r->o, &g->prefill);
     gpu_layout_peer(l, r);
 }
@@ -71,7 +72,7 @@ static void gpu_prepare_attention(mote_runner *r) {
     for (int i = 0; i < m->c.layers + m->has_mtp && to->layer_splits; i++) {
         const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
         const attention_weights *w = &of->w.attention;
-        if (of->kind != LAYER_ATTENTION) continue;
+        if (of->kind != LAYER_ATTENTION || !model_has_layer(m, i)) continue;
         to->layer_splits[i] = gpu_attention_splits(&g->q, &w->shape, to);
         to->splits = max_int(to->splits, to->layer_splits[i]);
         gpu_copy_frequencies(g, to->frequencies, to->frequencies_size, w->frequencies, w->shape.rotary_dim / 2, i);
@@ -88,7 +89,15 @@ static void gpu_prepare_mla(mote_runner *r) {
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.layer.mixer;
         const mla_weights *w = &of->w.mla;
-        if (of->kind == LAYER_MLA) gpu_copy_frequencies(g, to->frequencies, to->frequencies_size, w->frequencies, w->shape.rope_dim / 2, i);
+        if (of->kind == LAYER_MLA && model_has_layer(m, i)) gpu_copy_frequencies(g, to->frequencies, to->frequencies_size, w->frequencies, w->shape.rope_dim / 2, i);
+    }
+}
+
+/* What ranges before this one store with tags in a step. */
+static void gpu_count_tags(const mote_model *m, gpu_queue *q) {
+    for (int i = 0; i < m->part.first; i++) {
+        q->tagged[0] += (m->layers[i].mixer.kind != LAYER_NONE) + (m->layers[i].ffn.kind != LAYER_NONE);
+        q->tagged[1] += m->layers[i].ffn.kind == LAYER_MOE;
     }
 }
 
@@ -124,6 +133,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     q->dependent = m->device.cc >= 90;
     q->prefetch = m->device.cache / GPU_PREFETCH_SHARE / 128 * 128;
     q->stages = ALL_STAGES;
+    gpu_count_tags(m, q);
     gpu_check(q, cudaSetDevice(m->device.gpu), "choosing the GPU");
     if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&r->memory, bytes), "allocating a runner");
     if (q->status == cudaSuccess)
@@ -133,6 +143,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     if (q->status == cudaSuccess) gpu_check(q, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream");
     for (int i = 0; i < 2 && q->status == cudaSuccess; i++)
         gpu_check(q, cudaEventCreateWithFlags(&g->layer_done[i], cudaEventDisableTiming), "an event");
+    if (q->status == cudaSuccess) gpu_check(q, cudaEventCreateWithFlags(&g->pass_copied, cudaEventDisableTiming), "an event");
     if (q->status != cudaSuccess) return gpu_failed(q, err);
     layout_runner(r, r->memory);
     if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
@@ -154,20 +165,6 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     return code;
 }
 
-/* See executor.connect. */
-static int gpu_connect(mote_runner *r, mote_error *err) {
-    gpu_queue *q = &r->gpu->q;
-    gpu_check(q, cudaSetDevice(r->m->device.gpu), "choosing the GPU");
-    if (q->status == cudaSuccess) gpu_check(q, cudaStreamSynchronize(r->gpu->stream), "clearing a runner");
-    if (q->status == cudaSuccess) peers_connect(q, &r->gpu->peer);
-    return gpu_failed(q, err);
-}
-
-/* See executor.end. */
-static void gpu_end(mote_runner *r) {
-    peers_end(&r->gpu->peer);
-}
-
 static void gpu_close(mote_runner *r) {
     struct gpu_runner *g = r->gpu;
     if (!g) return;
@@ -179,6 +176,7 @@ static void gpu_close(mote_runner *r) {
             if ((&g->cycle[0][0])[i]) (void)cudaGraphExecDestroy((&g->cycle[0][0])[i]);
         for (int i = 0; i < 2; i++)
             if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
+        if (g->pass_copied) (void)cudaEventDestroy(g->pass_copied);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (r->memory) (void)cudaFree(r->memory);
         gpu_forget_passes(g);
@@ -201,8 +199,9 @@ static void gpu_close(mote_runner *r) {
 static void gpu_capture_steps(slot *s) {
     struct gpu_runner *g = s->runner->gpu;
     cudaGraphExec_t (*graph)[STEP_ROWS + 1] = g->graph[s->has_mtp];
+    const enum gpu_kind kind = gpu_kind_of(s->runner, GPU_LAST_LOGITS);
     for (int T = 1; T <= STEP_ROWS && g->q.status == cudaSuccess; T++)
-        if (!graph[GPU_LAST_LOGITS][T]) graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS, -1);
+        if (!graph[kind][T]) graph[kind][T] = gpu_capture(s, T, kind, -1);
     if (!graph[GPU_NO_LOGITS][STEP_ROWS] && g->q.status == cudaSuccess)
         graph[GPU_NO_LOGITS][STEP_ROWS] = gpu_capture(s, STEP_ROWS, GPU_NO_LOGITS, -1);
 }
@@ -214,10 +213,10 @@ static int gpu_slot_open(slot *s, mote_error *err) {
     gpu_check(q, cudaSetDevice(s->m->device.gpu), "choosing the GPU");
     if (q->status != cudaSuccess) return gpu_failed(q, err);
     cudaError_t status = cudaMalloc((void **)&s->memory, bytes);
-    if (status == cudaSuccess) status = cudaHostAlloc((void **)&s->host, host, cudaHostAllocDefault);
+    if (status == cudaSuccess && host) status = cudaHostAlloc((void **)&s->host, host, cudaHostAllocPortable);
     if (status != cudaSuccess) return gpu_fail(err, status, "allocating a session");
     layout_slot(s->memory, s->host, s);
-    memset(s->host, 0, host);
+    if (host) memset(s->host, 0, host);
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
     if (s->runner->one_slot) g->capture_base = g->growth_base = *s;
     step_parameters step = gpu_step_of(s);
@@ -245,4 +244,5 @@ static const executor cuda_executor = {
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .can_sample = gpu_samples,
     .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes,
-    .launches = 1, .connect = gpu_connect, .end = gpu_end, .enter = gpu_enter, .choose = NULL, .prepared = NULL, .pass_class = NULL};
+    .launches = 1, .connect = gpu_connect, .end = gpu_end, .enter = gpu_enter, .choose = gpu_choose, .prepared = gpu_prepared,
+    .pass_class = gpu_pass_class};

@@ -208,6 +208,7 @@ static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
     gpu_sample(q, KERNEL_ACCEPT, &p, gpu_accept);
 }
 
+/* Records a step of the part's layers. A range before the last has GPU_NO_LOGITS. */
 static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind) {
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
@@ -219,17 +220,20 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     p.sequences = gpu_sequence_of(f);
     p.T = T;
     p.factor = gpu_embed_factor(m);
+    p.cols = m->c.hidden;
     p.x = g->x;
+    if (!part_is_first(&m->part)) p.from = peers_rows(q->peer, 1);
     p.slot = gpu_view_of(f->r);
     p.hidden = g->capture_base.hidden;
     p.last_hidden = f->has_mtp ? g->capture_base.last_hidden : NULL;
     q->layer = -1;
     gpu_embed(q, &p, f->rows.in_turn ? 1 : max_int(f->rows.sequences, 1));
-    for (int i = 0; i < m->c.layers; i++) {
+    for (int i = m->part.first; i < m->part.end; i++) {
         q->layer = i;
         gpu_record_layer(f, q, i, T, g->x, 0, 0);
     }
     q->layer = -1;
+    if (!part_is_last(&m->part)) gpu_send(q, g->x, T, m->c.hidden);
     if (kind == GPU_LAST_LOGITS)
         gpu_head(q, &m->lm_head, m->c.vocab, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
     if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->c.vocab, m->norm, g->x, T, m->c.eps, m->c.logit_cap, g->logits);
@@ -264,6 +268,11 @@ static cudaGraphExec_t gpu_capture(slot *s, int T, enum gpu_kind kind, int draft
     return gpu_capture_form(&f, kind, drafts);
 }
 
+/* What the part can make of what is wanted: ranges before the last have no logits. */
+static enum gpu_kind gpu_kind_of(const mote_runner *r, enum gpu_kind wanted) {
+    return part_is_last(&r->m->part) ? wanted : GPU_NO_LOGITS;
+}
+
 static void gpu_launched(slot *s, int T, enum gpu_kind kind) {
     s->last_row = T - 1;
     s->logits_here = s->logits_set = s->logits_in_block = 0;
@@ -296,7 +305,8 @@ static void gpu_launch_cycle(slot *s, int T, int position, int drafts) {
     cudaGraphExec_t graph = gpu_cycle_graph(s, T, position, drafts);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a cycle");
     if (!T) return;
-    s->gpu->drafted = ++g->sequence;
+    s->gpu->drafted = s->gpu->posted.sequence = ++g->sequence;
+    s->gpu->posted.z = 0;
     gpu_launched(s, T, GPU_ALL_LOGITS);
 }
 
@@ -325,6 +335,7 @@ static int gpu_fetch_logits(slot *s, mote_error *err) {
     if (code) return code;
     const float *logits = gpu_last_logits(s);
     gpu_submit(&g->q);
+    if (!runner_answers(s->runner)) return gpu_failed(&g->q, err);
     gpu_move(&g->q, s->logits, logits, (size_t)s->m->c.vocab * sizeof(float), "reading the logits");
     code = gpu_finish(s, err);
     s->logits_here = !code;
@@ -338,7 +349,7 @@ static int gpu_log_left(slot *s, int replay, int T) {
     const mote_model *m = s->m;
     if (T > STEP_ROWS || replay <= STEP_ROWS) return replay;
     for (int i = 0; i < m->c.layers + s->has_mtp && g->q.status == cudaSuccess; i++)
-        gpu_check(&g->q, layer_shorten_log(g->stream, model_layer(m, i), &s->state[i]), "shortening a log");
+        if (model_has_layer(m, i)) gpu_check(&g->q, layer_shorten_log(g->stream, model_layer(m, i), &s->state[i]), "shortening a log");
     return replay - STEP_ROWS;
 }
 
@@ -359,7 +370,7 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
 
 /* Copies the rows of x that are wanted to the host; x: [T][hidden] of the block. */
 static void gpu_read_residual(slot *s, const block *b, const float *x) {
-    const size_t hidden = (size_t)s->m->c.hidden, rows = (size_t)b->residual_rows;
+    const size_t hidden = (size_t)s->m->c.hidden, rows = runner_answers(s->runner) ? (size_t)b->residual_rows : 0;
     const float *from = x + ((size_t)b->T - rows) * hidden;
     if (rows) gpu_move(&s->runner->gpu->q, b->residual, from, rows * hidden * sizeof(float), "reading the residual");
 }
@@ -368,13 +379,14 @@ static void gpu_read_residual(slot *s, const block *b, const float *x) {
 static int gpu_forward(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     const size_t vocab = (size_t)s->m->c.vocab, T = (size_t)b->T, skip = b->rows->index == 0;
+    const enum gpu_kind wanted = b->mtp_logits ? GPU_MTP_LOGITS : b->logits ? GPU_ALL_LOGITS : b->last ? GPU_LAST_LOGITS : GPU_NO_LOGITS;
     if (b->T > STEP_ROWS) return gpu_forward_in_turn(s, b, err);
     int code = gpu_enter(s, err);
     if (code) return code;
     gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
-    gpu_launch_step(s, b->T, b->mtp_logits ? GPU_MTP_LOGITS : b->logits ? GPU_ALL_LOGITS : b->last ? GPU_LAST_LOGITS
-                                                                                                  : GPU_NO_LOGITS);
+    gpu_launch_step(s, b->T, gpu_kind_of(s->runner, wanted));
     s->logits_in_block = b->logits && b->logits == s->block_logits;
+    if (!runner_answers(s->runner)) return gpu_failed(&g->q, err);
     if (b->logits) gpu_move(&g->q, b->logits, g->logits, T * vocab * sizeof(float), "reading the logits");
     if (b->mtp_logits && T > skip)
         gpu_move(&g->q, b->mtp_logits, g->mtp_logits + skip * vocab, (T - skip) * vocab * sizeof(float), "reading the MTP logits");
@@ -404,7 +416,7 @@ static int mailbox_await(struct gpu_runner *g, const volatile uint64_t *posted, 
         if (g->q.status != cudaSuccess) return gpu_failed(&g->q, err);
     }
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    return MOTE_OK;
+    return gpu_failed(&g->q, err);
 }
 
 /* Waits for sequence z's post: *count ids; the last is -1 if a logit was NaN. */
@@ -432,8 +444,8 @@ static void gpu_use_sampling(slot *s, const mote_sampling *sampling) {
     gpu_set_sampling(s, &parameters);
 }
 
-/* Queues the sampling of the token of b's row: sample_token makes it the first token of the next step and posts it. */
-static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampling) {
+/* Queues the sampling of the token of b's row: sample_token makes it the first token of the next step and posts it. replay: of that step. */
+static void gpu_choose_next(slot *s, const block *b, int replay, const mote_sampling *sampling) {
     struct gpu_runner *g = s->runner->gpu;
     gpu_use_sampling(s, sampling);
     gpu_sampling p = gpu_choice_of(g, gpu_last_logits(s), 1, known_vocab(s->m));
@@ -441,7 +453,7 @@ static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampli
     p.next.index = b->rows->index;
     p.next.lag = row_lag(b->rows);
     p.next.accepted = b->replay;
-    p.next.replay = gpu_log_left(s, b->replay, 1);
+    p.next.replay = replay;
     g->sequence++;
     gpu_sample(&g->q, KERNEL_SAMPLE_TOKEN, &p, sample_token);
     gpu_submit(&g->q);
@@ -482,7 +494,7 @@ static int gpu_not_a_number(mote_error *err) {
 static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
     int count, code = gpu_enter(s, err);
     if (code) return code;
-    gpu_choose_next(s, b, sampling);
+    gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
     gpu_launch_step(s, 1, GPU_LAST_LOGITS);
     code = gpu_failed(&s->runner->gpu->q, err);
     if (!code) code = mailbox_wait(s->runner, 0, id, &count, err);
@@ -501,7 +513,7 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
         gpu_use_sampling(s, sampling);
         gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
     } else if (b->T == 1) {
-        gpu_choose_next(s, b, sampling);
+        gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
         code = mailbox_wait(s->runner, 0, ids, &one, err);
         if (!code && ids[0] < 0) code = gpu_not_a_number(err);
     } else {

@@ -56,7 +56,8 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     const mote_model *m = s->m;
     const size_t vocab = (size_t)m->c.vocab;
     const int before = gpu_before_log(b->T);
-    const enum gpu_kind kind = b->logits ? GPU_ALL_LOGITS : GPU_NO_LOGITS;
+    const int answers = runner_answers(s->runner), last = part_is_last(&m->part);
+    const enum gpu_kind kind = gpu_kind_of(s->runner, b->logits ? GPU_ALL_LOGITS : GPU_NO_LOGITS);
     gpu_turns turns;
     memset(&turns, 0, sizeof turns);
     turns.to = g->table;
@@ -72,14 +73,14 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     cudaGraphExec_t graph = gpu_turns_graph(s, b->T, b->rows->index, kind, -1);
     gpu_put_turns<<<1, PASS_ROWS_MAX, 0, g->stream>>>(turns);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a block");
-    if (b->logits) gpu_move(&g->q, b->logits, g->logits, (size_t)b->T * vocab * sizeof(float), "reading the logits");
+    if (b->logits && answers) gpu_move(&g->q, b->logits, g->logits, (size_t)b->T * vocab * sizeof(float), "reading the logits");
     gpu_read_residual(s, b, g->x);
-    if (before)
+    if (before && last)
         gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, g->x + (size_t)before * (size_t)m->c.hidden, m->norm, m->c.hidden, m->c.eps,
                                                         b->T - before, -1, s->has_mtp ? s->last_hidden : NULL);
     gpu_check(&g->q, cudaGetLastError(), "a block");
     if (kind != GPU_NO_LOGITS) g->logits_pass++;
     gpu_launched(s, b->T - before, GPU_NO_LOGITS);
     s->logits_in_block = b->logits && b->logits == s->block_logits;
-    return b->logits || b->residual_rows ? gpu_finish(s, err) : gpu_failed(&g->q, err);
+    return answers && (b->logits || b->residual_rows) ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }
