@@ -185,11 +185,11 @@ endif
 
 # These look inside kernels.
 ifneq ($(SIMULATED),)
-$(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_exchange: $(BUILD)/%: %.c $(LIBRARY) $(SIMULATOR) $(BUILD)/settings
+$(BUILD)/gpu_attention $(BUILD)/gpu_latent $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_exchange: $(BUILD)/%: %.c $(LIBRARY) $(SIMULATOR) $(BUILD)/settings
 	$(SIMULATE) $< $@.o $(CFLAGS) $(LEVEL) -I. -Itests
 	$(CXX) $@.o -o $@ $(LIBS)
 else
-$(BUILD)/gpu_attention $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_exchange: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings
+$(BUILD)/gpu_attention $(BUILD)/gpu_latent $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_exchange: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
 endif
@@ -197,8 +197,9 @@ endif
 # A server that loses devices: the program, with another library around the library.
 $(BUILD)/test_replicas: private WRAP = -DLOSSY='"$(strip $(RUN) ./$(BUILD)/lossy_serve)"'
 $(BUILD)/test_replicas: $(BUILD)/lossy_serve
-$(BUILD)/lossy_serve: private WRAP = -I$(BUILD)
-$(BUILD)/lossy_serve: $(BUILD)/page.inc $(BUILD)/trace_page.inc
+# These include the program.
+$(BUILD)/lossy_serve $(BUILD)/test_plans: private WRAP = -I$(BUILD)
+$(BUILD)/lossy_serve $(BUILD)/test_plans: $(BUILD)/page.inc $(BUILD)/trace_page.inc
 
 # For tests/no_memory.h
 $(BUILD)/inside $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
@@ -315,8 +316,8 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 # make test-gpu-sanitizers: compute-sanitizer
 # make test-gpu-oracles: real layer sizes beside transformers and a float64 oracle
 GPU_PARTS      = tests sanitizers oracles
-GPU_tests      = test_api test_batch test_embedding test_engine test_misuse test_runner test_sliding test_speculation gpu_attention gpu_batch gpu_batch_moe \
-                 gpu_exchange gpu_prefill
+GPU_tests      = test_api test_batch test_embedding test_engine test_misuse test_pipeline test_replicas test_runner test_sliding test_speculation gpu_attention \
+                 gpu_latent gpu_batch gpu_batch_moe gpu_exchange gpu_prefill
 GPU_sanitizers = test_engine gpu_attention gpu_production
 GPU_oracles    = test_engine gpu_accuracy
 test-gpu: $(MOTE) $(addprefix $(BUILD)/,$(sort $(foreach part,$(GPU_PARTS),$(GPU_$(part)))))

@@ -96,8 +96,8 @@ enum {                                     /* which parts of a checkpoint folder
 
 enum {                                     /* what weights become when they are loaded */
     MOTE_QUANTIZE_OFF = 0,                 /* nothing: they are what the checkpoint has */
-    MOTE_QUANTIZE_FP8 = 1                  /* BF16 matrices become FP8 in blocks of 128 x 128, half the bytes; not embeddings,
-                                              lm_head, routers and other small ones */
+    MOTE_QUANTIZE_FP8 = 1                  /* BF16 matrices become FP8 in blocks of 128 x 128, half the bytes, lm_head too unless it is
+                                              the embedding table; not embeddings, routers and other small ones */
 };
 
 enum {                                     /* how several devices share a model */
@@ -147,6 +147,13 @@ typedef struct mote_layers {               /* the layers of one kind */
     int size_count;
 } mote_layers;
 
+typedef struct mote_device {               /* a device that has some of a model, or all of it */
+    const char *name;                      /* "cpu", or "cuda:0 NVIDIA GB10 (sm_121)" */
+    int first_layer, layer_count;          /* the layers that it has */
+    int rank, ranks;                       /* of MOTE_SPLIT_TENSOR: which of so many shares of each of these layers, from 0; else 0 of 1 */
+    uint64_t weight_bytes;                 /* held in its memory: together more than the model's, as some have the same */
+} mote_device;
+
 typedef struct mote_info {
     const char *architecture;              /* "qwen3_5_moe" */
     const char *chat_template;             /* "Qwen3.5", "Qwen3", changed ones included, or NULL when there is none or it is not known */
@@ -156,7 +163,8 @@ typedef struct mote_info {
     int kind_count;
     const char *const *stages;             /* what a step consists of, in order: stage_count names, for diagnose.h */
     int stage_count;
-    const char *device;                    /* what holds the weights: "cpu", or "cuda:0 NVIDIA GB10 (sm_121)" */
+    const char *device;                    /* what holds the weights: "cpu", or "cuda:0 NVIDIA GB10 (sm_121)", or of several
+                                              "cuda:0+cuda:1 NVIDIA GB10 (sm_121): 20+20 layers" */
     int tied_embeddings;                   /* 1 when lm_head is the embedding table */
     int quantize;                          /* as in mote_options: not 0, these are not the checkpoint's own weights */
     uint64_t parameters, active_parameters;/* in all, and used for one token; the MTP layer is not in the second */
@@ -179,6 +187,8 @@ typedef struct mote_info {
     uint64_t window_bytes_per_token;       /* kv_bytes_per_token of layers with a window: no more than `window` tokens are read, few more are
                                               kept (mote_memory.kv) */
     int window;                            /* tokens that a layer with a window sees; where they differ, the most. 0: none has one */
+    const mote_device *devices;            /* device_count of them, in the order of mote_options.devices */
+    int device_count;
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */
@@ -233,6 +243,11 @@ typedef struct mote_memory {
    of the safetensors files, and fails where mote_open would fail on those. */
 int mote_plan(const char *dir, const mote_options *model, const mote_session_options *session, mote_memory *plan,
               mote_error *error);
+
+/* The same for one of the devices of a model that was opened with MOTE_DESCRIPTION, `device` of mote_info.devices: what it holds of weights and
+   of a session. mote_plan has the sums of all. sessions and available are the device's; context, chunk and context_fits are of all. Parts on
+   the same device share what is available. */
+int mote_plan_device(const mote_model *model, int device, const mote_session_options *session, mote_memory *plan, mote_error *error);
 
 /* ---- 3. Text and chat -------------------------------------------------------------------------------------------- */
 

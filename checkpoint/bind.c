@@ -25,6 +25,7 @@ static void bind_for_layer(binder *b, int i) {
     const mote_model *m = b->m;
     b->layer = i;
     b->elsewhere = i == EMBEDDING ? !bind_has_embedding(m) : i < m->c.layers ? !part_has(&m->part, i) : !part_is_last(&m->part);
+    b->again = i == EMBEDDING && !part_is_first(&m->part);
 }
 
 /* Puts an item on the list, to lie at the next 64-byte boundary of the arena. */
@@ -42,6 +43,7 @@ static void bind_item(binder *b, const load_item *like) {
     item->at = b->arena;
     item->place = place;
     item->layer = b->layer;
+    item->again = b->again;
     item->module = b->kind;
     b->arena += item_capacity(item);
     mote_module *m = &b->m->report.modules[b->kind];
@@ -243,12 +245,12 @@ static int ranks_embed_alone(const mote_model *m) {
 }
 
 /* The embedding, or the head: of several ranks each has rows of the vocabulary, or all. */
-static void bind_vocab(binder *b, const char *where, const char *what, matrix *w, int all) {
+static void bind_vocab(binder *b, const char *where, const char *what, int keep_precision, matrix *w, int all) {
     const config *c = &b->m->c;
     const vocab_share own = part_vocab(&b->m->part, c->vocab);
     tensor_slice s = slice_all(c->vocab, c->hidden);
     if (own.rows < c->vocab && !all) s.runs = rows_of(&s, 1, own.first, own.rows);
-    bind_slice(b, where, what, &s, 1, w);
+    bind_slice(b, where, what, &s, keep_precision, w);
 }
 
 /* A matrix that each rank has, and that stays as it is when the others are quantised, as in the official FP8 checkpoints. */

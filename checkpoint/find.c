@@ -12,6 +12,7 @@ typedef struct binder {
     enum module_kind kind;                     /* of what is being bound */
     size_t whole;                              /* what arena would be if the model were not in parts */
     int layer;                                 /* of what is being bound: see load_item */
+    int again;                                 /* likewise */
     int elsewhere;                             /* that is another part's: it is looked for and checked, and not loaded */
     const char *together;                      /* the module that it is one of many of, the experts of a layer; NULL: of none */
     uint64_t used, of;                         /* the share of it that one token reads */

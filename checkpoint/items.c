@@ -144,6 +144,7 @@ typedef struct load_item {
     size_t at;                                 /* where in the arena */
     size_t place;                              /* where it would be in that of a model which is not in parts */
     int layer;                                 /* of the model; EMBEDDING; layers: what comes after them */
+    int again;                                 /* another part has it, too, which answers for it in the fingerprint */
     enum module_kind module;
     const void **target;                       /* the pointer to set */
 } load_item;

@@ -33,11 +33,6 @@ static uint64_t sample_bytes(const checkpoint *files, const tensor *of, uint64_t
     return sum;
 }
 
-/* Whether an item counts for the fingerprint: an embedding that a later range has, too, has been counted by the first. */
-static int item_is_sampled(const mote_model *m, const load_item *item) {
-    return item->module != MODULE_EMBED || part_is_first(&m->part);
-}
-
 /* Checks `n` bytes of an item's numbers in memory, those from `at` on. What a tensor holds as plain numbers of an MTP layer is check_mtp's:
    the model runs without. */
 static int check_numbers(const checkpoint *files, const load_item *item, const void *bytes, size_t at, size_t n,

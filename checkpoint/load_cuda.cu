@@ -124,7 +124,7 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
         if (status != cudaSuccess) code = gpu_fail(err, status, "copying weights to the GPU");
         if (code) break;
         __atomic_add_fetch(&l->done, high - low, __ATOMIC_RELAXED);
-        if (!item_is_sampled(l->m, item)) continue;
+        if (item->again) continue;
         __atomic_add_fetch(&l->sample, sample_bytes(l->files, item->from, item->offset, item->size, bytes, (size_t)(low - begin),
                                                     (size_t)(high - low)),
                            __ATOMIC_RELAXED);
@@ -165,7 +165,7 @@ static int loader_converted(gpu_loader *l, int *done, mote_error *err) {
         code ? cudaSuccess : cudaMemcpy(l->m->arena + item->at, held, item_held(item), cudaMemcpyHostToDevice);
     free(held);
     if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
-    if (item_is_sampled(l->m, item)) __atomic_add_fetch(&l->sample, sample, __ATOMIC_RELAXED);
+    if (!item->again) __atomic_add_fetch(&l->sample, sample, __ATOMIC_RELAXED);
     if (!code) __atomic_add_fetch(&l->done, item->size, __ATOMIC_RELAXED);
     return code;
 }

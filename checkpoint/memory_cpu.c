@@ -52,18 +52,18 @@ static int load_item_bytes(mote_model *m, const checkpoint *files, const load_it
     const size_t piece = 256 << 10;
     const shard *s = &files->shards[item->from->file];
     char *to = m->arena + item->at;
-    size_t held = item_held(item);
+    const size_t held = item_held(item);
+    const int converts = item_converts(item);
     uint64_t sample = 0;
-    int code = MOTE_OK;
     memset(to + held, 0, item_capacity(item) - held);                     /* up to the next item */
-    if (item_converts(item)) code = load_converted(m, files, item, to, &sample, err);
-    for (size_t at = 0, n; at < item->size && !code && !item_converts(item); at += n) {
+    int code = converts ? load_converted(m, files, item, to, &sample, err) : MOTE_OK;
+    for (size_t at = 0, n; !converts && at < item->size && !code; at += n) {
         n = item->size - at < piece ? (size_t)item->size - at : piece;
         code = read_at(s->fd, to + at, n, item->from->begin + item->offset + at, s->path, err);
         if (!code) code = check_numbers(files, item, to + at, at, n, err);
         if (!code) sample += sample_bytes(files, item->from, item->offset, item->size, to + at, at, n);
     }
-    if (item_is_sampled(m, item)) m->fingerprint += sample;
+    if (!item->again) m->fingerprint += sample;
     return code;
 }
 

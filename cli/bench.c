@@ -13,7 +13,7 @@ static int plan_bench(options *o, const mote_info *info) {
                      rows[] = {1, 2, 3, 4}, report_prompts[] = {512, 8192, 32768};
     int gpu = on_gpu(info), most = o->accept.count ? MOTE_ROWS_MAX : 1, need = 0;
     int limit = o->context && o->context < info->context_max ? o->context : info->context_max;
-    if (gpu) add_defaults(&o->rows, rows, 4, 4);
+    if (on_one_gpu(info)) add_defaults(&o->rows, rows, 4, 4);
     for (int i = 0; i < o->rows.count; i++)
         if (o->rows.value[i] > most) most = o->rows.value[i];
     if (!o->steps) o->steps = gpu ? 200 : 32;
@@ -34,15 +34,16 @@ static int bench_model(bench *b, options *o, const replicas *r) {
     const char *name = o->synthetic ? o->synthetic : o->model;
     mote_error error = {0, ""};
     b->info = mote_model_info(model);
-    if (!on_gpu(b->info) && (o->rows.count || o->stages || o->sms || o->accept.count))
-        return complain(EXIT_FAILURE,
-                        "bench: --rows, --stages, --sms and --accept are for a GPU, but the model is on the CPU");
+    const int simulates = o->accept.count && !(o->sessions.count && on_gpu(b->info));
+    if (!on_one_gpu(b->info) && (o->rows.count || o->stages || o->sms || simulates))
+        return complain(EXIT_FAILURE, "bench: --rows, --stages, --sms and --accept are for one GPU, but the model is on %s",
+                        on_gpu(b->info) ? "several" : "the CPU");
     if (o->accept.count && !b->info->mtp_layers) return complain(EXIT_FAILURE, "%s: the model has no MTP layer", name);
     if (o->ask) return bench_ask(b, o, name, model);
     if (o->sessions.count && !o->steps) o->steps = 64;
     if (o->sessions.count && mote_read_speed(model, o->threads, &b->ceiling, &error)) return report(&error);
     if (o->sessions.count) return bench_sessions(b, name, r);
-    if (on_gpu(b->info) && o->steps > 1000)
+    if (on_one_gpu(b->info) && o->steps > 1000)
         return complain(EXIT_USAGE, "bench: --tokens on a GPU needs a whole number from 1 to 1000, not '%d'", o->steps);
     b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
     int code = b->ids ? open_session(model, o, &b->session) : complain(EXIT_FAILURE, "out of memory");
@@ -52,10 +53,10 @@ static int bench_model(bench *b, options *o, const replicas *r) {
     print_head(b, name);
     json_head(b, name);
     code = bench_prefill(b);
-    if (!code) code = on_gpu(b->info) ? bench_decode_gpu(b) : bench_decode_cpu(b);
+    if (!code) code = on_one_gpu(b->info) ? bench_decode_gpu(b) : bench_decode_timed(b);
     if (!code && o->accept.count) code = bench_speculation(b);
     if (!code && o->stages && o->depths.count) code = bench_stages(b);
-    for (int i = 0; i < o->prompts.count && !code && o->stages && on_gpu(b->info); i++)
+    for (int i = 0; i < o->prompts.count && !code && o->stages; i++)
         code = bench_prefill_stages(b, o->prompts.value[i]);
     if (!code && o->report) code = report_ask(b, name, model);
     if (b->json) fputs("\n]}\n", b->json);

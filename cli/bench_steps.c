@@ -1,12 +1,12 @@
 /* cli/bench_steps.c: the speed of prompts and of steps: on the CPU, on a GPU, with simulated speculation, of each stage
    alone. It measures the session that bench.c has opened, and knows nothing of text or files.
 
-   Random tokens, so that the experts are as spread as they can be. On the CPU decoding starts again from one checkpoint each
-   time, and bytes are reckoned: the weights one token uses, the recurrent state read and written, the KV rows at half of the
-   way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really chosen. Both are set
+   Random tokens, so that the experts are as spread as they can be. On the CPU, and where several GPUs share a model, decoding
+   starts again from one checkpoint each time, and bytes are reckoned: the weights one token uses, the recurrent state read and written,
+   the KV rows at half of the way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really chosen. Both are set
    against the read ceiling: what a loop or kernel that only streams these weights reaches, measured first. */
 
-/* Reading prompts, and decoding on the CPU. */
+/* Reading prompts, and decoding timed from outside. */
 
 static int time_prefill(const bench *b, int length, timing *result) {
     double rates[99];
@@ -57,7 +57,7 @@ static int bench_prefill(bench *b) {
     char label[LABEL + 14];
     int code = 0;
     fprintf(b->table, "%-*s%8s%12s%12s%12s", LABEL, "", "tokens", "tok/s", "lowest", "highest");
-    fprintf(b->table, on_gpu(b->info) ? "\n" : "%12s%9s%9s\n", "MB/token", "GB/s", "ceiling%");
+    fprintf(b->table, on_one_gpu(b->info) ? "\n" : "%12s%9s%9s\n", "MB/token", "GB/s", "ceiling%");
     for (int i = 0; i < b->o->prompts.count && !code; i++) {
         code = time_prefill(b, b->o->prompts.value[i], &t);
         if (code) break;
@@ -75,8 +75,11 @@ static void decode_label(const bench *b, int depth, int rows, char label[LABEL +
     if (rows > 1) snprintf(label + n, (size_t)(LABEL + 14 - n), " x%d", rows);
 }
 
-static int bench_decode_cpu(bench *b) {
-    static const double kv_size[] = {1, 1, 0.5, 0.25};         /* by MOTE_KV_..., relative to the default */
+/* By the clock of the caller. */
+static int bench_decode_timed(bench *b) {
+    static const double kv_size[] = {0, 4, 2, 1};              /* bytes, by MOTE_KV_... */
+    const int usual = on_gpu(b->info) ? MOTE_KV_BF16 : MOTE_KV_F32;
+    const double kv = kv_size[b->o->kv ? b->o->kv : usual] / kv_size[usual];
     char label[LABEL + 14];
     timing t = {0, 0, 0};
     int code = 0;
@@ -84,7 +87,7 @@ static int bench_decode_cpu(bench *b) {
         double depth = b->o->depths.value[i] + b->o->steps / 2.0;
         const double seen = depth < b->info->window ? depth : b->info->window;
         double read = (double)b->info->weight_bytes_per_token + 2.0 * (double)b->info->state_bytes +
-                      ((double)b->info->kv_bytes_per_token * depth + (double)b->info->window_bytes_per_token * seen) * kv_size[b->o->kv];
+                      ((double)b->info->kv_bytes_per_token * depth + (double)b->info->window_bytes_per_token * seen) * kv;
         code = time_decode(b, b->o->depths.value[i], &t);
         if (code) break;
         decode_label(b, b->o->depths.value[i], 1, label);

@@ -64,13 +64,51 @@ static void print_plan(const mote_info *info, const mote_memory *plan) {
     printf("  %-22s%10d tokens\n", "prompt chunk", plan->chunk);
     print_amount("total", (double)plan->total, "B");
     if (!plan->available) return;
-    print_amount(on_gpu(info) ? "free on the GPU" : "free on this machine", (double)plan->available, "B");
+    print_amount(!on_gpu(info) ? "free on this machine" : info->device_count > 1 ? "free on the GPUs" : "free on the GPU", (double)plan->available, "B");
     if (plan->sessions > 1) printf("  %-22s%10d on one runner\n", "sessions that fit", plan->sessions);
-    if (plan->total <= plan->available && plan->context_fits > plan->context)
-        printf("  %-22s%10d tokens\n", "longest context", plan->context_fits);
-    if (plan->total <= plan->available) return;
+    if (plan->context_fits > plan->context) printf("  %-22s%10d tokens\n", "longest context", plan->context_fits);
+    if (plan->context_fits >= plan->context) return;
     if (plan->context_fits > 0) printf("  does not fit; --context %d does\n", plan->context_fits);
     else printf("  does not fit%s\n", plan->context_fits ? "" : ", whatever the context");
+}
+
+/* "0-19", or "0-39 1/2" of the first of two ranks. */
+static void layers_text(const mote_device *d, char *text, size_t size) {
+    int n = snprintf(text, size, "%d-%d", d->first_layer, d->first_layer + d->layer_count - 1);
+    if (d->ranks > 1) snprintf(text + n, size - (size_t)n, " %d/%d", d->rank + 1, d->ranks);
+}
+
+/* The bytes that are left on the device of the i-th when all is there; devices may be named twice. */
+static double left_on_device(const mote_info *info, const mote_memory *plans, int i) {
+    double left = (double)plans[i].available;
+    for (int k = 0; k < info->device_count; k++)
+        if (!strcmp(info->devices[k].name, info->devices[i].name)) left -= (double)plans[k].total;
+    return left;
+}
+
+/* What lies where. */
+static int print_devices(const mote_model *model, const mote_session_options *how) {
+    const mote_info *info = mote_model_info(model);
+    mote_memory plans[64];
+    mote_error error = {0, ""};
+    char layers[32], bytes[32];
+    if (info->device_count < 2) return 0;
+    printf("\nby device\n  %-10s%-12s%11s%11s%11s%11s%11s%11s\n", "", "layers", "weights", "KV cache", "state", "scratch", "free", "left");
+    for (int i = 0; i < info->device_count; i++)
+        if (mote_plan_device(model, i, how, &plans[i], &error)) return report(&error);
+    for (int i = 0; i < info->device_count; i++) {
+        const mote_memory *p = &plans[i];
+        const double columns[] = {(double)p->weights, (double)p->kv, (double)p->state, (double)p->scratch, (double)p->available,
+                                  left_on_device(info, plans, i)};
+        layers_text(&info->devices[i], layers, sizeof layers);
+        printf("  %-10.*s%-12s", (int)strcspn(info->devices[i].name, " "), info->devices[i].name, layers);
+        for (size_t k = 0; k < (p->available ? 6 : 4); k++) {
+            human(columns[k], "B", bytes);
+            printf("%11s", columns[k] < 0 ? "nothing" : bytes);
+        }
+        printf("\n");
+    }
+    return 0;
 }
 
 static int command_info(options *o) {
@@ -96,6 +134,7 @@ static int command_info(options *o) {
         print_modules(info);
         print_prediction(info);
         print_plan(info, &plan);
+        code = print_devices(model, &how);
     }
     mote_close(model);
     return code;

@@ -43,8 +43,8 @@ static int log_launches_of(const mote_info *info, mote_session *session, const c
 static int log_launches(const mote_info *info, const options *o, mote_session *session) {
     static const int blocks[] = {16, 32, 64};
     int code = 0;
-    if (!on_gpu(info)) {
-        on_log(NULL, "the model is on the CPU: a step launches no kernels");
+    if (!on_one_gpu(info)) {
+        on_log(NULL, on_gpu(info) ? "the model is on several GPUs: their launches are not listed" : "the model is on the CPU: a step launches no kernels");
         return 0;
     }
     if (!o->rows.count) return log_launches_of(info, session, "a step", 1);

@@ -52,3 +52,13 @@ __device__ __forceinline__ void cp_async_commit() {
 template <int LEFT> __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
+
+/* A barrier of some of the block's threads, whole warps, by its number; 0 is __syncthreads'. What a thread stored before it arrives is seen by those
+   that wait. Each time it takes THREADS, of those that wait and those that arrive together. */
+template <int NUMBER, int THREADS> __device__ __forceinline__ void barrier_wait() {
+    asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
+}
+
+template <int NUMBER, int THREADS> __device__ __forceinline__ void barrier_arrive() {
+    asm volatile("bar.arrive %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
+}

@@ -125,7 +125,7 @@ struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K 
 struct shape_coder_next { enum { HIDDEN = 2048, EXPERT = 512, TOP_K = 10, LISTS = 2 }; };
 
 template <class F> constexpr bool gpu_has_lone_up() {
-    return std::is_same<F, format_mxfp4>::value || std::is_same<F, format_nvfp4>::value;
+    return std::is_same<F, format_mxfp4>::value || std::is_same<F, format_nvfp4>::value || std::is_same<F, format_fp8_row>::value;
 }
 
 /* Whether there is, for this format, a kernel of one row of a mixture of experts for other shapes: gpu_experts_down_lone; gpu_experts_up_lone. */

@@ -36,44 +36,73 @@ static int check_measurement(const mote_session *s, const mote_measurement *m, m
     return MOTE_OK;
 }
 
+/* Refuses what measures kernels of a single GPU. what: the function. */
+static int check_one_gpu(const char *what, const mote_model *m, mote_error *err) {
+    if (m->members) return fail(err, MOTE_EUNSUPPORTED, "%s: the model is in parts, expected one on a single GPU", what);
+    return m->device.gpu >= 0 ? MOTE_OK : fail(err, MOTE_EUNSUPPORTED, "%s: the model is not on a GPU", what);
+}
+
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error) {
     mote_measurement *m = measurement;
     unsigned stages = 0;
     int invalid = session_enter(session, m != NULL, "mote_measure: needs a session and a measurement", error);
+    if (!invalid) invalid = check_one_gpu("mote_measure", session->m, error);
     if (!invalid) invalid = check_measurement(session, m, error);
     if (!invalid && !(stages = measured_stages(session, m, error))) invalid = MOTE_EINVAL;
-    if (invalid) return invalid;
-    return session->m->device.gpu >= 0 ? gpu_measure(session, m, stages, error)
-                                : fail(error, MOTE_EUNSUPPORTED, "mote_measure: the model is not on a GPU");
+    return invalid ? invalid : gpu_measure(session, m, stages, error);
+}
+
+/* Of a model that has its weights itself. */
+static int read_speed_of(const mote_model *m, int threads, double *bytes_per_second, mote_error *err) {
+    return m->device.gpu >= 0 ? gpu_measure_read(m, bytes_per_second, err) : measure_cpu_read(m, threads, bytes_per_second, err);
+}
+
+/* Of a model in parts: ranges read one after the other, the ranks of one at the same time. */
+static int read_speed_of_parts(const mote_model *m, int threads, double *bytes_per_second, mote_error *err) {
+    double bytes = 0, seconds = 0, longest = 0;
+    for (int i = 0; i < m->member_count; i++) {
+        const mote_model *part = m->members[i];
+        double speed;
+        const int code = read_speed_of(part, threads, &speed, err);
+        if (code) return code;
+        bytes += (double)part->arena_size;
+        longest = fmax(part->part.rank ? longest : 0, (double)part->arena_size / speed);
+        if (part->part.rank + 1 == part->part.ranks) seconds += longest;
+    }
+    *bytes_per_second = bytes / seconds;
+    return MOTE_OK;
 }
 
 int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error) {
     if (!model || !bytes_per_second || threads < 0 || threads > MAX_THREADS)
         return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model, 0 to %d threads and a place for the speed",
                     MAX_THREADS);
-    if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the model was opened without weights");
-    return model->device.gpu >= 0 ? gpu_measure_read(model, bytes_per_second, error)
-                           : measure_cpu_read(model, threads, bytes_per_second, error);
+    if (!model_has_weights(model)) return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the model was opened without weights");
+    return model->members ? read_speed_of_parts(model, threads, bytes_per_second, error) : read_speed_of(model, threads, bytes_per_second, error);
 }
 
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error) {
     int invalid = session_enter(session, launches && count, "mote_launches: needs a session and places for the results", error);
+    if (!invalid) invalid = check_one_gpu("mote_launches", session->m, error);
     if (invalid) return invalid;
     const int most = max_int(gpu_measured_rows(session), PASS_ROWS_MAX);
     if (rows < 1 || rows > most) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", most);
-    return session->m->device.gpu >= 0 ? gpu_launches(session, rows, launches, count, error)
-                                : fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
+    return gpu_launches(session, rows, launches, count, error);
+}
+
+static int computes_on_gpus(const mote_runner *r) {
+    return (r->members ? r->members[0] : r)->m->device.gpu >= 0;
 }
 
 int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *error) {
     if (!runner || !experts) return fail(error, MOTE_EINVAL, "mote_distinct_experts: needs a runner and a place for the number");
-    return runner->m->device.gpu >= 0 ? gpu_distinct_experts(runner, experts, error)
+    return computes_on_gpus(runner) ? gpu_distinct_experts(runner, experts, error)
                                : fail(error, MOTE_EUNSUPPORTED, "mote_distinct_experts: the model is not on a GPU");
 }
 
 int mote_simulate(mote_runner *runner, const double *accept, mote_error *error) {
     if (!runner) return fail(error, MOTE_EINVAL, "mote_simulate: needs a runner");
-    return runner->m->device.gpu >= 0 ? gpu_simulate(runner, accept, error)
+    return computes_on_gpus(runner) ? gpu_simulate(runner, accept, error)
                                : fail(error, MOTE_EUNSUPPORTED, "mote_simulate: the model is not on a GPU");
 }
 
@@ -103,7 +132,7 @@ int mote_plan_synthetic(const char *name, const mote_options *options, const mot
     int code = take_options(&how, sizeof how, OPTIONS_0_3, options, "mote_options", error);
     how.parts = MOTE_DESCRIPTION;
     if (!code) code = mote_open_synthetic(name, &how, &m, error);
-    if (!code) code = plan_model(m, m->report.info.weight_bytes, session, plan, error);
+    if (!code) code = plan_memory_of(m, -1, session, plan, error);
     mote_close(m);
     return code;
 }

@@ -49,11 +49,12 @@ typedef struct mote_measurement {
                                               alone, choosing and accepting is the rest */
 } mote_measurement;
 
-/* Times steps on random tokens. Empties the timeline, before and after. GPU only: else MOTE_EUNSUPPORTED. */
+/* Times steps on random tokens. Empties the timeline, before and after. A single GPU only: else MOTE_EUNSUPPORTED. */
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error);
 
 /* Bytes per second that the model's device reads at best: the weights, streamed by a kernel or, on the CPU, by a loop that does
-   nothing else. threads: of the CPU, 0 to 256; 0: one for each processor this process may use. */
+   nothing else. threads: of the CPU, 0 to 256; 0: one for each processor this process may use. Of a model on several devices: all weights by the
+   seconds that these need, ranges of layers one after the other. */
 int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error);
 
 typedef struct mote_launch {               /* one kernel as it was launched, read back from the driver */
@@ -64,7 +65,8 @@ typedef struct mote_launch {               /* one kernel as it was launched, rea
 } mote_launch;
 
 /* The launches of one step of `rows` rows, *count of them; of 5 to 64 rows, of a block of them; of more, up to a chunk, of all layers over
-   a prompt, where the GPU has prefill for the model. Nothing is computed. Owned by the session, valid until its next call. */
+   a prompt, where the GPU has prefill for the model. Nothing is computed. Owned by the session, valid until its next call. A single GPU only: else
+   MOTE_EUNSUPPORTED. */
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error);
 
 /* The experts that the runner's last step or pass has read in a layer, on average: *experts. GPU only: else MOTE_EUNSUPPORTED. */

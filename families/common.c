@@ -407,12 +407,12 @@ static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     common_name_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
     bind_for_layer(b, EMBEDDING);
     bind_as(b, MODULE_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
-    bind_vocab(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, ranks_embed_alone(m));
+    bind_vocab(b, b->prefix, "embed_tokens.weight", 1, &m->embed_tokens, ranks_embed_alone(m));
     bind_for_layer(b, c->layers);
     bind_as(b, MODULE_HEAD, 1, 1);
-    if (c->tied && ranks_embed_alone(m)) bind_vocab(b, b->prefix, "embed_tokens.weight", &m->lm_head, 0);
+    if (c->tied && ranks_embed_alone(m)) bind_vocab(b, b->prefix, "embed_tokens.weight", 1, &m->lm_head, 0);
     else if (c->tied) m->lm_head = m->embed_tokens;
-    else bind_vocab(b, b->head_prefix, "lm_head.weight", &m->lm_head, 0);
+    else bind_vocab(b, b->head_prefix, "lm_head.weight", 0, &m->lm_head, 0);
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
 }

@@ -35,37 +35,60 @@ __device__ __forceinline__ float4 gpu_row4(const float *row, int i) {
     return __ldcg((const float4 *)(row + i));
 }
 
-/* v factor norm, of columns i .. i + 3. */
-__device__ __forceinline__ float4 gpu_normed4(float4 v, float factor, const float *norm, int i) {
-    const float4 n = __ldg((const float4 *)(norm + i));
-    return make_float4(v.x * factor * n.x, v.y * factor * n.y, v.z * factor * n.z, v.w * factor * n.w);
+/* v factor norm. */
+__device__ __forceinline__ float4 gpu_normed4(float4 v, float factor, float4 norm) {
+    return make_float4(v.x * factor * norm.x, v.y * factor * norm.y, v.z * factor * norm.z, v.w * factor * norm.w);
 }
 
 __device__ __forceinline__ float gpu_squares4(float4 v, float before) {
     return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, before))));
 }
 
+/* A thread's part of a row: its first fours of columns are HELD, as all are read two or three times, with a sum of the whole row in between. */
+enum { HELD = 3 };
+struct gpu_held {
+    float4 x[HELD], y[HELD], shared[HELD], norm[HELD], norm_routed[HELD], norm_shared[HELD];
+};
+
+/* Calls each(i, k) for the thread's columns i .. i + 3, which are held as number k; HELD: they are not. */
+template <class EACH> __device__ __forceinline__ void gpu_each4(int cols, const EACH &each) {
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = 4 * ((int)threadIdx.x + k * GPU_THREADS);
+        if (i < cols) each(i, k);
+    }
+#pragma unroll 1
+    for (int i = 4 * ((int)threadIdx.x + HELD * GPU_THREADS); i < cols; i += 4 * GPU_THREADS) each(i, (int)HELD);
+}
+
+__device__ __forceinline__ float4 gpu_norm4(const float *norm, int i) {
+    return norm ? __ldg((const float4 *)(norm + i)) : make_float4(0, 0, 0, 0);
+}
+
 /* Columns i .. i + 3 of y, or of what branches add up to; routed, own: the factors of their norms. */
-__device__ __forceinline__ float4 gpu_output4(const gpu_residual &p, size_t row, int i, float routed, float own) {
-    const float4 y = gpu_row4(p.y + row, i);
+__device__ __forceinline__ float4 gpu_output4(const gpu_residual &p, const gpu_held &held, size_t row, int i, int k, float routed, float own) {
+    const float4 y = k < HELD ? held.y[k] : gpu_row4(p.y + row, i);
     if (!p.shared) return y;
-    const float4 a = gpu_normed4(y, routed, p.norm_routed, i), b = gpu_normed4(gpu_row4(p.shared + row, i), own, p.norm_shared, i);
+    const float4 a = gpu_normed4(y, routed, k < HELD ? held.norm_routed[k] : gpu_norm4(p.norm_routed, i));
+    const float4 b = gpu_normed4(k < HELD ? held.shared[k] : gpu_row4(p.shared + row, i), own, k < HELD ? held.norm_shared[k] : gpu_norm4(p.norm_shared, i));
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-/* 1 / root mean square of a row whose columns i .. i + 3 are four(i). All threads of the block call it. */
+/* 1 / root mean square of a row whose columns i .. i + 3 are four(i, k). All threads of the block call it. */
 template <class FOUR> __device__ __forceinline__ float gpu_row_factor(const gpu_residual &p, float *shared, const FOUR &four) {
     float squares = 0;
-#pragma unroll 4
-    for (int i = 4 * threadIdx.x; i < p.cols; i += 4 * GPU_THREADS) squares = gpu_squares4(four(i), squares);
+    gpu_each4(p.cols, [&](int i, int k) { squares = gpu_squares4(four(i, k), squares); });
     return rms_factor_divided(block_sum(squares, shared), p.cols, p.eps);
 }
 
-/* Before the wait: norms on their way to the L2, and the factor. */
-__device__ __forceinline__ float gpu_residual_begin(const gpu_residual &p) {
-    const float *const norms[] = {p.norm, p.norm_routed, p.norm_shared};
-    for (int i = 0; i < 3; i++)
-        if (norms[i] && threadIdx.x == 0) l2_prefetch(norms[i], (uint32_t)p.cols * 4);
+/* Before the wait: the thread's part of the norms, and the factor. */
+__device__ __forceinline__ float gpu_residual_begin(const gpu_residual &p, gpu_held *held) {
+    gpu_each4(p.cols, [&](int i, int k) {
+        if (k == HELD) return;
+        held->norm[k] = gpu_norm4(p.norm, i);
+        held->norm_routed[k] = gpu_norm4(p.norm_routed, i);
+        held->norm_shared[k] = gpu_norm4(p.norm_shared, i);
+    });
     return p.scale ? __ldg(p.scale) : 1;
 }
 
@@ -77,31 +100,37 @@ __device__ __forceinline__ void gpu_add4(float *at, float4 x, float4 y, float sc
     store_tagged(at + 3, (x.w + y.w) * scale, publish);
 }
 
-/* The same of the row that begins at element `row`, of what becomes of its y. All threads of the block call it. */
-__device__ __forceinline__ void gpu_add_row(const gpu_residual &p, size_t row, float scale, const gpu_tag &publish, float *shared) {
+/* The same of the row that begins at element `row`, of what becomes of its y. held has the norms. All threads of the block call it. */
+__device__ __forceinline__ void gpu_add_row(const gpu_residual &p, size_t row, float scale, const gpu_tag &publish, gpu_held &held, float *shared) {
     float routed = 1, own = 1, factor = 1;
+    gpu_each4(p.cols, [&](int i, int k) {
+        if (k == HELD) return;
+        held.y[k] = p.y ? gpu_row4(p.y + row, i) : make_float4(0, 0, 0, 0);
+        held.shared[k] = p.shared ? gpu_row4(p.shared + row, i) : make_float4(0, 0, 0, 0);
+        held.x[k] = gpu_row4(p.x + row, i);
+    });
     if (p.shared) {
-        routed = gpu_row_factor(p, shared, [&](int i) { return gpu_row4(p.y + row, i); });
-        own = gpu_row_factor(p, shared, [&](int i) { return gpu_row4(p.shared + row, i); });
+        routed = gpu_row_factor(p, shared, [&](int i, int k) { return k < HELD ? held.y[k] : gpu_row4(p.y + row, i); });
+        own = gpu_row_factor(p, shared, [&](int i, int k) { return k < HELD ? held.shared[k] : gpu_row4(p.shared + row, i); });
     }
-    if (p.norm) factor = gpu_row_factor(p, shared, [&](int i) { return gpu_output4(p, row, i, routed, own); });
-#pragma unroll 4
-    for (int i = 4 * threadIdx.x; i < p.cols; i += 4 * GPU_THREADS) {
-        const float4 x = gpu_row4(p.x + row, i);
-        float4 y = p.y ? gpu_output4(p, row, i, routed, own) : make_float4(0, 0, 0, 0);
-        if (p.norm) y = gpu_normed4(y, factor, p.norm, i);
+    if (p.norm) factor = gpu_row_factor(p, shared, [&](int i, int k) { return gpu_output4(p, held, row, i, k, routed, own); });
+    gpu_each4(p.cols, [&](int i, int k) {
+        const float4 x = k < HELD ? held.x[k] : gpu_row4(p.x + row, i);
+        float4 y = p.y ? gpu_output4(p, held, row, i, k, routed, own) : make_float4(0, 0, 0, 0);
+        if (p.norm) y = gpu_normed4(y, factor, k < HELD ? held.norm[k] : gpu_norm4(p.norm, i));
         gpu_add4(p.x + row + i, x, y, scale, publish);
-    }
+    });
 }
 
 /* add_output, and the same of a prompt's rows; block t has row t. It stores x when it has waited and loaded all of y, as what polls x relies on.
    Norms come from memory while it waits. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_add_output(const __grid_constant__ gpu_residual p) {
     __shared__ float shared[GPU_WARPS];
+    gpu_held held;
     pdl_launch_dependents();
-    const float scale = gpu_residual_begin(p);
+    const float scale = gpu_residual_begin(p, &held);
     pdl_wait();
-    gpu_add_row(p, (size_t)blockIdx.x * p.cols, scale, p.link.publish, shared);
+    gpu_add_row(p, (size_t)blockIdx.x * p.cols, scale, p.link.publish, held, shared);
 }
 
 /* The same where y, and shared, are a rank's shares of sums. */
@@ -128,8 +157,9 @@ __device__ __forceinline__ void gpu_sum_row(const peer_ranks &p, uint32_t number
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_sum_output(const __grid_constant__ gpu_rank_output p) {
     __shared__ float shared[GPU_WARPS];
     const gpu_residual &of = p.of;
+    gpu_held held;
     pdl_launch_dependents();
-    const float scale = gpu_residual_begin(of);
+    const float scale = gpu_residual_begin(of, &held);
     pdl_wait();
     uint32_t number = peer_number(p.ranks.count, blockIdx.x);
     for (int part = blockIdx.x; part < p.T * p.parts; part += gridDim.x, number++) {
@@ -147,7 +177,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_sum_output(const __gri
         if (of.shared) gpu_share_row(p.ranks, number, of.cols, of.shared + row, of.cols);
         gpu_sum_row(p.ranks, number, 0, of.y + row, of.cols);
         if (of.shared) gpu_sum_row(p.ranks, number, of.cols, of.shared + row, of.cols);
-        gpu_add_row(of, row, scale, p.link.publish, shared);
+        gpu_add_row(of, row, scale, p.link.publish, held, shared);
     }
     peer_counted(p.ranks.count, blockIdx.x, number);
 }

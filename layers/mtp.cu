@@ -1,5 +1,5 @@
 /* layers/mtp.cu: the input of the MTP layer on a GPU: what its fc is multiplied with. The layer itself is an attention
-   layer and a mixture of experts like any other, and launched by run/cuda/step.cu; so is fc.
+   layer and a mixture of experts like any other, and recorded by run/cuda/record.cu; so is fc.
 
    in[t] = [rms(embedding of the token) norm_embedding, rms(hidden row before it) norm_hidden] */
 

@@ -1,7 +1,7 @@
 /* model/devices.c: the devices that an application names for a model, and how it wants them to share it. Knows the text of options; must not know
    what a device can do, nor what lies on it. */
 
-enum { DEVICES_MAX = 64, DEVICE_LAYERS_MAX = 1 << 12 };
+enum { DEVICE_LAYERS_MAX = 1 << 12 };
 
 typedef struct device_list {
     int count;                                 /* 0: none was named; device_choose does */

@@ -79,6 +79,17 @@ static void model_state(mote_model *m) {
         }
 }
 
+/* What a model has on its device. */
+static mote_device model_on_device(const mote_model *m) {
+    const mote_device d = {.name = m->device.name,
+                           .first_layer = m->part.first,
+                           .layer_count = m->part.end - m->part.first,
+                           .rank = m->part.rank,
+                           .ranks = m->part.ranks,
+                           .weight_bytes = m->report.info.weight_bytes};
+    return d;
+}
+
 static void model_info(mote_model *m, const binder *b) {
     const config *c = &m->c;
     mote_info *o = &m->report.info;
@@ -102,4 +113,7 @@ static void model_info(mote_model *m, const binder *b) {
     }
     model_kinds(m);
     model_state(m);
+    m->report.devices[0] = model_on_device(m);
+    o->devices = m->report.devices;
+    o->device_count = 1;
 }

@@ -37,6 +37,7 @@ typedef struct model_report {
     mote_layers kinds[LAYER_KIND_COUNT];
     mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES];
     const char *stages[STAGE_COUNT];
+    mote_device devices[DEVICES_MAX];
 } model_report;
 
 /* The MTP layer. It stands at a token's place, takes its final row h and the token after it, and predicts the one after that:

@@ -2,6 +2,8 @@
    alone. The first range has the embedding; the last one the norm, the head and the MTP layer, and, for that, the embedding, too. Knows
    numbers of layers and ranks. */
 
+enum { DEVICES_MAX = 64 };       /* parts of a model */
+
 typedef struct model_part {
     int range, ranges;           /* of layers, from 0; of so many */
     int rank, ranks;             /* of each of them, likewise */

@@ -46,37 +46,46 @@ static uint64_t cut_free(const layer_cut *c, int range) {
     return c->spare ? c->free[range] - c->free[range] / 16 : c->free[range];
 }
 
-/* Gives each range as many layers as its device holds that weigh no more than `most` together. 0: some are left, or a range has none. The MTP
-   layer weighs as much as the layer before it. */
-static int cut_within(const layer_cut *c, uint64_t most, int *layers) {
-    const uint64_t *bytes = c->m->layer_bytes + 1;
-    const int count = c->m->c.layers;
-    int at = 0;
-    for (int d = 0; d < c->ranges; d++) {
-        const int last = d + 1 == c->ranges, end = count - (c->ranges - 1 - d), first = at;
-        uint64_t weight = last && c->m->has_mtp ? bytes[count - 1] : 0, held = cut_ends(c, d);
-        for (; at < end && weight + bytes[at] <= most && held + cut_layer(c, at) <= cut_free(c, d); at++) {
-            weight += bytes[at];
-            held += cut_layer(c, at);
-        }
-        layers[d] = at - first;
-        if (!layers[d] || held > cut_free(c, d)) return 0;
+/* A way to give the first layers to the first ranges: the heaviest range, and where the last of them begins. */
+typedef struct cut_way { uint64_t heaviest; int first; } cut_way;
+
+/* Layers [.., at) for ranges [0, d]: the best of all ways to give range d the last of them, while before [.., first) are those of the ranges
+   before it. bytes, weight: [layers + 1] of all layers before one. The MTP layer weighs as much as the layer before it. */
+static cut_way cut_at(const layer_cut *c, int d, int at, const uint64_t *bytes, const uint64_t *weight, const cut_way *before) {
+    const int last = d + 1 == c->ranges, count = c->m->c.layers;
+    const uint64_t beside = cut_ends(c, d), mtp = last && c->m->has_mtp ? weight[count] - weight[count - 1] : 0;
+    cut_way best = {UINT64_MAX, 0};
+    for (int first = d ? at - 1 : min_int(0, at - 1); first >= d; first--) {
+        const uint64_t own = weight[at] - weight[first] + mtp, most = d && before[first].heaviest > own ? before[first].heaviest : own;
+        if (own >= best.heaviest || bytes[at] - bytes[first] + beside > cut_free(c, d)) break;
+        if (most < best.heaviest) best.heaviest = most, best.first = first;
     }
-    return at == count;
+    return best;
 }
 
 /* Divides the layers so that the heaviest range is as light as can be: each reads its own for every token, and computes them for every prompt,
-   while the others compute theirs. 0: they do not fit. */
-static int cut_evenly(const layer_cut *c, int *layers) {
-    uint64_t least = 0, most = 0;
-    for (int i = 0; i <= c->m->c.layers; i++) most += c->m->layer_bytes[i < c->m->c.layers ? i + 1 : i];
-    if (!cut_within(c, most, layers)) return 0;
-    while (least < most) {
-        const uint64_t middle = least + (most - least) / 2;
-        if (cut_within(c, middle, layers)) most = middle;
-        else least = middle + 1;
+   while the others compute theirs. *fits: there is a way to. */
+static int cut_evenly(const layer_cut *c, int *layers, int *fits, mote_error *err) {
+    const int count = c->m->c.layers;
+    const size_t row = (size_t)count + 1;
+    uint64_t *bytes = (uint64_t *)calloc(2 * row, sizeof *bytes), *weight = bytes + row;
+    cut_way *way = (cut_way *)calloc((size_t)c->ranges * row, sizeof *way);    /* [ranges][layers + 1] */
+    for (int i = 0; i < count && bytes; i++) {
+        bytes[i + 1] = bytes[i] + cut_layer(c, i);
+        weight[i + 1] = weight[i] + c->m->layer_bytes[i + 1];
     }
-    return cut_within(c, most, layers);
+    for (int d = 0; d < c->ranges && bytes && way; d++)
+        for (int at = 0; at <= count; at++) way[(size_t)d * row + (size_t)at] = cut_at(c, d, at, bytes, weight, d ? &way[(size_t)(d - 1) * row] : NULL);
+    *fits = way && way[(size_t)c->ranges * row - 1].heaviest < UINT64_MAX;
+    for (int d = c->ranges - 1, at = count; d >= 0 && *fits; d--) {
+        const int first = way[(size_t)d * row + (size_t)at].first;
+        layers[d] = at - first;
+        at = first;
+    }
+    const int code = bytes && way ? MOTE_OK : fail_memory(err);
+    free(bytes);
+    free(way);
+    return code;
 }
 
 /* ", cuda:0 has 78.1 GB free, cuda:1 78.1 GB": what of `size` bytes at `to` it takes, it has not more. */
@@ -111,9 +120,9 @@ static int cut_layers(layer_cut *c, device_list *l, const char *name, mote_error
     if (c->ranges > m->c.layers)
         return fail(err, MOTE_EUNSUPPORTED, "%s: %d layers cannot be divided into %d ranges", name, m->c.layers, c->ranges);
     if (l->layers[0]) return cut_as_asked(c, l, name, err);
-    for (c->spare = 1; c->spare >= 0; c->spare--)
-        if (cut_evenly(c, l->layers)) return MOTE_OK;
-    c->spare = 0;
+    int fits, code = cut_evenly(c, l->layers, &fits, err);
+    if (!code && !fits) c->spare = 0, code = cut_evenly(c, l->layers, &fits, err);
+    if (code || fits) return code;
     for (int d = 0; d < c->ranges; d++) all += cut_ends(c, d);
     for (int i = 0; i < m->c.layers; i++) all += cut_layer(c, i);
     free_text(c, l, free_there, sizeof free_there);
@@ -136,16 +145,21 @@ static int devices_free(const device_list *l, uint64_t *free, mote_error *err) {
     return MOTE_OK;
 }
 
-/* Divides the layers of m, which is described, among the ranges. Of ranks, each finds out by itself whether its share fits. */
-static int parts_cut(const mote_model *m, device_list *l, const char *name, mote_error *err) {
+/* Divides the layers of m, which is described, among the ranges. Of ranks, each finds out by itself whether its share fits. load: they must fit;
+   else they are cut as if they did, where they do not. */
+static int parts_cut(const mote_model *m, device_list *l, const char *name, int load, mote_error *err) {
     layer_cut c;
     memset(&c, 0, sizeof c);
     c.m = m;
     c.ranges = l->ranges;
     int code = devices_free(l, c.free, err);
+    if (code) return code;
     for (int d = 0; d < l->ranges && l->ranks > 1; d++) c.free[d] = UINT64_MAX;
-    if (!code && l->ranges == 1) l->layers[0] = m->c.layers;
-    return code ? code : cut_layers(&c, l, name, err);
+    c.spare = l->layers[0] == 0;
+    code = cut_layers(&c, l, name, err);
+    if (code != MOTE_ENOMEM || load) return code;
+    for (int d = 0; d < l->ranges; d++) c.free[d] = UINT64_MAX;
+    return cut_layers(&c, l, name, err);
 }
 
 /* ---- Opening ------------------------------------------------------------------------------------------------------------- */
@@ -223,12 +237,15 @@ static void parts_front(mote_model *m, const device_list *l) {
         m->fingerprint += member->fingerprint - config;
         if (member->bf16_factor < factor) factor = member->bf16_factor;
         if (member->part.range + 1 == l->ranges) m->has_mtp &= member->has_mtp;
+        m->report.devices[i] = model_on_device(member);
     }
+    m->report.info.device_count = l->count;
     if (l->ranks > 1) m->fingerprint = fnv1a(m->fingerprint, &l->ranks, sizeof l->ranks);
     for (int i = 0; i < l->count; i++) m->members[i]->bf16_factor = factor;        /* as if all weights were one model's */
     m->report.info.mtp_layers = m->has_mtp;
     m->norm = m->members[l->count - 1]->norm;
-    m->part = part_of(-1, l->ranges, 0, 1);                 /* it has no layers itself */
+    m->part = part_of(-1, l->ranges, 0, 1);                 /* it has no layers itself, */
+    m->device.gpu = -1;                                     /* nor a device */
     parts_name(m, l);
 }
 
@@ -241,7 +258,7 @@ static int parts_open(part_opener *open, const char *name, const mote_options *o
     if (l->count) o.device = l->name[0];
     if (l->count < 2 || o.parts == MOTE_TEXT_ONLY) return open(name, &o, &whole, load, model, err);
     int code = open(name, &o, &whole, 0, &m, err);
-    if (!code) code = parts_cut(m, l, name, err);
+    if (!code) code = parts_cut(m, l, name, load, err);
     if (!code) code = parts_members(m, open, name, &o, l, load, err);
     if (!code) parts_front(m, l);
     if (code) mote_close(m);

@@ -175,6 +175,7 @@ static void weigh_layers(binder *b) {
         m->layer_bytes[items[i].layer + 1] += item_capacity(&items[i]);
         sum += item_capacity(&items[i]);
     }
+    m->arena_size = b->arena;
     if (!b->code) m->layer_bytes[m->c.layers + 1] += b->arena - sum;      /* the draft head and tables of experts */
 }
 

@@ -65,6 +65,11 @@ static int on_gpu(const mote_info *info) {
     return strncmp(info->device, "cuda", 4) == 0;
 }
 
+/* One that measures its own steps, and says what it launches; several together are timed from outside. */
+static int on_one_gpu(const mote_info *info) {
+    return on_gpu(info) && info->device_count == 1;
+}
+
 /* The marks of the model's chats; without a known template those that its vocabulary may have all the same. */
 static const chat_marks *marks_of(const mote_model *model) {
     const char *name = mote_model_info(model)->chat_template;

@@ -140,8 +140,8 @@ static int open_several(const options *o, int parts, replicas *r) {
     int runs[REPLICAS_MOST] = {0};
     const opening *failed = NULL;
     pthread_mutex_init(&all.lock, NULL);
+    for (int i = 0; i < r->count; i++) all.of[i] = (opening){.all = &all, .o = options_of(o, r, i), .model = &r->model[i], .parts = parts};
     for (int i = 0; i < r->count; i++) {
-        all.of[i] = (opening){.all = &all, .o = options_of(o, r, i), .model = &r->model[i], .parts = parts};
         runs[i] = !pthread_create(&threads[i], NULL, open_replica, &all.of[i]);
         if (!runs[i]) open_replica(&all.of[i]);
     }

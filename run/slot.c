@@ -109,6 +109,12 @@ static int slot_ranks(const slot *s) {
     return slot_member(s, 0)->m->part.ranks;
 }
 
+/* Member i by its rank, and by its range among those of the same: what they have, in this order, does not depend on how many ranges there are. */
+static slot *slot_by_rank(const slot *s, int i) {
+    const int ranks = slot_ranks(s), ranges = slot_members(s) / ranks;
+    return slot_member(s, i % ranges * ranks + i / ranges);
+}
+
 /* The last range's, which have final rows; rank 0 has the logits, too. */
 static slot *slot_last(const slot *s, int rank) {
     return slot_member(s, slot_members(s) - slot_ranks(s) + rank);

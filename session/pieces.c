@@ -2,8 +2,8 @@
    the pieces of their states.
 
    Where a group computes, its members have the state: ranges that of their layers, so that one after the other they give the bytes of a model
-   that is whole, and it may be saved by one and loaded by the other. Ranks have shares, of rank after rank: what is of so many ranks fits as
-   many alone.
+   that is whole, and what is saved by one may be loaded by the other. Ranks have shares, which lie rank after rank: what so many ranks have
+   saved, as many load, and no other number.
 
    Keys and values of a token stay until others take their place. Of a layer with a window they do so soon where they lie in a ring: what is
    left of the past is what the next token sees, and to go back takes a checkpoint that has the rows seen from there
@@ -38,13 +38,6 @@ typedef struct saved_piece {
 
 static size_t saved_bytes(const saved_piece *p) {
     return (size_t)(p->end - p->first) * p->of.size;
-}
-
-/* Of the checkpoint: of a model in parts the sum of these, so that ranges have the whole model's. */
-static uint64_t session_fingerprint(const mote_session *s) {
-    uint64_t fingerprint = s->m->fingerprint;               /* of a model in parts: of what config.json says, as each part's begins, too */
-    for (int i = 0; i < s->m->member_count; i++) fingerprint += s->m->members[i]->fingerprint - s->m->fingerprint;
-    return fingerprint;
 }
 
 static int fail_ranks(mote_error *err, const char *what, int of, int here) {
@@ -117,7 +110,7 @@ static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, 
     if (kind == SAVED_LAST_HIDDEN) p.of.at = last_hidden, p.of.size = (size_t)c->hidden * sizeof(float);
     if (kind == SAVED_LOGITS) p.of.at = s->slot.logits, p.of.size = (size_t)c->vocab * sizeof(float);
     if (kind != SAVED_RECURRENT) return p;
-    p.in = slot_member(&s->slot, i - 1);
+    p.in = slot_by_rank(&s->slot, i - 1);
     p.of.at = p.in->recurrent;
     p.of.size = p.in->recurrent_floats * sizeof(float);
     return p;

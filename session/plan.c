@@ -1,73 +1,167 @@
-/* session/plan.c: the memory that a model and a session, or several on one runner, would take, of a checkpoint that is not loaded. */
+/* session/plan.c: the memory that a model and a session, or several on one runner, would take, of a checkpoint that is not loaded, on each of
+   its devices. */
 
-/* Sessions of one runner, beside weights of so many bytes. */
-static int plan_shared(const mote_model *m, const mote_session_options *given, const mote_session_options *o, uint64_t available,
-                       uint64_t weights, mote_memory *plan, mote_error *err) {
-    const uint64_t left = available > weights ? available - weights : 0;
-    mote_session *s = session_shell(m, o, 1, err);
-    if (!s) return MOTE_ENOMEM;
-    if (left) fit_chunk(s, given, &left);
-    const memory_parts parts = session_parts(s, 0);
-    const uint64_t runner = layout_runner(s->slot.runner, NULL) * sizeof(float);
-    const uint64_t fit = left > runner ? (left - runner) / (parts_bytes(&parts) - runner) : 0;
-    plan->runner = runner;
-    plan->sessions = !available ? -1 : fit < INT32_MAX ? (int)fit : INT32_MAX;
-    session_free(s);
+/* A session alone and one of several on a runner, both without memory. */
+typedef struct memory_plan {
+    mote_session *alone, *shared;
+    int members;                 /* of their model; 1: it is not in parts */
+    uint64_t *left;              /* [members] bytes on the device of each, beside all weights on it; UINT64_MAX: it does not say */
+    int full;                    /* on one of them the weights leave nothing */
+    int context_fits;            /* see mote_memory */
+} memory_plan;
+
+static const mote_model *plan_model(const memory_plan *p, int i) {
+    return slot_member(&p->alone->slot, i)->m;
+}
+
+static int plan_on_one_device(const memory_plan *p, int i, int k) {
+    return plan_model(p, i)->device.gpu == plan_model(p, k)->device.gpu;
+}
+
+static void plan_left(memory_plan *p) {
+    for (int i = 0; i < p->members; i++) {
+        const uint64_t available = device_available(plan_model(p, i));
+        uint64_t weights = 0;
+        for (int k = 0; k < p->members; k++) weights += plan_on_one_device(p, i, k) ? plan_model(p, k)->arena_size : 0;
+        p->left[i] = !available ? UINT64_MAX : available > weights ? available - weights : 0;
+        p->full |= !p->left[i];
+    }
+}
+
+static void memory_plan_close(memory_plan *p) {
+    if (p->alone) session_free(p->alone);
+    if (p->shared) session_free(p->shared);
+    free(p->left);
+}
+
+/* Of a model that is described. */
+static int memory_plan_open(memory_plan *p, const mote_model *m, const mote_session_options *options, mote_error *err) {
+    mote_session_options given, o;
+    memset(p, 0, sizeof *p);
+    int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", err);
+    if (!code) code = session_options(m, &given, &o, err);
+    if (code) return code;
+    p->alone = session_shell(m, &o, 0, err);
+    p->shared = p->alone ? session_shell(m, &o, 1, err) : NULL;
+    p->members = p->shared ? slot_members(&p->alone->slot) : 0;
+    p->left = p->shared ? (uint64_t *)calloc((size_t)p->members, sizeof *p->left) : NULL;
+    if (!p->left) return fail_memory(err);
+    plan_left(p);
+    if (!p->full) fit_chunk(p->alone, &given, p->left);
+    if (!p->full) fit_chunk(p->shared, &given, p->left);
+    p->context_fits = p->left[0] == UINT64_MAX ? -1 : context_that_fits(p->alone, p->left);
     return MOTE_OK;
 }
 
-/* Of a model that is described, with weights of so many bytes. */
-static int plan_model(const mote_model *m, uint64_t weights, const mote_session_options *options, mote_memory *plan, mote_error *err) {
-    mote_session_options given, o;
-    int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", err);
-    if (!code) code = session_options(m, &given, &o, err);
-    mote_session *s = code ? NULL : session_shell(m, &o, 0, err);
-    if (!s) return code ? code : err->code;
-    const uint64_t available = device_available(m), left = available > weights ? available - weights : 0;
-    code = plan_shared(m, &given, &o, available, weights, plan, err);
-    if (!code) {
-        if (left) fit_chunk(s, &given, &left);
-        const memory_parts parts = session_parts(s, 0);
-        plan->weights = weights;
-        plan->kv = parts.kv * sizeof(float);
-        plan->state = parts.state * sizeof(float);
-        plan->scratch = parts.scratch * sizeof(float);
-        plan->total = weights + parts_bytes(&parts);
-        plan->available = available;
-        plan->context = s->o.context;
-        plan->chunk = s->o.chunk;
-        plan->context_fits = available ? context_that_fits(s, &left) : -1;
-        plan->estimated = m->report.info.estimated;
+/* Of sessions that share a runner so many fit beside the weights on the device of member i. */
+static int plan_sessions_on(const memory_plan *p, int i) {
+    uint64_t runners = 0, slots = 0;
+    if (p->left[i] == UINT64_MAX) return -1;
+    for (int k = 0; k < p->members; k++) {
+        const memory_parts parts = session_parts(p->shared, k);
+        const uint64_t runner = layout_runner(slot_member(&p->shared->slot, k)->runner, NULL) * sizeof(float);
+        if (!plan_on_one_device(p, i, k)) continue;
+        runners += runner;
+        slots += parts_bytes(&parts) - runner;
     }
-    session_free(s);
+    const uint64_t fit = p->left[i] > runners ? (p->left[i] - runners) / slots : 0;
+    return fit < INT32_MAX ? (int)fit : INT32_MAX;
+}
+
+/* On the device of member i. */
+static mote_memory plan_of(const memory_plan *p, int i) {
+    const memory_parts parts = session_parts(p->alone, i);
+    const mote_model *m = plan_model(p, i);
+    const mote_memory plan = {.weights = m->arena_size,
+                              .kv = parts.kv * sizeof(float),
+                              .state = parts.state * sizeof(float),
+                              .scratch = parts.scratch * sizeof(float),
+                              .total = m->arena_size + parts_bytes(&parts),
+                              .available = device_available(m),
+                              .runner = layout_runner(slot_member(&p->shared->slot, i)->runner, NULL) * sizeof(float),
+                              .sessions = plan_sessions_on(p, i),
+                              .context = p->alone->o.context,
+                              .chunk = p->alone->o.chunk,
+                              .context_fits = p->context_fits,
+                              .estimated = m->report.info.estimated};
+    return plan;
+}
+
+/* On all of them: sums, and as many sessions as fit everywhere. */
+static mote_memory plan_of_all(const memory_plan *p) {
+    mote_memory all = plan_of(p, 0);
+    for (int i = 1; i < p->members; i++) {
+        const mote_memory one = plan_of(p, i);
+        int counted = 0;
+        for (int k = 0; k < i; k++) counted |= plan_on_one_device(p, i, k);
+        all.weights += one.weights;
+        all.kv += one.kv;
+        all.state += one.state;
+        all.scratch += one.scratch;
+        all.total += one.total;
+        all.runner += one.runner;
+        all.available += counted ? 0 : one.available;
+        all.sessions = min_int(all.sessions, one.sessions);
+        all.estimated |= one.estimated;
+    }
+    return all;
+}
+
+/* Plans for one of a model's devices; device < 0: for all of them. */
+static int plan_memory_of(const mote_model *m, int device, const mote_session_options *options, mote_memory *plan, mote_error *err) {
+    memory_plan p;
+    const int code = memory_plan_open(&p, m, options, err);
+    if (!code) *plan = device < 0 ? plan_of_all(&p) : plan_of(&p, device);
+    memory_plan_close(&p);
+    return code;
+}
+
+/* A part of a folder's model for the plan alone, a part_opener: without all that is beside the weights, and silent. */
+static int plan_open_model(const char *dir, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *err) {
+    mote_callbacks silent;
+    checkpoint files;
+    binder b;
+    (void)load;
+    memset(&silent, 0, sizeof silent);
+    mote_model *m = model_new(o->device, 0, &silent, err);
+    if (!m) return err->code;
+    if (o->draft_rows > 0) m->draft_rows = o->draft_rows;
+    m->quantize = o->quantize;
+    m->part = *part;
+    const int code = model_bind(m, &files, &b, dir, 1, &silent, err);
+    buf_free(&b.items);
+    checkpoint_close(&files);
+    if (code) mote_close(m);
+    else *model = m;
     return code;
 }
 
 int mote_plan(const char *dir, const mote_options *model, const mote_session_options *options, mote_memory *plan,
               mote_error *error) {
-    mote_callbacks silent;
     mote_options how;
     mote_session_options given;
     mote_error failure;
     device_list devices;
-    checkpoint files;
-    binder b;
-    memset(&silent, 0, sizeof silent);
+    mote_model *m = NULL;
+    if (!error) error = &failure;
     if (!dir || !plan) return fail(error, MOTE_EINVAL, "mote_plan: needs a folder and a place for the plan");
     int code = take_options(&how, sizeof how, OPTIONS_0_3, model, "mote_options", error);
+    how.parts = MOTE_DESCRIPTION;
     if (!code) code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
     if (!code) code = device_list_of(&devices, &how, error);
-    if (!code && devices.count) how.device = devices.name[0];
-    if (code) return code;
-    if (!error) error = &failure;
-    mote_model *m = model_new(how.device, 0, &silent, error);
-    if (!m) return error->code;
-    if (how.draft_rows > 0) m->draft_rows = how.draft_rows;
-    m->quantize = how.quantize;
-    code = model_bind(m, &files, &b, dir, 1, &silent, error);
-    if (!code) code = plan_model(m, b.arena, options, plan, error);
-    buf_free(&b.items);
-    checkpoint_close(&files);
+    if (!code) code = parts_open(plan_open_model, dir, &how, &devices, 0, &m, error);
+    if (!code) code = plan_memory_of(m, -1, options, plan, error);
     mote_close(m);
     return code;
+}
+
+int mote_plan_device(const mote_model *model, int device, const mote_session_options *options, mote_memory *plan, mote_error *error) {
+    mote_error failure;
+    if (!error) error = &failure;
+    if (!model || !plan) return fail(error, MOTE_EINVAL, "mote_plan_device: needs a model and a place for the plan");
+    if (!model->c.layers || model_has_weights(model))
+        return fail(error, MOTE_EINVAL, "mote_plan_device: needs a model that was opened with MOTE_DESCRIPTION");
+    if (device < 0 || device >= model->report.info.device_count)
+        return fail(error, MOTE_EINVAL, "mote_plan_device: device %d, expected 0 to %d", device, model->report.info.device_count - 1);
+    return plan_memory_of(model, device, options, plan, error);
 }

@@ -35,7 +35,7 @@ static size_t checkpoint_floats(const mote_session *s) {
 static mote_checkpoint *checkpoint_with(const mote_session *s, int tokens, int has_rows) {
     mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
     if (!c) return NULL;
-    c->fingerprint = session_fingerprint(s);
+    c->fingerprint = s->m->fingerprint;
     c->state_floats = session_recurrent(s);
     c->ranks = slot_ranks(&s->slot);
     c->hidden = (size_t)s->m->c.hidden;
@@ -77,11 +77,11 @@ static int checkpoint_give_rows(mote_session *s, const mote_checkpoint *c, mote_
     return code;
 }
 
-/* Copies what cannot be truncated to `values`, member after member, or from there. */
+/* Copies what cannot be truncated to `values`, or from there. */
 static int checkpoint_state(mote_session *s, float *values, int back, mote_error *err) {
     int code = MOTE_OK;
     for (int i = 0; i < slot_members(&s->slot) && !code; i++) {
-        slot *at = slot_member(&s->slot, i);
+        slot *at = slot_by_rank(&s->slot, i);
         code = slot_copy(at, back ? at->recurrent : values, back ? values : at->recurrent, at->recurrent_floats * sizeof(float), err);
         values += at->recurrent_floats;
     }
@@ -134,7 +134,7 @@ static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkp
 
 /* Whether the checkpoint is of a session like this one. */
 static int checkpoint_fits(const mote_session *s, const mote_checkpoint *c) {
-    return c->fingerprint == session_fingerprint(s) && c->state_floats == session_recurrent(s) && c->hidden == (size_t)s->m->c.hidden &&
+    return c->fingerprint == s->m->fingerprint && c->state_floats == session_recurrent(s) && c->hidden == (size_t)s->m->c.hidden &&
            c->vocab == (size_t)s->m->c.vocab;
 }
 
@@ -206,7 +206,7 @@ static size_t saved_size(const mote_session *s, const saved_header *h) {
 static void saved_describe(const mote_session *s, saved_header *h) {
     memset(h, 0, sizeof *h);
     memcpy(h->magic, SAVED_MAGIC, sizeof h->magic);
-    h->fingerprint = session_fingerprint(s);
+    h->fingerprint = s->m->fingerprint;
     h->count = s->count;
     h->generated_from = s->generated_from;
     h->pending = h->accepted = s->accepted;
@@ -284,7 +284,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
         return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
     if (ranks != slot_ranks(&s->slot) && ranks > 0 && ranks <= 64)
         return fail_ranks(err, "saved session", ranks, slot_ranks(&s->slot));
-    if (h->fingerprint != session_fingerprint(s))
+    if (h->fingerprint != s->m->fingerprint)
         return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
     if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->pending < 0 || h->pending > MOTE_ROWS_MAX ||
         h->accepted < 0 || h->accepted > h->pending || h->accepted > h->count || (h->pending && !h->accepted) ||

@@ -40,8 +40,27 @@ static inline mote_model *model_on(const char *device, const char *dir, int part
     return m;
 }
 
+// On the devices of --devices together; what so many ranks do not divide is on the first one.
+static inline mote_model *model_of_several(const char *dir, int parts) {
+    mote_options o;
+    mote_model *m = NULL;
+    memset(&o, 0, sizeof o);
+    o.parts = parts;
+    o.devices = test_devices;
+    o.split = strcmp(test_split, "tensor") ? MOTE_SPLIT_PIPELINE : MOTE_SPLIT_TENSOR;
+    const int code = mote_open(dir, &o, &m, &failure);
+    if (o.split == MOTE_SPLIT_TENSOR && code == MOTE_EUNSUPPORTED) {
+        test_skip(failure.message);
+        return model_on(test_device, dir, parts);
+    }
+    CHECK(!code, "%s on %s: %s", dir, test_devices, failure.message);
+    if (!m) exit(test_main_end() ? 1 : 2);
+    return m;
+}
+
 static inline mote_model *model_of(const char *dir, int parts) {
-    return model_on(test_device, dir, parts);
+    const int alone = !test_devices || parts == MOTE_TEXT_ONLY || parts == MOTE_DESCRIPTION;
+    return alone ? model_on(test_device, dir, parts) : model_of_several(dir, parts);
 }
 
 static inline mote_session *session_with(const mote_model *m, const mote_session_options *o) {

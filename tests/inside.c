@@ -42,6 +42,10 @@
 #include "session/test_parts.c"
 
 #undef main
+#define main devices_main
+#include "session/test_devices.c"
+
+#undef main
 #define main constraint_main
 #include "generate/test_constraint.c"
 
@@ -83,7 +87,7 @@ int main(int argc, char **argv) {
         {"test_chat", chat_main},       {"test_render", render_main},         {"test_checkpoint", checkpoint_main},
         {"test_config", config_main},   {"test_session", session_main},       {"test_constraint", constraint_main}, {"test_harmony", harmony_main},
         {"test_passes", passes_main},   {"test_rows", rows_main},             {"test_parts", parts_main},
-        {"test_rings", rings_main},     {"test_definition", definition_main},
+        {"test_rings", rings_main},     {"test_devices", devices_main},     {"test_definition", definition_main},
         {"test_fields", fields_main},   {"test_trace", trace_main},           {"test_shapes", shapes_main},
         {"test_dense_layers", dense_layers_main},                             {"test_timelines", timelines_main},
         {"test_gemma", gemma_main}};

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *test_name = "test", *test_data, *test_device = "cpu";
+static const char *test_name = "test", *test_data, *test_device = "cpu", *test_devices, *test_split = "pipeline";
 static int test_passed, test_failed, test_skipped;
 
 // Under tools that take ten to a hundred times as long (-DBRIEF, from the Makefile, or --brief) a test that repeats itself,
@@ -20,8 +20,9 @@ static int test_brief = 1;
 static int test_brief;
 #endif
 
-// Call first: NAME is for the summary. Arguments: [--device NAME] [--brief] [DATA [MORE...]]. DATA is the unpacked data
-// folder, "" for none. Returns the index of the first of MORE.
+// Call first: NAME is for the summary. Arguments: [--device NAME | --devices NAME,NAME... [--split tensor]] [--brief] [DATA [MORE...]].
+// DATA is the unpacked data folder, "" for none. With --devices, models that a test opens with tests/api.h are shared by these, as a
+// pipeline or by ranks; test_device is then the first one. Returns the index of the first of MORE.
 static int test_main_begin(const char *name, int argc, char **argv) {
     int i = 1;
     setvbuf(stdout, NULL, _IOLBF, 0);                     // what was said is there if the program does not end by itself
@@ -29,6 +30,13 @@ static int test_main_begin(const char *name, int argc, char **argv) {
     for (; i < argc && !strncmp(argv[i], "--", 2); i++) {
         if (!strcmp(argv[i], "--brief")) test_brief = 1;
         else if (!strcmp(argv[i], "--device") && i + 1 < argc) test_device = argv[++i];
+        else if (!strcmp(argv[i], "--split") && i + 1 < argc) test_split = argv[++i];
+        else if (!strcmp(argv[i], "--devices") && i + 1 < argc) {
+            static char first[16];
+            test_devices = argv[++i];
+            snprintf(first, sizeof first, "%.*s", (int)strcspn(test_devices, ","), test_devices);
+            test_device = first;
+        }
     }
     test_data = i < argc && argv[i][0] ? argv[i] : NULL;
     return i + 1;

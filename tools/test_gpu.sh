@@ -195,7 +195,10 @@ part_tests() {
     more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
     for test in test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
+    if [ ${#gpus[@]} -gt 1 ]; then check "test_replicas" "$build/test_replicas" --device cuda
+    else skip "test_replicas" "one GPU"; fi
     check "gpu_attention" "$build/gpu_attention"
+    check "gpu_latent" "$build/gpu_latent"
     check "gpu_batch" "$build/gpu_batch"
     check "gpu_batch_moe" "$build/gpu_batch_moe"
     check "gpu_exchange" "$build/gpu_exchange"

@@ -1,20 +1,27 @@
 /* layers/mla/attend_fast.cu: latent_attend on tensor cores, for latents of 512 and 64 rotated numbers. What stands where, and why it may be
    split: decode.cu.
 
-   A block has MLA_ROWS query rows, of (token row, head), and every splits' chunk of positions. The chunk is in shared memory once, as
-   16-bit numbers: BF16 as the cache has them, FP8 as F16, exactly. All of its rows' numbers are keys, the first 512 values.
+   A block has MLA_ROWS query rows, of (token row, head), and every splits' chunk of 16 positions. A chunk is in shared memory once, as
+   16-bit numbers: BF16 as the cache has them, FP8 as F16, exactly. All of its rows' numbers are keys, the first 512 values. Four warps
+   make scores, four make sums, each of a chunk of its own, so that one multiplies while the other waits:
 
-     scores   A: query rows, B: n = positions, k = numbers. Warp w has query rows of tile w / 4, and of the 18 units of 32 numbers those
-              w % 4, w % 4 + 4, ...; its queries are in registers as A fragments, two terms of 16 bits. Four warps' sums meet in `part`.
-     weights  a thread has a query row and four positions; a weight is two terms as well
-     sums     B: n = numbers of a latent, k = positions. Warp w has numbers 64 w .. 64 w + 63 of all query rows
+     scores   of chunk n. A: m = positions, k = numbers. B: n = query rows, two terms of 16 bits, in registers. Warp w has the steps
+              w, w + 4, ... of 16 numbers. Four warps' sums meet in `part`. These warps also fill the chunks.
+     sums     of chunk n - 1. Warp w has six query rows' weights of all positions: a weight is two terms as well. Then
+              A: m = numbers, k = positions; B: n = query rows. Warp w has the tiles w, w + 4, ... of 16 numbers
 
-   Which number is which k or n does not matter as long as A and B agree: so a lane takes 16 bytes at a time. A row of the chunk is 73 times 16
-   bytes, so that neither way of reading meets in a bank:
-     scores   lane 4 g + i takes bytes 128 n + 16 (2 i + c) of position g: c of them is a unit, of numbers 64 n + 16 i + 8 c ..+7
-     sums     lane 4 g + i takes bytes 128 w + 16 g of positions 2 i, 2 i + 1, 2 i + 8, 2 i + 9: column g of n-tile n is number 8 g + n
+   Numbers of a lane's B are in pairs as the cache has them, A comes by ldmatrix, for sums turned over. Piece c of a row of a chunk, 16
+   bytes, is at c ^ row % 8, so that neither way of reading meets in a bank; which of eight pieces a warp reads never changes.
 
-   While a chunk is computed the next is on its way: by cp.async into the other buffer or, of FP8, into registers.
+   Per SM and chunk: 216 + 192 mma, of 8 or 6.5 cycles on one of four tensor cores, are 650 to 820 cycles; shared memory is read and
+   written by 52 KB, 410 cycles; the H100's share of its bandwidth for 18 KB is 0.8 us, 1,400 cycles. That needs 18 to 23 KB under way for
+   the 0.8 to 1 us that a load takes: MLA_AHEAD chunks are 55. So memory is what is waited for, if what is on the way from one chunk's scores to
+   its sums (some 300 cycles, three barriers) is beside other chunks' mma and not between. All warps for both in turns, three
+   barriers a chunk of 32 positions, took 2 us for it: twice its mma.
+
+   Barriers of a chunk, by their numbers: MLA_CHUNK_THERE of the warps of scores: their copies are there; MLA_SCORES_THERE: `part` is full;
+   MLA_SCORES_READ: it is free again, and so is the chunk before; MLA_WEIGHTS_THERE of the warps of sums. So five chunks are enough: one of
+   scores, one of sums, three on their way. Of FP8 codes three are F16, and four are as they come, in the place of two.
 
    Parts are joined in a cluster of eight splits through distributed shared memory, each block an eighth of the numbers, and stored. Before
    compute capability 9.0 there are no clusters: a block stores its own.
@@ -22,28 +29,39 @@
    Grid: (query rows, split, sequence). */
 
 enum {
-    MLA_TILES = MLA_ROWS / 16,
-    MLA_UNITS = (MLA_RANK + MLA_ROPE) / 32,                  /* of scores */
-    MLA_SHARERS = 4,                                         /* warps that share a tile's scores */
-    MLA_WARP_UNITS = (MLA_UNITS + MLA_SHARERS - 1) / MLA_SHARERS,
-    MLA_STRIDE = (MLA_RANK + MLA_ROPE) / 8 + 1,              /* uint4 from row to row of a chunk */
-    MLA_PIECES = (MLA_RANK + MLA_ROPE) / 16                  /* uint4 of a row of codes */
+    MLA_THREADS = GPU_THREADS / 2, MLA_WARPS = GPU_WARPS / 2,   /* of scores, and of sums */
+    MLA_TILES = MLA_ROWS / 8,                                /* n-tiles of query rows */
+    MLA_STEPS = (MLA_RANK + MLA_ROPE) / 16 / MLA_WARPS,      /* of scores, of a warp */
+    MLA_SUMS = MLA_RANK / 16 / MLA_WARPS,                    /* tiles of sums, of a warp */
+    MLA_PIECES = (MLA_RANK + MLA_ROPE) / 8,                  /* uint4 of a row of a chunk */
+    MLA_CODES = (MLA_RANK + MLA_ROPE) / 16,                  /* of a row of codes */
+    MLA_HELD = 5,                                            /* chunks in shared memory */
+    MLA_HELD_F16 = 3, MLA_HELD_CODES = 4,                    /* of FP8 */
+    MLA_AHEAD = 3,                                           /* on their way */
+    MLA_SHARE = 3                                            /* query rows of a lane of the warps of sums */
 };
+
+enum { MLA_CHUNK_THERE = 1, MLA_SCORES_THERE, MLA_SCORES_READ, MLA_WEIGHTS_THERE };
+
+typedef uint4 mla_chunk_rows[MLA_CHUNK][MLA_PIECES];
+typedef uint4 mla_chunk_codes[MLA_CHUNK][MLA_CODES];
 
 struct mla_shared {
     union {
-        uint4 chunk[2][MLA_CHUNK][MLA_STRIDE];
+        mla_chunk_rows chunk[MLA_HELD];
+        struct { mla_chunk_rows chunk[MLA_HELD_F16]; mla_chunk_codes codes[MLA_HELD_CODES]; } fp8;
         float o[MLA_ROWS][MLA_RANK + 4];                     /* of the block's part, when no chunk is left */
     };
-    float part[MLA_SHARERS][MLA_ROWS][MLA_CHUNK + 8];        /* scores */
-    uint32_t weight[MLA_TILES][2][MLA_CHUNK / 16][32][4];    /* A fragments: high, low */
+    float part[MLA_WARPS][MLA_CHUNK][MLA_ROWS + 2];          /* scores */
+    uint32_t weight[2][MLA_TILES][32][2];                    /* B fragments: high, low */
     float rescale[MLA_ROWS];
     float2 ml[MLA_ROWS];
 };
 
-static_assert(sizeof(mla_shared) <= GPU_SHARED, "shared memory of latent_attend");
-static_assert(MLA_ROWS * 8 == GPU_THREADS && MLA_CHUNK == 32 && MLA_TILES * MLA_SHARERS == GPU_WARPS && MLA_RANK == 64 * GPU_WARPS,
-              "the shares of threads and warps");
+static_assert(sizeof(mla_shared) <= GPU_SHARED && sizeof(float) * MLA_ROWS * (MLA_RANK + 4) <= sizeof(mla_chunk_rows[MLA_HELD]),
+              "shared memory of latent_attend");
+static_assert(MLA_CHUNK == 16 && MLA_ROWS == 2 * MLA_SHARE * MLA_WARPS && MLA_STEPS * MLA_WARPS * 16 == MLA_RANK + MLA_ROPE &&
+              MLA_PIECES % 8 == 0, "the shares of threads and warps");
 
 /* The query rows of a block. */
 typedef struct mla_place {
@@ -52,6 +70,8 @@ typedef struct mla_place {
     int first, rows;             /* the first, of all heads of the sequence's token rows; how many of these there are */
     int partial, partials;       /* that its cluster (without clusters: it) stores; of how many */
     int ranks;                   /* blocks of its cluster with chunks, the first */
+    int chunks;                  /* the block's */
+    int old;                     /* of these those, the first ones, that no kernel of this step stores rows of */
 } mla_place;
 
 /* All blocks of a cluster have the same partial and partials: they return early together or not at all. */
@@ -61,6 +81,8 @@ __device__ __forceinline__ mla_place mla_place_of(const mla_gpu &p) {
     at.cache = mla_cache(p, at.s);
     at.first = (int)blockIdx.x * MLA_ROWS;
     at.rows = at.s.T * p.shape.heads;
+    at.chunks = max(0, at.s.chunks - (int)blockIdx.y + p.splits - 1) / p.splits;
+    at.old = p.sequences ? 0 : max(0, max(at.s.first, 0) / MLA_CHUNK - (int)blockIdx.y + p.splits - 1) / p.splits;
 #if __CUDA_ARCH__ >= 900
     at.partial = (int)blockIdx.y / ATTEND_CLUSTER;
     at.partials = max(1, min((at.s.chunks + ATTEND_CLUSTER - 1) / ATTEND_CLUSTER, p.splits / ATTEND_CLUSTER));
@@ -73,193 +95,241 @@ __device__ __forceinline__ mla_place mla_place_of(const mla_gpu &p) {
     return at;
 }
 
-/* This thread's share of a chunk of FP8 codes on its way. */
-struct mla_codes { uint4 of[(MLA_CHUNK * MLA_PIECES + GPU_THREADS - 1) / GPU_THREADS]; };
-
-/* The chunk's row, or the last that there is: rows after it have weight 0. */
-__device__ __forceinline__ size_t mla_cached_row(const mla_place &at, int chunk, int row) {
-    return (size_t)min(chunk * MLA_CHUNK + row, at.s.end - 1);
+/* The block's n-th chunk. */
+__device__ __forceinline__ int mla_chunk_of(const mla_gpu &p, int n) {
+    return (int)blockIdx.y + n * p.splits;
 }
 
-__device__ __forceinline__ void mla_load_codes(const mla_place &at, int chunk, mla_codes *codes) {
+/* Begins to copy the block's n-th chunk, if there is one: a warp of scores copies four rows, a thread every eighth of a row's pieces. It is a
+   group of copies either way. Rows after the last that there is are that one again: their weights are 0. */
+template <bool FP8> __device__ __forceinline__ void mla_copy_chunk(const mla_gpu &p, const mla_place &at, mla_shared *sh, int n) {
+    enum { PIECES = FP8 ? MLA_CODES : MLA_PIECES };
+    const int row = threadIdx.x / 8, column = threadIdx.x % 8;
+    if (n < at.chunks) {
+        const size_t cached = (size_t)min(mla_chunk_of(p, n) * MLA_CHUNK + row, at.s.end - 1);
+        const uint4 *from = (const uint4 *)at.cache + cached * PIECES + column;
+        const uint32_t to = shared_address(FP8 ? &sh->fp8.codes[n % MLA_HELD_CODES][row][column] : &sh->chunk[n % MLA_HELD][row][column ^ row % 8]);
 #pragma unroll
-    for (int k = 0; k < (int)(sizeof codes->of / sizeof *codes->of); k++) {
-        const int piece = threadIdx.x + k * GPU_THREADS, row = piece / MLA_PIECES;
-        if (row < MLA_CHUNK)
-            codes->of[k] = __ldcg((const uint4 *)at.cache + mla_cached_row(at, chunk, row) * MLA_PIECES + piece % MLA_PIECES);
-    }
-}
-
-/* Stores them as F16. */
-__device__ __forceinline__ void mla_put_codes(const mla_codes &codes, uint4 (*to)[MLA_STRIDE]) {
-#pragma unroll
-    for (int k = 0; k < (int)(sizeof codes.of / sizeof *codes.of); k++) {
-        const int piece = threadIdx.x + k * GPU_THREADS, row = piece / MLA_PIECES;
-        uint4 low, high;
-        if (row >= MLA_CHUNK) continue;
-        e4m3_pairs(codes.of[k].x, &low.x, &low.y);
-        e4m3_pairs(codes.of[k].y, &low.z, &low.w);
-        e4m3_pairs(codes.of[k].z, &high.x, &high.y);
-        e4m3_pairs(codes.of[k].w, &high.z, &high.w);
-        to[row][piece % MLA_PIECES * 2] = low;
-        to[row][piece % MLA_PIECES * 2 + 1] = high;
-    }
-}
-
-/* Begins to copy a chunk of BF16. */
-__device__ __forceinline__ void mla_copy_chunk(const mla_place &at, int chunk, uint4 (*to)[MLA_STRIDE]) {
-    enum { PIECES = 2 * MLA_PIECES };
-#pragma unroll
-    for (int k = 0; k < MLA_CHUNK * PIECES / GPU_THREADS; k++) {
-        const int piece = threadIdx.x + k * GPU_THREADS, row = piece / PIECES;
-        cp_async16(shared_address(&to[row][piece % PIECES]), (const uint4 *)at.cache + mla_cached_row(at, chunk, row) * PIECES + piece % PIECES,
-                   true);
+        for (int k = 0; k < (PIECES + 7) / 8; k++)
+            if (8 * k + column < PIECES) cp_async16(to + (uint32_t)(8 * k * sizeof(uint4)), from + 8 * k, true);
     }
     cp_async_commit();
 }
 
-/* A warp's queries: A fragments of its units' two steps, high and low terms. */
-struct mla_queries { uint32_t a[MLA_WARP_UNITS][2][2][4]; };
+/* Stores the codes that the thread has copied as F16. */
+__device__ __forceinline__ void mla_put_codes(mla_shared *sh, int n) {
+    const int row = threadIdx.x / 8, column = threadIdx.x % 8;
+    uint4 *to = sh->fp8.chunk[n % MLA_HELD_F16][row];
+#pragma unroll
+    for (int k = 0; k < (MLA_CODES + 7) / 8; k++) {
+        const int piece = 8 * k + column;
+        if (piece >= MLA_CODES) continue;
+        const uint4 codes = sh->fp8.codes[n % MLA_HELD_CODES][row][piece];
+        uint4 low, high;
+        e4m3_pairs(codes.x, &low.x, &low.y);
+        e4m3_pairs(codes.y, &low.z, &low.w);
+        e4m3_pairs(codes.z, &high.x, &high.y);
+        e4m3_pairs(codes.w, &high.z, &high.w);
+        to[2 * piece ^ row % 8] = low;
+        to[(2 * piece + 1) ^ row % 8] = high;
+    }
+}
+
+/* Where the block's n-th chunk is. */
+template <bool FP8> __device__ __forceinline__ const mla_chunk_rows &mla_held(const mla_shared *sh, int n) {
+    return FP8 ? sh->fp8.chunk[n % MLA_HELD_F16] : sh->chunk[n % MLA_HELD];
+}
+
+/* A warp's queries: B fragments of its steps, high and low terms. */
+struct mla_queries { uint32_t b[MLA_STEPS][MLA_TILES][2][2]; };
 
 template <bool FP8> __device__ __forceinline__ void mla_load_queries(const mla_gpu &p, const mla_place &at, mla_queries *q) {
-    const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4, warp = threadIdx.x / 32, unit0 = warp % MLA_SHARERS;
+    const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4, warp = threadIdx.x / 32;
     const float scale = mla_query_scale(p);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = at.first + warp / MLA_SHARERS * 16 + half * 8 + g;
-        const float *from = p.l + ((size_t)at.s.row * p.shape.heads + row) * (MLA_RANK + MLA_ROPE);
+    for (int n = 0; n < MLA_TILES; n++) {
+        const int row = at.first + 8 * n + g;
+        const float *from = p.l + ((size_t)at.s.row * p.shape.heads + row) * (MLA_RANK + MLA_ROPE) + 16 * warp + 2 * i;
 #pragma unroll
-        for (int k = 0; k < MLA_WARP_UNITS; k++) {
-            const int unit = unit0 + k * MLA_SHARERS, col = unit / 2 * 64 + 16 * i + unit % 2 * 8;
-            float4 x[2] = {};
-            if (row < at.rows && unit < MLA_UNITS) {
-                x[0] = __ldcg((const float4 *)(from + col));
-                x[1] = __ldcg((const float4 *)(from + col + 4));
-            }
+        for (int k = 0; k < MLA_STEPS; k++)
 #pragma unroll
-            for (int step = 0; step < 2; step++) {
-                split_pair<FP8>(x[step].x * scale, x[step].y * scale, &q->a[k][step][0][half], &q->a[k][step][1][half]);
-                split_pair<FP8>(x[step].z * scale, x[step].w * scale, &q->a[k][step][0][2 + half], &q->a[k][step][1][2 + half]);
+            for (int half = 0; half < 2; half++) {
+                const float2 x = row < at.rows ? __ldcg((const float2 *)(from + 16 * MLA_WARPS * k + 8 * half)) : make_float2(0, 0);
+                split_pair<FP8>(x.x * scale, x.y * scale, &q->b[k][n][0][half], &q->b[k][n][1][half]);
             }
-        }
     }
 }
 
-/* The warp's share of its tile's scores. */
-template <bool FP8>
-__device__ __forceinline__ void mla_scores(const uint4 (*chunk)[MLA_STRIDE], const mla_queries &q, float (*part)[MLA_ROWS][MLA_CHUNK + 8]) {
-    const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4, warp = threadIdx.x / 32, unit0 = warp % MLA_SHARERS;
-    float c[MLA_CHUNK / 8][4] = {};
+/* C fragments of a warp's share of scores; the terms' sums are apart until the end, as more of them are under way then. */
+struct mla_score_sums { float of[MLA_TILES][2][4]; };
+
+template <bool FP8> __device__ __forceinline__ void mla_scores(const mla_chunk_rows &chunk, const mla_queries &q, mla_score_sums *c) {
+    const int lane = threadIdx.x % 32, row = lane % 16, warp = threadIdx.x / 32;
+    const uint32_t from = shared_address(&chunk[row][(2 * warp + lane / 16) ^ row % 8]);
+    memset(c, 0, sizeof *c);
 #pragma unroll
-    for (int k = 0; k < MLA_WARP_UNITS; k++) {
-        const int unit = unit0 + k * MLA_SHARERS;
-        if (unit >= MLA_UNITS) break;
+    for (int k = 0; k < MLA_STEPS; k++) {
+        uint32_t a[4];
+        load_matrices<false>(a, from + (uint32_t)(2 * MLA_WARPS * k * sizeof(uint4)));
 #pragma unroll
-        for (int n = 0; n < MLA_CHUNK / 8; n++) {
-            const uint4 b = chunk[8 * n + g][unit / 2 * 8 + 2 * i + unit % 2];
+        for (int term = 0; term < 2; term++)
 #pragma unroll
-            for (int term = 0; term < 2; term++) {
-                mma_m16n8k16<FP8>(c[n], q.a[k][0][term], b.x, b.y);
-                mma_m16n8k16<FP8>(c[n], q.a[k][1][term], b.z, b.w);
-            }
-        }
-    }
-    const int row = warp / MLA_SHARERS * 16 + g;
-#pragma unroll
-    for (int n = 0; n < MLA_CHUNK / 8; n++) {
-        *(float2 *)&part[unit0][row][8 * n + 2 * i] = make_float2(c[n][0], c[n][1]);
-        *(float2 *)&part[unit0][row + 8][8 * n + 2 * i] = make_float2(c[n][2], c[n][3]);
+            for (int n = 0; n < MLA_TILES; n++) mma_m16n8k16<FP8>(c->of[n][term], a, q.b[k][n][term][0], q.b[k][n][term][1]);
     }
 }
 
-/* A thread's state of the online softmax of its query row: m is the row's, l of its positions alone. */
-typedef struct mla_softmax { int kv_last; float m, l; } mla_softmax;
-
-/* The weights of the thread's four positions from their scores, and what the row's sums so far are multiplied with. */
-template <bool FP8> __device__ __forceinline__ void mla_softmax_weights(mla_shared *sh, int chunk, float kv_scale, mla_softmax *state) {
-    const int row = threadIdx.x / 8, j = threadIdx.x % 8;
-    float4 s = *(const float4 *)&sh->part[0][row][4 * j];
+__device__ __forceinline__ void mla_put_scores(const mla_score_sums &c, mla_shared *sh) {
+    const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4, warp = threadIdx.x / 32;
 #pragma unroll
-    for (int w = 1; w < MLA_SHARERS; w++) {
-        const float4 more = *(const float4 *)&sh->part[w][row][4 * j];
-        s = make_float4(s.x + more.x, s.y + more.y, s.z + more.z, s.w + more.w);
-    }
-    float x[4] = {s.x, s.y, s.z, s.w}, top = -INFINITY, rescale;
+    for (int n = 0; n < MLA_TILES; n++)
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        if (FP8) x[k] *= kv_scale;
-        if (chunk * MLA_CHUNK + 4 * j + k > state->kv_last) x[k] = -INFINITY;
-        top = fmaxf(top, x[k]);
-    }
-#pragma unroll
-    for (int n = 1; n < 8; n *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, n));
-    const float base = attend_raise<false>(&state->m, fmaxf(top, state->m), &rescale);
-#pragma unroll
-    for (int k = 0; k < 4; k++) x[k] = gpu_exp2(x[k] - base) * attend_unit(FP8);
-    state->l = fmaf(state->l, rescale, x[0] + x[1] + x[2] + x[3]);
-    const int tile = row / 16, step = j / 4, word = j % 4 / 2 * 2 + row % 16 / 8, lane = row % 8 * 4 + j % 2 * 2;
-    split_pair<FP8>(x[0], x[1], &sh->weight[tile][0][step][lane][word], &sh->weight[tile][1][step][lane][word]);
-    split_pair<FP8>(x[2], x[3], &sh->weight[tile][0][step][lane + 1][word], &sh->weight[tile][1][step][lane + 1][word]);
-    if (j == 0) sh->rescale[row] = rescale;
+        for (int half = 0; half < 2; half++)
+            *(float2 *)&sh->part[warp][8 * half + g][8 * n + 2 * i] =
+                make_float2(c.of[n][0][2 * half] + c.of[n][1][2 * half], c.of[n][0][2 * half + 1] + c.of[n][1][2 * half + 1]);
 }
 
-/* C fragments of the warp's 64 numbers of a latent: [tile][n][..], columns 2i and 2i + 1 of n-tile n are numbers 16 i + n and 16 i + 8 + n. */
-struct mla_sums { float o[MLA_TILES][8][4]; };
+/* Prefetches a chunk into the L2: rows that this step appends may come after it. */
+__device__ __forceinline__ void mla_prefetch_chunk(const mla_place &at, int chunk, int row_bytes) {
+    const int rows = min(at.s.end - chunk * MLA_CHUNK, (int)MLA_CHUNK);
+    l2_prefetch(at.cache + (size_t)chunk * MLA_CHUNK * row_bytes, (uint32_t)(rows * row_bytes));
+}
+
+/* The warps of scores. They may copy chunks of earlier steps before the wait. */
+template <bool FP8> __device__ __forceinline__ void mla_score_warps(const mla_gpu &p, const mla_place &at, mla_shared *sh) {
+    mla_queries q;
+    mla_score_sums c;
+    const int early = min(at.old, (int)MLA_AHEAD);
+    for (int n = 0; n < early; n++) mla_copy_chunk<FP8>(p, at, sh, n);
+    if ((int)threadIdx.x >= early && (int)threadIdx.x < min(at.chunks, (int)MLA_AHEAD))
+        mla_prefetch_chunk(at, mla_chunk_of(p, threadIdx.x), (MLA_RANK + MLA_ROPE) * (FP8 ? 1 : 2));
+    pdl_wait();
+    for (int n = early; n < MLA_AHEAD; n++) mla_copy_chunk<FP8>(p, at, sh, n);
+    mla_load_queries<FP8>(p, at, &q);
+    if (blockIdx.x == 0 && blockIdx.y == 0 && (int)threadIdx.x < at.s.T) p.part_count[at.s.row + threadIdx.x] = at.partials;
+#pragma unroll 1
+    for (int n = 0; n < at.chunks; n++) {
+        cp_async_wait<MLA_AHEAD - 1>();
+        if (FP8) mla_put_codes(sh, n);
+        barrier_wait<MLA_CHUNK_THERE, MLA_THREADS>();
+        mla_scores<FP8>(mla_held<FP8>(sh, n), q, &c);
+        if (n) barrier_wait<MLA_SCORES_READ, GPU_THREADS>();
+        mla_put_scores(c, sh);
+        barrier_arrive<MLA_SCORES_THERE, GPU_THREADS>();
+        mla_copy_chunk<FP8>(p, at, sh, n + MLA_AHEAD);
+    }
+}
+
+/* A lane's state of the online softmax of its query rows: m is the row's, l of its position alone. */
+typedef struct mla_softmax { int kv_last[MLA_SHARE]; float m[MLA_SHARE], l[MLA_SHARE]; } mla_softmax;
+
+/* Query row r of the lane, which has every 16th position. */
+__device__ __forceinline__ int mla_row_of(int r) {
+    return (int)(threadIdx.x / 32 - MLA_WARPS) * 2 * MLA_SHARE + 2 * r + (int)threadIdx.x % 32 / 16;
+}
+
+__device__ __forceinline__ void mla_begin_softmax(const mla_gpu &p, const mla_place &at, mla_softmax *state) {
+#pragma unroll
+    for (int r = 0; r < MLA_SHARE; r++) {
+        state->kv_last[r] = min(at.s.first + (at.first + mla_row_of(r)) / p.shape.heads, at.s.end - 1);
+        state->m[r] = -INFINITY;
+        state->l[r] = 0;
+    }
+}
+
+/* The weights of the lane's position from its scores x, and what the rows' sums so far are multiplied with. Of two neighbouring lanes one stores
+   both weights' high terms, the other their low ones. */
+template <bool FP8> __device__ __forceinline__ void mla_put_weights(mla_shared *sh, int position, float kv_scale, float *x, mla_softmax *state) {
+    const int at = threadIdx.x % 16;
+#pragma unroll
+    for (int r = 0; r < MLA_SHARE; r++) {
+        const int row = mla_row_of(r);
+        float rescale, top;
+        uint32_t high, low;
+        if (FP8) x[r] *= kv_scale;
+        if (position > state->kv_last[r]) x[r] = -INFINITY;
+        top = x[r];
+#pragma unroll
+        for (int n = 1; n < MLA_CHUNK; n *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, n));
+        const float base = attend_raise<false>(&state->m[r], fmaxf(top, state->m[r]), &rescale);
+        x[r] = gpu_exp2(x[r] - base) * attend_unit(FP8);
+        state->l[r] = fmaf(state->l[r], rescale, x[r]);
+        const float other = __shfl_xor_sync(~0u, x[r], 1);
+        split_pair<FP8>(at % 2 ? other : x[r], at % 2 ? x[r] : other, &high, &low);
+        sh->weight[at % 2][row / 8][row % 8 * 4 + at % 8 / 2][at / 8] = at % 2 ? low : high;
+        if (at == 0) sh->rescale[row] = rescale;
+    }
+}
+
+/* C fragments of the warp's numbers of a latent: [tile][n-tile of query rows]. */
+struct mla_sums { float o[MLA_SUMS][MLA_TILES][4]; };
 
 /* Adds the chunk's latents, times their weights. */
-template <bool FP8> __device__ __forceinline__ void mla_add_latents(const mla_shared *sh, const uint4 (*chunk)[MLA_STRIDE], mla_sums *sums) {
-    const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4, warp = threadIdx.x / 32;
+template <bool FP8> __device__ __forceinline__ void mla_add_latents(const mla_shared *sh, const mla_chunk_rows &chunk, mla_sums *sums) {
+    const int lane = threadIdx.x % 32, row = lane % 8 + lane / 16 * 8, warp = threadIdx.x / 32 - MLA_WARPS;
+    const uint32_t from = shared_address(&chunk[row][(2 * warp + lane / 8 % 2) ^ row % 8]);
+    uint2 b[2][MLA_TILES];
 #pragma unroll
-    for (int tile = 0; tile < MLA_TILES; tile++) {
-        const float low = sh->rescale[tile * 16 + g], high = sh->rescale[tile * 16 + 8 + g];
+    for (int n = 0; n < MLA_TILES; n++) {
+        const float2 rescale = *(const float2 *)&sh->rescale[8 * n + lane % 4 * 2];
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            sums->o[tile][n][0] *= low;
-            sums->o[tile][n][1] *= low;
-            sums->o[tile][n][2] *= high;
-            sums->o[tile][n][3] *= high;
-        }
+        for (int term = 0; term < 2; term++) b[term][n] = *(const uint2 *)sh->weight[term][n][lane];
+#pragma unroll
+        for (int k = 0; k < MLA_SUMS; k++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) sums->o[k][n][j] *= j % 2 ? rescale.y : rescale.x;
     }
 #pragma unroll
-    for (int step = 0; step < MLA_CHUNK / 16; step++) {
-        uint4 v[4];                                          /* of positions 2 i, 2 i + 1, 2 i + 8, 2 i + 9 */
-        uint32_t a[MLA_TILES][2][4];
+    for (int k = 0; k < MLA_SUMS; k++) {
+        uint32_t a[4];
+        load_matrices<true>(a, from + (uint32_t)(2 * MLA_WARPS * k * sizeof(uint4)));
 #pragma unroll
-        for (int k = 0; k < 4; k++) v[k] = chunk[16 * step + 2 * i + k % 2 + k / 2 * 8][8 * warp + g];
+        for (int term = 0; term < 2; term++)
 #pragma unroll
-        for (int tile = 0; tile < MLA_TILES; tile++)
-#pragma unroll
-            for (int term = 0; term < 2; term++) *(uint4 *)a[tile][term] = *(const uint4 *)sh->weight[tile][term][step][lane];
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const uint32_t take = n % 2 ? 0x7632 : 0x5410;
-            const uint32_t b0 = __byte_perm(gpu_word(v[0], n / 2), gpu_word(v[1], n / 2), take);
-            const uint32_t b1 = __byte_perm(gpu_word(v[2], n / 2), gpu_word(v[3], n / 2), take);
-#pragma unroll
-            for (int tile = 0; tile < MLA_TILES; tile++)
-#pragma unroll
-                for (int term = 0; term < 2; term++) mma_m16n8k16<FP8>(sums->o[tile][n], a[tile][term], b0, b1);
-        }
+            for (int n = 0; n < MLA_TILES; n++) mma_m16n8k16<FP8>(sums->o[k][n], a, b[term][n].x, b[term][n].y);
     }
 }
 
-/* Stores the block's part in shared memory. */
+/* Stores the block's part in shared memory, when its chunks are no longer read. */
 __device__ __forceinline__ void mla_put_part(mla_shared *sh, mla_softmax state, const mla_sums &sums) {
-    const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4, warp = threadIdx.x / 32 - MLA_WARPS;
 #pragma unroll
-    for (int n = 1; n < 8; n *= 2) state.l += __shfl_xor_sync(~0u, state.l, n);
-    __syncthreads();                                         /* the chunks are no longer read */
-    if (threadIdx.x % 8 == 0) sh->ml[threadIdx.x / 8] = make_float2(state.m, state.l);
+    for (int r = 0; r < MLA_SHARE; r++) {
 #pragma unroll
-    for (int tile = 0; tile < MLA_TILES; tile++)
+        for (int n = 1; n < MLA_CHUNK; n *= 2) state.l[r] += __shfl_xor_sync(~0u, state.l[r], n);
+        if (lane % 16 == 0) sh->ml[mla_row_of(r)] = make_float2(state.m[r], state.l[r]);
+    }
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float *to = &sh->o[tile * 16 + k / 2 * 8 + g][64 * warp + 16 * i + k % 2 * 8];
+    for (int k = 0; k < MLA_SUMS; k++)
 #pragma unroll
-            for (int n = 0; n < 8; n += 4)
-                *(float4 *)(to + n) = make_float4(sums.o[tile][n][k], sums.o[tile][n + 1][k], sums.o[tile][n + 2][k], sums.o[tile][n + 3][k]);
+        for (int n = 0; n < MLA_TILES; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) sh->o[8 * n + 2 * i + j % 2][16 * (warp + MLA_WARPS * k) + 8 * (j / 2) + g] = sums.o[k][n][j];
+}
+
+/* The warps of sums. */
+template <bool FP8> __device__ __forceinline__ void mla_sum_warps(const mla_gpu &p, const mla_place &at, mla_shared *sh) {
+    mla_softmax state;
+    mla_sums sums;
+    mla_begin_softmax(p, at, &state);
+    memset(&sums, 0, sizeof sums);
+    pdl_wait();
+#pragma unroll 1
+    for (int n = 0; n < at.chunks; n++) {
+        const int position = threadIdx.x % 16;
+        float x[MLA_SHARE];
+        barrier_wait<MLA_SCORES_THERE, GPU_THREADS>();
+#pragma unroll
+        for (int r = 0; r < MLA_SHARE; r++) {
+            const int row = mla_row_of(r);
+            x[r] = (sh->part[0][position][row] + sh->part[1][position][row]) + (sh->part[2][position][row] + sh->part[3][position][row]);
         }
-    __syncthreads();
+        if (n + 1 < at.chunks) barrier_arrive<MLA_SCORES_READ, GPU_THREADS>();
+        mla_put_weights<FP8>(sh, mla_chunk_of(p, n) * MLA_CHUNK + position, p.kv_scale, x, &state);
+        barrier_wait<MLA_WEIGHTS_THERE, MLA_THREADS>();
+        mla_add_latents<FP8>(sh, mla_held<FP8>(sh, n), &sums);
+    }
+    barrier_wait<MLA_WEIGHTS_THERE, MLA_THREADS>();          /* all have read the last chunk; its scores are made */
+    mla_put_part(sh, state, sums);
 }
 
 /* The cluster's parts of a query row, joined. */
@@ -282,69 +352,46 @@ __device__ __forceinline__ attend_part mla_join_cluster(mla_shared *sh, int rank
     return part;
 }
 
-/* Stores this block's slices of the cluster's part, an eighth of the numbers or, without clusters, all of them. */
+/* Stores this block's slices of the cluster's part, an eighth of the numbers or, without clusters, all of them. All parts of a slice are under way
+   at once. */
 __device__ __forceinline__ void mla_store_part(const mla_gpu &p, const mla_place &at, mla_shared *sh) {
-    enum { SLICE = MLA_RANK / ATTEND_CLUSTER, THREADS = SLICE / 4, ROUND = GPU_THREADS / THREADS };
+    enum { SLICE = MLA_RANK / ATTEND_CLUSTER, THREADS = SLICE / 4, ROUND = GPU_THREADS / THREADS, ROUNDS = (MLA_ROWS + ROUND - 1) / ROUND };
 #if __CUDA_ARCH__ >= 900
     const int slice = (int)blockIdx.y % ATTEND_CLUSTER, end = slice + 1;
 #else
     const int slice = 0, end = ATTEND_CLUSTER;
 #endif
+    const int first = threadIdx.x / THREADS, rows = min(at.rows - at.first, (int)MLA_ROWS);
 #pragma unroll 1
-    for (int of = slice; of < end; of++)
-#pragma unroll 1
-        for (int row = threadIdx.x / THREADS; row < MLA_ROWS && at.first + row < at.rows; row += ROUND) {
-            const int column = of * SLICE + threadIdx.x % THREADS * 4, query = at.first + row;
-            const int t = at.s.row + query / p.shape.heads, head = query % p.shape.heads;
-            const attend_part part = mla_join_cluster(sh, at.ranks, row, column);
-            *(float4 *)(mla_part_sum(p, t, head, at.partial) + column) = part.o;
-            if (column == 0) *mla_part_ml(p, t, head, at.partial) = make_float2(part.m, part.l);
+    for (int of = slice; of < end; of++) {
+        const int column = of * SLICE + threadIdx.x % THREADS * 4;
+        attend_part part[ROUNDS];
+#pragma unroll
+        for (int k = 0; k < ROUNDS; k++) {
+            const int row = first + k * ROUND;
+            part[k] = mla_join_cluster(sh, row < rows ? at.ranks : 0, min(row, rows - 1), column);
         }
+#pragma unroll
+        for (int k = 0; k < ROUNDS; k++) {
+            const int row = first + k * ROUND, query = at.first + row, t = at.s.row + query / p.shape.heads, head = query % p.shape.heads;
+            if (row >= rows) continue;
+            *(float4 *)(mla_part_sum(p, t, head, at.partial) + column) = part[k].o;
+            if (column == 0) *mla_part_ml(p, t, head, at.partial) = make_float2(part[k].m, part[k].l);
+        }
+    }
 }
 
-/* Prefetches a chunk into the L2: rows that this step appends may come after it. */
-__device__ __forceinline__ void mla_prefetch_chunk(const mla_place &at, int chunk, int row_bytes) {
-    const int rows = min(at.s.end - chunk * MLA_CHUNK, (int)MLA_CHUNK);
-    if (threadIdx.x == 0 && rows > 0) l2_prefetch(at.cache + (size_t)chunk * MLA_CHUNK * row_bytes, (uint32_t)(rows * row_bytes));
-}
-
-/* The kernel. Three barriers a chunk: its rows are there; scores are; weights are. A buffer is filled when all have passed the next chunk's
-   first one. */
+/* The kernel. */
 template <bool FP8>
 static __global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, 1) mla_attend_fast(const __grid_constant__ mla_gpu p) {
     extern __shared__ __align__(16) char memory[];
     mla_shared *sh = (mla_shared *)memory;
-    mla_queries q;
-    mla_codes codes;
-    mla_sums sums;
     pdl_launch_dependents();
     const mla_place at = mla_place_of(p);
     if (at.partial >= at.partials || at.first >= at.rows) return;
-    const int query = at.first + (int)threadIdx.x / 8;
-    mla_softmax state = {min(at.s.first + query / p.shape.heads, at.s.end - 1), -INFINITY, 0};
-    int chunk = blockIdx.y, buffer = 0;
-    mla_prefetch_chunk(at, chunk, (MLA_RANK + MLA_ROPE) * (FP8 ? 1 : 2));
-    memset(&sums, 0, sizeof sums);
-    pdl_wait();
-    if (chunk < at.s.chunks && FP8) mla_load_codes(at, chunk, &codes);
-    if (chunk < at.s.chunks && !FP8) mla_copy_chunk(at, chunk, sh->chunk[0]);
-    mla_load_queries<FP8>(p, at, &q);
-    if (blockIdx.x == 0 && blockIdx.y == 0 && (int)threadIdx.x < at.s.T) p.part_count[at.s.row + threadIdx.x] = at.partials;
-#pragma unroll 1
-    for (; chunk < at.s.chunks; chunk += p.splits, buffer ^= 1) {
-        const bool more = chunk + p.splits < at.s.chunks;
-        if (FP8) mla_put_codes(codes, sh->chunk[buffer]);
-        else cp_async_wait<0>();
-        __syncthreads();
-        if (more && FP8) mla_load_codes(at, chunk + p.splits, &codes);
-        if (more && !FP8) mla_copy_chunk(at, chunk + p.splits, sh->chunk[buffer ^ 1]);
-        mla_scores<FP8>(sh->chunk[buffer], q, sh->part);
-        __syncthreads();
-        mla_softmax_weights<FP8>(sh, chunk, p.kv_scale, &state);
-        __syncthreads();
-        mla_add_latents<FP8>(sh, sh->chunk[buffer], &sums);
-    }
-    mla_put_part(sh, state, sums);
+    if (threadIdx.x < MLA_THREADS) mla_score_warps<FP8>(p, at, sh);
+    else mla_sum_warps<FP8>(p, at, sh);
+    __syncthreads();
     attend_cluster_arrive();
     attend_cluster_wait();
     mla_store_part(p, at, sh);

@@ -19,10 +19,10 @@
    blocks before it. latent_attend reads nothing of the cache before its wait, but prefetches it into the L2. */
 
 enum {
-    MLA_CHUNK = 32,              /* positions */
+    MLA_CHUNK = 16,              /* positions */
     MLA_PARTS = 16,              /* most parts of a row */
     MLA_RANK = 512, MLA_ROPE = 64,                           /* kv_rank and rope_dim of every published model: attend_fast.cu's */
-    MLA_ROWS = 32                /* query rows, of a token row and a head, of a block there */
+    MLA_ROWS = 24                /* query rows, of a token row and a head, of a block there */
 };
 
 typedef struct mla_gpu {

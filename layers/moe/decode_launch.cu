@@ -5,6 +5,7 @@
      1              of the table below                     gpu_experts_up_fixed   gpu_experts_down_row              up.cu, down_fixed.cu
                     FP8 blocks, few enough items           gpu_experts_up         gpu_experts_down_lone             up.cu, down_row.cu
                     NVFP4, MXFP4, likewise                 gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
+                    FP8 by row, likewise                   gpu_experts_up_lone    gpu_experts_down<1>               up_lone.cu, down.cu
                     any                                    gpu_experts_up<1>      gpu_experts_down<1>               up.cu, down.cu
      2 to 4         of the table                           gpu_experts_up_fixed   gpu_experts_down_rows, _parts     up.cu, down_fixed.cu
                     any; a shared expert unlike the others gpu_experts_up<4>      gpu_experts_down<4>               up.cu, down.cu
@@ -17,11 +18,12 @@
 
 typedef void (*gpu_moe_kernel)(moe_gpu);
 
-/* A kernel of experts_down, if there is one: its bytes of dynamic shared memory, and row panels of a block's tile. */
+/* A kernel of experts_down, if there is one: its bytes of dynamic shared memory, and row panels of a block's tile; whether a tile has a block more,
+   for the shared expert. */
 typedef struct gpu_down_kernel {
     gpu_moe_kernel kernel;
     size_t shared;
-    int panels;
+    int panels, apart;
 } gpu_down_kernel;
 
 /* The kernels for shapes of cuda/tiles.cu: most token rows of experts_up, of experts_down; there are kernels for fewer, too,
@@ -54,12 +56,12 @@ template <class F, class SHAPE, int ROWS, int MOST> static constexpr gpu_down_ke
     if constexpr (ROWS > MOST) {
         return {};
     } else if constexpr (ROWS == 1) {
-        return {gpu_experts_down_row<F, SHAPE>, GPU_WARPS * (size_t)down_row_sizes<F, SHAPE>::BYTES, 2};
+        return {gpu_experts_down_row<F, SHAPE>, GPU_WARPS * (size_t)down_row_sizes<F, SHAPE>::BYTES, 2, 0};
     } else if constexpr (GPU_WARPS * (int)down_rows_sizes<F, SHAPE, ROWS>::BYTES + 4096 <= GPU_SHARED) {      /* 4096: static shared memory */
-        return {gpu_experts_down_rows<F, SHAPE, ROWS>, GPU_WARPS * (size_t)down_rows_sizes<F, SHAPE, ROWS>::BYTES, 2};
+        return {gpu_experts_down_rows<F, SHAPE, ROWS>, GPU_WARPS * (size_t)down_rows_sizes<F, SHAPE, ROWS>::BYTES, 2, 0};
     } else {
         typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
-        return {gpu_experts_down_parts<F, SHAPE, ROWS>, GPU_WARPS * (size_t)sizes::BYTES, sizes::PANELS};
+        return {gpu_experts_down_parts<F, SHAPE, ROWS>, GPU_WARPS * (size_t)sizes::BYTES, sizes::PANELS, 0};
     }
 }
 
@@ -168,19 +170,24 @@ static gpu_moe_kernel gpu_lone_up(const moe_gpu *p) {
 
 /* gpu_experts_down_lone, if it takes these sizes: all items of a shared expert are in a warp's first part, where its gate is applied, and
    tiles are whole. With biases after gpu_experts_up_lone alone. */
+template <class F, bool APART> static gpu_down_kernel gpu_lone_down_of(const moe_gpu *p) {
+    enum { PARTS = gpu_lone_form<F>::PARTS, ROUND = gpu_lone_form<F>::ROUND, ANY = gpu_lone_form<F>::ANY };
+    typedef down_lone_sizes<F, PARTS, ROUND> sizes;
+    if (gpu_lone_items<ROUND, APART>(*p) - (ROUND - 1) > (int)sizes::ITEMS) return {};
+    if (!APART && p->shape.shared_size && gpu_lone_share(p->shared_down) * (int)sizes::LANES > 32) return {};
+    if (gpu_has_down_bias(*p) && (!ANY || APART || !gpu_lone_up(p))) return {};
+    return {gpu_experts_down_lone<F, PARTS, ROUND, ANY, APART>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND, APART>(*p)), 2, APART};
+}
+
 static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
+    const bool apart = p->shape.shared_size && p->branches.shared_to && p->down.format == p->shared_down.format;
     gpu_down_kernel lone = {};
-    const int shared = p->shape.shared_size > 0;
-    const int most = (p->down.k_blocks + GPU_WARPS - 1) / GPU_WARPS, items = (p->shape.top_k + shared) * most;
-    if (p->T > 1 || p->down.panels % 2 || !gpu_down_alike(p) || !gpu_down_scale_by_tile(p)) return lone;
+    if (p->T > 1 || p->down.panels % 2 || !(apart || gpu_down_alike(p)) || !gpu_down_scale_by_tile(p)) return lone;
     with_format(p->down.format, [&](auto format) {
         typedef decltype(format) F;
         if constexpr (gpu_has_lone<F>()) {
-            enum { PARTS = gpu_lone_form<F>::PARTS, ROUND = gpu_lone_form<F>::ROUND, ANY = gpu_lone_form<F>::ANY };
-            typedef down_lone_sizes<F, PARTS, ROUND> sizes;
-            if (items > (int)sizes::ITEMS || (shared && most * (int)sizes::LANES > 32)) return;
-            if (gpu_has_down_bias(*p) && !(ANY && gpu_lone_up(p))) return;
-            lone = {gpu_experts_down_lone<F, PARTS, ROUND, ANY>, (size_t)(GPU_WARPS * gpu_lone_bytes<F, PARTS, ROUND>(*p)), 2};
+            if (!apart) lone = gpu_lone_down_of<F, false>(p);
+            else if constexpr (gpu_lone_form<F>::APART) lone = gpu_lone_down_of<F, true>(p);
         }
     });
     return lone;
@@ -188,8 +195,8 @@ static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
 
 /* gpu_experts_down for one row, or for several. */
 static gpu_down_kernel gpu_down_of_any(const moe_gpu *p) {
-    if (p->T == 1) return {gpu_experts_down<1>, GPU_WARPS * (size_t)gpu_down_bytes<1>(), gpu_down_sizes<1>::PANELS};
-    return {gpu_experts_down<STEP_ROWS>, GPU_WARPS * (size_t)gpu_down_bytes<STEP_ROWS>(), gpu_down_sizes<STEP_ROWS>::PANELS};
+    if (p->T == 1) return {gpu_experts_down<1>, GPU_WARPS * (size_t)gpu_down_bytes<1>(), gpu_down_sizes<1>::PANELS, 0};
+    return {gpu_experts_down<STEP_ROWS>, GPU_WARPS * (size_t)gpu_down_bytes<STEP_ROWS>(), gpu_down_sizes<STEP_ROWS>::PANELS, 0};
 }
 
 static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
@@ -206,7 +213,7 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_down_kernel down = gpu_fixed_down(p);
     if (!down.kernel) down = gpu_lone_down(p);
     if (!down.kernel) down = gpu_down_of_any(p);
-    const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1;
+    const int blocks = ((gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1) * (1 + down.apart);
     node *n = gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
     if (p->branches.shared_to) gpu_first_weights(n, &p->shared_down);
 }
@@ -254,10 +261,10 @@ static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
         MOE_BATCH_DOWN(MOE_BATCH_LINE)
 #undef MOE_BATCH_LINE
     };
-    gpu_down_kernel down = {gpu_batch_down_any, gpu_batch_down_bytes<1>(p), 1};
+    gpu_down_kernel down = {gpu_batch_down_any, gpu_batch_down_bytes<1>(p), 1, 0};
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
         if (kernels[i].format == p->down.format && gpu_down_alike(p) && gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED)
-            down = {kernels[i].kernel, gpu_batch_down_bytes<PANELS>(p), PANELS};
+            down = {kernels[i].kernel, gpu_batch_down_bytes<PANELS>(p), PANELS, 0};
     const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1;
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
 }

@@ -1,5 +1,8 @@
 /* layers/moe/down_row.cu: experts_down for one token row and the shapes that down_fixed.cu has no kernel of, if no warp has too many
-   items. Of the formats of gpu_has_lone; the shared expert, if there is one, has the format and size of the routed ones.
+   items. Of the formats of gpu_has_lone; the shared expert, if there is one, has the format and size of the routed ones. Or, APART, its output
+   is apart, and it has the format alone: then it has blocks of its own, after those of the routed experts. These need nothing of experts_up: h is
+   norm_router's, and who read what they store was complete before experts_up released this kernel. So they do not wait, and are done while
+   others do.
 
    Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. With biases (ANY) it reads the row's
    choice early, too, which gpu_experts_up_lone stores in time. */
@@ -20,32 +23,40 @@ template <class F, int PARTS, int ROUND> struct down_lone_sizes {
 };
 
 /* Items of the warp that has most, and those of no item up to the end of a round; bytes of the fragments of each warp. */
-template <int ROUND> __host__ __device__ __forceinline__ int gpu_lone_items(const moe_gpu &p) {
-    return (p.shape.top_k + (p.shape.shared_size > 0)) * ((p.down.k_blocks + GPU_WARPS - 1) / GPU_WARPS) + ROUND - 1;
+static __host__ __device__ __forceinline__ int gpu_lone_share(const gpu_matrix &w) {
+    return (w.k_blocks + GPU_WARPS - 1) / GPU_WARPS;
 }
 
-template <class F, int PARTS, int ROUND> __host__ __device__ __forceinline__ int gpu_lone_bytes(const moe_gpu &p) {
-    return (gpu_lone_items<ROUND>(p) * down_lone_sizes<F, PARTS, ROUND>::ITEM_BYTES + 15) / 16 * 16;
+template <int ROUND, bool APART> __host__ __device__ __forceinline__ int gpu_lone_items(const moe_gpu &p) {
+    const int routed = p.shape.top_k * gpu_lone_share(p.down), own = p.shape.shared_size ? gpu_lone_share(p.shared_down) : 0;
+    return (!APART ? routed + own : routed > own ? routed : own) + ROUND - 1;
 }
 
-/* What a warp has of the active experts: `count` items from k block `first` of each on, warp_k_blocks of them. `warp` says which k blocks: where
+template <class F, int PARTS, int ROUND, bool APART> __host__ __device__ __forceinline__ int gpu_lone_bytes(const moe_gpu &p) {
+    return (gpu_lone_items<ROUND, APART>(p) * down_lone_sizes<F, PARTS, ROUND>::ITEM_BYTES + 15) / 16 * 16;
+}
+
+/* What a warp has of the active experts of its block: `count` items from k block `first` of each on, warp_k_blocks of them. `warp` says which k blocks: where
    every other warp has one more (768 columns), of a scheduler's warps, w and w + 4, only one does. */
-template <class F, int PARTS, int ROUND> struct gpu_down_lone_warp {
+template <class F, int PARTS, int ROUND, bool APART> struct gpu_down_lone_warp {
     typedef down_lone_sizes<F, PARTS, ROUND> sizes;
     enum { LANES = sizes::LANES, pairs = gpu_step_pairs<F>() };
     const moe_gpu &p;
     const char **data;           /* of its items, in shared memory: this lane's weights are lane * F::lane on */
-    const int lane, warp, shared;
+    const int lane, warp, shared;                           /* shared: the first active expert is the shared one; APART it is the only one */
     int first, warp_k_blocks, count, panel;                 /* panel: bytes of a row panel */
     float per_entry;
     typename F::raw raw[ROUND][2];
 
-    __device__ __forceinline__ gpu_down_lone_warp(const moe_gpu &p, const char *(*all)[32 + 2 * ROUND])
-        : p(p), lane(threadIdx.x % 32), warp((int)threadIdx.x / 32 ^ (int)threadIdx.x / 128), shared(p.shape.shared_size > 0), raw{} {
+    /* own: the block is one of those of the shared expert that is apart. */
+    __device__ __forceinline__ gpu_down_lone_warp(const moe_gpu &p, bool own, const char *(*all)[32 + 2 * ROUND])
+        : p(p), lane(threadIdx.x % 32), warp((int)threadIdx.x / 32 ^ (int)threadIdx.x / 128), shared(APART ? own : p.shape.shared_size > 0),
+          raw{} {
+        const int k_blocks = own ? p.shared_down.k_blocks : p.down.k_blocks;
         data = all[warp];
-        first = gpu_share(p.down.k_blocks, warp, GPU_WARPS, &warp_k_blocks);
-        count = (p.shape.top_k + shared) * warp_k_blocks;
-        panel = p.down.k_blocks * F::panel;
+        first = gpu_share(k_blocks, warp, GPU_WARPS, &warp_k_blocks);
+        count = ((own ? 0 : p.shape.top_k) + shared) * warp_k_blocks;
+        panel = k_blocks * F::panel;
         per_entry = __fdividef(1, (float)max(warp_k_blocks, 1));
     }
     /* Active expert of an item. */
@@ -57,7 +68,7 @@ template <class F, int PARTS, int ROUND> struct gpu_down_lone_warp {
     __device__ __forceinline__ void load(int j, int item) { load_at(j, data[item] + lane * F::lane, item < count); }
     /* Lists the items, lane i item i, and loads the first PRELOAD but the shared expert's first; chosen_at: where the lane's routed expert is.
        Returns the scale of the lane's item. */
-    __device__ __forceinline__ float begin(int64_t chosen_at, size_t skipped) {
+    __device__ __forceinline__ float begin(int64_t chosen_at, int tile, size_t skipped) {
         const int own = min(lane, max(count - 1, 0)), entry = entry_of(own), k_block = first + own - entry * warp_k_blocks;
         const int64_t routed_at = __shfl_sync(~0u, chosen_at, max(entry - shared, 0)), shift = entry < shared ? 0 : routed_at;
         const gpu_matrix &w = entry < shared ? p.shared_down : p.down;
@@ -66,7 +77,7 @@ template <class F, int PARTS, int ROUND> struct gpu_down_lone_warp {
         if (!shared) load(0, 0);
 #pragma unroll
         for (int j = 1; j < sizes::PRELOAD; j++) load(j, j);
-        const float *scale = (const float *)((const char *)w.scale + shift) + ((int)blockIdx.x * TILE_ROWS >> w.row_shift) * w.scale_cols;
+        const float *scale = (const float *)((const char *)w.scale + shift) + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
         return F::scaled ? ld_volatile(scale + (k_block >> w.k_block_shift)) : 1;
     }
     /* Where the lane's PARTS eights of columns of h are. */
@@ -92,8 +103,8 @@ template <class F, int PARTS, int ROUND> struct gpu_down_lone_warp {
     }
 };
 
-/* How a format has it: of NVFP4 and FP8 blocks without biases, of MXFP4, which has many items, with them. */
-template <class F> struct gpu_lone_form { enum { PARTS = F::groups ? 6 : 4, ROUND = F::groups ? 6 : 4, ANY = F::groups }; };
+/* How a format has it: of NVFP4 and FP8 blocks without biases, of MXFP4, which has many items, with them. Of NVFP4 APART, too. */
+template <class F> struct gpu_lone_form { enum { PARTS = F::groups ? 6 : 4, ROUND = F::groups ? 6 : 4, ANY = F::groups, APART = F::whole }; };
 
 /* The sum of the biases of the row's down projections, as gpu_down_bias adds them: lane r has where the r-th best expert is, and its weight. */
 __device__ __forceinline__ float gpu_lone_bias(const moe_gpu &p, int64_t best_at, float weight, int row) {
@@ -106,37 +117,37 @@ __device__ __forceinline__ float gpu_lone_bias(const moe_gpu &p, int64_t best_at
     return sum;
 }
 
-/* Grid: one block per 16 output rows. From the wait on nothing but loads depends on a branch until the first product, as in
+/* Grid: one block per 16 output rows, APART another. From the wait on nothing but loads depends on a branch until the first product, as in
    gpu_experts_down_row; before it the routing comes first. What is after a warp's last item is not loaded, and its factor is 0. */
-template <class F, int PARTS, int ROUND, bool ANY>
+template <class F, int PARTS, int ROUND, bool ANY, bool APART>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __grid_constant__ moe_gpu p) {
     typedef down_lone_sizes<F, PARTS, ROUND> sizes;
     enum { pairs = gpu_step_pairs<F>(), LANES = sizes::LANES };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
     __shared__ const char *data[GPU_WARPS][32 + 2 * ROUND];
-    const bool is = (int)(threadIdx.x % 32) < p.shape.top_k;
+    const bool own = APART && blockIdx.x >= gridDim.x / 2, is = !own && (int)(threadIdx.x % 32) < p.shape.top_k;
     const int64_t chosen_at = is ? gpu_listed_at(p, threadIdx.x % 32) : 0;
     const int best = ANY && is && p.down.bias ? __ldcg(p.batch.choice + threadIdx.x % 32) : 0;
     const float best_weight = ANY && is && p.down.bias ? __ldcg(p.batch.choice_weight + threadIdx.x % 32) : 0;
-    gpu_down_lone_warp<F, PARTS, ROUND> warp(p, data);
-    const int lane = threadIdx.x % 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x, count = warp.count;
+    gpu_down_lone_warp<F, PARTS, ROUND, APART> warp(p, own, data);
+    const int lane = threadIdx.x % 32, tile = (int)(own ? blockIdx.x - gridDim.x / 2 : blockIdx.x), row = tile * TILE_ROWS + threadIdx.x, count = warp.count;
     const size_t skipped = (size_t)(2 * tile) * (uint32_t)warp.panel;   /* bytes of a matrix before this tile */
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
     float v[PARTS][8], sum[4] = {0, 0, 0, 0};
     const float *h[PARTS];
     warp.load_at(0, p.shared_down.data + skipped + warp.first * F::panel + lane * F::lane, warp.shared && count);
     const float gate = warp.shared ? gpu_shared_weight(p, 0) : 1;
-    float before = stores ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0;
-    const float scale = warp.begin(chosen_at, skipped);
+    float before = stores && !own ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0;
+    const float scale = warp.begin(chosen_at, tile, skipped);
     const int64_t best_at = ANY ? __ldg(p.expert_at + best) : 0;
     const activation_fragments act =
-        activation_fragments_at<F, 1>((char *)dynamic + warp.warp * gpu_lone_bytes<F, PARTS, ROUND>(p), gpu_lone_items<ROUND>(p));
+        activation_fragments_at<F, 1>((char *)dynamic + warp.warp * gpu_lone_bytes<F, PARTS, ROUND, APART>(p), gpu_lone_items<ROUND, APART>(p));
 #pragma unroll
     for (int n = 0; n < ((ROUND - 1) * pairs * 8 + 31) / 32; n++)       /* of no item: what is there could be no number */
         if (n * 32 + lane < (ROUND - 1) * pairs * 8) act.x[count * pairs * 8 + n * 32 + lane] = make_uint4(0, 0, 0, 0);
     warp.find_h(h);
-    pdl_wait();
+    if (!own) pdl_wait();
     pdl_launch_dependents();                                /* so that what starts early does not hold up experts_up's end */
 #pragma unroll
     for (int n = 0; n < PARTS; n++) {
@@ -147,12 +158,15 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
 #pragma unroll
     for (int j = sizes::PRELOAD; j < ROUND; j++) warp.load(j, j);
 #pragma unroll
-    for (int n = 0; n < PARTS; n++)
-        gpu_stage_h<F>(act, n * 32 + lane, v[n], n == 0 && lane / LANES < warp.warp_k_blocks ? gate : 1, (n * 32 + lane) / LANES < count);
+    for (int n = 0; n < PARTS; n++) {
+        const bool gated = APART ? own : n == 0 && lane / LANES < warp.warp_k_blocks;
+        gpu_stage_h<F>(act, n * 32 + lane, v[n], gated ? gate : 1, (n * 32 + lane) / LANES < count);
+    }
     __syncwarp();
     warp.multiply(gpu_lane_fragments<F, 1>(act), F::half && lane < count ? scale * (act.act_scale[lane] * gpu_post_scale<F>()) : 0, sum);
     store_partial_of<1>(parts, sum, warp.warp);
     if (ANY && threadIdx.x < 32 && gpu_has_down_bias(p)) before += gpu_lone_bias(p, best_at, best_weight, min(row, p.down.rows - 1));
     __syncthreads();
-    if (stores) epilogue_store(&p.to[row], sum_warp_partials(parts[threadIdx.x][0]), 1, before, p.link.publish);
+    if (stores && own) p.branches.shared_to[row] = sum_warp_partials(parts[threadIdx.x][0]);
+    else if (stores) epilogue_store(&p.to[row], sum_warp_partials(parts[threadIdx.x][0]), 1, before, p.link.publish);
 }

@@ -1,7 +1,7 @@
 /* layers/moe/schedule.c: the kernels of a mixture of experts in a step, for cuda/schedule.c, which says what a row means.
 
    ROUTER: the router's logits. SHARED: h and gate of the shared expert. ROUTING: experts and rows. H: of the routed experts.
-   route runs in passes of more than STEP_ROWS rows alone. */
+   experts_down may store the shared expert's output early, where that is apart. route runs in passes of more than STEP_ROWS rows alone. */
 
 #define MOE_BUFFERS(ROW) ROW(ROUTER, 0) ROW(SHARED, 0) ROW(ROUTING, 0) ROW(H, 0)
 
@@ -16,4 +16,4 @@
         .polls = BUFFER_ROUTER, .prefetches = 1)                                                                         \
     ROW(DOWN, "experts_down", .stage = STAGE_DOWN,                                                                       \
         .reads = BUFFER_H, .writes = BUFFER_X, .early_reads = BUFFER_ROUTING | BUFFER_X | BUFFER_SHARED,                 \
-        .tags = BUFFER_X, .one_per_sm = 1)
+        .early_writes = BUFFER_OUTPUT, .tags = BUFFER_X, .one_per_sm = 1)

@@ -164,9 +164,12 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_lone(const __gr
     __syncwarp();
 #pragma unroll 1
     for (; tile < warp.tiles(); tile += TILES * step) {
-        const gpu_lone_row<F, DEEP> early(warp, tile + (int)threadIdx.x / PANEL_ROWS * step);
-        const float gate_bias = gpu_bias_early(p.gate, early.offset, early.row, early.there);
-        const float up_bias = gpu_bias_early(p.up, early.offset, early.row, early.there);
+        float gate_bias = 0, up_bias = 0;
+        if constexpr (!F::by_row || F::groups) {
+            const gpu_lone_row<F, DEEP> early(warp, tile + (int)threadIdx.x / PANEL_ROWS * step);
+            gate_bias = gpu_bias_early(p.gate, early.offset, early.row, early.there);
+            up_bias = gpu_bias_early(p.up, early.offset, early.row, early.there);
+        }
 #pragma unroll 1
         for (int n = 0; n < TILES && tile + n * step < warp.tiles(); n++) warp.multiply(tile + (n + 1) * step, parts[n]);
         pdl_wait();
@@ -174,6 +177,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_lone(const __gr
         const int own = opaque((int)threadIdx.x) / PANEL_ROWS;
         const gpu_lone_row<F, DEEP> of(warp, tile + own * step);
         const float rms = gpu_rms_factor(&partials, 0, 1.0f / (float)opaque(p.shape.hidden), p.eps);
+        if constexpr (F::by_row && !F::groups) {            /* sixteen bytes a lane of each k block leave no registers for them before */
+            gate_bias = gpu_bias_early(p.gate, of.offset, of.row, of.there);
+            up_bias = gpu_bias_early(p.up, of.offset, of.row, of.there);
+        }
         const float *gate = parts[own][threadIdx.x % PANEL_ROWS], *up = parts[own][PANEL_ROWS + threadIdx.x % PANEL_ROWS];
         if (of.there)
             p.h[(of.entry + 1) * (STEP_ROWS * p.h_row) + of.row] =

@@ -49,12 +49,46 @@ static void test_fits(void) {
         planned.context = context;
         EXPECT(MOTE_OK, mote_plan(fixture, &o, &planned, &p, &failure));
         uint64_t session = p.total - p.weights;
-        int fits = context_that_fits(s, session), one_less = context_that_fits(s, session - 1);
+        uint64_t less = session - 1;
+        int fits = context_that_fits(s, &session), one_less = context_that_fits(s, &less);
         CHECK(fits >= context && one_less < context, "context %d: %d fit, with a byte less %d", context, fits, one_less);
     }
-    CHECK(context_that_fits(s, 0) == 0, "something fits into nothing");
+    CHECK(context_that_fits(s, &(uint64_t){0}) == 0, "something fits into nothing");
     session_free(s);
     mote_close(m);
+}
+
+// lm_head turned into FP8: the codes and scales of the checkpoint's BF16, block by block, also of drafts; a tied one is the embedding.
+static void test_quantised_head(const char *dir) {
+    mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = "cpu", .quantize = MOTE_QUANTIZE_FP8};
+    mote_model *m = NULL, *plain = model_of(dir, MOTE_WEIGHTS_ONLY);
+    EXPECT(MOTE_OK, mote_open(dir, &o, &m, &failure));
+    if (!m) return;
+    const matrix *w = &m->lm_head, *of = &plain->lm_head;
+    const uint16_t *from = (const uint16_t *)of->component[CODES];
+    const uint8_t *code = (const uint8_t *)w->component[CODES];
+    const float *scale = (const float *)w->component[SCALES];
+    const int across = (w->cols + 127) / 128;
+    int wrong = 0;
+    CHECK(m->embed_tokens.format == FORMAT_BF16 && of->format == FORMAT_BF16 && m->embed_tokens.rows == w->rows, "%s: another embedding", dir);
+    if (m->c.tied) CHECK(w->format == FORMAT_BF16 && code == m->embed_tokens.component[CODES], "%s: a tied head is turned", dir);
+    else if (CHECK(w->format == FORMAT_FP8_BLOCK && w->rows == of->rows && w->cols == of->cols, "%s: the head is %s", dir, formats[w->format]->name)) {
+        float most[16] = {0};                                /* of blocks */
+        CHECK((w->rows + 127) / 128 * across <= (int)COUNT(most), "%s: more blocks", dir);
+        for (int i = 0; i < w->rows * w->cols; i++) {
+            float *largest = &most[i / w->cols / 128 * across + i % w->cols / 128];
+            *largest = fmaxf(*largest, fabsf(float_of_bf16(from[i])));
+        }
+        for (int i = 0; i < w->rows * w->cols; i++) {
+            const int block = i / w->cols / 128 * across + i % w->cols / 128;
+            wrong += scale[block] != most[block] / 448 || code[i] != fp8_of_float(float_of_bf16(from[i]) / scale[block]);
+        }
+        CHECK(!wrong, "%s: %d of %d x %d numbers of the head are others", dir, wrong, w->rows, w->cols);
+        CHECK(!m->has_mtp || (m->draft_head.format == w->format && m->draft_head.component[CODES] == w->component[CODES] &&
+                              m->draft_head.component[SCALES] == w->component[SCALES]), "%s: drafts have another head", dir);
+    }
+    mote_close(m);
+    mote_close(plain);
 }
 
 // The spread of what is made up, and codes that are no NaN.
@@ -198,6 +232,9 @@ int main(int argc, char **argv) {
     test_large_index();
     test_large_tokenizer();
     test_fits();
+    test_quantised_head("tests/fixtures/bf16-as-3.5");
+    test_quantised_head("tests/fixtures/families/gpt-oss-bf16");
+    test_quantised_head("tests/fixtures/families/gemma4");
     test_synthetic_values();
     test_presets();
     test_synthetic("tiny:fp8");

@@ -44,7 +44,7 @@ static void check_refused(const char *device, int code, const char *says) {
     }
 }
 
-static void test_devices(void) {
+static void test_device_refusals(void) {
     static const char *const wrong[] = {"",        "gpu",     "CPU",     "cuda:", "cuda:x",
                                         "cuda:-1", "cuda:0x", "cuda: 1", "cuda0", "cpu:0"};
     for (size_t i = 0; i < COUNT(wrong); i++) check_refused(wrong[i], MOTE_EINVAL, "expected \"cpu\"");
@@ -378,7 +378,7 @@ static void test_no_files(void) {
 
 int main(int argc, char **argv) {
     test_main_begin("test_open", argc, argv);
-    test_devices();
+    test_device_refusals();
     test_device_names();
     test_text_only();
     test_plan();

@@ -399,15 +399,15 @@ static void test_interrupt(void) {
 
 // ---- Devices ------------------------------------------------------------------------------------------------------
 
-static void test_devices(void) {
+static void test_one_device(void) {
     shell("mote info -m " FIXTURE " --device cpu");
     CHECK(code == 0 && strstr(out.data, "\ndevice          cpu\n"), "info --device cpu: %d %s", code, out.data);
     shell("mote run --device=cpu -v -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n 1 --greedy");
     CHECK(code == 0 && line_count(&err) == 1 && strstr(err.data, "CPU"), "run -v on the CPU: %d %s", code, err.data);
-    check_refused("mote bench --device cpu --stages -m " FIXTURE, 1, "for a GPU");
-    check_refused("mote bench --device cpu --sms 4 -m " FIXTURE, 1, "for a GPU");
-    check_refused("mote bench --device cpu --rows 1,8 -m " FIXTURE, 1, "for a GPU");
-    check_refused("mote bench --device cpu --accept 0.8 -m " FIXTURE, 1, "for a GPU");
+    check_refused("mote bench --device cpu --stages -m " FIXTURE, 1, "for one GPU");
+    check_refused("mote bench --device cpu --sms 4 -m " FIXTURE, 1, "for one GPU");
+    check_refused("mote bench --device cpu --rows 1,8 -m " FIXTURE, 1, "for one GPU");
+    check_refused("mote bench --device cpu --accept 0.8 -m " FIXTURE, 1, "for one GPU");
     shell("mote info -m " FIXTURE);
     if (strstr(out.data, "\ndevice          cuda")) {
         test_skip("a GPU is here: what is refused without one");
@@ -418,6 +418,46 @@ static void test_devices(void) {
     check_refused("mote bench -m " FIXTURE " --device cuda", 1, "");
     check_refused("mote selftest", 1, "");
     check_refused("mote selftest --device cuda:1 --sms 4", 1, "");
+}
+
+static void test_several_devices(void) {
+    static text one;
+    shell("mote run --device cpu -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n 8 --greedy");
+    CHECK(code == 0 && out.size > 8, "run on the CPU: %d %s", code, err.data);
+    one = out;
+    memset(&out, 0, sizeof out);
+    static const char *const lists[] = {"--devices cpu", "--devices cpu,cpu", "--devices cpu,cpu --split auto", "--devices cpu,cpu --split pipeline",
+                                        "--devices=cpu,cpu --split=pipeline:3,1"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        char command[300];
+        snprintf(command, sizeof command, "mote run -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n 8 --greedy %s", lists[i]);
+        shell(command);
+        CHECK(code == 0 && !strcmp(out.data, one.data), "%s: %d %s, other tokens", lists[i], code, err.data);
+    }
+    shell("mote run -m models/demo --device cpu -p 'Hi' -n 8 --greedy --raw --devices cpu,cpu");
+    CHECK(code == 2 && strstr(err.data, "--device and --devices exclude each other"), "device and devices: %d %s", code, err.data);
+    shell("mote info -m models/demo --devices cpu,cpu --split tensor");
+    CHECK(code == 0 && strstr(out.data, "\ndevice          cpu+cpu: 8 layers on 2 ranks\n") && strstr(out.data, "\nby device\n") &&
+          strstr(out.data, "  cpu       0-7 2/2 "), "info of ranks: %d %s%s", code, out.data, err.data);
+    shell("mote info -m models/demo --devices cpu,cpu,cpu --split pipeline:1,2,5");
+    CHECK(code == 0 && strstr(out.data, "cpu+cpu+cpu: 1+2+5 layers\n") && strstr(out.data, "  cpu       3-7 "), "info of a pipeline: %d %s%s", code, out.data,
+          err.data);
+    shell("mote info --synthetic qwen3.5-397b-a17b:int4 --devices cpu,cpu,cpu");
+    CHECK(code == 0 && strstr(out.data, "20+20+20 layers\n"), "info of what does not fit here: %d %s%s", code, out.data, err.data);
+    shell("mote bench --synthetic tiny --devices cpu,cpu --prompt 8 --depth 0,8 --tokens 2 --repeat 1");
+    CHECK(code == 0 && strstr(out.data, "device   cpu+cpu: 3+1 layers") && strstr(out.data, "tg2 @ d8"), "bench: %d %s%s", code, out.data, err.data);
+    check_refused("mote run -p x --split pipeline", 2, "--split needs --devices");
+    check_refused("mote run -p x --devices cpu,gpu", 2, "as 0,1 or cpu,cpu, not 'cpu,gpu'");
+    check_refused("mote run -p x --devices ''", 2, "--devices needs");
+    check_refused("mote run -p x --devices 0,", 2, "--devices needs");
+    check_refused("mote run -p x --devices cpu,cpu --split pipelines", 2, "not 'pipelines'");
+    check_refused("mote run -p x --devices cpu,cpu --split pipeline:", 2, "as pipeline:20,28, not 'pipeline:'");
+    check_refused("mote run -p x --devices cpu,cpu --split tensor:2", 2, "not 'tensor:2'");
+    check_refused("mote run -p x --devices cpu,cpu --split replicas", 2, "not 'replicas'");
+    check_refused("mote info -m models/demo --devices cpu,cpu --split pipeline:4,5", 1, "the layers asked for are 9 in all, the model has 8");
+    check_refused("mote info -m models/demo --devices cpu,cpu --split pipeline:4", 1, "expected 2 numbers");
+    check_refused("mote info -m models/demo --devices cpu,0", 1, "GPUs and CPUs cannot share a model");
+    check_refused("mote tokenize --devices cpu,cpu", 2, "--devices");
 }
 
 // ---- The bundled model ------------------------------------------------------------------------------------------
@@ -631,7 +671,8 @@ int main(int argc, char **argv) {
     test_logits();
     test_ids();
     test_interrupt();
-    test_devices();
+    test_one_device();
+    test_several_devices();
     if (access("models/demo/config.json", F_OK) == 0) {
         test_text();
         test_endless_text();

@@ -143,33 +143,58 @@ static void test_moves(const fixture *f) {
     mote_session_close(b);
 }
 
-// An FP8 cache, GPU against CPU: each token from the CPU's cache of those before it, then all of them; and in pieces.
+// A number of an FP8 cache as a step to the next smaller or larger one is 1.
+static int fp8_place(char code) {
+    return code & 0x80 ? -(code & 0x7f) : code;
+}
+
+// Do two saved sessions differ in keys or values, which follow `at`? 1: the first such number, of the lowest layer, is the next one on the
+// other side of a border; 2: it is farther away, which no rounding is. Those of layers above follow from it.
+static int fp8_turned(const char *a, const char *b, size_t at, size_t size) {
+    while (at < size && a[at] == b[at]) at++;
+    return at == size ? 0 : abs(fp8_place(a[at]) - fp8_place(b[at])) <= 1 ? 1 : 2;
+}
+
+// An FP8 cache, GPU against CPU: each token from the CPU's cache of those before it, then all of them; and in pieces. A row may be over the rule
+// where a number of its own key or value was rounded to the other side, and in one row of 50 at most.
 static void test_fp8_cache(const fixture *f) {
     mote_session *gpu = session_of(f->m, .context = f->T, .kv = MOTE_KV_FP8);
     mote_session *cpu = session_of(f->cpu, .context = f->T, .kv = MOTE_KV_FP8);
     float *all[4];
     double step = 0, step_mtp = 0;
+    int turned = 0, wrong = 0, over = 0, over_mtp = 0;
     for (int i = 0; i < 4; i++) all[i] = rows_of(f);
-    size_t n = (size_t)f->T, size;
+    size_t n = (size_t)f->T, size, empty;
+    free(session_bytes(cpu, &empty));
     for (int t = 0; t < f->T; t++) {
         char *bytes = session_bytes(cpu, &size);
         EXPECT(MOTE_OK, mote_load(gpu, bytes, size, &failure));
         free(bytes);
         EXPECT(MOTE_OK, feed_decoded(gpu, f->tokens + t, 1, all[0], f->mtp ? all[1] : NULL, f->vocab, &failure));
         EXPECT(MOTE_OK, feed_decoded(cpu, f->tokens + t, 1, all[2], f->mtp ? all[3] : NULL, f->vocab, &failure));
-        step = fmax(step, off_by(all[0], all[2], (size_t)f->vocab));
-        if (f->mtp && t) step_mtp = fmax(step_mtp, off_by(all[1], all[3], (size_t)f->vocab));
+        size_t other;
+        char *own = session_bytes(gpu, &other), *want = session_bytes(cpu, &size);
+        const int turn = size == other ? fp8_turned(own, want, empty + 4 * (size_t)(t + 1), size) : 2;
+        const double row = off_by(all[0], all[2], (size_t)f->vocab), mtp_row = f->mtp && t ? off_by(all[1], all[3], (size_t)f->vocab) : 0;
+        free(own);
+        free(want);
+        turned += turn != 0;
+        wrong += turn == 2 || (!turn && fmax(row, mtp_row) > GPU_RULE);
+        over += row > GPU_RULE;
+        over_mtp += mtp_row > GPU_RULE;
+        step = fmax(step, row);
+        step_mtp = fmax(step_mtp, mtp_row);
     }
-    CHECK(step <= GPU_RULE && step_mtp <= GPU_RULE, "%s: a step with an FP8 cache: logits %g, MTP logits %g off",
-          f->dir, step, step_mtp);
+    CHECK(!wrong && over <= f->T / 50 && over_mtp <= f->T / 50, "%s: a step with an FP8 cache: logits %g, MTP logits %g off; %d and %d of %d rows over, "
+          "%d have another key or value; %d wrong", f->dir, step, step_mtp, over, over_mtp, f->T, turned, wrong);
     mote_reset(gpu, NULL);
     mote_reset(cpu, NULL);
     EXPECT(MOTE_OK, feed_decoded(gpu, f->tokens, n, all[0], f->mtp ? all[1] : NULL, f->vocab, &failure));
     EXPECT(MOTE_OK, feed_decoded(cpu, f->tokens, n, all[2], f->mtp ? all[3] : NULL, f->vocab, &failure));
     double off = rows_off(all[0], all[2], f->T, f->vocab), reference = rows_off(all[0], f->want, f->T, f->vocab);
     double mtp = f->mtp ? rows_off(all[1], all[3], f->T - 1, f->vocab) : 0;
-    printf("%s: FP8 cache: a step's logits %.1e, MTP %.1e off the CPU's; after all tokens %.1e, MTP %.1e, %.1e off the"
-           " reference\n", f->dir, step, step_mtp, off, mtp, reference);
+    printf("%s: FP8 cache: a step's logits %.1e, MTP %.1e off the CPU's, with another key or value in %d rows; after all tokens %.1e, MTP %.1e, "
+           "%.1e off the reference\n", f->dir, step, step_mtp, turned, off, mtp, reference);
     mote_session_options o = {.context = f->T + 3, .kv = MOTE_KV_FP8};
     test_pieces(f, 1, &o, all[0], all[1]);
     test_pieces(f, 3, &o, all[0], all[1]);

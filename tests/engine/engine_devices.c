@@ -2,7 +2,7 @@
 
 // ---- Devices and plans ----------------------------------------------------------------------------------------------
 
-static void test_devices(const fixture *f) {
+static void test_device_choice(const fixture *f) {
     static const char *const bad[] = {"",        "gpu",     "CUDA",                "cuda:", "cuda:x",
                                       "cuda:-1", "cuda:0x", "cuda:99999999999999", "cpu:0"};
     mote_options o = {.parts = MOTE_WEIGHTS_ONLY};

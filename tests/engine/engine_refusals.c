@@ -201,6 +201,22 @@ static const mote_module *module_of(const mote_model *m, const char *name) {
     return &info->modules[0];
 }
 
+// The CPU makes the same weights of it: a GPU's logits are off its own by no more than the rule.
+static void test_quantised_beside(const fixture *f, const float *logits) {
+    const mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = "cpu", .quantize = MOTE_QUANTIZE_FP8};
+    mote_model *m = NULL;
+    EXPECT(MOTE_OK, mote_open(f->dir, &o, &m, &failure));
+    if (!m) return;
+    mote_session *s = session_of(m, .context = f->T, .kv = MOTE_KV_BF16);
+    float *want = rows_of(f);
+    EXPECT(MOTE_OK, mote_feed_logits(s, f->tokens, (size_t)f->prompt, want, NULL, &failure));
+    const double off = rows_off(logits, want, f->prompt, f->vocab);
+    CHECK(off <= GPU_RULE, "%s: quantised, logits are off the CPU's by %g", f->dir, off);
+    free(want);
+    mote_session_close(s);
+    mote_close(m);
+}
+
 // BF16 turned into FP8 while it is loaded: said so, half the bytes, logits that are still those (others would be off by 1.4;
 // in models this small, routers turn), and another model for saved sessions. test_formats looks at the weights.
 static void test_quantize(const fixture *f) {
@@ -215,7 +231,8 @@ static void test_quantize(const fixture *f) {
     if (!m) return;
     const mote_module *experts = module_of(m, "experts"), *before = module_of(f->m, "experts");
     CHECK(mote_model_info(m)->quantize == MOTE_QUANTIZE_FP8 && !mote_model_info(f->m)->quantize, "%s: not told", f->dir);
-    CHECK(!strcmp(experts->dtype, "BF16 as FP8 128x128") && !strcmp(module_of(m, "lm_head")->dtype, "BF16") &&
+    CHECK(!strcmp(experts->dtype, "BF16 as FP8 128x128") && !strcmp(module_of(m, "lm_head")->dtype, "BF16 as FP8 128x128") &&
+          !strcmp(module_of(m, "embed_tokens")->dtype, "BF16") &&
           strstr(module_of(m, "mtp")->dtype, "BF16 as FP8"), "%s: %s", f->dir, experts->dtype);
     CHECK(experts->parameters == before->parameters && experts->bytes < before->bytes * 51 / 100 + 4 * 60, "%s: %llu bytes",
           f->dir, (unsigned long long)experts->bytes);
@@ -228,6 +245,7 @@ static void test_quantize(const fixture *f) {
     EXPECT(MOTE_OK, feed_decoded(s, f->tokens, (size_t)f->prompt, logits, NULL, f->vocab, &failure));
     double off = rms_off(logits, f->want, n);
     CHECK(off > 1e-4 && off < 0.7, "%s: quantised, logits are off by %g (root mean square)", f->dir, off);
+    if (is_gpu) test_quantised_beside(f, logits);
     char *bytes = session_bytes(s, &size);
     EXPECT(MOTE_EINVAL, mote_load(t, bytes, size, &failure));
     free(bytes);

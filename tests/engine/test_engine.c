@@ -360,7 +360,7 @@ int main(int argc, char **argv) {
     }
     if (CHECK(count > 0, "no checkpoint") && !(is_gpu && test_brief)) {
         test_threads(&f[0], &f[count > 1]);
-        test_devices(&f[0]);
+        test_device_choice(&f[0]);
         if (is_gpu) {
             test_one_sm("small:nvfp4");
             test_one_sm("small:fp8");

@@ -1,5 +1,7 @@
-// Tests of mote serve with replicas, which are two on the CPU: which of them takes a request, timelines that one has read and the other goes on
-// with, what is told of each, and what becomes of all that when the device of one is lost. LOSSY is a server that loses devices: see lossy_serve.c.
+// Tests of mote serve with two replicas: which of them takes a request, timelines that one has read and the other goes on with, what is told of
+// each, and what becomes of all that when the device of one is lost. LOSSY is a server that loses devices: see lossy_serve.c.
+// With --device cuda the replicas are on two GPUs. There an answer may be over before the next request comes, and a prompt that is read in
+// other pieces has other bits: so what needs answers under way, or is compared with a server that keeps nothing, is tested on the CPU.
 
 #include "client.h"
 
@@ -9,11 +11,16 @@
 
 #define SAID(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
 #define ENDLESS "{\"messages\": [" SAID("user", "What is FP8?") "], \"max_tokens\": 3500, \"ignore_eos\": true, \"stream\": true}"
-static const char two[] = "--devices cpu,cpu --split replicas --threads 1 ";
+static const char *two = "--devices cpu,cpu --split replicas --threads 1";
+static const char *devices[2] = {"cpu", "cpu"};
+
+static int on_gpus(void) {
+    return strcmp(devices[0], "cpu") != 0;
+}
 
 static server serve_two(const char *arguments) {
     char all[512];
-    snprintf(all, sizeof all, "%s%s", two, arguments);
+    snprintf(all, sizeof all, "%s %s", two, arguments);
     return serve(all);
 }
 
@@ -21,7 +28,7 @@ static server serve_two(const char *arguments) {
 static long metric_of(server s, const char *name, int replica) {
     char begin[96];
     heard h = get(s, "/metrics");
-    snprintf(begin, sizeof begin, "\nmote_%s{replica=\"%d\",device=\"cpu\"} ", name, replica);
+    snprintf(begin, sizeof begin, "\nmote_%s{replica=\"%d\",device=\"%s\"} ", name, replica, devices[replica]);
     const char *at = strstr(h.body, begin);
     const long value = at ? strtol(at + strlen(begin), NULL, 10) : -1;
     forget(&h);
@@ -88,12 +95,19 @@ static int begin(server s, const char *body) {
 static const char *const questions[] = {"What is a mixture of experts? Tell me all that you know of it, and of its router", "Tell me a story about a fox in a wood, "
                                         "and let it be a long one with a bird", "What do you know of the bandwidth of memory, and of what decides how many tokens a model generates in a second, on this machine and on others that are larger, and what would you do to have more of them?"};
 
-// A conversation goes back to its replica; others go to the one that has rested longest. The same answers wherever they are given.
+// The answer that a server gives to the same, which keeps nothing of what it has read.
+static void check_same(const said *a, server alone, const char *question, const char *answer) {
+    if (on_gpus()) return;
+    const said b = ask(alone, question, answer);
+    CHECK(!strcmp(a->text, b.text), "'%s', and from one that is alone '%s'", a->text, b.text);
+}
+
+// A conversation goes back to its replica; others go to the one that has rested longest.
 static void test_affinity(server s, server alone) {
     said first[2], again;
     for (int i = 0; i < 2; i++) {
         first[i] = ask(s, questions[i], NULL);
-        CHECK(!strcmp(first[i].text, ask(alone, questions[i], NULL).text), "question %d: '%s'", i, first[i].text);
+        check_same(&first[i], alone, questions[i], NULL);
     }
     CHECK(first[0].replica >= 0 && first[1].replica == !first[0].replica, "replicas %d and %d", first[0].replica, first[1].replica);
     for (int turn = 0; turn < 2; turn++)
@@ -101,8 +115,17 @@ static void test_affinity(server s, server alone) {
             again = ask(s, questions[i], first[i].text);
             CHECK(again.replica == first[i].replica, "question %d is asked of replica %d, then of %d", i, first[i].replica, again.replica);
             CHECK(again.cached > 20, "%ld tokens of %ld were there", again.cached, again.prompt);
-            CHECK(!strcmp(again.text, ask(alone, questions[i], first[i].text).text), "question %d, turn %d: '%s'", i, turn, again.text);
+            check_same(&again, alone, questions[i], first[i].text);
         }
+}
+
+// The same request has the same answer in both.
+static void test_alike(server s) {
+    static const char body[] = "{\"messages\": [" SAID("user", "What is FP8, and what is it good for?") "], \"max_tokens\": 24, \"seed\": 7, \"temperature\": 1, "
+                               "\"cache_prompt\": false, \"enable_thinking\": false}";
+    const said first = ask_at(s, "/v1/chat/completions", body), second = ask_at(s, "/v1/chat/completions", body);
+    CHECK(first.replica >= 0 && second.replica == !first.replica, "replicas %d and %d", first.replica, second.replica);
+    CHECK(*first.text && !strcmp(first.text, second.text), "'%s' and '%s'", first.text, second.text);
 }
 
 // What is asked at the same time is spread; a busy replica takes what would be long to read elsewhere, and no more.
@@ -140,7 +163,7 @@ static void test_swapping(server alone) {
     CHECK(metric(s, "shelved_timelines") >= 1, "%ld swapped out", metric(s, "shelved_timelines"));
     said again = ask(s, questions[0], first.text);
     CHECK(again.replica == second.replica && again.cached > 20, "replica %d, where %ld tokens of %ld were there", again.replica, again.cached, again.prompt);
-    CHECK(!strcmp(again.text, ask(alone, questions[0], first.text).text), "'%s'", again.text);
+    check_same(&again, alone, questions[0], first.text);
     stop(s);
     s = serve_two(arguments);
     again = ask(s, questions[0], first.text);
@@ -183,12 +206,12 @@ static void check_told(server s, const char *path, const char *holds) {
 static void test_told(server s) {
     check_told(s, "/v1/models", "\"parallel\": 5");
     check_told(s, "/props", "\"total_slots\": 5");
-    check_told(s, "/props", "\"devices\": [\"cpu\", \"cpu\"]");
+    check_told(s, "/props", on_gpus() ? "\"devices\": [\"cuda:0 " : "\"devices\": [\"cpu\", \"cpu\"]");
     check_told(s, "/slots", "{\"id\": 4, \"n_ctx\": ");
-    check_told(s, "/slots", "\"device\": \"cpu\", \"is_processing\": false");
+    check_told(s, "/slots", on_gpus() ? "\"device\": \"cuda:1 " : "\"device\": \"cpu\", \"is_processing\": false");
     check_told(s, "/health", "{\"status\": \"ok\", \"step_age_seconds\": ");
-    check_told(s, "/health", ", \"replicas\": [{\"device\": \"cpu\", \"status\": \"ok\", ");
-    check_told(s, "/metrics", "\n# TYPE mote_batches_total counter\nmote_batches_total{replica=\"0\",device=\"cpu\"} ");
+    check_told(s, "/health", on_gpus() ? ", \"replicas\": [{\"device\": \"cuda:0\", " : ", \"replicas\": [{\"device\": \"cpu\", \"status\": \"ok\", ");
+    check_told(s, "/metrics", "\n# TYPE mote_batches_total counter\nmote_batches_total{replica=\"0\",device=\"");
     CHECK(metric_of(s, "sessions", 0) == 3 && metric_of(s, "sessions", 1) == 2 && metric(s, "replica_works") == 2, "sessions of replicas");
     CHECK(metric_of(s, "weight_bytes", 1) > 1000000, "%ld bytes of weights", metric_of(s, "weight_bytes", 1));
 }
@@ -219,7 +242,7 @@ static server serve_lossy(const char *arguments, FILE **said) {
     server s = {-1, 0};
     char command[1024], line[512] = "";
     int out[2];
-    snprintf(command, sizeof command, "exec %s serve --port 0 %s%s", LOSSY, two, arguments);
+    snprintf(command, sizeof command, "exec %s serve --port 0 %s %s", LOSSY, two, arguments);
     if (pipe(out)) exit(2);
     s.pid = fork();
     if (s.pid == 0) {
@@ -282,7 +305,7 @@ static void test_lost(server alone) {
     check_told(s, "/health", "\"status\": \"lost\"");
     for (int i = 0; i < 4; i++) {
         again = ask(s, questions[i % 2], i < 2 ? first[i].text : NULL);
-        CHECK(!strcmp(again.text, ask(alone, questions[i % 2], i < 2 ? first[i].text : NULL).text), "after a loss: '%s'", again.text);
+        check_same(&again, alone, questions[i % 2], i < 2 ? first[i].text : NULL);
         CHECK(metric_of(s, "sessions_busy", gone) == 0, "the lost replica answers");
     }
     kill(s.pid, SIGUSR1);
@@ -297,15 +320,23 @@ static void test_lost(server alone) {
 int main(int argc, char **argv) {
     test_main_begin("replicas", argc, argv);
     signal(SIGPIPE, SIG_IGN);
+    if (!strncmp(test_device, "cuda", 4)) {
+        two = "--devices 0,1 --split replicas";
+        devices[0] = "cuda:0";
+        devices[1] = "cuda:1";
+    }
     server s = serve_two("--parallel 5"), alone = serve("--device cpu --threads 1 --parallel 1 --cache-memory 0");
     test_affinity(s, alone);
+    test_alike(s);
     test_told(s);
     stop(s);
-    test_load();
     test_swapping(alone);
-    test_full();
-    test_lost(alone);
-    test_refusals();
+    if (!on_gpus()) {
+        test_load();
+        test_full();
+        test_lost(alone);
+        test_refusals();
+    }
     stop(alone);
     return test_main_end();
 }

@@ -7,7 +7,7 @@ SIM_OWN dim3 gridDim, blockDim;
 
 namespace sim {
 
-enum { WARP = 32, STACK = 64 << 10, SHARED = 128 << 10, SHARED_MOST = 101376, SHARED_FREE = 48 << 10, PARAMETERS = 1280, PAGE = 4096, CLUSTER = 8, BLOCK = 1024,
+enum { WARP = 32, BARRIERS = 16, STACK = 64 << 10, SHARED = 128 << 10, SHARED_MOST = 101376, SHARED_FREE = 48 << 10, PARAMETERS = 1280, PAGE = 4096, CLUSTER = 8, BLOCK = 1024,
        THREADS = CLUSTER * BLOCK, LOADS_MOST = 1 << 20, BLOCKS = 32, DEVICES = 4 };
 
 struct block;
@@ -33,7 +33,7 @@ typedef void (*together)(void **of, uint32_t lanes);
 
 struct warp {
     uint32_t alive, ready;       /* bit sets of lanes */
-    uint32_t in_warp, in_block, in_cluster;                 /* those that wait, and for what */
+    uint32_t in_warp, in_block, in_cluster, at_barrier[BARRIERS];           /* those that wait, and for what */
     together what[WARP];
     void *of[WARP];
     uint32_t mask[WARP];
@@ -46,6 +46,7 @@ struct variable { const void *key; char *at; size_t size; };
 struct block {
     uint3 index;
     int alive, arrived;          /* threads: that have not ended; at the barrier */
+    int arrived_at[BARRIERS];    /* of some of the block's threads, by their number: threads */
     int any, result;             /* of __syncthreads_or */
     warp *warps;
     int warp_count;
@@ -133,6 +134,8 @@ __attribute__((naked, noinline)) static void change_stack(void **from, void *to)
         const fiber *f = w->lanes[__builtin_ctz(w->alive)];
         fprintf(stderr, "    block (%u, %u, %u) threads %u..: alive %08x, at __syncthreads %08x, at the cluster's barrier %08x, for their warp %08x",
                 f->block->index.x, f->block->index.y, f->block->index.z, f->thread.x / WARP * WARP, w->alive, w->in_block, w->in_cluster, w->in_warp);
+        for (int number = 0; number < BARRIERS; number++)
+            if (w->at_barrier[number]) fprintf(stderr, ", at barrier %d %08x", number, w->at_barrier[number]);
         for (int lane = 0; lane < WARP; lane++)
             if (w->in_warp >> lane & 1) fprintf(stderr, " %d:%s(%08x)", lane, readable((const void *)w->what[lane]).c_str(), w->mask[lane]);
         fprintf(stderr, "\n");
@@ -207,6 +210,25 @@ static inline int barrier(int value) {
     open_block(b);
     if (!(f->warp->ready >> f->lane & 1)) wait();
     return b->result;
+}
+
+/* Barrier `number` of `threads` of the block's threads, of which some do not wait. */
+static void barrier_of(int number, int threads, bool waits) {
+    fiber *f = now;
+    block *b = f->block;
+    if (number <= 0 || number >= BARRIERS || threads % WARP || threads <= 0) fault("barrier %d of %d threads", number, threads);
+    if (waits) {
+        f->warp->at_barrier[number] |= 1u << f->lane;
+        f->warp->ready &= ~(1u << f->lane);
+    }
+    if (++b->arrived_at[number] == threads) {
+        for (int i = 0; i < b->warp_count; i++) {
+            b->warps[i].ready |= b->warps[i].at_barrier[number];
+            b->warps[i].at_barrier[number] = 0;
+        }
+        b->arrived_at[number] = 0;
+    }
+    if (!(f->warp->ready >> f->lane & 1)) wait();
 }
 
 static void open_cluster() {
@@ -296,6 +318,7 @@ static void open_one(int rank, dim3 index) {
     b->index = {index.x, index.y, index.z};
     b->alive = threads;
     b->arrived = b->any = b->result = 0;
+    memset(b->arrived_at, 0, sizeof b->arrived_at);
     b->warps = &running->warp_of[rank * warps];
     b->warp_count = warps;
     if (!b->memory) b->memory = (char *)map_guarded(SHARED);

@@ -125,6 +125,8 @@ static inline void ptx_cp_async_wait_group(int left) {
 
 static inline void ptx_griddepcontrol_wait() {}
 static inline void ptx_griddepcontrol_launch_dependents() {}
+static inline void ptx_bar_sync(int number, int threads) { sim::barrier_of(number, threads, true); }
+static inline void ptx_bar_arrive(int number, int threads) { sim::barrier_of(number, threads, false); }
 static inline void ptx_barrier_cluster_arrive_release() { sim::cluster_arrive(); }
 static inline void ptx_barrier_cluster_arrive_relaxed() { sim::cluster_arrive(); }
 static inline void ptx_barrier_cluster_wait_acquire() { sim::cluster_wait(); }
