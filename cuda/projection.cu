@@ -120,8 +120,10 @@ template <class IN, bool ANY> struct gpu_segment_tiles {
         return !normed && row < s.w.rows ? epilogue_before<ANY>(p.end, s.w, row, &s.y[(size_t)t * s.w.rows + row]) : 0;
     }
     __device__ __forceinline__ void put(int row, int t, float sum, float rms, float before) const {
+        float *y = &s.y[(size_t)t * s.w.rows + row];
         if (row >= s.w.rows) return;
-        epilogue_store(&s.y[(size_t)t * s.w.rows + row], sum, rms, before, p.link.publish);
+        if (normed) epilogue_store(y, sum, rms, before, p.link.publish);
+        else epilogue_output(p.end, y, row, sum, rms, before, p.link.publish);
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float before,
                                           float rms) const {

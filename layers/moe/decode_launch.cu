@@ -98,8 +98,6 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.eps = rows->eps;
     p.to = rows->to;
     p.branches = rows->branches;
-    p.end = epilogue_of_output(rows);
-    p.end.act = moe_activation(&w->shape);
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
@@ -109,6 +107,8 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.expert_scale = w->expert_scale;
     p.ranks = moe_ranks_scores(&w->shape);
     p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
+    p.end = epilogue_of_output(rows, gpu_has_down_bias(p));
+    p.end.act = moe_activation(&w->shape);
     const int shared = gpu_shared_units(p) * p.shared_down.k_blocks;
     with_format(p.shared_down.format, [&](auto format) {
         p.batch.routed.x = p.batch.shared.x + (size_t)(shared * gpu_unit_block<decltype(format)>());

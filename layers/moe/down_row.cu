@@ -195,5 +195,5 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     if (ANY && threadIdx.x < 32 && gpu_has_down_bias(p)) before += gpu_lone_bias(p, best_at, best_weight, min(row, p.down.rows - 1));
     __syncthreads();
     if (stores && own) p.branches.shared_to[row] = sum_warp_partials(parts[threadIdx.x][0]);
-    else if (stores) epilogue_store(&p.to[row], sum_warp_partials(parts[threadIdx.x][0]), 1, before, p.link.publish);
+    else if (stores) epilogue_output(p.end, &p.to[row], row, sum_warp_partials(parts[threadIdx.x][0]), 1, before, p.link.publish);
 }

@@ -143,9 +143,11 @@ static void test_saved(const char *what, const mote_model *m, const played *of, 
     mote_session_close(s);
 }
 
-static mote_model *model_with(const char *name, const mote_options *o) {
+static mote_model *model_with(const char *name, const mote_options *options) {
     mote_model *m = NULL;
-    EXPECT(MOTE_OK, strchr(name, '/') ? mote_open(name, o, &m, &failure) : mote_open_synthetic(name, o, &m, &failure));
+    mote_options o = *options;
+    o.size = sizeof o;                                      /* of 0 devices are not looked at */
+    EXPECT(MOTE_OK, strchr(name, '/') ? mote_open(name, &o, &m, &failure) : mote_open_synthetic(name, &o, &m, &failure));
     return m;
 }
 

@@ -23,6 +23,8 @@ run simulator "$build/simulator"
 run test_engine "$build/test_engine" --device cuda --brief "" $checkpoints
 run test_batch "$build/test_batch" --device cuda --brief "" $fixtures/fp8-ragged $families/{mistral-window,gpt-oss-mxfp4}
 run test_pipeline "$build/test_pipeline" --device cuda --brief "" $fixtures/bf16-as-3.6 $families/{gpt-oss-mxfp4,gemma4}
+run gpu_exchange "$build/gpu_exchange" --brief
+run test_ranks "$build/test_ranks" --device cuda --brief "" $fixtures/gptq-awq-int4 $families/{gemma4,qwen3.5-dense}
 run gpu_production "$build/gpu_production" tiny:fp8
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ] && [ $passed -gt 0 ]
