@@ -335,7 +335,7 @@ gpu-stamp-fresh:
 
 # make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
 test-simulated:
-	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch gpu_production)
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch test_pipeline gpu_production)
 	tests/simulator/test.sh build/simulated
 $(BUILD)/simulator: tests/simulator/simulator.cu tests/test.h $(SIMULATOR) | $(BUILD)
 	$(SIMULATE) $< $@.o $(CFLAGS) -I. -Itests
