@@ -439,7 +439,7 @@ static int replica_lose(server *s, replica *r) {
     for (const replica *x = s->replicas; x < s->replicas + s->replica_count; x++) left += !x->lost;
     for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
         if (t->of == r && !t->busy) snapshots_cut(s, &t->past, 0);
-    if (!left) s->device_lost = serve_stops = 1;
+    if (!left) s->device_lost = 1, serve_stops = 1;
     return was_lost ? 0 : left;
 }
 
