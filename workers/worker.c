@@ -20,7 +20,8 @@ typedef struct worker {
     pthread_cond_t changed;
     worker_connection connection[WORKER_CONNECTIONS];
     int connections, quit;       /* those in use; all shall end */
-    int taken;                   /* a leader has it */
+    int taken;                   /* a leader has it: */
+    worker_connection *leader;   /* this one's; NULL: none */
     unsigned char ticket[TICKET_SIZE];
     mote_model *m;
     worker_runner *runner[WORKER_RUNNERS];                  /* NULL: there is none of this number */
@@ -57,6 +58,12 @@ static int worker_next(worker_connection *c, wire_head *h, size_t most) {
 static int worker_take(worker_connection *c, const wire_head *h, void *to, size_t size) {
     if (h->bytes != size) return WIRE_STRANGE;
     return wire_read(c->w.fd, to, size, WIRE_SILENCE);
+}
+
+/* Whether the other side has closed the connection, or cannot be reached. */
+static int wire_is_lost(const wire *w) {
+    struct pollfd p = {w->fd, POLLRDHUP, 0};
+    return w->fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
 }
 
 /* ---- The model ----------------------------------------------------------------------------------------------------------- */
@@ -103,8 +110,23 @@ static void worker_close_model(worker *w) {
         while (w->runner[i]) pthread_cond_wait(&w->changed, &w->lock);
     mote_close(w->m);
     w->m = NULL;
+    w->leader = NULL;
     w->taken = 0;
     pthread_mutex_unlock(&w->lock);
+}
+
+/* Takes it for a leader, unless another one has it. One that is gone may still be in its runners: that is waited for. */
+static int worker_taken_by(worker *w, worker_connection *c) {
+    int taken = 0;
+    for (int i = 0; i < 250 && !taken; i++) {
+        pthread_mutex_lock(&w->lock);
+        const int leaves = w->taken && wire_is_lost(&w->leader->w);
+        if (!w->taken && !w->quit) w->taken = taken = 1, w->leader = c;
+        pthread_mutex_unlock(&w->lock);
+        if (taken || !leaves) break;
+        poll(NULL, 0, 20);
+    }
+    return taken;
 }
 
 /* A leader's connection: as long as it lasts, the part is its. */
@@ -114,11 +136,7 @@ static void worker_lead(worker_connection *c, const wire_head *first) {
     mote_error why;
     wire_head h;
     if (worker_take(c, first, &say, sizeof say)) return;
-    pthread_mutex_lock(&w->lock);
-    const int refused = w->taken || w->quit;
-    w->taken |= !refused;
-    pthread_mutex_unlock(&w->lock);
-    if (refused) {
+    if (!worker_taken_by(w, c)) {
         fail(&why, MOTE_EDEVICE, "it serves another leader");
         (void)worker_answer(c, why.code, &why, 0, NULL, 0);
         return;
@@ -331,12 +349,6 @@ static void worker_arrival(worker *w, int fd) {
         w->connections--;
         pthread_mutex_unlock(&w->lock);
     } else close(fd);
-}
-
-/* Whether the other side has closed the connection, or cannot be reached. */
-static int wire_is_lost(const wire *w) {
-    struct pollfd p = {w->fd, POLLRDHUP, 0};
-    return w->fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
 }
 
 /* Tells those that wait that this host lives, and runners of leaders that are gone. */
