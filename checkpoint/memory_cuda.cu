@@ -61,6 +61,12 @@ static __global__ void gpu_largest_bf16(const uint16_t *weights, size_t n, unsig
     if (threadIdx.x % 32 == 0 && top) atomicMax(largest, top);
 }
 
+/* A power of two that brings all BF16 weights into F16's range: the largest of them times it is in [2^14, 2^15). Those 29 octaves below are
+   still exact. */
+static float bf16_factor(const mote_model *m) {
+    return ldexpf(1, m->bf16_largest ? 14 + 127 - (int)(m->bf16_largest >> 7) : 0);
+}
+
 static int find_bf16_largest(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
     unsigned *there = NULL, largest = 0;

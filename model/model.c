@@ -90,12 +90,6 @@ struct mote_model {
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
 
-/* A power of two that brings all BF16 weights into F16's range: the largest of them times it is in [2^14, 2^15). Those 29 octaves below are
-   still exact. */
-static inline float bf16_factor(const mote_model *m) {
-    return ldexpf(1, m->bf16_largest ? 14 + 127 - (int)(m->bf16_largest >> 7) : 0);
-}
-
 /* Layer i, or, of number c.layers, the MTP layer. */
 static layer *model_layer(const mote_model *m, int i) {
     return i < m->c.layers ? &m->layers[i] : (layer *)(uintptr_t)&m->mtp.layer;
