@@ -21,7 +21,7 @@ typedef struct member {
 } member;
 
 static member members[MOST_MEMBERS];
-static peer *all[MOST_MEMBERS];
+static peer *peers_of_all[MOST_MEMBERS];
 static int ranges, ranks, count;
 
 static void ok(cudaError_t status, const char *what) {
@@ -56,12 +56,12 @@ static void open_member(member *m, int number) {
     layout l = layout_from(NULL);
     memset(m, 0, sizeof *m);
     m->number = number;
-    m->me.all = all;
+    m->me.all = peers_of_all;
     m->me.at.ranges = ranges;
     m->me.at.ranks = ranks;
     m->me.at.range = number / ranks;
     m->me.at.rank = number % ranks;
-    all[number] = &m->me;
+    peers_of_all[number] = &m->me;
     ok(cudaSetDevice(number), "a GPU");
     ok(cudaGetDeviceProperties(&about, number), "a GPU");
     m->q.sms = about.multiProcessorCount;
