@@ -111,17 +111,16 @@ __device__ __forceinline__ void peer_put4(peer_element *at, float4 v, uint32_t t
     asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at + 2), "l"(c), "l"(d) : "memory");
 }
 
-/* Whether to give up: the time is over, or somebody has not come before. *since: when the first look was; 0: this is it. The host's memory is
-   looked at by one thread of a block: by all, these looks would be what the bus carries. */
-__device__ __noinline__ bool peer_overdue(const peer_watch &w, uint64_t *since) {
+/* When the first look was; 0: give up, as the time is over, or somebody has not come before. since: when it was; 0: this is it. The host's memory
+   is looked at by one thread of a block: by all, these looks would be what the bus carries. */
+__device__ __forceinline__ uint64_t peer_patience(const peer_watch &w, uint64_t since) {
     const uint64_t now = peer_nanoseconds();
-    if (!*since) *since = now;
-    if (peer_word(w.over)) return true;
-    const bool late = now - *since >= PEER_PATIENCE;
+    const bool late = since && now - since >= PEER_PATIENCE;
+    if (peer_word(w.over)) return 0;
     if (late) peer_set_word(w.lost, w.whom + 1);
-    if (!late && (threadIdx.x || !peer_word(w.lost))) return false;
+    if (!late && (threadIdx.x || !peer_word(w.lost))) return since ? since : now;
     peer_set_word(w.over, 1);
-    return true;
+    return 0;
 }
 
 /* Calls ready() until it says so; false: it never did. */
@@ -129,7 +128,7 @@ template <class READY> __device__ __forceinline__ bool peer_wait(const peer_watc
     uint64_t since = 0;
 #pragma unroll 1
     for (uint32_t i = 1; !ready(); i++)
-        if (i % PEER_POLLS == 0 && peer_overdue(w, &since)) return false;
+        if (i % PEER_POLLS == 0 && !(since = peer_patience(w, since))) return false;
     return true;
 }
 
