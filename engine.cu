@@ -107,6 +107,7 @@ static double seconds(void) {
 /* ---- 2. Models --------------------------------------------------------------------------------------------------- */
 
 #include "families/rope.c"
+#include "families/common_keys.c"
 #include "families/common.c"
 #include "families/qwen3_5_moe.c"
 #include "families/qwen3_5.c"
@@ -186,12 +187,14 @@ static double seconds(void) {
 #include "generate/grammar/automaton.c"
 #include "generate/grammar/schema.c"
 #include "generate/grammar/schema_values.c"
+#include "generate/grammar/cases.c"
 #include "generate/grammar/compile.c"
 #include "generate/grammar/schema_kinds.c"
 #include "generate/grammar/follow.c"
 #include "generate/grammar/follow_values.c"
 #include "generate/grammar/pairs.c"
 #include "generate/grammar/call.c"
+#include "generate/grammar/call_follow.c"
 #include "generate/grammar/mask.c"
 #include "generate/grammar/headers.c"
 #include "generate/grammar/constraint.c"

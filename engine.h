@@ -230,7 +230,7 @@ typedef struct mote_session_options {
     size_t size;                           /* of this struct: see the rules above */
     int context;                           /* tokens the session can hold; default: the model's maximum, at most 8192 */
     int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 256; on a
-                                              GPU 8192, or fewer where memory is short, and rounded up to whole 64 */
+                                              GPU 8192, on several 4096, or fewer where memory is short, and rounded up to whole 64 */
     int threads;                           /* default: one for each processor this process may use; a GPU needs none */
     int kv;                                /* MOTE_KV_... */
     mote_callbacks callbacks;              /* used by every call on the session */

@@ -53,12 +53,14 @@ static void leave_cache(const gpu_loader *l, const shard *s, uint64_t offset, si
     if (l->m->device.integrated) (void)posix_fadvise(s->fd, (off_t)offset, (off_t)n, POSIX_FADV_DONTNEED);
 }
 
-/* Cuts what the items cover into pieces of up to LOAD_PIECE bytes; items with small gaps between them share one. */
+/* Cuts what the items cover into pieces of up to LOAD_PIECE bytes; items with small gaps between them share one. Items may
+   overlap: part of a tensor beside all of it. */
 static int loader_cut(gpu_loader *l) {
     load_piece *p = NULL;
     for (size_t i = 0; i < l->item_count; i++) {
         const load_item *item = &l->items[i];
         uint64_t at = item->from->begin + item->offset, end = at + item->size;
+        if (p && p->file == item->from->file && at < p->end) at = p->end < end ? p->end : end;
         const uint64_t number = component_bytes(item_component(item), 1);       /* is not cut */
         while (!item_converts(item) && at < end) {
             uint64_t limit = p ? p->begin / LOAD_ALIGN * LOAD_ALIGN + LOAD_PIECE : 0;
@@ -113,6 +115,7 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
         if (item->from->file != p->file || begin >= p->end) break;
         if (item_converts(item)) continue;
         uint64_t low = begin > p->begin ? begin : p->begin, high = end < p->end ? end : p->end;
+        if (low >= high) continue;
         const char *bytes = buffer + (low - base);
         code = check_numbers(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low), err);
         cudaError_t status = code ? cudaSuccess

@@ -12,8 +12,9 @@
    asks epilogue_is_plain. Those of many rows ask once for a tile. Elsewhere what is off is a uniform branch on a parameter. */
 
 /* How a result goes to its place. A sublayer's last product is added to the residual x, tagged; or it is stored, where the walk norms, scales
-   and adds it (layers/kinds.cu), or where a rank's part of a sum lies. Other products are stored. */
-enum output { OUTPUT_STORE, OUTPUT_ADD };
+   and adds it (layers/kinds.cu), or where a rank's part of a sum lies; that of one row is given to the other ranks, too. Other products are
+   stored. */
+enum output { OUTPUT_STORE, OUTPUT_ADD, OUTPUT_GIVE };
 
 /* SiLU(gate) up; with a limit gate is at most that, and up between minus that and that; with an alpha gate sigmoid(alpha gate) (up + 1);
    with gelu GELU(gate) up. 0: none of these. */
@@ -23,11 +24,24 @@ typedef struct activation { float limit, alpha; int gelu; } activation;
 typedef struct epilogue {
     enum output output;
     activation act;              /* of pairs */
+    peer_gift gift;              /* OUTPUT_GIVE */
 } epilogue;
 
-/* Of the last product of a sublayer, which goes to rows->to. */
-static inline epilogue epilogue_of_output(const gpu_rows *rows) {
-    const epilogue e = {.output = rows->to == rows->x ? OUTPUT_ADD : OUTPUT_STORE, .act = {}};
+/* Of the last product of a sublayer, which goes to rows->to. What has a bias is not given: the place of the lane's number is taken. */
+static inline epilogue epilogue_of_output(const gpu_rows *rows, int biased) {
+    const int gives = rows->gives && !biased;
+    epilogue e = {.output = gives ? OUTPUT_GIVE : rows->to == rows->x ? OUTPUT_ADD : OUTPUT_STORE, .act = {}, .gift = {}};
+    if (gives) e.gift = peers_gift(rows->q->peer);
+    rows->q->given = gives;
+    return e;
+}
+
+/* For kernels of many rows, which give nothing. */
+static inline epilogue epilogue_kept(gpu_queue *q, const epilogue *of) {
+    epilogue e = *of;
+    if (e.output != OUTPUT_GIVE) return e;
+    e.output = OUTPUT_STORE;
+    q->given = 0;
     return e;
 }
 
@@ -46,8 +60,9 @@ template <bool ANY> __device__ __forceinline__ float epilogue_bias(const gpu_mat
     return ANY && w.bias ? __ldg((const float *)((const char *)w.bias + offset) + row) : 0;
 }
 
-/* What the sum of an element of `row`, which goes to *y, is added to. */
+/* What the sum of an element of `row`, which goes to *y, is added to; of what is given, the lane's number in its place. */
 template <bool ANY> __device__ __forceinline__ float epilogue_before(const epilogue &e, const gpu_matrix &w, int row, const float *y) {
+    if (e.output == OUTPUT_GIVE) return __uint_as_float(peer_gift_number(e.gift, row));
     const float residual = e.output == OUTPUT_ADD ? __ldcg(y) : 0;
     return ANY && w.bias ? __fadd_rn(residual, __ldg(w.bias + row)) : residual;
 }
@@ -59,6 +74,14 @@ __device__ __forceinline__ float epilogue_sum(float sum, float factor, float bef
 /* Stores an element. */
 __device__ __forceinline__ void epilogue_store(float *y, float sum, float factor, float before, const gpu_tag &tag) {
     store_tagged(y, epilogue_sum(sum, factor, before), tag);
+}
+
+/* The same of an element of `row` of a step's output, which may be given. */
+__device__ __forceinline__ void epilogue_output(const epilogue &e, float *y, int row, float sum, float factor, float before, const gpu_tag &tag) {
+    const bool gives = e.output == OUTPUT_GIVE;
+    const float all = epilogue_sum(sum, factor, gives ? 0 : before);
+    if (gives) peer_give(e.gift, row, all, __float_as_uint(before));
+    store_tagged(y, all, tag);
 }
 
 /* As the CPU's gelu. */

@@ -118,6 +118,7 @@ typedef struct gpu_queue {
     int tagged[2];               /* generations of x and of the router's logits that the ranges before this one have stored */
     int layer, in_mtp;           /* of the kernels that are recorded next; in_mtp: they count as stage mtp */
     int stores_output;           /* of these: node's */
+    int given;                   /* by these: a rank's share of an output, to the other ranks */
     node *nodes, no_record;      /* [capacity]; what gpu_record returns after a failure */
     gpu_launch_record *launches; /* [capacity] */
     int count, capacity;
@@ -148,6 +149,7 @@ typedef struct gpu_rows {
     float eps;                   /* of norms */
     int hidden;
     float *to;                   /* [T][hidden] where a sublayer's output goes: x, to which it is added, or elsewhere, where it is stored */
+    int gives;                   /* it is a rank's share of one row, which may be given to the other ranks as it is stored */
     gpu_branches branches;       /* without shared_to, what is the same goes to `to` */
 } gpu_rows;
 

@@ -167,7 +167,7 @@ template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind 
         if constexpr (IN::normed) in.norm = p->segment[i].norm;
         memset(&part, 0, sizeof part);
         part.T = p->T;
-        part.end = p->end;
+        part.end = epilogue_kept(q, &p->end);
         part.late = p->late;
         part.h_row = p->h_row;
         memcpy(part.rows, q->batch->rows, sizeof part.rows);
@@ -255,7 +255,7 @@ static void gpu_linear(gpu_queue *q, enum kernel_kind kind, const matrix *w, con
 /* The last product of a sublayer, W x. */
 static void gpu_output_linear(const gpu_rows *rows, enum kernel_kind kind, const matrix *w, const float *x) {
     gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(rows->T, w->cols);
-    p.end = epilogue_of_output(rows);
+    p.end = epilogue_of_output(rows, w->bias != NULL);
     p.in.x = x;
     gpu_add_segment(&p, w, rows->to);
     gpu_record_projection(rows->q, kind, &p);

@@ -120,8 +120,10 @@ template <class IN, bool ANY> struct gpu_segment_tiles {
         return !normed && row < s.w.rows ? epilogue_before<ANY>(p.end, s.w, row, &s.y[(size_t)t * s.w.rows + row]) : 0;
     }
     __device__ __forceinline__ void put(int row, int t, float sum, float rms, float before) const {
+        float *y = &s.y[(size_t)t * s.w.rows + row];
         if (row >= s.w.rows) return;
-        epilogue_store(&s.y[(size_t)t * s.w.rows + row], sum, rms, before, p.link.publish);
+        if (normed) epilogue_store(y, sum, rms, before, p.link.publish);
+        else epilogue_output(p.end, y, row, sum, rms, before, p.link.publish);
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float before,
                                           float rms) const {
@@ -165,6 +167,7 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     const gpu_segment_tiles<IN, true> tiles = gpu_tiles_of<true>(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
+    if (IN::normed && tile == 0 && threadIdx.x == 0) l2_prefetch(tiles.s.norm, (uint32_t)(p.cols / 4 * 16));   /* for after the wait */
     with_format(w.format, [&](auto format) {
         gpu_ahead<decltype(format), ROWS> ahead;
         ahead.nothing(w);

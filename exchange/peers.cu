@@ -23,6 +23,7 @@ enum {
     PEER_RANKS = 8,              /* most ranks of a range */
     PEER_LANES = 256,            /* of sums: rows of a prompt on their way at once */
     PEER_LOGIT_LANES = 128,      /* parts of a row of logits */
+    PEER_PART = 4 * GPU_THREADS, /* columns of a row of sums that a lane has, unless it has the whole row */
     PEER_POLLS = 256             /* polls between two looks at the time */
 };
 static_assert((int)PASS_ROWS_MAX <= (int)PEER_LANES, "the rows of a pass have a lane each");
@@ -32,6 +33,7 @@ typedef uint64_t peer_element;   /* the float's bits, and above them the tag */
 /* Who waits for whom. */
 typedef struct peer_watch {
     uint32_t *lost;              /* in pinned memory: 1 + the number of the member that did not come; 0: all have */
+    uint32_t *over;              /* on this GPU: not 0 when that is known here */
     uint32_t whom;               /* number of the member that is waited for */
 } peer_watch;
 
@@ -52,7 +54,7 @@ typedef struct peer_ranks {
     const peer_element *from;    /* [ranks][2][size] its own box */
     size_t size, lane;           /* elements; of these, of a lane: 0: it has some of all */
     uint32_t *count;             /* [lanes] sent, and read */
-    uint32_t *lost;              /* as peer_watch has it */
+    uint32_t *lost, *over;       /* as peer_watch has them */
     int rank, ranks;
     uint32_t first;              /* number of the range's rank 0 among the members */
 } peer_ranks;
@@ -109,14 +111,16 @@ __device__ __forceinline__ void peer_put4(peer_element *at, float4 v, uint32_t t
     asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at + 2), "l"(c), "l"(d) : "memory");
 }
 
-/* Whether to give up: the time is over, or somebody has not come before. *since: when the first look was; 0: this is it. */
-__device__ __noinline__ bool peer_overdue(const peer_watch &w, uint64_t *since) {
+/* When the first look was; 0: give up, as the time is over, or somebody has not come before. since: when it was; 0: this is it. The host's memory
+   is looked at by one thread of a block: by all, these looks would be what the bus carries. */
+__device__ __forceinline__ uint64_t peer_patience(const peer_watch &w, uint64_t since) {
     const uint64_t now = peer_nanoseconds();
-    if (!*since) *since = now;
-    if (peer_word(w.lost)) return true;
-    if (now - *since < PEER_PATIENCE) return false;
-    peer_set_word(w.lost, w.whom + 1);
-    return true;
+    const bool late = since && now - since >= PEER_PATIENCE;
+    if (peer_word(w.over)) return 0;
+    if (late) peer_set_word(w.lost, w.whom + 1);
+    if (!late && (threadIdx.x || !peer_word(w.lost))) return since ? since : now;
+    peer_set_word(w.over, 1);
+    return 0;
 }
 
 /* Calls ready() until it says so; false: it never did. */
@@ -124,7 +128,7 @@ template <class READY> __device__ __forceinline__ bool peer_wait(const peer_watc
     uint64_t since = 0;
 #pragma unroll 1
     for (uint32_t i = 1; !ready(); i++)
-        if (i % PEER_POLLS == 0 && peer_overdue(w, &since)) return false;
+        if (i % PEER_POLLS == 0 && !(since = peer_patience(w, since))) return false;
     return true;
 }
 
@@ -190,10 +194,30 @@ __device__ __forceinline__ float4 peer_sum4(const peer_ranks &p, int lane, uint3
 #pragma unroll 1
     for (int r = 0; r < p.ranks; r++) {
         const peer_element *at = p.from + (2 * r + (number & 1)) * p.size + lane * p.lane + i;
-        const float4 a = r == p.rank ? v : peer_get4(at, number + 1, {p.lost, p.first + (uint32_t)r});
+        const float4 a = r == p.rank ? v : peer_get4(at, number + 1, {p.lost, p.over, p.first + (uint32_t)r});
         sum = r ? make_float4(sum.x + a.x, sum.y + a.y, sum.z + a.z, sum.w + a.w) : a;
     }
     return sum;
+}
+
+/* What a kernel that makes a rank's share of one row gives the others at once: a lane for each PEER_PART columns, element by element. */
+typedef struct peer_gift {
+    peer_element *to[PEER_RANKS];                           /* as peer_ranks has it */
+    const uint32_t *count;
+    uint32_t size, lane;         /* elements */
+    int ranks;
+} peer_gift;
+
+/* The lane's number for this column: after an earlier kernel that counts it, as peer_number. */
+__device__ __forceinline__ uint32_t peer_gift_number(const peer_gift &g, int col) {
+    return peer_number(g.count, col / PEER_PART);
+}
+
+__device__ __forceinline__ void peer_give(const peer_gift &g, int col, float x, uint32_t number) {
+    const uint32_t at = (number & 1) * g.size + col / PEER_PART * g.lane + col % PEER_PART;
+#pragma unroll 1
+    for (int r = 0; r < g.ranks; r++)
+        if (g.to[r]) peer_put(g.to[r] + at, x, number + 1);
 }
 
 /* Of prompts' blocks: waits until the word is the count and `more`. One thread. */
@@ -243,7 +267,7 @@ typedef struct gpu_peer {
 } gpu_peer;
 
 /* Where gpu_peer.counts has which; words of them. */
-typedef struct peer_counts { size_t sums, logits, sent, received, blocks_sent, blocks_read, words; } peer_counts;
+typedef struct peer_counts { size_t sums, logits, sent, received, blocks_sent, blocks_read, over, words; } peer_counts;
 
 static int peer_row_lanes(const peer_sizes *s) {
     return (int)((s->hidden - 1) / GPU_THREADS + 1);
@@ -258,7 +282,8 @@ static peer_counts peer_counts_of(const peer_sizes *s) {
     c.received = c.sent + rows;
     c.blocks_sent = c.received + rows;
     c.blocks_read = c.blocks_sent + 1;
-    c.words = c.blocks_read + 1;
+    c.over = c.blocks_read + 1;                             /* no count: peer_watch.over */
+    c.words = c.over + 1;
     return c;
 }
 
@@ -356,7 +381,7 @@ static char *peers_box(const gpu_peer *p, int member) {
 }
 
 static peer_watch peers_watch(const gpu_peer *p, int whom) {
-    const peer_watch w = {.lost = p->lost, .whom = (uint32_t)whom};
+    const peer_watch w = {.lost = p->lost, .over = p->counts + peer_counts_of(&p->sizes).over, .whom = (uint32_t)whom};
     return w;
 }
 
@@ -420,6 +445,7 @@ static peer_ranks peers_ranks(const gpu_peer *p, int logits) {
     r.lane = logits ? 0 : p->sizes.sum_cols;
     r.count = p->counts + (logits ? counts.logits : counts.sums);
     r.lost = p->lost;
+    r.over = p->counts + counts.over;
     r.rank = me->rank;
     r.ranks = me->ranks;
     r.first = (uint32_t)(me->range * me->ranks);
@@ -429,4 +455,16 @@ static peer_ranks peers_ranks(const gpu_peer *p, int logits) {
         else r.to[i] = there + (size_t)me->rank * 2 * r.size;
     }
     return r;
+}
+
+/* The same for a kernel that makes this rank's share of one row. */
+static peer_gift peers_gift(const gpu_peer *p) {
+    const peer_ranks all = peers_ranks(p, 0);
+    peer_gift g;
+    memcpy(g.to, all.to, sizeof g.to);
+    g.count = all.count;
+    g.size = (uint32_t)all.size;
+    g.lane = (uint32_t)all.lane;
+    g.ranks = all.ranks;
+    return g;
 }

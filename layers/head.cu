@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_gather_logits(const __
         for (int r = 0; r < p.ranks.ranks; r++) {
             const int there = gpu_rank_logits(p.n, p.most, r);
             const peer_element *from = p.ranks.from + (2 * r + (number & 1)) * p.ranks.size;
-            const peer_watch watch = {p.ranks.lost, p.ranks.first + (uint32_t)r};
+            const peer_watch watch = {p.ranks.lost, p.ranks.over, p.ranks.first + (uint32_t)r};
             for (int i = first + threadIdx.x; r != p.ranks.rank && i < end && (i < there || i == first); i += GPU_THREADS) {
                 const float v = peer_get(from + i, number + 1, watch);
                 if (i < there) row[p.most * r + i] = v;

@@ -70,7 +70,8 @@ __device__ __forceinline__ float4 gpu_output4(const gpu_residual &p, const gpu_h
     const float4 y = k < HELD ? held.y[k] : gpu_row4(p.y + row, i);
     if (!p.shared) return y;
     const float4 a = gpu_normed4(y, routed, k < HELD ? held.norm_routed[k] : gpu_norm4(p.norm_routed, i));
-    const float4 b = gpu_normed4(k < HELD ? held.shared[k] : gpu_row4(p.shared + row, i), own, k < HELD ? held.norm_shared[k] : gpu_norm4(p.norm_shared, i));
+    const float4 b = gpu_normed4(k < HELD ? held.shared[k] : gpu_row4(p.shared + row, i), own,
+                                 k < HELD ? held.norm_shared[k] : gpu_norm4(p.norm_shared, i));
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
@@ -139,9 +140,8 @@ typedef struct gpu_rank_output {
     gpu_residual of;             /* its y and shared become the sums */
     peer_ranks ranks;
     int T, parts;                /* rows; parts of a row, each of a block: 1 where a norm needs all of it */
+    int given;                   /* who made the shares has given them to the others */
 } gpu_rank_output;
-
-enum { RANK_PART = 4 * GPU_THREADS };          /* columns of a part */
 
 /* A whole row y of shares becomes one of sums. at: element of the lane where it begins. */
 __device__ __forceinline__ void gpu_share_row(const peer_ranks &p, uint32_t number, int at, const float *y, int cols) {
@@ -166,10 +166,10 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_sum_output(const __gri
         const size_t row = (size_t)(part / p.parts) * of.cols;
         if (part != (int)blockIdx.x) __syncthreads();       /* a thread without columns knows that its lane's number has come */
         if (!of.norm && !of.shared) {
-            const int i = part % p.parts * RANK_PART + 4 * threadIdx.x;
+            const int i = part % p.parts * PEER_PART + 4 * threadIdx.x;
             if (i >= of.cols) continue;
             const float4 y = gpu_row4(of.y + row, i), x = gpu_row4(of.x + row, i);
-            peer_share4(p.ranks, blockIdx.x, number, 4 * threadIdx.x, y);
+            if (!p.given) peer_share4(p.ranks, blockIdx.x, number, 4 * threadIdx.x, y);
             gpu_add4(of.x + row + i, x, peer_sum4(p.ranks, blockIdx.x, number, 4 * threadIdx.x, y), scale, p.link.publish);
             continue;
         }
@@ -182,9 +182,10 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_sum_output(const __gri
     peer_counted(p.ranks.count, blockIdx.x, number);
 }
 
-static gpu_rank_output gpu_rank_output_of(const gpu_residual *of, const gpu_peer *peer, int T) {
-    const int parts = of->norm || of->shared ? 1 : (of->cols - 1) / RANK_PART + 1;
-    const gpu_rank_output p = {.link = {}, .of = *of, .ranks = peers_ranks(peer, 0), .T = T, .parts = parts};
+static gpu_rank_output gpu_rank_output_of(const gpu_residual *of, const gpu_peer *peer, int T, int given) {
+    const int parts = of->norm || of->shared ? 1 : (of->cols - 1) / PEER_PART + 1;
+    const gpu_rank_output p = {.link = {}, .of = *of, .ranks = peers_ranks(peer, 0), .T = T, .parts = parts,
+                               .given = given};
     return p;
 }
 
@@ -197,6 +198,8 @@ static gpu_rows residual_rows(const gpu_rows *all, const sublayer *l, const laye
     gpu_rows of = *all;
     const gpu_branches apart = {.norm_router = l->norm_router, .norm_shared = l->norm_shared, .shared_to = g->shared_output}, none = {};
     of.q->stores_output = residual_stores(&l->residual) || peers_divide(of.q->peer);
+    of.q->given = 0;
+    of.gives = of.T == 1 && peers_divide(of.q->peer) && !l->residual.normed_after && !l->residual.branched;
     of.norm = l->norm;
     of.to = of.q->stores_output ? g->output : of.x;
     of.branches = l->residual.branched ? apart : none;
@@ -221,7 +224,7 @@ static void residual_record(const gpu_rows *rows, const sublayer *l) {
         gpu_record(rows->q, KERNEL_ADD_OUTPUT, "", gpu_add_output, rows->T, 1, 0, &p);
         return;
     }
-    const gpu_rank_output sum = gpu_rank_output_of(&p, rows->q->peer, rows->T);
+    const gpu_rank_output sum = gpu_rank_output_of(&p, rows->q->peer, rows->T, rows->q->given);
     gpu_record(rows->q, KERNEL_SUM_OUTPUT, "", gpu_sum_output, gpu_rank_blocks(&sum), 1, 0, &sum);
 }
 
@@ -314,7 +317,7 @@ static cudaError_t prefill_write(const prefill_rows *r, const sublayer *l) {
     const gpu_residual p = residual_of(l, r->x, r->out == r->x ? NULL : r->y, r->branches.shared_to, r->hidden, r->eps);
     if (l->kind == LAYER_NONE || !(r->stages & last)) return cudaGetLastError();
     if (peers_divide(r->peer)) {
-        const gpu_rank_output sum = gpu_rank_output_of(&p, r->peer, r->T);
+        const gpu_rank_output sum = gpu_rank_output_of(&p, r->peer, r->T, 0);
         gpu_sum_output<<<gpu_rank_blocks(&sum), GPU_THREADS, 0, r->stream>>>(sum);
     } else if (residual_stores(&l->residual)) {
         gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);

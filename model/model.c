@@ -58,7 +58,7 @@ struct mote_model {
     int member_count;
     const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
     model_device device;
-    float bf16_factor;                         /* on a GPU: a power of two that brings all BF16 weights into F16's range */
+    unsigned bf16_largest;                     /* on a GPU: the largest magnitude of all BF16 weights, its bits; of a member, of all members' */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
     struct vocabulary *vocabulary;             /* for masks: NULL until it is needed, see model_vocabulary */

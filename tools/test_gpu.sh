@@ -195,8 +195,14 @@ part_tests() {
     more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
     for test in test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
-    if [ ${#gpus[@]} -gt 1 ]; then check "test_replicas" "$build/test_replicas" --device cuda
-    else skip "test_replicas" "one GPU"; fi
+    if [ ${#gpus[@]} -gt 1 ]; then
+        check "test_replicas" "$build/test_replicas" --device cuda
+        check "test_pipeline" "$build/test_pipeline" --device cuda
+        check "test_ranks" "$build/test_ranks" --device cuda "" tests/fixtures/gptq-awq-int4 \
+            tests/fixtures/families/{gemma4,gemma4-dense,gpt-oss-bf16,llama,mistral-window,mixtral,qwen3,qwen3-moe,qwen3.5-dense} tiny:bf16 small:fp8
+    else
+        for test in replicas pipeline ranks; do skip "test_$test" "one GPU"; done
+    fi
     check "gpu_attention" "$build/gpu_attention"
     check "gpu_latent" "$build/gpu_latent"
     check "gpu_batch" "$build/gpu_batch"

@@ -145,7 +145,7 @@ static int gpu_delta_log_blocks(const deltanet_gpu *p) {
 static void gpu_gated_norm_out(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *block) {
     const deltanet_shape *s = &block->shape;
     gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(block->T, s->value_heads * s->value_dim);
-    p.end = epilogue_of_output(rows);
+    p.end = epilogue_of_output(rows, w->out_proj.bias != NULL);
     p.in.o = block->o;
     p.in.squares = block->squares;
     p.in.per_head = reciprocal_of(s->value_dim);

@@ -5,7 +5,8 @@
      1              of the table below                     gpu_experts_up_fixed   gpu_experts_down_row              up.cu, down_fixed.cu
                     FP8 blocks, few enough items           gpu_experts_up         gpu_experts_down_lone             up.cu, down_row.cu
                     NVFP4, MXFP4, likewise                 gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
-                    FP8 by row, likewise                   gpu_experts_up_lone    gpu_experts_down<1>               up_lone.cu, down.cu
+                    FP8 by row, the shared expert apart    gpu_experts_up_lone    gpu_experts_down_lone             the same
+                    FP8 by row                             gpu_experts_up_lone    gpu_experts_down<1>               up_lone.cu, down.cu
                     any                                    gpu_experts_up<1>      gpu_experts_down<1>               up.cu, down.cu
      2 to 4         of the table                           gpu_experts_up_fixed   gpu_experts_down_rows, _parts     up.cu, down_fixed.cu
                     any; a shared expert unlike the others gpu_experts_up<4>      gpu_experts_down<4>               up.cu, down.cu
@@ -97,8 +98,6 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.eps = rows->eps;
     p.to = rows->to;
     p.branches = rows->branches;
-    p.end = epilogue_of_output(rows);
-    p.end.act = moe_activation(&w->shape);
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
@@ -108,6 +107,8 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.expert_scale = w->expert_scale;
     p.ranks = moe_ranks_scores(&w->shape);
     p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
+    p.end = epilogue_of_output(rows, gpu_has_down_bias(p));
+    p.end.act = moe_activation(&w->shape);
     const int shared = gpu_shared_units(p) * p.shared_down.k_blocks;
     with_format(p.shared_down.format, [&](auto format) {
         p.batch.routed.x = p.batch.shared.x + (size_t)(shared * gpu_unit_block<decltype(format)>());
@@ -186,8 +187,8 @@ static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
     with_format(p->down.format, [&](auto format) {
         typedef decltype(format) F;
         if constexpr (gpu_has_lone<F>()) {
-            if (!apart) lone = gpu_lone_down_of<F, false>(p);
-            else if constexpr (gpu_lone_form<F>::APART) lone = gpu_lone_down_of<F, true>(p);
+            if constexpr (gpu_lone_form<F>::ALIKE) lone = apart ? lone : gpu_lone_down_of<F, false>(p);
+            if constexpr (gpu_lone_form<F>::APART) lone = apart ? gpu_lone_down_of<F, true>(p) : lone;
         }
     });
     return lone;

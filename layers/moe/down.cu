@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     store_warp_partial<ROWS>(parts.tile[0], sum);
     if (to && gpu_has_down_bias(p)) before += gpu_down_bias(p, t, row);
     __syncthreads();
-    if (to) epilogue_store(to, sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), 1, before, p.link.publish);
+    if (to) epilogue_output(p.end, to, row, sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), 1, before, p.link.publish);
     if (to && p.branches.shared_to)                         /* 0: there is no shared expert */
         p.branches.shared_to[t * p.shape.hidden + row] = p.shape.shared_size ? sum_warp_partials(parts.tile[1][out % TILE_OUT][t]) : 0;
 }

@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     warp.multiply(act, sum);
     store_warp_partial<1>(parts, sum);
     __syncthreads();
-    if (stores) epilogue_store(&p.to[row], sum_warp_partials(parts[threadIdx.x][0]), 1, before, p.link.publish);
+    if (stores) epilogue_output(p.end, &p.to[row], row, sum_warp_partials(parts[threadIdx.x][0]), 1, before, p.link.publish);
 }
 
 /* Items of several rows in flight. Of four bits, so many that the usual number of active experts fills whole rounds, if a warp has
