@@ -55,7 +55,7 @@ endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
 ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar layers layers/deltanet layers/attention layers/mla layers/mlp layers/moe model run run/cpu \
-          run/cuda session text
+          run/cuda session text workers
 LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
 PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_family.c text/chat_marks.c
 LIBS    = -lm -lpthread
@@ -335,7 +335,7 @@ gpu-stamp-fresh:
 
 # make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
 test-simulated:
-	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch gpu_production gpu_exchange test_ranks)
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch test_pipeline test_ranks gpu_production gpu_exchange)
 	tests/simulator/test.sh build/simulated
 $(BUILD)/simulator: tests/simulator/simulator.cu tests/test.h $(SIMULATOR) | $(BUILD)
 	$(SIMULATE) $< $@.o $(CFLAGS) -I. -Itests

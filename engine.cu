@@ -29,10 +29,16 @@
 #include <cuda.h>
 #include <cxxabi.h>
 #endif
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <float.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <time.h>
 
 /* The structs of options of version 0.3. What grows them later keeps these, and leaves no padding at the end: a program could
@@ -43,7 +49,7 @@ enum {
     GENERATION_0_3 = END_OF(mote_generation, thinking_budget),
     EMBEDDING_0_3 = END_OF(mote_embedding, dimensions)
 };
-static_assert(sizeof(mote_options) == END_OF(mote_options, layers), "mote_options has padding at its end");
+static_assert(sizeof(mote_options) == END_OF(mote_options, secret), "mote_options has padding at its end");
 static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, runner), "mote_session_options has padding at its end");
 static_assert(sizeof(mote_generation) == END_OF(mote_generation, date), "mote_generation has padding at its end");
 static_assert(sizeof(mote_embedding) == END_OF(mote_embedding, dimensions), "mote_embedding has padding at its end");
@@ -101,6 +107,7 @@ static double seconds(void) {
 /* ---- 2. Models --------------------------------------------------------------------------------------------------- */
 
 #include "families/rope.c"
+#include "families/common_keys.c"
 #include "families/common.c"
 #include "families/qwen3_5_moe.c"
 #include "families/qwen3_5.c"
@@ -124,6 +131,12 @@ static double seconds(void) {
 #include "checkpoint/pooling.c"
 #include "model/devices.c"
 #include "model/parts.c"
+#include "exchange/sha256.c"
+#include "exchange/wire.c"
+#include "exchange/sockets.c"
+#include "checkpoint/digest.c"
+#include "workers/messages.c"
+#include "workers/model.c"
 #include "model/open.c"
 #include "diagnose/diagnose.h"
 #include "diagnose/parts.c"
@@ -141,6 +154,7 @@ static double seconds(void) {
 #include "run/meeting.c"
 #include "run/slot.c"
 #include "run/cpu/forward.c"
+#include "workers/runner.c"
 #include "run/group.c"
 #ifdef __CUDACC__
 #include "run/cuda/resident.cu"
@@ -153,6 +167,8 @@ static double seconds(void) {
 #include "run/cuda/runner.cu"
 #endif
 #include "run/executors.c"
+#include "workers/served.c"
+#include "workers/worker.c"
 
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */
 
@@ -171,12 +187,14 @@ static double seconds(void) {
 #include "generate/grammar/automaton.c"
 #include "generate/grammar/schema.c"
 #include "generate/grammar/schema_values.c"
+#include "generate/grammar/cases.c"
 #include "generate/grammar/compile.c"
 #include "generate/grammar/schema_kinds.c"
 #include "generate/grammar/follow.c"
 #include "generate/grammar/follow_values.c"
 #include "generate/grammar/pairs.c"
 #include "generate/grammar/call.c"
+#include "generate/grammar/call_follow.c"
 #include "generate/grammar/mask.c"
 #include "generate/grammar/headers.c"
 #include "generate/grammar/constraint.c"

@@ -120,6 +120,9 @@ typedef struct mote_options {
     int split;                             /* MOTE_SPLIT_..., of devices */
     const char *layers;                    /* "20,28": so many layers for each of the devices of a pipeline, all of the model's; NULL: by
                                               the bytes of the layers and what is free on each device. Not beside MOTE_SPLIT_TENSOR */
+    const char *workers;                   /* "10.0.0.2:7000,10.0.0.3:7000": other hosts, on which `mote worker` runs, that have the model's first
+                                              layers, in their order; this host has the last ones. On CPUs; not beside devices */
+    const char *secret;                    /* of the workers: 16 bytes or more */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -128,6 +131,21 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
 
 /* Frees a model, as soon as its last session is closed. NULL is allowed. */
 void mote_close(mote_model *model);
+
+typedef struct mote_worker_options {
+    size_t size;                           /* of this struct: see the rules above */
+    const char *listen;                    /* where leaders connect: "10.0.0.2:7000"; port 0: one that is free */
+    const char *secret;                    /* 16 bytes or more, which leaders know, too (mote_options.workers) */
+    int threads;                           /* that compute; 0: as many as there are processors */
+    int (*running)(void *user, const char *address);       /* told the address once it listens, and each second; non-zero ends the call. NULL:
+                                                              it does not end */
+    void *user;
+    mote_callbacks callbacks;              /* log: leaders that come and go */
+} mote_worker_options;
+
+/* Has this host compute some of the layers of the model in a folder, for one leader at a time on another host, whose folder must be the same.
+   Connections are neither enciphered nor, after the secret has been shown, signed: for one machine, or a network that nobody else is on. */
+int mote_worker_run(const char *dir, const mote_worker_options *options, mote_error *error);
 
 typedef struct mote_module {               /* the tensors of one kind, summed over the layers */
     const char *name;                      /* "experts", "attention", "deltanet", "embed_tokens", ... */
@@ -212,7 +230,7 @@ typedef struct mote_session_options {
     size_t size;                           /* of this struct: see the rules above */
     int context;                           /* tokens the session can hold; default: the model's maximum, at most 8192 */
     int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 256; on a
-                                              GPU 8192, or fewer where memory is short, and rounded up to whole 64 */
+                                              GPU 8192, on several 4096, or fewer where memory is short, and rounded up to whole 64 */
     int threads;                           /* default: one for each processor this process may use; a GPU needs none */
     int kv;                                /* MOTE_KV_... */
     mote_callbacks callbacks;              /* used by every call on the session */

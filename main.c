@@ -40,10 +40,10 @@
      bench_steps.c   prompts and steps: on the CPU, on a GPU, with simulated speculation, stage by stage
      bench_ask.c     questions answered without speculation and with it
      bench_sessions.c  several sessions at once
-     sha256.c        SHA-256
      bench_report.c  what a report tells beside the speeds
      bench.c         bench: planning and running it
      selftest.c      selftest
+     worker.c        worker
 
    and in serve/, HTTP:
 
@@ -122,6 +122,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "text/json.c"
 #include "text/chat_family.c"
 #include "text/chat_marks.c"
+#include "exchange/sha256.c"
 #pragma GCC diagnostic pop
 
 #include "program/terminal.c"
@@ -157,10 +158,10 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench_steps.c"
 #include "cli/bench_ask.c"
 #include "cli/bench_sessions.c"
-#include "cli/sha256.c"
 #include "cli/bench_report.c"
 #include "cli/bench.c"
 #include "cli/selftest.c"
+#include "cli/worker.c"
 
 #include "serve/http.c"
 #include "serve/budget.c"
@@ -252,6 +253,12 @@ static const char bench_more[] =
     "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n"
     "  mote bench -m DIR --report                          a block of text that tells of a machine\n";
 
+static const char worker_more[] =
+    "The leader, mote serve --workers, on another host must have the same folder and the same secret. On CPUs. What goes\n"
+    "between hosts is not enciphered: it is for a network that nobody else is on.\n"
+    "  mote worker -m DIR --secret-file key --listen 10.0.0.2:7000\n"
+    "  mote serve -m DIR --secret-file key --workers 10.0.0.2:7000       on another host\n";
+
 static const command command_table[] = {                   /* name, summary, usage, bit, function, more */
     {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat, chat_more},
     {"run", "print one answer", "TEXT [OPTIONS]", RUN, command_run, run_more},
@@ -268,6 +275,7 @@ static const command command_table[] = {                   /* name, summary, usa
     {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench, bench_more},
     {"selftest", "test a GPU: every stage against its definition in plain C; needs no model", "[OPTIONS]", SELFTEST,
      command_selftest, NULL},
+    {"worker", "compute some of the layers of a model for another host", "[-m DIR] --secret-file FILE [--listen ADDRESS]", WORKER, command_worker, worker_more},
     {"help", "explain a command", "[COMMAND]", HELP, command_help, NULL},
     {"version", "print the version", "", HELP, command_version, NULL},
 };

@@ -94,6 +94,7 @@
 /* ---- 5. Models ------------------------------------------------------------------------------------------------------------- */
 
 #include "families/rope.c"
+#include "families/common_keys.c"
 #include "families/common.c"
 #include "families/qwen3_5_moe.c"
 #include "families/qwen3_5.c"

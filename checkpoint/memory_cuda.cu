@@ -61,8 +61,13 @@ static __global__ void gpu_largest_bf16(const uint16_t *weights, size_t n, unsig
     if (threadIdx.x % 32 == 0 && top) atomicMax(largest, top);
 }
 
-/* bf16_factor: the largest of all BF16 weights times it is in [2^14, 2^15). Those 29 octaves below are still exact. */
-static int find_bf16_factor(binder *b, mote_error *err) {
+/* A power of two that brings all BF16 weights into F16's range: the largest of them times it is in [2^14, 2^15). Those 29 octaves below are
+   still exact. */
+static float bf16_factor(const mote_model *m) {
+    return ldexpf(1, m->bf16_largest ? 14 + 127 - (int)(m->bf16_largest >> 7) : 0);
+}
+
+static int find_bf16_largest(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
     unsigned *there = NULL, largest = 0;
     cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
@@ -76,7 +81,7 @@ static int find_bf16_factor(binder *b, mote_error *err) {
     }
     if (status == cudaSuccess) status = cudaMemcpy(&largest, there, sizeof largest, cudaMemcpyDeviceToHost);
     (void)cudaFree(there);
-    b->m->bf16_factor = ldexpf(1, largest ? 14 + 127 - (int)(largest >> 7) : 0);
+    b->m->bf16_largest = largest;
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "looking for the largest weight");
 }
 
@@ -97,7 +102,7 @@ static int cuda_complete(binder *b, mote_error *err) {
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     (void)cudaFree(copy);
     if (status != cudaSuccess) return gpu_fail(err, status, "packing the weights");
-    int code = find_bf16_factor(b, err);
+    int code = find_bf16_largest(b, err);
     if (!code) code = put_expert_tables(b->m, err);
     return code ? code : make_draft_head(b->m, err);
 }

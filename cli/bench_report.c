@@ -11,6 +11,13 @@ static const char report_questions[] =
 
 enum { SAMPLE = 4096, SAMPLES_APART = 16 << 20 };      /* bytes of a file of weights that are looked at, and from one to the next */
 
+/* Ends it: 64 hexadecimal digits. */
+static void report_digits(sha256 *s, char digits[2 * SHA256_SIZE + 1]) {
+    unsigned char bytes[SHA256_SIZE];
+    sha256_close(s, bytes);
+    for (int i = 0; i < SHA256_SIZE; i++) sprintf(digits + 2 * i, "%02x", bytes[i]);
+}
+
 /* Adds a file's name, size and bytes: all of a small one, of a large one its beginning and samples. 0: it cannot be read. */
 static int report_add_file(sha256 *s, const char *folder, const char *name) {
     static unsigned char bytes[1 << 20];
@@ -46,7 +53,7 @@ static int report_weights(const char *folder, char digits[65]) {
         free(found[i]);
     }
     free(found);
-    sha256_close(&s, digits);
+    report_digits(&s, digits);
     return ok;
 }
 
@@ -62,7 +69,7 @@ static void report_checkpoint(const bench *b) {
         FILE *in = is_regular(path) ? fopen(path, "rb") : NULL;
         sha256_open(&s);
         if (in && !read_some(in, path, TEXT_MAX, &text)) sha256_add(&s, text.data, text.size);
-        sha256_close(&s, digits);
+        report_digits(&s, digits);
         if (in) fprintf(b->table, " %s %.16s,", names[i], digits);
         if (in) fclose(in);
         free(text.data);

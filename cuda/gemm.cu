@@ -12,7 +12,7 @@
    Operands of mma.m16n8k16. A is the weights, from global memory or the L2 straight into registers, as they lie packed
    (cuda/panels.cu) and as decode reads them: no second copy, no shared memory. They become F16 there: FP8, NVFP4
    with its groups' scales and INT4 less its zero points exactly, BF16 times a power of two that is the whole model's
-   (mote_model.bf16_factor). A launch has matrices of one format, a constant of its kernel, and of BF16: with a branch for every format in
+   (bf16_factor). A launch has matrices of one format, a constant of its kernel, and of BF16: with a branch for every format in
    one kernel ptxas spilled several times as much, and a launch for each format left SMs idle. B is the tokens, F16 in shared memory. C is float.
 
    Token rows (gemm_rows) are F16, one term: its relative error of 2^-12 is less than BF16's 2^-9. A row, or each 64 columns

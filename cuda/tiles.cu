@@ -130,7 +130,7 @@ template <class F> constexpr bool gpu_has_lone_up() {
 
 /* Whether there is, for this format, a kernel of one row of a mixture of experts for other shapes: gpu_experts_down_lone; gpu_experts_up_lone. */
 template <class F> constexpr bool gpu_has_lone() {
-    return F::whole || gpu_scales_by_block<F>() || (F::groups && gpu_has_lone_up<F>());
+    return F::whole || gpu_scales_by_block<F>() || gpu_has_lone_up<F>();
 }
 
 /* A warp's part of a tile of COLS columns, which are WARP_K_BLOCKS whole k blocks for each of the eight warps: the same sums in the

@@ -85,13 +85,12 @@ int mote_selftest(const char *device, int sms,
                   void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
                   int *failed, mote_error *error);
 
-/* Opens the model in a folder in parts, for tests of what several devices will do: its layers are cut into `ranges`, one after the other, and
-   each of these into `ranks`, which have a share of every matrix. On the CPU: each part is loaded by itself, and computed by a thread of
-   its own. Sessions are opened and used as those of any model; with one rank they have the same bits, with several the same for the same
-   number of ranks. Their state cannot be remembered, copied or saved: MOTE_EUNSUPPORTED; nor can mote_ask and mote_chat_restore, which
-   remember it, be used: they fail with that when their turn has been read. After a part has failed, all calls that compute
-   return its error, MOTE_EDEVICE if it cannot reach the others. Errors: as mote_open; MOTE_EUNSUPPORTED if something cannot be divided by
-   so many, or on a GPU; MOTE_EINVAL for other numbers than 1 to 64, and without weights. */
+/* Opens the model in a folder in parts, for tests, in ways that mote_options.devices does not have: its layers are cut into `ranges`, one after
+   the other, and each of these into `ranks`, which have a share of every matrix. On the CPU: each part is loaded by itself, and computed by a
+   thread of its own. Sessions are opened and used as those of any model; with one rank they have the same bits, with several the same for
+   the same number of ranks. After a part has failed, all calls that compute return its error, MOTE_EDEVICE if it cannot reach the others.
+   Errors: as mote_open; MOTE_EUNSUPPORTED if something cannot be divided by so many, or on a GPU; MOTE_EINVAL for fewer than 1 or more than
+   64 parts, and without weights. */
 int mote_open_parts(const char *dir, const mote_options *options, int ranges, int ranks, mote_model **model, mote_error *error);
 
 enum { MOTE_TRACE_TOKENS = 1024 };         /* the most of a trace */

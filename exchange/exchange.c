@@ -17,7 +17,8 @@ typedef struct peer {
     group_place at;
     struct peer *const *all;                                /* [ranges][ranks] of its group */
     struct thread_group *threads;                           /* the transport's: exchange/threads.c; */
-    struct gpu_peer *gpu;                                   /* exchange/peers.cu. NULL: it has none */
+    struct gpu_peer *gpu;                                   /* exchange/peers.cu; */
+    struct socket_peer *sockets;                            /* exchange/sockets.c. NULL: it has none */
     int ended;                   /* a call has failed: later ones do nothing, and what they should have filled means nothing */
 } peer;
 

@@ -1,12 +1,7 @@
 /* formats/bf16.c: weights as the upper halves of floats. */
 
 static size_t bf16_find_wrong(const void *numbers, size_t n, char value[32]) {
-    const size_t i = find_all_set_16(numbers, n, 0x7f80);
-    uint16_t number;
-    if (i == n) return n;
-    memcpy(&number, (const char *)numbers + i * sizeof number, sizeof number);
-    not_finite(float_of_bf16(number), value);
-    return i;
+    return find_not_finite_16(numbers, n, 0x7f80, float_of_bf16, value);
 }
 
 static const weight_format bf16_format = {

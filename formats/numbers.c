@@ -111,6 +111,16 @@ static void not_finite(float f, char value[32]) {
     snprintf(value, 32, "%s", f != f ? "NaN" : f < 0 ? "-inf" : "inf");
 }
 
+/* The first of n numbers of 16 bits that is not finite; exponent: the bits that all are set in such. */
+static size_t find_not_finite_16(const void *numbers, size_t n, uint16_t exponent, float (*float_of)(uint16_t), char value[32]) {
+    const size_t i = find_all_set_16(numbers, n, exponent);
+    uint16_t number;
+    if (i == n) return n;
+    memcpy(&number, (const char *)numbers + i * sizeof number, sizeof number);
+    not_finite(float_of(number), value);
+    return i;
+}
+
 /* n = rows x cols stored numbers as floats. */
 static void widen(dtype stored, const void *from, void *to, int rows, int cols) {
     float *out = (float *)to;

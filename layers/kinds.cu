@@ -70,7 +70,8 @@ __device__ __forceinline__ float4 gpu_output4(const gpu_residual &p, const gpu_h
     const float4 y = k < HELD ? held.y[k] : gpu_row4(p.y + row, i);
     if (!p.shared) return y;
     const float4 a = gpu_normed4(y, routed, k < HELD ? held.norm_routed[k] : gpu_norm4(p.norm_routed, i));
-    const float4 b = gpu_normed4(k < HELD ? held.shared[k] : gpu_row4(p.shared + row, i), own, k < HELD ? held.norm_shared[k] : gpu_norm4(p.norm_shared, i));
+    const float4 b = gpu_normed4(k < HELD ? held.shared[k] : gpu_row4(p.shared + row, i), own,
+                                 k < HELD ? held.norm_shared[k] : gpu_norm4(p.norm_shared, i));
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 

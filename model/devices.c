@@ -35,6 +35,9 @@ static int device_list_read(device_list *l, const char *text, mote_error *err) {
             return fail(err, MOTE_EUNSUPPORTED, "devices \"%.40s\": GPUs and CPUs cannot share a model", text);
         l->gpus = number >= 0;
         snprintf(l->name[l->count], sizeof *l->name, number < 0 ? "cpu" : "cuda:%d", number);
+        for (int i = 0; i < l->count && l->gpus; i++)       /* parts wait for each other inside kernels, and one GPU may not have space for both */
+            if (!strcmp(l->name[i], l->name[l->count]))
+                return fail(err, MOTE_EINVAL, "devices \"%.40s\": %s is named twice", text, l->name[i]);
     }
     return MOTE_OK;
 }

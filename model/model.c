@@ -58,7 +58,7 @@ struct mote_model {
     int member_count;
     const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
     model_device device;
-    float bf16_factor;                         /* on a GPU: a power of two that brings all BF16 weights into F16's range */
+    unsigned bf16_largest;                     /* on a GPU: the largest magnitude of all BF16 weights, its bits; of a member, of all members' */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
     struct vocabulary *vocabulary;             /* for masks: NULL until it is needed, see model_vocabulary */
@@ -86,6 +86,7 @@ struct mote_model {
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
     size_t draft_at;                           /* where in the arena its copy is */
     mote_error no_pooling;                     /* why the checkpoint's own pooling cannot be had; code MOTE_OK: it can, or there is none */
+    struct remote_model *remote;               /* workers/model.c: a worker has this part; NULL: this host does */
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
 
@@ -100,7 +101,7 @@ static int model_has_layer(const mote_model *m, int i) {
 }
 
 static int model_has_weights(const mote_model *m) {
-    return m->arena || (m->members && m->members[0]->arena);
+    return m->arena || (m->members && m->members[m->member_count - 1]->arena);
 }
 
 /* Tokens that drafts are chosen from, the first so many: rows of draft_head, those of all ranks. */

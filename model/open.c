@@ -177,8 +177,8 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (!error) error = &failure;
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
     if (!code) code = open_check("mote_open", dir, &o, model, error);
-    if (!code) code = device_list_of(&devices, &o, error);
-    return code ? code : parts_open(model_open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
+    if (!code) code = o.workers ? workers_list(&devices, &o, error) : device_list_of(&devices, &o, error);
+    return code ? code : parts_open(o.workers ? workers_open_part : model_open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
 }
 
 /* Ids that can be chosen: those the tokenizer knows. Above them the table is padding. */
@@ -209,6 +209,7 @@ void mote_close(mote_model *model) {
     if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
     for (int i = 0; i < model->member_count; i++) mote_close(model->members[i]);
     free(model->members);
+    remote_forget(model->remote);
     tokenizer_free(model->text);
     vocabulary_free(model->vocabulary);
     config_free(&model->c);

@@ -167,48 +167,132 @@ static int parts_cut(const mote_model *m, device_list *l, const char *name, int 
 /* Opens a part of the model of a name: a folder's (model_open), or a synthetic one. load: with its weights; else it is only described. */
 typedef int part_opener(const char *name, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *err);
 
-/* What the application is told while one of so many parts is opened. */
-typedef struct part_callbacks { const mote_callbacks *of; int part, count; } part_callbacks;
+/* A member that is being opened, by a thread of its own: ranks of a range read the same files at the same time, and each device gets its
+   weights while the others get theirs. The application's callbacks are called by its own thread alone. */
+typedef struct part_opening {
+    struct parts_opening *of;
+    model_part part;
+    const char *device;
+    mote_model **model;
+    pthread_t thread;
+    int started, done, code;
+    double fraction;             /* of what there is to load */
+    char line[512];              /* a notice, or "" */
+    mote_error error;
+} part_opening;
+
+typedef struct parts_opening {
+    part_opener *open;
+    const char *name;
+    const mote_options *o;
+    int load, count;
+    part_opening *part;          /* [count] */
+    pthread_mutex_t lock;        /* of what follows, and of done and fraction */
+    const char *what;            /* is being done; NULL: nothing yet */
+    int stop;                    /* all shall end: one has failed, or it was cancelled */
+} parts_opening;
 
 static void part_log(void *user, const char *line) {
-    const part_callbacks *p = (const part_callbacks *)user;
-    p->of->log(p->of->user, line);
+    part_opening *p = (part_opening *)user;
+    snprintf(p->line, sizeof p->line, "%s", line);
 }
 
 static void part_progress(void *user, const char *what, double fraction) {
-    const part_callbacks *p = (const part_callbacks *)user;
-    p->of->progress(p->of->user, what, (p->part + fraction) / p->count);
+    part_opening *p = (part_opening *)user;
+    pthread_mutex_lock(&p->of->lock);
+    p->of->what = what;
+    p->fraction = fraction;
+    pthread_mutex_unlock(&p->of->lock);
 }
 
 static int part_cancel(void *user) {
-    const part_callbacks *p = (const part_callbacks *)user;
-    return p->of->cancel(p->of->user);
+    const part_opening *p = (const part_opening *)user;
+    pthread_mutex_lock(&p->of->lock);
+    const int stop = p->of->stop;
+    pthread_mutex_unlock(&p->of->lock);
+    return stop;
+}
+
+static void *part_open(void *argument) {
+    part_opening *p = (part_opening *)argument;
+    mote_options o = *p->of->o;
+    memset(&o.callbacks, 0, sizeof o.callbacks);
+    o.parts = MOTE_WEIGHTS_ONLY;
+    o.device = p->device;
+    o.callbacks.user = p;
+    o.callbacks.progress = part_progress;
+    o.callbacks.cancel = part_cancel;
+    if (!p->part.rank) o.callbacks.log = part_log;          /* other ranks have the same to say */
+    p->code = p->of->open(p->of->name, &o, &p->part, p->of->load, p->model, &p->error);
+    pthread_mutex_lock(&p->of->lock);
+    p->done = 1;
+    p->of->stop |= p->code != MOTE_OK;
+    pthread_mutex_unlock(&p->of->lock);
+    return NULL;
+}
+
+/* The caller's part: it tells the application how far all are, and asks whether to go on. */
+static void parts_wait(parts_opening *all) {
+    const struct timespec pause = {.tv_sec = 0, .tv_nsec = 1000000};
+    const mote_callbacks *c = &all->o->callbacks;
+    for (int done = 0; done < all->count; nanosleep(&pause, NULL)) {
+        const int stop = cancelled(c);
+        double sum = 0;
+        pthread_mutex_lock(&all->lock);
+        all->stop |= stop;
+        done = 0;
+        for (int i = 0; i < all->count; i++) {
+            done += all->part[i].done;
+            sum += all->part[i].fraction;
+        }
+        const char *what = all->what;
+        pthread_mutex_unlock(&all->lock);
+        if (what) report(c, what, sum / all->count);
+    }
+}
+
+/* Opens all of them. What went wrong is the first failure of one that was not told to stop. */
+static int parts_run(parts_opening *all, mote_error *err) {
+    const part_opening *wrong = NULL;
+    all->stop = cancelled(&all->o->callbacks);
+    for (int i = 0; i < all->count; i++) {
+        part_opening *p = &all->part[i];
+        p->started = all->load && !thread_start(&p->thread, part_open, p);
+        if (!p->started) (void)part_open(p);
+    }
+    parts_wait(all);
+    for (int i = 0; i < all->count; i++) {
+        const part_opening *p = &all->part[i];
+        if (p->started) pthread_join(p->thread, NULL);
+        if (*p->line) notice(&all->o->callbacks, "%s", p->line);
+        if (p->code && (!wrong || wrong->code == MOTE_ECANCELLED)) wrong = p;
+    }
+    if (wrong) *err = wrong->error;
+    return wrong ? wrong->code : MOTE_OK;
 }
 
 /* Opens the members of m. */
 static int parts_members(mote_model *m, part_opener *open, const char *name, const mote_options *o, const device_list *l, int load, mote_error *err) {
-    part_callbacks p = {&o->callbacks, 0, l->count};
-    mote_options of = *o;
-    int code = MOTE_OK, first = 0;
-    of.parts = MOTE_WEIGHTS_ONLY;
-    of.devices = of.layers = NULL;
-    of.split = MOTE_SPLIT_AUTO;
-    memset(&of.callbacks, 0, sizeof of.callbacks);
-    of.callbacks.user = &p;
-    if (o->callbacks.progress) of.callbacks.progress = part_progress;
-    if (o->callbacks.cancel) of.callbacks.cancel = part_cancel;
+    parts_opening all = {.open = open, .name = name, .o = o, .load = load, .count = l->count};
+    int first = 0;
     m->members = (mote_model **)calloc((size_t)l->count, sizeof *m->members);
-    if (!m->members) return fail_memory(err);
+    all.part = m->members ? (part_opening *)calloc((size_t)l->count, sizeof *all.part) : NULL;
+    if (!all.part) return fail_memory(err);
     m->member_count = l->count;
-    for (; p.part < l->count && !code; p.part++) {
-        model_part part = part_of(p.part / l->ranks, l->ranges, p.part % l->ranks, l->ranks);
-        part.first = first;
-        part.end = first + l->layers[part.range];
-        if (part.rank + 1 == l->ranks) first = part.end;
-        of.device = l->name[p.part];
-        of.callbacks.log = o->callbacks.log && !part.rank ? part_log : NULL;
-        code = open(name, &of, &part, load, &m->members[p.part], err);
+    for (int i = 0; i < l->count; i++) {
+        part_opening *p = &all.part[i];
+        p->of = &all;
+        p->device = l->name[i];
+        p->model = &m->members[i];
+        p->part = part_of(i / l->ranks, l->ranges, i % l->ranks, l->ranks);
+        p->part.first = first;
+        p->part.end = first + l->layers[p->part.range];
+        if (p->part.rank + 1 == l->ranks) first = p->part.end;
     }
+    pthread_mutex_init(&all.lock, NULL);
+    const int code = parts_run(&all, err);
+    pthread_mutex_destroy(&all.lock);
+    free(all.part);
     return code;
 }
 
@@ -231,17 +315,17 @@ static void parts_name(mote_model *m, const device_list *l) {
    out, so does the model. */
 static void parts_front(mote_model *m, const device_list *l) {
     const uint64_t config = m->fingerprint;
-    float factor = m->members[0]->bf16_factor;
+    unsigned largest = 0;
     for (int i = 0; i < l->count; i++) {
         const mote_model *member = m->members[i];
         m->fingerprint += member->fingerprint - config;
-        if (member->bf16_factor < factor) factor = member->bf16_factor;
+        if (member->bf16_largest > largest) largest = member->bf16_largest;
         if (member->part.range + 1 == l->ranges) m->has_mtp &= member->has_mtp;
         m->report.devices[i] = model_on_device(member);
     }
     m->report.info.device_count = l->count;
     if (l->ranks > 1) m->fingerprint = fnv1a(m->fingerprint, &l->ranks, sizeof l->ranks);
-    for (int i = 0; i < l->count; i++) m->members[i]->bf16_factor = factor;        /* as if all weights were one model's */
+    for (int i = 0; i < l->count; i++) m->members[i]->bf16_largest = largest;      /* as if all weights were one model's */
     m->report.info.mtp_layers = m->has_mtp;
     m->norm = m->members[l->count - 1]->norm;
     m->part = part_of(-1, l->ranges, 0, 1);                 /* it has no layers itself, */

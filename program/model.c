@@ -33,14 +33,30 @@ static int find_model(options *o, int parts) {
 /* How a model is to be opened, or planned, for the options. */
 static mote_options model_options(const options *o, int parts) {
     mote_options how = {.size = sizeof how, .parts = parts, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize,
-                        .devices = o->devices, .split = o->split, .layers = o->split_layers};
+                        .devices = o->devices, .split = o->split, .layers = o->split_layers, .workers = o->workers, .secret = o->workers ? o->secret : NULL};
     return how;
 }
 
-static int check_devices(const options *o) {
+/* The first line of the file that workers and their leader share. */
+static int read_secret(options *o) {
+    FILE *in = fopen(o->secret_file, "rb");
+    struct stat status;
+    if (!in) return file_failure(o->secret_file);
+    if (!fstat(fileno(in), &status) && S_ISREG(status.st_mode) && status.st_mode & 077)
+        show_format(stderr, "mote: note: %s holds a secret, and others may read it: chmod 600\n", o->secret_file);
+    const int there = fgets(o->secret, sizeof o->secret, in) != NULL;
+    fclose(in);
+    o->secret[strcspn(o->secret, "\r\n")] = 0;
+    if (!there || strlen(o->secret) < 16 || strlen(o->secret) > 256)
+        return complain(EXIT_FAILURE, "%s: its first line is the secret, of 16 to 256 bytes", o->secret_file);
+    return 0;
+}
+
+static int check_devices(options *o) {
     if (o->device && o->devices) return complain(EXIT_USAGE, "--device and --devices exclude each other");
     if (o->split && !o->devices) return complain(EXIT_USAGE, "--split needs --devices");
-    return 0;
+    if (o->workers && !o->secret_file) return complain(EXIT_USAGE, "--workers needs --secret-file");
+    return o->secret_file && !*o->secret ? read_secret(o) : 0;
 }
 
 /* Opens it, after find_model. With --synthetic it is a synthetic one. Returns the library's code. */

@@ -4,7 +4,7 @@
    One table describes every option: what it takes, where the value goes, which commands know it, its line of help. */
 
 enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256,
-       SELFTEST = 512, SERVE = 1024, TRACE = 2048 };
+       SELFTEST = 512, SERVE = 1024, TRACE = 2048, WORKER = 4096 };
 enum { STOPS_MAX = 16, LIST_MAX = 16 };
 
 typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
@@ -28,6 +28,8 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
     int fits;                              /* tokens of context that the program chooses on a GPU; 0: the library does */
     int split;                             /* MOTE_SPLIT_..., or SPLIT_REPLICAS, of devices */
+    const char *workers, *secret_file, *listen;
+    char secret[260];                      /* of secret_file: check_secret */
     const char *split_layers;              /* of a pipeline; NULL: not given */
     int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     int port, parallel, queue, cors, log_json;       /* port, queue: -1: not given */
@@ -59,7 +61,7 @@ typedef struct option {
 } option;
 
 #define AT(field) offsetof(options, field)
-#define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH | SERVE | TRACE)
+#define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH | SERVE | TRACE | WORKER)
 #define COMPUTES (CHAT | RUN | SERVE | INFO | LOGITS | BENCH)
 
 static const option option_table[] = {                     /* name, value, kind, offset, low, high, commands, help */
@@ -159,7 +161,11 @@ static const option option_table[] = {                     /* name, value, kind,
      "check speculation: decode plainly beside it and stop at the first difference"},
     {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST,
      "GPU: blocks for N SMs, streaming multiprocessors (default: all)"},
-    {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE,
+    {"--workers", "ADDRESS,...", TEXT, AT(workers), 0, 0, CHAT | RUN | LOGITS | SERVE,
+     "other hosts that have the first layers, as 10.0.0.2:7000,10.0.0.3:7000: mote worker runs there"},
+    {"--listen", "ADDRESS", TEXT, AT(listen), 0, 0, WORKER, "wait for a leader here, as 10.0.0.2:7000 (default: 127.0.0.1:7000)"},
+    {"--secret-file", "FILE", TEXT, AT(secret_file), 0, 0, CHAT | RUN | LOGITS | SERVE | WORKER, "the secret that workers and their leader share: its first line"},
+    {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE | WORKER,
      "threads, on the CPU (default: one for each processor, at most 256)"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request: what it was, why it was refused, tokens, speed, time"},
     {"--log-json", NULL, FLAG, AT(log_json), 0, 0, SERVE, "these lines as JSON, for machines"},

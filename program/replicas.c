@@ -68,7 +68,7 @@ static int list_replicas(const char *devices, replicas *r) {
 
 /* Finds out what replicas there are to be, after find_model: one for each device where `--split replicas` says so, or, with `chooses`,
    where nothing does and the model fits on each. Returns the exit code. */
-static int find_replicas(const options *o, int chooses, replicas *r) {
+static int find_replicas(options *o, int chooses, replicas *r) {
     int code = check_devices(o);
     memset(r, 0, sizeof *r);
     r->count = 1;

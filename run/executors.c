@@ -15,5 +15,6 @@ static const executor *executor_of(const mote_model *m) {
     if (m->device.gpu >= 0) return &cuda_executor;
 #endif
     if (m->members) return &group_executor;
+    if (m->remote) return &remote_executor;
     return &cpu_executor;
 }

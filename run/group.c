@@ -60,7 +60,8 @@ struct runner_group {
     runner_member *member;       /* [ranges][ranks] */
     peer **peers;                /* [ranges][ranks] */
     token_row *rows;             /* of all queues */
-    thread_group *threads;       /* how they exchange, unless their devices do */
+    thread_group *threads;       /* how they exchange, unless their devices do, */
+    socket_peer sockets;         /* or the ranges before the last one are on other hosts: that one's connections */
     pthread_mutex_t lock;        /* of what follows */
     pthread_cond_t changed;      /* a member is done with something */
     int quit;                    /* threads shall end */
@@ -73,8 +74,9 @@ struct runner_group {
     } pass;
 };
 
+/* That of all members, but that those before the last range may be on other hosts. */
 static const executor *group_backend(const struct runner_group *g) {
-    return g->member->runner->backend;
+    return g->member[g->count - 1].runner->backend;
 }
 
 /* ---- How a group ends ---------------------------------------------------------------------------------------------------- */
@@ -354,12 +356,22 @@ static void group_take_limits(mote_runner *r) {
         if (!r->members[i]->prompt_from) r->prompt_from = 0;
 }
 
+/* The rows of a member on another host shall come to the next one. */
+static int member_link(const runner_member *before, runner_member *me, mote_error *err) {
+    if (me->runner->remote) return remote_join(before->runner, me->runner, err);
+    me->as.by = &socket_exchange;
+    me->as.sockets = &me->of->sockets;
+    return remote_link(before->runner, &me->as.sockets->from, err);
+}
+
 /* Opens the members, lets them find each other, and gives each a thread. */
 static int group_open_members(mote_runner *r, mote_error *err) {
     struct runner_group *g = r->group;
     const executor *on = r->members[0]->backend;
     int code = MOTE_OK;
-    for (int i = 0; i < g->count && !code; i++) code = on->open(r->members[i], err);
+    for (int i = 0; i < g->count && !code; i++) code = r->members[i]->backend->open(r->members[i], err);
+    for (int i = 1; i < g->count && !code; i++)
+        if (r->members[i - 1]->remote) code = member_link(&g->member[i - 1], &g->member[i], err);
     for (int i = 0; i < g->count && !code && on->connect; i++) code = on->connect(r->members[i], err);
     for (; g->started < g->count && !code; g->started += !code)
         if (thread_start(&g->member[g->started].thread, member_main, &g->member[g->started]))
@@ -376,6 +388,7 @@ static int group_open(mote_runner *r, mote_error *err) {
     r->group = g;
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);
+    sockets_open(&g->sockets);
     g->ranks = part->ranks;
     g->patience = launches ? 2e-3 : 50e-6;
     g->member = (runner_member *)calloc((size_t)r->m->member_count, sizeof *g->member);
@@ -409,6 +422,7 @@ static void group_close(mote_runner *r) {
         r->members[i] = NULL;
     }
     threads_free(g->threads, in_child);
+    sockets_close(&g->sockets);
     free(g->rows);
     free(g->peers);
     free(g->member);
@@ -575,7 +589,7 @@ static int group_logits(slot *s, mote_error *err) {
 static int group_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) {
     slot *front = s->front ? s->front : s, *at = s->front ? s : slot_last(s, 0);
     struct runner_group *g = front->runner->group;
-    const executor *on = group_backend(g);
+    const executor *on = at->runner->backend;
     const int i = (int)(at - front->parts), first = i / g->ranks * g->ranks;
     mote_error why;
     int code = group_enter(front, err);
@@ -593,8 +607,12 @@ static int group_each(slot *s, int first, int (*call)(slot *part, mote_error *er
     return code;
 }
 
+static int member_clear(slot *part, mote_error *err) {
+    return part->runner->backend->clear(part, err);
+}
+
 static int group_clear(slot *s, mote_error *err) {
-    return group_each(s, 0, group_backend(s->runner->group)->clear, err);
+    return group_each(s, 0, member_clear, err);
 }
 
 static int group_finish(slot *s, mote_error *err) {

@@ -55,6 +55,7 @@ typedef struct slot {
     int logits_set;              /* they were written from outside: the device has others */
     int logits_in_block;         /* block_logits has those of all rows of the block */
     int last_row;                /* of the block's rows: the last token's */
+    int number;                  /* of a runner on another host: what it is called there */
     struct gpu_slot *gpu;        /* NULL: on the CPU */
     struct slot *parts;          /* of a group's runner: this session's slots on its members' [members]; else NULL. Of its own it has no memory:
                                     its logits are those of the one that answers */
@@ -218,6 +219,7 @@ struct mote_runner {
     pool *threads;               /* on the CPU */
     scratch s;                   /* the same */
     struct gpu_runner *gpu;
+    struct remote_runner *remote;                           /* workers/runner.c: it is on another host; NULL: it is here */
     mote_runner **members;       /* [m->member_count] that compute in its place; NULL: it computes itself */
     struct runner_group *group;  /* of these: run/group.c */
     peer *me;                    /* which member of a group it is; NULL: none, it has all of the program */

@@ -431,27 +431,6 @@ static int server_slot_open(server_slot *t, const mote_session_options *options,
     return mote_session_open(t->of->model, &o, &t->session, error);
 }
 
-/* Nothing more is computed there, and what its free sessions remember is no more use; busy ones end one by one, with an error each. Returns
-   how many replicas serve on; 0 also where it was lost before. */
-static int replica_lose(server *s, replica *r) {
-    int left = 0, was_lost = r->lost;
-    r->lost = 1;
-    for (const replica *x = s->replicas; x < s->replicas + s->replica_count; x++) left += !x->lost;
-    for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
-        if (t->of == r && !t->busy) snapshots_cut(s, &t->past, 0);
-    if (!left) s->device_lost = serve_stops = 1;
-    return was_lost ? 0 : left;
-}
-
-/* Names the replica in what a session of it says. */
-static void replica_explain(const server *s, const replica *r, mote_error *error) {
-    const mote_error was = *error;
-    if (s->replica_count == 1) return;
-    const char *device = replica_device(r);
-    snprintf(error->message, sizeof error->message, "replica %d, on %.*s, is lost: %.400s", (int)(r - s->replicas) + 1, (int)strcspn(device, " "), device,
-             was.message);
-}
-
 static void server_slot_release(server_slot *t, answer *a, const mote_error *error) {
     server *s = t->server;
     int left = 0;
@@ -470,13 +449,6 @@ static void server_slot_release(server_slot *t, answer *a, const mote_error *err
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
     if (left) show_format(stderr, "mote: %s; %d of %d replicas serve on\n", error->message, left, s->replica_count);
-}
-
-/* Others that come wait for so many tokens. */
-static void server_slot_reads(server_slot *t, size_t tokens) {
-    pthread_mutex_lock(&t->server->lock);
-    t->unread = tokens;
-    pthread_mutex_unlock(&t->server->lock);
 }
 
 /* An answer needs place for one token at least. */

@@ -55,7 +55,8 @@ static void put_runner_metrics(buf *out, server *s) {
     for (int i = 0; i < s->replica_count; i++) {
         mote_seen n = {0};
         if (mote_runner_seen(s->replicas[i].runner, &n, NULL)) return;
-        const double of[] = {(double)n.passes, (double)n.sessions, (double)n.rows, n.pass_seconds, (double)n.prompt_tokens, n.prompt_seconds, n.since, NAN};
+        const double of[SEEN_COUNT] = {(double)n.passes, (double)n.sessions, (double)n.rows, n.pass_seconds, (double)n.prompt_tokens,
+                                       n.prompt_seconds, n.since, NAN};
         for (int k = 0; k < SEEN_COUNT; k++) values[k][i] = of[k];
         /* It waits for its turn, so it is not asked for while that may not come. */
         if (n.busy && n.since >= 1) continue;

@@ -326,9 +326,9 @@ static void server_close(server *s) {
 /* A line for each replica. */
 static void show_replicas(const server *s) {
     for (const replica *r = s->replicas; r < s->replicas + s->replica_count && s->replica_count > 1; r++)
-        show_format(stderr, "mote: replica %d of %d, on %s: %.1f GB of weights%s, %d answer%s at a time\n", (int)(r - s->replicas) + 1, s->replica_count,
-                    replica_device(r), 1e-9 * (double)mote_model_info(r->model)->weight_bytes, s->reads_alike ? " of its own in memory" : "",
-                    r->sessions, r->sessions == 1 ? "" : "s");
+        show_format(stderr, "mote: replica %d of %d, on %s: %.1f GB of weights%s, %d answer%s at a time\n", (int)(r - s->replicas) + 1,
+                    s->replica_count, replica_device(r), 1e-9 * (double)mote_model_info(r->model)->weight_bytes,
+                    s->reads_alike ? " of its own in memory" : "", r->sessions, r->sessions == 1 ? "" : "s");
 }
 
 /* Takes connections until a signal comes. Returns the exit code. */

@@ -17,12 +17,14 @@ static int tokenizer_is_added(const tokenizer *t, int32_t id) { return t != NULL
 #include "../generate/grammar/automaton.c"
 #include "../generate/grammar/schema.c"
 #include "../generate/grammar/schema_values.c"
+#include "../generate/grammar/cases.c"
 #include "../generate/grammar/compile.c"
 #include "../generate/grammar/schema_kinds.c"
 #include "../generate/grammar/follow.c"
 #include "../generate/grammar/follow_values.c"
 #include "../generate/grammar/pairs.c"
 #include "../generate/grammar/call.c"
+#include "../generate/grammar/call_follow.c"
 #include "../generate/grammar/mask.c"
 
 #endif

@@ -1,5 +1,5 @@
 #!/bin/sh
-# tools/soak.sh BUILD SECONDS [DEVICES]: tests/serve/soak_serve.c against the mote of that build, with a replica on each of the devices: see make soak.
+# tools/soak.sh BUILD SECONDS [DEVICES]: tests/serve/soak_serve.c against the mote of that build: see make soak. DEVICES: with replicas
 set -u
 build=$1
 export ASAN_OPTIONS=quarantine_size_mb=4 TSAN_OPTIONS=halt_on_error=1:exitcode=66

@@ -197,11 +197,11 @@ part_tests() {
     for test in test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
     if [ ${#gpus[@]} -gt 1 ]; then
         check "test_replicas" "$build/test_replicas" --device cuda
+        check "test_pipeline" "$build/test_pipeline" --device cuda
         check "test_ranks" "$build/test_ranks" --device cuda "" tests/fixtures/gptq-awq-int4 \
             tests/fixtures/families/{gemma4,gemma4-dense,gpt-oss-bf16,llama,mistral-window,mixtral,qwen3,qwen3-moe,qwen3.5-dense} tiny:bf16 small:fp8
     else
-        skip "test_replicas" "one GPU"
-        skip "test_ranks" "one GPU"
+        for test in replicas pipeline ranks; do skip "test_$test" "one GPU"; done
     fi
     check "gpu_attention" "$build/gpu_attention"
     check "gpu_latent" "$build/gpu_latent"

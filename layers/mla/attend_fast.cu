@@ -13,11 +13,11 @@
    Numbers of a lane's B are in pairs as the cache has them, A comes by ldmatrix, for sums turned over. Piece c of a row of a chunk, 16
    bytes, is at c ^ row % 8, so that neither way of reading meets in a bank; which of eight pieces a warp reads never changes.
 
-   Per SM and chunk: 216 + 192 mma, of 8 or 6.5 cycles on one of four tensor cores, are 650 to 820 cycles; shared memory is read and
-   written by 52 KB, 410 cycles; the H100's share of its bandwidth for 18 KB is 0.8 us, 1,400 cycles. That needs 18 to 23 KB under way for
-   the 0.8 to 1 us that a load takes: MLA_AHEAD chunks are 55. So memory is what is waited for, if what is on the way from one chunk's scores to
-   its sums (some 300 cycles, three barriers) is beside other chunks' mma and not between. All warps for both in turns, three
-   barriers a chunk of 32 positions, took 2 us for it: twice its mma.
+   Why so. Of a chunk an SM has 216 and 192 mma, on four tensor cores of which each takes one in some 6.5 cycles: 660 cycles, 0.4 us. Shared memory
+   is written and read by 18 KB each of the copies, scores and sums, and 12 KB between: 0.3 us. From memory an H100's SM has 18 KB in 0.8 us at
+   most, and needs as much under way as comes in the 1 us that a load takes: 23 KB; MLA_AHEAD chunks are 55. So what is waited for is memory, if
+   the way from a chunk's scores to its weights, 300 cycles of barriers, shuffles and exponents, lies beside mma of other chunks. Between these it
+   doubled their time: all eight warps for scores and sums in turns, with 12 of 32 query rows idle, took 2 us for 32 positions, whatever the bytes.
 
    Barriers of a chunk, by their numbers: MLA_CHUNK_THERE of the warps of scores: their copies are there; MLA_SCORES_THERE: `part` is full;
    MLA_SCORES_READ: it is free again, and so is the chunk before; MLA_WEIGHTS_THERE of the warps of sums. So five chunks are enough: one of

@@ -16,7 +16,8 @@
    row does not see has weight 0.
 
    The cache's new rows are there before latent_attend runs: of all rows, and so of all blocks of one slot, each of which sees those of the
-   blocks before it. latent_attend reads nothing of the cache before its wait, but prefetches it into the L2. */
+   blocks before it. Before its wait latent_attend copies, of one sequence, chunks whose rows all come before row 0. They were written before this
+   graph was launched or, in a cycle of speculation, before its latest sample_token, which never releases. Others it prefetches into the L2. */
 
 enum {
     MLA_CHUNK = 16,              /* positions */

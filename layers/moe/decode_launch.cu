@@ -5,7 +5,8 @@
      1              of the table below                     gpu_experts_up_fixed   gpu_experts_down_row              up.cu, down_fixed.cu
                     FP8 blocks, few enough items           gpu_experts_up         gpu_experts_down_lone             up.cu, down_row.cu
                     NVFP4, MXFP4, likewise                 gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
-                    FP8 by row, likewise                   gpu_experts_up_lone    gpu_experts_down<1>               up_lone.cu, down.cu
+                    FP8 by row, the shared expert apart    gpu_experts_up_lone    gpu_experts_down_lone             the same
+                    FP8 by row                             gpu_experts_up_lone    gpu_experts_down<1>               up_lone.cu, down.cu
                     any                                    gpu_experts_up<1>      gpu_experts_down<1>               up.cu, down.cu
      2 to 4         of the table                           gpu_experts_up_fixed   gpu_experts_down_rows, _parts     up.cu, down_fixed.cu
                     any; a shared expert unlike the others gpu_experts_up<4>      gpu_experts_down<4>               up.cu, down.cu
@@ -186,8 +187,8 @@ static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
     with_format(p->down.format, [&](auto format) {
         typedef decltype(format) F;
         if constexpr (gpu_has_lone<F>()) {
-            if (!apart) lone = gpu_lone_down_of<F, false>(p);
-            else if constexpr (gpu_lone_form<F>::APART) lone = gpu_lone_down_of<F, true>(p);
+            if constexpr (gpu_lone_form<F>::ALIKE) lone = apart ? lone : gpu_lone_down_of<F, false>(p);
+            if constexpr (gpu_lone_form<F>::APART) lone = apart ? gpu_lone_down_of<F, true>(p) : lone;
         }
     });
     return lone;

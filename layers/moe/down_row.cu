@@ -18,9 +18,20 @@ template <class F, int PARTS, int ROUND> struct down_lone_sizes {
         LANES = F::per_load / 2,                            /* eights of columns of an item */
         ITEMS = PARTS * 32 / LANES < 30 ? PARTS * 32 / LANES : 30,      /* most of a warp; a lane has the factor of one */
         PRELOAD = ROUND < 5 ? ROUND : 5,
-        ITEM_BYTES = gpu_step_pairs<F>() * 128 + (int)sizeof(float)     /* of the activation fragments of one row */
+        ITEM_BYTES = gpu_step_pairs<F>() * 128 + (int)sizeof(float),    /* of the activation fragments of one row */
+        BY_ROW = F::by_row && !F::groups,                   /* rows have scales that are not in the panels: see gpu_lone_row_scales */
+        ENTRIES = BY_ROW ? (int)ITEMS : 1                   /* most active experts of a block */
     };
 };
+
+/* Scales of the tile's rows, [active expert][row], in shared memory: registers are taken. They are where codes are, at[] of the experts. */
+template <int ENTRIES> __device__ __forceinline__ void gpu_lone_row_scales(const moe_gpu &p, bool own, int tile, float (*to)[TILE_ROWS]) {
+    static_assert(ENTRIES * TILE_ROWS <= GPU_THREADS, "a thread for each");
+    const int entry = threadIdx.x / TILE_ROWS, row = threadIdx.x % TILE_ROWS;
+    if (entry >= (own ? 1 : p.shape.top_k)) return;
+    const char *scale = (const char *)(own ? p.shared_down.scale : p.down.scale) + (own ? 0 : gpu_listed_at(p, entry));
+    to[entry][row] = __ldg((const float *)scale + tile * TILE_ROWS + row);
+}
 
 /* Items of the warp that has most, and those of no item up to the end of a round; bytes of the fragments of each warp. */
 static __host__ __device__ __forceinline__ int gpu_lone_share(const gpu_matrix &w) {
@@ -36,8 +47,8 @@ template <class F, int PARTS, int ROUND, bool APART> __host__ __device__ __force
     return (gpu_lone_items<ROUND, APART>(p) * down_lone_sizes<F, PARTS, ROUND>::ITEM_BYTES + 15) / 16 * 16;
 }
 
-/* What a warp has of the active experts of its block: `count` items from k block `first` of each on, warp_k_blocks of them. `warp` says which k blocks: where
-   every other warp has one more (768 columns), of a scheduler's warps, w and w + 4, only one does. */
+/* What a warp has of the active experts of its block: `count` items from k block `first` of each on, warp_k_blocks of them. `warp` says which k
+   blocks: where every other warp has one more (768 columns), of a scheduler's warps, w and w + 4, only one does. */
 template <class F, int PARTS, int ROUND, bool APART> struct gpu_down_lone_warp {
     typedef down_lone_sizes<F, PARTS, ROUND> sizes;
     enum { LANES = sizes::LANES, pairs = gpu_step_pairs<F>() };
@@ -88,7 +99,7 @@ template <class F, int PARTS, int ROUND, bool APART> struct gpu_down_lone_warp {
             h[n] = p.h + (at + 1 - shared) * (STEP_ROWS * p.h_row) + ((first + item - at * warp_k_blocks) * LANES + lane % LANES) * 8;
         }
     }
-    __device__ __forceinline__ void multiply(const uint4 *fragments, float factor, float *sum) {
+    __device__ __forceinline__ void multiply(const uint4 *fragments, float factor, const float (*row_scale)[TILE_ROWS], float *sum) {
 #pragma unroll 1
         for (int from = 0; from < count; from += ROUND, fragments += ROUND * pairs * 8) {
 #pragma unroll
@@ -96,6 +107,11 @@ template <class F, int PARTS, int ROUND, bool APART> struct gpu_down_lone_warp {
                 uint4 x[pairs];
 #pragma unroll
                 for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8];
+                if constexpr (sizes::BY_ROW) {
+                    const float *scale = row_scale[entry_of(min(from + j, count - 1))] + lane / 4;
+                    raw[j][0].scale = scale[0];
+                    raw[j][1].scale = scale[PANEL_ROWS];
+                }
                 gpu_multiply<F, 1>(sum, raw[j], x, factor, from + j, 0, from + j < count);
                 load(j, from + ROUND + j);
             }
@@ -103,8 +119,12 @@ template <class F, int PARTS, int ROUND, bool APART> struct gpu_down_lone_warp {
     }
 };
 
-/* How a format has it: of NVFP4 and FP8 blocks without biases, of MXFP4, which has many items, with them. Of NVFP4 APART, too. */
-template <class F> struct gpu_lone_form { enum { PARTS = F::groups ? 6 : 4, ROUND = F::groups ? 6 : 4, ANY = F::groups, APART = F::whole }; };
+/* How a format has it: of NVFP4 and FP8 blocks without biases, of MXFP4, which has many items, with them. Of NVFP4 APART, too, of FP8 by row
+   only so. */
+template <class F> struct gpu_lone_form {
+    enum { PARTS = F::groups ? 6 : 4, ROUND = F::groups ? 6 : 4, ANY = F::groups };
+    enum { BY_ROW = F::by_row && !F::groups, ALIKE = !BY_ROW, APART = F::whole || BY_ROW };
+};
 
 /* The sum of the biases of the row's down projections, as gpu_down_bias adds them: lane r has where the r-th best expert is, and its weight. */
 __device__ __forceinline__ float gpu_lone_bias(const moe_gpu &p, int64_t best_at, float weight, int row) {
@@ -126,12 +146,14 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
     __shared__ const char *data[GPU_WARPS][32 + 2 * ROUND];
+    __shared__ float row_scale[sizes::ENTRIES][TILE_ROWS];
     const bool own = APART && blockIdx.x >= gridDim.x / 2, is = !own && (int)(threadIdx.x % 32) < p.shape.top_k;
     const int64_t chosen_at = is ? gpu_listed_at(p, threadIdx.x % 32) : 0;
     const int best = ANY && is && p.down.bias ? __ldcg(p.batch.choice + threadIdx.x % 32) : 0;
     const float best_weight = ANY && is && p.down.bias ? __ldcg(p.batch.choice_weight + threadIdx.x % 32) : 0;
     gpu_down_lone_warp<F, PARTS, ROUND, APART> warp(p, own, data);
-    const int lane = threadIdx.x % 32, tile = (int)(own ? blockIdx.x - gridDim.x / 2 : blockIdx.x), row = tile * TILE_ROWS + threadIdx.x, count = warp.count;
+    const int lane = threadIdx.x % 32, tile = (int)(own ? blockIdx.x - gridDim.x / 2 : blockIdx.x), row = tile * TILE_ROWS + threadIdx.x;
+    const int count = warp.count;
     const size_t skipped = (size_t)(2 * tile) * (uint32_t)warp.panel;   /* bytes of a matrix before this tile */
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
     float v[PARTS][8], sum[4] = {0, 0, 0, 0};
@@ -146,6 +168,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
 #pragma unroll
     for (int n = 0; n < ((ROUND - 1) * pairs * 8 + 31) / 32; n++)       /* of no item: what is there could be no number */
         if (n * 32 + lane < (ROUND - 1) * pairs * 8) act.x[count * pairs * 8 + n * 32 + lane] = make_uint4(0, 0, 0, 0);
+    if constexpr (sizes::BY_ROW) {
+        gpu_lone_row_scales<sizes::ENTRIES>(p, own, tile, row_scale);
+        __syncthreads();
+    }
     warp.find_h(h);
     if (!own) pdl_wait();
     pdl_launch_dependents();                                /* so that what starts early does not hold up experts_up's end */
@@ -163,7 +189,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
         gpu_stage_h<F>(act, n * 32 + lane, v[n], gated ? gate : 1, (n * 32 + lane) / LANES < count);
     }
     __syncwarp();
-    warp.multiply(gpu_lane_fragments<F, 1>(act), F::half && lane < count ? scale * (act.act_scale[lane] * gpu_post_scale<F>()) : 0, sum);
+    warp.multiply(gpu_lane_fragments<F, 1>(act), F::half && lane < count ? scale * (act.act_scale[lane] * gpu_post_scale<F>()) : 0, row_scale,
+                  sum);
     store_partial_of<1>(parts, sum, warp.warp);
     if (ANY && threadIdx.x < 32 && gpu_has_down_bias(p)) before += gpu_lone_bias(p, best_at, best_weight, min(row, p.down.rows - 1));
     __syncthreads();

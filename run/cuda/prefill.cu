@@ -93,7 +93,7 @@ static prefill_rows prefill_rows_of(const slot *s, int T, int index) {
     r.T = T;
     r.index = index;
     r.stages = g->q.stages;
-    r.factor = s->m->bf16_factor;
+    r.factor = bf16_factor(s->m);
     r.hidden = s->m->c.hidden;
     r.eps = s->m->c.eps;
     r.x = g->prefill.x;

@@ -75,7 +75,8 @@ static void test_bench_replicas(void) {
     data[read_temp("j", data, sizeof data - 1)] = 0;
     CHECK(code == 0 && strstr(out.data, "replicas 2, on cpu,cpu\n") && is_json(data), "bench with replicas: %d %s %s", code, err.data, data);
     const char *five = strstr(data, "\"sessions\": 5");
-    CHECK(strstr(data, "\"sessions\": 1,") && five && number_of(five, "replicas") == 2 && number_of(five, "differing") == 0 && number_of(five, "tokens_per_second") > 0,
+    CHECK(strstr(data, "\"sessions\": 1,") && five && number_of(five, "replicas") == 2 && number_of(five, "differing") == 0 &&
+              number_of(five, "tokens_per_second") > 0,
           "bench with replicas: %s", data);
     check_refused("mote bench --devices cpu,cpu --split replicas --prompt 16", 2, "belongs to --sessions");
     check_refused("mote bench --devices cpu,cpu --split replicas --sessions 2 --beside 100", 2, "without --beside");

@@ -78,7 +78,7 @@ static const layer_case cases[] = {
     {"small int4, groups", FORMAT_INT4, FORMAT_INT4, FORMAT_F32, 320, 24, 2, 128, 64, 64, 0, 0, 0, 0, 0, 1, 4, 2, 0, 0, 1, 1, 0},
     {"small nvfp4, branches", FORMAT_NVFP4, FORMAT_BF16, FORMAT_F32, 320, 8, 2, 64, 192, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
     {"small nvfp4, branches of one format", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 320, 8, 4, 704, 2112, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
-    {"small fp8_row, branches", FORMAT_FP8_ROW, FORMAT_FP8_ROW, FORMAT_F32, 320, 8, 2, 64, 192, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
+    {"small fp8_row, branches", FORMAT_FP8_ROW, FORMAT_FP8_ROW, FORMAT_F32, 320, 8, 4, 704, 2112, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
     {"small bf16, branches alike", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 64, 64, 128, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 1},
     {"small f16, sigmoids", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 0, 128, 1, 0, 0, 0, 1, 0, 0, 0, 0.5f, 0, 0, 1, 0}};
 

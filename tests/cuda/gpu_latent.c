@@ -162,7 +162,8 @@ static void try_launch(const trial *t, const char *what, const launch *a) {
             const int row = z * a->T + i, last = a->index[z] + i;
             const launch one = {1, 1, a->row + row, 0, {last}};
             for (int h = 0; h < heads; h += test_brief ? 7 : 1) {
-                const double off = off_by(t, &all[row * heads + h], t->l + (size_t)((a->row + row) * heads + h) * (size_t)mla_row_size(&t->shape), last, z);
+                const float *l = t->l + (size_t)((a->row + row) * heads + h) * (size_t)mla_row_size(&t->shape);
+                const double off = off_by(t, &all[row * heads + h], l, last, z);
                 most = off > most ? off : most;
             }
             if (z) continue;                                 // alone it would be of the other slot

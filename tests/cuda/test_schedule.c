@@ -35,6 +35,7 @@ static node *add(enum kernel_kind kind, int layer, int in_mtp) {
 
 static int in_units;             // experts run by units, as those of many rows do
 static enum layer_kind ffn = LAYER_MOE;
+static int first_layer;          // of a range that is not the first: its own
 static int in_turn;              // the rows are blocks of one slot, as those of a short prompt are
 static int normed_after;         // sublayers' outputs are stored, and add_output follows; logits are capped, as of models that have that
 
@@ -69,7 +70,7 @@ static void add_mtp(int layers, int whole) {
 static void add_step(int layers, int interval, int drafts) {
     count = 0;
     add(KERNEL_EMBED, -1, 0);
-    for (int i = 0; i < layers; i++) {
+    for (int i = first_layer; i < layers; i++) {
         add_kind((i + 1) % interval ? LAYER_DELTANET : LAYER_ATTENTION, i, 0);
         add_kind(ffn, i, 0);
     }
@@ -119,6 +120,28 @@ static void test_real(int layers, int interval) {
     CHECK(x == 2 * layers && logits == layers, "%d and %d generations", x, logits);
     link_all(0);
     for (int i = 0; i < count; i++) CHECK(!nodes[i].link.await.mask, "node %d polls without dependent launch", i);
+}
+
+// A range of layers has the tags of the whole model, whether a kernel polls there or not, and nothing polls what the range before has stored.
+static void test_range(int layers, int first) {
+    node whole[MOST_NODES];
+    add_step(layers, 4, 3);
+    CHECK(link_all(1), "%d layers", layers);
+    const int of = count;
+    memcpy(whole, nodes, sizeof whole);
+    first_layer = first;
+    add_step(layers, 4, 3);
+    first_layer = 0;
+    CHECK(link_all(1), "layers %d to %d", first, layers - 1);
+    schedule_continue(nodes, count, 2 * first, first);
+    for (int i = 1, k = of - count + 1; i < count; i++, k++) {
+        const handoff *got = &nodes[i].link, *want = &whole[k].link;
+        CHECK(nodes[i].kind == whole[k].kind && nodes[i].layer == whole[k].layer, "node %d of a range is number %d", i, k);
+        CHECK(!memcmp(&got->publish, &want->publish, sizeof got->publish), "from layer %d on, node %d publishes", first, i);
+        CHECK(!got->await.mask || !memcmp(&got->await, &want->await, sizeof got->await), "from layer %d on, node %d awaits", first, i);
+        CHECK(!got->await.mask || nodes[i].layer > first, "node %d polls what the range before has stored", i);
+    }
+    CHECK(nodes[0].kind == KERNEL_EMBED && !nodes[0].link.publish.mask, "what receives x stores it as it comes");
 }
 
 // Experts by units, blocks in turn: x and the logits have the generations that they have in a plain step, and no one polls for route's
@@ -485,6 +508,7 @@ int main(int argc, char **argv) {
     test_real(60, 4);
     test_real(4, 1);
     test_real(5, 100);
+    for (int first = 1; first < 8; first++) test_range(8, first);
     test_pieces();
     test_forms(1, 0);
     test_forms(0, 1);

@@ -50,6 +50,7 @@ static int read_some(FILE *in, const char *name, size_t limit, bytes *b) { (void
 #include "../../serve/field_table.c"
 #include "../../serve/fields.c"
 #include "../../serve/access.c"
+enum { REPLICAS_MOST = 16 };            // program/replicas.c
 #include "../../serve/server.c"
 #include "../../serve/disk.c"
 #include "../../serve/cache.c"

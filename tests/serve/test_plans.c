@@ -1,4 +1,5 @@
-// Tests of what mote serve plans for several devices, whose memory is made up: replicas or a pipeline, the context, how many sessions. Usage: test_plans
+// Tests of what mote serve plans for several devices, whose memory is made up: replicas or a pipeline, the context, how many sessions.
+// Usage: test_plans
 
 #include "engine.h"
 #include "test.h"
@@ -107,7 +108,7 @@ static void test_sessions(void) {
     int context, fit;
     weights = 30;
     CHECK(planned(80, 80, "0,1", 0, 8192, &context) == 32 && context == 8192, "16 in each");
-    CHECK(planned(80, 36, "0,1", 0, 8192, &context) == 10, "as many as fit on the smaller one");          /* 5.5 of 8 GB: 7 eighths of it, of 0.82 each */
+    CHECK(planned(80, 36, "0,1", 0, 8192, &context) == 10, "as many as fit on the smaller one");     /* 7 eighths of 5.5 GB, of 0.82 each */
     CHECK(planned(36, 80, "0,1", 0, 8192, &context) == 10, "the other way round");
     CHECK(planned(80, 80, "0,1", 5, 8192, &context) == 5, "as many as asked for");
     CHECK(planned(80, 31.5, "0,1", 4, 8192, &context) == -1, "two of them need 1.6 GB of 1");

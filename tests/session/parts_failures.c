@@ -46,7 +46,122 @@ static void test_end(const mote_model *m, const char *what, int range, int rank,
     mote_session_close(s);
 }
 
+/* The same while blocks of a prompt are on their way through 3 ranges: the call that reads it tells. */
+static void test_end_in_a_prompt(const mote_model *m, const char *what, int range, int calls) {
+    int32_t ids[90];
+    mote_session *s = session_of(m, .context = 128, .threads = 1, .chunk = 9);
+    struct runner_group *group = s->slot.runner->group;
+    char who[64];
+    for (int i = 0; i < 90; i++) ids[i] = i;
+    broken.at.range = range;
+    broken.at.rank = 0;
+    broken.what = what;
+    broken.calls = calls;
+    for (int i = 0; i < group->count; i++) group->member[i].as.by = &broken_exchange;
+    snprintf(who, sizeof who, "rank 0 of range %d, on cpu: it cannot reach the others", range);
+    EXPECT(MOTE_EDEVICE, mote_feed(s, ids, 90, &failure));
+    CHECK(!strcmp(failure.message, who), "%s, in a prompt: %s", who, failure.message);
+    EXPECT(MOTE_EDEVICE, mote_feed(s, ids, 1, &failure));
+    CHECK(!strcmp(failure.message, who), "%s, after a prompt: %s", who, failure.message);
+    EXPECT(MOTE_EDEVICE, mote_reset(s, &failure));
+    mote_session_close(s);
+}
+
+/* A member that is late holds up the others, and changes nothing. */
+static int late_receive(peer *me, void *to, size_t bytes) {
+    usleep(2000u * (unsigned)(me->at.range + 1));
+    return thread_exchange.receive(me, to, bytes);
+}
+
+static int late_send(peer *me, const void *from, size_t bytes) {
+    if (!me->at.range) usleep(3000);
+    return thread_exchange.send(me, from, bytes);
+}
+
+static const exchange late_exchange = {.send = late_send, .receive = late_receive, .gather = threads_gather, .end = threads_end};
+
+static void test_late_members(const mote_model *m) {
+    int32_t ids[90];
+    float *want = NULL;
+    const size_t vocab = (size_t)m->c.vocab * sizeof *want;
+    for (int i = 0; i < 90; i++) ids[i] = i;
+    for (int late = 0; late < 2; late++) {
+        mote_session *s = session_of(m, .context = 128, .threads = 1, .chunk = 9);
+        struct runner_group *group = s->slot.runner->group;
+        for (int i = 0; i < group->count && late; i++) group->member[i].as.by = &late_exchange;
+        EXPECT(MOTE_OK, mote_feed(s, ids, 90, &failure));
+        if (late) CHECK(!memcmp(mote_logits(s), want, vocab), "members that are late have other logits");
+        else memcpy(want = (float *)allocate(vocab), mote_logits(s), vocab);
+        mote_session_close(s);
+    }
+    free(want);
+}
+
+/* Blocks that the first range has sent, and the last one has begun; by how many the first was ahead then, at most. */
+static struct { int sent, received, ahead; } blocks;
+
+static int count_send(peer *me, const void *from, size_t bytes) {
+    if (!me->at.range) __atomic_add_fetch(&blocks.sent, 1, __ATOMIC_RELAXED);
+    return thread_exchange.send(me, from, bytes);
+}
+
+static int count_receive(peer *me, void *to, size_t bytes) {
+    if (me->at.range == 2) {
+        usleep(20000);
+        const int ahead = __atomic_load_n(&blocks.sent, __ATOMIC_RELAXED) - blocks.received++;
+        if (ahead > blocks.ahead) blocks.ahead = ahead;
+    }
+    return thread_exchange.receive(me, to, bytes);
+}
+
+static const exchange counting_exchange = {.send = count_send, .receive = count_receive, .gather = threads_gather, .end = threads_end};
+
+/* Ranges work on different blocks of a prompt: when the last one begins the first has sent later ones, as many as queues and boxes hold. */
+static void test_blocks_under_way(const mote_model *m) {
+    int32_t ids[90];
+    mote_session *s = session_of(m, .context = 128, .threads = 1, .chunk = 9);
+    for (int i = 0; i < 90; i++) ids[i] = i;
+    for (int i = 0; i < 3; i++) s->slot.runner->group->member[i].as.by = &counting_exchange;
+    memset(&blocks, 0, sizeof blocks);
+    EXPECT(MOTE_OK, mote_feed(s, ids, 90, &failure));
+    CHECK(blocks.sent == 10 && blocks.received == 10, "%d blocks sent, %d received", blocks.sent, blocks.received);
+    CHECK(blocks.ahead >= 2 && blocks.ahead <= 6, "the first range is at most %d blocks before the last", blocks.ahead);
+    mote_session_close(s);
+}
+
+/* A callback leaves a prompt whose blocks are under way: the session can be closed, and others of the runner go on. */
+static jmp_buf left;
+
+static void leave_prompt(void *user, int done, int count) {
+    (void)user;
+    if (done && done < count) longjmp(left, 1);
+}
+
+static void test_left_prompt(const mote_model *m) {
+    static mote_session *s[2];
+    static mote_runner *r;
+    int32_t ids[90];
+    for (int i = 0; i < 90; i++) ids[i] = i;
+    EXPECT(MOTE_OK, mote_runner_open(m, &(mote_session_options){.context = 128, .threads = 1, .chunk = 9}, &r, &failure));
+    s[0] = session_of(m, .context = 128, .runner = r, .callbacks.prompt = leave_prompt);
+    s[1] = session_of(m, .context = 128, .runner = r);
+    if (!setjmp(left)) (void)mote_feed(s[0], ids, 90, &failure);
+    mote_session_close(s[0]);
+    EXPECT(MOTE_OK, mote_feed(s[1], ids, 90, &failure));
+    mote_session_close(s[1]);
+    mote_runner_close(r);
+}
+
 static void test_lost_members(void) {
+    mote_model *three = parts_of("models/demo", 3, 1);
+    for (int calls = 0; calls < 10; calls += test_brief ? 4 : 1) {
+        test_end_in_a_prompt(three, "send", calls % 2, calls);
+        test_end_in_a_prompt(three, "receive", 1 + calls % 2, calls);
+    }
+    test_late_members(three);
+    test_blocks_under_way(three);
+    test_left_prompt(three);
+    mote_close(three);
     mote_model *m = parts_of("models/demo", 2, 2);
     for (int calls = 0; calls < 60; calls += test_brief ? 29 : 3) {
         test_end(m, "gather", calls % 2, calls / 2 % 2, calls);

@@ -14,6 +14,7 @@
 #include "files.h"
 #include "no_memory.h"
 
+#include <setjmp.h>
 #include <sys/wait.h>
 
 #include "parts_random.c"

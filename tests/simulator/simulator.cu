@@ -303,7 +303,7 @@ static void test_time(void) {
     cudaFree(p.to);
 }
 
-static void test_devices(void) {
+static void test_each_device(void) {
     int devices = 0, reaches = 1;
     size_t left[2] = {0, 0}, all;
     float *there = NULL;
@@ -475,7 +475,7 @@ int main(int argc, char **argv) {
     given.n = N;
     test_right();
     test_graph();
-    test_devices();
+    test_each_device();
     for (int way = 0; way < 4; way++) test_exchange(way / 2, way % 2);
     test_time();
     test_wrong();

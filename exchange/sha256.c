@@ -1,9 +1,12 @@
-/* cli/sha256.c: SHA-256 (FIPS 180-4), by which a report tells checkpoints apart. It knows bytes alone. */
+/* exchange/sha256.c: SHA-256 (FIPS 180-4), by which hosts and reports tell checkpoints apart, and with a key HMAC (RFC 2104), by which a
+   host shows that it knows a secret. Knows bytes alone. */
+
+enum { SHA256_BLOCK = 64, SHA256_SIZE = 32 };
 
 typedef struct sha256 {
     uint32_t state[8];
     uint64_t size;                         /* bytes so far */
-    unsigned char block[64];               /* of them the last size % 64 */
+    unsigned char block[SHA256_BLOCK];     /* of them the last size % SHA256_BLOCK */
 } sha256;
 
 static uint32_t sha256_turn(uint32_t x, int bits) {
@@ -44,19 +47,35 @@ static void sha256_block(sha256 *s) {
 }
 
 static void sha256_add(sha256 *s, const void *bytes, size_t n) {
-    for (const unsigned char *p = bytes; n--; p++) {
-        s->block[s->size++ % 64] = *p;
-        if (s->size % 64 == 0) sha256_block(s);
+    for (const unsigned char *p = (const unsigned char *)bytes; n--; p++) {
+        s->block[s->size++ % SHA256_BLOCK] = *p;
+        if (s->size % SHA256_BLOCK == 0) sha256_block(s);
     }
 }
 
-/* Ends it: 64 hexadecimal digits. */
-static void sha256_close(sha256 *s, char digits[65]) {
+/* Ends it. */
+static void sha256_close(sha256 *s, unsigned char to[SHA256_SIZE]) {
     const uint64_t bits = 8 * s->size;
     unsigned char end[8];
     for (int i = 0; i < 8; i++) end[i] = (unsigned char)(bits >> (56 - 8 * i));
     sha256_add(s, "\x80", 1);
-    while (s->size % 64 != 56) sha256_add(s, "", 1);
+    while (s->size % SHA256_BLOCK != 56) sha256_add(s, "", 1);
     sha256_add(s, end, sizeof end);
-    for (int i = 0; i < 8; i++) sprintf(digits + 8 * i, "%08" PRIx32, s->state[i]);
+    for (int i = 0; i < SHA256_SIZE; i++) to[i] = (unsigned char)(s->state[i / 4] >> (24 - i % 4 * 8));
+}
+
+static void hmac_sha256(const void *key, size_t key_size, const void *text, size_t size, unsigned char to[SHA256_SIZE]) {
+    unsigned char own[SHA256_BLOCK] = {0}, pad[SHA256_BLOCK];
+    sha256 s;
+    sha256_open(&s);
+    if (key_size <= SHA256_BLOCK) memcpy(own, key, key_size);
+    else sha256_add(&s, key, key_size), sha256_close(&s, own);
+    for (int outer = 0; outer < 2; outer++) {
+        for (int i = 0; i < SHA256_BLOCK; i++) pad[i] = own[i] ^ (outer ? 0x5c : 0x36);
+        sha256_open(&s);
+        sha256_add(&s, pad, sizeof pad);
+        if (outer) sha256_add(&s, to, SHA256_SIZE);
+        else sha256_add(&s, text, size);
+        sha256_close(&s, to);
+    }
 }

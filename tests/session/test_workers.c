@@ -1,0 +1,257 @@
+/* Tests of models whose first layers are on other hosts: workers as processes of this machine.
+
+   Usage: test_workers */
+
+#include "inside.h"
+
+#include "api.h"
+#include "families.h"
+#include "files.h"
+
+#include <sys/wait.h>
+
+enum { WORKERS = 3, WORKER_TOKENS = 24, WORKER_ANSWER = 12, WORKER_LINES = 3 };
+
+static const char worker_secret[] = "a secret of the tests";
+
+typedef struct worker_process {
+    pid_t pid;
+    char address[ADDRESS_SIZE];
+} worker_process;
+
+/* Tells the address once it listens; it goes on until it is killed. */
+static int worker_says(void *user, const char *address) {
+    int *to = (int *)user;
+    if (*to >= 0 && write(*to, address, strlen(address) + 1) < 0) return 1;
+    if (*to >= 0) close(*to);
+    *to = -1;
+    return 0;
+}
+
+static worker_process worker_start(const char *dir, const char *secret) {
+    worker_process w = {0, ""};
+    int ends[2];
+    if (!CHECK(!pipe(ends), "no pipe")) exit(test_main_end());
+    fflush(NULL);
+    w.pid = fork();
+    if (!w.pid) {
+        const mote_worker_options o = {.size = sizeof o, .listen = "127.0.0.1:0", .secret = secret, .threads = 1, .running = worker_says, .user = &ends[1]};
+        close(ends[0]);
+        _exit(mote_worker_run(dir, &o, &failure) != MOTE_OK);
+    }
+    close(ends[1]);
+    CHECK(read(ends[0], w.address, sizeof w.address) > 0, "%s: no worker", dir);
+    close(ends[0]);
+    return w;
+}
+
+static void worker_kill(const worker_process *w) {
+    kill(w->pid, SIGKILL);
+    waitpid(w->pid, NULL, 0);
+}
+
+static mote_options leader_options(const char *workers) {
+    const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .workers = workers, .secret = worker_secret};
+    return o;
+}
+
+static mote_model *leader_of(const char *dir, const worker_process *w, int n) {
+    char list[WORKERS * (ADDRESS_SIZE + 1)] = "";
+    mote_model *m = NULL;
+    for (int i = 0; i < n; i++) snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? "," : "", w[i].address);
+    const mote_options o = leader_options(list);
+    EXPECT(MOTE_OK, mote_open(dir, &o, &m, &failure));
+    if (!m) exit(test_main_end() ? 1 : 2);
+    return m;
+}
+
+/* ---- Bits ---------------------------------------------------------------------------------------------------------------- */
+
+/* What sessions make of some tokens. */
+typedef struct worker_play {
+    float *logits;               /* [WORKER_TOKENS][vocab] */
+    int32_t answer[WORKER_ANSWER], chosen[WORKER_LINES][WORKER_ANSWER];
+    char *saved;
+    size_t size;
+} worker_play;
+
+static int worker_keeps(void *user, int32_t id) {
+    int32_t **to = (int32_t **)user;
+    *(*to)++ = id;
+    return 0;
+}
+
+/* A prompt in chunks, an answer with drafts, the session as bytes. */
+static void worker_play_alone(const mote_model *m, const int32_t *ids, worker_play *p) {
+    const mote_sampling greedy = {0};
+    int32_t *at = p->answer;
+    mote_generation g = {.size = sizeof g, .sampling = &greedy, .max_tokens = WORKER_ANSWER, .on_token = worker_keeps, .user = &at};
+    mote_session *s = session_of(m, .context = 64, .chunk = 9, .threads = 1, .mtp = m->has_mtp ? 3 : MOTE_MTP_OFF);
+    p->logits = (float *)allocate((size_t)WORKER_TOKENS * (size_t)m->c.vocab * sizeof *p->logits);
+    memset(p->answer, -1, sizeof p->answer);
+    EXPECT(MOTE_OK, mote_feed_logits(s, ids, WORKER_TOKENS, p->logits, NULL, &failure));
+    EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
+    p->saved = session_bytes(s, &p->size);
+    mote_session_close(s);
+}
+
+/* Several sessions together; one of them goes back to a checkpoint. */
+static void worker_play_together(const mote_model *m, const int32_t *ids, worker_play *p) {
+    mote_runner *r = NULL;
+    mote_turn turns[WORKER_LINES];
+    memset(turns, 0, sizeof turns);
+    EXPECT(MOTE_OK, mote_runner_open(m, &(mote_session_options){.context = 64, .threads = 1}, &r, &failure));
+    for (int i = 0; i < WORKER_LINES; i++) {
+        turns[i].session = session_of(m, .context = 64, .runner = r);
+        EXPECT(MOTE_OK, mote_feed(turns[i].session, ids + i, 7, &failure));
+    }
+    mote_checkpoint *c = checkpoint_of(turns[1].session);
+    EXPECT(MOTE_OK, mote_feed(turns[1].session, ids, 5, &failure));
+    EXPECT(MOTE_OK, mote_rewind(turns[1].session, c, &failure));
+    mote_checkpoint_free(c);
+    for (int k = 0; k < WORKER_ANSWER; k++) {
+        EXPECT(MOTE_OK, mote_step_many(turns, WORKER_LINES, &failure));
+        for (int i = 0; i < WORKER_LINES; i++) p->chosen[i][k] = turns[i].id;
+    }
+    for (int i = 0; i < WORKER_LINES; i++) mote_session_close(turns[i].session);
+    mote_runner_close(r);
+}
+
+static worker_play worker_play_of(const mote_model *m) {
+    worker_play p;
+    int32_t ids[WORKER_TOKENS];
+    memset(&p, 0, sizeof p);
+    for (int i = 0; i < WORKER_TOKENS; i++) ids[i] = (i * 7 + 3) % m->c.vocab;
+    worker_play_alone(m, ids, &p);
+    worker_play_together(m, ids, &p);
+    return p;
+}
+
+/* With n workers all is as on one host, a saved session, too. */
+static void test_worker_bits(const char *dir, int n) {
+    worker_process w[WORKERS];
+    for (int i = 0; i < n; i++) w[i] = worker_start(dir, worker_secret);
+    mote_model *m = leader_of(dir, w, n), *whole = model_on("cpu", dir, MOTE_WEIGHTS_ONLY);
+    worker_play got = worker_play_of(m), want = worker_play_of(whole);
+    CHECK(!memcmp(got.logits, want.logits, (size_t)WORKER_TOKENS * (size_t)m->c.vocab * sizeof(float)), "%s, %d workers: logits", dir, n);
+    CHECK(!memcmp(got.answer, want.answer, sizeof got.answer), "%s, %d workers: an answer", dir, n);
+    CHECK(!memcmp(got.chosen, want.chosen, sizeof got.chosen), "%s, %d workers: steps together", dir, n);
+    CHECK(got.size == want.size && !memcmp(got.saved, want.saved, got.size), "%s, %d workers: a saved session", dir, n);
+    mote_session *s = session_of(m, .context = 64, .threads = 1, .mtp = m->has_mtp ? 3 : MOTE_MTP_OFF);
+    EXPECT(MOTE_OK, mote_load(s, want.saved, want.size, &failure));
+    CHECK(session_is(s, want.saved, want.size), "%s, %d workers: a session that one host saved", dir, n);
+    mote_session_close(s);
+    free(got.logits);
+    free(got.saved);
+    free(want.logits);
+    free(want.saved);
+    mote_close(m);
+    mote_close(whole);
+    for (int i = 0; i < n; i++) worker_kill(&w[i]);
+}
+
+/* ---- What is refused ------------------------------------------------------------------------------------------------------ */
+
+static void worker_refused(const char *dir, const mote_options *o, int code, const char *why) {
+    mote_model *m = NULL;
+    EXPECT(code, mote_open(dir, o, &m, &failure));
+    CHECK(strstr(failure.message, why) != NULL, "%s: %s", why, failure.message);
+    mote_close(m);
+}
+
+static void test_worker_refusals(const char *dir) {
+    worker_process w = worker_start(dir, worker_secret);
+    mote_options o = leader_options(w.address);
+    worker_refused("tests/fixtures/families/qwen3-moe", &o, MOTE_EINVAL, "is another model than the leader's");
+    o.secret = "another secret, as long";
+    worker_refused(dir, &o, MOTE_EINVAL, "it has another secret");
+    o.secret = "short";
+    worker_refused(dir, &o, MOTE_EINVAL, "need a secret of 16 bytes");
+    o.secret = worker_secret;
+    o.device = "cuda";
+    worker_refused(dir, &o, MOTE_EUNSUPPORTED, "on CPUs alone");
+    o.device = NULL;
+    o.workers = "localhost";
+    worker_refused(dir, &o, MOTE_EINVAL, "\"localhost\" is no address");
+    o.workers = "127.0.0.1:1";
+    worker_refused(dir, &o, MOTE_EIO, "worker 127.0.0.1:1: Connection refused");
+    o.workers = w.address;
+    mote_model *m = leader_of(dir, &w, 1);
+    worker_refused(dir, &o, MOTE_EDEVICE, "it serves another leader");
+    mote_close(m);
+    mote_close(leader_of(dir, &w, 1));                      /* who comes after it is served */
+    worker_kill(&w);
+}
+
+/* ---- Any bytes ------------------------------------------------------------------------------------------------------------ */
+
+static int worker_connection_to(const worker_process *w, int knows) {
+    const int fd = wire_connect(w->address);
+    CHECK(fd >= 0, "%s: %s", w->address, strerror(errno));
+    if (knows) EXPECT(MOTE_OK, wire_shake(fd, worker_secret, 1, "the worker", &failure));
+    return fd;
+}
+
+/* Bytes at each stage of a connection, and all kinds of messages with random fields: the worker goes on. */
+static void test_worker_bytes(const char *dir) {
+    worker_process w = worker_start(dir, worker_secret);
+    mote_model *m = leader_of(dir, &w, 1);
+    char bytes[600];
+    for (int i = 0; i < (test_brief ? 60 : 400); i++) {
+        wire line;
+        message_runner say = {.ticket = "", .context = 32, .chunk = 8, .kv = MOTE_KV_F32, .layers = m->c.layers + 1, .window = m->largest.attention.window};
+        message_slot slot_say = {.slot = 0, .context = 16, .at = 0, .bytes = 0};
+        const int knows = i % 4 != 0, runs = i % 4 > 1;
+        wire_open(&line, worker_connection_to(&w, knows));
+        for (size_t k = 0; k < sizeof bytes; k++) bytes[k] = (char)(i % 3 ? random_bits() : random_bits() % 3);
+        memcpy(say.ticket, m->members[0]->remote->ticket, sizeof say.ticket);
+        const wire_part runner = {&say, sizeof say}, one = {&slot_say, sizeof slot_say}, any = {bytes, random_bits() % sizeof bytes};
+        if (runs) CHECK(!wire_send(&line, MESSAGE_RUNNER, &runner, 1, 5), "a runner");
+        if (runs) CHECK(!wire_send(&line, MESSAGE_SLOT_OPEN, &one, 1, 5), "a slot");
+        if (knows) (void)wire_send(&line, runs ? MESSAGE_LINK + random_bits() % 10 : MESSAGE_MODEL + random_bits() % 3, &any, 1, 5);
+        else (void)wire_write(line.fd, bytes, any.size, 5);
+        wire_close(&line);
+    }
+    CHECK(!kill(w.pid, 0) && waitpid(w.pid, NULL, WNOHANG) == 0, "the worker has ended");
+    mote_session *s = session_of(m, .context = 32, .threads = 1);
+    EXPECT(MOTE_OK, mote_feed(s, (const int32_t[]){1, 2, 3}, 3, &failure));
+    mote_session_close(s);
+    mote_close(m);
+    worker_kill(&w);
+}
+
+/* ---- Workers that are lost ------------------------------------------------------------------------------------------------- */
+
+/* The first of n workers is killed, or stopped: calls fail within so many seconds, and name it; so do all later ones. */
+static void test_worker_lost(const char *dir, int n, int signal, double most) {
+    worker_process w[WORKERS];
+    for (int i = 0; i < n; i++) w[i] = worker_start(dir, worker_secret);
+    mote_model *m = leader_of(dir, w, n);
+    mote_session *s = session_of(m, .context = 64, .threads = 1);
+    int32_t id;
+    EXPECT(MOTE_OK, mote_feed(s, (const int32_t[]){1, 2, 3}, 3, &failure));
+    kill(w->pid, signal);
+    const double began = seconds();
+    EXPECT(MOTE_EDEVICE, mote_step(s, NULL, &id, &failure));
+    CHECK(seconds() - began < most, "%.1f s", seconds() - began);
+    CHECK(strstr(failure.message, w->address) != NULL, "%s: %s", w->address, failure.message);
+    EXPECT(MOTE_EDEVICE, mote_step(s, NULL, &id, &failure));
+    mote_session_close(s);
+    mote_close(m);
+    worker_kill(w);
+    if (n > 1) mote_close(leader_of(dir, w + 1, n - 1));    /* those that are left serve the next leader */
+    for (int i = 1; i < n; i++) worker_kill(&w[i]);
+}
+
+int main(int argc, char **argv) {
+    static const char *const dirs[] = {"tests/fixtures/bf16-as-3.6", "tests/fixtures/families/gemma4", "tests/fixtures/families/deepseek-v3",
+                                       "tests/fixtures/families/gpt-oss-mxfp4", "tests/fixtures/families/qwen3-next"};
+    test_main_begin("test_workers", argc, argv);
+    for (size_t i = 0; i < COUNT(dirs); i++) test_worker_bits(dirs[i], 1);
+    test_worker_bits("tests/fixtures/families/gpt-oss-mxfp4", 3);
+    test_worker_refusals("tests/fixtures/fp8-ragged");
+    test_worker_bytes("tests/fixtures/fp8-ragged");
+    for (int n = 1; n <= 2; n++) test_worker_lost("tests/fixtures/families/qwen3-moe", n, SIGKILL, 5);
+    if (!test_brief) test_worker_lost("tests/fixtures/families/qwen3-moe", 2, SIGSTOP, WIRE_SILENCE + 5);
+    return test_main_end();
+}

@@ -1,0 +1,119 @@
+/* workers/model.c: a leader's model whose first layers workers have: opening each one's part there. What is said stands in workers/messages.c. */
+
+static int model_open(const char *dir, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *error);
+
+/* Of a member whose part a worker has: mote_model.remote. */
+typedef struct remote_model {
+    wire leads;                  /* the connection as long as which the worker keeps its part */
+    char address[ADDRESS_SIZE];
+    unsigned char ticket[TICKET_SIZE];
+    char secret[1];              /* as long as it is */
+} remote_model;
+
+/* Connects to the worker. w: open, without a connection. */
+static int remote_connect(const remote_model *of, wire *w, mote_error *err) {
+    char name[ADDRESS_SIZE + 16];
+    snprintf(name, sizeof name, "worker %s", of->address);
+    w->fd = wire_connect(of->address);
+    if (w->fd < 0) return fail(err, MOTE_EIO, "%s: %s", name, strerror(errno));
+    return wire_shake(w->fd, of->secret, 1, name, err);
+}
+
+/* Says something and waits for the answer. to [bytes]: what follows that; number: the answer's, NULL: not wanted. */
+static int remote_ask(const remote_model *of, wire *w, uint32_t type, const wire_part *parts, int count, void *to, size_t bytes, uint64_t *number,
+                      mote_error *err) {
+    message_answer answer;
+    wire_head h = {0, 0};
+    int code = wire_send(w, type, parts, count, WIRE_SILENCE);
+    if (!code) code = wire_next(w, &h, sizeof answer + bytes, WIRE_SILENCE);
+    if (!code && (h.type != MESSAGE_ANSWER || h.bytes < sizeof answer)) code = WIRE_STRANGE;
+    if (!code) code = wire_read(w->fd, &answer, sizeof answer, WIRE_SILENCE);
+    if (!code && h.bytes - sizeof answer != (answer.code ? 0 : bytes)) code = WIRE_STRANGE;
+    if (!code && !answer.code) code = wire_read(w->fd, to, bytes, WIRE_SILENCE);
+    if (code) {
+        wire_end(w);                                        /* nothing that comes later would be in its place */
+        return fail(err, MOTE_EDEVICE, "worker %s %s", of->address, wire_says(code));
+    }
+    answer.text[sizeof answer.text - 1] = 0;
+    if (number) *number = answer.number;
+    return answer.code ? fail(err, answer.code, "worker %s: %.400s", of->address, answer.text) : MOTE_OK;
+}
+
+static void remote_forget(remote_model *of) {
+    if (!of) return;
+    wire_close(&of->leads);
+    free(of);
+}
+
+/* What stands at place `range` of a list with commas between. 0: nothing, or more than an address has. */
+static int worker_address(const char *list, int range, char to[ADDRESS_SIZE]) {
+    for (; range && list; range--) {
+        list = strchr(list, ',');
+        if (list) list++;
+    }
+    const size_t n = list ? strcspn(list, ",") : 0;
+    if (!n || n >= ADDRESS_SIZE) return 0;
+    memcpy(to, list, n);
+    to[n] = 0;
+    return 1;
+}
+
+/* Has the worker open its part of the folder m is of, which is described. */
+static int remote_model_open(mote_model *m, const char *dir, const mote_options *o, mote_error *err) {
+    remote_model *of = (remote_model *)calloc(1, sizeof *of + strlen(o->secret));
+    message_model say;
+    const wire_part part = {&say, sizeof say};
+    uint64_t fingerprint = 0;
+    if (!of) return fail_memory(err);
+    memset(&say, 0, sizeof say);
+    m->remote = of;
+    wire_open(&of->leads, -1);
+    strcpy(of->secret, o->secret);
+    (void)worker_address(o->workers, m->part.range, of->address);
+    say.range = m->part.range;
+    say.ranges = m->part.ranges;
+    say.first = m->part.first;
+    say.end = m->part.end;
+    say.draft_rows = m->draft_rows;
+    say.quantize = m->quantize;
+    snprintf(m->device.name, sizeof m->device.name, "worker %s", of->address);
+    int code = getentropy(of->ticket, sizeof of->ticket) ? fail(err, MOTE_EIO, "no random numbers: %s", strerror(errno)) : MOTE_OK;
+    memcpy(say.ticket, of->ticket, sizeof say.ticket);
+    if (!code) code = folder_digest(dir, say.digest, err);
+    if (!code) code = remote_connect(of, &of->leads, err);
+    if (!code) code = remote_ask(of, &of->leads, MESSAGE_MODEL, &part, 1, NULL, 0, &fingerprint, err);
+    if (!code) m->fingerprint = fingerprint;
+    return code;
+}
+
+/* As model_open, but that all ranges before the last one are opened by workers. */
+static int workers_open_part(const char *dir, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *err) {
+    const int remote = load && !part_is_last(part);
+    mote_model *m = NULL;
+    int code = model_open(dir, o, part, load && !remote, &m, err);
+    if (!code && remote) code = remote_model_open(m, dir, o, err);
+    if (code) mote_close(m);
+    else *model = m;
+    return code;
+}
+
+/* The ranges of a model that workers share with this host, which has the last one. */
+static int workers_list(device_list *l, const mote_options *o, mote_error *err) {
+    char address[ADDRESS_SIZE];
+    struct sockaddr_storage at;
+    memset(l, 0, sizeof *l);
+    l->ranks = 1;
+    if (!o->secret || strlen(o->secret) < SECRET_LEAST)
+        return fail(err, MOTE_EINVAL, "workers need a secret of %d bytes or more, which they know, too", SECRET_LEAST);
+    if (o->devices || (o->device && strcmp(o->device, "cpu")) || o->split)
+        return fail(err, MOTE_EUNSUPPORTED, "workers: they and this host compute on CPUs alone");
+    for (; worker_address(o->workers, l->count, address); l->count++) {
+        if (l->count == DEVICES_MAX - 1) return fail(err, MOTE_EINVAL, "workers: more than %d", DEVICES_MAX - 1);
+        if (!address_read(address, &at)) return fail(err, MOTE_EINVAL, "workers: \"%s\" is no address, as 10.0.0.2:7000 is", address);
+        snprintf(l->name[l->count], sizeof *l->name, "cpu");
+    }
+    if (!l->count) return fail(err, MOTE_EINVAL, "workers \"%.60s\": expected addresses with commas between, as 10.0.0.2:7000", o->workers);
+    snprintf(l->name[l->count++], sizeof *l->name, "cpu");
+    l->ranges = l->count;
+    return o->layers ? device_layers_read(l, o->layers, err) : MOTE_OK;
+}

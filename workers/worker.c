@@ -1,0 +1,445 @@
+/* workers/worker.c: a worker: a host that has a range of a leader's model, and computes it when the leader says so (workers/messages.c). It
+   serves one leader at a time. Each connection has a thread; who connects must know the secret, and after that may still send anything.
+
+   One more thread sends beats on the connections whose leader waits, and looks whether leaders are there: when the leader's connection of a runner is
+   lost, rows that it waits for will not come, and when that of the model is, its runners end, and the part is closed. */
+
+enum { WORKER_CONNECTIONS = 64, WORKER_RUNNERS = 16, WORKER_BACKLOG = 64 };
+
+typedef struct worker_connection {
+    struct worker *of;
+    int used, busy;              /* busy: the leader waits for an answer */
+    wire w;
+    worker_runner *runner;       /* whose connection it is; NULL: none's */
+} worker_connection;
+
+typedef struct worker {
+    const char *dir;
+    const mote_worker_options *o;
+    pthread_mutex_t lock;        /* of what follows */
+    pthread_cond_t changed;
+    worker_connection connection[WORKER_CONNECTIONS];
+    int connections, quit;       /* those in use; all shall end */
+    int taken;                   /* a leader has it: */
+    worker_connection *leader;   /* this one's; NULL: none */
+    unsigned char ticket[TICKET_SIZE];
+    mote_model *m;
+    worker_runner *runner[WORKER_RUNNERS];                  /* NULL: there is none of this number */
+} worker;
+
+/* ---- Answers ------------------------------------------------------------------------------------------------------------- */
+
+static void worker_busy(worker_connection *c, int busy) {
+    pthread_mutex_lock(&c->of->lock);
+    c->busy = busy;
+    pthread_mutex_unlock(&c->of->lock);
+}
+
+/* Answers what the leader waits for: with `code`, and why, or with a number, and data. */
+static int worker_answer(worker_connection *c, int code, const mote_error *why, uint64_t number, const void *data, size_t bytes) {
+    message_answer a;
+    const wire_part parts[2] = {{&a, sizeof a}, {data, code ? 0 : bytes}};
+    memset(&a, 0, sizeof a);
+    a.code = code;
+    a.number = number;
+    if (code) snprintf(a.text, sizeof a.text, "%s", why->message);
+    worker_busy(c, 0);
+    return wire_send(&c->w, MESSAGE_ANSWER, parts, 2, WIRE_SILENCE);
+}
+
+/* The next message of the leader, which waits from then on. */
+static int worker_next(worker_connection *c, wire_head *h, size_t most) {
+    const int code = wire_next(&c->w, h, most, 0);
+    if (!code) worker_busy(c, 1);
+    return code;
+}
+
+/* A message's bytes, all of which are one struct. */
+static int worker_take(worker_connection *c, const wire_head *h, void *to, size_t size) {
+    if (h->bytes != size) return WIRE_STRANGE;
+    return wire_read(c->w.fd, to, size, WIRE_SILENCE);
+}
+
+/* Whether the other side has closed the connection, or cannot be reached. */
+static int wire_is_lost(const wire *w) {
+    struct pollfd p = {w->fd, POLLRDHUP, 0};
+    return w->fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
+}
+
+/* ---- The model ----------------------------------------------------------------------------------------------------------- */
+
+static int worker_part_is_sound(const message_model *say) {
+    return say->ranges >= 2 && say->ranges <= DEVICES_MAX && say->range >= 0 && say->range < say->ranges - 1 && say->first >= 0 && say->end > say->first &&
+           say->end <= DEVICE_LAYERS_MAX && say->draft_rows >= 0 && say->quantize >= MOTE_QUANTIZE_OFF && say->quantize <= MOTE_QUANTIZE_FP8;
+}
+
+/* Opens the part, into w->m, which no one else touches until `taken` is known to the leader. */
+static int worker_open_model(worker *w, const message_model *say, mote_error *err) {
+    mote_options o;
+    unsigned char digest[SHA256_SIZE];
+    model_part part = part_of(say->range, say->ranges, 0, 1);
+    memset(&o, 0, sizeof o);
+    o.size = sizeof o;
+    o.parts = MOTE_WEIGHTS_ONLY;
+    o.callbacks = w->o->callbacks;
+    o.device = "cpu";
+    o.draft_rows = say->draft_rows;
+    o.quantize = say->quantize;
+    part.first = say->first;
+    part.end = say->end;
+    if (!worker_part_is_sound(say)) return fail(err, MOTE_EINVAL, "asked for layers %d to %d, range %d of %d", say->first, say->end, say->range, say->ranges);
+    int code = folder_digest(w->dir, digest, err);
+    if (!code && memcmp(digest, say->digest, sizeof digest))
+        return fail(err, MOTE_EINVAL, "%s is another model than the leader's: config.json or the files of weights differ", w->dir);
+    if (!code) code = model_open(w->dir, &o, &part, 1, &w->m, err);
+    if (!code && part.end > w->m->c.layers)
+        code = fail(err, MOTE_EINVAL, "%s has %d layers, asked for up to %d", w->dir, w->m->c.layers, part.end);
+    return code;
+}
+
+/* Ends the leader's runners, waits for them, and closes the part. */
+static void worker_close_model(worker *w) {
+    pthread_mutex_lock(&w->lock);
+    for (int i = 0; i < WORKER_CONNECTIONS; i++) {
+        worker_connection *c = &w->connection[i];
+        if (!c->used || !c->runner) continue;
+        wire_end(&c->w);
+        sockets_end(&c->runner->as);
+    }
+    for (int i = 0; i < WORKER_RUNNERS; i++)
+        while (w->runner[i]) pthread_cond_wait(&w->changed, &w->lock);
+    mote_close(w->m);
+    w->m = NULL;
+    w->leader = NULL;
+    w->taken = 0;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Takes it for a leader, unless another one has it. One that is gone may still be in its runners: that is waited for. */
+static int worker_taken_by(worker *w, worker_connection *c) {
+    int taken = 0;
+    for (int i = 0; i < 250 && !taken; i++) {
+        pthread_mutex_lock(&w->lock);
+        const int leaves = w->taken && wire_is_lost(&w->leader->w);
+        if (!w->taken && !w->quit) w->taken = taken = 1, w->leader = c;
+        pthread_mutex_unlock(&w->lock);
+        if (taken || !leaves) break;
+        poll(NULL, 0, 20);
+    }
+    return taken;
+}
+
+/* A leader's connection: as long as it lasts, the part is its. */
+static void worker_lead(worker_connection *c, const wire_head *first) {
+    worker *w = c->of;
+    message_model say;
+    mote_error why;
+    wire_head h;
+    if (worker_take(c, first, &say, sizeof say)) return;
+    if (!worker_taken_by(w, c)) {
+        fail(&why, MOTE_EDEVICE, "it serves another leader");
+        (void)worker_answer(c, why.code, &why, 0, NULL, 0);
+        return;
+    }
+    int code = worker_open_model(w, &say, &why);
+    if (!code) {
+        pthread_mutex_lock(&w->lock);
+        memcpy(w->ticket, say.ticket, sizeof w->ticket);
+        pthread_mutex_unlock(&w->lock);
+        notice(&w->o->callbacks, "a leader has layers %d to %d of %d", say.first, say.end - 1, w->m->c.layers);
+    } else notice(&w->o->callbacks, "%s", why.message);
+    if (!worker_answer(c, code, &why, code ? 0 : w->m->fingerprint, NULL, 0) && !code) (void)wire_next(&c->w, &h, 0, 0);
+    if (!code) notice(&w->o->callbacks, "the leader has gone");
+    worker_close_model(w);
+}
+
+/* ---- Runners ------------------------------------------------------------------------------------------------------------- */
+
+/* Whether a ticket is the one of the leader that has the part. */
+static int worker_knows(worker *w, const unsigned char *ticket) {
+    return w->m && w->taken && !memcmp(ticket, w->ticket, TICKET_SIZE);
+}
+
+static int worker_join(worker *w, worker_runner *of, const message_join *say, mote_error *err) {
+    char address[ADDRESS_SIZE], name[ADDRESS_SIZE + 16];
+    message_link link = {.ticket = "", .runner = say->runner};
+    const wire_part part = {&link, sizeof link};
+    message_answer answer;
+    wire_head h;
+    wire *from = &of->sockets.from;
+    snprintf(address, sizeof address, "%.*s", ADDRESS_SIZE - 1, say->address);
+    snprintf(name, sizeof name, "worker %s", address);
+    if (from->fd >= 0) return fail(err, MOTE_EINVAL, "rows come already");
+    memcpy(link.ticket, say->ticket, sizeof link.ticket);
+    const int fd = wire_connect(address);
+    if (fd < 0) return fail(err, MOTE_EIO, "%s, from where rows come: %s", name, strerror(errno));
+    sockets_take(&of->sockets, from, fd);
+    int code = wire_shake(fd, w->o->secret, 1, name, err);
+    if (code) return code;
+    int failed = wire_send(from, MESSAGE_LINK, &part, 1, WIRE_SILENCE);
+    if (!failed) failed = wire_next(from, &h, sizeof answer, WIRE_SILENCE);
+    if (!failed && (h.type != MESSAGE_ANSWER || h.bytes != sizeof answer)) failed = WIRE_STRANGE;
+    if (!failed) failed = wire_read(fd, &answer, sizeof answer, WIRE_SILENCE);
+    if (failed) return fail(err, MOTE_EDEVICE, "%s, from where rows come, %s", name, wire_says(failed));
+    answer.text[sizeof answer.text - 1] = 0;
+    return answer.code ? fail(err, answer.code, "%s, from where rows come: %.300s", name, answer.text) : MOTE_OK;
+}
+
+/* Bytes of a slot's memory, to the leader or from it. */
+static int worker_copy(worker_connection *c, const wire_head *h) {
+    message_slot say;
+    const int writes = h->type == MESSAGE_COPY_TO;
+    if (h->bytes < sizeof say) return WIRE_STRANGE;
+    int code = wire_read(c->w.fd, &say, sizeof say, WIRE_SILENCE);
+    const slot *s = code ? NULL : worker_slot(c->runner, say.slot);
+    char *bytes = s && say.bytes <= REMOTE_COPY ? worker_bytes(s, say.at, say.bytes) : NULL;
+    if (code || !bytes || h->bytes - sizeof say != (writes ? say.bytes : 0)) return code ? code : WIRE_STRANGE;
+    if (writes) code = wire_read(c->w.fd, bytes, say.bytes, WIRE_SILENCE);
+    return code ? code : worker_answer(c, MOTE_OK, NULL, 0, bytes, writes ? 0 : say.bytes);
+}
+
+static int worker_about_slot(worker_connection *c, const wire_head *h) {
+    message_slot say;
+    mote_error why;
+    int code = MOTE_OK, failed = worker_take(c, h, &say, sizeof say);
+    if (failed) return failed;
+    slot *s = worker_slot(c->runner, say.slot);
+    if (h->type == MESSAGE_SLOT_OPEN) code = worker_slot_open(c->runner, &say, &why);
+    else if (!s) code = fail(&why, MOTE_EINVAL, "there is no session %d", say.slot);
+    else if (h->type == MESSAGE_SLOT_CLOSE) worker_slot_close(c->runner, say.slot);
+    else code = slot_clear(s, &why);
+    return worker_answer(c, code, &why, 0, NULL, 0);
+}
+
+/* One message of the leader about a runner. */
+static int worker_do(worker_connection *c, const wire_head *h) {
+    worker_runner *of = c->runner;
+    message_join join;
+    mote_error why;
+    int code = WIRE_FINE;
+    switch (h->type) {
+    case MESSAGE_SLOT_OPEN: case MESSAGE_SLOT_CLOSE: case MESSAGE_CLEAR: return worker_about_slot(c, h);
+    case MESSAGE_COPY_TO: case MESSAGE_COPY_FROM: return worker_copy(c, h);
+    case MESSAGE_JOIN:
+        if ((code = worker_take(c, h, &join, sizeof join))) return code;
+        code = worker_join(c->of, of, &join, &why);
+        return worker_answer(c, code, &why, 0, NULL, 0);
+    case MESSAGE_PASS:
+        if (h->bytes > of->text_size) return WIRE_STRANGE;
+        if ((code = wire_read(c->w.fd, of->text, h->bytes, WIRE_SILENCE))) return code;
+        code = worker_compute(of, of->text, h->bytes, &why);
+        return worker_answer(c, code, &why, 0, NULL, 0);
+    default: return WIRE_STRANGE;
+    }
+}
+
+/* A number for a runner of the leader's, whose connection this is. NULL: it is none's, or there are too many. */
+static worker_runner *worker_register(worker_connection *c, const unsigned char *ticket, int *number, mote_error *err) {
+    worker *w = c->of;
+    worker_runner *of = (worker_runner *)calloc(1, sizeof *of);
+    if (!of) return fail_memory(err), (worker_runner *)NULL;
+    sockets_open(&of->sockets);
+    of->as.sockets = &of->sockets;
+    pthread_mutex_lock(&w->lock);
+    for (*number = 0; *number < WORKER_RUNNERS && w->runner[*number]; ++*number) {}
+    const int known = worker_knows(w, ticket) && !w->quit;
+    if (known && *number < WORKER_RUNNERS) w->runner[*number] = c->runner = of;
+    pthread_mutex_unlock(&w->lock);
+    if (c->runner) return of;
+    if (known) fail(err, MOTE_ENOMEM, "it has %d runners already", WORKER_RUNNERS);
+    else fail(err, MOTE_EINVAL, "it does not know this leader");
+    worker_runner_free(of);
+    return NULL;
+}
+
+/* The connection of a leader's runner: as long as it lasts, the runner is there. */
+static void worker_serve(worker_connection *c, const wire_head *first) {
+    worker *w = c->of;
+    message_runner say;
+    mote_error why;
+    wire_head h;
+    int number = 0;
+    if (worker_take(c, first, &say, sizeof say)) return;
+    worker_runner *of = worker_register(c, say.ticket, &number, &why);
+    int code = of ? worker_runner_open(of, w->m, &say, w->o->threads ? w->o->threads : processors(), &why) : why.code;
+    int failed = worker_answer(c, code, &why, (uint64_t)number, NULL, 0);
+    while (!failed && !code) {
+        failed = worker_next(c, &h, sizeof(message_slot) + REMOTE_COPY + (of ? of->text_size : 0));
+        if (!failed) failed = worker_do(c, &h);
+    }
+    if (!of) return;
+    if (failed == WIRE_STRANGE) notice(&w->o->callbacks, "a leader %s", wire_says(failed));
+    pthread_mutex_lock(&w->lock);
+    c->runner = NULL;
+    pthread_mutex_unlock(&w->lock);
+    worker_runner_free(of);
+    pthread_mutex_lock(&w->lock);
+    w->runner[number] = NULL;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Who asks for a runner's rows gets them over this connection. */
+static void worker_link(worker_connection *c, const wire_head *first) {
+    worker *w = c->of;
+    message_link say;
+    int linked = 0;
+    if (worker_take(c, first, &say, sizeof say)) return;
+    pthread_mutex_lock(&w->lock);
+    worker_runner *of = worker_knows(w, say.ticket) && say.runner >= 0 && say.runner < WORKER_RUNNERS ? w->runner[say.runner] : NULL;
+    if (of) {
+        pthread_mutex_lock(&of->sockets.lock);
+        linked = of->sockets.to.fd < 0 && !of->sockets.over;
+        pthread_mutex_unlock(&of->sockets.lock);
+    }
+    c->busy = 0;
+    const message_answer a = {.number = 0, .code = linked ? MOTE_OK : MOTE_EINVAL, .text = "there is no such runner whose rows nobody has"};
+    const wire_part part = {&a, sizeof a};
+    if (wire_send(&c->w, MESSAGE_ANSWER, &part, 1, 1)) linked = 0;
+    if (linked) sockets_take(&of->sockets, &of->sockets.to, c->w.fd), c->w.fd = -1;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- Connections --------------------------------------------------------------------------------------------------------- */
+
+static void *worker_connected(void *argument) {
+    worker_connection *c = (worker_connection *)argument;
+    worker *w = c->of;
+    mote_error why;
+    wire_head h = {0, 0};
+    int code = wire_shake(c->w.fd, w->o->secret, 0, "who has connected", &why);
+    if (code) notice(&w->o->callbacks, "%s", why.message);
+    if (!code && !wire_next(&c->w, &h, sizeof(message_runner) + sizeof(message_model), WIRE_SILENCE)) {
+        worker_busy(c, 1);
+        if (h.type == MESSAGE_MODEL) worker_lead(c, &h);
+        else if (h.type == MESSAGE_RUNNER) worker_serve(c, &h);
+        else if (h.type == MESSAGE_LINK) worker_link(c, &h);
+    }
+    pthread_mutex_lock(&w->lock);
+    wire_close(&c->w);
+    c->used = c->busy = 0;
+    w->connections--;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+static void worker_arrival(worker *w, int fd) {
+    worker_connection *c = NULL;
+    pthread_t thread;
+    wire_settle(fd);
+    pthread_mutex_lock(&w->lock);
+    for (int i = 0; i < WORKER_CONNECTIONS && !c; i++)
+        if (!w->connection[i].used) c = &w->connection[i];
+    if (c) {
+        c->of = w;
+        c->used = 1;
+        wire_open(&c->w, fd);
+        w->connections++;
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (c && !thread_start(&thread, worker_connected, c)) {
+        pthread_detach(thread);
+        return;
+    }
+    if (c) {
+        pthread_mutex_lock(&w->lock);
+        wire_close(&c->w);
+        c->used = 0;
+        w->connections--;
+        pthread_mutex_unlock(&w->lock);
+    } else close(fd);
+}
+
+/* Tells those that wait that this host lives, and runners of leaders that are gone. */
+static void worker_tend(worker *w, int beat) {
+    pthread_mutex_lock(&w->lock);
+    for (int i = 0; i < WORKER_CONNECTIONS; i++) {
+        worker_connection *c = &w->connection[i];
+        if (!c->used) continue;
+        if (beat && c->busy) wire_beat(&c->w);
+        if (c->runner && (w->quit || wire_is_lost(&c->w))) sockets_end(&c->runner->as);
+        if (w->quit) wire_end(&c->w);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void *worker_tends(void *argument) {
+    worker *w = (worker *)argument;
+    for (int i = 1;; i++) {
+        struct timespec half = {0, 500000000};
+        nanosleep(&half, NULL);
+        worker_tend(w, i % (2 * WIRE_BEAT) == 0);
+        pthread_mutex_lock(&w->lock);
+        const int done = w->quit && !w->connections;
+        pthread_mutex_unlock(&w->lock);
+        if (done) return NULL;
+    }
+}
+
+/* Listens; -1: it cannot. to: the address it has. */
+static int worker_listen(const char *address, char to[ADDRESS_SIZE], mote_error *err) {
+    struct sockaddr_storage at;
+    socklen_t size = address_read(address, &at);
+    char host[INET6_ADDRSTRLEN] = "";
+    const int on = 1;
+    if (!size) return fail(err, MOTE_EINVAL, "\"%.60s\" is no address to listen on, as 0.0.0.0:7000 is", address), -1;
+    const int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0) (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&at, size) || listen(fd, WORKER_BACKLOG) || getsockname(fd, (struct sockaddr *)&at, &size)) {
+        fail(err, MOTE_EIO, "%s: %s", address, strerror(errno));
+        if (fd >= 0) close(fd);
+        return -1;
+    }
+    const int six = at.ss_family == AF_INET6;
+    const void *bytes = six ? (const void *)&((struct sockaddr_in6 *)&at)->sin6_addr : (const void *)&((struct sockaddr_in *)&at)->sin_addr;
+    const int port = ntohs(six ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+    (void)inet_ntop(at.ss_family, bytes, host, sizeof host);
+    snprintf(to, ADDRESS_SIZE, six ? "[%s]:%d" : "%s:%d", host, port);
+    return fd;
+}
+
+/* Until `running` says that it is over. */
+static void worker_accept(worker *w, int fd, const char *address) {
+    while (!w->o->running || !w->o->running(w->o->user, address)) {
+        struct pollfd p = {fd, POLLIN, 0};
+        if (poll(&p, 1, 1000) <= 0) continue;
+        const int came = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (came >= 0) worker_arrival(w, came);
+        else if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) poll(NULL, 0, 100);     /* no descriptor, no memory */
+    }
+}
+
+int mote_worker_run(const char *dir, const mote_worker_options *options, mote_error *error) {
+    mote_worker_options o;
+    mote_error failure;
+    char address[ADDRESS_SIZE];
+    pthread_t tender;
+    if (!error) error = &failure;
+    int code = take_options(&o, sizeof o, sizeof o, options, "mote_worker_options", error);
+    if (code) return code;
+    if (!dir || !o.listen || !o.secret || strlen(o.secret) < SECRET_LEAST || o.threads < 0 || o.threads > MAX_THREADS)
+        return fail(error, MOTE_EINVAL, "mote_worker_run: needs a folder, an address to listen on, a secret of %d bytes or more, threads of 0 to %d",
+                    SECRET_LEAST, MAX_THREADS);
+    worker *w = (worker *)calloc(1, sizeof *w);
+    if (!w) return fail_memory(error);
+    w->dir = dir;
+    w->o = &o;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    const int fd = worker_listen(o.listen, address, error);
+    const int tends = fd >= 0 && !thread_start(&tender, worker_tends, w);
+    if (fd >= 0 && !tends) fail(error, MOTE_ENOMEM, "the system gives no thread");
+    if (tends) {
+        worker_accept(w, fd, address);
+        pthread_mutex_lock(&w->lock);
+        w->quit = 1;
+        pthread_mutex_unlock(&w->lock);
+        pthread_join(tender, NULL);
+    }
+    if (fd >= 0) close(fd);
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+    return tends ? MOTE_OK : error->code;
+}
