@@ -227,6 +227,12 @@ static __global__ void gpu_peer_await(peer_watch w, const uint32_t *word, const 
     __threadfence_system();
 }
 
+/* A block's n floats. Not cudaMemcpyAsync: between two GPUs its call needs the other GPU's context, too, where another thread may be loading a
+   kernel, which waits for what waits there for this block. Any grid of GPU_THREADS threads a block. */
+static __global__ void gpu_peer_copy(float *to, const float *from, size_t n) {
+    for (size_t i = (size_t)blockIdx.x * GPU_THREADS + threadIdx.x; i < n; i += (size_t)gridDim.x * GPU_THREADS) to[i] = from[i];
+}
+
 /* Says that the next one has been sent, or read: all kernels and copies before this one are complete. One thread. */
 static __global__ void gpu_peer_post(uint32_t *word, uint32_t *count) {
     const uint32_t n = *count + 1;
@@ -415,7 +421,7 @@ static peer_blocks peers_blocks(const gpu_peer *p, int received) {
 static void peers_send_block(gpu_queue *q, const gpu_peer *p, const float *x, int T) {
     const peer_blocks b = peers_blocks(p, 0);
     gpu_peer_await<<<1, 1, 0, q->stream>>>(b.watch, b.read, b.count, 0);
-    gpu_check(q, cudaMemcpyAsync(b.box, x, (size_t)T * p->sizes.hidden * sizeof *x, cudaMemcpyDefault, q->stream), "sending rows");
+    gpu_peer_copy<<<4 * q->sms, GPU_THREADS, 0, q->stream>>>(b.box, x, (size_t)T * p->sizes.hidden);
     gpu_peer_post<<<1, 1, 0, q->stream>>>(b.sent, b.count);
     gpu_check(q, cudaGetLastError(), "sending rows");
 }

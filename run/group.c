@@ -297,12 +297,16 @@ static int group_last(const struct runner_group *g) {
     return g->count - g->ranks;
 }
 
-/* Asks all members about a block that they need not be done with: returns when the first range is. */
+/* Asks all members about a block that they need not be done with: returns when the first range is. Where members launch, a range is asked when
+   all that it will wait for has been launched: a driver that loads a kernel at its first launch may wait for the GPU, and others for that. */
 static void group_ask_later(struct runner_group *g, const member_call *c) {
+    const int launches = group_backend(g)->launches;
+    for (int i = g->ranks; i < g->count; i++) member_await(&g->member[i], GROUP_QUEUE - 1);
     for (int i = 1; i < g->ranks; i++) member_ask(&g->member[i], c);
-    for (int i = g->ranks; i < g->count; i++) member_ask_later(&g->member[i], c);
+    for (int i = g->ranks; i < g->count && !launches; i++) member_ask_later(&g->member[i], c);
     member_compute(&g->member[0], c);
     for (int i = 1; i < g->ranks; i++) member_await(&g->member[i], 0);
+    for (int i = g->ranks; i < g->count && launches; i++) member_ask_later(&g->member[i], c);
 }
 
 /* A call about one slot's block, for all members. later: nothing is wanted of it yet. */
