@@ -235,8 +235,8 @@ static __global__ void gpu_peer_post(uint32_t *word, uint32_t *count) {
     peer_set_word(word, n);
 }
 
-/* Copies a block of n floats to or from a box, of which n is a multiple of 4. A copy between GPUs that the driver is asked for may wait for what
-   the other one computes, and that waits for this block. */
+/* Copies a block of n floats to or from a box; n is a multiple of 4. Not cudaMemcpyAsync: between two GPUs that call needs the other GPU's context,
+   too, where another thread may be loading a kernel, which waits for what waits there for this block. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_peer_copy(float4 *to, const float4 *from, size_t n) {
     for (size_t i = (size_t)blockIdx.x * GPU_THREADS + threadIdx.x; i < n / 4; i += (size_t)gridDim.x * GPU_THREADS) to[i] = __ldcg(from + i);
 }

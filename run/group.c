@@ -302,6 +302,7 @@ static int group_last(const struct runner_group *g) {
 /* Asks all members about a block that they need not be done with: returns when the first range is. Only then the others are asked: see
    group_ask. */
 static void group_ask_later(struct runner_group *g, const member_call *c) {
+    for (int i = g->ranks; i < g->count; i++) member_await(&g->member[i], GROUP_QUEUE - 1);
     for (int i = 1; i < g->ranks; i++) member_ask(&g->member[i], c);
     member_compute(&g->member[0], c);
     for (int i = 1; i < g->ranks; i++) member_await(&g->member[i], 0);
