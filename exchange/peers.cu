@@ -114,7 +114,7 @@ __device__ __forceinline__ void peer_put4(peer_element *at, float4 v, uint32_t t
 /* When the first look was; 0: give up, as the time is over, or somebody has not come before. since: when it was; 0: this is it. The host's memory
    is looked at by one thread of a block: by all, these looks would be what the bus carries. */
 __device__ __forceinline__ uint64_t peer_patience(const peer_watch &w, uint64_t since) {
-    const uint64_t now = peer_nanoseconds();
+    const uint64_t now = peer_nanoseconds() | 1;            /* never 0, as a simulated GPU's may be */
     const bool late = since && now - since >= PEER_PATIENCE;
     if (peer_word(w.over)) return 0;
     if (late) peer_set_word(w.lost, w.whom + 1);

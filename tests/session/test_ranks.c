@@ -1,7 +1,7 @@
 /* Tests of layers that several devices share, as an application opens them: what ranks compute is what ranks on the CPU do, within what GPUs may
    differ from it (without a GPU: what one device does), and a row's bits depend on nothing but how many ranks there are.
-   Usage: test_ranks [--device NAME] [--brief] [DATA [MODEL...]]: with `cuda` ranks on cuda:0, cuda:1, ...; MODELs are checkpoint folders or
-   names of mote_open_synthetic */
+   Usage: test_ranks [--device NAME] [--brief] [DATA [MODEL...]]: with `cuda` ranks on cuda:0, cuda:1, ...; MODELs are checkpoint folders
+   (synthetic weights of ranks are others on a GPU than on the CPU: there each rank has the whole embedding) */
 
 #include "api.h"
 
@@ -20,7 +20,7 @@ static mote_model *model_with(const char *name, const char *kind, int ranks) {
     for (int i = 0; i < ranks; i++)
         snprintf(devices + strlen(devices), sizeof devices - strlen(devices), strcmp(kind, "cpu") ? "%s%s:%d" : "%s%s", i ? "," : "", kind, i);
     const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .devices = devices, .split = ranks > 1 ? MOTE_SPLIT_TENSOR : MOTE_SPLIT_AUTO};
-    const int code = strchr(name, '/') ? mote_open(name, &o, &m, &failure) : mote_open_synthetic(name, &o, &m, &failure);
+    const int code = mote_open(name, &o, &m, &failure);
     if (code) CHECK(code == MOTE_EUNSUPPORTED, "%s on %s: %s", name, devices, failure.message);
     return m;
 }
