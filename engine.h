@@ -115,7 +115,7 @@ typedef struct mote_options {
     int draft_rows;                        /* drafts come from the first so many tokens of the vocabulary; default 65,536 */
     int quantize;                          /* MOTE_QUANTIZE_... */
     const char *devices;                   /* "cuda:0,cuda:1", or "0,1", or "cpu,cpu": up to 16 that hold the model together, each its
-                                              part of it, in their order; one may stand there twice. GPUs, or CPUs: each of these is
+                                              part of it, in their order; the CPU may stand there several times. GPUs, or CPUs: each of these is
                                               some of the threads. Of one, it is `device`. NULL: `device` alone. Not beside device */
     int split;                             /* MOTE_SPLIT_..., of devices */
     const char *layers;                    /* "20,28": so many layers for each of the devices of a pipeline, all of the model's; NULL: by
