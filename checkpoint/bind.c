@@ -30,8 +30,11 @@ static void bind_for_layer(binder *b, int i) {
 
 /* Puts an item on the list, to lie at the next 64-byte boundary of the arena. */
 static void bind_item(binder *b, const load_item *like) {
-    const size_t place = b->whole;
-    b->whole += item_capacity(like);
+    const int tied_head = b->kind == MODULE_HEAD && b->m->c.tied;      /* a copy of rows of the embedding, which comes first */
+    const size_t place = tied_head ? 0 : b->whole;
+    load_item all = *like;
+    if (b->kind == MODULE_EMBED) all.of.rows = b->m->c.vocab;          /* whether ranks have all of it or not */
+    b->whole += tied_head ? 0 : item_capacity(&all);
     if (b->elsewhere) return;
     load_item *item = (load_item *)buf_add(&b->items, like, sizeof *like);
     const uint64_t numbers = (uint64_t)like->rows * (uint64_t)like->cols;

@@ -167,6 +167,7 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     const gpu_segment_tiles<IN, true> tiles = gpu_tiles_of<true>(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
+    if (IN::normed && tile == 0 && threadIdx.x == 0) l2_prefetch(tiles.s.norm, (uint32_t)(p.cols / 4 * 16));   /* for after the wait */
     with_format(w.format, [&](auto format) {
         gpu_ahead<decltype(format), ROWS> ahead;
         ahead.nothing(w);

@@ -31,10 +31,12 @@ static int filling(const binder *b, size_t i, const mote_callbacks *callbacks, m
    vector. The seed is of the item's place in the
    arena of the whole model, so that parts have its weights. */
 BOTH void item_randomize(const load_item *item, synthetic_floats f, char *to, uint32_t begin, uint32_t end, uint32_t step) {
-    uint32_t seed = synthetic_bits(0x6d6f7465, (uint32_t)(item->place / 64));
+    const uint32_t seed = synthetic_bits(0x6d6f7465, (uint32_t)(item->place / 64));
+    const int is_vocab = (item->module == MODULE_EMBED || item->module == MODULE_HEAD) && item->of.format == FORMAT_BF16;
+    const uint32_t first = is_vocab ? (uint32_t)(item->offset / 2) : 0;         /* of a rank's rows, which are those of the whole */
     if (item->component == VECTOR)
         for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = synthetic_float(seed, i, f);
-    else format_random(item->of.format, item->component, seed, to, begin, end, step);
+    else format_random(item->of.format, item->component, seed, to - 2 * (size_t)first, begin + first, end + first, step);
 }
 
 enum { FILL_PIECE = 1 << 16 };                                 /* words */

@@ -235,6 +235,12 @@ static __global__ void gpu_peer_post(uint32_t *word, uint32_t *count) {
     peer_set_word(word, n);
 }
 
+/* Copies a block of n floats to or from a box; n is a multiple of 4. Not cudaMemcpyAsync: between two GPUs that call needs the other GPU's context,
+   too, where another thread may be loading a kernel, which waits for what waits there for this block. */
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_peer_copy(float4 *to, const float4 *from, size_t n) {
+    for (size_t i = (size_t)blockIdx.x * GPU_THREADS + threadIdx.x; i < n / 4; i += (size_t)gridDim.x * GPU_THREADS) to[i] = __ldcg(from + i);
+}
+
 /* ---- Boxes, and what a member knows of them ------------------------------------------------------------------------------ */
 
 /* The sizes of a group, the same for all its members. */
@@ -411,11 +417,16 @@ static peer_blocks peers_blocks(const gpu_peer *p, int received) {
     return b;
 }
 
+static void peers_copy(gpu_queue *q, float *to, const float *from, size_t n) {
+    enum { COPY_BLOCKS = 64 };                              /* enough for a link */
+    gpu_peer_copy<<<COPY_BLOCKS, GPU_THREADS, 0, q->stream>>>((float4 *)(void *)to, (const float4 *)(const void *)from, n);
+}
+
 /* Queues sending a prompt's block of T rows to the next range, as soon as that has read the one before. */
 static void peers_send_block(gpu_queue *q, const gpu_peer *p, const float *x, int T) {
     const peer_blocks b = peers_blocks(p, 0);
     gpu_peer_await<<<1, 1, 0, q->stream>>>(b.watch, b.read, b.count, 0);
-    gpu_check(q, cudaMemcpyAsync(b.box, x, (size_t)T * p->sizes.hidden * sizeof *x, cudaMemcpyDefault, q->stream), "sending rows");
+    peers_copy(q, b.box, x, (size_t)T * p->sizes.hidden);
     gpu_peer_post<<<1, 1, 0, q->stream>>>(b.sent, b.count);
     gpu_check(q, cudaGetLastError(), "sending rows");
 }
@@ -424,7 +435,7 @@ static void peers_send_block(gpu_queue *q, const gpu_peer *p, const float *x, in
 static void peers_receive_block(gpu_queue *q, const gpu_peer *p, float *x, int T) {
     const peer_blocks b = peers_blocks(p, 1);
     gpu_peer_await<<<1, 1, 0, q->stream>>>(b.watch, b.sent, b.count, 1);
-    gpu_check(q, cudaMemcpyAsync(x, b.box, (size_t)T * p->sizes.hidden * sizeof *x, cudaMemcpyDefault, q->stream), "receiving rows");
+    peers_copy(q, x, b.box, (size_t)T * p->sizes.hidden);
     gpu_peer_post<<<1, 1, 0, q->stream>>>(b.read, b.count);
     gpu_check(q, cudaGetLastError(), "receiving rows");
 }

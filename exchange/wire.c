@@ -31,7 +31,8 @@ typedef struct wire {
 enum wire_failure { WIRE_FINE, WIRE_CLOSED, WIRE_SILENT, WIRE_STRANGE };
 
 static const char *wire_says(int failure) {
-    return failure == WIRE_CLOSED ? "has closed the connection" : failure == WIRE_SILENT ? "has not been heard of for 10 s" : "sends what is no message of mote's";
+    return failure == WIRE_CLOSED ? "has closed the connection" :
+           failure == WIRE_SILENT ? "has not been heard of for 10 s" : "sends what is no message of mote's";
 }
 
 static void wire_open(wire *w, int fd) {
@@ -227,7 +228,8 @@ static int wire_shake(int fd, const char *secret, int leads, const char *peer, m
         if (other.engine[i] && (other.engine[i] < ' ' || other.engine[i] > '~')) other.engine[i] = '?';
     other.engine[sizeof other.engine - 1] = 0;
     if (own.version != other.version || memcmp(own.engine, other.engine, sizeof own.engine))
-        return fail(err, MOTE_EUNSUPPORTED, "%s is mote %s, protocol %u; this is mote %s, protocol %u", peer, other.engine, other.version, own.engine, own.version);
+        return fail(err, MOTE_EUNSUPPORTED, "%s is mote %s, protocol %u; this is mote %s, protocol %u", peer, other.engine, other.version,
+                    own.engine, own.version);
     proof_of(secret, leads ? "worker" : "leader", leader, worker, wanted);
     for (int turn = 0; turn < 2 && !code; turn++) {
         if (turn == leads) {

@@ -87,6 +87,8 @@ static int check_sizes(const binder *b) {
     }
     for (int f = 0; f < FORMAT_COUNT && !wrong; f++)
         if (multiplied >> f & 1 && formats[f]->unsupported_reason) wrong = formats[f]->unsupported_reason(c->fp8_rows, c->fp8_cols);
+    if (wrong && m->part.ranks > 1)
+        return fail(b->err, MOTE_EUNSUPPORTED, "%s: %s%s are not supported on a GPU: divided by %d ranks", b->files->dir, where, wrong, m->part.ranks);
     return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s%s are not supported on a GPU, use the CPU", b->files->dir, where, wrong)
                  : MOTE_OK;
 }

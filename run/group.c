@@ -283,12 +283,14 @@ static int member_is_callers(const runner_member *me, int first) {
     return me == &me->of->member[first] || (me->runner->backend->launches && !me->as.at.rank);
 }
 
-/* Asks the members from number `first` on, which are idle, and waits for them. */
+/* Asks the members from number `first` on, which are idle, and waits for them. Range after range: where functions return when a device has been
+   told, no device waits for another that has not been told yet, as the system may let the one who tells that wait for the first. */
 static void group_ask(struct runner_group *g, const member_call *c, int first) {
-    for (int i = first; i < g->count; i++)
-        if (!member_is_callers(&g->member[i], first)) member_ask(&g->member[i], c);
-    for (int i = first; i < g->count; i++)
-        if (member_is_callers(&g->member[i], first)) member_compute(&g->member[i], c);
+    for (int range = first; range < g->count; range += g->ranks) {
+        for (int i = range; i < range + g->ranks; i++)
+            if (!member_is_callers(&g->member[i], first)) member_ask(&g->member[i], c);
+        if (member_is_callers(&g->member[range], first)) member_compute(&g->member[range], c);
+    }
     group_settle(g);
 }
 
@@ -297,12 +299,14 @@ static int group_last(const struct runner_group *g) {
     return g->count - g->ranks;
 }
 
-/* Asks all members about a block that they need not be done with: returns when the first range is. */
+/* Asks all members about a block that they need not be done with: returns when the first range is. Only then the others are asked: see
+   group_ask. */
 static void group_ask_later(struct runner_group *g, const member_call *c) {
+    for (int i = g->ranks; i < g->count; i++) member_await(&g->member[i], GROUP_QUEUE - 1);
     for (int i = 1; i < g->ranks; i++) member_ask(&g->member[i], c);
-    for (int i = g->ranks; i < g->count; i++) member_ask_later(&g->member[i], c);
     member_compute(&g->member[0], c);
     for (int i = 1; i < g->ranks; i++) member_await(&g->member[i], 0);
+    for (int i = g->ranks; i < g->count; i++) member_ask_later(&g->member[i], c);
 }
 
 /* A call about one slot's block, for all members. later: nothing is wanted of it yet. */

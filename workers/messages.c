@@ -42,7 +42,8 @@ typedef struct message_slot {
     uint64_t at, bytes;          /* of COPY: bytes of the slot's memory; SLOT_OPEN: bytes of it */
 } message_slot;
 
-/* Of a PASS: a number, as many of these, then their rows, for each block the one before it and its own, then the embeddings of those that have one. */
+/* Of a PASS: a number, as many of these, then their rows, for each block the one before it and its own, then the embeddings of those that
+   have one. */
 typedef struct message_request { int32_t slot, T, replay, last; } message_request;
 typedef struct message_row { int32_t index, position[ROW_AXES], id, embedded; } message_row;
 
@@ -52,6 +53,14 @@ typedef struct message_answer {
     int32_t code;
     char text[sizeof ((mote_error *)0)->message];
 } message_answer;
+
+/* What another host answers is one line, and a code of engine.h. */
+static void answer_settle(message_answer *a) {
+    a->text[sizeof a->text - 1] = 0;
+    for (char *c = a->text; *c; c++)
+        if (*c < ' ' && *c >= 0) *c = ' ';
+    if (a->code < MOTE_OK || a->code > MOTE_EMISMATCH) a->code = MOTE_EDEVICE;
+}
 
 /* The most bytes of a PASS of so many rows. */
 static size_t message_pass_most(int rows, int hidden) {

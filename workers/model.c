@@ -28,13 +28,13 @@ static int remote_ask(const remote_model *of, wire *w, uint32_t type, const wire
     if (!code) code = wire_next(w, &h, sizeof answer + bytes, WIRE_SILENCE);
     if (!code && (h.type != MESSAGE_ANSWER || h.bytes < sizeof answer)) code = WIRE_STRANGE;
     if (!code) code = wire_read(w->fd, &answer, sizeof answer, WIRE_SILENCE);
+    if (!code) answer_settle(&answer);
     if (!code && h.bytes - sizeof answer != (answer.code ? 0 : bytes)) code = WIRE_STRANGE;
     if (!code && !answer.code) code = wire_read(w->fd, to, bytes, WIRE_SILENCE);
     if (code) {
         wire_end(w);                                        /* nothing that comes later would be in its place */
         return fail(err, MOTE_EDEVICE, "worker %s %s", of->address, wire_says(code));
     }
-    answer.text[sizeof answer.text - 1] = 0;
     if (number) *number = answer.number;
     return answer.code ? fail(err, answer.code, "worker %s: %.400s", of->address, answer.text) : MOTE_OK;
 }

@@ -6,7 +6,6 @@ typedef struct worker_runner {
     mote_runner *r;
     peer as;
     socket_peer sockets;
-    slot front;                  /* of all its slots: it has no logits, which are the last range's */
     slot *slots[REMOTE_SLOTS];   /* that are open; NULL: not this one */
     char *text;                  /* of a PASS */
     size_t text_size;
@@ -14,8 +13,8 @@ typedef struct worker_runner {
 } worker_runner;
 
 static int worker_options_sound(const mote_model *m, const message_runner *say) {
-    return say->context > 0 && say->context <= m->c.context_max && say->chunk > 0 && say->chunk <= MAX_CHUNK && say->kv >= MOTE_KV_F32 && say->kv <= MOTE_KV_FP8 &&
-           say->layers == m->c.layers + 1 && say->window >= 0 && say->window <= m->c.context_max && !say->ring_rows;
+    return say->context > 0 && say->context <= m->c.context_max && say->chunk > 0 && say->chunk <= MAX_CHUNK &&
+           say->kv >= MOTE_KV_F32 && say->kv <= MOTE_KV_FP8 && say->layers == m->c.layers + 1 && say->window >= 0 && say->window <= m->c.context_max && !say->ring_rows;
 }
 
 /* A runner of m as the leader wants it, with so many threads. */
@@ -70,7 +69,6 @@ static int worker_slot_open(worker_runner *of, const message_slot *say, mote_err
     if (!s) return fail_memory(err);
     of->slots[say->slot] = s;
     int code = slot_begin(s, of->r, say->context, 0, err);
-    s->front = &of->front;
     if (!code) code = slot_open(s, err);
     if (!code && s->floats * sizeof(float) != say->bytes)
         code = fail(err, MOTE_EUNSUPPORTED, "a session has %zu bytes here and %" PRIu64 " at the leader", s->floats * sizeof(float), say->bytes);
@@ -172,7 +170,8 @@ static int worker_compute(worker_runner *of, const char *text, size_t size, mote
     const char *at = text, *end = text + size;
     worker_pass p;
     p.n = 0;
-    if (!worker_blocks(of, &p, &at, end) || !worker_embeddings(of, &p, &at, end)) return fail(err, MOTE_EINVAL, "a pass that its runner cannot have");
+    if (!worker_blocks(of, &p, &at, end) || !worker_embeddings(of, &p, &at, end))
+        return fail(err, MOTE_EINVAL, "a pass that its runner cannot have");
     pass_compute(of->r, p.of, p.n);
     for (int k = 0; k < p.n; k++)
         if (p.q[k].code) return fail(err, p.q[k].code, "%.400s", of->as.ended ? "rows do not come, or cannot be sent" : p.q[k].error.message);

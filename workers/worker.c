@@ -69,7 +69,8 @@ static int wire_is_lost(const wire *w) {
 /* ---- The model ----------------------------------------------------------------------------------------------------------- */
 
 static int worker_part_is_sound(const message_model *say) {
-    return say->ranges >= 2 && say->ranges <= DEVICES_MAX && say->range >= 0 && say->range < say->ranges - 1 && say->first >= 0 && say->end > say->first &&
+    return say->ranges >= 2 && say->ranges <= DEVICES_MAX && say->range >= 0 && say->range < say->ranges - 1 &&
+           say->first >= 0 && say->end > say->first &&
            say->end <= DEVICE_LAYERS_MAX && say->draft_rows >= 0 && say->quantize >= MOTE_QUANTIZE_OFF && say->quantize <= MOTE_QUANTIZE_FP8;
 }
 
@@ -87,7 +88,8 @@ static int worker_open_model(worker *w, const message_model *say, mote_error *er
     o.quantize = say->quantize;
     part.first = say->first;
     part.end = say->end;
-    if (!worker_part_is_sound(say)) return fail(err, MOTE_EINVAL, "asked for layers %d to %d, range %d of %d", say->first, say->end, say->range, say->ranges);
+    if (!worker_part_is_sound(say))
+        return fail(err, MOTE_EINVAL, "asked for layers %d to %d, range %d of %d", say->first, say->end, say->range, say->ranges);
     int code = folder_digest(w->dir, digest, err);
     if (!code && memcmp(digest, say->digest, sizeof digest))
         return fail(err, MOTE_EINVAL, "%s is another model than the leader's: config.json or the files of weights differ", w->dir);
@@ -181,7 +183,7 @@ static int worker_join(worker *w, worker_runner *of, const message_join *say, mo
     if (!failed && (h.type != MESSAGE_ANSWER || h.bytes != sizeof answer)) failed = WIRE_STRANGE;
     if (!failed) failed = wire_read(fd, &answer, sizeof answer, WIRE_SILENCE);
     if (failed) return fail(err, MOTE_EDEVICE, "%s, from where rows come, %s", name, wire_says(failed));
-    answer.text[sizeof answer.text - 1] = 0;
+    answer_settle(&answer);
     return answer.code ? fail(err, answer.code, "%s, from where rows come: %.300s", name, answer.text) : MOTE_OK;
 }
 

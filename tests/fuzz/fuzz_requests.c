@@ -24,6 +24,7 @@
 #define chat_prompt serve_chat_prompt
 #define chat_request serve_chat_request
 #define options program_options
+#define part_open serve_part_open
 #define put_quoted serve_put_quoted
 #define report serve_report
 #define PART_TEXT SERVE_PART_TEXT

@@ -13,6 +13,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv);
 #include "fuzz_sessions.c"
 
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput passes_target
+#include "fuzz_passes.c"
+
+#undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput requests_target
 #include "fuzz_requests.c"
 
@@ -22,7 +26,7 @@ static int (*target)(const uint8_t *data, size_t size);
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     static const struct { const char *name; int (*target)(const uint8_t *data, size_t size); } targets[] = {
-        {"fuzz_inputs", inputs_target}, {"fuzz_sessions", sessions_target}, {"fuzz_requests", requests_target}};
+        {"fuzz_inputs", inputs_target}, {"fuzz_sessions", sessions_target}, {"fuzz_passes", passes_target}, {"fuzz_requests", requests_target}};
     const char *slash = strrchr((*argv)[0], '/'), *name = slash ? slash + 1 : (*argv)[0];
     (void)argc;
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++)

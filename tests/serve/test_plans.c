@@ -77,7 +77,7 @@ static void test_choice(void) {
     weights = 30;
     free_on[2] = 80;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const options o = asked(cases[i].devices, cases[i].split, 0, 0);
+        options o = asked(cases[i].devices, cases[i].split, 0, 0);
         replicas r = {.count = 0};
         free_on[0] = cases[i].first;
         free_on[1] = cases[i].second;

@@ -307,6 +307,22 @@ static void test_synthetic_on_several(const char *name) {
     mote_close(several);
 }
 
+/* Ranks of a synthetic model have the whole one's rows of the vocabulary. */
+static void test_synthetic_ranks(const char *name) {
+    mote_model *one = NULL, *several = NULL;
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &(mote_options){.device = "cpu"}, &one, &failure));
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &(mote_options){.size = sizeof(mote_options), .devices = "cpu,cpu", .split = MOTE_SPLIT_TENSOR}, &several,
+                                        &failure));
+    for (int rank = 0; rank < 2 && one && several; rank++) {
+        const matrix *embed = &several->members[rank]->embed_tokens, *head = &several->members[rank]->lm_head;
+        const size_t share = 2 * (size_t)embed->rows * (size_t)embed->cols, at = (size_t)rank * share;
+        CHECK(!memcmp(embed->component[CODES], (const char *)one->embed_tokens.component[CODES] + at, share), "%s: the embedding of rank %d", name, rank);
+        CHECK(!memcmp(head->component[CODES], (const char *)one->lm_head.component[CODES] + at, share), "%s: the head of rank %d", name, rank);
+    }
+    mote_close(one);
+    mote_close(several);
+}
+
 /* ---- While it is opened -------------------------------------------------------------------------------------------------- */
 
 typedef struct watcher { double last; int backward, reports, cancel_at, lines; } watcher;
@@ -356,6 +372,8 @@ int main(int argc, char **argv) {
     test_folder_on_several(several_fixture);
     const family_folders *families = families_here();
     for (int i = 0; i < families->count; i += test_brief ? 3 : 1) test_folder_on_several(families->dir[i]);
+    test_synthetic_ranks("tiny:fp8");
+    test_synthetic_ranks("tiny-plain:bf16");
     test_synthetic_on_several("tiny:fp8");
     test_synthetic_on_several("tiny:nvfp4");
     if (!test_brief) test_synthetic_on_several("tiny-oss");
