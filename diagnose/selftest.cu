@@ -251,7 +251,7 @@ static int try_has(const selftest *t, enum layer_kind kind) {
    16 bytes after those of the one before. router: what the choice asks for. */
 static void try_choice(selftest *t, int T, int experts, int top_k, const moe_shape *router) {
     const layer *l = &t->gpu->m->layers[TRY_DELTANET];
-    const gpu_rows rows = {.T = T, .x = t->g->x, .norm = l->ffn.norm, .eps = t->gpu->m->c.eps, .to = t->g->x};
+    const gpu_rows rows = {.q = &t->g->q, .T = T, .x = t->g->x, .norm = l->ffn.norm, .eps = t->gpu->m->c.eps, .to = t->g->x};
     moe_gpu p = moe_gpu_of(&t->g->layers.moe, &l->ffn.w.moe, &rows);
     float logits[STEP_ROWS * GPU_EXPERTS], weight[GPU_TOP], correction[GPU_EXPERTS], rank[GPU_EXPERTS], group[GPU_GROUPS];
     int32_t choice[GPU_TOP + 1], uses[GPU_EXPERTS] = {0};
