@@ -28,7 +28,7 @@ static void catch_terminate(void) {
 }
 
 /* Whether the folder is a model's shows now, not when a leader comes. */
-static int check_folder(const options *o) {
+static int check_worker_folder(const options *o) {
     const mote_options how = {.size = sizeof how, .parts = MOTE_DESCRIPTION, .device = "cpu"};
     mote_model *model = NULL;
     mote_error error = {0, ""};
@@ -44,7 +44,7 @@ static int command_worker(options *o) {
     if (!o->secret_file) return complain(EXIT_USAGE, "worker needs --secret-file");
     int code = read_secret(o);
     if (!code) code = find_model(o, MOTE_WEIGHTS_ONLY);
-    if (!code) code = check_folder(o);
+    if (!code) code = check_worker_folder(o);
     if (code) return code;
     catch_interrupt(1);
     catch_terminate();

@@ -296,7 +296,7 @@ static int parse_devices(const char *text, const char **out) {
 }
 
 /* The first n bytes of a text: 10.0.0.2:7000 or [::1]:7000. */
-static int is_address(const char *text, size_t n) {
+static int parse_address(const char *text, size_t n) {
     char host[64], *port;
     struct in6_addr any;
     int number;
@@ -317,7 +317,7 @@ static int parse_addresses(const char *text, const char **out) {
     *out = text;
     for (size_t n;; text += n + 1) {
         n = strcspn(text, ",");
-        if (!is_address(text, n)) return 0;
+        if (!parse_address(text, n)) return 0;
         if (!text[n]) return 1;
     }
 }
@@ -333,6 +333,7 @@ static const char *set_split(const char *text, int serves, options *o) {
         if (!text[n] || (o->split == MOTE_SPLIT_PIPELINE && parse_list(text + n + 1, 1, INT_MAX, &layers))) return NULL;
         break;
     }
+    if (!strcmp(text, "replicas")) return "auto, pipeline or tensor here, as replicas are of serve and bench alone";
     return serves ? "auto, replicas, pipeline, tensor, or pipeline: and the layers of each device, as pipeline:20,28"
                   : "auto, pipeline, tensor, or pipeline: and the layers of each device, as pipeline:20,28";
 }
@@ -377,7 +378,7 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case SWITCH: return parse_switch(value, at) ? NULL : "on or off";
     case DEVICE: return parse_device(value, at) ? NULL : "cpu, cuda or cuda:N";
     case DEVICES: return parse_devices(value, at) ? NULL : "up to 16 of them with commas between them, as 0,1 or cpu,cpu";
-    case ADDRESS: *(const char **)at = value; return is_address(value, strlen(value)) ? NULL : "an address in numbers, as 10.0.0.2:7000 or [::1]:7000";
+    case ADDRESS: *(const char **)at = value; return parse_address(value, strlen(value)) ? NULL : "an address in numbers, as 10.0.0.2:7000 or [::1]:7000";
     case ADDRESSES:
         return parse_addresses(value, at) ? NULL : "addresses in numbers with commas between them, as 10.0.0.2:7000,[::1]:7000";
     case SPLIT: return set_split(value, (d->commands & (SERVE | BENCH)) != 0, o);

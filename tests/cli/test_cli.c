@@ -64,7 +64,7 @@ static void test_help(void) {
 
 // The manual page has every option, with its value as the help has it.
 static void test_manual(void) {
-    static const char *const commands[] = {"chat", "run", "serve", "info", "tokenize", "logits", "bench", "selftest"};
+    static const char *const commands[] = {"chat", "run", "serve", "info", "tokenize", "logits", "bench", "selftest", "worker"};
     static char page[1 << 16];
     int options = 0;
     page[read_named("docs/mote.1", page, sizeof page - 1)] = 0;
@@ -436,9 +436,9 @@ static void test_worker(void) {
         test_skip("no timeout command");
         return;
     }
-    shell("timeout --preserve-status -s TERM 2 " MOTE_PROGRAM " worker -m " FIXTURE " --secret-file @/key --listen 0.0.0.0:0");
+    shell("timeout --foreground --preserve-status -s TERM 2 " MOTE_PROGRAM " worker -m " FIXTURE " --secret-file @/key --listen 0.0.0.0:0");
     CHECK(code == 0 && strstr(err.data, "whoever reaches this machine") && strstr(err.data, " waits for a leader on 0.0.0.0:"), "SIGTERM: %d %s", code, err.data);
-    shell("timeout --preserve-status -s INT 2 " MOTE_PROGRAM " worker -m " FIXTURE " --secret-file @/key --listen [::1]:0");
+    shell("timeout --foreground --preserve-status -s INT 2 " MOTE_PROGRAM " worker -m " FIXTURE " --secret-file @/key --listen [::1]:0");
     CHECK(code == 130 || strstr(err.data, "[::1]:0: "), "Ctrl-C: %d %s", code, err.data);
 }
 
@@ -491,6 +491,7 @@ static void test_several_devices(void) {
     CHECK(code == 0 && strstr(out.data, "20+20+20 layers\n"), "info of what does not fit here: %d %s%s", code, out.data, err.data);
     shell("mote bench --synthetic tiny --devices cpu,cpu --prompt 8 --depth 0,8 --tokens 2 --repeat 1");
     CHECK(code == 0 && strstr(out.data, "device   cpu+cpu: 3+1 layers") && strstr(out.data, "tg2 @ d8"), "bench: %d %s%s", code, out.data, err.data);
+    check_refused("mote run -p x --devices cpu,cpu --split replicas", 2, "replicas are of serve and bench alone");
     check_refused("mote run -p x --split pipeline", 2, "--split needs --devices");
     check_refused("mote run -p x --devices cpu,gpu", 2, "as 0,1 or cpu,cpu, not 'cpu,gpu'");
     check_refused("mote run -p x --devices ''", 2, "--devices needs");

@@ -173,6 +173,12 @@ static void test_worker_refusals(const char *dir) {
     o.device = NULL;
     o.workers = "localhost";
     worker_refused(dir, &o, MOTE_EINVAL, "\"localhost\" is no address");
+    o.workers = "127.0.0.1:1,127.0.0.1:2,127.0.0.1:1";
+    worker_refused(dir, &o, MOTE_EINVAL, "127.0.0.1:1 is named twice");
+    o.workers = "127.0.0.1:1,";
+    worker_refused(dir, &o, MOTE_EINVAL, "expected addresses");
+    o.workers = "127.0.0.1:1,,127.0.0.1:2";
+    worker_refused(dir, &o, MOTE_EINVAL, "expected addresses");
     o.workers = "127.0.0.1:1";
     worker_refused(dir, &o, MOTE_EIO, "worker 127.0.0.1:1: Connection refused");
     o.workers = w.address;
