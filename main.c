@@ -255,7 +255,8 @@ static const char bench_more[] =
 
 static const char worker_more[] =
     "The leader, mote serve --workers, on another host must have the same folder and the same secret. On CPUs. What goes\n"
-    "between hosts is not enciphered: it is for a network that nobody else is on.\n"
+    "between hosts is not enciphered: it is for a network that nobody else is on. Addresses are numbers, as\n"
+    "10.0.0.2:7000 or [::1]:7000; 0.0.0.0:7000 is open to all who reach the machine.\n"
     "  mote worker -m DIR --secret-file key --listen 10.0.0.2:7000\n"
     "  mote serve -m DIR --secret-file key --workers 10.0.0.2:7000       on another host\n";
 

@@ -37,25 +37,32 @@ static mote_options model_options(const options *o, int parts) {
     return how;
 }
 
-/* The first line of the file that workers and their leader share. */
+/* The first line of the file that workers and their leader share, to o->secret. A FIFO or a device would be waited for: it is refused. */
 static int read_secret(options *o) {
-    FILE *in = fopen(o->secret_file, "rb");
+    const char *name = o->secret_file;
     struct stat status;
-    if (!in) return file_failure(o->secret_file);
-    if (!fstat(fileno(in), &status) && S_ISREG(status.st_mode) && status.st_mode & 077)
-        show_format(stderr, "mote: note: %s holds a secret, and others may read it: chmod 600\n", o->secret_file);
-    const int there = fgets(o->secret, sizeof o->secret, in) != NULL;
+    if (stat(name, &status)) return file_failure(name);
+    if (S_ISDIR(status.st_mode)) return complain(EXIT_FAILURE, "%s: it is a folder, not a file with a secret", name);
+    if (!S_ISREG(status.st_mode)) return complain(EXIT_FAILURE, "%s: it is no regular file", name);
+    FILE *in = fopen(name, "rb");
+    if (!in) return file_failure(name);
+    const size_t got = fread(o->secret, 1, sizeof o->secret - 1, in);
+    size_t n = 0;
     fclose(in);
-    o->secret[strcspn(o->secret, "\r\n")] = 0;
-    if (!there || strlen(o->secret) < 16 || strlen(o->secret) > 256)
-        return complain(EXIT_FAILURE, "%s: its first line is the secret, of 16 to 256 bytes", o->secret_file);
+    while (n < got && o->secret[n] != '\r' && o->secret[n] != '\n') n++;
+    o->secret[n] = 0;
+    if (strlen(o->secret) < n) return complain(EXIT_FAILURE, "%s: its first line holds a zero byte: it must be text", name);
+    if (n < 16 || n > 256) return complain(EXIT_FAILURE, "%s: its first line is the secret, of 16 to 256 bytes", name);
+    if (status.st_mode & 077) show_format(stderr, "mote: note: %s holds a secret, and others may read it: chmod 600\n", name);
     return 0;
 }
 
 static int check_devices(options *o) {
     if (o->device && o->devices) return complain(EXIT_USAGE, "--device and --devices exclude each other");
+    if (o->workers && o->devices) return complain(EXIT_USAGE, "--workers and --devices exclude each other");
     if (o->split && !o->devices) return complain(EXIT_USAGE, "--split needs --devices");
     if (o->workers && !o->secret_file) return complain(EXIT_USAGE, "--workers needs --secret-file");
+    if (o->secret_file && !o->workers) return complain(EXIT_USAGE, "--secret-file needs --workers");
     return o->secret_file && !*o->secret ? read_secret(o) : 0;
 }
 

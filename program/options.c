@@ -29,7 +29,7 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     int fits;                              /* tokens of context that the program chooses on a GPU; 0: the library does */
     int split;                             /* MOTE_SPLIT_..., or SPLIT_REPLICAS, of devices */
     const char *workers, *secret_file, *listen;
-    char secret[260];                      /* of secret_file: check_secret */
+    char secret[260];                      /* of secret_file: read_secret */
     const char *split_layers;              /* of a pipeline; NULL: not given */
     int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     int port, parallel, queue, cors, log_json;       /* port, queue: -1: not given */
@@ -49,7 +49,7 @@ static options defaults(void) {
     return o;
 }
 
-enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, RANGES, REALS, DEVICE, DEVICES, SPLIT, KV, MTP, QUANTIZE };
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, RANGES, REALS, DEVICE, DEVICES, SPLIT, KV, MTP, QUANTIZE, ADDRESS, ADDRESSES };
 
 typedef struct option {
     const char *name, *value;              /* value: how the help calls it */
@@ -161,9 +161,9 @@ static const option option_table[] = {                     /* name, value, kind,
      "check speculation: decode plainly beside it and stop at the first difference"},
     {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST,
      "GPU: blocks for N SMs, streaming multiprocessors (default: all)"},
-    {"--workers", "ADDRESS,...", TEXT, AT(workers), 0, 0, CHAT | RUN | LOGITS | SERVE,
+    {"--workers", "ADDRESS,...", ADDRESSES, AT(workers), 0, 0, CHAT | RUN | LOGITS | SERVE,
      "other hosts that have the first layers, as 10.0.0.2:7000,10.0.0.3:7000: mote worker runs there"},
-    {"--listen", "ADDRESS", TEXT, AT(listen), 0, 0, WORKER, "wait for a leader here, as 10.0.0.2:7000 (default: 127.0.0.1:7000)"},
+    {"--listen", "ADDRESS", ADDRESS, AT(listen), 0, 0, WORKER, "wait for a leader here, as 10.0.0.2:7000 (default: 127.0.0.1:7000)"},
     {"--secret-file", "FILE", TEXT, AT(secret_file), 0, 0, CHAT | RUN | LOGITS | SERVE | WORKER, "the secret that workers and their leader share: its first line"},
     {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE | WORKER,
      "threads, on the CPU (default: one for each processor, at most 256)"},
@@ -295,6 +295,33 @@ static int parse_devices(const char *text, const char **out) {
     return 1;
 }
 
+/* The first n bytes of a text: 10.0.0.2:7000 or [::1]:7000. */
+static int parse_address(const char *text, size_t n) {
+    char host[64], *port;
+    struct in6_addr any;
+    int number;
+    if (n >= sizeof host) return 0;
+    memcpy(host, text, n);
+    host[n] = 0;
+    port = strrchr(host, ':');
+    if (!port || !parse_whole(port + 1, 0, 65535, &number)) return 0;
+    *port = 0;
+    if (inet_pton(AF_INET, host, &any) == 1) return 1;
+    if (host[0] != '[' || port[-1] != ']') return 0;
+    port[-1] = 0;
+    return inet_pton(AF_INET6, host + 1, &any) == 1;
+}
+
+/* Several with commas between them; the library tells what else is wrong with them. */
+static int parse_addresses(const char *text, const char **out) {
+    *out = text;
+    for (size_t n;; text += n + 1) {
+        n = strcspn(text, ",");
+        if (!parse_address(text, n)) return 0;
+        if (!text[n]) return 1;
+    }
+}
+
 /* Returns NULL, or what is needed. */
 static const char *set_split(const char *text, int serves, options *o) {
     static const char *const names[] = {"auto", "pipeline", "tensor", "replicas"};     /* by MOTE_SPLIT_..., SPLIT_REPLICAS */
@@ -306,6 +333,7 @@ static const char *set_split(const char *text, int serves, options *o) {
         if (!text[n] || (o->split == MOTE_SPLIT_PIPELINE && parse_list(text + n + 1, 1, INT_MAX, &layers))) return NULL;
         break;
     }
+    if (!strcmp(text, "replicas")) return "auto, pipeline or tensor here, as replicas are of serve and bench alone";
     return serves ? "auto, replicas, pipeline, tensor, or pipeline: and the layers of each device, as pipeline:20,28"
                   : "auto, pipeline, tensor, or pipeline: and the layers of each device, as pipeline:20,28";
 }
@@ -350,6 +378,9 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case SWITCH: return parse_switch(value, at) ? NULL : "on or off";
     case DEVICE: return parse_device(value, at) ? NULL : "cpu, cuda or cuda:N";
     case DEVICES: return parse_devices(value, at) ? NULL : "up to 16 of them with commas between them, as 0,1 or cpu,cpu";
+    case ADDRESS: *(const char **)at = value; return parse_address(value, strlen(value)) ? NULL : "an address in numbers, as 10.0.0.2:7000 or [::1]:7000";
+    case ADDRESSES:
+        return parse_addresses(value, at) ? NULL : "addresses in numbers with commas between them, as 10.0.0.2:7000,[::1]:7000";
     case SPLIT: return set_split(value, (d->commands & (SERVE | BENCH)) != 0, o);
     case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
     case QUANTIZE: *(int *)at = MOTE_QUANTIZE_FP8; return strcmp(value, "fp8") == 0 ? NULL : "fp8";

@@ -433,7 +433,7 @@ static int server_slot_open(server_slot *t, const mote_session_options *options,
 
 static void server_slot_release(server_slot *t, answer *a, const mote_error *error) {
     server *s = t->server;
-    int left = 0;
+    int left = 0, loses = 0;
     pthread_mutex_lock(&s->lock);
     s->counted.prompt_tokens += a->prompt_count - a->cached;
     s->counted.cached_tokens += a->cached;
@@ -445,10 +445,14 @@ static void server_slot_release(server_slot *t, answer *a, const mote_error *err
     t->answer = NULL;
     t->busy = 0;
     t->unread = 0;
-    if (error->code == MOTE_EDEVICE) left = replica_lose(s, t->of);
+    if (error->code == MOTE_EDEVICE) {
+        loses = !t->of->lost;
+        left = replica_lose(s, t->of);
+    }
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
     if (left) show_format(stderr, "mote: %s; %d of %d replicas serve on\n", error->message, left, s->replica_count);
+    else if (loses) show_format(stderr, "mote: %s\n", error->message);
 }
 
 /* An answer needs place for one token at least. */

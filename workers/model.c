@@ -100,19 +100,23 @@ static int workers_open_part(const char *dir, const mote_options *o, const model
 /* The ranges of a model that workers share with this host, which has the last one. */
 static int workers_list(device_list *l, const mote_options *o, mote_error *err) {
     char address[ADDRESS_SIZE];
-    struct sockaddr_storage at;
+    struct sockaddr_storage at[DEVICES_MAX];
+    int listed = 1;
     memset(l, 0, sizeof *l);
     l->ranks = 1;
+    for (const char *c = o->workers; *c; c++) listed += *c == ',';
     if (!o->secret || strlen(o->secret) < SECRET_LEAST)
         return fail(err, MOTE_EINVAL, "workers need a secret of %d bytes or more, which they know, too", SECRET_LEAST);
     if (o->devices || (o->device && strcmp(o->device, "cpu")) || o->split)
         return fail(err, MOTE_EUNSUPPORTED, "workers: they and this host compute on CPUs alone");
     for (; worker_address(o->workers, l->count, address); l->count++) {
         if (l->count == DEVICES_MAX - 1) return fail(err, MOTE_EINVAL, "workers: more than %d", DEVICES_MAX - 1);
-        if (!address_read(address, &at)) return fail(err, MOTE_EINVAL, "workers: \"%s\" is no address, as 10.0.0.2:7000 is", address);
+        if (!address_read(address, &at[l->count])) return fail(err, MOTE_EINVAL, "workers: \"%s\" is no address, as 10.0.0.2:7000 is", address);
+        for (int k = 0; k < l->count; k++)
+            if (!memcmp(&at[k], &at[l->count], sizeof *at)) return fail(err, MOTE_EINVAL, "workers: %s is named twice", address);
         snprintf(l->name[l->count], sizeof *l->name, "cpu");
     }
-    if (!l->count) return fail(err, MOTE_EINVAL, "workers \"%.60s\": expected addresses with commas between, as 10.0.0.2:7000", o->workers);
+    if (l->count < listed) return fail(err, MOTE_EINVAL, "workers \"%.60s\": expected addresses with commas between, as 10.0.0.2:7000", o->workers);
     snprintf(l->name[l->count++], sizeof *l->name, "cpu");
     l->ranges = l->count;
     return o->layers ? device_layers_read(l, o->layers, err) : MOTE_OK;

@@ -309,8 +309,11 @@ static void *worker_connected(void *argument) {
     worker *w = c->of;
     mote_error why;
     wire_head h = {0, 0};
+    const double began = seconds();
     int code = wire_shake(c->w.fd, w->o->secret, 0, "who has connected", &why);
-    if (code) notice(&w->o->callbacks, "%s", why.message);
+    if (code && seconds() - began >= WIRE_HANDSHAKE)
+        notice(&w->o->callbacks, "who has connected has not shown within %d s that it knows the secret", WIRE_HANDSHAKE);
+    else if (code) notice(&w->o->callbacks, "%s", why.message);
     if (!code && !wire_next(&c->w, &h, sizeof(message_runner) + sizeof(message_model), WIRE_SILENCE)) {
         worker_busy(c, 1);
         if (h.type == MESSAGE_MODEL) worker_lead(c, &h);

@@ -64,7 +64,7 @@ static void test_help(void) {
 
 // The manual page has every option, with its value as the help has it.
 static void test_manual(void) {
-    static const char *const commands[] = {"chat", "run", "serve", "info", "tokenize", "logits", "bench", "selftest"};
+    static const char *const commands[] = {"chat", "run", "serve", "info", "tokenize", "logits", "bench", "selftest", "worker"};
     static char page[1 << 16];
     int options = 0;
     page[read_named("docs/mote.1", page, sizeof page - 1)] = 0;
@@ -397,6 +397,51 @@ static void test_interrupt(void) {
     CHECK(code == 130 && err.size == 0, "interrupted: exit code %d: %s", code, err.data);
 }
 
+// ---- Hosts --------------------------------------------------------------------------------------------------------
+
+static void test_several_hosts(void) {
+    static const char *const addresses[] = {"''", "7101", "localhost:7000", "::1:7000", "127.0.0.1:70000", "127.0.0.1:"};
+    char line[300];
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+        snprintf(line, sizeof line, "mote run -p x --secret-file @/key --workers %s", addresses[i]);
+        check_refused(line, 2, "--workers needs addresses in numbers");
+        snprintf(line, sizeof line, "mote worker --secret-file @/key --listen %s", addresses[i]);
+        check_refused(line, 2, "--listen needs an address in numbers");
+    }
+    check_refused("mote run -p x --secret-file @/key --workers ,127.0.0.1:1", 2, "--workers needs");
+    check_refused("mote run -p x --secret-file @/key --workers 127.0.0.1:1,", 2, "--workers needs");
+    check_refused("mote run -p x --secret-file @/key --workers 127.0.0.1:1,,127.0.0.1:2", 2, "--workers needs");
+    check_refused("mote run -p x --secret-file @/key --workers 127.0.0.1:1 --devices cpu,cpu", 2, "--workers and --devices exclude each other");
+    check_refused("mote run -p x --workers 127.0.0.1:1", 2, "--workers needs --secret-file");
+    check_refused("mote run -p x --secret-file @/key", 2, "--secret-file needs --workers");
+    check_refused("mote serve --secret-file @/key", 2, "--secret-file needs --workers");
+    check_refused("mote worker", 2, "worker needs --secret-file");
+}
+
+// Files that hold no secret, folders that hold no model, how a worker ends.
+static void test_worker(void) {
+    static const char zero[] = "a secret with a \0 zero byte in it\n";
+    temp_write("key", "a secret of the tests\n", 22);
+    temp_write("zero", zero, sizeof zero - 1);
+    temp_write("short", "short\n", 6);
+    shell("chmod 600 @/key && mkfifo @/fifo");
+    check_refused("mote worker -m " FIXTURE " --secret-file @/none", 1, "/none: No such file");
+    check_refused("mote worker -m " FIXTURE " --secret-file @/zero", 1, "/zero: its first line holds a zero byte: it must be text");
+    check_refused("mote worker -m " FIXTURE " --secret-file @/short", 1, "/short: its first line is the secret, of 16 to 256 bytes");
+    check_refused("mote worker -m " FIXTURE " --secret-file tests", 1, "tests: it is a folder");
+    check_refused("mote worker -m " FIXTURE " --secret-file @/fifo", 1, "/fifo: it is no regular file");
+    check_refused("mote worker -m tests --secret-file @/key --listen 127.0.0.1:0", 1, "tests");
+    check_refused("mote run -m " FIXTURE " -p x --secret-file @/key --workers 127.0.0.1:1,127.0.0.1:1", 1, "127.0.0.1:1 is named twice");
+    if (system("timeout 1 true 2>/dev/null")) {
+        test_skip("no timeout command");
+        return;
+    }
+    shell("timeout --foreground --preserve-status -s TERM 2 " MOTE_PROGRAM " worker -m " FIXTURE " --secret-file @/key --listen 0.0.0.0:0");
+    CHECK(code == 0 && strstr(err.data, "whoever reaches this machine") && strstr(err.data, " waits for a leader on 0.0.0.0:"), "SIGTERM: %d %s", code, err.data);
+    shell("timeout --foreground --preserve-status -s INT 2 " MOTE_PROGRAM " worker -m " FIXTURE " --secret-file @/key --listen [::1]:0");
+    CHECK(code == 130 || strstr(err.data, "[::1]:0: "), "Ctrl-C: %d %s", code, err.data);
+}
+
 // ---- Devices ------------------------------------------------------------------------------------------------------
 
 static void test_one_device(void) {
@@ -446,6 +491,7 @@ static void test_several_devices(void) {
     CHECK(code == 0 && strstr(out.data, "20+20+20 layers\n"), "info of what does not fit here: %d %s%s", code, out.data, err.data);
     shell("mote bench --synthetic tiny --devices cpu,cpu --prompt 8 --depth 0,8 --tokens 2 --repeat 1");
     CHECK(code == 0 && strstr(out.data, "device   cpu+cpu: 3+1 layers") && strstr(out.data, "tg2 @ d8"), "bench: %d %s%s", code, out.data, err.data);
+    check_refused("mote run -p x --devices cpu,cpu --split replicas", 2, "replicas are of serve and bench alone");
     check_refused("mote run -p x --split pipeline", 2, "--split needs --devices");
     check_refused("mote run -p x --devices cpu,gpu", 2, "as 0,1 or cpu,cpu, not 'cpu,gpu'");
     check_refused("mote run -p x --devices ''", 2, "--devices needs");
@@ -673,6 +719,8 @@ int main(int argc, char **argv) {
     test_interrupt();
     test_one_device();
     test_several_devices();
+    test_several_hosts();
+    test_worker();
     if (access("models/demo/config.json", F_OK) == 0) {
         test_text();
         test_endless_text();

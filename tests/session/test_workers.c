@@ -28,6 +28,13 @@ static int worker_says(void *user, const char *address) {
     return 0;
 }
 
+static int worker_log = -1;                /* where workers that are started write what they log; -1: nowhere */
+
+static void worker_logs(void *user, const char *line) {
+    (void)user;
+    if (worker_log >= 0 && write(worker_log, line, strlen(line)) < 0) worker_log = -1;
+}
+
 static worker_process worker_start(const char *dir, const char *secret) {
     worker_process w = {0, ""};
     int ends[2];
@@ -35,7 +42,8 @@ static worker_process worker_start(const char *dir, const char *secret) {
     fflush(NULL);
     w.pid = fork();
     if (!w.pid) {
-        const mote_worker_options o = {.size = sizeof o, .listen = "127.0.0.1:0", .secret = secret, .threads = 1, .running = worker_says, .user = &ends[1]};
+        const mote_worker_options o = {.size = sizeof o, .listen = "127.0.0.1:0", .secret = secret, .threads = 1, .running = worker_says, .user = &ends[1],
+                                       .callbacks = {.log = worker_logs}};
         close(ends[0]);
         _exit(mote_worker_run(dir, &o, &failure) != MOTE_OK);
     }
@@ -173,6 +181,12 @@ static void test_worker_refusals(const char *dir) {
     o.device = NULL;
     o.workers = "localhost";
     worker_refused(dir, &o, MOTE_EINVAL, "\"localhost\" is no address");
+    o.workers = "127.0.0.1:1,127.0.0.1:2,127.0.0.1:1";
+    worker_refused(dir, &o, MOTE_EINVAL, "127.0.0.1:1 is named twice");
+    o.workers = "127.0.0.1:1,";
+    worker_refused(dir, &o, MOTE_EINVAL, "expected addresses");
+    o.workers = "127.0.0.1:1,,127.0.0.1:2";
+    worker_refused(dir, &o, MOTE_EINVAL, "expected addresses");
     o.workers = "127.0.0.1:1";
     worker_refused(dir, &o, MOTE_EIO, "worker 127.0.0.1:1: Connection refused");
     o.workers = w.address;
@@ -220,6 +234,22 @@ static void test_worker_bytes(const char *dir) {
     worker_kill(&w);
 }
 
+/* Who connects and says nothing has 5 seconds, and the log says so. */
+static void test_worker_silence(const char *dir) {
+    char line[300] = "";
+    int ends[2];
+    if (!CHECK(!pipe(ends), "no pipe")) return;
+    worker_log = ends[1];
+    worker_process w = worker_start(dir, worker_secret);
+    close(ends[1]);
+    worker_log = -1;
+    const int fd = worker_connection_to(&w, 0);
+    CHECK(read(ends[0], line, sizeof line - 1) > 0 && strstr(line, "has not shown within 5 s that it knows the secret"), "said: %s", line);
+    close(fd);
+    close(ends[0]);
+    worker_kill(&w);
+}
+
 /* ---- Workers that are lost ------------------------------------------------------------------------------------------------- */
 
 /* The first of n workers is killed, or stopped: calls fail within so many seconds, and name it; so do all later ones. */
@@ -231,6 +261,7 @@ static void test_worker_lost(const char *dir, int n, int signal, double most) {
     int32_t id;
     EXPECT(MOTE_OK, mote_feed(s, (const int32_t[]){1, 2, 3}, 3, &failure));
     kill(w->pid, signal);
+    if (signal == SIGSTOP) waitpid(w->pid, NULL, WUNTRACED);       /* until then a thread of it may still answer */
     const double began = seconds();
     EXPECT(MOTE_EDEVICE, mote_step(s, NULL, &id, &failure));
     CHECK(seconds() - began < most, "%.1f s", seconds() - began);
@@ -251,6 +282,7 @@ int main(int argc, char **argv) {
     test_worker_bits("tests/fixtures/families/gpt-oss-mxfp4", 3);
     test_worker_refusals("tests/fixtures/fp8-ragged");
     test_worker_bytes("tests/fixtures/fp8-ragged");
+    if (!test_brief) test_worker_silence("tests/fixtures/fp8-ragged");
     for (int n = 1; n <= 2; n++) test_worker_lost("tests/fixtures/families/qwen3-moe", n, SIGKILL, 5);
     if (!test_brief) test_worker_lost("tests/fixtures/families/qwen3-moe", 2, SIGSTOP, WIRE_SILENCE + 5);
     return test_main_end();
