@@ -8,7 +8,10 @@ Needs playwright (pip) and a Chromium: CHROMIUM=/usr/bin/chromium, or one that p
 import json
 import os
 import re
+import signal
 import sys
+import threading
+import time
 
 from playwright.sync_api import expect, sync_playwright
 
@@ -124,10 +127,39 @@ def configure(page, **values):
     page.get_by_role("button", name="Done").click()
 
 
+class Brake(threading.Thread):
+    """While it is on, a process has a fifth of its time: a quick machine fills a context of 4,096 tokens before a browser has drawn three answers."""
+
+    def __init__(self, process):
+        super().__init__(daemon=True)
+        self.process, self.on, self.over = process, False, False
+
+    def run(self):
+        while not self.over:
+            if self.on:
+                self.process.send_signal(signal.SIGSTOP)
+                time.sleep(0.02)
+                self.process.send_signal(signal.SIGCONT)
+            time.sleep(0.005)
+
+    def release(self):
+        self.over = True
+        self.join()
+
+
+brake = None
+
+
 def endless(page):
-    """What is asked from here on ends when it is stopped."""
+    """What is asked from here on ends when it is stopped; until `ending`."""
+    brake.on = True
     page.route("**/v1/chat/completions", lambda route: route.continue_(
         post_data=route.request.post_data.replace('"stream":true', '"stream":true,"ignore_eos":true')))
+
+
+def ending(page):
+    brake.on = False
+    page.unroute("**/v1/chat/completions")
 
 
 def test_first(context, url, errors):
@@ -226,7 +258,7 @@ def test_stopping(page):
     expect(page.locator("article.user").last).to_contain_text("Tell me a story")
     expect(last(page)).to_contain_text("Once upon a time")
     expect(last(page).locator(".tools")).to_contain_text("unfinished")
-    page.unroute("**/v1/chat/completions")
+    ending(page)
     before = last(page).locator(".body").inner_text()
     with page.expect_request("**/v1/chat/completions") as request:
         page.get_by_role("button", name="Continue").click()
@@ -332,7 +364,7 @@ def test_background(page):
     page.get_by_role("button", name="Stop").click()
     expect(live).to_have_count(0)
     expect(last(page).locator(".note")).to_contain_text("stopped")
-    page.unroute("**/v1/chat/completions")
+    ending(page)
     page.reload()
     expect(page.get_by_role("link", name="number 1")).to_have_count(0)
     page.get_by_role("button", name="New chat").click()
@@ -549,7 +581,10 @@ def test(browser, program, url):
 
 
 def main():
+    global brake
     process, url = serve(sys.argv[1], "--allow-host", "mote.lan", "--threads", "1")   # so that a long prompt takes two seconds
+    brake = Brake(process)
+    brake.start()
     try:
         with sync_playwright() as p:
             browser = p.chromium.launch(executable_path=os.environ.get("CHROMIUM"),
@@ -557,6 +592,7 @@ def main():
             test(browser, sys.argv[1], url)
             browser.close()
     finally:
+        brake.release()
         process.terminate()
         process.wait()
     print("page: passed")

@@ -42,7 +42,7 @@ static void test_native(server s) {
     static const char *const paths[] = {"/completion", "/completions"};
     check(s, "/props", NULL, 200, "{\"default_generation_settings\": {\"id\": 0, \"n_ctx\": 2048, ", NULL);
     check(s, "/props", NULL, 200, "\"total_slots\": 2", NULL);
-    check(s, "/slots", NULL, 200, "[{\"id\": 0, \"n_ctx\": 2048, \"is_processing\": false, ", NULL);
+    check(s, "/slots", NULL, 200, "[{\"id\": 0, \"n_ctx\": 2048, \"device\": \"cpu\", \"is_processing\": false, ", NULL);
     check(s, "/slots", NULL, 200, "}, {\"id\": 1, ", "\"id\": 2");
     for (int i = 0; i < 2; i++) {
         check(s, paths[i], "{\"prompt\": [5, 6], \"n_predict\": 3, \"ignore_eos\": true}", 200,
