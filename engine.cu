@@ -155,6 +155,7 @@ static double seconds(void) {
 #include "run/slot.c"
 #include "run/cpu/forward.c"
 #include "workers/runner.c"
+#include "run/members.c"
 #include "run/group.c"
 #ifdef __CUDACC__
 #include "run/cuda/resident.cu"

@@ -60,7 +60,7 @@ typedef struct slot {
     struct slot *parts;          /* of a group's runner: this session's slots on its members' [members]; else NULL. Of its own it has no memory:
                                     its logits are those of the one that answers */
     struct slot *front;          /* of a member's: the session's own; else NULL. The last range's ranks read the logits of the one that answers */
-    int behind;                  /* of a group's: members still computed when the last call returned; what it says of its logits is not known yet */
+    int unfinished;              /* of a group's: members still computed when the last call returned; what it says of its logits is not known yet */
     struct slot *next;           /* of the open slots of the runner; this and what follows is run/meeting.c's */
     int answers;                 /* an answer is being generated: it will be back */
     int waits;                   /* it has a request that is not done */
@@ -108,6 +108,20 @@ static inline void request_is(pass_request *q, enum request_kind kind, slot *s, 
     q->b = b;
 }
 
+static inline void request_is_step(pass_request *q, slot *s, const block *b, const mote_sampling *p, int32_t *id) {
+    request_is(q, REQUEST_STEP, s, b);
+    q->sampling = p;
+    q->ids = id;
+}
+
+static inline void request_is_cycle(pass_request *q, slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count) {
+    request_is(q, REQUEST_CYCLE, s, b);
+    q->sampling = p;
+    q->drafts = drafts;
+    q->ids = ids;
+    q->count = count;
+}
+
 /* Who looks on while a long block is computed. */
 typedef struct block_watch {
     void *user;
@@ -153,7 +167,7 @@ typedef struct executor {
     void (*pass)(mote_runner *r, pass_request *const *of, int n);
     int (*computes)(const mote_runner *r);                  /* whether it still does what was launched; NULL: it never does */
 
-    /* Of a member of a group (run/group.c), which gives all that is above, too. It computes its part of a block: x comes from the range
+    /* Of a member of a group (run/members.c), which gives all that is above, too. It computes its part of a block: x comes from the range
        before it (its first range: from the tokens) and goes to the next one. So of a block
          - all members get the same rows, and the ids of all are there. A STEP with an id is one whose token is chosen; a CYCLE with ids is
            given them, whoever has drafted them; DRAFT, choose() and prepared() are asked of the last range alone. Ranges before the last get a
@@ -221,7 +235,7 @@ struct mote_runner {
     struct gpu_runner *gpu;
     struct remote_runner *remote;                           /* workers/runner.c: it is on another host; NULL: it is here */
     mote_runner **members;       /* [m->member_count] that compute in its place; NULL: it computes itself */
-    struct runner_group *group;  /* of these: run/group.c */
+    struct runner_group *group;  /* of these: run/members.c */
     peer *me;                    /* which member of a group it is; NULL: none, it has all of the program */
 };
 
