@@ -48,8 +48,9 @@ static int exif_orientation(const image_bytes *file, size_t at, size_t n) {
     if (!little && !image_has(&b, 0, "MM\0*", 4)) return 1;
     const size_t directory = image_number(&b, 4, 4, little);
     const uint32_t entries = image_number(&b, directory, 2, little);
-    for (uint32_t i = 0; i < entries && directory + 2 + 12 * (i + 1) <= n; i++) {
-        const size_t entry = directory + 2 + 12 * i;                    /* tag, type, count, value; type 3: 16 bits */
+    if (directory + 2 + 12 * (size_t)entries > n) return 1;
+    for (uint32_t i = 0; i < entries; i++) {
+        const size_t entry = directory + 2 + 12 * (size_t)i;            /* tag, type, count, value; type 3: 16 bits */
         if (image_number(&b, entry, 2, little) != EXIF_ORIENTATION) continue;
         const uint32_t value = image_number(&b, entry + 8, 2, little);
         return image_number(&b, entry + 2, 2, little) == 3 && value >= 1 && value <= 8 ? (int)value : 1;

@@ -3,10 +3,25 @@
 #ifndef MOTE_TEST_IMAGES_H
 #define MOTE_TEST_IMAGES_H
 
-#include "../../tokenizer.c"
+#include "../../engine.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "../../text/basics.c"
+#include "../../text/utf8.c"
+#include "../../text/json.c"
 #include "../../exchange/sha256.c"
 #include "../../images/picture.c"
 #include "../../images/stb_image.h"
@@ -15,5 +30,8 @@
 #include "../../images/decode.c"
 #include "../../images/resize.c"
 #include "../../images/patches.c"
+#include "../../checkpoint/safetensors.c"
+#include "../../checkpoint/folder.c"
+#include "../../checkpoint/processor.c"
 
 #endif
