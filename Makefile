@@ -202,7 +202,7 @@ $(BUILD)/lossy_serve $(BUILD)/test_plans: private WRAP = -I$(BUILD)
 $(BUILD)/lossy_serve $(BUILD)/test_plans: $(BUILD)/page.inc $(BUILD)/trace_page.inc
 
 # For tests/no_memory.h
-$(BUILD)/inside $(BUILD)/test_images $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
+$(BUILD)/inside $(BUILD)/test_pictures $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
 $(BUILD)/test_connection: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc pthread_create)
 comma := ,
 

@@ -3,7 +3,7 @@
 //
 // Contents   1. Files made here   2. What is refused   3. Processors   4. DATA/vision-data: sizes, resizing, files, patches
 //
-// Usage: test_images [--brief] [DATA]
+// Usage: test_pictures [--brief] [DATA]
 
 #include "../../engine.h"
 
@@ -434,7 +434,7 @@ static void test_hash(void) {
 }
 
 int main(int argc, char **argv) {
-    test_main_begin("test_images", argc, argv);
+    test_main_begin("test_pictures", argc, argv);
     test_png();
     test_orientation();
     test_jpeg();
