@@ -177,6 +177,9 @@ typedef struct executor {
                                                                            or in a pass, has prepared: its last token, and its drafts */
     int (*pass_class)(const pass_request *q);               /* pass() gets requests of one class, more than one of them; of class -1: none.
                                                                q: as the session asks it, on its own slot. NULL: all are of one */
+
+    int (*count_experts)(const mote_runner *r, mote_experts_seen *to, mote_error *err);        /* adds its own; from any thread; NULL: there is nothing
+                                                               to add */
 } executor;
 
 struct mote_runner {
@@ -210,6 +213,7 @@ struct mote_runner {
         double last;             /* seconds(): when something began or ended to be computed, a layer of a prompt, too */
         double began;            /* the same: the block of a prompt that has the lead, as if nothing had come between */
     } stats;
+    int expert_slots;            /* on a GPU, for each layer whose experts are in host memory; 0: none */
     pthread_cond_t prompt_over;  /* prompts take turns: */
     unsigned prompts, prompts_over;                         /* that came; that are over */
     const slot *prompt_of;       /* whose turn it is */
