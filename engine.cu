@@ -38,6 +38,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -49,8 +50,8 @@ enum {
     GENERATION_0_3 = END_OF(mote_generation, thinking_budget),
     EMBEDDING_0_3 = END_OF(mote_embedding, dimensions)
 };
-static_assert(sizeof(mote_options) == END_OF(mote_options, secret), "mote_options has padding at its end");
-static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, runner), "mote_session_options has padding at its end");
+static_assert(sizeof(mote_options) == END_OF(mote_options, reserved), "mote_options has padding at its end");
+static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, sessions), "mote_session_options has padding at its end");
 static_assert(sizeof(mote_generation) == END_OF(mote_generation, date), "mote_generation has padding at its end");
 static_assert(sizeof(mote_embedding) == END_OF(mote_embedding, dimensions), "mote_embedding has padding at its end");
 
@@ -99,6 +100,7 @@ static double seconds(void) {
 #include "checkpoint/memory_cpu.c"
 #ifdef __CUDACC__
 #include "checkpoint/device_cuda.cu"
+#include "checkpoint/pinned_cuda.cu"
 #include "checkpoint/load_cuda.cu"
 #include "checkpoint/memory_cuda.cu"
 #endif
@@ -124,6 +126,7 @@ static double seconds(void) {
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
+#include "model/home.c"
 #include "model/weights.c"
 #include "model/info.c"
 #include "checkpoint/ends.c"

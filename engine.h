@@ -107,6 +107,13 @@ enum {                                     /* how several devices share a model 
                                               how many there are */
 };
 
+enum {                                     /* where a GPU's routed experts lie */
+    MOTE_EXPERTS_AUTO = 0,                 /* in its memory, if all weights fit there and leave a thirty-second of it; else in the host's */
+    MOTE_EXPERTS_DEVICE = 1,               /* in its memory */
+    MOTE_EXPERTS_HOST = 2                  /* in pinned host memory, which the GPU reads: the same bits, at the speed of the link where they
+                                              are not in slots of its own memory, too. See docs/experts-in-host-memory.md */
+};
+
 typedef struct mote_options {
     size_t size;                           /* of this struct: see the rules above */
     int parts;                             /* MOTE_EVERYTHING, ... */
@@ -123,6 +130,11 @@ typedef struct mote_options {
     const char *workers;                   /* "10.0.0.2:7000,10.0.0.3:7000": other hosts, on which `mote worker` runs, that have the model's first
                                               layers, in their order; this host has the last ones. On CPUs; not beside devices */
     const char *secret;                    /* of the workers: 16 bytes or more */
+    uint64_t gpu_memory;                   /* bytes of each GPU's memory that the model, its runners and sessions may take, of what is free when
+                                              it is opened; 0: all of that */
+    int experts;                           /* MOTE_EXPERTS_..., on a GPU. Host memory is of this process alone: another one that opens the same
+                                              folder has its own */
+    int reserved;                          /* 0 */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -169,7 +181,8 @@ typedef struct mote_device {               /* a device that has some of a model,
     const char *name;                      /* "cpu", or "cuda:0 NVIDIA GB10 (sm_121)" */
     int first_layer, layer_count;          /* the layers that it has */
     int rank, ranks;                       /* of MOTE_SPLIT_TENSOR: which of so many shares of each of these layers, from 0; else 0 of 1 */
-    uint64_t weight_bytes;                 /* held in its memory: together more than the model's, as some have the same */
+    uint64_t weight_bytes;                 /* held in its memory, or for it in the host's: together more than the model's, as some have the
+                                              same */
 } mote_device;
 
 typedef struct mote_info {
@@ -207,6 +220,12 @@ typedef struct mote_info {
     int window;                            /* tokens that a layer with a window sees; where they differ, the most. 0: none has one */
     const mote_device *devices;            /* device_count of them, in the order of mote_options.devices */
     int device_count;
+    uint64_t host_bytes;                   /* of the weights, in pinned host memory: those of routed experts. 0: all are on the device */
+    uint64_t expert_bytes;                 /* on a GPU: one routed expert of each layer whose experts are in host memory, all together: what one
+                                              more slot in each of these layers takes on the device */
+    int expert_layers;                     /* layers whose routed experts are in host memory, the MTP layer counted */
+    int experts_shared;                    /* 1: the device's memory is the host's, so that experts are used where they lie and slots gain
+                                              nothing */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */
@@ -238,10 +257,12 @@ typedef struct mote_session_options {
                                               at most as many, where these promise more. Without an MTP layer there are copies alone */
     int sms;                               /* GPU: use at most so many SMs (streaming multiprocessors); 0: all */
     mote_runner *runner;                   /* whose working memory the session shares; NULL: it has one of its own */
+    size_t sessions;                       /* GPU, with experts in host memory: the device's memory that so many sessions like this one do not
+                                              need holds slots of experts (of the runner that is opened); default: 1 */
 } mote_session_options;
 
 typedef struct mote_memory {
-    uint64_t weights;                      /* one model */
+    uint64_t weights;                      /* one model: what it takes of the device's memory */
     uint64_t kv, state, scratch;           /* one session: KV cache, of a layer with a window as much as the largest window and `chunk` rows,
                                               on a GPU at most 1,024, take, rounded up to whole 256, or the context if that is less;
                                               recurrent state with its log; everything else */

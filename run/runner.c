@@ -189,6 +189,7 @@ struct mote_runner {
     const executor *backend;
     run_options o;
     int one_slot;                /* a session's own: there will be no other */
+    int expert_slots;            /* of each layer whose experts are in host memory (moe_weights.host_at), so many fit into the GPU's, too */
     int rows, prompt_from;       /* most of forward(); tokens from which on prompt() reads a call, 0: never */
     int mtp_rows;                /* most of forward() with MTP logits of all */
     int logs;                    /* after a longer forward() the last MOTE_ROWS_MAX rows' block is in the log, as if it had come alone */

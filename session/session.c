@@ -1,7 +1,7 @@
 /* session/session.c: what a session is: a timeline of tokens, and a slot on a runner. Its options, and the checks at the entry of every
    call on one. Knows no device, and of what decoding keeps in it a pointer; session/open.c opens it. */
 
-enum { DEFAULT_CONTEXT = 8192 };
+enum { DEFAULT_CONTEXT = 8192, MOST_SESSIONS = 1 << 16 };
 
 struct mote_session {
     const mote_model *m;
@@ -44,6 +44,7 @@ static int check_options(const mote_model *m, const mote_session_options *o, mot
         return fail(err, MOTE_EINVAL, "KV type %d, expected %d to %d", o->kv, MOTE_KV_DEFAULT, MOTE_KV_FP8);
     if (o->kv == MOTE_KV_F32 && executor_of(m)->kv != MOTE_KV_F32)
         return fail(err, MOTE_EUNSUPPORTED, "a KV cache in F32 is for the CPU, a GPU takes BF16 or FP8");
+    if (o->sessions > MOST_SESSIONS) return fail(err, MOTE_EINVAL, "%zu sessions, expected at most %d", o->sessions, MOST_SESSIONS);
     if (o->sms < 0) return fail(err, MOTE_EINVAL, "%d SMs, expected 0 (all) or more", o->sms);
     if (o->mtp < MOTE_MTP_OFF || o->mtp >= MOTE_ROWS_MAX)
         return fail(err, MOTE_EINVAL, "%d drafts, expected %d (off), %d (auto), or 1 to %d", o->mtp, MOTE_MTP_OFF,
