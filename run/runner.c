@@ -214,7 +214,6 @@ struct mote_runner {
         double last;             /* seconds(): when something began or ended to be computed, a layer of a prompt, too */
         double began;            /* the same: the block of a prompt that has the lead, as if nothing had come between */
     } stats;
-    int expert_slots;            /* on a GPU, for each layer whose experts are in host memory; 0: none */
     pthread_cond_t prompt_over;  /* prompts take turns: */
     unsigned prompts, prompts_over;                         /* that came; that are over */
     const slot *prompt_of;       /* whose turn it is */

@@ -8,11 +8,7 @@
 /* The experts of layer i, the MTP layer after the others, if they are in host memory; NULL: they are not, or there are none. */
 static const moe_weights *gpu_host_experts(const mote_model *m, int i) {
     const layer *l = model_layer(m, i);
-    return model_has_layer(m, i) && l->ffn.kind == LAYER_MOE && l->ffn.w.moe.host_at ? &l->ffn.w.moe : NULL;
-}
-
-static size_t gpu_experts_bytes(const moe_weights *w) {
-    return (size_t)w->shape.experts * w->piece;
+    return m->homes && m->homes[i].in_host ? &l->ffn.w.moe : NULL;
 }
 
 /* The layer after i whose experts are in host memory, the MTP layer among them; -1: there is none. */
@@ -35,16 +31,17 @@ static void gpu_layout_experts(layout *l, mote_runner *r) {
         const moe_weights *w = gpu_host_experts(m, i);
         const size_t experts = (size_t)w->shape.experts, count = (size_t)min_int(r->expert_slots, w->shape.experts);
         moe_slots unused, *to = g->slots ? &g->slots[i] : &unused;
-        largest = max_size(largest, gpu_experts_bytes(w));
+        const size_t piece = m->homes[i].bytes / experts;   /* also of a model without its weights */
+        largest = max_size(largest, m->homes[i].bytes);
         to->count = (int)count;
-        to->piece = (int64_t)w->piece;
+        to->piece = (int64_t)piece;
         to->host = w->host_at;
         to->at = (int64_t *)layout_bytes(l, experts * sizeof *to->at);
         to->order = (uint32_t *)layout_bytes(l, experts * sizeof *to->order);
         to->recent = (uint16_t *)layout_bytes(l, MOE_RECENT * sizeof *to->recent);
         to->ready = (uint32_t *)layout_bytes(l, sizeof *to->ready);
         to->seen = g->expert_seen ? g->expert_seen + (size_t)i * MOE_SEEN : NULL;
-        to->memory = (char *)layout_bytes(l, count * w->piece);
+        to->memory = (char *)layout_bytes(l, count * piece);
     }
     for (int b = 0; b < 2 && g->prefill.rows && !m->device.integrated; b++) g->copy[b] = (char *)layout_bytes(l, largest);
 }
@@ -100,11 +97,12 @@ static void gpu_close_experts(struct gpu_runner *g) {
 static int gpu_copy_experts(mote_runner *r, int i) {
     struct gpu_runner *g = r->gpu;
     const moe_weights *w = gpu_host_experts(r->m, i);
+    const size_t bytes = r->m->homes[i].bytes;
     const int b = g->copy_next;
     gpu_check(&g->q, cudaStreamWaitEvent(g->copies, g->copy_free[b], 0), "copying experts");
-    gpu_check(&g->q, cudaMemcpyAsync(g->copy[b], w->host_at, gpu_experts_bytes(w), cudaMemcpyHostToDevice, g->copies), "copying experts");
+    gpu_check(&g->q, cudaMemcpyAsync(g->copy[b], w->host_at, bytes, cudaMemcpyHostToDevice, g->copies), "copying experts");
     gpu_check(&g->q, cudaEventRecord(g->copy_full[b], g->copies), "copying experts");
-    __atomic_add_fetch(&g->copied_bytes, gpu_experts_bytes(w), __ATOMIC_RELAXED);
+    __atomic_add_fetch(&g->copied_bytes, bytes, __ATOMIC_RELAXED);
     g->copied_layer[b] = i;
     g->copy_next = !b;
     return b;
