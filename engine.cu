@@ -171,6 +171,7 @@ static double seconds(void) {
 #include "run/group.c"
 #ifdef __CUDACC__
 #include "run/cuda/resident.cu"
+#include "run/cuda/experts.cu"
 #include "run/cuda/record.cu"
 #include "run/cuda/step.cu"
 #include "run/cuda/prefill.cu"
