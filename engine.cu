@@ -182,6 +182,7 @@ static double seconds(void) {
 #endif
 #include "run/executors.c"
 #include "workers/served.c"
+#include "workers/refusals.c"
 #include "workers/worker.c"
 
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */

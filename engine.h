@@ -57,7 +57,7 @@ enum {                                     /* return codes */
     MOTE_ENOMEM = 5,
     MOTE_ECONTEXT = 6,                     /* the tokens do not fit into the session's context */
     MOTE_ECANCELLED = 7,                   /* a cancel callback asked to stop */
-    MOTE_EDEVICE = 8,                      /* the GPU: none there, driver too old, an operation on it failed, or it is lost */
+    MOTE_EDEVICE = 8,                      /* the GPU: none there, driver too old, an operation on it failed, or it is lost; or a worker is lost */
     MOTE_EMISMATCH = 9                     /* mote_generation.verify found speculation to differ from plain decoding */
 };
 
@@ -143,6 +143,13 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
 
 /* Frees a model, as soon as its last session is closed. NULL is allowed. */
 void mote_close(mote_model *model);
+
+/* After a worker of mote_options.workers was lost: connects again to all that are lost, and has each open its part anew, which must be of the same
+   folder; this host keeps its own. MOTE_OK: none is lost, then or now; the same for a model without workers. Runners and sessions that there were
+   stay lost: close them, and open others. Not while another thread opens a runner of the model. One that cannot be reached is MOTE_EIO or MOTE_EDEVICE,
+   one that refuses MOTE_EINVAL or whatever it says; the message names it, and the call may be made again.
+   callbacks: cancel is asked every two seconds while a worker reads its weights, which ends the call with MOTE_ECANCELLED. NULL: nothing is. */
+int mote_reconnect(const mote_model *model, const mote_callbacks *callbacks, mote_error *error);
 
 typedef struct mote_worker_options {
     size_t size;                           /* of this struct: see the rules above */

@@ -55,7 +55,7 @@ typedef struct slot {
     int logits_set;              /* they were written from outside: the device has others */
     int logits_in_block;         /* block_logits has those of all rows of the block */
     int last_row;                /* of the block's rows: the last token's */
-    int number;                  /* of a runner on another host: what it is called there */
+    int number;                  /* of a runner on another host: what it is called there; -1: it is not open */
     struct gpu_slot *gpu;        /* NULL: on the CPU */
     struct slot *parts;          /* of a group's runner: this session's slots on its members' [members]; else NULL. Of its own it has no memory:
                                     its logits are those of the one that answers */

@@ -47,7 +47,7 @@ static int remote_open(mote_runner *r, mote_error *err) {
     r->company_rows = MOTE_ROWS_MAX;
     there->text = (char *)malloc(message_pass_most(max_int(o->chunk, PASS_ROWS_MAX), r->m->c.hidden));
     if (!there->text) return fail_memory(err);
-    memcpy(m.ticket, of->ticket, sizeof m.ticket);
+    memcpy(m.ticket, of->say.ticket, sizeof m.ticket);
     int code = remote_connect(of, &there->control, err);
     if (!code) code = remote_ask(of, &there->control, MESSAGE_RUNNER, &part, 1, NULL, 0, &there->number, err);
     return code;
@@ -73,7 +73,7 @@ static int remote_link(const mote_runner *before, wire *w, mote_error *err) {
     const remote_model *of = before->m->remote;
     message_link link = {.ticket = "", .runner = (int32_t)before->remote->number};
     const wire_part part = {&link, sizeof link};
-    memcpy(link.ticket, of->ticket, sizeof link.ticket);
+    memcpy(link.ticket, of->say.ticket, sizeof link.ticket);
     const int code = remote_connect(of, w, err);
     return code ? code : remote_ask(of, w, MESSAGE_LINK, &part, 1, NULL, 0, NULL, err);
 }
@@ -82,7 +82,7 @@ static int remote_link(const mote_runner *before, wire *w, mote_error *err) {
 static int remote_join(const mote_runner *before, const mote_runner *r, mote_error *err) {
     message_join join = {.ticket = "", .runner = (int32_t)before->remote->number, .address = ""};
     const wire_part part = {&join, sizeof join};
-    memcpy(join.ticket, before->m->remote->ticket, sizeof join.ticket);
+    memcpy(join.ticket, before->m->remote->say.ticket, sizeof join.ticket);
     snprintf(join.address, sizeof join.address, "%s", before->m->remote->address);
     return remote_call(r, MESSAGE_JOIN, &part, 1, NULL, 0, err);
 }
