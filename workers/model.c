@@ -7,6 +7,7 @@ typedef struct remote_model {
     wire leads;                  /* the connection as long as which the worker keeps its part */
     char address[ADDRESS_SIZE];
     unsigned char ticket[TICKET_SIZE];
+    int on_gpu;                  /* it computes on a GPU, as this host does */
     char secret[1];              /* as long as it is */
 } remote_model;
 
@@ -63,7 +64,7 @@ static int remote_model_open(mote_model *m, const char *dir, const mote_options 
     remote_model *of = (remote_model *)calloc(1, sizeof *of + strlen(o->secret));
     message_model say;
     const wire_part part = {&say, sizeof say};
-    uint64_t fingerprint = 0;
+    message_opened opened;
     if (!of) return fail_memory(err);
     memset(&say, 0, sizeof say);
     m->remote = of;
@@ -76,14 +77,18 @@ static int remote_model_open(mote_model *m, const char *dir, const mote_options 
     say.end = m->part.end;
     say.draft_rows = m->draft_rows;
     say.quantize = m->quantize;
+    say.on_gpu = of->on_gpu = m->device.gpu >= 0;
+    m->device.gpu = -1;                                     /* it is none of this host's */
     snprintf(m->device.name, sizeof m->device.name, "worker %s", of->address);
     int code = getentropy(of->ticket, sizeof of->ticket) ? fail(err, MOTE_EIO, "no random numbers: %s", strerror(errno)) : MOTE_OK;
     memcpy(say.ticket, of->ticket, sizeof say.ticket);
     if (!code) code = folder_digest(dir, say.digest, err);
     if (!code) code = remote_connect(of, &of->leads, err);
-    if (!code) code = remote_ask(of, &of->leads, MESSAGE_MODEL, &part, 1, NULL, 0, &fingerprint, err);
-    if (!code) m->fingerprint = fingerprint;
-    return code;
+    if (!code) code = remote_ask(of, &of->leads, MESSAGE_MODEL, &part, 1, &opened, sizeof opened, NULL, err);
+    if (code) return code;
+    m->fingerprint = opened.fingerprint;
+    m->bf16_largest = opened.bf16_largest & BF16_MOST;
+    return MOTE_OK;
 }
 
 /* As model_open, but that all ranges before the last one are opened by workers. */
@@ -97,27 +102,38 @@ static int workers_open_part(const char *dir, const mote_options *o, const model
     return code;
 }
 
+/* The device of this host that the options name: "cpu", "cuda:0". Where none is named, who asks is told why it is no GPU. */
+static int host_device(char name[16], const mote_options *o, mote_error *err) {
+    mote_model on;
+    memset(&on, 0, sizeof on);
+    const int code = device_choose(&on, o->device, o->parts == MOTE_TEXT_ONLY, &o->callbacks, err);
+    snprintf(name, 16, on.device.gpu < 0 ? "cpu" : "cuda:%d", on.device.gpu);
+    return code;
+}
+
 /* The ranges of a model that workers share with this host, which has the last one. */
 static int workers_list(device_list *l, const mote_options *o, mote_error *err) {
-    char address[ADDRESS_SIZE];
+    char address[ADDRESS_SIZE], name[sizeof *l->name];
     struct sockaddr_storage at[DEVICES_MAX];
     int listed = 1;
     memset(l, 0, sizeof *l);
     l->ranks = 1;
+    l->apart = 1;
     for (const char *c = o->workers; *c; c++) listed += *c == ',';
     if (!o->secret || strlen(o->secret) < SECRET_LEAST)
         return fail(err, MOTE_EINVAL, "workers need a secret of %d bytes or more, which they know, too", SECRET_LEAST);
-    if (o->devices || (o->device && strcmp(o->device, "cpu")) || o->split)
-        return fail(err, MOTE_EUNSUPPORTED, "workers: they and this host compute on CPUs alone");
+    if (o->devices || o->split) return fail(err, MOTE_EUNSUPPORTED, "workers: each host has a range of layers on one device: devices and split do not go with them");
+    int code = host_device(name, o, err);
+    if (code) return code;
     for (; worker_address(o->workers, l->count, address); l->count++) {
         if (l->count == DEVICES_MAX - 1) return fail(err, MOTE_EINVAL, "workers: more than %d", DEVICES_MAX - 1);
         if (!address_read(address, &at[l->count])) return fail(err, MOTE_EINVAL, "workers: \"%s\" is no address, as 10.0.0.2:7000 is", address);
         for (int k = 0; k < l->count; k++)
             if (!memcmp(&at[k], &at[l->count], sizeof *at)) return fail(err, MOTE_EINVAL, "workers: %s is named twice", address);
-        snprintf(l->name[l->count], sizeof *l->name, "cpu");
+        snprintf(l->name[l->count], sizeof *l->name, "%s", name);
     }
     if (l->count < listed) return fail(err, MOTE_EINVAL, "workers \"%.60s\": expected addresses with commas between, as 10.0.0.2:7000", o->workers);
-    snprintf(l->name[l->count++], sizeof *l->name, "cpu");
+    snprintf(l->name[l->count++], sizeof *l->name, "%s", name);
     l->ranges = l->count;
     return o->layers ? device_layers_read(l, o->layers, err) : MOTE_OK;
 }
