@@ -148,7 +148,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     int code = take_options(&how, sizeof how, OPTIONS_0_3, model, "mote_options", error);
     how.parts = MOTE_DESCRIPTION;
     if (!code) code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
-    if (!code) code = devices_of(&devices, &how, error);
+    if (!code) code = model_devices(&devices, &how, error);
     if (!code) code = parts_open(plan_open_model, dir, &how, &devices, 0, &m, error);
     if (!code) code = plan_memory_of(m, -1, options, plan, error);
     mote_close(m);

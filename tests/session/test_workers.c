@@ -42,7 +42,7 @@ static worker_process worker_start(const char *dir, const char *secret) {
     fflush(NULL);
     w.pid = fork();
     if (!w.pid) {
-        const mote_worker_options o = {.size = sizeof o, .listen = "127.0.0.1:0", .secret = secret, .threads = 1, .running = worker_says, .user = &ends[1],
+        const mote_worker_options o = {.size = sizeof o, .listen = "127.0.0.1:0", .secret = secret, .device = "cpu", .threads = 1, .running = worker_says, .user = &ends[1],
                                        .callbacks = {.log = worker_logs}};
         close(ends[0]);
         _exit(mote_worker_run(dir, &o, &failure) != MOTE_OK);
@@ -59,7 +59,7 @@ static void worker_kill(const worker_process *w) {
 }
 
 static mote_options leader_options(const char *workers) {
-    const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .workers = workers, .secret = worker_secret};
+    const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .device = "cpu", .workers = workers, .secret = worker_secret};
     return o;
 }
 
@@ -176,9 +176,9 @@ static void test_worker_refusals(const char *dir) {
     o.secret = "short";
     worker_refused(dir, &o, MOTE_EINVAL, "need a secret of 16 bytes");
     o.secret = worker_secret;
-    o.device = "cuda";
-    worker_refused(dir, &o, MOTE_EUNSUPPORTED, "on CPUs alone");
-    o.device = NULL;
+    o.split = MOTE_SPLIT_TENSOR;
+    worker_refused(dir, &o, MOTE_EUNSUPPORTED, "a range of layers on one device");
+    o.split = MOTE_SPLIT_AUTO;
     o.workers = "localhost";
     worker_refused(dir, &o, MOTE_EINVAL, "\"localhost\" is no address");
     o.workers = "127.0.0.1:1,127.0.0.1:2,127.0.0.1:1";
