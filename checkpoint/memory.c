@@ -19,9 +19,9 @@ typedef struct weight_memory {
     int packs;                                                 /* matrices lie in row panels, and tables say where experts are */
 } weight_memory;
 
-/* Bytes free on the model's device, 0 when it does not say. */
+/* Bytes free on the model's device, 0 when it does not say, as a worker's does not. */
 static uint64_t device_available(const mote_model *m) {
-    return m->memory->available(m);
+    return m->remote ? 0 : m->memory->available(m);
 }
 
 /* Whether the weights fit. on, device: " on ", "cuda:0 ...", or neither. */

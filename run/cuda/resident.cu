@@ -80,7 +80,8 @@ struct gpu_runner {
     mote_launch *launches;                                  /* of mote_launches */
     prefill_scratch prefill;
     cudaEvent_t layer_done[2];                              /* of prefill: recorded after every other layer */
-    gpu_peer peer;                                          /* of a member of a group */
+    gpu_peer peer;                                          /* of a member of a group: of GPUs of this host, */
+    gpu_hosts hosts;                                        /* or of several hosts */
 };
 
 /* In GPU memory, what a slot keeps while another is resident. */
