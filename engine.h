@@ -128,7 +128,8 @@ typedef struct mote_options {
     const char *layers;                    /* "20,28": so many layers for each of the devices of a pipeline, all of the model's; NULL: by
                                               the bytes of the layers and what is free on each device. Not beside MOTE_SPLIT_TENSOR */
     const char *workers;                   /* "10.0.0.2:7000,10.0.0.3:7000": other hosts, on which `mote worker` runs, that have the model's first
-                                              layers, in their order; this host has the last ones. On CPUs; not beside devices */
+                                              layers, in their order; this host has the last ones. On GPUs or CPUs, all of
+                                              them; not beside devices */
     const char *secret;                    /* of the workers: 16 bytes or more */
     uint64_t gpu_memory;                   /* bytes of each GPU's memory that the model, its runners and sessions may take, of what is free when
                                               it is opened; 0: all of that */
@@ -155,7 +156,8 @@ typedef struct mote_worker_options {
     size_t size;                           /* of this struct: see the rules above */
     const char *listen;                    /* where leaders connect: "10.0.0.2:7000"; port 0: one that is free */
     const char *secret;                    /* 16 bytes or more, which leaders know, too (mote_options.workers) */
-    int threads;                           /* that compute; 0: as many as there are processors */
+    const char *device;                    /* that computes, as mote_options.device */
+    int threads;                           /* that compute, on the CPU; 0: as many as there are processors */
     int (*running)(void *user, const char *address);       /* told the address once it listens, and each second; non-zero ends the call. NULL:
                                                               it does not end */
     void *user;

@@ -179,6 +179,11 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
     return MOTE_OK;
 }
 
+/* What shares the model: devices of this host, or hosts. */
+static int model_devices(device_list *l, const mote_options *o, mote_error *err) {
+    return o->workers ? workers_list(l, o, err) : device_list_of(l, o, err);
+}
+
 int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
     mote_options o;
     mote_error failure;
@@ -186,7 +191,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (!error) error = &failure;
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
     if (!code) code = open_check("mote_open", dir, &o, model, error);
-    if (!code) code = o.workers ? workers_list(&devices, &o, error) : device_list_of(&devices, &o, error);
+    if (!code) code = model_devices(&devices, &o, error);
     return code ? code : parts_open(o.workers ? workers_open_part : model_open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
 }
 

@@ -53,12 +53,13 @@ static int member_link(const runner_member *before, runner_member *me, mote_erro
 /* Opens the members, lets them find each other, and gives each a thread. */
 static int group_open_members(mote_runner *r, mote_error *err) {
     struct runner_group *g = r->group;
-    const executor *on = r->members[0]->backend;
+    const model_part *part = &r->m->members[0]->part;
+    const executor *on = group_backend(g);
     int code = MOTE_OK;
     for (int i = 0; i < g->count && !code; i++) code = r->members[i]->backend->open(r->members[i], err);
     for (int i = 1; i < g->count && !code; i++)
         if (r->members[i - 1]->remote) code = member_link(&g->member[i - 1], &g->member[i], err);
-    for (int i = 0; i < g->count && !code && on->connect; i++) code = on->connect(r->members[i], err);
+    for (int i = 0; i < g->count && !code && on->connect && !part->apart; i++) code = on->connect(r->members[i], err);
     for (; g->started < g->count && !code; g->started += !code)
         if (thread_start(&g->member[g->started].thread, member_main, &g->member[g->started]))
             code = fail(err, MOTE_ENOMEM, "the system gives no %d threads", g->count);
@@ -68,7 +69,7 @@ static int group_open_members(mote_runner *r, mote_error *err) {
 static int group_open(mote_runner *r, mote_error *err) {
     const model_part *part = &r->m->members[0]->part;
     const size_t each = (size_t)max_int(r->o.chunk, PASS_ROWS_MAX) + 1;
-    const int launches = r->members[0]->backend->launches;
+    const int launches = r->members[r->m->member_count - 1]->backend->launches;
     struct runner_group *g = (struct runner_group *)calloc(1, sizeof *g);
     if (!g) return fail_memory(err);
     r->group = g;
@@ -80,8 +81,8 @@ static int group_open(mote_runner *r, mote_error *err) {
     g->member = (runner_member *)calloc((size_t)r->m->member_count, sizeof *g->member);
     g->peers = (peer **)calloc((size_t)r->m->member_count, sizeof *g->peers);
     g->rows = (token_row *)calloc((size_t)r->m->member_count * GROUP_QUEUE * each, sizeof *g->rows);
-    if (!launches) g->threads = threads_open(part->ranges, part->ranks, sizeof(float) * cpu_share(r->m->members[0], capacity_of(&r->o, r->o.context).rows));
-    if (!g->member || !g->peers || !g->rows || (!launches && !g->threads)) return fail_memory(err);
+    if (!launches && !part->apart) g->threads = threads_open(part->ranges, part->ranks, sizeof(float) * cpu_share(r->m->members[0], capacity_of(&r->o, r->o.context).rows));
+    if (!g->member || !g->peers || !g->rows || (!launches && !part->apart && !g->threads)) return fail_memory(err);
     for (; g->count < r->m->member_count; g->count++) member_begin(r, g->count, g->rows, each);
     const int code = group_open_members(r, err);
     if (!code) group_take_limits(r);
@@ -252,7 +253,7 @@ static int group_prompt(slot *s, const block *b, const block_watch *watch, mote_
 }
 
 static int group_prompt_rows(const slot *s, int position, size_t count) {
-    return group_backend(s->runner->group)->prompt_rows(slot_member(s, 0), position, count);
+    return group_backend(s->runner->group)->prompt_rows(slot_last(s, 0), position, count);
 }
 
 static int group_commit_state(slot *s, const block *b, mote_error *err) {
@@ -291,12 +292,16 @@ static int member_clear(slot *part, mote_error *err) {
     return part->runner->backend->clear(part, err);
 }
 
+static int member_finish(slot *part, mote_error *err) {
+    return part->runner->backend->finish(part, err);
+}
+
 static int group_clear(slot *s, mote_error *err) {
     return group_each(s, 0, member_clear, err);
 }
 
 static int group_finish(slot *s, mote_error *err) {
-    return group_each(s, 0, group_backend(s->runner->group)->finish, err);
+    return group_each(s, 0, member_finish, err);
 }
 
 static int group_prepare(slot *s, mote_error *err) {
@@ -317,9 +322,10 @@ static int group_drafted(slot *s, int n, int32_t *ids, float *confidence, mote_e
 
 static int group_computes(const mote_runner *r) {
     const struct runner_group *g = r->group;
-    const executor *on = group_backend(g);
-    for (int i = 0; i < g->count; i++)
-        if (member_has(&g->member[i]) || (on->computes && on->computes(g->member[i].runner))) return 1;
+    for (int i = 0; i < g->count; i++) {
+        const mote_runner *of = g->member[i].runner;
+        if (member_has(&g->member[i]) || (of->backend->computes && of->backend->computes(of))) return 1;
+    }
     return 0;
 }
 

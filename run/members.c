@@ -272,8 +272,9 @@ static int group_enter(slot *s, mote_error *err) {
 }
 
 /* Whether the thread of the caller computes for this member of those from `first` on: for the first, and where that only tells a device what
-   to do, for one rank of each range. */
+   to do, for one rank of each range. Members on other hosts are asked all at once: each waits for rows by itself. */
 static int member_is_callers(const runner_member *me, int first) {
+    if (me->runner->remote) return 0;
     return me == &me->of->member[first] || (me->runner->backend->launches && !me->as.at.rank);
 }
 
@@ -293,14 +294,16 @@ static int group_last(const struct runner_group *g) {
     return g->count - g->ranks;
 }
 
-/* Asks all members about a block that they need not be done with: returns when the first range is. Only then the others are asked: see
-   group_ask. */
+/* Asks all members about a block that they need not be done with: returns when the first range is. Only then the others are asked, see
+   group_ask; but of several hosts before, as the first range may be done only when the next one takes its rows. */
 static void group_ask_later(struct runner_group *g, const member_call *c) {
+    const int apart = g->member[0].runner->m->part.apart;
     for (int i = g->ranks; i < g->count; i++) member_await(&g->member[i], GROUP_QUEUE - 1);
+    for (int i = g->ranks; i < g->count && apart; i++) member_ask_later(&g->member[i], c);
     for (int i = 1; i < g->ranks; i++) member_ask(&g->member[i], c);
     member_compute(&g->member[0], c);
     for (int i = 1; i < g->ranks; i++) member_await(&g->member[i], 0);
-    for (int i = g->ranks; i < g->count; i++) member_ask_later(&g->member[i], c);
+    for (int i = g->ranks; i < g->count && !apart; i++) member_ask_later(&g->member[i], c);
 }
 
 /* A call about one slot's block, for all members. later: nothing is wanted of it yet. */

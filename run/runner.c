@@ -270,14 +270,17 @@ static capacity capacity_of(const run_options *o, int context) {
 
 /* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. */
 static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {
-    int even = 1, text = 1, axes = 0;
+    int even = 1, text = 1, axes = 0, embedded = 0;
     for (int t = b->rows->index ? -1 : 0; t < b->T; t++) {
         const token_row *r = &b->rows[t];
         even &= r->position[1] == r->position[0] && r->position[2] == r->position[0];
         text &= row_lag(r) == row_lag(b->rows) && (t < 0 || !r->embedding);
+        embedded |= t >= 0 && r->embedding;
     }
     for (int i = 0; i <= s->m->c.layers && !even; i++) axes |= s->m->c.layer[i].rope.height | s->m->c.layer[i].rope.width;
     if (!even && !axes) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
+    if (embedded && s->runner->backend->reads_text && s->runner->members && s->runner->members[0]->m->part.apart)
+        return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported with workers on GPUs: embeddings are in the leader's GPU");
     if ((even && text) || prompt || !s->runner->backend->reads_text) return MOTE_OK;
     return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU, in prompts alone");
 }

@@ -87,7 +87,7 @@ static int session_options(const mote_model *m, const mote_session_options *give
 }
 
 static run_options run_options_of(const mote_model *m, const mote_session_options *o) {
-    const int sms = m->members ? m->members[0]->device.sms : m->device.sms;
+    const int sms = (m->members ? m->members[m->member_count - 1] : m)->device.sms;         /* others may be on other hosts */
     run_options r = {.context = o->context,
                      .chunk = o->chunk,
                      .threads = o->threads,

@@ -82,15 +82,15 @@ static void remote_take(remote_model *of, int fd) {
     pthread_mutex_unlock(&of->lock);
 }
 
-/* Connects, and has the worker open its part, which takes as long as that takes. *fingerprint: the part's. */
-static int remote_lead(remote_model *of, const mote_callbacks *callbacks, uint64_t *fingerprint, mote_error *err) {
+/* Connects, and has the worker open its part, which takes as long as that takes. *opened: what that is. */
+static int remote_lead(remote_model *of, const mote_callbacks *callbacks, message_opened *opened, mote_error *err) {
     const wire_part part = {&of->say, sizeof of->say};
     wire w;
     wire_open(&w, -1);
     w.asks = callbacks;
     int code = getentropy(of->say.ticket, sizeof of->say.ticket) ? fail(err, MOTE_EIO, "no random numbers: %s", strerror(errno)) : MOTE_OK;
     if (!code) code = remote_connect(of, &w, err);
-    if (!code) code = remote_ask(of, &w, MESSAGE_MODEL, &part, 1, NULL, 0, fingerprint, err);
+    if (!code) code = remote_ask(of, &w, MESSAGE_MODEL, &part, 1, opened, sizeof *opened, NULL, err);
     if (!code) remote_take(of, w.fd), w.fd = -1;
     wire_close(&w);
     return code;
@@ -112,6 +112,7 @@ static int worker_address(const char *list, int range, char to[ADDRESS_SIZE]) {
 /* Has the worker open its part of the folder m is of, which is described. */
 static int remote_model_open(mote_model *m, const char *dir, const mote_options *o, mote_error *err) {
     remote_model *of = (remote_model *)calloc(1, sizeof *of + strlen(o->secret));
+    message_opened opened;
     if (!of) return fail_memory(err);
     m->remote = of;
     wire_open(&of->leads, -1);
@@ -125,9 +126,12 @@ static int remote_model_open(mote_model *m, const char *dir, const mote_options 
     of->say.end = m->part.end;
     of->say.draft_rows = m->draft_rows;
     of->say.quantize = m->quantize;
+    of->say.on_gpu = m->device.gpu >= 0;
+    m->device.gpu = -1;                                     /* it is none of this host's */
     snprintf(m->device.name, sizeof m->device.name, "worker %s", of->address);
     int code = folder_digest(dir, of->say.digest, err);
-    if (!code) code = remote_lead(of, &o->callbacks, &m->fingerprint, err);
+    if (!code) code = remote_lead(of, &o->callbacks, &opened, err);
+    if (!code) m->fingerprint = opened.fingerprint, m->bf16_largest = opened.bf16_largest & BF16_MOST;
     if (!code && thread_start(&of->thread, remote_beats, of)) code = fail(err, MOTE_ENOMEM, "the system gives no thread");
     else if (!code) of->owner = getpid();
     return code;
@@ -136,14 +140,14 @@ static int remote_model_open(mote_model *m, const char *dir, const mote_options 
 /* Reaches a member's worker again, if it is lost. */
 static int remote_reach(const mote_model *m, const mote_callbacks *callbacks, mote_error *err) {
     remote_model *of = m->remote;
-    uint64_t fingerprint = 0;
+    message_opened opened;
     pthread_mutex_lock(&of->lock);
     const int lost = of->leads.fd < 0 || wire_is_lost(&of->leads);
     pthread_mutex_unlock(&of->lock);
     if (!lost) return MOTE_OK;
     remote_take(of, -1);
-    int code = remote_lead(of, callbacks, &fingerprint, err);
-    if (!code && fingerprint != m->fingerprint) {
+    int code = remote_lead(of, callbacks, &opened, err);
+    if (!code && opened.fingerprint != m->fingerprint) {
         remote_take(of, -1);
         code = fail(err, MOTE_EINVAL, "worker %s: its weights are others than before", of->address);
     }
@@ -171,27 +175,38 @@ static int workers_open_part(const char *dir, const mote_options *o, const model
     return code;
 }
 
+/* The device of this host that the options name: "cpu", "cuda:0". Where none is named, who asks is told why it is no GPU. */
+static int host_device(char name[16], const mote_options *o, mote_error *err) {
+    mote_model on;
+    memset(&on, 0, sizeof on);
+    const int code = device_choose(&on, o->device, o->parts == MOTE_TEXT_ONLY, &o->callbacks, err);
+    snprintf(name, 16, on.device.gpu < 0 ? "cpu" : "cuda:%d", on.device.gpu);
+    return code;
+}
+
 /* The ranges of a model that workers share with this host, which has the last one. */
 static int workers_list(device_list *l, const mote_options *o, mote_error *err) {
-    char address[ADDRESS_SIZE];
+    char address[ADDRESS_SIZE], name[sizeof *l->name];
     struct sockaddr_storage at[DEVICES_MAX];
     int listed = 1;
     memset(l, 0, sizeof *l);
     l->ranks = 1;
+    l->apart = 1;
     for (const char *c = o->workers; *c; c++) listed += *c == ',';
     if (!o->secret || strlen(o->secret) < SECRET_LEAST)
         return fail(err, MOTE_EINVAL, "workers need a secret of %d bytes or more, which they know, too", SECRET_LEAST);
-    if (o->devices || (o->device && strcmp(o->device, "cpu")) || o->split)
-        return fail(err, MOTE_EUNSUPPORTED, "workers: they and this host compute on CPUs alone");
+    if (o->devices || o->split) return fail(err, MOTE_EUNSUPPORTED, "workers: each host has a range of layers on one device: devices and split do not go with them");
+    int code = host_device(name, o, err);
+    if (code) return code;
     for (; worker_address(o->workers, l->count, address); l->count++) {
         if (l->count == DEVICES_MAX - 1) return fail(err, MOTE_EINVAL, "workers: more than %d", DEVICES_MAX - 1);
         if (!address_read(address, &at[l->count])) return fail(err, MOTE_EINVAL, "workers: \"%s\" is no address, as 10.0.0.2:7000 is", address);
         for (int k = 0; k < l->count; k++)
             if (!memcmp(&at[k], &at[l->count], sizeof *at)) return fail(err, MOTE_EINVAL, "workers: %s is named twice", address);
-        snprintf(l->name[l->count], sizeof *l->name, "cpu");
+        snprintf(l->name[l->count], sizeof *l->name, "%s", name);
     }
     if (l->count < listed) return fail(err, MOTE_EINVAL, "workers \"%.60s\": expected addresses with commas between, as 10.0.0.2:7000", o->workers);
-    snprintf(l->name[l->count++], sizeof *l->name, "cpu");
+    snprintf(l->name[l->count++], sizeof *l->name, "%s", name);
     l->ranges = l->count;
     return o->layers ? device_layers_read(l, o->layers, err) : MOTE_OK;
 }

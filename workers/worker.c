@@ -26,6 +26,7 @@ typedef struct worker {
     int taken;                   /* a leader has it: */
     worker_connection *leader;   /* this one's; NULL: none */
     unsigned char ticket[TICKET_SIZE];
+    char device[16];             /* "cpu", "cuda:0" */
     mote_model *m;
     worker_runner *runner[WORKER_RUNNERS];                  /* NULL: there is none of this number */
 } worker;
@@ -76,6 +77,14 @@ static int worker_part_is_sound(const message_model *say) {
            say->end <= DEVICE_LAYERS_MAX && say->draft_rows >= 0 && say->quantize >= MOTE_QUANTIZE_OFF && say->quantize <= MOTE_QUANTIZE_FP8;
 }
 
+/* Hosts compute on devices of one kind: whose bits they have. */
+static int worker_kind_is(const worker *w, int on_gpu, mote_error *err) {
+    const int here = strcmp(w->device, "cpu") != 0;
+    if (here == (on_gpu != 0)) return MOTE_OK;
+    return fail(err, MOTE_EUNSUPPORTED, "it computes on %s, and the leader on %s: hosts with GPUs and without cannot share a model",
+                here ? "a GPU" : "a CPU", on_gpu ? "a GPU" : "a CPU");
+}
+
 /* Opens the part, into w->m, which no one else touches until `taken` is known to the leader. */
 static int worker_open_model(worker *w, const message_model *say, mote_error *err) {
     mote_options o;
@@ -85,14 +94,16 @@ static int worker_open_model(worker *w, const message_model *say, mote_error *er
     o.size = sizeof o;
     o.parts = MOTE_WEIGHTS_ONLY;
     o.callbacks = w->o->callbacks;
-    o.device = "cpu";
+    o.device = w->device;
     o.draft_rows = say->draft_rows;
     o.quantize = say->quantize;
     part.first = say->first;
     part.end = say->end;
     if (!worker_part_is_sound(say))
         return fail(err, MOTE_EINVAL, "asked for layers %d to %d, range %d of %d", say->first, say->end, say->range, say->ranges);
-    int code = folder_digest(w->dir, digest, err);
+    part.apart = 1;
+    int code = worker_kind_is(w, say->on_gpu, err);
+    if (!code) code = folder_digest(w->dir, digest, err);
     if (!code && memcmp(digest, say->digest, sizeof digest))
         return fail(err, MOTE_EINVAL, "%s is another model than the leader's: config.json or the files of weights differ", w->dir);
     if (!code) code = model_open(w->dir, &o, &part, 1, &w->m, err);
@@ -137,6 +148,7 @@ static int worker_taken_by(worker *w, worker_connection *c) {
 static void worker_lead(worker_connection *c, const wire_head *first) {
     worker *w = c->of;
     message_model say;
+    message_opened opened = {.fingerprint = 0, .bf16_largest = 0, .reserved = 0};
     mote_error why;
     wire_head h;
     char line[ADDRESS_SIZE + 2 + sizeof why.message];
@@ -156,7 +168,8 @@ static void worker_lead(worker_connection *c, const wire_head *first) {
         snprintf(line, sizeof line, "%s: %s", c->peer, why.message);
         worker_refuses(c, line);
     }
-    int gone = worker_answer(c, code, &why, code ? 0 : w->m->fingerprint, NULL, 0);
+    if (!code) opened.fingerprint = w->m->fingerprint, opened.bf16_largest = w->m->bf16_largest;
+    int gone = worker_answer(c, code, &why, 0, &opened, sizeof opened);
     if (!gone && !code) gone = wire_next(&c->w, &h, 0, WIRE_ABSENCE);
     if (!code) {
         (void)wire_fail(&why, MOTE_EIO, c->peer, gone, WIRE_ABSENCE);
@@ -200,14 +213,16 @@ static int worker_join(worker *w, worker_runner *of, const message_join *say, mo
 /* Bytes of a slot's memory, to the leader or from it. */
 static int worker_copy(worker_connection *c, const wire_head *h) {
     message_slot say;
+    mote_error why;
     const int writes = h->type == MESSAGE_COPY_TO;
     if (h->bytes < sizeof say) return WIRE_STRANGE;
     int code = wire_read(c->w.fd, &say, sizeof say, WIRE_SILENCE);
-    const slot *s = code ? NULL : worker_slot(c->runner, say.slot);
-    char *bytes = s && say.bytes <= REMOTE_COPY ? worker_bytes(s, say.at, say.bytes) : NULL;
+    slot *s = code ? NULL : worker_slot(c->runner, say.slot);
+    char *bytes = s && say.bytes <= REMOTE_COPY ? worker_bytes(s, say.at, say.bytes) : NULL, *here = c->runner->copied;
     if (code || !bytes || h->bytes - sizeof say != (writes ? say.bytes : 0)) return code ? code : WIRE_STRANGE;
-    if (writes) code = wire_read(c->w.fd, bytes, say.bytes, WIRE_SILENCE);
-    return code ? code : worker_answer(c, MOTE_OK, NULL, 0, bytes, writes ? 0 : say.bytes);
+    if (writes && (code = wire_read(c->w.fd, here, say.bytes, WIRE_SILENCE))) return code;
+    code = s->runner->backend->copy(s, writes ? bytes : here, writes ? here : bytes, say.bytes, &why);
+    return worker_answer(c, code, &why, 0, here, writes ? 0 : say.bytes);
 }
 
 static int worker_about_slot(worker_connection *c, const wire_head *h) {
@@ -236,10 +251,10 @@ static int worker_do(worker_connection *c, const wire_head *h) {
         if ((code = worker_take(c, h, &join, sizeof join))) return code;
         code = worker_join(c->of, of, &join, &why);
         return worker_answer(c, code, &why, 0, NULL, 0);
-    case MESSAGE_PASS:
+    case MESSAGE_PASS: case MESSAGE_PROMPT:
         if (h->bytes > of->text_size) return WIRE_STRANGE;
         if ((code = wire_read(c->w.fd, of->text, h->bytes, WIRE_SILENCE))) return code;
-        code = worker_compute(of, of->text, h->bytes, &why);
+        code = worker_compute(of, h->type == MESSAGE_PROMPT, of->text, h->bytes, &why);
         return worker_answer(c, code, &why, 0, NULL, 0);
     default: return WIRE_STRANGE;
     }
@@ -264,6 +279,25 @@ static worker_runner *worker_register(worker_connection *c, const unsigned char 
     return NULL;
 }
 
+/* The largest of all parts' weights, by which a GPU scales those of prompts: the same for all runners. */
+static void worker_take_largest(worker *w, uint32_t bits) {
+    pthread_mutex_lock(&w->lock);
+    w->m->bf16_largest = bits & BF16_MOST;
+    pthread_mutex_unlock(&w->lock);
+}
+
+static message_limits worker_limits(const mote_runner *r) {
+    message_limits l;
+    memset(&l, 0, sizeof l);
+    if (!r) return l;
+    l.rows = r->rows;
+    l.pass_rows = r->pass_rows;
+    l.company_rows = r->company_rows;
+    l.logs = r->logs;
+    l.prompt_from = r->prompt_from;
+    return l;
+}
+
 /* The connection of a leader's runner: as long as it lasts, the runner is there. */
 static void worker_serve(worker_connection *c, const wire_head *first) {
     worker *w = c->of;
@@ -273,8 +307,10 @@ static void worker_serve(worker_connection *c, const wire_head *first) {
     int number = 0;
     if (worker_take(c, first, &say, sizeof say)) return;
     worker_runner *of = worker_register(c, say.ticket, &number, &why);
+    if (of) worker_take_largest(w, say.bf16_largest);
     int code = of ? worker_runner_open(of, w->m, &say, w->o->threads ? w->o->threads : processors(), &why) : why.code;
-    int failed = worker_answer(c, code, &why, (uint64_t)number, NULL, 0);
+    const message_limits limits = worker_limits(code ? NULL : of->r);
+    int failed = worker_answer(c, code, &why, (uint64_t)number, &limits, sizeof limits);
     while (!failed && !code) {
         failed = worker_next(c, &h, sizeof(message_slot) + REMOTE_COPY + (of ? of->text_size : 0));
         if (!failed) failed = worker_do(c, &h);
@@ -427,6 +463,15 @@ static void worker_accept(worker *w, int fd, const char *address) {
     }
 }
 
+/* The device that the options name. */
+static int worker_choose_device(worker *w, mote_error *err) {
+    mote_options how;
+    memset(&how, 0, sizeof how);
+    how.device = w->o->device;
+    how.callbacks = w->o->callbacks;
+    return host_device(w->device, &how, err);
+}
+
 int mote_worker_run(const char *dir, const mote_worker_options *options, mote_error *error) {
     mote_worker_options o;
     mote_error failure;
@@ -445,7 +490,8 @@ int mote_worker_run(const char *dir, const mote_worker_options *options, mote_er
     pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->refused.lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    const int fd = worker_listen(o.listen, address, error);
+    code = worker_choose_device(w, error);
+    const int fd = code ? -1 : worker_listen(o.listen, address, error);
     const int tends = fd >= 0 && !thread_start(&tender, worker_tends, w);
     if (fd >= 0 && !tends) fail(error, MOTE_ENOMEM, "the system gives no thread");
     if (tends) {

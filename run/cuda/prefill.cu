@@ -252,10 +252,13 @@ static int prefill_layers(slot *s, prefill_rows *r, const block_watch *watch, mo
 /* Those of a group's member, all at once: others of the group rely on it. */
 static int prefill_part(slot *s, prefill_rows *r, mote_error *err) {
     const model_part *part = &s->m->part;
+    const size_t n = (size_t)r->T * (size_t)r->hidden;
     struct gpu_runner *g = s->runner->gpu;
-    if (!part_is_first(part)) peers_receive_block(&g->q, g->q.peer, r->x, r->T);
+    if (part->apart) hosts_receive(&g->q, &g->hosts, r->x, n);
+    else if (!part_is_first(part)) peers_receive_block(&g->q, g->q.peer, r->x, r->T);
     for (int i = part->first; i < part->end && g->q.status == cudaSuccess; i++) prefill_layer(s, r, i);
-    if (!part_is_last(part)) peers_send_block(&g->q, g->q.peer, r->x, r->T);
+    if (part->apart) hosts_send(&g->q, &g->hosts, r->x, n);
+    else if (!part_is_last(part)) peers_send_block(&g->q, g->q.peer, r->x, r->T);
     return gpu_failed(&g->q, err);
 }
 

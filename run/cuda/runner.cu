@@ -11,7 +11,7 @@ static void gpu_layout_slot(layout *l, slot *s) {
 static void gpu_layout_peer(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     peer_sizes s;
-    if (m->part.ranges * m->part.ranks < 2) return;
+    if (m->part.ranges * m->part.ranks < 2 || m->part.apart) return;
     s.ranges = m->part.ranges;
     s.ranks = m->part.ranks;
     s.hidden = (size_t)m->c.hidden;
@@ -148,7 +148,8 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     if (q->status == cudaSuccess) gpu_check(q, cudaEventCreateWithFlags(&g->pass_copied, cudaEventDisableTiming), "an event");
     if (q->status != cudaSuccess) return gpu_failed(q, err);
     layout_runner(r, r->memory);
-    if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
+    if (r->me && m->part.apart) hosts_open(q, &g->hosts, r->me, (size_t)max_int(r->o.chunk, PASS_ROWS_MAX) * (size_t)m->c.hidden);
+    else if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
     r->prompt_from = g->prefill.rows ? PREFILL_FROM : 0;
     memset((void *)g->mailbox, 0, PASS_ROWS_MAX * sizeof *g->mailbox);
     q->stream = g->stream;
@@ -187,6 +188,7 @@ static void gpu_close(mote_runner *r) {
         if (g->mailbox) (void)cudaFreeHost((void *)g->mailbox);
         if (g->pass) (void)cudaFreeHost(g->pass);
         peers_close(&g->peer);
+        hosts_close(&g->hosts);
         (void)cudaGetLastError();
     }
     free(g->q.nodes);

@@ -43,7 +43,7 @@ static worker_process worker_start_at(const char *dir, const char *secret, const
     fflush(NULL);
     w.pid = fork();
     if (!w.pid) {
-        const mote_worker_options o = {.size = sizeof o, .listen = listen, .secret = secret, .threads = 1, .running = worker_says, .user = &ends[1],
+        const mote_worker_options o = {.size = sizeof o, .listen = listen, .secret = secret, .device = "cpu", .threads = 1, .running = worker_says, .user = &ends[1],
                                        .callbacks = {.log = worker_logs}};
         close(ends[0]);
         _exit(mote_worker_run(dir, &o, &failure) != MOTE_OK);
@@ -64,7 +64,7 @@ static void worker_kill(const worker_process *w) {
 }
 
 static mote_options leader_options(const char *workers) {
-    const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .workers = workers, .secret = worker_secret};
+    const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .device = "cpu", .workers = workers, .secret = worker_secret};
     return o;
 }
 
@@ -181,9 +181,9 @@ static void test_worker_refusals(const char *dir) {
     o.secret = "short";
     worker_refused(dir, &o, MOTE_EINVAL, "need a secret of 16 bytes");
     o.secret = worker_secret;
-    o.device = "cuda";
-    worker_refused(dir, &o, MOTE_EUNSUPPORTED, "on CPUs alone");
-    o.device = NULL;
+    o.split = MOTE_SPLIT_TENSOR;
+    worker_refused(dir, &o, MOTE_EUNSUPPORTED, "a range of layers on one device");
+    o.split = MOTE_SPLIT_AUTO;
     o.workers = "localhost";
     worker_refused(dir, &o, MOTE_EINVAL, "\"localhost\" is no address");
     o.workers = "127.0.0.1:1,127.0.0.1:2,127.0.0.1:1";
