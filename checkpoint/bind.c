@@ -356,6 +356,15 @@ static void bind_whole_bias(binder *b, const char *where, const char *what, matr
     bind_bias(b, where, what, &all, w);
 }
 
+/* A matrix, what.weight, and its bias, what.bias, which each rank has and quantising leaves as they are. */
+static void bind_kept_biased(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
+    char name[64];
+    snprintf(name, sizeof name, "%s.weight", what);
+    bind_kept(b, where, name, w, rows, cols);
+    snprintf(name, sizeof name, "%s.bias", what);
+    bind_whole_bias(b, where, name, w);
+}
+
 /* Of one that bind_matrix has bound, with so many rows in all. */
 static void bind_divided_bias(binder *b, const char *where, const char *what, matrix *w, int rows, enum divided divided) {
     tensor_slice s = slice_all(rows, w->cols);

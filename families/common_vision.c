@@ -81,24 +81,15 @@ static void bind_vision_norm(binder *b, const char *where, const char *what, vis
     bind_vector(b, where, name, &norm->bias, n);
 }
 
-/* A matrix with its bias; quantising leaves both as they are. */
-static void bind_vision_matrix(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
-    char name[64];
-    snprintf(name, sizeof name, "%s.weight", what);
-    bind_kept(b, where, name, w, rows, cols);
-    snprintf(name, sizeof name, "%s.bias", what);
-    bind_whole_bias(b, where, name, w);
-}
-
 static void bind_vision_block(binder *b, const vision_shape *s, int index, vision_block *w) {
     char where[160];
     snprintf(where, sizeof where, "%sblocks.%d.", b->vision_prefix, index);
     bind_vision_norm(b, where, "norm1", &w->norm1, s->hidden);
     bind_vision_norm(b, where, "norm2", &w->norm2, s->hidden);
-    bind_vision_matrix(b, where, "attn.qkv", &w->qkv, 3 * s->hidden, s->hidden);
-    bind_vision_matrix(b, where, "attn.proj", &w->proj, s->hidden, s->hidden);
-    bind_vision_matrix(b, where, "mlp.linear_fc1", &w->fc1, s->size, s->hidden);
-    bind_vision_matrix(b, where, "mlp.linear_fc2", &w->fc2, s->hidden, s->size);
+    bind_kept_biased(b, where, "attn.qkv", &w->qkv, 3 * s->hidden, s->hidden);
+    bind_kept_biased(b, where, "attn.proj", &w->proj, s->hidden, s->hidden);
+    bind_kept_biased(b, where, "mlp.linear_fc1", &w->fc1, s->size, s->hidden);
+    bind_kept_biased(b, where, "mlp.linear_fc2", &w->fc2, s->hidden, s->size);
 }
 
 /* The tower; its convolution, whose kernel is as large as its stride, is a matrix. */
@@ -109,12 +100,12 @@ static void bind_vision(binder *b) {
     const tensor_slice positions = slice_all(s->side * s->side, s->hidden);
     const int joined = VISION_JOINED * s->hidden;
     bind_flatten(b, b->vision_prefix, "patch_embed.proj.weight", s->hidden, kernel, sizeof kernel / sizeof *kernel);
-    bind_vision_matrix(b, b->vision_prefix, "patch_embed.proj", &w->patches, s->hidden, VISION_PIXELS);
+    bind_kept_biased(b, b->vision_prefix, "patch_embed.proj", &w->patches, s->hidden, VISION_PIXELS);
     bind_slice_vector(b, b->vision_prefix, "pos_embed.weight", &positions, &table_part, &vector_source, &w->positions);
     for (int i = 0; i < s->depth && !b->code; i++) bind_vision_block(b, s, i, &w->blocks[i]);
     bind_vision_norm(b, b->vision_prefix, "merger.norm", &w->norm, s->hidden);
-    bind_vision_matrix(b, b->vision_prefix, "merger.linear_fc1", &w->fc1, joined, joined);
-    bind_vision_matrix(b, b->vision_prefix, "merger.linear_fc2", &w->fc2, s->out, joined);
+    bind_kept_biased(b, b->vision_prefix, "merger.linear_fc1", &w->fc1, joined, joined);
+    bind_kept_biased(b, b->vision_prefix, "merger.linear_fc2", &w->fc2, s->out, joined);
 }
 
 /* Binds the tower, if it is wanted: after all else, for the part that embeds. Which tensor a checkpoint without it lacks, b->no_vision says. */

@@ -351,6 +351,50 @@ static void check_reads_text(const char *what, const char *why, int images) {
     buf_free(&notices);
 }
 
+static part *vision_tensor(parts *p, const char *name) {
+    int i = 0;
+    while (i < p->n && !strstr(p->list[i].name, name)) i++;
+    return &p->list[i];
+}
+
+/* A tower that is there is as config.json has it: other shapes, numbers that are none and tensors that nobody knows are refused by name. */
+static void test_vision_damaged(const made_tower *t) {
+    static const struct { const char *tensor, *type, *shape; int code; const char *says[3]; } cases[] = {
+        {"patch_embed.proj.weight", "BF16", "40,3,2,16,15", MOTE_EFORMAT, {"patch_embed.proj.weight", "[40, 3, 2, 16, 16]", "[40, 3, 2, 16, 15]"}},
+        {"patch_embed.proj.weight", "BF16", "40,3,2,16,16,1", MOTE_EFORMAT, {"patch_embed.proj.weight", "[40, 3, 2, 16, 16]"}},
+        {"patch_embed.proj.weight", "BF16", "40,1536", MOTE_OK, {NULL}},
+        {"patch_embed.proj.weight", "I32", "40,3,2,16,16", MOTE_EFORMAT, {"patch_embed.proj.weight", "I32"}},
+        {"pos_embed.weight", "BF16", "24,40", MOTE_EFORMAT, {"pos_embed.weight", "[25, 40]"}},
+        {"blocks.1.attn.qkv.weight", "BF16", "40,120", MOTE_EFORMAT, {"blocks.1.attn.qkv.weight", "[120, 40]"}},
+        {"blocks.1.mlp.linear_fc1.bias", "BF16", "51", MOTE_EFORMAT, {"blocks.1.mlp.linear_fc1.bias", "[52]"}},
+        {"blocks.0.norm2.bias", "BF16", "1,40", MOTE_EFORMAT, {"blocks.0.norm2.bias", "[40]"}}};
+    static const char *const not_finite[3] = {"blocks.0.norm1.weight", "finite"};
+    static const char *const unknown[3] = {"model.visual.deepstack_merger_list.0.norm.weight is not part of the model"};
+    made_folder(t);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        parts *p = parts_read("model.safetensors");
+        part *to = vision_tensor(p, cases[i].tensor), was = *to;
+        to->data = NULL;
+        part_set(to, cases[i].type, cases[i].shape);
+        parts_write(p, "model.safetensors");
+        check_open(cases[i].tensor, MOTE_WEIGHTS_ONLY, cases[i].code, cases[i].says);
+        free(to->data);
+        *to = was;
+        parts_write(p, "model.safetensors");
+        parts_free(p);
+    }
+    parts *p = parts_read("model.safetensors");
+    part *to = vision_tensor(p, "blocks.0.norm1.weight");
+    to->data[0] = to->data[1] = (char)0xff;                   /* BF16's NaN */
+    parts_write(p, "model.safetensors");
+    check_open("a weight that is no number", MOTE_WEIGHTS_ONLY, MOTE_EFORMAT, not_finite);
+    to->data[0] = to->data[1] = 0;
+    made_tensor(p, t, "deepstack_merger_list.0.norm.weight", "40", 1, 0);
+    parts_write(p, "model.safetensors");
+    check_open("a tensor that nobody knows", MOTE_WEIGHTS_ONLY, MOTE_EFORMAT, unknown);
+    parts_free(p);
+}
+
 static void test_vision_left_out(const made_tower *t) {
     made_folder(t);
     check_reads_text("left out", "", -1);
@@ -377,6 +421,7 @@ int main(int argc, char **argv) {
         t.out = 32;
         test_vision_made(&t);
         if (!i) test_vision_left_out(&t);
+        if (!i && !vision_on_gpu()) test_vision_damaged(&t);
     }
     temp_close();
     test_vision_references();
