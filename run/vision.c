@@ -35,8 +35,8 @@ static int vision_refused(const mote_model *m, mote_error *err) {
    in host memory. rows, columns: even; together at most the patches that the runner is laid out for. The runner is entered as for a prompt: one at a time,
    and between the tower's blocks others compute. progress and cancel of the callbacks are called; MOTE_ECANCELLED: features are not what they
    should be. */
-static int vision_features(mote_runner *r, const float *patches, int rows, int columns, float *features, const mote_callbacks *callbacks,
-                           mote_error *err) {
+static inline int vision_features(mote_runner *r, const float *patches, int rows, int columns, float *features, const mote_callbacks *callbacks,
+                                  mote_error *err) {
     mote_runner *of = vision_runner(r);
     vision_looker looks = {r, callbacks};
     const vision_image image = {.patches = patches, .rows = rows, .columns = columns, .features = features, .user = &looks, .between = vision_between_blocks};

@@ -16,7 +16,7 @@ typedef struct defined_vision {
     double *pixels, *h, *joined; /* of a patch [VISION_PIXELS], [size]; of four [4 hidden] */
 } defined_vision;
 
-static void vision_define_memory(const vision_shape *s, int n, defined_memory *m, defined_vision *t) {
+static inline void vision_define_memory(const vision_shape *s, int n, defined_memory *m, defined_vision *t) {
     t->x = defined_array(m, n, s->hidden);
     t->u = defined_array(m, n, s->hidden);
     t->o = defined_array(m, n, s->hidden);
@@ -139,8 +139,8 @@ static void vision_define_feature(const vision_weights *w, const defined_vision 
 
 /* features[rows * columns / 4][out] of an image of rows x columns patches, which vision_reads. Tells x of all patches: "patches", of each block what
    its halves add, "attention" and "mlp", at last "tower". */
-static void vision_define(defining *d, const vision_weights *w, const float *patches, int rows, int columns, const defined_vision *t,
-                          double *features) {
+static inline void vision_define(defining *d, const vision_weights *w, const float *patches, int rows, int columns, const defined_vision *t,
+                                 double *features) {
     const vision_shape *s = &w->shape;
     const int n = rows * columns, all = n * s->hidden;
     for (int p = 0; p < n; p++) vision_define_patch(w, t, patches + (size_t)p * VISION_PIXELS, p, rows, columns);
