@@ -135,7 +135,7 @@ typedef struct mote_options {
                                               it is opened; 0: all of that */
     int experts;                           /* MOTE_EXPERTS_..., on a GPU. Host memory is of this process alone: another one that opens the same
                                               folder has its own */
-    int reserved;                          /* 0 */
+    int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -179,7 +179,7 @@ typedef struct mote_module {               /* the tensors of one kind, summed ov
 
 typedef struct mote_size { const char *name; int value; } mote_size;       /* "heads", 16 */
 
-typedef struct mote_layers {               /* the layers of one kind */
+typedef struct mote_layers {               /* the layers of one kind; "vision": the blocks of the vision tower */
     const char *name;                      /* "attention", "deltanet", "moe", ... */
     int count;                             /* layers of the model that have one, the MTP layer not counted */
     const mote_size *sizes;                /* its shape, size_count numbers */
@@ -235,6 +235,7 @@ typedef struct mote_info {
     int expert_layers;                     /* layers whose routed experts are in host memory, the MTP layer counted */
     int experts_shared;                    /* 1: the device's memory is the host's, so that experts are used where they lie and slots gain
                                               nothing */
+    int images;                            /* 1: it has a vision tower, which reads images; 0: it reads text alone */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */

@@ -27,6 +27,7 @@ static void model_take(mote_model *m, const mote_options *o) {
     if (o->draft_rows > 0) m->draft_rows = o->draft_rows;
     m->quantize = o->quantize;
     m->experts_in = o->experts;
+    m->images = o->images;
     if (m->device.gpu >= 0) device_keep(m, o->gpu_memory);
 }
 
@@ -146,10 +147,10 @@ static void answer_ends_of(const mote_model *m, int32_t *ends) {
 static int open_check(const char *name, const char *dir, const mote_options *o, mote_model **model, mote_error *err) {
     if (dir && model && o->parts >= MOTE_EVERYTHING && o->parts <= MOTE_DESCRIPTION && o->draft_rows >= 0 &&
         o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_FP8 && o->experts >= MOTE_EXPERTS_AUTO && o->experts <= MOTE_EXPERTS_HOST &&
-        !o->reserved)
+        (o->images == 0 || o->images == -1))
         return MOTE_OK;
     return fail(err, MOTE_EINVAL, "%s: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., draft_rows of 0 or more, "
-                                  "quantize of MOTE_QUANTIZE_..., experts of MOTE_EXPERTS_..., reserved of 0", name);
+                                  "quantize of MOTE_QUANTIZE_..., experts of MOTE_EXPERTS_..., images of 0 or -1", name);
 }
 
 /* A part of the model in a folder, a part_opener. What there is to note of the folder, the first one that is opened has noted, the whole. */

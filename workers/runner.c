@@ -216,7 +216,7 @@ static int remote_prompt(slot *s, const block *b, const block_watch *watch, mote
     .prompt_rows = NULL, .prompt = remote_prompt,                                                                                          \
     .commit_state = remote_forward, .draft = NULL, .logits = cpu_nothing, .copy = remote_copy, .clear = remote_clear,                      \
     .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,                       \
-    .pass = remote_pass, .computes = NULL, .launches = 0, .connect = NULL, .end = remote_end, .enter = NULL, .choose = NULL,               \
+    .pass = remote_pass, .computes = NULL, .vision = NULL, .launches = 0, .connect = NULL, .end = remote_end, .enter = NULL, .choose = NULL,\
     .prepared = NULL, .pass_class = NULL
 
 /* As the worker computes on its CPU. */
