@@ -1,6 +1,6 @@
 /* Tests of images in a timeline: where their rows stand, that a timeline knows which they are, whatever is done to it, and that text after them
    goes on as it must, whoever computes. What a vision tower makes of a picture is given: of DATA/vision-data what transformers made of some, with
-   their logits; else random numbers. Usage: test_images [--device NAME | --devices NAME,NAME...] [DATA] */
+   their logits; else random numbers. Usage: test_images [--device NAME | --devices NAME,NAME...] [DATA [MODEL...]], models as synthetic ones are called */
 
 #include "inside.h"
 
@@ -39,7 +39,7 @@ static image_span images_span(int start, int rows, int columns) {
     return span;
 }
 
-/* A picture; which: what it shows. The rows are about as large as tokens' embeddings. */
+/* A picture; which: what it shows. */
 static void images_picture(image_prompt *p, int rows, int columns, int which) {
     const size_t hidden = (size_t)p->m->c.hidden;
     fed_image *image = &p->images[p->n++];
@@ -48,8 +48,7 @@ static void images_picture(image_prompt *p, int rows, int columns, int which) {
     image->features = p->features + p->rows * hidden;
     for (int i = 0; i < rows * columns; i++, p->rows++) {
         float *to = p->features + p->rows * hidden;
-        matrix_floats(&p->m->embed_tokens, (i * 7 + which * 31) % p->m->c.vocab, 0, (int)hidden, to);
-        for (size_t k = 0; k < hidden; k++) to[k] *= 0.75f + 0.5f * (float)(k % 2);
+        for (size_t k = 0; k < hidden; k++) to[k] = 0.1f * (float)(uniform((uint64_t)(i * 7 + which * 31), k) - 0.5);
         p->ids[p->T++] = p->m->c.vocab - 1;
     }
 }
@@ -507,9 +506,40 @@ static void test_images_references(void) {
     }
 }
 
+/* Models that are named: logits and MTP logits of a GPU near those of the CPU's code. */
+static void test_images_device(const char *name) {
+    static image_prompt p;
+    mote_model *m[2] = {NULL, NULL};
+    const feed_results nothing = {NULL, NULL, NULL, NULL};
+    feed_results wanted[2] = {nothing, nothing};
+    size_t n = 0;
+    for (int i = 0; i < 2; i++) {
+        mote_options o;
+        memset(&o, 0, sizeof o);
+        o.parts = MOTE_WEIGHTS_ONLY;
+        o.device = i ? test_device : "cpu";
+        EXPECT(MOTE_OK, strchr(name, '/') ? mote_open(name, &o, &m[i], &failure) : mote_open_synthetic(name, &o, &m[i], &failure));
+        if (!m[i] || !images_run(m[i])) return;
+        if (!i) images_open(&p, m[i]), images_two(&p, 2), images_text(&p, 20);
+        n = (size_t)p.T * (size_t)m[i]->c.vocab;
+        wanted[i].logits = (float *)allocate(2 * n * sizeof(float));
+        if (m[i]->has_mtp) wanted[i].mtp_logits = wanted[i].logits + n;
+        mote_session *s = images_session(m[i], 64);
+        EXPECT(MOTE_OK, images_feed(s, &p, 0, p.T, &wanted[i]));
+        mote_session_close(s);
+    }
+    const double by = off(wanted[1].logits, wanted[0].logits, n);
+    const double by_mtp = m[0]->has_mtp ? off(wanted[1].mtp_logits, wanted[0].mtp_logits, n - (size_t)m[0]->c.vocab) : 0;
+    printf("%s: the device's logits are off by %.1e, MTP logits by %.1e\n", name, by, by_mtp);
+    CHECK(by <= 0.05 && by_mtp <= 0.05, "%s: the device's logits are off by %g, MTP logits by %g", name, by, by_mtp);
+    test_images_company(m[1], name);
+    for (int i = 0; i < 2; i++) free(wanted[i].logits), mote_close(m[i]);
+    free(p.features);
+}
+
 int main(int argc, char **argv) {
     static const char *const folders[] = {"tests/fixtures/bf16-as-3.5", "tests/fixtures/families/qwen3.5-dense"};
-    test_main_begin("images", argc, argv);
+    int more = test_main_begin("images", argc, argv);
     for (int i = 0; i < 2; i++) {
         mote_model *m = model_of(folders[i], MOTE_WEIGHTS_ONLY);
         if (images_run(m)) {
@@ -523,6 +553,7 @@ int main(int argc, char **argv) {
         }
         mote_close(m);
     }
+    for (; more < argc; more++) test_images_device(argv[more]);
     test_images_references();
     return test_main_end();
 }
