@@ -190,6 +190,7 @@ static double seconds(void) {
 
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */
 
+#include "session/spans.c"
 #include "session/session.c"
 #include "session/pieces.c"
 #include "session/timeline.c"

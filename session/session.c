@@ -11,6 +11,9 @@ struct mote_session {
     mote_session_options o;      /* with defaults filled in */
     struct slot slot;            /* on its runner */
     int32_t *tokens;             /* [context] */
+    image_spans images;          /* of the timeline, and of tokens after it up to `valid` */
+    int32_t *keys;               /* [context] the tokens, keys where images are; NULL: there never was an image */
+    int keyed;                   /* of keys: so many are right */
     token_row *rows;             /* [most rows of a block] the table of the block that is computed next; before them rows[-1] */
     int count;                   /* tokens of the timeline */
     int lag;                     /* indexes of the text after it less their positions: more than 0 after an image */
@@ -146,6 +149,12 @@ __attribute__((noinline)) static int session_begin(mote_session *s, const char *
     __atomic_store_n(&s->thread, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
     __atomic_store_n(&s->frame, (uintptr_t)__builtin_frame_address(0), __ATOMIC_RELAXED);
     return MOTE_OK;
+}
+
+/* Takes what the session needs to hold so many images. */
+static int session_reserve_images(mote_session *s, int count, mote_error *err) {
+    if (count && !s->keys && !(s->keys = (int32_t *)malloc((size_t)s->o.context * sizeof *s->keys))) return fail_memory(err);
+    return spans_reserve(&s->images, count, err);
 }
 
 static void session_leave(mote_session *s) {
