@@ -193,6 +193,10 @@ typedef struct executor {
     int launches;                /* functions return when the device has been told; it waits by itself for the other members. 0: they wait */
     int (*connect)(mote_runner *r, mote_error *err);        /* all members' runners are open, none has a slot: r->me->all; NULL: nothing to do */
     void (*end)(mote_runner *r); /* the group has come to its end: what waits for others, on its device, shall not; NULL: the same */
+    /* Of a member on a host of its own: how it and the others find each other without the hosts' connections. NULL: it needs these. */
+    int (*invite)(group_id *id, mote_error *err);           /* an id for a group that is new */
+    int (*meet)(mote_runner *r, const group_id *id, mote_error *err);      /* begins to join the group of that id, as all its members do; id NULL: leaves it */
+    int (*met)(mote_runner *r, mote_error *err);            /* waits until it has joined it */
     int (*enter)(slot *s, mote_error *err);                 /* another rank of the range is told to copy of this session: what follows may be
                                                                about it; NULL: nothing to do */
     int (*choose)(mote_runner *r, pass_request *const *of, int n, mote_error *err);
@@ -249,6 +253,8 @@ struct mote_runner {
     pool *threads;               /* on the CPU */
     scratch s;                   /* the same */
     struct gpu_runner *gpu;
+    int nccl;                    /* the version of NCCL by which it can reach other hosts; 0: by none */
+    char told[256];              /* what opening it has to say; "": nothing */
     struct remote_runner *remote;                           /* workers/runner.c: it is on another host; NULL: it is here */
     mote_runner **members;       /* [m->member_count] that compute in its place; NULL: it computes itself */
     struct runner_group *group;  /* of these: run/members.c */
