@@ -6,6 +6,7 @@
      tokenizer.c, text/    text <-> token ids, chats -> prompts
      kernels.cu            numbers (formats/), the CPU's tools (cpu/), what parts of a model give each other (exchange/), the
                            stages as C and as CUDA (layers/), what kernels share (cuda/)
+     images/               a PNG or JPEG file -> pixels, as a vision tower reads them
      checkpoint/           from untrusted files to named tensors in memory
      model/                a model: its struct, opening it, its weights, what mote_info says of it
      families/             what config.json says, which layers there are, what their tensors are called
@@ -78,8 +79,16 @@ static double seconds(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- 1. From a checkpoint folder to weights ---------------------------------------------------------------------- */
+/* ---- 1. Pictures; from a checkpoint folder to weights ------------------------------------------------------------ */
 
+#include "exchange/sha256.c"
+#include "images/picture.c"
+#include "images/stb_image.h"
+#include "images/stb.c"
+#include "images/header.c"
+#include "images/decode.c"
+#include "images/resize.c"
+#include "images/patches.c"
 #include "checkpoint/callbacks.c"
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
@@ -129,9 +138,9 @@ static double seconds(void) {
 #include "checkpoint/ends.c"
 #include "checkpoint/generation.c"
 #include "checkpoint/pooling.c"
+#include "checkpoint/processor.c"
 #include "model/devices.c"
 #include "model/parts.c"
-#include "exchange/sha256.c"
 #include "exchange/wire.c"
 #include "exchange/sockets.c"
 #include "checkpoint/digest.c"
