@@ -88,6 +88,8 @@ static int session_options(const mote_model *m, const mote_session_options *give
     return code;
 }
 
+enum { IMAGE_PATCHES = 4 * 4096 };             /* of an image of 4,096 tokens */
+
 static run_options run_options_of(const mote_model *m, const mote_session_options *o) {
     const int sms = m->members ? m->members[0]->device.sms : m->device.sms;
     run_options r = {.context = o->context,
@@ -97,7 +99,8 @@ static run_options run_options_of(const mote_model *m, const mote_session_option
                      .sms = o->sms && o->sms < sms ? o->sms : sms,
                      .layers = m->c.layers + 1,
                      .window = m->largest.attention.window,
-                     .ring_rows = executor_of(m)->ring_rows};
+                     .ring_rows = executor_of(m)->ring_rows,
+                     .patches = m->has_vision ? IMAGE_PATCHES : 0};
     return r;
 }
 

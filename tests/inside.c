@@ -74,6 +74,10 @@
 #include "model/test_definition.c"
 
 #undef main
+#define main vision_main
+#include "model/test_vision.c"
+
+#undef main
 #define main fields_main
 #include "model/test_fields.c"
 
@@ -97,7 +101,7 @@ int main(int argc, char **argv) {
         {"test_passes", passes_main},   {"test_rows", rows_main},             {"test_images", images_main},
         {"test_parts", parts_main},
         {"test_rings", rings_main},     {"test_devices", devices_main},     {"test_definition", definition_main},
-        {"test_fields", fields_main},   {"test_trace", trace_main},           {"test_shapes", shapes_main},
+        {"test_fields", fields_main},   {"test_vision", vision_main},   {"test_trace", trace_main},           {"test_shapes", shapes_main},
         {"test_dense_layers", dense_layers_main},                             {"test_timelines", timelines_main},
         {"test_gemma", gemma_main},      {"test_workers", workers_main}};
     const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
