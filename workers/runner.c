@@ -109,7 +109,10 @@ static int remote_meet(mote_runner *r, const group_id *id, mote_error *err) {
     if (!id) return remote_call(r, MESSAGE_MEET, &part, 1, NULL, 0, err);
     say.id = *id;
     const int failed = wire_send(&there->control, MESSAGE_MEET, &part, 1, WIRE_SILENCE);
-    return failed ? fail(err, MOTE_EDEVICE, "worker %s %s", r->m->remote->address, wire_says(failed)) : MOTE_OK;
+    if (!failed) return MOTE_OK;
+    char name[ADDRESS_SIZE + 16];
+    snprintf(name, sizeof name, "worker %s", r->m->remote->address);
+    return wire_fail(err, MOTE_EDEVICE, name, failed, WIRE_SILENCE);
 }
 
 static int remote_met(mote_runner *r, mote_error *err) {
