@@ -71,7 +71,8 @@ static int group_meet(mote_runner *r, mote_error *err) {
     if (!last->m->part.apart || !last->backend->meet) return MOTE_OK;
     for (int i = 0; i < r->m->member_count && other->nccl == last->nccl; i++) other = r->members[i];
     if (!other->nccl || other->nccl != last->nccl) {
-        snprintf(r->told, sizeof r->told, "rows between hosts go over TCP: %s has %s", other->m->remote ? other->m->device.name : "this host", other->nccl ? "another version of NCCL" : "no NCCL");
+        snprintf(r->told, sizeof r->told, "rows between hosts go over TCP: %.160s has %s",
+                 other->m->remote ? other->m->device.name : "this host", other->nccl ? "another version of NCCL" : "no NCCL");
         return MOTE_OK;
     }
     snprintf(r->told, sizeof r->told, "rows between hosts go by NCCL %d.%d.%d", last->nccl / 10000, last->nccl / 100 % 100, last->nccl % 100);
