@@ -57,7 +57,7 @@ enum {                                     /* return codes */
     MOTE_ENOMEM = 5,
     MOTE_ECONTEXT = 6,                     /* the tokens do not fit into the session's context */
     MOTE_ECANCELLED = 7,                   /* a cancel callback asked to stop */
-    MOTE_EDEVICE = 8,                      /* the GPU: none there, driver too old, an operation on it failed, or it is lost */
+    MOTE_EDEVICE = 8,                      /* the GPU: none there, driver too old, an operation on it failed, or it is lost; or a worker is lost */
     MOTE_EMISMATCH = 9                     /* mote_generation.verify found speculation to differ from plain decoding */
 };
 
@@ -128,13 +128,14 @@ typedef struct mote_options {
     const char *layers;                    /* "20,28": so many layers for each of the devices of a pipeline, all of the model's; NULL: by
                                               the bytes of the layers and what is free on each device. Not beside MOTE_SPLIT_TENSOR */
     const char *workers;                   /* "10.0.0.2:7000,10.0.0.3:7000": other hosts, on which `mote worker` runs, that have the model's first
-                                              layers, in their order; this host has the last ones. On CPUs; not beside devices */
+                                              layers, in their order; this host has the last ones. On GPUs or CPUs, all of
+                                              them; not beside devices */
     const char *secret;                    /* of the workers: 16 bytes or more */
     uint64_t gpu_memory;                   /* bytes of each GPU's memory that the model, its runners and sessions may take, of what is free when
                                               it is opened; 0: all of that */
     int experts;                           /* MOTE_EXPERTS_..., on a GPU. Host memory is of this process alone: another one that opens the same
                                               folder has its own */
-    int reserved;                          /* 0 */
+    int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -144,11 +145,19 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
 /* Frees a model, as soon as its last session is closed. NULL is allowed. */
 void mote_close(mote_model *model);
 
+/* After a worker of mote_options.workers was lost: connects again to all that are lost, and has each open its part anew, which must be of the same
+   folder; this host keeps its own. MOTE_OK: none is lost, then or now; the same for a model without workers. Runners and sessions that there were
+   stay lost: close them, and open others. Not while another thread opens a runner of the model. One that cannot be reached is MOTE_EIO or MOTE_EDEVICE,
+   one that refuses MOTE_EINVAL or whatever it says; the message names it, and the call may be made again.
+   callbacks: cancel is asked every two seconds while a worker reads its weights, which ends the call with MOTE_ECANCELLED. NULL: nothing is. */
+int mote_reconnect(const mote_model *model, const mote_callbacks *callbacks, mote_error *error);
+
 typedef struct mote_worker_options {
     size_t size;                           /* of this struct: see the rules above */
     const char *listen;                    /* where leaders connect: "10.0.0.2:7000"; port 0: one that is free */
     const char *secret;                    /* 16 bytes or more, which leaders know, too (mote_options.workers) */
-    int threads;                           /* that compute; 0: as many as there are processors */
+    const char *device;                    /* that computes, as mote_options.device */
+    int threads;                           /* that compute, on the CPU; 0: as many as there are processors */
     int (*running)(void *user, const char *address);       /* told the address once it listens, and each second; non-zero ends the call. NULL:
                                                               it does not end */
     void *user;
@@ -170,7 +179,7 @@ typedef struct mote_module {               /* the tensors of one kind, summed ov
 
 typedef struct mote_size { const char *name; int value; } mote_size;       /* "heads", 16 */
 
-typedef struct mote_layers {               /* the layers of one kind */
+typedef struct mote_layers {               /* the layers of one kind; "vision": the blocks of the vision tower */
     const char *name;                      /* "attention", "deltanet", "moe", ... */
     int count;                             /* layers of the model that have one, the MTP layer not counted */
     const mote_size *sizes;                /* its shape, size_count numbers */
@@ -226,6 +235,7 @@ typedef struct mote_info {
     int expert_layers;                     /* layers whose routed experts are in host memory, the MTP layer counted */
     int experts_shared;                    /* 1: the device's memory is the host's, so that experts are used where they lie and slots gain
                                               nothing */
+    int images;                            /* 1: it has a vision tower, which reads images; 0: it reads text alone */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */
@@ -395,6 +405,16 @@ typedef struct mote_seen {                 /* what a runner has computed since i
 
 /* From any thread, at any time: it waits for nothing that is computed. */
 int mote_runner_seen(mote_runner *runner, mote_seen *seen, mote_error *error);
+
+typedef struct mote_experts_seen {         /* of experts in host memory, since a runner was opened; 0, where there are none */
+    uint64_t hits, misses;                 /* experts that passes found in slots of the GPU's memory, and that they did not: of each layer the
+                                              different ones that a pass reads */
+    uint64_t bytes;                        /* that crossed the link: of misses, and copies of whole layers for prompts */
+    int slots;                             /* of each such layer */
+} mote_experts_seen;
+
+/* The same of experts, which are counted on the GPU. MOTE_EDEVICE if that is lost. */
+int mote_runner_experts(mote_runner *runner, mote_experts_seen *seen, mote_error *error);
 
 /* NULL is allowed. The runner lives on until the last of its sessions is closed. */
 void mote_runner_close(mote_runner *runner);

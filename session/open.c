@@ -17,6 +17,8 @@ static void session_free(mote_session *s) {
     const mote_model *m = s->m;
     slot_close(&s->slot);
     mote_checkpoint_free(s->before_answer);
+    spans_free(&s->images);
+    free(s->keys);
     free(s->memory);
     free(s);
     mote_close((mote_model *)m);
@@ -64,13 +66,17 @@ static size_t parts_bytes(const memory_parts *p) {
     return (p->kv + p->state + p->scratch) * sizeof(float);
 }
 
+/* Whether two members are on one device. */
+static int members_share(const mote_model *a, const mote_model *b) {
+    return a == b || (!a->part.apart && a->device.gpu == b->device.gpu);
+}
+
 /* Bytes that it needs on the device of member i, which other members may be on, too. */
 static uint64_t session_bytes_beside(mote_session *s, int i) {
-    const int gpu = slot_member(&s->slot, i)->m->device.gpu;
     uint64_t bytes = 0;
     for (int k = 0; k < slot_members(&s->slot); k++) {
         const memory_parts p = session_parts(s, k);
-        if (slot_member(&s->slot, k)->m->device.gpu == gpu) bytes += parts_bytes(&p);
+        if (members_share(slot_member(&s->slot, k)->m, slot_member(&s->slot, i)->m)) bytes += parts_bytes(&p);
     }
     return bytes;
 }
