@@ -403,8 +403,9 @@ typedef struct mote_experts_seen {         /* of experts in host memory, since a
     int slots;                             /* of each such layer */
 } mote_experts_seen;
 
-/* The same of experts, which are counted on the GPU. MOTE_EDEVICE if that is lost. */
+/* As mote_runner_seen; also of the runner of a session, which may be its own. They are counted on the GPU: MOTE_EDEVICE if that is lost. */
 int mote_runner_experts(mote_runner *runner, mote_experts_seen *seen, mote_error *error);
+int mote_session_experts(const mote_session *session, mote_experts_seen *seen, mote_error *error);
 
 /* NULL is allowed. The runner lives on until the last of its sessions is closed. */
 void mote_runner_close(mote_runner *runner);
