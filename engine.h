@@ -399,6 +399,7 @@ int mote_runner_seen(mote_runner *runner, mote_seen *seen, mote_error *error);
 typedef struct mote_experts_seen {         /* of experts in host memory, since a runner was opened; 0, where there are none */
     uint64_t hits, misses;                 /* experts that passes found in slots of the GPU's memory, and that they did not: of each layer the
                                               different ones that a pass reads */
+    uint64_t passes;                       /* those, and drafts: as many as a layer has computed */
     uint64_t bytes;                        /* that crossed the link: of misses, and copies of whole layers for prompts */
     int slots;                             /* of each such layer */
 } mote_experts_seen;

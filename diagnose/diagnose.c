@@ -114,8 +114,8 @@ int mote_limit_expert_slots(mote_model *model, int slots, mote_error *error) {
 }
 
 int mote_simulate_experts(mote_session *session, double locality, mote_error *error) {
-    const int valid = locality >= 0 && locality <= 1;
-    int code = session_enter(session, valid, "mote_simulate_experts: needs a session and a share from 0 to 1", error);
+    const int valid = (locality >= 0 && locality <= 1) || locality == -1;
+    int code = session_enter(session, valid, "mote_simulate_experts: needs a session and a share from 0 to 1, or -1", error);
     if (!code) code = check_one_gpu("mote_simulate_experts", session->m, error);
     if (!code && session->m->largest.moe.groups) code = fail(error, MOTE_EUNSUPPORTED, "mote_simulate_experts: experts are chosen by groups");
     if (!code && !session->slot.runner->expert_slots)

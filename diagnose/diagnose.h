@@ -81,7 +81,7 @@ int mote_simulate(mote_runner *runner, const double *accept, mote_error *error);
 int mote_limit_expert_slots(mote_model *model, int slots, mote_error *error);
 
 /* For measurements: with the probability `locality` an expert of a row is one of the last 2 top_k that its layer has used, else any, from now on,
-   in all steps of the session's runner: what they compute is of no use. 0: as the router says, again. Only with slots of experts on a single GPU,
+   in all steps of the session's runner: what they compute is of no use. -1: as the router says, again. Only with slots of experts on a single GPU,
    and where these are not chosen by groups: else MOTE_EUNSUPPORTED. */
 int mote_simulate_experts(mote_session *session, double locality, mote_error *error);
 

@@ -160,7 +160,7 @@ static void measure_simulate(mote_session *s, const mote_measurement *m) {
     gpu_set_sampling(&s->slot, &parameters);
 }
 
-/* Simulated routing from now on; 0: no longer. */
+/* Simulated routing from now on; locality below 0: no longer. */
 static int gpu_simulate_experts(mote_session *s, double locality, mote_error *err) {
     mote_runner *r = s->slot.runner;
     struct gpu_runner *g = r->gpu;
@@ -170,7 +170,7 @@ static int gpu_simulate_experts(mote_session *s, double locality, mote_error *er
     if (!code) code = gpu_finish(&s->slot, err);            /* the graphs may still run */
     if (!code) {
         gpu_forget_graphs(g);
-        g->layers.moe.locality = (uint32_t)(locality * 0xffffffffu);
+        g->layers.moe.locality = locality < 0 ? 0 : (uint32_t)(locality * 0xffffffffu) | 1;
     }
     runner_leave(r);
     return code;

@@ -146,6 +146,7 @@ static int gpu_count_experts(const mote_runner *r, mote_experts_seen *to, mote_e
         const unsigned long long *of = seen + (size_t)i * MOE_SEEN;
         to->hits += of[MOE_SEEN_HITS];
         to->misses += of[MOE_SEEN_MISSES];
+        to->passes = to->passes > of[MOE_SEEN_PASSES] ? to->passes : of[MOE_SEEN_PASSES];
         to->bytes += of[MOE_SEEN_MISSES] * gpu_host_experts(m, i)->piece;
     }
     free(seen);
