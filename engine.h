@@ -270,11 +270,11 @@ typedef struct mote_memory {
     uint64_t available;                    /* free on the device now; 0 = unknown */
     uint64_t runner;                       /* what sessions of one runner share */
     int sessions;                          /* sessions like this one that fit into what is available, sharing a runner; 0: not even one;
-                                              -1: unknown */
+                                              -1: unknown. With experts in host memory half of what is left counts: the rest is for slots */
     int context;                           /* tokens this plan is for */
     int chunk;                             /* rows of a prompt computed at a time */
     int context_fits;                      /* the longest context that would fit into what is available, at most the model's
-                                              maximum; 0: not even one token; -1: unknown */
+                                              maximum; 0: not even one token; -1: unknown. Half of it counts, likewise */
     int estimated;                         /* as in mote_info */
 } mote_memory;
 
