@@ -122,6 +122,25 @@ static void compare_told(const mote_model *device, const mote_model *host, const
           (unsigned long long)on_host.weights);
 }
 
+/* The same of several GPUs: each has less than its part of the weights needs, however the layers are divided. */
+static void test_parts_move(const char *name, const mote_model *device, uint64_t host) {
+    uint64_t bytes = 0;
+    int moved = 0;
+    for (int i = 0; i < mote_model_info(device)->device_count; i++)
+        if (mote_model_info(device)->devices[i].weight_bytes > bytes) bytes = mote_model_info(device)->devices[i].weight_bytes;
+    for (int tenths = 9; tenths > 2 && !moved; tenths--) {
+        mote_options o = {.gpu_memory = bytes * (uint64_t)tenths / 10};
+        mote_model *m;
+        notices = 0;
+        if (open_with(name, &o, &m)) continue;
+        moved = mote_model_info(m)->host_bytes != 0;
+        CHECK(!moved || (notices && mote_model_info(m)->host_bytes <= host), "%s: %d notices, %llu bytes", name, notices,
+              (unsigned long long)mote_model_info(m)->host_bytes);
+        mote_close(m);
+    }
+    CHECK(moved, "%s on %s: experts have not moved", name, test_devices);
+}
+
 /* With less memory than the weights need, but enough without experts, they move by themselves. */
 static void test_moves(const char *name, uint64_t weights, uint64_t host) {
     mote_options o = {.gpu_memory = weights - 1};
@@ -162,6 +181,7 @@ static void test_model(const char *name) {
             compare_alone(device, host, name, PROMPT);
             if (!test_devices) compare_together(device, host, name);
         }
+        if (experts && is_gpu && test_devices) test_parts_move(name, device, mote_model_info(host)->host_bytes);
         mote_memory plan;
         o.experts = MOTE_EXPERTS_DEVICE;
         const uint64_t bytes = mote_model_info(host)->host_bytes;
