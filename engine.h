@@ -445,12 +445,14 @@ int mote_runner_seen(mote_runner *runner, mote_seen *seen, mote_error *error);
 typedef struct mote_experts_seen {         /* of experts in host memory, since a runner was opened; 0, where there are none */
     uint64_t hits, misses;                 /* experts that passes found in slots of the GPU's memory, and that they did not: of each layer the
                                               different ones that a pass reads */
+    uint64_t passes;                       /* those, and drafts: as many as a layer has computed */
     uint64_t bytes;                        /* that crossed the link: of misses, and copies of whole layers for prompts */
     int slots;                             /* of each such layer */
 } mote_experts_seen;
 
-/* The same of experts, which are counted on the GPU. MOTE_EDEVICE if that is lost. */
+/* As mote_runner_seen; also of the runner of a session, which may be its own. They are counted on the GPU: MOTE_EDEVICE if that is lost. */
 int mote_runner_experts(mote_runner *runner, mote_experts_seen *seen, mote_error *error);
+int mote_session_experts(const mote_session *session, mote_experts_seen *seen, mote_error *error);
 
 /* NULL is allowed. The runner lives on until the last of its sessions is closed. */
 void mote_runner_close(mote_runner *runner);

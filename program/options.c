@@ -38,7 +38,8 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     speeds link;                           /* of a machine that is not here; 0: not given */
     int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     int port, parallel, queue, cors, log_json;       /* port, queue: -1: not given */
-    double temperature, top_p, min_p, overlap;
+    double temperature, top_p, min_p, overlap, locality;
+    int expert_slots;                      /* -1: not given, as of locality */
     double cache_memory, cache_disk, request_memory;      /* GB; -1: not given */
     double repetition, presence, frequency;                    /* NAN: not given */
 } options;
@@ -48,7 +49,8 @@ static options defaults(void) {
     memset(&o, 0, sizeof o);
     o.top_k = -1;
     o.temperature = o.top_p = o.min_p = o.overlap = o.cache_memory = o.cache_disk = o.request_memory = -1;
-    o.port = o.queue = o.layer = -1;
+    o.port = o.queue = o.layer = o.expert_slots = -1;
+    o.locality = -1;
     o.repetition = o.presence = o.frequency = NAN;
     o.repeat = 3;
     return o;
@@ -119,6 +121,10 @@ static const option option_table[] = {                     /* name, value, kind,
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
      "with --accept: share of its experts that a row has in common with the first, simulated"},
+    {"--expert-slots", "N", WHOLE, AT(expert_slots), 0, 1024, BENCH,
+     "GPU, experts in host memory: at most so many slots for them in each layer (default: as many as fit)"},
+    {"--locality", "P", REAL, AT(locality), 0, 1, BENCH,
+     "with slots: the probability with which an expert is one that its layer has used last, simulated"},
     {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, INFO | BENCH,
      "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8; :N for N layers"},
     {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
