@@ -334,6 +334,12 @@ int mote_render_changes(const mote_model *model, const char *request, size_t siz
 int mote_render_tokens(const mote_model *model, const char *request, size_t size, int32_t *ids, size_t capacity,
                        size_t *count, mote_error *error);
 
+/* Which image stands in each place that mote_render_tokens has for one, in the order of the prompt: the number that its part of a content gives as
+   "image", as in {"type": "image", "image": 0}, or else how many places are before it. Images in results of tools may come in another order than
+   in the request. capacity, count: as for mote_tokenize. */
+int mote_render_images(const mote_model *model, const char *request, size_t size, int *numbers, size_t capacity, size_t *count,
+                       mote_error *error);
+
 /* The bytes of one token (not always whole characters), *size of them; NULL when the id has no text. Owned by the model. */
 const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size);
 

@@ -176,6 +176,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/answer.c"
 #include "serve/ask.c"
 #include "serve/tools.c"
+#include "serve/images.c"
 #include "serve/prompt.c"
 #include "serve/reply.c"
 #include "serve/chat.c"

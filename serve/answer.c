@@ -14,6 +14,10 @@ typedef struct answer {
     connection *client;
     int32_t *prompt;                       /* owned */
     size_t prompt_count;
+    const mote_image *images;              /* in the order of their places in the prompt; NULL: there are none */
+    int image_count;
+    size_t image_pixels;                   /* of the largest one */
+    mote_images *seen;                     /* decoded. Owned */
     mote_sampling sampling;                /* its bias in `bias` */
     buf bias;
     buf stops, stop_texts;                 /* char *[], which point into the texts */
@@ -75,6 +79,7 @@ static void answer_free(answer *a) {
     buf_free(&a->bias);
     buf_free(&a->stops);
     buf_free(&a->stop_texts);
+    mote_images_close(a->seen);
     free(a->prompt);
     free(a->tools);
     free(a->schema);
@@ -270,7 +275,8 @@ static int answer_read(answer *a, server_slot *t, size_t at, mote_error *error) 
         while (at < end && !code) {
             size_t n = piece_tokens(t, end - at);
             a->piece_begins = at;
-            code = mote_feed(t->session, a->prompt + at, n, error);
+            code = a->seen ? mote_feed_images(t->session, a->prompt + at, n, a->seen, NULL, NULL, error)
+                           : mote_feed(t->session, a->prompt + at, n, error);
             note_speed(t);
             at += n;
         }
@@ -472,11 +478,34 @@ static int answer_fits(answer *a, failure *f) {
     return 1;
 }
 
+/* Decodes the images, whose tokens become what they show: on the connection's thread, before a session is waited for. */
+static int answer_see(answer *a, failure *f) {
+    enum { DECODING = 12 };                /* bytes a pixel, at most, while one of them is decoded */
+    connection *c = a->client;
+    mote_error error = {0, ""};
+    size_t count = 0;
+    const size_t held = c->taken;
+    if (!a->image_count) return 1;
+    const int status = connection_take(c, held + DECODING * a->image_pixels);
+    int32_t *ids = status ? NULL : (int32_t *)malloc(a->prompt_count * sizeof *ids);
+    if (status) return !refuse(f, status, NULL, "%s", c->in.problem);
+    int code = ids ? mote_images_open(a->server->model, a->images, a->image_count, &a->seen, &error) : fail_memory(&error);
+    if (!code) code = mote_images_place(a->seen, a->prompt, a->prompt_count, ids, a->prompt_count, &count, &error);
+    if (code) {
+        free(ids);
+        return !refuse_error(f, &error);
+    }
+    free(a->prompt);
+    a->prompt = ids;
+    a->prompt_count = count;
+    return 1;
+}
+
 /* Returns 0, also when the client has gone; else f says what is wrong. */
 static int answer_run(answer *a, failure *f) {
     swapped *e = NULL;
     mote_error error = {0, ""};
-    if (!answer_fits(a, f)) return 1;
+    if (!answer_fits(a, f) || !answer_see(a, f)) return 1;
     wanted w = {a->prompt, a->forgets ? 0 : a->prompt_count, (size_t)(a->server->context - (a->max_tokens != 0)), a->is_raw};
     const double asked = clock_seconds();
     server_slot *t = server_slot_take(a, &w, &e, f);

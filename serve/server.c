@@ -85,6 +85,8 @@ typedef struct server {
     int32_t asks;                          /* begins a user's turn by itself; -1: turn_begins and `user` do */
     int has_efforts;                       /* the chat template knows efforts of thinking */
     int switches_thinking, takes_tools;    /* it writes prompts with and without thinking; it writes tools */
+    int reads_images;                      /* the model has a vision tower, and the template places for images */
+    int32_t image_pad;                     /* which are this token */
     int32_t user;                          /* the role's name */
     server_slot *slots;
     int slot_count, waiting_most;
