@@ -50,7 +50,7 @@ enum {
     GENERATION_0_3 = END_OF(mote_generation, thinking_budget),
     EMBEDDING_0_3 = END_OF(mote_embedding, dimensions)
 };
-static_assert(sizeof(mote_options) == END_OF(mote_options, secret), "mote_options has padding at its end");
+static_assert(sizeof(mote_options) == END_OF(mote_options, reserved), "mote_options has padding at its end");
 static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, runner), "mote_session_options has padding at its end");
 static_assert(sizeof(mote_generation) == END_OF(mote_generation, date), "mote_generation has padding at its end");
 static_assert(sizeof(mote_embedding) == END_OF(mote_embedding, dimensions), "mote_embedding has padding at its end");
@@ -118,6 +118,7 @@ static double seconds(void) {
 #include "families/rope.c"
 #include "families/common_keys.c"
 #include "families/common.c"
+#include "families/common_vision.c"
 #include "families/qwen3_5_moe.c"
 #include "families/qwen3_5.c"
 #include "families/qwen3_moe.c"
@@ -162,6 +163,7 @@ static double seconds(void) {
 #include "run/stats.c"
 #include "run/meeting.c"
 #include "run/slot.c"
+#include "run/cpu/vision.c"
 #include "run/cpu/forward.c"
 #include "workers/runner.c"
 #include "run/group.c"
@@ -176,11 +178,13 @@ static double seconds(void) {
 #include "run/cuda/runner.cu"
 #endif
 #include "run/executors.c"
+#include "run/vision.c"
 #include "workers/served.c"
 #include "workers/worker.c"
 
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */
 
+#include "session/spans.c"
 #include "session/session.c"
 #include "session/pieces.c"
 #include "session/timeline.c"
@@ -233,6 +237,7 @@ static double seconds(void) {
 #include "layers/mla/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
+#include "layers/vision/definition.c"
 #include "diagnose/definition.c"
 #include "diagnose/trace.c"
 #if defined __CUDACC__ || defined MOTE_DEFINITIONS             /* of mote selftest, and of tests */

@@ -123,6 +123,8 @@ typedef struct mote_options {
     const char *workers;                   /* "10.0.0.2:7000,10.0.0.3:7000": other hosts, on which `mote worker` runs, that have the model's first
                                               layers, in their order; this host has the last ones. On CPUs; not beside devices */
     const char *secret;                    /* of the workers: 16 bytes or more */
+    int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
+    int reserved;                          /* 0 */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -158,7 +160,7 @@ typedef struct mote_module {               /* the tensors of one kind, summed ov
 
 typedef struct mote_size { const char *name; int value; } mote_size;       /* "heads", 16 */
 
-typedef struct mote_layers {               /* the layers of one kind */
+typedef struct mote_layers {               /* the layers of one kind; "vision": the blocks of the vision tower */
     const char *name;                      /* "attention", "deltanet", "moe", ... */
     int count;                             /* layers of the model that have one, the MTP layer not counted */
     const mote_size *sizes;                /* its shape, size_count numbers */
@@ -207,6 +209,7 @@ typedef struct mote_info {
     int window;                            /* tokens that a layer with a window sees; where they differ, the most. 0: none has one */
     const mote_device *devices;            /* device_count of them, in the order of mote_options.devices */
     int device_count;
+    int images;                            /* 1: it has a vision tower, which reads images; 0: it reads text alone */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */

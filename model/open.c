@@ -136,10 +136,10 @@ static void answer_ends_of(const mote_model *m, int32_t *ends) {
 /* What mote_open checks before it looks at the folder. */
 static int open_check(const char *name, const char *dir, const mote_options *o, mote_model **model, mote_error *err) {
     if (dir && model && o->parts >= MOTE_EVERYTHING && o->parts <= MOTE_DESCRIPTION && o->draft_rows >= 0 &&
-        o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_FP8)
+        o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_FP8 && (o->images == 0 || o->images == -1))
         return MOTE_OK;
     return fail(err, MOTE_EINVAL, "%s: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., draft_rows of 0 or more, "
-                                  "quantize of MOTE_QUANTIZE_...", name);
+                                  "quantize of MOTE_QUANTIZE_..., images of 0 or -1", name);
 }
 
 /* A part of the model in a folder, a part_opener. What there is to note of the folder, the first one that is opened has noted, the whole. */
@@ -150,6 +150,7 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
     if (!m) return error->code;
     if (o->draft_rows) m->draft_rows = o->draft_rows;
     m->quantize = o->quantize;
+    m->images = o->images;
     m->part = *part;
     int32_t ends[2];
     int code = generation_read(m, dir, &told, error);

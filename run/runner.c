@@ -14,6 +14,7 @@ typedef struct run_options {
     int sms;                     /* of a GPU, to fill */
     int layers;                  /* of the model, the MTP layer included */
     int window, ring_rows;       /* as capacity has them */
+    int patches;                 /* most of an image; 0: none is read */
 } run_options;
 
 /* Scratch of a pass on the CPU. */
@@ -31,6 +32,7 @@ typedef struct scratch {
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     float *share, *shares;                                  /* of several ranks: what one of them gives the others, [ranks] what all give */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
+    vision_job vision;                                      /* of an image of run_options.patches */
 } scratch;
 
 typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* floats */
@@ -117,6 +119,15 @@ typedef struct block_watch {
     int rows_most;
 } block_watch;
 
+/* An image for the vision tower. */
+typedef struct vision_image {
+    const float *patches;        /* [rows * columns][VISION_PIXELS] */
+    int rows, columns;           /* vision_reads them, and they are at most run_options.patches */
+    float *features;             /* [rows * columns / VISION_JOINED][hidden] to be filled */
+    void *user;
+    int (*between)(void *user, double done);                /* between two blocks: returns nonzero to cancel */
+} vision_image;
+
 /* The operations of a device, with the runner entered. Functions return MOTE_OK or an error. */
 typedef struct executor {
     int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
@@ -152,6 +163,7 @@ typedef struct executor {
        code and error. With pass_rows 0 there is none. */
     void (*pass)(mote_runner *r, pass_request *const *of, int n);
     int (*computes)(const mote_runner *r);                  /* whether it still does what was launched; NULL: it never does */
+    int (*vision)(mote_runner *r, const vision_image *image, mote_error *err);  /* the features of an image; NULL: it has no code for towers */
 
     /* Of a member of a group (run/group.c), which gives all that is above, too. It computes its part of a block: x comes from the range
        before it (its first range: from the tokens) and goes to the next one. So of a block
@@ -250,16 +262,23 @@ static capacity capacity_of(const run_options *o, int context) {
     return r;
 }
 
-/* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. */
+/* Whether the model has positions for rows of images. */
+static int model_has_axes(const mote_model *m) {
+    int axes = 0;
+    for (int i = 0; i <= m->c.layers; i++) axes |= m->c.layer[i].rope.height | m->c.layer[i].rope.width;
+    return axes;
+}
+
+/* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. That the
+   row before it is an image's matters to the MTP layer alone: a step on a GPU has it at the last position before the text. */
 static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {
-    int even = 1, text = 1, axes = 0;
-    for (int t = b->rows->index ? -1 : 0; t < b->T; t++) {
+    int even = 1, text = 1;
+    for (int t = 0; t < b->T; t++) {
         const token_row *r = &b->rows[t];
         even &= r->position[1] == r->position[0] && r->position[2] == r->position[0];
-        text &= row_lag(r) == row_lag(b->rows) && (t < 0 || !r->embedding);
+        text &= row_lag(r) == row_lag(b->rows) && !r->embedding;
     }
-    for (int i = 0; i <= s->m->c.layers && !even; i++) axes |= s->m->c.layer[i].rope.height | s->m->c.layer[i].rope.width;
-    if (!even && !axes) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
+    if (!even && !model_has_axes(s->m)) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
     if ((even && text) || prompt || !s->runner->backend->reads_text) return MOTE_OK;
     return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU, in prompts alone");
 }

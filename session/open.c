@@ -17,6 +17,8 @@ static void session_free(mote_session *s) {
     const mote_model *m = s->m;
     slot_close(&s->slot);
     mote_checkpoint_free(s->before_answer);
+    spans_free(&s->images);
+    free(s->keys);
     free(s->memory);
     free(s);
     mote_close((mote_model *)m);

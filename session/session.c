@@ -11,6 +11,9 @@ struct mote_session {
     mote_session_options o;      /* with defaults filled in */
     struct slot slot;            /* on its runner */
     int32_t *tokens;             /* [context] */
+    image_spans images;          /* of the timeline, and of tokens after it up to `valid` */
+    int32_t *keys;               /* [context] the tokens, keys where images are; NULL: there never was an image */
+    int keyed;                   /* of keys: so many are right */
     token_row *rows;             /* [most rows of a block] the table of the block that is computed next; before them rows[-1] */
     int count;                   /* tokens of the timeline */
     int lag;                     /* indexes of the text after it less their positions: more than 0 after an image */
@@ -85,6 +88,8 @@ static int session_options(const mote_model *m, const mote_session_options *give
     return code;
 }
 
+enum { IMAGE_PATCHES = 4 * 4096 };             /* of an image of 4,096 tokens */
+
 static run_options run_options_of(const mote_model *m, const mote_session_options *o) {
     const int sms = m->members ? m->members[0]->device.sms : m->device.sms;
     run_options r = {.context = o->context,
@@ -94,7 +99,8 @@ static run_options run_options_of(const mote_model *m, const mote_session_option
                      .sms = o->sms && o->sms < sms ? o->sms : sms,
                      .layers = m->c.layers + 1,
                      .window = m->largest.attention.window,
-                     .ring_rows = executor_of(m)->ring_rows};
+                     .ring_rows = executor_of(m)->ring_rows,
+                     .patches = m->has_vision ? IMAGE_PATCHES : 0};
     return r;
 }
 
@@ -142,6 +148,12 @@ __attribute__((noinline)) static int session_begin(mote_session *s, const char *
     __atomic_store_n(&s->thread, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
     __atomic_store_n(&s->frame, (uintptr_t)__builtin_frame_address(0), __ATOMIC_RELAXED);
     return MOTE_OK;
+}
+
+/* Takes what the session needs to hold so many images. */
+static int session_reserve_images(mote_session *s, int count, mote_error *err) {
+    if (count && !s->keys && !(s->keys = (int32_t *)malloc((size_t)s->o.context * sizeof *s->keys))) return fail_memory(err);
+    return spans_reserve(&s->images, count, err);
 }
 
 static void session_leave(mote_session *s) {

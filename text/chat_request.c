@@ -94,9 +94,11 @@ static const char noted_system[] = "System message:\n";       /* before one that
 enum { CHAT_PARTS = CHAT_QWEN3_5 | CHAT_LLAMA3 | CHAT_SMALL | CHAT_GEMMA | CHAT_GLM | CHAT_LAGUNA };
 
 /* The number that an image has as "image"; without one how many come before it in the prompt. */
+enum { IMAGE_NUMBERS = 1 << 30 };
+
 static void put_image_number(chat *c, uint32_t item) {
     uint64_t given = 0;
-    const int is_given = json_u64(&c->j, json_get(&c->j, item, "image"), &given) && given <= INT_MAX;
+    const int is_given = json_u64(&c->j, json_get(&c->j, item, "image"), &given) && given < IMAGE_NUMBERS;
     const int number = is_given ? (int)given : (int)c->images;
     buf_add(c->numbers, &number, sizeof number);
 }

@@ -199,5 +199,5 @@ static const executor remote_executor = {
     .slot_open = remote_slot_open, .slot_close = remote_slot_close, .forward = remote_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = remote_forward, .draft = NULL, .logits = cpu_nothing, .copy = remote_copy, .clear = remote_clear,
     .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,
-    .pass = remote_pass, .computes = NULL,
+    .pass = remote_pass, .computes = NULL, .vision = NULL,
     .launches = 0, .connect = NULL, .end = remote_end, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL};

@@ -86,6 +86,7 @@ static int worker_open_model(worker *w, const message_model *say, mote_error *er
     o.device = "cpu";
     o.draft_rows = say->draft_rows;
     o.quantize = say->quantize;
+    o.images = -1;                                          /* who leads embeds */
     part.first = say->first;
     part.end = say->end;
     if (!worker_part_is_sound(say))

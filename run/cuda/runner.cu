@@ -243,6 +243,6 @@ static const executor cuda_executor = {
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .can_sample = gpu_samples,
-    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes,
+    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes, .vision = NULL,
     .launches = 1, .connect = gpu_connect, .end = gpu_end, .enter = gpu_enter, .choose = gpu_choose, .prepared = gpu_prepared,
     .pass_class = gpu_pass_class};
