@@ -99,7 +99,7 @@ static void refuse_part(request *x, const fields *part, const char *where) {
     free(name);
 }
 
-/* A content, a text or a list of parts, into the inside of a JSON text, or of the last of several: see put_said. where: for messages. */
+/* A content, a text or a list of parts, into the inside of a JSON text, or of the last of several: see put_contents. where: for messages. */
 static void put_content(request *x, buf *out, uint32_t content, int by, const char *where) {
     const fields *q = &x->q;
     if (!content || node_type(q, content) == JSON_NULL) return;
@@ -136,7 +136,7 @@ static void put_content(request *x, buf *out, uint32_t content, int by, const ch
 }
 
 /* A content that was put together: a text, or, where images came into it, a list of parts, of which these images end and begin texts. */
-static void put_said(const request *x, buf *out, const buf *content, int images_before) {
+static void put_contents(const request *x, buf *out, const buf *content, int images_before) {
     const int has_images = x->image_count > images_before;
     buf_text(out, has_images ? "[{\"type\": \"text\", \"text\": \"" : "\"");
     buf_add(out, content->data, content->size);
@@ -161,7 +161,7 @@ static void ask_user_said(request *x, const buf *content, int images_before) {
     x->last_answers = 0;
     put_next(&x->messages);
     buf_text(&x->messages, "{\"role\": \"user\", \"content\": ");
-    put_said(x, &x->messages, content, images_before);
+    put_contents(x, &x->messages, content, images_before);
     buf_text(&x->messages, "}");
 }
 
@@ -184,7 +184,7 @@ static void ask_result(request *x, uint32_t id, uint32_t content, const char *wh
     put_member(&x->messages, x->q.j, "tool_call_id", id);
     buf_text(&x->messages, ", \"content\": ");
     put_content(x, &result, content, CONTENT_RESULT, where);
-    put_said(x, &x->messages, &result, before);
+    put_contents(x, &x->messages, &result, before);
     buf_text(&x->messages, "}");
     buf_free(&result);
 }
