@@ -138,6 +138,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/session.c"
 #include "cli/numbers.c"
 #include "cli/text.c"
+#include "cli/images.c"
 #include "cli/wrap.c"
 #include "cli/screen.c"
 #include "cli/run.c"

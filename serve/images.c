@@ -109,7 +109,8 @@ static void ask_image(request *x, buf *out, const fields *part, const char *wher
     x->image_text += x->q.j->nodes[node].size;
     x->images[x->image_count].data = text;
     x->images[x->image_count].size = size;
-    x->images[x->image_count].tokens = field_is(&detail, "detail", "low") ? IMAGE_LOW_TOKENS : 0;
+    const int most = x->a->server->image_tokens, is_low = field_is(&detail, "detail", "low") && (!most || most > IMAGE_LOW_TOKENS);
+    x->images[x->image_count].tokens = is_low ? IMAGE_LOW_TOKENS : most;
     putf(out, "\"}, {\"type\": \"image\", \"image\": %d}, {\"type\": \"text\", \"text\": \"", x->image_count++);
 }
 

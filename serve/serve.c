@@ -308,6 +308,7 @@ static void server_open(server *s, const replicas *r, const options *o, int sess
     s->tool_responds = token_of(model, marks->result);
     s->asks = marks->family & CHAT_ANSWER_TURNS ? token_of(model, marks->user) : -1;
     s->user = token_of(model, "user");
+    s->image_tokens = o->image_tokens;
     s->image_pad = token_of(model, "<|image_pad|>");
     s->reads_images = mote_model_info(model)->images && *marks->image && s->image_pad >= 0;
     s->has_efforts = (marks->family & CHAT_EFFORTS) != 0;

@@ -87,6 +87,7 @@ typedef struct server {
     int switches_thinking, takes_tools;    /* it writes prompts with and without thinking; it writes tools */
     int reads_images;                      /* the model has a vision tower, and the template places for images */
     int32_t image_pad;                     /* which are this token */
+    int image_tokens;                      /* of one, at most; 0: as the library has it */
     int32_t user;                          /* the role's name */
     server_slot *slots;
     int slot_count, waiting_most;
