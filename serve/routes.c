@@ -8,7 +8,7 @@ static void serve_page(server *s, connection *c, const json *j) {
     const char *more_head = c->more_head;
     (void)s;
     (void)j;
-    c->more_head = "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    c->more_head = "Content-Security-Policy: default-src 'none'; img-src data:; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
                    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n";
     connection_reply(c, 200, "text/html; charset=utf-8", page, sizeof page - 1);
     c->more_head = more_head;
