@@ -40,7 +40,7 @@ static int add_picture(const mote_model *model, const char *name, bytes *file, i
         free(file->data);
         if (error.code) return complain(EXIT_FAILURE, "%s: %s", name, error.message);
         if (to->count == IMAGES_MAX) return complain(EXIT_FAILURE, "%s: at most %d images go with a message", name, IMAGES_MAX);
-        return complain(EXIT_FAILURE, "%s: not a text, and this model reads no images", name);
+        return complain(EXIT_FAILURE, "%s: this model reads no images", name);
     }
     to->of[to->count++] = image;
     if (out) show_format(out, "[read %s: %d x %d, %d tokens]\n", name, width, height, takes);

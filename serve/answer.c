@@ -206,6 +206,14 @@ static size_t next_turn(const server *s, const answer *a, size_t at) {
     return at < a->prompt_count ? at : a->prompt_count;
 }
 
+/* The next place at which there may be a snapshot: that, or after the last image of the turn, since another question about it may come. */
+static size_t next_stop(const server *s, const answer *a, size_t at) {
+    const size_t end = next_turn(s, a, at);
+    size_t after = end;
+    while (after > at && a->prompt[after - 1] >= 0) after--;               /* keys of images are negative */
+    return after > at && after + 1 < end ? after + 1 : end;                /* with the mark that ends an image */
+}
+
 /* 1: a turn in which the user asks begins here, and none that only carries a tool's result. */
 static int user_asks(const server *s, const answer *a, size_t at) {
     int asks = at + 3 < a->prompt_count && a->prompt[at + 1] == s->user;
@@ -259,8 +267,8 @@ static void note_speed(const server_slot *t) {
     pthread_mutex_unlock(&t->server->lock);
 }
 
-/* Reads the prompt from `at` on, and takes snapshots where turns begin, if there may be any. On a GPU a prompt in many pieces
-   is read slowly, so there all but the last two are some way apart. */
+/* Reads the prompt from `at` on, and takes snapshots where turns begin and after their images, if there may be any. On a GPU a prompt in
+   many pieces is read slowly, so there all but the last ones are some way apart. */
 static int answer_read(answer *a, server_slot *t, size_t at, mote_error *error) {
     enum { APART = 1024 };
     server *s = a->server;
@@ -269,9 +277,8 @@ static int answer_read(answer *a, server_slot *t, size_t at, mote_error *error) 
     turns turn = last_turns(s, a);
     t->asked = a->is_raw ? 0 : next_turn(s, a, turn.asked);
     while (at < a->prompt_count && !code) {
-        size_t end = splits ? next_turn(s, a, at) : a->prompt_count;
-        while (end < a->prompt_count && !s->reads_alike && end != turn.answer && end != turn.before && end < last + APART)
-            end = next_turn(s, a, end);
+        size_t end = splits ? next_stop(s, a, at) : a->prompt_count;
+        while (end < a->prompt_count && !s->reads_alike && end < turn.before && end < last + APART) end = next_stop(s, a, end);
         while (at < end && !code) {
             size_t n = piece_tokens(t, end - at);
             a->piece_begins = at;
