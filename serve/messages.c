@@ -59,6 +59,8 @@ static void messages_user(request *x, uint32_t content, const char *where) {
         } else if (field_is(&block, "type", "search_result") || field_is(&block, "type", "document")) {
             if (has_text++) buf_text(&text, "\\n");
             if (!put_found(&text, &block)) refuse(q->f, 400, where, "%s holds a document that is no text", where);
+        } else if (is_image_part(&block)) {
+            refuse_part(x, &block, where);
         } else {
             char *name = field(&block, "type") ? node_text(q->j, field(&block, "type")) : NULL;
             refuse(q->f, 400, where, "%s holds a block of type \"%.40s\": neither text nor a tool's result", where, name ? name : "");
