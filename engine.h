@@ -349,8 +349,8 @@ typedef struct mote_image {                /* a picture: a PNG or JPEG file, or 
     const void *data;
     size_t size;                           /* at most 64 MiB of a file */
     int width, height;                     /* 0: data is a file; else `height` rows of `width` pixels, three bytes each: size is 3 * width * height */
-    int tokens;                            /* that it may take at most: what would take more is reduced. Default: that of the session for
-                                              mote_ask, else 4,096; in any case at most what the checkpoint allows */
+    int tokens;                            /* that it may take at most: what would take more is reduced, but not below what the checkpoint enlarges
+                                              small ones to. Default: that of the session for mote_ask, else 4,096; never more than the checkpoint allows */
     int reserved;                          /* 0 */
 } mote_image;
 
@@ -439,8 +439,7 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
                      mote_error *error);
 
 /* mote_feed_logits of ids and images, as mote_images_place takes and writes them. What of the beginning is in the timeline already may be left out: images
-   that are not met do not matter. Only what a cancel callback has stopped leaves a part of an image in a timeline, and only its next key may follow
-   that. Images are computed first: when that fails or is cancelled, the timeline is as before. A runner remembers what it has made of
+   that are not met do not matter. Where a call ends within an image, or was cancelled there, the next one goes on with the next key. Images are computed first: when that fails or is cancelled, the timeline is as before. A runner remembers what it has made of
    images lately, in 256 MiB at most of the host's memory. */
 int mote_feed_images(mote_session *session, const int32_t *ids, size_t count, const mote_images *images, float *logits, float *mtp_logits,
                      mote_error *error);

@@ -148,11 +148,15 @@ static size_t equal_run(const int32_t *ids, size_t count, size_t i) {
     return n;
 }
 
-/* Puts keys in place of pads, as far as `capacity` goes; *total: how many ids these are then. */
-static int images_place(const mote_images *images, const int32_t *ids, size_t count, int32_t *to, size_t capacity, size_t *total, mote_error *err) {
-    const int32_t pad = images->m->c.image_token;
-    int k = 0, places = 0;
-    *total = 0;
+/* Ids on their way to keys. */
+typedef struct image_places {
+    const mote_images *images;
+    int next, places;            /* the image whose place comes next; places so far */
+} image_places;
+
+/* Appends ids to `to`, [capacity] of which *total are there, with keys in place of pads; those that do not fit are counted alone. */
+static int places_put(image_places *p, const int32_t *ids, size_t count, int32_t *to, size_t capacity, size_t *total, mote_error *err) {
+    const int32_t pad = p->images->m->c.image_token;
     for (size_t i = 0, n; i < count; i += n) {
         n = ids[i] == pad ? equal_run(ids, count, i) : 1;
         if (ids[i] != pad) {
@@ -160,16 +164,51 @@ static int images_place(const mote_images *images, const int32_t *ids, size_t co
             ++*total;
             continue;
         }
-        places++;
-        if (k == images->count) continue;
-        const seen_image *image = images->of[k++];
+        p->places++;
+        if (p->next == p->images->count) continue;
+        const seen_image *image = p->images->of[p->next++];
         const int tokens = image_tokens(image);
         if (n != 1 && n != (size_t)tokens)
-            return fail(err, MOTE_EINVAL, "image %d takes %d tokens: %zu pads stand in its place, expected as many or one", k, tokens, n);
+            return fail(err, MOTE_EINVAL, "image %d takes %d tokens: %zu pads stand in its place, expected as many or one", p->next, tokens, n);
         for (int t = 0; t < tokens; t++, ++*total)
             if (*total < capacity) to[*total] = span_key(image->hash, t);
     }
-    if (places && places != images->count) return fail(err, MOTE_EINVAL, "%d images, and places for %d", images->count, places);
+    return MOTE_OK;
+}
+
+/* After all ids of which there were any places. */
+static int places_check(const image_places *p, mote_error *err) {
+    if (p->places == p->images->count) return MOTE_OK;
+    return fail(err, MOTE_EINVAL, "%d image%s, and places for %d", p->images->count, p->images->count == 1 ? "" : "s", p->places);
+}
+
+static int images_place(const mote_images *images, const int32_t *ids, size_t count, int32_t *to, size_t capacity, size_t *total, mote_error *err) {
+    image_places p = {images, 0, 0};
+    *total = 0;
+    const int code = places_put(&p, ids, count, to, capacity, total, err);
+    return code || !p.places ? code : places_check(&p, err);
+}
+
+/* The same of ids in a buffer, which become as many. */
+static int images_place_all(image_places *p, buf *ids, mote_error *err) {
+    const int32_t *from = (const int32_t *)(const void *)ids->data;
+    const size_t count = ids->size / sizeof *from;
+    size_t total = 0, needed = 0;
+    image_places before = *p;
+    buf placed;
+    memset(&placed, 0, sizeof placed);
+    int code = places_put(&before, from, count, NULL, 0, &needed, err);
+    int32_t *to = code ? NULL : (int32_t *)malloc((needed + 1) * sizeof *to);
+    if (!code && !to) code = fail_memory(err);
+    if (!code) code = places_put(p, from, count, to, needed, &total, err);
+    if (!code && !buf_add(&placed, to, total * sizeof *to)) code = fail_memory(err);
+    free(to);
+    if (code) {
+        buf_free(&placed);
+        return code;
+    }
+    buf_free(ids);
+    *ids = placed;
     return MOTE_OK;
 }
 
@@ -271,7 +310,7 @@ static int reader_spans(const image_reader *r, const mote_session *s, const int3
         memset(fed, 0, sizeof *fed);
         for (left = 0; skip + left < image_tokens(image) && i + (size_t)left < count && placed[i + (size_t)left] == span_key(image->hash, skip + left); left++)
             ids[i + (size_t)left] = s->m->c.image_token;
-        if (skip + left < image_tokens(image)) return fail(err, MOTE_EINVAL, "image %d: %d of its %d tokens", k + 1, skip + left, image_tokens(image));
+        if (skip + left < image_tokens(image) && i + (size_t)left < count) return fail(err, MOTE_EINVAL, "image %d: %d of its %d tokens", k + 1, skip + left, image_tokens(image));
         fed->span.start = s->count + (int)i - skip;
         fed->span.count = image_tokens(image);
         fed->span.rows = image->rows;
@@ -301,7 +340,7 @@ static int reader_feed_as(image_reader *r, mote_session *s, const int32_t *place
 static int reader_feed(image_reader *r, mote_session *s, const int32_t *placed, size_t count, const feed_results *wanted, mote_error *err) {
     const size_t images = (size_t)r->images->count + 1, left = (size_t)max_int(s->o.context - s->count, 0);
     if (count > left) return fail(err, MOTE_ECONTEXT, "%zu tokens do not fit: the session holds %d of %d", count, s->count, s->o.context);
-    int32_t *ids = (int32_t *)malloc((count + 1) * sizeof *ids);
+    int32_t *ids = (int32_t *)calloc(count + 1, sizeof *ids);
     int *which = (int *)malloc(images * sizeof *which);
     fed_image *of = (fed_image *)malloc(images * sizeof *of);
     const int code = ids && which && of ? reader_feed_as(r, s, placed, count, wanted, ids, which, of, err) : fail_memory(err);
@@ -309,6 +348,65 @@ static int reader_feed(image_reader *r, mote_session *s, const int32_t *placed, 
     free(which);
     free(of);
     return code;
+}
+
+/* The tower's work on all images of placed ids, in their order. */
+static int reader_ready(image_reader *r, mote_session *s, const int32_t *placed, size_t count, mote_error *err) {
+    int code = MOTE_OK, k = 0;
+    for (size_t i = 0; i < count && !code; i++) {
+        int at = k;
+        while (placed[i] < 0 && at < r->images->count && span_key(r->images->of[at]->hash, 0) != placed[i]) at++;
+        if (placed[i] >= 0 || at == r->images->count) continue;
+        code = reader_take(r, s, at, err);
+        i += (size_t)image_tokens(r->images->of[at]) - 1;
+        k = at + 1;
+    }
+    return code;
+}
+
+/* The same ids into the timeline; r NULL: they have no keys. */
+static int reader_read(image_reader *r, mote_session *s, const int32_t *placed, size_t count, mote_error *err) {
+    return r ? reader_feed(r, s, placed, count, NULL, err) : feed(s, placed, count, NULL, err);
+}
+
+/* ---- What may be read again --------------------------------------------------------------------------------------------- */
+
+static void images_forget(mote_session *s) {
+    for (int i = 0; i < s->kept_count; i++) image_drop(s->kept[i]);
+    free(s->kept);
+    s->kept = NULL;
+    s->kept_count = 0;
+}
+
+/* The session keeps these images, too. */
+static int images_keep(mote_session *s, seen_image *const *of, int count, mote_error *err) {
+    if (!count) return MOTE_OK;
+    seen_image **more = (seen_image **)realloc(s->kept, ((size_t)s->kept_count + (size_t)count) * sizeof *more);
+    if (!more) return fail_memory(err);
+    s->kept = more;
+    for (int i = 0; i < count; i++) {
+        __atomic_add_fetch(&of[i]->holders, 1, __ATOMIC_RELAXED);
+        s->kept[s->kept_count++] = of[i];
+    }
+    return MOTE_OK;
+}
+
+/* Puts keys in place of the pads of images that begin after the timeline's first `from` tokens, in ids that are made of the tokens after these. 0: not all of
+   them are there, or kept. */
+static int images_place_kept(const mote_session *s, int from, int32_t *ids, size_t count) {
+    const int end = spans_before(&s->images, s->count);
+    int k = spans_before(&s->images, from);
+    for (size_t i = 0, n; i < count && k < end; i += n) {
+        const image_span *span = &s->images.of[k];
+        int kept = 0;
+        n = equal_run(ids, count, i);
+        if (ids[i] != s->m->c.image_token || n != (size_t)span->count) continue;
+        while (kept < s->kept_count && memcmp(s->kept[kept]->hash, span->hash, sizeof span->hash)) kept++;
+        if (kept == s->kept_count) return 0;
+        for (size_t t = 0; t < n; t++) ids[i + t] = span_key(span->hash, (int)t);
+        k++;
+    }
+    return k == end;
 }
 
 /* Ids with pads or keys. */

@@ -27,6 +27,8 @@ struct mote_session {
     int generated_from;          /* what follows was generated */
     int pending, accepted;       /* rows of the last block, in the log; the first of them, which are in the timeline */
     mote_checkpoint *before_answer;                         /* it may go back to, see forget_answer; NULL: never taken */
+    struct seen_image **kept;    /* [kept_count] images after that, to be read again then */
+    int kept_count;
     size_t read_before, read_after;                         /* tokens of a turn read before and after what feed() reads */
     int cut;                     /* the fewest tokens since generate/copies.c looked last: later ones may be others now */
     struct decoder *decoder;     /* generate/decoder.c: what decoding keeps from one call to the next */
