@@ -21,9 +21,9 @@ typedef struct weight_memory {
     int packs;                                                 /* matrices lie in row panels, and tables say where experts are */
 } weight_memory;
 
-/* Bytes that the model may still take of its device, 0 when that does not say. */
+/* Bytes that the model may still take of its device, 0 when that does not say, as a worker's does not. */
 static uint64_t device_available(const mote_model *m) {
-    const uint64_t left = m->memory->available(m);
+    const uint64_t left = m->remote ? 0 : m->memory->available(m);
     return !left ? 0 : left > m->device.kept ? left - m->device.kept : 1;
 }
 

@@ -7,6 +7,7 @@ typedef struct device_list {
     int count;                                 /* 0: none was named; device_choose does */
     int gpus;                                  /* they are GPUs, not CPUs */
     int ranges, ranks;                         /* how they share the model: count is one times the other */
+    int apart;                                 /* each is on a host of its own, as model_part has it */
     char name[DEVICES_MAX][16];                /* "cpu", "cuda:1" */
     uint64_t memory;                           /* mote_options.gpu_memory */
     int layers[DEVICES_MAX];                   /* of each range; 0: as they fit */

@@ -9,7 +9,7 @@ enum module_kind {
 #define X(NAME, name) MODULE_##NAME,
     MIXERS(X)
 #undef X
-    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP, MODULE_NORMS, MODULE_MTP, MODULE_KINDS
+    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP, MODULE_NORMS, MODULE_MTP, MODULE_VISION, MODULE_KINDS
 };
 
 static const char *const module_names[MODULE_KINDS] = {
@@ -17,7 +17,7 @@ static const char *const module_names[MODULE_KINDS] = {
 #define X(NAME, name) #name,
     MIXERS(X)
 #undef X
-    "router", "experts", "shared_expert", "mlp", "norms", "mtp"};
+    "router", "experts", "shared_expert", "mlp", "norms", "mtp", "vision"};
 
 /* The device that holds the weights. */
 typedef struct model_device {
@@ -35,8 +35,8 @@ typedef struct model_report {
     mote_info info;
     mote_module modules[MODULE_KINDS];
     char module_dtypes[MODULE_KINDS][128];
-    mote_layers kinds[LAYER_KIND_COUNT];
-    mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES];
+    mote_layers kinds[LAYER_KIND_COUNT + 1];                /* the last one of the vision tower */
+    mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES], vision_sizes[VISION_FIELD_COUNT];
     const char *stages[STAGE_COUNT];
     mote_device devices[DEVICES_MAX];
 } model_report;
@@ -93,6 +93,10 @@ struct mote_model {
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
     mtp_layer mtp;
+    int has_vision;                            /* the part has the tower; of a front: the one that embeds has it */
+    vision_weights vision;
+    picture_limits pictures;                   /* what the tower sees of a picture; of a front, too */
+    int images;                                /* as asked for: of mote_options */
     int draft_rows;                            /* as asked for */
     int quantize;                              /* as asked for: MOTE_QUANTIZE_... */
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */

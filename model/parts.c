@@ -129,7 +129,7 @@ static int cut_layers(layer_cut *c, device_list *l, const char *name, mote_error
     return fail(err, MOTE_ENOMEM, "%s: in %d parts the weights need %.1f GB: %s", name, c->ranges, (double)all * 1e-9, free_there);
 }
 
-/* What is free on each device, to be shared by those parts that are on the same one. */
+/* What is free on each device, to be shared by those parts that are on the same one. Of several hosts each is taken to have what this one has. */
 static int devices_free(const device_list *l, uint64_t *free, mote_error *err) {
     mote_callbacks silent;
     memset(&silent, 0, sizeof silent);
@@ -140,7 +140,7 @@ static int devices_free(const device_list *l, uint64_t *free, mote_error *err) {
         const int code = device_choose(&on, l->name[d], 0, &silent, err);
         if (code) return code;
         if (on.device.gpu >= 0) device_keep(&on, l->memory);
-        for (int other = 0; other < l->count; other++) parts += !strcmp(l->name[other], l->name[d]);
+        for (int other = 0; other < l->count; other++) parts += other == d || (!l->apart && !strcmp(l->name[other], l->name[d]));
         free[d] = device_available(&on) ? device_available(&on) / parts : UINT64_MAX;
     }
     return MOTE_OK;
@@ -288,6 +288,7 @@ static int parts_members(mote_model *m, part_opener *open, const char *name, con
         p->part = part_of(i / l->ranks, l->ranges, i % l->ranks, l->ranks);
         p->part.first = first;
         p->part.end = first + l->layers[p->part.range];
+        p->part.apart = l->apart;
         if (p->part.rank + 1 == l->ranks) first = p->part.end;
     }
     pthread_mutex_init(&all.lock, NULL);
@@ -333,6 +334,9 @@ static void parts_front(mote_model *m, const device_list *l) {
     if (l->ranks > 1) m->fingerprint = fnv1a(m->fingerprint, &l->ranks, sizeof l->ranks);
     for (int i = 0; i < l->count; i++) m->members[i]->bf16_largest = largest;      /* as if all weights were one model's */
     m->report.info.mtp_layers = m->has_mtp;
+    m->report.info.images = m->has_vision = m->members[0]->has_vision && !m->members[0]->remote;
+    m->pictures = m->members[0]->pictures;
+    m->report.info.image_tokens = model_image_tokens(m);
     m->norm = m->members[l->count - 1]->norm;
     m->part = part_of(-1, l->ranges, 0, 1);                 /* it has no layers itself, */
     m->device.gpu = -1;                                     /* nor a device */

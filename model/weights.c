@@ -123,6 +123,7 @@ static int place_experts(const binder *b) {
 /* What bind_model and loading allocate. */
 static void weights_free(mote_model *m) {
     free(m->layers);
+    free(m->vision.blocks);
     free(m->experts);
     free(m->homes);
     free(m->layer_bytes);

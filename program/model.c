@@ -85,8 +85,10 @@ static int open_model(options *o, int parts, mote_model **model) {
     return code;
 }
 
+/* Of several hosts the last one is this one. */
 static int on_gpu(const mote_info *info) {
-    return strncmp(info->device, "cuda", 4) == 0;
+    const char *device = info->device_count ? info->devices[info->device_count - 1].name : info->device;
+    return strncmp(device, "cuda", 4) == 0;
 }
 
 /* One that measures its own steps, and says what it launches; several together are timed from outside. */

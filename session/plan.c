@@ -15,7 +15,7 @@ static const mote_model *plan_model(const memory_plan *p, int i) {
 }
 
 static int plan_on_one_device(const memory_plan *p, int i, int k) {
-    return plan_model(p, i)->device.gpu == plan_model(p, k)->device.gpu;
+    return members_share(plan_model(p, i), plan_model(p, k));
 }
 
 /* Of what is left of a GPU's memory, where experts are in the host's, half is for slots of them, as far as these are worth it. */
@@ -154,7 +154,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     int code = take_options(&how, sizeof how, OPTIONS_0_3, model, "mote_options", error);
     how.parts = MOTE_DESCRIPTION;
     if (!code) code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
-    if (!code) code = device_list_of(&devices, &how, error);
+    if (!code) code = model_devices(&devices, &how, error);
     if (!code) code = parts_open(plan_open_model, dir, &how, &devices, 0, &m, error);
     if (!code) code = plan_memory_of(m, -1, options, plan, error);
     mote_close(m);

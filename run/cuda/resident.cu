@@ -80,7 +80,8 @@ struct gpu_runner {
     mote_launch *launches;                                  /* of mote_launches */
     prefill_scratch prefill;
     cudaEvent_t layer_done[2];                              /* of prefill: recorded after every other layer */
-    gpu_peer peer;                                          /* of a member of a group */
+    gpu_peer peer;                                          /* of a member of a group: of GPUs of this host, */
+    gpu_hosts hosts;                                        /* or of several hosts */
     moe_slots *slots;                                       /* [layers + 1] of experts in host memory: run/cuda/experts.cu; NULL: there are none */
     unsigned long long *expert_seen;                        /* in GPU memory: [layers + 1][MOE_SEEN] */
     char *copy[2];                                          /* all experts of a layer each, for prompts; NULL: these read them where they are */

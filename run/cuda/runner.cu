@@ -11,7 +11,7 @@ static void gpu_layout_slot(layout *l, slot *s) {
 static void gpu_layout_peer(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     peer_sizes s;
-    if (m->part.ranges * m->part.ranks < 2) return;
+    if (m->part.ranges * m->part.ranks < 2 || m->part.apart) return;
     s.ranges = m->part.ranges;
     s.ranks = m->part.ranks;
     s.hidden = (size_t)m->c.hidden;
@@ -129,6 +129,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     r->logs = 1;
     r->pass_rows = r->one_slot ? 0 : PASS_ROWS_MAX;
     r->company_rows = STEP_ROWS;
+    if (m->part.apart) r->nccl = nccl_version();
     q->sms = r->o.sms;
     q->shared = m->device.shared;
     q->dependent = m->device.cc >= 90;
@@ -148,7 +149,8 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     if (q->status == cudaSuccess) gpu_check(q, cudaEventCreateWithFlags(&g->pass_copied, cudaEventDisableTiming), "an event");
     if (q->status != cudaSuccess) return gpu_failed(q, err);
     layout_runner(r, r->memory);
-    if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
+    if (r->me && m->part.apart) hosts_open(q, &g->hosts, r->me, (size_t)max_int(r->o.chunk, PASS_ROWS_MAX) * (size_t)m->c.hidden);
+    else if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
     r->prompt_from = g->prefill.rows ? PREFILL_FROM : 0;
     memset((void *)g->mailbox, 0, PASS_ROWS_MAX * sizeof *g->mailbox);
     q->stream = g->stream;
@@ -183,6 +185,7 @@ static void gpu_close(mote_runner *r) {
         if (g->mailbox) (void)cudaFreeHost((void *)g->mailbox);
         if (g->pass) (void)cudaFreeHost(g->pass);
         peers_close(&g->peer);
+        hosts_close(&g->hosts);
         (void)cudaGetLastError();
     }
     free(g->q.nodes);
@@ -244,6 +247,7 @@ static const executor cuda_executor = {
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .can_sample = gpu_samples,
-    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes,
-    .launches = 1, .connect = gpu_connect, .end = gpu_end, .enter = gpu_enter, .choose = gpu_choose, .prepared = gpu_prepared,
+    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes, .vision = NULL,
+    .launches = 1, .connect = gpu_connect, .end = gpu_end,
+    .invite = gpu_invite, .meet = gpu_meet, .met = gpu_met, .enter = gpu_enter, .choose = gpu_choose, .prepared = gpu_prepared,
     .pass_class = gpu_pass_class, .count_experts = gpu_count_experts};

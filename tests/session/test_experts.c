@@ -199,9 +199,6 @@ static void test_refusals(const char *name) {
     CHECK(open_with(name, &o, &m) == MOTE_EINVAL && !m, "experts nowhere: %s", failure.message);
     o.experts = -1;
     CHECK(open_with(name, &o, &m) == MOTE_EINVAL && !m, "experts nowhere: %s", failure.message);
-    o.experts = MOTE_EXPERTS_AUTO;
-    o.reserved = 1;
-    CHECK(open_with(name, &o, &m) == MOTE_EINVAL && !m, "something reserved: %s", failure.message);
 }
 
 static int stop_soon(void *user) {
