@@ -144,6 +144,7 @@ enum {
 #include "cuda/handoff.cu"
 #include "cuda/simulation.cu"
 #include "exchange/peers.cu"
+#include "exchange/nccl.cu"
 #include "exchange/hosts.cu"
 #include "cuda/numbers.cu"
 #include "cuda/panels.cu"

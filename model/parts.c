@@ -335,6 +335,8 @@ static void parts_front(mote_model *m, const device_list *l) {
     for (int i = 0; i < l->count; i++) m->members[i]->bf16_largest = largest;      /* as if all weights were one model's */
     m->report.info.mtp_layers = m->has_mtp;
     m->report.info.images = m->has_vision = m->members[0]->has_vision && !m->members[0]->remote;
+    m->pictures = m->members[0]->pictures;
+    m->report.info.image_tokens = model_image_tokens(m);
     m->norm = m->members[l->count - 1]->norm;
     m->part = part_of(-1, l->ranges, 0, 1);                 /* it has no layers itself, */
     m->device.gpu = -1;                                     /* nor a device */

@@ -193,6 +193,10 @@ typedef struct executor {
     int launches;                /* functions return when the device has been told; it waits by itself for the other members. 0: they wait */
     int (*connect)(mote_runner *r, mote_error *err);        /* all members' runners are open, none has a slot: r->me->all; NULL: nothing to do */
     void (*end)(mote_runner *r); /* the group has come to its end: what waits for others, on its device, shall not; NULL: the same */
+    /* Of a member on a host of its own: how it and the others find each other without the hosts' connections. NULL: it needs these. */
+    int (*invite)(group_id *id, mote_error *err);           /* an id for a group that is new */
+    int (*meet)(mote_runner *r, const group_id *id, mote_error *err);      /* begins to join the group of that id, as all its members do; id NULL: leaves it */
+    int (*met)(mote_runner *r, mote_error *err);            /* waits until it has joined it */
     int (*enter)(slot *s, mote_error *err);                 /* another rank of the range is told to copy of this session: what follows may be
                                                                about it; NULL: nothing to do */
     int (*choose)(mote_runner *r, pass_request *const *of, int n, mote_error *err);
@@ -234,6 +238,7 @@ struct mote_runner {
         int drafters;            /* sessions of the last pass of drafts */
         double accepted;         /* tokens that a session keeps of a pass of several, lately */
     } costs;
+    struct features *features;   /* run/features.c: of images, lately */
     double led_since;            /* seconds(): when the lead was taken last */
     struct {                     /* see run/stats.c */
         mote_seen of;
@@ -249,6 +254,8 @@ struct mote_runner {
     pool *threads;               /* on the CPU */
     scratch s;                   /* the same */
     struct gpu_runner *gpu;
+    int nccl;                    /* the version of NCCL by which it can reach other hosts; 0: by none */
+    char told[256];              /* what opening it has to say; "": nothing */
     struct remote_runner *remote;                           /* workers/runner.c: it is on another host; NULL: it is here */
     mote_runner **members;       /* [m->member_count] that compute in its place; NULL: it computes itself */
     struct runner_group *group;  /* of these: run/members.c */
@@ -353,6 +360,7 @@ static size_t layout_runner(mote_runner *r, float *base) {
 }
 
 static void runner_drop(mote_runner *r);
+static void features_forget(mote_runner *r);
 
 /* In a forked child nothing of the device is touched, and not the lock either: its state is that of the parent's threads. */
 static void runner_free(mote_runner *r) {
@@ -360,6 +368,7 @@ static void runner_free(mote_runner *r) {
     r->backend->close(r);
     for (int i = 0; i < m->member_count && r->members; i++)
         if (r->members[i]) runner_drop(r->members[i]);
+    features_forget(r);
     if (r->owner == getpid()) {
         pthread_cond_destroy(&r->prompt_over);
         pthread_mutex_destroy(&r->lock);

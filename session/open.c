@@ -17,6 +17,7 @@ static void session_free(mote_session *s) {
     const mote_model *m = s->m;
     slot_close(&s->slot);
     mote_checkpoint_free(s->before_answer);
+    images_forget(s);
     spans_free(&s->images);
     free(s->keys);
     free(s->memory);
@@ -153,10 +154,18 @@ static int session_fit(mote_session *s, const mote_session_options *given, mote_
     return i < 0 ? MOTE_OK : MOTE_ENOMEM;
 }
 
+/* Gets its runner memory, threads or streams. */
+static int session_start_runner(mote_session *s, mote_error *err) {
+    const mote_runner *r = s->slot.runner;
+    const int code = runner_start(s->slot.runner, err);
+    if (!code && *r->told) notice(&s->o.callbacks, "%s", r->told);
+    return code;
+}
+
 /* Gets a shell its memory. */
 static int session_start(mote_session *s, const mote_session_options *given, mote_error *err) {
     int code = session_fit(s, given, err);
-    if (!code && !s->o.runner) code = runner_start(s->slot.runner, err);
+    if (!code && !s->o.runner) code = session_start_runner(s, err);
     if (!code) code = slot_open(&s->slot, err);
     if (code) return code;
     s->memory = (float *)calloc(1, layout_session(NULL, s) * sizeof(float) + CACHE_LINE);
@@ -198,7 +207,7 @@ int mote_runner_open(const mote_model *model, const mote_session_options *option
     mote_session *s = code ? NULL : session_shell(model, &o, 1, error);
     if (!s) return code ? code : MOTE_ENOMEM;
     code = session_fit(s, &given, error);
-    if (!code) code = runner_start(s->slot.runner, error);
+    if (!code) code = session_start_runner(s, error);
     if (!code) *runner = runner_hold(s->slot.runner);
     session_free(s);
     return code;
@@ -225,6 +234,7 @@ int mote_clone(const mote_session *session, mote_session **clone, mote_error *er
     if (!code && session->before_answer) {
         s->before_answer = checkpoint_copy(s, session->before_answer, s->o.context);
         if (!s->before_answer) code = fail_memory(error);
+        if (!code) code = images_keep(s, session->kept, session->kept_count, error);
     }
     if (code) mote_session_close(s);
     else *clone = s;

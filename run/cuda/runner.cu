@@ -129,6 +129,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     r->logs = 1;
     r->pass_rows = r->one_slot ? 0 : PASS_ROWS_MAX;
     r->company_rows = STEP_ROWS;
+    if (m->part.apart) r->nccl = nccl_version();
     q->sms = r->o.sms;
     q->shared = m->device.shared;
     q->dependent = m->device.cc >= 90;
@@ -251,5 +252,6 @@ static const executor cuda_executor = {
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .can_sample = gpu_samples,
     .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes, .vision = NULL,
-    .launches = 1, .connect = gpu_connect, .end = gpu_end, .enter = gpu_enter, .choose = gpu_choose, .prepared = gpu_prepared,
+    .launches = 1, .connect = gpu_connect, .end = gpu_end,
+    .invite = gpu_invite, .meet = gpu_meet, .met = gpu_met, .enter = gpu_enter, .choose = gpu_choose, .prepared = gpu_prepared,
     .pass_class = gpu_pass_class, .count_experts = gpu_count_experts};
