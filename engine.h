@@ -134,7 +134,7 @@ typedef struct mote_options {
     uint64_t gpu_memory;                   /* bytes of each GPU's memory that the model, its runners and sessions may take, of what is free when
                                               it is opened; 0: all of that */
     int experts;                           /* MOTE_EXPERTS_..., on a GPU. Host memory is of this process alone: another one that opens the same
-                                              folder has its own */
+                                              folder has its own. Both are of this host's GPUs: of workers each finds out by itself */
     int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
 } mote_options;
 

@@ -262,13 +262,11 @@ static int plan_sessions(options *o, const replicas *r, session_plan *p) {
 
 /* The replicas' runners. */
 static int open_runners(server *s) {
-    mote_session_options how = s->runner_options;
     mote_error error = {0, ""};
     for (int i = 0; i < s->replica_count; i++) {
         replica *r = &s->replicas[i];
         r->sessions = sessions_of(s->slot_count, s->replica_count, i);
-        how.sessions = (size_t)r->sessions;
-        if (mote_runner_open(r->model, &how, &r->runner, &error)) return report(&error);
+        if (mote_runner_open(r->model, &s->runner_options, &r->runner, &error)) return report(&error);
     }
     return 0;
 }
@@ -278,6 +276,7 @@ static int open_sessions(server *s, const options *o, uint64_t unused) {
     mote_session_options how = session_options(o);
     mote_error error = {0, ""};
     how.context = chosen_context(o, mote_model_info(s->model));
+    how.sessions = (size_t)sessions_of(s->slot_count, s->replica_count, 0);
     s->runner_options = how;
     s->session_options = (mote_session_options){.size = sizeof how, .context = how.context, .callbacks = how.callbacks, .mtp = how.mtp};
     const int code = open_runners(s);
