@@ -114,6 +114,7 @@ enum {
 #include "layers/mla/weights.c"
 #include "layers/moe/weights.c"
 #include "layers/mlp/weights.c"
+#include "layers/vision/weights.c"
 #include "layers/table.c"
 #include "layers/stages.c"
 #include "layers/schedule.c"
@@ -131,6 +132,7 @@ enum {
 #include "layers/moe/schedule.c"
 #include "layers/mlp/cpu.c"
 #include "layers/mlp/schedule.c"
+#include "layers/vision/cpu.c"
 #include "layers/kinds.c"
 #include "layers/head.c"
 
@@ -203,6 +205,7 @@ enum {
 #include "layers/mla/decode_launch.cu"
 #include "layers/moe/decode.cu"
 #include "layers/moe/routing.cu"
+#include "layers/moe/place.cu"
 #include "layers/moe/up.cu"
 #include "layers/moe/up_lone.cu"
 #include "layers/moe/down.cu"

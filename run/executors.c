@@ -17,7 +17,7 @@ static const executor cuda_remote_executor = {
 static const executor *executor_of(const mote_model *m) {
 #ifdef __CUDACC__
     if (m->members && m->members[m->member_count - 1]->device.gpu >= 0) return &cuda_group_executor;
-    if (m->remote && m->remote->on_gpu) return &cuda_remote_executor;
+    if (m->remote && m->remote->say.on_gpu) return &cuda_remote_executor;
     if (m->device.gpu >= 0) return &cuda_executor;
 #endif
     if (m->members) return &group_executor;

@@ -368,8 +368,8 @@ static int group_computes(const mote_runner *r) {
     .slot_open = group_slot_open, .slot_close = group_slot_close, .forward = group_forward, .prompt_rows = group_prompt_rows,              \
     .prompt = group_prompt, .commit_state = group_commit_state, .draft = NULL, .logits = group_logits, .copy = group_copy,                 \
     .clear = group_clear, .finish = group_finish, .prepare = group_prepare, .can_sample = group_can_sample, .step = group_step,            \
-    .cycle = group_cycle, .drafted = group_drafted, .pass = group_pass, .computes = group_computes, .launches = 0, .connect = NULL,        \
-    .end = NULL, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL
+    .cycle = group_cycle, .drafted = group_drafted, .pass = group_pass, .computes = group_computes, .vision = NULL, .launches = 0,         \
+    .connect = NULL, .end = NULL, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL
 
 /* Of members on the CPU; of a draft at a time a session is asked whether it wants another: in pass(). */
 static const executor group_executor = {

@@ -14,6 +14,7 @@ typedef struct run_options {
     int sms;                     /* of a GPU, to fill */
     int layers;                  /* of the model, the MTP layer included */
     int window, ring_rows;       /* as capacity has them */
+    int patches;                 /* most of an image; 0: none is read */
 } run_options;
 
 /* Scratch of a pass on the CPU. */
@@ -31,6 +32,7 @@ typedef struct scratch {
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     float *share, *shares;                                  /* of several ranks: what one of them gives the others, [ranks] what all give */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
+    vision_job vision;                                      /* of an image of run_options.patches */
 } scratch;
 
 typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* floats */
@@ -55,7 +57,7 @@ typedef struct slot {
     int logits_set;              /* they were written from outside: the device has others */
     int logits_in_block;         /* block_logits has those of all rows of the block */
     int last_row;                /* of the block's rows: the last token's */
-    int number;                  /* of a runner on another host: what it is called there */
+    int number;                  /* of a runner on another host: what it is called there; -1: it is not open */
     struct gpu_slot *gpu;        /* NULL: on the CPU */
     struct slot *parts;          /* of a group's runner: this session's slots on its members' [members]; else NULL. Of its own it has no memory:
                                     its logits are those of the one that answers */
@@ -131,6 +133,15 @@ typedef struct block_watch {
     int rows_most;
 } block_watch;
 
+/* An image for the vision tower. */
+typedef struct vision_image {
+    const float *patches;        /* [rows * columns][VISION_PIXELS] */
+    int rows, columns;           /* vision_reads them, and they are at most run_options.patches */
+    float *features;             /* [rows * columns / VISION_JOINED][hidden] to be filled */
+    void *user;
+    int (*between)(void *user, double done);                /* between two blocks: returns nonzero to cancel */
+} vision_image;
+
 /* The operations of a device, with the runner entered. Functions return MOTE_OK or an error. */
 typedef struct executor {
     int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
@@ -166,6 +177,7 @@ typedef struct executor {
        code and error. With pass_rows 0 there is none. */
     void (*pass)(mote_runner *r, pass_request *const *of, int n);
     int (*computes)(const mote_runner *r);                  /* whether it still does what was launched; NULL: it never does */
+    int (*vision)(mote_runner *r, const vision_image *image, mote_error *err);  /* the features of an image; NULL: it has no code for towers */
 
     /* Of a member of a group (run/members.c), which gives all that is above, too. It computes its part of a block: x comes from the range
        before it (its first range: from the tokens) and goes to the next one. So of a block
@@ -195,6 +207,9 @@ typedef struct executor {
                                                                            or in a pass, has prepared: its last token, and its drafts */
     int (*pass_class)(const pass_request *q);               /* pass() gets requests of one class, more than one of them; of class -1: none.
                                                                q: as the session asks it, on its own slot. NULL: all are of one */
+
+    int (*count_experts)(const mote_runner *r, mote_experts_seen *to, mote_error *err);        /* adds its own; from any thread; NULL: there is nothing
+                                                               to add */
 } executor;
 
 struct mote_runner {
@@ -204,6 +219,7 @@ struct mote_runner {
     const executor *backend;
     run_options o;
     int one_slot;                /* a session's own: there will be no other */
+    int expert_slots;            /* of each layer whose experts are in host memory (moe_weights.host_at), so many fit into the GPU's, too */
     int rows, prompt_from;       /* most of forward(); tokens from which on prompt() reads a call, 0: never */
     int mtp_rows;                /* most of forward() with MTP logits of all */
     int logs;                    /* after a longer forward() the last MOTE_ROWS_MAX rows' block is in the log, as if it had come alone */
@@ -270,19 +286,26 @@ static capacity capacity_of(const run_options *o, int context) {
     return r;
 }
 
-/* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. */
+/* Whether the model has positions for rows of images. */
+static int model_has_axes(const mote_model *m) {
+    int axes = 0;
+    for (int i = 0; i <= m->c.layers; i++) axes |= m->c.layer[i].rope.height | m->c.layer[i].rope.width;
+    return axes;
+}
+
+/* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. That the
+   row before it is an image's matters to the MTP layer alone: a step on a GPU has it at the last position before the text. */
 static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {
-    int even = 1, text = 1, axes = 0, embedded = 0;
-    for (int t = b->rows->index ? -1 : 0; t < b->T; t++) {
+    int even = 1, text = 1, embedded = 0;
+    for (int t = 0; t < b->T; t++) {
         const token_row *r = &b->rows[t];
         even &= r->position[1] == r->position[0] && r->position[2] == r->position[0];
-        text &= row_lag(r) == row_lag(b->rows) && (t < 0 || !r->embedding);
-        embedded |= t >= 0 && r->embedding;
+        text &= row_lag(r) == row_lag(b->rows) && !r->embedding;
+        embedded |= r->embedding != NULL;
     }
-    for (int i = 0; i <= s->m->c.layers && !even; i++) axes |= s->m->c.layer[i].rope.height | s->m->c.layer[i].rope.width;
-    if (!even && !axes) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
+    if (!even && !model_has_axes(s->m)) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
     if (embedded && s->runner->backend->reads_text && s->runner->members && s->runner->members[0]->m->part.apart)
-        return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported with workers on GPUs: embeddings are in the leader's GPU");
+        return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported with workers on GPUs");
     if ((even && text) || prompt || !s->runner->backend->reads_text) return MOTE_OK;
     return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU, in prompts alone");
 }

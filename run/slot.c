@@ -22,6 +22,7 @@ static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_er
     s->m = r->m;
     s->context = context;
     s->has_mtp = has_mtp;
+    s->number = -1;
     s->state = (layer_state *)calloc((size_t)r->m->c.layers + 1, sizeof *s->state);
     if (r->backend->slot_bytes) s->gpu = (struct gpu_slot *)calloc(1, r->backend->slot_bytes);
     if (!s->state || (!s->gpu && r->backend->slot_bytes)) return fail_memory(err);

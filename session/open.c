@@ -17,6 +17,8 @@ static void session_free(mote_session *s) {
     const mote_model *m = s->m;
     slot_close(&s->slot);
     mote_checkpoint_free(s->before_answer);
+    spans_free(&s->images);
+    free(s->keys);
     free(s->memory);
     free(s);
     mote_close((mote_model *)m);
@@ -113,6 +115,22 @@ static int context_that_fits(mote_session *s, const uint64_t *left) {
     return fits;
 }
 
+/* Gives the shell's own runner what is left of a GPU's memory beside it and as many sessions as shall be, for slots of experts. */
+static void share_slots(mote_session *s, const uint64_t *left) {
+    const uint64_t more = s->o.sessions ? s->o.sessions - 1 : 0;
+    for (int i = 0; i < slot_members(&s->slot); i++) {
+        slot *at = slot_member(&s->slot, i);
+        const mote_model *m = at->m;
+        const memory_parts slot_parts = layout_slot(NULL, NULL, at);
+        const uint64_t one = model_host_bytes(m, 1), spare = left[i] / 32 + ((uint64_t)256 << 20);     /* graphs, kernels, a prompt's buffers */
+        const uint64_t needs = session_bytes_beside(s, i) + more * parts_bytes(&slot_parts) + spare;
+        if (!one || m->device.integrated || s->o.runner || left[i] == UINT64_MAX) continue;
+        const uint64_t fit = left[i] > needs ? (left[i] - needs) / (one + 128 * (uint64_t)(m->c.layers + 1)) : 0;
+        const int most = m->expert_slots_most < 0 ? m->largest.moe.experts : min_int(m->expert_slots_most, m->largest.moe.experts);
+        at->runner->expert_slots = fit < (uint64_t)most ? (int)fit : most;
+    }
+}
+
 /* Finds a shell a chunk with which it fits, or tells on which device it does not. */
 static int session_fit(mote_session *s, const mote_session_options *given, mote_error *err) {
     const int members = slot_members(&s->slot);
@@ -130,6 +148,7 @@ static int session_fit(mote_session *s, const mote_session_options *given, mote_
              (double)session_bytes_beside(s, i) * 1e-9, (double)left[i] * 1e-9, d->gpu < 0 ? "" : " on ", d->gpu < 0 ? "" : d->name,
              context_that_fits(s, left));
     }
+    if (i < 0) share_slots(s, left);
     free(left);
     return i < 0 ? MOTE_OK : MOTE_ENOMEM;
 }

@@ -1,7 +1,7 @@
 /* session/session.c: what a session is: a timeline of tokens, and a slot on a runner. Its options, and the checks at the entry of every
    call on one. Knows no device, and of what decoding keeps in it a pointer; session/open.c opens it. */
 
-enum { DEFAULT_CONTEXT = 8192 };
+enum { DEFAULT_CONTEXT = 8192, MOST_SESSIONS = 1 << 16 };
 
 struct mote_session {
     const mote_model *m;
@@ -11,6 +11,9 @@ struct mote_session {
     mote_session_options o;      /* with defaults filled in */
     struct slot slot;            /* on its runner */
     int32_t *tokens;             /* [context] */
+    image_spans images;          /* of the timeline, and of tokens after it up to `valid` */
+    int32_t *keys;               /* [context] the tokens, keys where images are; NULL: there never was an image */
+    int keyed;                   /* of keys: so many are right */
     token_row *rows;             /* [most rows of a block] the table of the block that is computed next; before them rows[-1] */
     int count;                   /* tokens of the timeline */
     int lag;                     /* indexes of the text after it less their positions: more than 0 after an image */
@@ -44,6 +47,7 @@ static int check_options(const mote_model *m, const mote_session_options *o, mot
         return fail(err, MOTE_EINVAL, "KV type %d, expected %d to %d", o->kv, MOTE_KV_DEFAULT, MOTE_KV_FP8);
     if (o->kv == MOTE_KV_F32 && executor_of(m)->kv != MOTE_KV_F32)
         return fail(err, MOTE_EUNSUPPORTED, "a KV cache in F32 is for the CPU, a GPU takes BF16 or FP8");
+    if (o->sessions > MOST_SESSIONS) return fail(err, MOTE_EINVAL, "%zu sessions, expected at most %d", o->sessions, MOST_SESSIONS);
     if (o->sms < 0) return fail(err, MOTE_EINVAL, "%d SMs, expected 0 (all) or more", o->sms);
     if (o->mtp < MOTE_MTP_OFF || o->mtp >= MOTE_ROWS_MAX)
         return fail(err, MOTE_EINVAL, "%d drafts, expected %d (off), %d (auto), or 1 to %d", o->mtp, MOTE_MTP_OFF,
@@ -85,6 +89,8 @@ static int session_options(const mote_model *m, const mote_session_options *give
     return code;
 }
 
+enum { IMAGE_PATCHES = 4 * 4096 };             /* of an image of 4,096 tokens */
+
 static run_options run_options_of(const mote_model *m, const mote_session_options *o) {
     const int sms = (m->members ? m->members[m->member_count - 1] : m)->device.sms;         /* others may be on other hosts */
     run_options r = {.context = o->context,
@@ -94,7 +100,8 @@ static run_options run_options_of(const mote_model *m, const mote_session_option
                      .sms = o->sms && o->sms < sms ? o->sms : sms,
                      .layers = m->c.layers + 1,
                      .window = m->largest.attention.window,
-                     .ring_rows = executor_of(m)->ring_rows};
+                     .ring_rows = executor_of(m)->ring_rows,
+                     .patches = m->has_vision ? IMAGE_PATCHES : 0};
     return r;
 }
 
@@ -142,6 +149,12 @@ __attribute__((noinline)) static int session_begin(mote_session *s, const char *
     __atomic_store_n(&s->thread, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
     __atomic_store_n(&s->frame, (uintptr_t)__builtin_frame_address(0), __ATOMIC_RELAXED);
     return MOTE_OK;
+}
+
+/* Takes what the session needs to hold so many images. */
+static int session_reserve_images(mote_session *s, int count, mote_error *err) {
+    if (count && !s->keys && !(s->keys = (int32_t *)malloc((size_t)s->o.context * sizeof *s->keys))) return fail_memory(err);
+    return spans_reserve(&s->images, count, err);
 }
 
 static void session_leave(mote_session *s) {

@@ -35,7 +35,7 @@ static int remote_call_slot(const slot *s, uint32_t type, uint64_t at, const wir
 static int remote_limits(mote_runner *r, const message_limits *l, mote_error *err) {
     const int most = max_int(r->o.chunk, PASS_ROWS_MAX);
     if (l->rows < 1 || l->rows > most || l->pass_rows < 0 || l->pass_rows > PASS_ROWS_MAX || l->company_rows < 1 || l->company_rows > most || l->prompt_from < 0)
-        return fail(err, MOTE_EDEVICE, "worker %s: %s", r->m->remote->address, wire_says(WIRE_STRANGE));
+        return fail(err, MOTE_EDEVICE, "worker %s: a runner that can do nothing, or more than its chunk", r->m->remote->address);
     r->rows = r->mtp_rows = l->rows;
     r->pass_rows = l->pass_rows;
     r->company_rows = l->company_rows;
@@ -59,7 +59,7 @@ static int remote_open(mote_runner *r, mote_error *err) {
     pthread_mutex_init(&there->lock, NULL);
     there->text = (char *)malloc(message_pass_most(max_int(o->chunk, PASS_ROWS_MAX), r->m->c.hidden));
     if (!there->text) return fail_memory(err);
-    memcpy(m.ticket, of->ticket, sizeof m.ticket);
+    memcpy(m.ticket, of->say.ticket, sizeof m.ticket);
     int code = remote_connect(of, &there->control, err);
     if (!code) code = remote_ask(of, &there->control, MESSAGE_RUNNER, &part, 1, &limits, sizeof limits, &there->number, err);
     return code ? code : remote_limits(r, &limits, err);
@@ -85,7 +85,7 @@ static int remote_link(const mote_runner *before, wire *w, mote_error *err) {
     const remote_model *of = before->m->remote;
     message_link link = {.ticket = "", .runner = (int32_t)before->remote->number};
     const wire_part part = {&link, sizeof link};
-    memcpy(link.ticket, of->ticket, sizeof link.ticket);
+    memcpy(link.ticket, of->say.ticket, sizeof link.ticket);
     const int code = remote_connect(of, w, err);
     return code ? code : remote_ask(of, w, MESSAGE_LINK, &part, 1, NULL, 0, NULL, err);
 }
@@ -94,7 +94,7 @@ static int remote_link(const mote_runner *before, wire *w, mote_error *err) {
 static int remote_join(const mote_runner *before, const mote_runner *r, mote_error *err) {
     message_join join = {.ticket = "", .runner = (int32_t)before->remote->number, .address = ""};
     const wire_part part = {&join, sizeof join};
-    memcpy(join.ticket, before->m->remote->ticket, sizeof join.ticket);
+    memcpy(join.ticket, before->m->remote->say.ticket, sizeof join.ticket);
     snprintf(join.address, sizeof join.address, "%s", before->m->remote->address);
     return remote_call(r, MESSAGE_JOIN, &part, 1, NULL, 0, err);
 }
@@ -109,7 +109,7 @@ static int remote_meet(mote_runner *r, const group_id *id, mote_error *err) {
     if (!id) return remote_call(r, MESSAGE_MEET, &part, 1, NULL, 0, err);
     say.id = *id;
     const int failed = wire_send(&there->control, MESSAGE_MEET, &part, 1, WIRE_SILENCE);
-    return failed ? fail(err, MOTE_EDEVICE, "worker %s %s", r->m->remote->address, wire_says(failed)) : MOTE_OK;
+    return failed ? wire_fail(err, MOTE_EDEVICE, r->m->device.name, failed, WIRE_SILENCE) : MOTE_OK;
 }
 
 static int remote_met(mote_runner *r, mote_error *err) {
@@ -234,8 +234,8 @@ static int remote_prompt(slot *s, const block *b, const block_watch *watch, mote
     .prompt_rows = NULL, .prompt = remote_prompt,                                                                                          \
     .commit_state = remote_forward, .draft = NULL, .logits = cpu_nothing, .copy = remote_copy, .clear = remote_clear,                      \
     .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,                       \
-    .pass = remote_pass, .computes = NULL, .launches = 0, .connect = NULL, .end = remote_end, .invite = NULL, .meet = remote_meet,         \
-    .met = remote_met, .enter = NULL, .choose = NULL,                                                                                      \
+    .pass = remote_pass, .computes = NULL, .vision = NULL, .launches = 0, .connect = NULL, .end = remote_end, .invite = NULL,              \
+    .meet = remote_meet, .met = remote_met, .enter = NULL, .choose = NULL,                                                                 \
     .prepared = NULL, .pass_class = NULL
 
 /* As the worker computes on its CPU. */

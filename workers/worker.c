@@ -2,13 +2,15 @@
    serves one leader at a time. Each connection has a thread; who connects must know the secret, and after that may still send anything.
 
    One more thread sends beats on the connections whose leader waits, and looks whether leaders are there: when the leader's connection of a runner is
-   lost, rows that it waits for will not come, and when that of the model is, its runners end, and the part is closed. */
+   lost, rows that it waits for will not come, and when that of the model is, or nothing comes over it for WIRE_ABSENCE seconds, its runners end, and
+   the part is closed. */
 
 enum { WORKER_CONNECTIONS = 64, WORKER_RUNNERS = 16, WORKER_BACKLOG = 64 };
 
 typedef struct worker_connection {
     struct worker *of;
     int used, busy;              /* busy: the leader waits for an answer */
+    char peer[ADDRESS_SIZE];     /* who has connected */
     wire w;
     worker_runner *runner;       /* whose connection it is; NULL: none's */
 } worker_connection;
@@ -17,6 +19,7 @@ typedef struct worker {
     const model_source *from;
     const char *name;            /* the model's: of a folder, or as `from` knows it */
     const mote_worker_options *o;
+    refusals refused;
     pthread_mutex_t lock;        /* of what follows */
     pthread_cond_t changed;
     worker_connection connection[WORKER_CONNECTIONS];
@@ -28,6 +31,11 @@ typedef struct worker {
     mote_model *m;
     worker_runner *runner[WORKER_RUNNERS];                  /* NULL: there is none of this number */
 } worker;
+
+/* Logs why the peer is refused, unless that has been said of it lately. */
+static void worker_refuses(worker_connection *c, const char *why) {
+    if (refusals_count(&c->of->refused, c->peer)) notice(&c->of->o->callbacks, "%s", why);
+}
 
 /* ---- Answers ------------------------------------------------------------------------------------------------------------- */
 
@@ -62,12 +70,6 @@ static int worker_take(worker_connection *c, const wire_head *h, void *to, size_
     return wire_read(c->w.fd, to, size, WIRE_SILENCE);
 }
 
-/* Whether the other side has closed the connection, or cannot be reached. */
-static int wire_is_lost(const wire *w) {
-    struct pollfd p = {w->fd, POLLRDHUP, 0};
-    return w->fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
-}
-
 /* ---- The model ----------------------------------------------------------------------------------------------------------- */
 
 static int worker_part_is_sound(const message_model *say) {
@@ -96,6 +98,7 @@ static int worker_open_model(worker *w, const message_model *say, mote_error *er
     o.device = w->device;
     o.draft_rows = say->draft_rows;
     o.quantize = say->quantize;
+    o.images = -1;                                          /* who leads embeds */
     part.first = say->first;
     part.end = say->end;
     if (!worker_part_is_sound(say))
@@ -150,6 +153,7 @@ static void worker_lead(worker_connection *c, const wire_head *first) {
     message_opened opened = {.fingerprint = 0, .bf16_largest = 0, .reserved = 0};
     mote_error why;
     wire_head h;
+    char line[ADDRESS_SIZE + 2 + sizeof why.message];
     if (worker_take(c, first, &say, sizeof say)) return;
     if (!worker_taken_by(w, c)) {
         fail(&why, MOTE_EDEVICE, "it serves another leader");
@@ -161,11 +165,18 @@ static void worker_lead(worker_connection *c, const wire_head *first) {
         pthread_mutex_lock(&w->lock);
         memcpy(w->ticket, say.ticket, sizeof w->ticket);
         pthread_mutex_unlock(&w->lock);
-        notice(&w->o->callbacks, "a leader has layers %d to %d of %d", say.first, say.end - 1, w->m->c.layers);
-    } else notice(&w->o->callbacks, "%s", why.message);
+        notice(&w->o->callbacks, "%s leads: layers %d to %d of %d", c->peer, say.first, say.end - 1, w->m->c.layers);
+    } else {
+        snprintf(line, sizeof line, "%s: %s", c->peer, why.message);
+        worker_refuses(c, line);
+    }
     if (!code) opened.fingerprint = w->m->fingerprint, opened.bf16_largest = w->m->bf16_largest;
-    if (!worker_answer(c, code, &why, 0, &opened, sizeof opened) && !code) (void)wire_next(&c->w, &h, 0, 0);
-    if (!code) notice(&w->o->callbacks, "the leader has gone");
+    int gone = worker_answer(c, code, &why, 0, &opened, sizeof opened);
+    if (!gone && !code) gone = wire_next(&c->w, &h, 0, WIRE_ABSENCE);
+    if (!code) {
+        (void)wire_fail(&why, MOTE_EIO, c->peer, gone, WIRE_ABSENCE);
+        notice(&w->o->callbacks, "%s: it leads no more", why.message);
+    }
     worker_close_model(w);
 }
 
@@ -177,18 +188,18 @@ static int worker_knows(worker *w, const unsigned char *ticket) {
 }
 
 static int worker_join(worker *w, worker_runner *of, const message_join *say, mote_error *err) {
-    char address[ADDRESS_SIZE], name[ADDRESS_SIZE + 16];
+    char address[ADDRESS_SIZE], name[ADDRESS_SIZE + 40];
     message_link link = {.ticket = "", .runner = say->runner};
     const wire_part part = {&link, sizeof link};
     message_answer answer;
     wire_head h;
     wire *from = &of->sockets.from;
     snprintf(address, sizeof address, "%.*s", ADDRESS_SIZE - 1, say->address);
-    snprintf(name, sizeof name, "worker %s", address);
+    snprintf(name, sizeof name, "worker %s, from where rows come,", address);
     if (from->fd >= 0) return fail(err, MOTE_EINVAL, "rows come already");
     memcpy(link.ticket, say->ticket, sizeof link.ticket);
     const int fd = wire_connect(address);
-    if (fd < 0) return fail(err, MOTE_EIO, "%s, from where rows come: %s", name, strerror(errno));
+    if (fd < 0) return fail(err, MOTE_EIO, "%s: %s", name, strerror(errno));
     sockets_take(&of->sockets, from, fd);
     int code = wire_shake(fd, w->o->secret, 1, name, err);
     if (code) return code;
@@ -196,9 +207,9 @@ static int worker_join(worker *w, worker_runner *of, const message_join *say, mo
     if (!failed) failed = wire_next(from, &h, sizeof answer, WIRE_SILENCE);
     if (!failed && (h.type != MESSAGE_ANSWER || h.bytes != sizeof answer)) failed = WIRE_STRANGE;
     if (!failed) failed = wire_read(fd, &answer, sizeof answer, WIRE_SILENCE);
-    if (failed) return fail(err, MOTE_EDEVICE, "%s, from where rows come, %s", name, wire_says(failed));
+    if (failed) return wire_fail(err, MOTE_EDEVICE, name, failed, WIRE_SILENCE);
     answer_settle(&answer);
-    return answer.code ? fail(err, answer.code, "%s, from where rows come: %.300s", name, answer.text) : MOTE_OK;
+    return answer.code ? fail(err, answer.code, "%s says: %.300s", name, answer.text) : MOTE_OK;
 }
 
 /* Bytes of a slot's memory, to the leader or from it. */
@@ -321,7 +332,10 @@ static void worker_serve(worker_connection *c, const wire_head *first) {
         if (!failed) failed = worker_do(c, &h);
     }
     if (!of) return;
-    if (failed == WIRE_STRANGE) notice(&w->o->callbacks, "a leader %s", wire_says(failed));
+    if (failed == WIRE_STRANGE) {
+        (void)wire_fail(&why, MOTE_EIO, c->peer, failed, 0);
+        worker_refuses(c, why.message);
+    }
     pthread_mutex_lock(&w->lock);
     c->runner = NULL;
     pthread_mutex_unlock(&w->lock);
@@ -361,10 +375,10 @@ static void *worker_connected(void *argument) {
     mote_error why;
     wire_head h = {0, 0};
     const double began = seconds();
-    int code = wire_shake(c->w.fd, w->o->secret, 0, "who has connected", &why);
+    int code = wire_shake(c->w.fd, w->o->secret, 0, c->peer, &why);
     if (code && seconds() - began >= WIRE_HANDSHAKE)
-        notice(&w->o->callbacks, "who has connected has not shown within %d s that it knows the secret", WIRE_HANDSHAKE);
-    else if (code) notice(&w->o->callbacks, "%s", why.message);
+        code = fail(&why, MOTE_EIO, "%s has not shown within %d s that it knows the secret", c->peer, WIRE_HANDSHAKE);
+    if (code) worker_refuses(c, why.message);
     if (!code && !wire_next(&c->w, &h, sizeof(message_runner) + sizeof(message_model), WIRE_SILENCE)) {
         worker_busy(c, 1);
         if (h.type == MESSAGE_MODEL) worker_lead(c, &h);
@@ -380,7 +394,7 @@ static void *worker_connected(void *argument) {
     return NULL;
 }
 
-static void worker_arrival(worker *w, int fd) {
+static void worker_arrival(worker *w, int fd, const struct sockaddr_storage *from) {
     worker_connection *c = NULL;
     pthread_t thread;
     wire_settle(fd);
@@ -391,6 +405,7 @@ static void worker_arrival(worker *w, int fd) {
         c->of = w;
         c->used = 1;
         wire_open(&c->w, fd);
+        address_write(from, c->peer);
         w->connections++;
     }
     pthread_mutex_unlock(&w->lock);
@@ -437,7 +452,6 @@ static void *worker_tends(void *argument) {
 static int worker_listen(const char *address, char to[ADDRESS_SIZE], mote_error *err) {
     struct sockaddr_storage at;
     socklen_t size = address_read(address, &at);
-    char host[INET6_ADDRSTRLEN] = "";
     const int on = 1;
     if (!size) return fail(err, MOTE_EINVAL, "\"%.60s\" is no address to listen on, as 0.0.0.0:7000 is", address), -1;
     const int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -447,11 +461,7 @@ static int worker_listen(const char *address, char to[ADDRESS_SIZE], mote_error 
         if (fd >= 0) close(fd);
         return -1;
     }
-    const int six = at.ss_family == AF_INET6;
-    const void *bytes = six ? (const void *)&((struct sockaddr_in6 *)&at)->sin6_addr : (const void *)&((struct sockaddr_in *)&at)->sin_addr;
-    const int port = ntohs(six ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
-    (void)inet_ntop(at.ss_family, bytes, host, sizeof host);
-    snprintf(to, ADDRESS_SIZE, six ? "[%s]:%d" : "%s:%d", host, port);
+    address_write(&at, to);
     return fd;
 }
 
@@ -459,9 +469,12 @@ static int worker_listen(const char *address, char to[ADDRESS_SIZE], mote_error 
 static void worker_accept(worker *w, int fd, const char *address) {
     while (!w->o->running || !w->o->running(w->o->user, address)) {
         struct pollfd p = {fd, POLLIN, 0};
+        refusals_tell(&w->refused, &w->o->callbacks);
         if (poll(&p, 1, 1000) <= 0) continue;
-        const int came = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (came >= 0) worker_arrival(w, came);
+        struct sockaddr_storage from;
+        socklen_t size = sizeof from;
+        const int came = accept4(fd, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (came >= 0) worker_arrival(w, came, &from);
         else if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) poll(NULL, 0, 100);     /* no descriptor, no memory */
     }
 }
@@ -491,6 +504,7 @@ static int worker_run(const model_source *from, const char *name, const mote_wor
     w->name = name;
     w->o = &o;
     pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->refused.lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     code = worker_choose_device(w, error);
     const int fd = code ? -1 : worker_listen(o.listen, address, error);
@@ -505,6 +519,7 @@ static int worker_run(const model_source *from, const char *name, const mote_wor
     }
     if (fd >= 0) close(fd);
     pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->refused.lock);
     pthread_mutex_destroy(&w->lock);
     free(w);
     return tends ? MOTE_OK : error->code;

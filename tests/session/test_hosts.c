@@ -35,12 +35,11 @@ static int host_says(void *user, const char *address) {
     return 0;
 }
 
-/* As "--worker", folder, device, where the address goes: no child that goes on after a fork, in which a GPU could not be used. */
-static int host_run(char **argv) {
-    int to = atoi(argv[4]);
-    const mote_worker_options o = {.size = sizeof o, .listen = "127.0.0.1:0", .secret = host_secret, .device = argv[3], .threads = 1, .running = host_says,
+/* to: where the address goes. */
+static int host_run(const char *dir, const char *device, int to) {
+    const mote_worker_options o = {.size = sizeof o, .listen = "127.0.0.1:0", .secret = host_secret, .device = device, .threads = 1, .running = host_says,
                                    .user = &to};
-    return (strchr(argv[2], '/') ? mote_worker_run(argv[2], &o, &failure) : mote_worker_synthetic(argv[2], &o, &failure)) != MOTE_OK;
+    return (strchr(dir, '/') ? mote_worker_run(dir, &o, &failure) : mote_worker_synthetic(dir, &o, &failure)) != MOTE_OK;
 }
 
 /* What worker number `at` computes on. */
@@ -52,6 +51,7 @@ static void host_device(int at, char to[16]) {
     snprintf(to, 16, "%.*s", from ? (int)strcspn(from, ",") : 15, from ? from : test_device);
 }
 
+/* A GPU cannot be used after a fork: then it is another program, "--worker" and host_run's arguments. */
 static host host_start(const char *dir, const char *device) {
     host h = {0, ""};
     int ends[2];
@@ -62,6 +62,7 @@ static host host_start(const char *dir, const char *device) {
     h.pid = fork();
     if (!h.pid) {
         close(ends[0]);
+        if (!strcmp(device, "cpu")) _exit(host_run(dir, device, ends[1]));
         execl("/proc/self/exe", "test_hosts", "--worker", dir, device, to, (char *)NULL);
         _exit(1);
     }
@@ -167,7 +168,7 @@ static void test_model(const char *dir) {
 
 int main(int argc, char **argv) {
     static const char *const dirs[] = {"tests/fixtures/bf16-as-3.6", "tests/fixtures/families/gpt-oss-mxfp4"};
-    if (argc == 5 && !strcmp(argv[1], "--worker")) return host_run(argv);
+    if (argc == 5 && !strcmp(argv[1], "--worker")) return host_run(argv[2], argv[3], atoi(argv[4]));
     const int first = test_main_begin("test_hosts", argc, argv);
     for (int i = first; i < argc; i++) test_model(argv[i]);
     for (size_t i = 0; i < sizeof dirs / sizeof *dirs && first >= argc; i++) test_model(dirs[i]);

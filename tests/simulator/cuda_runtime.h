@@ -71,7 +71,8 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAt
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cudaDevAttrL2CacheSize, cudaDevAttrComputeCapabilityMajor };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
 enum cudaGraphNodeType { cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset, cudaGraphNodeTypeEmpty };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4,
+       cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2 };
 enum cudaLaunchAttributeID {
     cudaLaunchAttributePreferredSharedMemoryCarveout, cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension
 };
@@ -343,6 +344,8 @@ template <class T> static inline cudaError_t cudaHostAlloc(T **to, size_t bytes,
     *to = (T *)aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     return *to ? cudaSuccess : sim::fail(cudaErrorMemoryAllocation);
 }
+static inline cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
+static inline cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
 template <class T> static inline cudaError_t cudaHostGetDevicePointer(T **to, void *at, unsigned) { *to = (T *)at; return cudaSuccess; }
 static inline cudaError_t cudaFreeHost(void *at) { free(at); return cudaSuccess; }
 static inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
