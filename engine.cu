@@ -52,8 +52,8 @@ enum {
     EMBEDDING_0_3 = END_OF(mote_embedding, dimensions)
 };
 static_assert(sizeof(mote_options) == END_OF(mote_options, images), "mote_options has padding at its end");
-static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, sessions), "mote_session_options has padding at its end");
-static_assert(sizeof(mote_generation) == END_OF(mote_generation, date), "mote_generation has padding at its end");
+static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, reserved), "mote_session_options has padding at its end");
+static_assert(sizeof(mote_generation) == END_OF(mote_generation, reserved), "mote_generation has padding at its end");
 static_assert(sizeof(mote_embedding) == END_OF(mote_embedding, dimensions), "mote_embedding has padding at its end");
 
 /* The check of structs of options: copies one into one of `known` bytes, as its `size` says. first: what a size of 0 means.
@@ -184,6 +184,7 @@ static double seconds(void) {
 #endif
 #include "run/executors.c"
 #include "run/vision.c"
+#include "run/features.c"
 #include "workers/served.c"
 #include "workers/refusals.c"
 #include "workers/worker.c"
@@ -198,6 +199,7 @@ static double seconds(void) {
 #include "session/files.c"
 #include "session/pooling.c"
 #include "session/feed.c"
+#include "session/images.c"
 
 /* ---- 5. Sampling, speculation, text ---------------------------------------------------------------------------------- */
 

@@ -75,6 +75,7 @@
 
 #define SIMD                                   /* cpu/simd.c's: without versions for levels of processors */
 
+#include "images/picture.c"
 #include "checkpoint/callbacks.c"
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"

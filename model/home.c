@@ -56,12 +56,23 @@ static uint64_t homes_most(const mote_model *m) {
     return left ? left / 16 * 15 / (uint64_t)(m->part.ranges * m->part.ranks) : UINT64_MAX;
 }
 
+/* Whether what is not in host memory fits, before the host's is asked for. */
+static int homes_fit(const binder *b, mote_error *err) {
+    const mote_model *m = b->m;
+    const uint64_t available = device_available(m), needs = model_device_bytes(m);
+    if (!available || needs <= available) return MOTE_OK;
+    return fail(err, MOTE_ENOMEM, "%s: the weights%s need %.1f GB, only %.1f GB of memory are free on %s", b->files->dir,
+                m->device.integrated ? "" : " beside the experts", (double)needs * 1e-9, (double)available * 1e-9, m->device.name);
+}
+
 /* Gets the experts their host memory. Those of layers for which there is none go to the arena after all, if that then fits. */
 static int homes_pin(binder *b, mote_error *err) {
     mote_model *m = b->m;
     const uint64_t all = model_host_bytes(m, 0), most = homes_most(m);
     uint64_t pinned = 0;
     mote_error why = {.code = MOTE_OK, .message = ""};
+    int code = all ? homes_fit(b, err) : MOTE_OK;
+    if (code) return code;
     for (int i = 0; i <= m->c.layers && m->memory->pin; i++) {
         expert_home *home = &m->homes[i];
         if (!home->in_host) continue;

@@ -35,11 +35,18 @@ static int model_sizes(const void *shape, const shape_field *row, int count, mot
     return n;
 }
 
+/* Tokens of one image by the checkpoint, and by what its tower takes; 0: it reads none. */
+static int model_image_tokens(const mote_model *m) {
+    const int64_t side = m->pictures.patch * m->pictures.merge, most = side ? m->pictures.most / (side * side) : 0;
+    return !m->has_vision ? 0 : most < VISION_PATCHES_MAX / VISION_JOINED ? (int)most : VISION_PATCHES_MAX / VISION_JOINED;
+}
+
 /* The vision tower, after the kinds of layers. */
 static void model_vision_kind(mote_model *m) {
     mote_info *o = &m->report.info;
     mote_layers *of = &m->report.kinds[o->kind_count];
     o->images = m->has_vision;
+    o->image_tokens = model_image_tokens(m);
     if (!m->has_vision) return;
     of->name = "vision";
     of->count = m->vision.shape.depth;

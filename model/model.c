@@ -95,6 +95,7 @@ struct mote_model {
     mtp_layer mtp;
     int has_vision;                            /* the part has the tower; of a front: the one that embeds has it */
     vision_weights vision;
+    picture_limits pictures;                   /* what the tower sees of a picture; of a front, too */
     int images;                                /* as asked for: of mote_options */
     int draft_rows;                            /* as asked for */
     int quantize;                              /* as asked for: MOTE_QUANTIZE_... */

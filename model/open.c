@@ -76,6 +76,8 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
     if (!code && *m->c.beside)
         notice(callbacks, "%s/config.json: %s says something else in text_config than beside it: that in text_config counts", dir, m->c.beside);
+    if (!code && m->c.vision.depth && m->images >= 0)
+        code = read_image_processor(dir, VISION_PATCH, VISION_MERGE, VISION_FRAMES, &m->pictures, err);
     files->dir = dir;
     if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_recipe(dir, &recipe, err);
     if (!code && !there) code = model_publish(m, files, recipe, err);

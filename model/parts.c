@@ -335,6 +335,8 @@ static void parts_front(mote_model *m, const device_list *l) {
     for (int i = 0; i < l->count; i++) m->members[i]->bf16_largest = largest;      /* as if all weights were one model's */
     m->report.info.mtp_layers = m->has_mtp;
     m->report.info.images = m->has_vision = m->members[0]->has_vision && !m->members[0]->remote;
+    m->pictures = m->members[0]->pictures;
+    m->report.info.image_tokens = model_image_tokens(m);
     m->norm = m->members[l->count - 1]->norm;
     m->part = part_of(-1, l->ranges, 0, 1);                 /* it has no layers itself, */
     m->device.gpu = -1;                                     /* nor a device */
@@ -349,7 +351,7 @@ static int parts_open(part_opener *open, const char *name, const mote_options *o
     mote_model *m = NULL;
     if (l->count) o.device = l->name[0];
     if (l->count < 2 || o.parts == MOTE_TEXT_ONLY) return open(name, &o, &whole, load, model, err);
-    const int moves = l->gpus && o.experts == MOTE_EXPERTS_AUTO;
+    const int moves = (l->gpus || l->apart) && o.experts == MOTE_EXPERTS_AUTO;
     if (moves) o.experts = MOTE_EXPERTS_DEVICE;
     int code = open(name, &o, &whole, 0, &m, err);
     if (!code) code = parts_cut(m, l, name, load || moves, err);

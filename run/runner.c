@@ -238,6 +238,7 @@ struct mote_runner {
         int drafters;            /* sessions of the last pass of drafts */
         double accepted;         /* tokens that a session keeps of a pass of several, lately */
     } costs;
+    struct features *features;   /* run/features.c: of images, lately */
     double led_since;            /* seconds(): when the lead was taken last */
     struct {                     /* see run/stats.c */
         mote_seen of;
@@ -359,6 +360,7 @@ static size_t layout_runner(mote_runner *r, float *base) {
 }
 
 static void runner_drop(mote_runner *r);
+static void features_forget(mote_runner *r);
 
 /* In a forked child nothing of the device is touched, and not the lock either: its state is that of the parent's threads. */
 static void runner_free(mote_runner *r) {
@@ -366,6 +368,7 @@ static void runner_free(mote_runner *r) {
     r->backend->close(r);
     for (int i = 0; i < m->member_count && r->members; i++)
         if (r->members[i]) runner_drop(r->members[i]);
+    features_forget(r);
     if (r->owner == getpid()) {
         pthread_cond_destroy(&r->prompt_over);
         pthread_mutex_destroy(&r->lock);

@@ -192,13 +192,16 @@ static int feed_images(mote_session *s, const int32_t *ids, fed_image *images, i
     return code;
 }
 
+static int feed_check_mtp(const mote_session *s, const float *mtp_logits, mote_error *err) {
+    if (!mtp_logits || s->slot.has_mtp) return MOTE_OK;
+    return fail(err, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer" : "the checkpoint has no MTP layer");
+}
+
 int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
                      mote_error *error) {
     mote_session *s = session;
     int code = session_enter(s, ids || !count, "mote_feed: needs a session and its tokens", error);
-    if (!code && mtp_logits && !s->slot.has_mtp)
-        code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
-                                                                  : "the checkpoint has no MTP layer");
+    if (!code) code = feed_check_mtp(s, mtp_logits, error);
     if (!code) code = session_begin(s, "mote_feed", error);
     if (code) return code;
     const int before = s->count;
@@ -249,3 +252,7 @@ const float *mote_logits(const mote_session *session) {
     return session->count && !session_logits((mote_session *)session, NULL) ? session->slot.logits : NULL;
 }
 
+int mote_session_experts(const mote_session *session, mote_experts_seen *seen, mote_error *error) {
+    const int code = session_enter(session, seen != NULL, "mote_session_experts: needs a session and a place for what it has read", error);
+    return code ? code : count_experts(session->slot.runner, seen, error);
+}

@@ -17,6 +17,7 @@ static void session_free(mote_session *s) {
     const mote_model *m = s->m;
     slot_close(&s->slot);
     mote_checkpoint_free(s->before_answer);
+    images_forget(s);
     spans_free(&s->images);
     free(s->keys);
     free(s->memory);
@@ -233,6 +234,7 @@ int mote_clone(const mote_session *session, mote_session **clone, mote_error *er
     if (!code && session->before_answer) {
         s->before_answer = checkpoint_copy(s, session->before_answer, s->o.context);
         if (!s->before_answer) code = fail_memory(error);
+        if (!code) code = images_keep(s, session->kept, session->kept_count, error);
     }
     if (code) mote_session_close(s);
     else *clone = s;

@@ -18,12 +18,19 @@ static int plan_on_one_device(const memory_plan *p, int i, int k) {
     return members_share(plan_model(p, i), plan_model(p, k));
 }
 
+/* Of what is left of a GPU's memory, where experts are in the host's, half is for slots of them, as far as these are worth it. */
+static uint64_t plan_for_slots(const mote_model *m, uint64_t left) {
+    const uint64_t experts = m->device.integrated ? 0 : model_host_bytes(m, 0);
+    return experts < left / 2 ? experts : left / 2;
+}
+
 static void plan_left(memory_plan *p) {
     for (int i = 0; i < p->members; i++) {
         const uint64_t available = device_available(plan_model(p, i));
         uint64_t weights = 0;
         for (int k = 0; k < p->members; k++) weights += plan_on_one_device(p, i, k) ? model_device_bytes(plan_model(p, k)) : 0;
         p->left[i] = !available ? UINT64_MAX : available > weights ? available - weights : 0;
+        if (available) p->left[i] -= plan_for_slots(plan_model(p, i), p->left[i]);
         p->full |= !p->left[i];
     }
 }

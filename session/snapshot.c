@@ -202,9 +202,12 @@ int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_e
     return code ? code : session_rewind(session, checkpoint, error);
 }
 
+static void images_forget(mote_session *s);
+
 /* Forgets the state remembered before an answer: the timeline has become another one, or longer by what is no answer. */
 static void forget_answer(mote_session *s) {
     if (s->before_answer) s->before_answer->count = -1;
+    images_forget(s);
 }
 
 static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '5'};
@@ -414,7 +417,8 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
     int code = session_enter(session, bytes != NULL, "mote_load: needs a session and the bytes of a saved one", error);
     if (!code) code = session_load(session, (const char *)bytes, size, error);
     if (code) return code;
-    mote_checkpoint_free(session->before_answer);           /* what it remembers is of another timeline */
+    forget_answer(session);                                 /* what it remembers is of another timeline */
+    mote_checkpoint_free(session->before_answer);
     session->before_answer = NULL;
     return MOTE_OK;
 }

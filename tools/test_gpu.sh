@@ -194,7 +194,7 @@ part_tests() {
     check "test_engine" "$build/test_engine" --device cuda
     more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
-    for test in test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
+    for test in test_experts test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
     check "test_hosts" "$build/test_hosts" --device cuda
     if [ ${#gpus[@]} -gt 1 ]; then
         check "test_hosts by NCCL" "$build/test_hosts" --devices cuda:0,cuda:1

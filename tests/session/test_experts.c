@@ -3,6 +3,8 @@
    refused. On the CPU the options say nothing. Usage: test_experts [--device NAME | --devices NAME,NAME... [--split tensor]] [--brief] [DATA [MODEL...]] */
 
 #include "api.h"
+
+#include <stdlib.h>
 #include "families.h"
 
 enum { CONTEXT = 320, PROMPT = 70, STEPS = 6, TOGETHER = 8 };
@@ -120,6 +122,25 @@ static void compare_told(const mote_model *device, const mote_model *host, const
           (unsigned long long)on_host.weights);
 }
 
+/* The same of several GPUs: each has less than its part of the weights needs, however the layers are divided. */
+static void test_parts_move(const char *name, const mote_model *device, uint64_t host) {
+    uint64_t bytes = 0;
+    int moved = 0;
+    for (int i = 0; i < mote_model_info(device)->device_count; i++)
+        if (mote_model_info(device)->devices[i].weight_bytes > bytes) bytes = mote_model_info(device)->devices[i].weight_bytes;
+    for (int tenths = 9; tenths > 2 && !moved; tenths--) {
+        mote_options o = {.gpu_memory = bytes * (uint64_t)tenths / 10};
+        mote_model *m;
+        notices = 0;
+        if (open_with(name, &o, &m)) continue;
+        moved = mote_model_info(m)->host_bytes != 0;
+        CHECK(!moved || (notices && mote_model_info(m)->host_bytes <= host), "%s: %d notices, %llu bytes", name, notices,
+              (unsigned long long)mote_model_info(m)->host_bytes);
+        mote_close(m);
+    }
+    CHECK(moved, "%s on %s: experts have not moved", name, test_devices);
+}
+
 /* With less memory than the weights need, but enough without experts, they move by themselves. */
 static void test_moves(const char *name, uint64_t weights, uint64_t host) {
     mote_options o = {.gpu_memory = weights - 1};
@@ -160,6 +181,7 @@ static void test_model(const char *name) {
             compare_alone(device, host, name, PROMPT);
             if (!test_devices) compare_together(device, host, name);
         }
+        if (experts && is_gpu && test_devices) test_parts_move(name, device, mote_model_info(host)->host_bytes);
         mote_memory plan;
         o.experts = MOTE_EXPERTS_DEVICE;
         const uint64_t bytes = mote_model_info(host)->host_bytes;
@@ -199,12 +221,46 @@ static void test_cancelled(const char *name) {
     }
 }
 
+/* On the simulated GPU the driver may be told what it can pin. Of which layers it has pinned none, the experts are on the GPU, if they fit there;
+   where they do not, it is said what is missing, and nothing of it stays. */
+static void test_unpinned(const char *name) {
+    mote_options o = {.experts = MOTE_EXPERTS_DEVICE};
+    mote_model *device, *host;
+    mote_memory before, after;
+    if (!CHECK(!open_with(name, &o, &device), "%s: %s", name, failure.message)) return;
+    const int simulated = strstr(mote_model_info(device)->device, "simulated GPU") != NULL;
+    o.experts = MOTE_EXPERTS_HOST;
+    static const char *const limits[] = {"none", "6000000", "0"};
+    for (int i = 0; i < 3 && simulated; i++) {
+        notices = 0;
+        setenv("SIMULATED_PINNED", limits[i], 1);
+        if (CHECK(!open_with(name, &o, &host), "%s with %s bytes pinned: %s", name, limits[i], failure.message)) {
+            const int layers = mote_model_info(host)->expert_layers;
+            CHECK(i == 0 ? layers > 2 : i == 1 ? layers == 2 : !layers, "%s with %s bytes pinned: %d layers", name, limits[i], layers);
+            CHECK(notices == (layers > 0) && (i != 1 || strstr(notice_line, "experts of 2 of ")), "%s: %s", name, notice_line);
+            compare_alone(device, host, name, PROMPT);
+        }
+        mote_close(host);
+    }
+    EXPECT(MOTE_OK, mote_plan(name, &o, NULL, &before, &failure));
+    o.gpu_memory = before.weights + 64;
+    if (simulated) CHECK(open_with(name, &o, &host) == MOTE_ENOMEM && strstr(failure.message, "could pin no more"), "%s: %s", name, failure.message);
+    unsetenv("SIMULATED_PINNED");
+    o.gpu_memory = 0;
+    EXPECT(MOTE_OK, mote_plan(name, &o, NULL, &after, &failure));
+    CHECK(!simulated || before.available == after.available, "%s: %llu bytes free, before %llu", name, (unsigned long long)after.available,
+          (unsigned long long)before.available);
+    if (!simulated) test_skip("only the simulated GPU has a driver that pins as much as it is told to");
+    mote_close(device);
+}
+
 int main(int argc, char **argv) {
     int i = test_main_begin("test_experts", argc, argv);
     is_gpu = strcmp(test_device, "cpu") != 0;
     const char *const small = "tests/fixtures/fp8-ragged";
     test_refusals(small);
     if (is_gpu && !test_devices) test_cancelled(small);
+    if (is_gpu && !test_devices) test_unpinned(small);
     for (int k = i; k < argc; k++) test_model(argv[k]);
     if (i >= argc) {
         static const char *const synthetic[] = {"tiny:bf16", "tiny:fp8", "tiny:nvfp4", "tiny:int4", "tiny-oss:mxfp4"};

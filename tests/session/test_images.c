@@ -19,17 +19,17 @@ typedef struct image_prompt {
     size_t rows;                 /* of them */
 } image_prompt;
 
-static void images_open(image_prompt *p, const mote_model *m) {
+static void shown_open(image_prompt *p, const mote_model *m) {
     memset(p, 0, sizeof *p);
     p->m = m;
     p->features = (float *)allocate(IMAGES_TOKENS * (size_t)m->c.hidden * sizeof(float));
 }
 
-static void images_text(image_prompt *p, int n) {
+static void shown_text(image_prompt *p, int n) {
     for (int i = 0; i < n; i++) p->ids[p->T++] = (int32_t)(random_bits() % (unsigned)p->m->c.vocab);
 }
 
-static image_span images_span(int start, int rows, int columns) {
+static image_span shown_span(int start, int rows, int columns) {
     image_span span;
     memset(&span, 0, sizeof span);
     span.start = start;
@@ -40,10 +40,10 @@ static image_span images_span(int start, int rows, int columns) {
 }
 
 /* A picture; which: what it shows. */
-static void images_picture(image_prompt *p, int rows, int columns, int which) {
+static void shown_picture(image_prompt *p, int rows, int columns, int which) {
     const size_t hidden = (size_t)p->m->c.hidden;
     fed_image *image = &p->images[p->n++];
-    image->span = images_span(p->T, rows, columns);
+    image->span = shown_span(p->T, rows, columns);
     memset(image->span.hash, which, sizeof image->span.hash);
     image->features = p->features + p->rows * hidden;
     for (int i = 0; i < rows * columns; i++, p->rows++) {
@@ -54,16 +54,16 @@ static void images_picture(image_prompt *p, int rows, int columns, int which) {
 }
 
 /* Text and two pictures. */
-static void images_two(image_prompt *p, int which) {
-    images_text(p, 5);
-    images_picture(p, 4, 9, 1);
-    images_text(p, 3);
-    images_picture(p, 6, 2, which);
-    images_text(p, 9);
+static void shown_two(image_prompt *p, int which) {
+    shown_text(p, 5);
+    shown_picture(p, 4, 9, 1);
+    shown_text(p, 3);
+    shown_picture(p, 6, 2, which);
+    shown_text(p, 9);
 }
 
 /* Tokens from `done` to `end`, of which images may be cut. */
-static int images_feed(mote_session *s, image_prompt *p, int done, int end, const feed_results *wanted) {
+static int shown_feed(mote_session *s, image_prompt *p, int done, int end, const feed_results *wanted) {
     fed_image of[IMAGES_MOST];
     int n = 0;
     for (int i = 0; i < p->n; i++)
@@ -72,26 +72,26 @@ static int images_feed(mote_session *s, image_prompt *p, int done, int end, cons
     return feed_images(s, p->ids + done, of, n, (size_t)(end - done), wanted, &failure);
 }
 
-static void images_read(mote_session *s, image_prompt *p) {
-    EXPECT(MOTE_OK, images_feed(s, p, 0, p->T, NULL));
+static void shown_read(mote_session *s, image_prompt *p) {
+    EXPECT(MOTE_OK, shown_feed(s, p, 0, p->T, NULL));
 }
 
-static int (*images_cancel)(void *user);                    /* of sessions that are opened */
+static int (*shown_cancel)(void *user);                    /* of sessions that are opened */
 
-static mote_session *images_session(const mote_model *m, int chunk) {
+static mote_session *shown_session(const mote_model *m, int chunk) {
     mote_session_options o;
     memset(&o, 0, sizeof o);
     o.context = IMAGES_CONTEXT;
     o.chunk = chunk;
     o.threads = 2;
     o.mtp = m->has_mtp ? 3 : MOTE_MTP_OFF;
-    o.callbacks.cancel = images_cancel;
+    o.callbacks.cancel = shown_cancel;
     return session_with(m, &o);
 }
 
 /* The device has prompts' kernels for the model: others read no images. */
-static int images_run(const mote_model *m) {
-    mote_session *s = images_session(m, 64);
+static int shown_run(const mote_model *m) {
+    mote_session *s = shown_session(m, 64);
     const int runs = !s->slot.runner->backend->reads_text || s->slot.runner->prompt_from;
     mote_session_close(s);
     if (!runs) test_skip("a model whose prompts the device reads in steps: images");
@@ -101,7 +101,7 @@ static int images_run(const mote_model *m) {
 /* ---- Where rows stand --------------------------------------------------------------------------------------------------- */
 
 /* The positions of a prompt's rows, as they are read; `count` tokens may be there before. */
-static token_row *images_rows(image_prompt *p) {
+static token_row *shown_rows(image_prompt *p) {
     mote_session empty;
     token_row *rows = (token_row *)allocate(IMAGES_TOKENS * sizeof *rows);
     memset(&empty, 0, sizeof empty);
@@ -110,7 +110,7 @@ static token_row *images_rows(image_prompt *p) {
     return rows;
 }
 
-static int images_number(const json *j, uint32_t node) {
+static int shown_number(const json *j, uint32_t node) {
     uint64_t n = 0;
     CHECK(json_u64(j, node, &n) && n < INT_MAX, "a number was expected");
     return (int)n;
@@ -133,22 +133,22 @@ static void test_images_positions(const mote_model *m) {
     int cases = 0;
     for (uint32_t k = 1; k < j.nodes[0].next; k = j.nodes[k].next, cases++) {
         const uint32_t segments = json_get(&j, k, "segments");
-        images_open(&p, m);
+        shown_open(&p, m);
         for (uint32_t s = segments + 1; s < j.nodes[segments].next; s = j.nodes[s].next) {
             const int grid = j.nodes[s].type == JSON_ARRAY;
             const uint32_t height = grid ? j.nodes[s + 1].next : 0, width = grid ? j.nodes[height].next : 0;
-            images_text(&p, grid ? 1 : images_number(&j, s));
+            shown_text(&p, grid ? 1 : shown_number(&j, s));
             if (!grid) continue;
-            images_picture(&p, images_number(&j, height) / 2, images_number(&j, width) / 2, 1);
-            images_text(&p, 1);
+            shown_picture(&p, shown_number(&j, height) / 2, shown_number(&j, width) / 2, 1);
+            shown_text(&p, 1);
         }
-        token_row *rows = images_rows(&p);
-        CHECK(p.T == images_number(&j, json_get(&j, k, "tokens")), "case %d: %d tokens", cases, p.T);
+        token_row *rows = shown_rows(&p);
+        CHECK(p.T == shown_number(&j, json_get(&j, k, "tokens")), "case %d: %d tokens", cases, p.T);
         static const char *const axes[] = {"t", "h", "w"};
         for (int a = 0; a < ROW_AXES; a++) {
             uint32_t at = json_get(&j, k, axes[a]) + 1;
             int wrong = 0;
-            for (int t = 0; t < p.T; t++, at = j.nodes[at].next) wrong += rows[t].position[a] != images_number(&j, at);
+            for (int t = 0; t < p.T; t++, at = j.nodes[at].next) wrong += rows[t].position[a] != shown_number(&j, at);
             CHECK(!wrong, "case %d: %d positions are others, axis %s", cases, wrong, axes[a]);
         }
         free(rows), free(p.features);
@@ -160,7 +160,7 @@ static void test_images_positions(const mote_model *m) {
 
 /* ---- What a timeline knows of its images -------------------------------------------------------------------------------- */
 
-static int images_same(const mote_session *a, const mote_session *b) {
+static int shown_same(const mote_session *a, const mote_session *b) {
     size_t n, m;
     const int32_t *x = timeline_keys((mote_session *)a), *y = timeline_keys((mote_session *)b);
     (void)mote_tokens(a, &n), (void)mote_tokens(b, &m);
@@ -172,17 +172,17 @@ static void test_images_chunks(const mote_model *m, const char *folder) {
     static const int chunks[] = {1, 7, 64};
     const size_t vocab = (size_t)m->c.vocab;
     static image_prompt p;
-    images_open(&p, m);
-    images_two(&p, 2);
-    mote_session *first = images_session(m, 64);
-    images_read(first, &p);
+    shown_open(&p, m);
+    shown_two(&p, 2);
+    mote_session *first = shown_session(m, 64);
+    shown_read(first, &p);
     for (int i = 0; i < 3; i++) {
-        mote_session *s = images_session(m, chunks[i]);
+        mote_session *s = shown_session(m, chunks[i]);
         const int cut = i == 1 ? 5 + 20 : p.T;
-        EXPECT(MOTE_OK, images_feed(s, &p, 0, cut, NULL));
+        EXPECT(MOTE_OK, shown_feed(s, &p, 0, cut, NULL));
         if (cut < p.T) CHECK(s->images.count == 1 && s->images.of[0].count == 20, "%s: %d tokens of the image", folder, s->images.of[0].count);
-        if (cut < p.T) EXPECT(MOTE_OK, images_feed(s, &p, cut, p.T, NULL));
-        CHECK(images_same(s, first) && s->images.count == 2, "%s: in chunks of %d another timeline", folder, chunks[i]);
+        if (cut < p.T) EXPECT(MOTE_OK, shown_feed(s, &p, cut, p.T, NULL));
+        CHECK(shown_same(s, first) && s->images.count == 2, "%s: in chunks of %d another timeline", folder, chunks[i]);
         if (!s->slot.runner->backend->reads_text) CHECK(same_logits(s, mote_logits(first), m->c.vocab), "%s: in chunks of %d other logits", folder, chunks[i]);
         else CHECK(off(mote_logits(s), mote_logits(first), vocab) < 0.05 || cut < p.T, "%s: in chunks of %d logits are off by %g", folder, chunks[i],
                    off(mote_logits(s), mote_logits(first), vocab));
@@ -196,35 +196,35 @@ static void test_images_chunks(const mote_model *m, const char *folder) {
 static void test_images_timelines(const mote_model *m, const char *folder) {
     static image_prompt p, other;
     const int vocab = m->c.vocab;
-    images_open(&p, m), images_open(&other, m);
-    images_two(&p, 2);
+    shown_open(&p, m), shown_open(&other, m);
+    shown_two(&p, 2);
     other = p;
     other.features = (float *)allocate(IMAGES_TOKENS * (size_t)m->c.hidden * sizeof(float));
     memset(other.images[1].span.hash, 3, IMAGE_HASH);
-    mote_session *s = images_session(m, 64), *t = images_session(m, 64), *clone = NULL;
+    mote_session *s = shown_session(m, 64), *t = shown_session(m, 64), *clone = NULL;
     mote_checkpoint *start = checkpoint_of(s);
-    EXPECT(MOTE_OK, images_feed(s, &p, 0, 43, NULL));       /* up to before the second picture */
+    EXPECT(MOTE_OK, shown_feed(s, &p, 0, 43, NULL));       /* up to before the second picture */
     mote_checkpoint *before = checkpoint_of(s);
-    EXPECT(MOTE_OK, images_feed(s, &p, 43, p.T, NULL));
+    EXPECT(MOTE_OK, shown_feed(s, &p, 43, p.T, NULL));
     mote_checkpoint *after = checkpoint_of(s);
     CHECK(mote_checkpoint_bytes(s) > 2 * sizeof(image_span), "a checkpoint's bytes");
     size_t size;
     char *bytes = session_bytes(s, &size);
     EXPECT(MOTE_OK, mote_load(t, bytes, size, &failure));
-    CHECK(images_same(s, t) && t->images.count == 2, "%s: loaded, another timeline", folder);
+    CHECK(shown_same(s, t) && t->images.count == 2, "%s: loaded, another timeline", folder);
     EXPECT(MOTE_OK, mote_clone(s, &clone, &failure));
-    CHECK(images_same(s, clone) && session_is(clone, bytes, size), "%s: cloned, another timeline", folder);
+    CHECK(shown_same(s, clone) && session_is(clone, bytes, size), "%s: cloned, another timeline", folder);
     for (int way = 0; way < 2; way++) {                     /* back and forward; back, and other tokens */
         EXPECT(MOTE_OK, mote_rewind(clone, before, &failure));
         CHECK(clone->count == 43 && clone->lag == s->images.of[0].count - 9 && spans_before(&clone->images, 43) == 1, "%s: gone back, a lag of %d", folder,
               clone->lag);
-        if (way) EXPECT(MOTE_OK, images_feed(clone, &other, 43, p.T, NULL));
+        if (way) EXPECT(MOTE_OK, shown_feed(clone, &other, 43, p.T, NULL));
         size_t n;
         CHECK(!memcmp(mote_tokens(clone, &n), p.ids, (size_t)43 * sizeof *p.ids), "ids");
         EXPECT(way ? MOTE_EINVAL : MOTE_OK, mote_rewind(clone, after, &failure));
         if (!way) CHECK(session_is(clone, bytes, size), "%s: gone forward, another timeline", folder);
     }
-    CHECK(!memcmp(clone->tokens, s->tokens, (size_t)p.T * sizeof *p.ids) && !images_same(clone, s), "%s: another picture is no other timeline", folder);
+    CHECK(!memcmp(clone->tokens, s->tokens, (size_t)p.T * sizeof *p.ids) && !shown_same(clone, s), "%s: another picture is no other timeline", folder);
     EXPECT(MOTE_OK, mote_rewind(clone, before, &failure));
     EXPECT(MOTE_OK, mote_feed(clone, p.ids + 43, (size_t)(p.T - 43), &failure));  /* pads as text */
     CHECK(clone->images.count == 1, "%s: pads of text are an image", folder);
@@ -246,10 +246,10 @@ static void test_images_timelines(const mote_model *m, const char *folder) {
 static void test_images_keys(const mote_model *m) {
     static image_prompt p;
     unsigned char hash[IMAGE_HASH] = {0};
-    images_open(&p, m);
-    images_two(&p, 2);
-    mote_session *s = images_session(m, 64);
-    images_read(s, &p);
+    shown_open(&p, m);
+    shown_two(&p, 2);
+    mote_session *s = shown_session(m, 64);
+    shown_read(s, &p);
     const int32_t *keys = timeline_keys(s);
     for (int t = 0; t < p.T; t++) {
         const int image = (t >= 5 && t < 41) || (t >= 44 && t < 56);
@@ -284,16 +284,16 @@ static void test_images_company(const mote_model *m, const char *folder) {
     mote_session *shared[SESSIONS], *alone[SESSIONS];
     static image_prompt p;
     for (int i = 0; i < SESSIONS; i++) {
-        images_open(&p, m);
-        images_text(&p, 1 + i);
-        if (i) images_picture(&p, 2 * i, 5, i);
-        images_text(&p, 2);
+        shown_open(&p, m);
+        shown_text(&p, 1 + i);
+        if (i) shown_picture(&p, 2 * i, 5, i);
+        shown_text(&p, 2);
         o.runner = NULL;
         alone[i] = session_with(m, &o);
         o.runner = r;
         shared[i] = session_with(m, &o);
-        images_read(shared[i], &p);
-        images_read(alone[i], &p);
+        shown_read(shared[i], &p);
+        shown_read(alone[i], &p);
         free(p.features);
     }
     for (int k = 0; k < TURNS; k++) {
@@ -319,49 +319,49 @@ static void test_images_company(const mote_model *m, const char *folder) {
         g.raw = g.verify = 1;
         EXPECT(MOTE_OK, mote_generate(shared[i], &g, NULL, &failure));
         for (int k = 0; k < DRAFTED && alone[i]->count < shared[i]->count; k++) EXPECT(MOTE_OK, mote_step(alone[i], NULL, &id, &failure));
-        CHECK(images_same(shared[i], alone[i]) && same_logits(shared[i], mote_logits(alone[i]), m->c.vocab), "%s: session %d: drafts change it", folder, i);
+        CHECK(shown_same(shared[i], alone[i]) && same_logits(shared[i], mote_logits(alone[i]), m->c.vocab), "%s: session %d: drafts change it", folder, i);
         mote_session_close(shared[i]), mote_session_close(alone[i]);
     }
     mote_runner_close(r);
 }
 
-static int images_polls;
+static int shown_polls;
 
-static int images_stop(void *user) {
+static int shown_stop(void *user) {
     (void)user;
-    return images_polls > 0 && !--images_polls;
+    return shown_polls > 0 && !--shown_polls;
 }
 
 /* A call that is cancelled within a picture leaves a beginning of it, which a later one goes on with: as if it had been one call. */
 static void test_images_cancelled(const mote_model *m, const char *folder) {
     static image_prompt p;
-    images_open(&p, m);
-    images_two(&p, 2);
-    mote_session *whole = images_session(m, 4), *s = NULL;
-    images_read(whole, &p);
-    images_cancel = images_stop;
-    s = images_session(m, 4);
-    images_cancel = NULL;
-    images_polls = 5;
-    const int code = images_feed(s, &p, 0, p.T, NULL), done = s->count;
-    images_polls = 0;
+    shown_open(&p, m);
+    shown_two(&p, 2);
+    mote_session *whole = shown_session(m, 4), *s = NULL;
+    shown_read(whole, &p);
+    shown_cancel = shown_stop;
+    s = shown_session(m, 4);
+    shown_cancel = NULL;
+    shown_polls = 5;
+    const int code = shown_feed(s, &p, 0, p.T, NULL), done = s->count;
+    shown_polls = 0;
     if (s->slot.runner->backend->reads_text) {              /* a GPU's chunk is longer than the prompt */
         CHECK(code == MOTE_ECANCELLED && !done, "%s: cancelled after %d tokens: %d", folder, done, code);
     } else {
         size_t size;
         CHECK(code == MOTE_ECANCELLED && done > 5 && done < 41, "%s: cancelled after %d tokens: %d", folder, done, code);
         char *bytes = session_bytes(s, &size);              /* a beginning of an image is saved, too */
-        mote_session *loaded = images_session(m, 4);
+        mote_session *loaded = shown_session(m, 4);
         EXPECT(MOTE_OK, mote_load(loaded, bytes, size, &failure));
-        EXPECT(MOTE_OK, images_feed(loaded, &p, done, p.T, NULL));
-        CHECK(images_same(loaded, whole), "%s: loaded within an image, another timeline", folder);
+        EXPECT(MOTE_OK, shown_feed(loaded, &p, done, p.T, NULL));
+        CHECK(shown_same(loaded, whole), "%s: loaded within an image, another timeline", folder);
         mote_session_close(loaded);
         free(bytes);
     }
-    EXPECT(MOTE_OK, images_feed(s, &p, done, p.T, NULL));
+    EXPECT(MOTE_OK, shown_feed(s, &p, done, p.T, NULL));
     size_t size;
     char *bytes = session_bytes(whole, &size);
-    CHECK(images_same(s, whole) && session_is(s, bytes, size), "%s: cancelled within an image, and read: another session", folder);
+    CHECK(shown_same(s, whole) && session_is(s, bytes, size), "%s: cancelled within an image, and read: another session", folder);
     mote_session_close(s), mote_session_close(whole);
     free(bytes), free(p.features);
 }
@@ -369,10 +369,10 @@ static void test_images_cancelled(const mote_model *m, const char *folder) {
 /* Saved spans that cannot be, and lags, are refused, and the session stays as it was. */
 static void test_images_damaged(const mote_model *m) {
     static image_prompt p;
-    images_open(&p, m);
-    images_two(&p, 2);
-    mote_session *s = images_session(m, 64), *t = images_session(m, 64);
-    images_read(s, &p);
+    shown_open(&p, m);
+    shown_two(&p, 2);
+    mote_session *s = shown_session(m, 64), *t = shown_session(m, 64);
+    shown_read(s, &p);
     size_t size;
     char *bytes = session_bytes(s, &size);
     int32_t *span = (int32_t *)(void *)(bytes + sizeof(saved_header) + (size_t)p.T * sizeof(int32_t));
@@ -410,7 +410,7 @@ static void test_images_damaged(const mote_model *m) {
 /* ---- transformers --------------------------------------------------------------------------------------------------------- */
 
 /* The largest difference, in standard deviations of what is wanted. */
-static double images_farthest(const float *got, const float *want, size_t n) {
+static double shown_farthest(const float *got, const float *want, size_t n) {
     double most = 0, mean = 0, square = 0;
     for (size_t i = 0; i < n; i++) {
         most = fmax(most, fabs((double)got[i] - (double)want[i]));
@@ -420,7 +420,7 @@ static double images_farthest(const float *got, const float *want, size_t n) {
     return most / sqrt(square - mean * mean);
 }
 
-static void *images_file(const char *folder, const char *name, size_t *size) {
+static void *shown_file(const char *folder, const char *name, size_t *size) {
     char path[700];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     void *bytes = file_bytes(path, size);
@@ -429,12 +429,12 @@ static void *images_file(const char *folder, const char *name, size_t *size) {
 }
 
 /* A folder's prompt, with what its tower makes of the pictures. */
-static void images_of_folder(image_prompt *p, const mote_model *m, const char *folder) {
+static void shown_of_folder(image_prompt *p, const mote_model *m, const char *folder) {
     size_t size, T, grids;
-    images_open(p, m);
-    char *json = (char *)images_file(folder, "config.json", &size), *pad = strstr(json, "\"image_token_id\":");
-    int32_t *ids = (int32_t *)images_file(folder, "tokens.i32", &T), *grid = (int32_t *)images_file(folder, "grid.i32", &grids);
-    float *features = (float *)images_file(folder, "features.f32", &size);
+    shown_open(p, m);
+    char *json = (char *)shown_file(folder, "config.json", &size), *pad = strstr(json, "\"image_token_id\":");
+    int32_t *ids = (int32_t *)shown_file(folder, "tokens.i32", &T), *grid = (int32_t *)shown_file(folder, "grid.i32", &grids);
+    float *features = (float *)shown_file(folder, "features.f32", &size);
     const int image = pad ? atoi(pad + strlen("\"image_token_id\":")) : -1;
     p->T = (int)(T / sizeof *ids);
     memcpy(p->ids, ids, T);
@@ -443,7 +443,7 @@ static void images_of_folder(image_prompt *p, const mote_model *m, const char *f
         if (ids[t] != image) continue;
         const int rows = grid[3 * p->n + 1] / 2, columns = grid[3 * p->n + 2] / 2;
         fed_image *to = &p->images[p->n++];
-        to->span = images_span(t, rows, columns);
+        to->span = shown_span(t, rows, columns);
         memset(to->span.hash, p->n, IMAGE_HASH);
         to->features = p->features + p->rows * (size_t)m->c.hidden;
         p->rows += (size_t)(rows * columns);
@@ -458,25 +458,25 @@ static void test_images_reference(const char *folder, double error) {
     size_t size, n, n_mtp, greedy_size;
     mote_model *m = model_of(folder, MOTE_WEIGHTS_ONLY);
     static image_prompt p;
-    if (!images_run(m)) {
+    if (!shown_run(m)) {
         mote_close(m);
         return;
     }
-    images_of_folder(&p, m, folder);
-    int32_t *at = (int32_t *)images_file(folder, "positions.i32", &size), *greedy = (int32_t *)images_file(folder, "greedy.i32", &greedy_size);
-    float *want = (float *)images_file(folder, "logits.f32", &n), *want_mtp = (float *)images_file(folder, "mtp_logits.f32", &n_mtp);
+    shown_of_folder(&p, m, folder);
+    int32_t *at = (int32_t *)shown_file(folder, "positions.i32", &size), *greedy = (int32_t *)shown_file(folder, "greedy.i32", &greedy_size);
+    float *want = (float *)shown_file(folder, "logits.f32", &n), *want_mtp = (float *)shown_file(folder, "mtp_logits.f32", &n_mtp);
     n /= sizeof(float), n_mtp /= sizeof(float);
-    token_row *rows = images_rows(&p);
+    token_row *rows = shown_rows(&p);
     int wrong = 0;
     for (int t = 0; t < p.T; t++)
         for (int a = 0; a < ROW_AXES; a++) wrong += rows[t].position[a] != at[a * p.T + t];
     CHECK(!wrong, "%s: %d positions are others", folder, wrong);
     float *got = (float *)allocate(n * sizeof(float)), *mtp = (float *)allocate(n_mtp * sizeof(float));
     const feed_results wanted = {got, mtp, NULL, NULL};
-    mote_session *s = images_session(m, 64);
-    EXPECT(MOTE_OK, images_feed(s, &p, 0, p.T, &wanted));
+    mote_session *s = shown_session(m, 64);
+    EXPECT(MOTE_OK, shown_feed(s, &p, 0, p.T, &wanted));
     const int gpu = s->slot.runner->backend->reads_text;
-    const double by = images_farthest(got, want, n), by_mtp = images_farthest(mtp, want_mtp, n_mtp), rms = off(got, want, n), rms_mtp = off(mtp, want_mtp, n_mtp);
+    const double by = shown_farthest(got, want, n), by_mtp = shown_farthest(mtp, want_mtp, n_mtp), rms = off(got, want, n), rms_mtp = off(mtp, want_mtp, n_mtp);
     printf("%s: logits are off by %.1e, rms %.1e, MTP logits by %.1e, rms %.1e\n", folder, by, rms, by_mtp, rms_mtp);
     if (!gpu) CHECK(by <= 1e-3 + 3 * error && by_mtp <= 1e-3 + 3 * error, "%s: logits are off by %g, MTP logits by %g", folder, by, by_mtp);
     else CHECK(rms <= 0.05 && rms_mtp <= 0.05, "%s: logits are off by %g, MTP logits by %g", folder, rms, rms_mtp);
@@ -519,13 +519,13 @@ static void test_images_device(const char *name) {
         o.parts = MOTE_WEIGHTS_ONLY;
         o.device = i ? test_device : "cpu";
         EXPECT(MOTE_OK, strchr(name, '/') ? mote_open(name, &o, &m[i], &failure) : mote_open_synthetic(name, &o, &m[i], &failure));
-        if (!m[i] || !images_run(m[i])) return;
-        if (!i) images_open(&p, m[i]), images_two(&p, 2), images_text(&p, 20);
+        if (!m[i] || !shown_run(m[i])) return;
+        if (!i) shown_open(&p, m[i]), shown_two(&p, 2), shown_text(&p, 20);
         n = (size_t)p.T * (size_t)m[i]->c.vocab;
         wanted[i].logits = (float *)allocate(2 * n * sizeof(float));
         if (m[i]->has_mtp) wanted[i].mtp_logits = wanted[i].logits + n;
-        mote_session *s = images_session(m[i], 64);
-        EXPECT(MOTE_OK, images_feed(s, &p, 0, p.T, &wanted[i]));
+        mote_session *s = shown_session(m[i], 64);
+        EXPECT(MOTE_OK, shown_feed(s, &p, 0, p.T, &wanted[i]));
         mote_session_close(s);
     }
     const double by = off(wanted[1].logits, wanted[0].logits, n);
@@ -542,7 +542,7 @@ int main(int argc, char **argv) {
     int more = test_main_begin("images", argc, argv);
     for (int i = 0; i < 2; i++) {
         mote_model *m = model_of(folders[i], MOTE_WEIGHTS_ONLY);
-        if (images_run(m)) {
+        if (shown_run(m)) {
             test_images_keys(m);
             test_images_chunks(m, folders[i]);
             test_images_timelines(m, folders[i]);
