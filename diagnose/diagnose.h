@@ -80,6 +80,15 @@ int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *erro
    [MOTE_ROWS_MAX - 1], whatever they are. accept NULL: no longer. GPU only: else MOTE_EUNSUPPORTED. */
 int mote_simulate(mote_runner *runner, const double *accept, mote_error *error);
 
+/* For measurements and tests: runners that are opened from now on have at most so many slots of experts in a layer whose experts are in host
+   memory. -1: as many as fit, as before. */
+int mote_limit_expert_slots(mote_model *model, int slots, mote_error *error);
+
+/* For measurements: with the probability `locality` an expert of a row is one of the last 2 top_k that its layer has used, else any, from now on,
+   in all steps of the session's runner: what they compute is of no use. -1: as the router says, again. Only with slots of experts on a single GPU,
+   and where these are not chosen by groups: else MOTE_EUNSUPPORTED. */
+int mote_simulate_experts(mote_session *session, double locality, mote_error *error);
+
 /* Tests the machine: sublayers and whole models on the GPU against their definitions in double precision, stages against the CPU code
    on random data, repetition, and that a row's result does not depend on the rows beside it. row is called with each result: what was
    tested, the largest difference, the one allowed (0: must be equal bit for bit), and whether it held. *failed: how many

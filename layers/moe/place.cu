@@ -21,7 +21,7 @@ enum {
     MOE_RECENT = 64                                         /* of simulated routing: experts that a layer remembers */
 };
 
-/* What a layer counts: experts that passes found in slots, that they did not; passes with simulated routing. */
+/* What a layer counts: experts that passes found in slots, that they did not; passes. */
 enum { MOE_SEEN_HITS, MOE_SEEN_MISSES, MOE_SEEN_PASSES, MOE_SEEN };
 
 /* The slots of a layer, in a runner's memory. */
@@ -155,6 +155,7 @@ __device__ __forceinline__ void gpu_place_table(const moe_slots &s, const gpu_pl
     if (threadIdx.x) return;
     s.seen[MOE_SEEN_HITS] += (unsigned)plan->hits;
     s.seen[MOE_SEEN_MISSES] += (unsigned)plan->misses;
+    s.seen[MOE_SEEN_PASSES]++;
 }
 
 /* Copies the block's parts of the experts. */
@@ -221,7 +222,6 @@ __device__ __forceinline__ void gpu_place_pretend(const moe_place &p, gpu_place_
     for (int i = threadIdx.x; i < uses; i += GPU_THREADS)
         p.moe.router[i / top_k * experts + draws->of[i / top_k][i % top_k]] = 4 - 0.125f * (float)(i % top_k);
     if ((int)threadIdx.x < recent) p.slots.recent[threadIdx.x] = draws->recent[threadIdx.x];
-    if (threadIdx.x == 0) p.slots.seen[MOE_SEEN_PASSES]++;
 }
 
 __device__ __forceinline__ void gpu_place_draw_all(const moe_place &p, gpu_place_plan *plan, gpu_place_draws *draws) {
