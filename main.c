@@ -35,6 +35,7 @@
      trace_text.c    a trace as text
      trace_page.c    a trace as a page
      trace.c         trace
+     info_experts.c  what it predicts of experts in host memory
      info.c          info
      bench_tables.c  the output of bench: a table for people, JSON for machines
      bench_steps.c   prompts and steps: on the CPU, on a GPU, with simulated speculation, stage by stage
@@ -153,6 +154,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/trace_text.c"
 #include "cli/trace_page.c"
 #include "cli/trace.c"
+#include "cli/info_experts.c"
 #include "cli/info.c"
 #include "cli/bench_tables.c"
 #include "cli/bench_steps.c"

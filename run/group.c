@@ -50,6 +50,39 @@ static int member_link(const runner_member *before, runner_member *me, mote_erro
     return remote_link(before->runner, &me->as.sockets->from, err);
 }
 
+/* Has the members of several hosts join a group by NCCL. */
+static int group_join(mote_runner *r, mote_error *err) {
+    const executor *on = group_backend(r->group);
+    group_id id;
+    mote_error why;
+    int told = 0, code = on->invite(&id, err);
+    for (; told < r->m->member_count && !code; told += !code) code = r->members[told]->backend->meet(r->members[told], &id, err);
+    for (int i = 0; i < told; i++) {                        /* who has been told answers */
+        const int failed = r->members[i]->backend->met(r->members[i], &why);
+        if (failed && !code) code = failed, *err = why;
+    }
+    return code;
+}
+
+/* Rows of several hosts' GPUs go by NCCL where all have the same version of it, and by the hosts' connections where not. */
+static int group_meet(mote_runner *r, mote_error *err) {
+    const mote_runner *last = r->members[r->m->member_count - 1], *other = last;
+    mote_error why;
+    if (!last->m->part.apart || !last->backend->meet) return MOTE_OK;
+    for (int i = 0; i < r->m->member_count && other->nccl == last->nccl; i++) other = r->members[i];
+    if (!other->nccl || other->nccl != last->nccl) {
+        snprintf(r->told, sizeof r->told, "rows between hosts go over TCP: %.160s has %s",
+                 other->m->remote ? other->m->device.name : "this host", other->nccl ? "another version of NCCL" : "no NCCL");
+        return MOTE_OK;
+    }
+    snprintf(r->told, sizeof r->told, "rows between hosts go by NCCL %d.%d.%d", last->nccl / 10000, last->nccl / 100 % 100, last->nccl % 100);
+    if (!group_join(r, &why)) return MOTE_OK;
+    snprintf(r->told, sizeof r->told, "rows between hosts go over TCP: %.200s", why.message);
+    int code = MOTE_OK;
+    for (int i = 0; i < r->m->member_count && !code; i++) code = r->members[i]->backend->meet(r->members[i], NULL, err);
+    return code;
+}
+
 /* Opens the members, lets them find each other, and gives each a thread. */
 static int group_open_members(mote_runner *r, mote_error *err) {
     struct runner_group *g = r->group;
@@ -60,6 +93,7 @@ static int group_open_members(mote_runner *r, mote_error *err) {
     for (int i = 1; i < g->count && !code; i++)
         if (r->members[i - 1]->remote) code = member_link(&g->member[i - 1], &g->member[i], err);
     for (int i = 0; i < g->count && !code && on->connect && !part->apart; i++) code = on->connect(r->members[i], err);
+    if (!code) code = group_meet(r, err);
     for (; g->started < g->count && !code; g->started += !code)
         if (thread_start(&g->member[g->started].thread, member_main, &g->member[g->started]))
             code = fail(err, MOTE_ENOMEM, "the system gives no %d threads", g->count);
@@ -334,8 +368,8 @@ static int group_computes(const mote_runner *r) {
     .slot_open = group_slot_open, .slot_close = group_slot_close, .forward = group_forward, .prompt_rows = group_prompt_rows,              \
     .prompt = group_prompt, .commit_state = group_commit_state, .draft = NULL, .logits = group_logits, .copy = group_copy,                 \
     .clear = group_clear, .finish = group_finish, .prepare = group_prepare, .can_sample = group_can_sample, .step = group_step,            \
-    .cycle = group_cycle, .drafted = group_drafted, .pass = group_pass, .computes = group_computes, .launches = 0, .connect = NULL,        \
-    .end = NULL, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL
+    .cycle = group_cycle, .drafted = group_drafted, .pass = group_pass, .computes = group_computes, .vision = NULL, .launches = 0,         \
+    .connect = NULL, .end = NULL, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL
 
 /* Of members on the CPU; of a draft at a time a session is asked whether it wants another: in pass(). */
 static const executor group_executor = {

@@ -178,7 +178,8 @@ static int sessions_that_fit(const options *o, const replicas *r, int i, const m
     how.context = chosen_context(o, info);
     memset(plan, 0, sizeof *plan);
     if (plan_replica(o, r, i, &how, plan) || plan->sessions < 1) return 0;
-    const uint64_t sessions = (plan->available - plan->weights - plan->runner) / 8 * 7 / session_bytes(plan);
+    uint64_t sessions = (plan->available - plan->weights - plan->runner) / 8 * 7 / session_bytes(plan);
+    if (sessions > (uint64_t)plan->sessions) sessions = (uint64_t)plan->sessions;      /* slots of experts take some, too */
     return sessions < SLOTS_MOST ? (int)sessions : (int)SLOTS_MOST;
 }
 
@@ -261,11 +262,13 @@ static int plan_sessions(options *o, const replicas *r, session_plan *p) {
 
 /* The replicas' runners. */
 static int open_runners(server *s) {
+    mote_session_options how = s->runner_options;
     mote_error error = {0, ""};
     for (int i = 0; i < s->replica_count; i++) {
         replica *r = &s->replicas[i];
         r->sessions = sessions_of(s->slot_count, s->replica_count, i);
-        if (mote_runner_open(r->model, &s->runner_options, &r->runner, &error)) return report(&error);
+        how.sessions = (size_t)r->sessions;
+        if (mote_runner_open(r->model, &how, &r->runner, &error)) return report(&error);
     }
     return 0;
 }

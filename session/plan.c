@@ -23,12 +23,19 @@ static uint64_t plan_available(const memory_plan *p, int i) {
     return i < members_elsewhere(&p->alone->slot) ? 0 : device_available(plan_model(p, i));
 }
 
+/* Of what is left of a GPU's memory, where experts are in the host's, half is for slots of them, as far as these are worth it. */
+static uint64_t plan_for_slots(const mote_model *m, uint64_t left) {
+    const uint64_t experts = m->device.integrated ? 0 : model_host_bytes(m, 0);
+    return experts < left / 2 ? experts : left / 2;
+}
+
 static void plan_left(memory_plan *p) {
     for (int i = 0; i < p->members; i++) {
         const uint64_t available = plan_available(p, i);
         uint64_t weights = 0;
-        for (int k = 0; k < p->members; k++) weights += plan_on_one_device(p, i, k) ? plan_model(p, k)->arena_size : 0;
+        for (int k = 0; k < p->members; k++) weights += plan_on_one_device(p, i, k) ? model_device_bytes(plan_model(p, k)) : 0;
         p->left[i] = !available ? UINT64_MAX : available > weights ? available - weights : 0;
+        if (available) p->left[i] -= plan_for_slots(plan_model(p, i), p->left[i]);
         p->full |= !p->left[i];
     }
 }
@@ -77,11 +84,11 @@ static int plan_sessions_on(const memory_plan *p, int i) {
 static mote_memory plan_of(const memory_plan *p, int i) {
     const memory_parts parts = session_parts(p->alone, i);
     const mote_model *m = plan_model(p, i);
-    const mote_memory plan = {.weights = m->arena_size,
+    const mote_memory plan = {.weights = model_device_bytes(m),
                               .kv = parts.kv * sizeof(float),
                               .state = parts.state * sizeof(float),
                               .scratch = parts.scratch * sizeof(float),
-                              .total = m->arena_size + parts_bytes(&parts),
+                              .total = model_device_bytes(m) + parts_bytes(&parts),
                               .available = plan_available(p, i),
                               .runner = layout_runner(slot_member(&p->shared->slot, i)->runner, NULL) * sizeof(float),
                               .sessions = plan_sessions_on(p, i),
@@ -131,8 +138,7 @@ static int plan_open_model(const char *dir, const mote_options *o, const model_p
     memset(&silent, 0, sizeof silent);
     mote_model *m = model_new(o->device, 0, &silent, err);
     if (!m) return err->code;
-    if (o->draft_rows > 0) m->draft_rows = o->draft_rows;
-    m->quantize = o->quantize;
+    model_take(m, o);
     m->part = *part;
     const int code = model_bind(m, &files, &b, dir, 1, &silent, err);
     buf_free(&b.items);

@@ -8,7 +8,7 @@
 
 enum {
     MESSAGE_MODEL = MESSAGE_ROWS + 1, MESSAGE_RUNNER, MESSAGE_LINK,
-    MESSAGE_JOIN, MESSAGE_SLOT_OPEN, MESSAGE_SLOT_CLOSE, MESSAGE_CLEAR, MESSAGE_PASS, MESSAGE_PROMPT, MESSAGE_COPY_TO, MESSAGE_COPY_FROM,
+    MESSAGE_JOIN, MESSAGE_MEET, MESSAGE_SLOT_OPEN, MESSAGE_SLOT_CLOSE, MESSAGE_CLEAR, MESSAGE_PASS, MESSAGE_PROMPT, MESSAGE_COPY_TO, MESSAGE_COPY_FROM,
     MESSAGE_ANSWER
 };
 
@@ -36,7 +36,7 @@ typedef struct message_runner {
 } message_runner;
 
 /* What the runner can do: as mote_runner has them. */
-typedef struct message_limits { int32_t rows, pass_rows, company_rows, logs, prompt_from; } message_limits;
+typedef struct message_limits { int32_t rows, pass_rows, company_rows, logs, prompt_from, nccl; } message_limits;
 
 /* Of a JOIN: where rows come from, which the worker connects to. */
 typedef struct message_join {
@@ -44,6 +44,12 @@ typedef struct message_join {
     int32_t runner;
     char address[ADDRESS_SIZE];
 } message_join;
+
+/* Of a MEET: executor.meet and met; leaves: id is NULL. */
+typedef struct message_meet {
+    int32_t leaves;
+    group_id id;
+} message_meet;
 
 typedef struct message_link { unsigned char ticket[TICKET_SIZE]; int32_t runner; } message_link;
 

@@ -24,14 +24,14 @@ static int remote_connect(const remote_model *of, wire *w, mote_error *err) {
     return wire_shake(w->fd, of->secret, 1, name, err);
 }
 
-/* Says something and waits for the answer. to [bytes]: what follows that; number: the answer's, NULL: not wanted. */
-static int remote_ask(const remote_model *of, wire *w, uint32_t type, const wire_part *parts, int count, void *to, size_t bytes, uint64_t *number,
-                      mote_error *err) {
+/* Waits for the answer to what has been said; said: what sending it has returned. to [bytes]: what follows it; number: the answer's, NULL: not
+   wanted. */
+static int remote_hear(const remote_model *of, wire *w, int said, void *to, size_t bytes, uint64_t *number, mote_error *err) {
     message_answer answer;
     wire_head h = {0, 0};
     char name[ADDRESS_SIZE + 16];
     snprintf(name, sizeof name, "worker %s", of->address);
-    int code = wire_send(w, type, parts, count, WIRE_SILENCE);
+    int code = said;
     if (!code) code = wire_next(w, &h, sizeof answer + bytes, WIRE_SILENCE);
     if (!code && (h.type != MESSAGE_ANSWER || h.bytes < sizeof answer)) code = WIRE_STRANGE;
     if (!code) code = wire_read(w->fd, &answer, sizeof answer, WIRE_SILENCE);
@@ -44,6 +44,12 @@ static int remote_ask(const remote_model *of, wire *w, uint32_t type, const wire
     }
     if (number) *number = answer.number;
     return answer.code ? fail(err, answer.code, "%s: %.400s", name, answer.text) : MOTE_OK;
+}
+
+/* Says something and waits for the answer. */
+static int remote_ask(const remote_model *of, wire *w, uint32_t type, const wire_part *parts, int count, void *to, size_t bytes, uint64_t *number,
+                      mote_error *err) {
+    return remote_hear(of, w, wire_send(w, type, parts, count, WIRE_SILENCE), to, bytes, number, err);
 }
 
 /* Tells the worker that its leader is there. */

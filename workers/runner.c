@@ -41,6 +41,7 @@ static int remote_limits(mote_runner *r, const message_limits *l, mote_error *er
     r->company_rows = l->company_rows;
     r->logs = l->logs != 0;
     r->prompt_from = l->prompt_from;
+    r->nccl = l->nccl;
     return MOTE_OK;
 }
 
@@ -96,6 +97,26 @@ static int remote_join(const mote_runner *before, const mote_runner *r, mote_err
     memcpy(join.ticket, before->m->remote->say.ticket, sizeof join.ticket);
     snprintf(join.address, sizeof join.address, "%s", before->m->remote->address);
     return remote_call(r, MESSAGE_JOIN, &part, 1, NULL, 0, err);
+}
+
+/* All are told before one is waited for. */
+static int remote_meet(mote_runner *r, const group_id *id, mote_error *err) {
+    remote_runner *there = r->remote;
+    message_meet say;
+    const wire_part part = {&say, sizeof say};
+    memset(&say, 0, sizeof say);
+    say.leaves = !id;
+    if (!id) return remote_call(r, MESSAGE_MEET, &part, 1, NULL, 0, err);
+    say.id = *id;
+    const int failed = wire_send(&there->control, MESSAGE_MEET, &part, 1, WIRE_SILENCE);
+    if (!failed) return MOTE_OK;
+    char name[ADDRESS_SIZE + 16];
+    snprintf(name, sizeof name, "worker %s", r->m->remote->address);
+    return wire_fail(err, MOTE_EDEVICE, name, failed, WIRE_SILENCE);
+}
+
+static int remote_met(mote_runner *r, mote_error *err) {
+    return remote_hear(r->m->remote, &r->remote->control, WIRE_FINE, NULL, 0, NULL, err);
 }
 
 /* ---- Slots --------------------------------------------------------------------------------------------------------------- */
@@ -216,7 +237,8 @@ static int remote_prompt(slot *s, const block *b, const block_watch *watch, mote
     .prompt_rows = NULL, .prompt = remote_prompt,                                                                                          \
     .commit_state = remote_forward, .draft = NULL, .logits = cpu_nothing, .copy = remote_copy, .clear = remote_clear,                      \
     .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,                       \
-    .pass = remote_pass, .computes = NULL, .launches = 0, .connect = NULL, .end = remote_end, .enter = NULL, .choose = NULL,               \
+    .pass = remote_pass, .computes = NULL, .vision = NULL, .launches = 0, .connect = NULL, .end = remote_end, .invite = NULL,              \
+    .meet = remote_meet, .met = remote_met, .enter = NULL, .choose = NULL,                                                                 \
     .prepared = NULL, .pass_class = NULL
 
 /* As the worker computes on its CPU. */

@@ -4,6 +4,7 @@
 /* A leader's runner. */
 typedef struct worker_runner {
     mote_runner *r;
+    int open;                    /* under the worker's lock: it is */
     peer as;
     socket_peer sockets;
     slot *slots[REMOTE_SLOTS];   /* that are open; NULL: not this one */
@@ -56,6 +57,20 @@ static void worker_slot_close(worker_runner *of, int number) {
     of->slots[number] = NULL;
     if (s) slot_close(s);
     free(s);
+}
+
+/* What waits in it for other hosts waits no longer. */
+static void worker_runner_end(worker_runner *of) {
+    sockets_end(&of->as);
+    if (of->open && of->r->backend->end) of->r->backend->end(of->r);
+}
+
+/* Has it reach the others without the hosts' connections, or no longer. */
+static int worker_meet(worker_runner *of, const message_meet *say, mote_error *err) {
+    const executor *on = of->r->backend;
+    if (!on->meet) return fail(err, MOTE_EUNSUPPORTED, "its runner meets nobody");
+    const int code = on->meet(of->r, say->leaves ? NULL : &say->id, err);
+    return code || say->leaves ? code : on->met(of->r, err);
 }
 
 static void worker_runner_free(worker_runner *of) {

@@ -97,6 +97,7 @@ static int worker_open_model(worker *w, const message_model *say, mote_error *er
     o.device = w->device;
     o.draft_rows = say->draft_rows;
     o.quantize = say->quantize;
+    o.images = -1;                                          /* who leads embeds */
     part.first = say->first;
     part.end = say->end;
     if (!worker_part_is_sound(say))
@@ -119,7 +120,7 @@ static void worker_close_model(worker *w) {
         worker_connection *c = &w->connection[i];
         if (!c->used || !c->runner) continue;
         wire_end(&c->w);
-        sockets_end(&c->runner->as);
+        worker_runner_end(c->runner);
     }
     for (int i = 0; i < WORKER_RUNNERS; i++)
         while (w->runner[i]) pthread_cond_wait(&w->changed, &w->lock);
@@ -242,6 +243,7 @@ static int worker_about_slot(worker_connection *c, const wire_head *h) {
 static int worker_do(worker_connection *c, const wire_head *h) {
     worker_runner *of = c->runner;
     message_join join;
+    message_meet meet;
     mote_error why;
     int code = WIRE_FINE;
     switch (h->type) {
@@ -250,6 +252,10 @@ static int worker_do(worker_connection *c, const wire_head *h) {
     case MESSAGE_JOIN:
         if ((code = worker_take(c, h, &join, sizeof join))) return code;
         code = worker_join(c->of, of, &join, &why);
+        return worker_answer(c, code, &why, 0, NULL, 0);
+    case MESSAGE_MEET:
+        if ((code = worker_take(c, h, &meet, sizeof meet))) return code;
+        code = worker_meet(of, &meet, &why);
         return worker_answer(c, code, &why, 0, NULL, 0);
     case MESSAGE_PASS: case MESSAGE_PROMPT:
         if (h->bytes > of->text_size) return WIRE_STRANGE;
@@ -286,6 +292,13 @@ static void worker_take_largest(worker *w, uint32_t bits) {
     pthread_mutex_unlock(&w->lock);
 }
 
+/* From now on it can be told to end. */
+static void worker_runner_opened(worker *w, worker_runner *of, int code) {
+    pthread_mutex_lock(&w->lock);
+    if (of) of->open = !code;
+    pthread_mutex_unlock(&w->lock);
+}
+
 static message_limits worker_limits(const mote_runner *r) {
     message_limits l;
     memset(&l, 0, sizeof l);
@@ -295,6 +308,7 @@ static message_limits worker_limits(const mote_runner *r) {
     l.company_rows = r->company_rows;
     l.logs = r->logs;
     l.prompt_from = r->prompt_from;
+    l.nccl = r->nccl;
     return l;
 }
 
@@ -309,6 +323,7 @@ static void worker_serve(worker_connection *c, const wire_head *first) {
     worker_runner *of = worker_register(c, say.ticket, &number, &why);
     if (of) worker_take_largest(w, say.bf16_largest);
     int code = of ? worker_runner_open(of, w->m, &say, w->o->threads ? w->o->threads : processors(), &why) : why.code;
+    worker_runner_opened(w, of, code);
     const message_limits limits = worker_limits(code ? NULL : of->r);
     int failed = worker_answer(c, code, &why, (uint64_t)number, &limits, sizeof limits);
     while (!failed && !code) {
@@ -413,7 +428,7 @@ static void worker_tend(worker *w, int beat) {
         worker_connection *c = &w->connection[i];
         if (!c->used) continue;
         if (beat && c->busy) wire_beat(&c->w);
-        if (c->runner && (w->quit || wire_is_lost(&c->w))) sockets_end(&c->runner->as);
+        if (c->runner && (w->quit || wire_is_lost(&c->w))) worker_runner_end(c->runner);
         if (w->quit) wire_end(&c->w);
     }
     pthread_mutex_unlock(&w->lock);

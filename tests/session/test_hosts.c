@@ -8,6 +8,7 @@
 
 #include "session/play.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -82,6 +83,22 @@ static int host_leads(const char *dir, const char *device, const host *h, int n,
     return mote_open(dir, &o, m, &failure);
 }
 
+static void host_logs(void *user, const char *line) {
+    if (!strncmp(line, "rows between hosts", 18)) snprintf((char *)user, 300, "%s", line);
+}
+
+/* How rows go from host to host: where GPUs are several by NCCL, if it is installed. */
+static void test_way(const char *what, const mote_model *m) {
+    char line[300] = "";
+    void *nccl = dlopen("libnccl.so.2", RTLD_LAZY);
+    const char *want = !strcmp(test_device, "cpu") ? "" : nccl && test_devices ? "rows between hosts go by NCCL" : "rows between hosts go ";
+    mote_session *s = session_of(m, .context = 64, .threads = 1, .callbacks = {.user = line, .log = host_logs});
+    CHECK(*want ? !strncmp(line, want, strlen(want)) : !*line, "%s: %s", what, line);
+    if (*line) printf("test_hosts: %s: %s\n", what, line);
+    mote_session_close(s);
+    if (nccl) dlclose(nccl);
+}
+
 /* With n workers. */
 static void test_hosts(const char *dir, int n, const char *layers, const played *want) {
     host h[HOSTS];
@@ -90,6 +107,7 @@ static void test_hosts(const char *dir, int n, const char *layers, const played 
     snprintf(what, sizeof what, "%s on %s, %d workers", dir, test_device, n);
     for (int i = 0; i < n; i++) host_device(i, device), h[i] = host_start(dir, device);
     EXPECT(MOTE_OK, host_leads(dir, test_device, h, n, layers, &m));
+    if (m) test_way(what, m);
     if (m) compare_play(what, m, want);
     mote_close(m);
     for (int i = 0; i < n; i++) host_kill(&h[i]);
