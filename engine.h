@@ -294,12 +294,13 @@ typedef struct mote_memory {
 } mote_memory;
 
 /* Plans the memory for a checkpoint folder and one session, or as many as fit, without allocating it: reads only config.json and the headers
-   of the safetensors files, and fails where mote_open would fail on those. */
+   of the safetensors files, and fails where mote_open would fail on those. With mote_options.workers, which are not asked, it plans for this host alone: the
+   last layers, as opening would divide them. Workers look at their own memory when they open their part, and a runner. */
 int mote_plan(const char *dir, const mote_options *model, const mote_session_options *session, mote_memory *plan,
               mote_error *error);
 
 /* The same for one of the devices of a model that was opened with MOTE_DESCRIPTION, `device` of mote_info.devices: what it holds of weights and
-   of a session. mote_plan has the sums of all. sessions and available are the device's; context, chunk and context_fits are of all. Parts on
+   of a session. mote_plan has the sums of all. sessions and available are the device's, and of one on another host unknown; context, chunk and context_fits are of all. Parts on
    the same device share what is available. */
 int mote_plan_device(const mote_model *model, int device, const mote_session_options *session, mote_memory *plan, mote_error *error);
 
