@@ -474,7 +474,7 @@ static void test_fairness(void) {
     int one = dial(s), two = dial(s);
     long from = 0, passes = 0, first = 0, most = 0, read = 0, seen = 0, events = 0;
     size_t n = (size_t)snprintf(body, sizeof body, "{\"max_tokens\": 2, \"prompt\": \"");
-    for (int i = 0; i < (test_brief ? 200 : 1200); i++) n += (size_t)snprintf(body + n, sizeof body - n, "word %d", i % 7);
+    for (int i = 0; i < (test_brief ? 600 : 1200); i++) n += (size_t)snprintf(body + n, sizeof body - n, "word %d", i % 7);
     snprintf(body + n, sizeof body - n, "\"}");
     post_on(one, "/v1/chat/completions", endless);
     char block[65536];
