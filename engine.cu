@@ -154,6 +154,7 @@ static double seconds(void) {
 #include "run/stats.c"
 #include "run/meeting.c"
 #include "run/slot.c"
+#include "run/cpu/memory.c"
 #include "run/cpu/vision.c"
 #include "run/cpu/forward.c"
 #include "workers/runner.c"

@@ -156,10 +156,15 @@ static void test_vision_refusals(const vision_case *c, const mote_model *on) {
     mote_session *s = session_of(on, .context = 64, .threads = 2);
     float *features = (float *)allocate((size_t)c->n * (size_t)c->m->vision.shape.out * sizeof *features);
     mote_runner *r = s->slot.runner;
-    static const int wrong[][2] = {{0, 2}, {2, 0}, {-2, -2}, {3, 2}, {2, 5}, {1 << 17, 1 << 17}, {256, 66}};
+    static const int wrong[][2] = {{0, 2}, {2, 0}, {-2, -2}, {3, 2}, {2, 5}, {1 << 17, 1 << 17}, {256, 258}};
     const mote_callbacks silent = {0};
     for (size_t i = 0; i < COUNT(wrong); i++)
         EXPECT(MOTE_EINVAL, vision_features(r, c->patches, wrong[i][0], wrong[i][1], features, &silent, &failure));
+    float *large = (float *)calloc(256 * 66, VISION_PIXELS * sizeof *large), *of_large = (float *)allocate(64 * 66 * (size_t)c->m->vision.shape.out * sizeof *large);
+    vision_calls calls = {.cancel_at = 1};
+    const mote_callbacks stop = {.cancel = vision_cancel, .user = &calls};
+    EXPECT(MOTE_ECANCELLED, vision_features(r, large, 256, 66, of_large, &stop, &failure));    /* memory of its own */
+    free(large), free(of_large);
     for (int i = 1; i <= c->m->vision.shape.depth; i++) {
         vision_calls calls = {.cancel_at = i};
         const mote_callbacks told = {.cancel = vision_cancel, .user = &calls};
