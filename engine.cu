@@ -167,6 +167,7 @@ static double seconds(void) {
 #include "run/cuda/pass.cu"
 #include "run/cuda/turns.cu"
 #include "run/cuda/member.cu"
+#include "run/cuda/vision.cu"
 #include "run/cuda/runner.cu"
 #endif
 #include "run/executors.c"

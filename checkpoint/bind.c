@@ -126,6 +126,7 @@ static void bind_cut(binder *b, const tensor_slice *s, enum encoding as, const m
     w->rows = slice_rows(s);
     w->cols = slice_cols(s);
     w->block_rows = slice_block_rows(s, stored);
+    if (b->kind == MODULE_VISION) w->whole_cols = VISION_WHOLE_COLS;
     if (format_has_groups(w->format) && w->block_cols > w->cols) w->block_cols = w->cols;
     if (cuts)
         b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: columns %d to %d of %d, and %s can be cut at multiples of %d only",

@@ -59,6 +59,7 @@ struct mote_model {
     const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
     model_device device;
     unsigned bf16_largest;                     /* on a GPU: the largest magnitude of all BF16 weights, its bits; of a member, of all members' */
+    unsigned vision_bf16_largest;              /* the same of the vision tower's matrices, of which the former is not */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
     struct vocabulary *vocabulary;             /* for masks: NULL until it is needed, see model_vocabulary */
