@@ -145,6 +145,11 @@ static enum encoding bind_quantised(const binder *b, enum encoding e, matrix *w)
     return ENCODING_QUANTISED;
 }
 
+/* Makes a vision tower's F32 and F16 weights BF16 for kernels, whose products of many rows take no others of plain numbers. */
+static void bind_rounded(const binder *b, enum encoding e, matrix *w) {
+    if (e < ENCODING_BF16 && b->kind == MODULE_VISION && b->m->memory->packs) w->format = FORMAT_BF16;
+}
+
 /* Where in its tensor an item is: in its entry of a stack. Rows that follow each other and are stored as they will lie in memory are all
    that is read of it: then nothing is left to be picked. */
 static void item_place(load_item *item, const component *stored, int as_stored) {
@@ -162,10 +167,10 @@ static void item_place(load_item *item, const component *stored, int as_stored) 
 /* Puts the components of a matrix on the list. */
 static void bind_components(binder *b, const tensor_slice *s, enum encoding as, const matrix *stored, const tensor *const *part,
                             matrix *w) {
-    const int quantised = as == ENCODING_QUANTISED;
+    const int rounded = as < ENCODING_BF16 && w->format != stored->format, remade = rounded || as == ENCODING_QUANTISED;
     for (int i = 0; i < formats[w->format]->component_count && !b->code; i++) {
         const component *p = &formats[w->format]->components[i];
-        const component_source *from = &tensor_encodings[as]->components[i];
+        const component_source *from = rounded ? &rounded_source : &tensor_encodings[as]->components[i];
         load_item item;
         memset(&item, 0, sizeof item);
         item.from = part[from->part];
@@ -179,7 +184,7 @@ static void bind_components(binder *b, const tensor_slice *s, enum encoding as, 
         item.target = &w->component[i];
         for (int k = 0; k < MAX_PARTS; k++)
             if (k == from->part || from->needs >> k & 1) item.part[k] = part[k];
-        item_place(&item, &formats[stored->format]->components[quantised ? (int)CODES : i], quantised || !from->convert);
+        item_place(&item, &formats[stored->format]->components[remade ? (int)CODES : i], remade || !from->convert);
         bind_item(b, &item);
     }
     bind_seen(b, as, w);
@@ -218,6 +223,7 @@ static void bind_slice(binder *b, const char *where, const char *what, const ten
     if (!b->code) bind_cut(b, &s, e, &stored, w);
     if (b->code) return;
     if (!keep_precision) e = bind_quantised(b, e, w);
+    bind_rounded(b, e, w);
     bind_components(b, &s, e, &stored, part, w);
 }
 

@@ -107,7 +107,7 @@ static void bind_vision(binder *b) {
     bind_kept_biased(b, b->vision_prefix, "merger.linear_fc1", &w->fc1, joined, joined);
     bind_kept_biased(b, b->vision_prefix, "merger.linear_fc2", &w->fc2, s->out, joined);
     if (b->code || b->publishes || !b->m->memory->vision_refused) return;
-    b->refused = b->m->memory->vision_refused(w);
+    b->m->vision_refused = b->refused = b->m->memory->vision_refused(w);
     if (b->refused) b->code = MOTE_EUNSUPPORTED;
 }
 

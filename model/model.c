@@ -84,6 +84,7 @@ struct mote_model {
     mtp_layer mtp;
     int has_vision;                            /* the part has the tower; of a front: the one that embeds has it */
     vision_weights vision;
+    const char *vision_refused;                /* what of the tower the device does not take; NULL: that is not why there is none */
     int images;                                /* as asked for: of mote_options */
     int draft_rows;                            /* as asked for */
     int quantize;                              /* as asked for: MOTE_QUANTIZE_... */

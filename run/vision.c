@@ -25,10 +25,10 @@ static mote_runner *vision_runner(mote_runner *r) {
 /* Why a model reads no images. */
 static int vision_refused(const mote_model *m, mote_error *err) {
     const mote_model *of = m->members ? m->members[0] : m;
+    if (of->vision_refused) return fail(err, MOTE_EUNSUPPORTED, "this model reads no images: %s of its vision tower are not supported on a GPU", of->vision_refused);
     return fail(err, MOTE_EUNSUPPORTED, "this model reads no images: %s",
                 !m->c.vision.depth ? "mote has no vision tower for it" : m->images < 0 ? "its vision tower was left out when it was opened" :
-                of->remote         ? "its vision tower would be on another host" :
-                of->has_vision     ? "vision towers are not supported on its device" : "there is no vision tower in this checkpoint");
+                of->remote         ? "its vision tower would be on another host" : "there is no vision tower in this checkpoint");
 }
 
 /* The features of one image, [rows * columns / 4][hidden], from its patches, [rows * columns][VISION_PIXELS] in the order of layers/vision/weights.c, both

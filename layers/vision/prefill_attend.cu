@@ -9,7 +9,7 @@
 /* See attend_plan. A row of DIM = 80 takes 256 bytes of shared memory, of which it uses 160: then vectors are swizzled as in other rows. */
 template <int DIM> struct vision_plan {
     enum {
-        HALF = 1, SPLIT = 1, STRIPS = 2, BLOCKS = DIM > 64 ? 2 : 3, WARPS = 4, KEYS = 32, STAGES = 3, BUFFERS = 2,
+        HALF = 1, SPLIT = 1, STRIPS = 2, BLOCKS = 2, WARPS = 4, KEYS = 32, STAGES = 3, BUFFERS = 2,
         KEY_STEPS = DIM / 16, VALUE_STEPS = DIM / 16, Q_REGISTERS = KEY_STEPS, Q_PLACES = KEY_STEPS, Q_BYTES = 0,
         KEY_ROW = DIM > 64 ? 256 : 128, VALUE_ROW = KEY_ROW, KEY_TILE = KEYS * KEY_ROW, VALUE_TILE = KEY_TILE,
         VALUES_AT = STAGES * KEY_TILE, SHARED = VALUES_AT + STAGES * VALUE_TILE
@@ -23,16 +23,19 @@ typedef struct vision_attention {
     int n, d, o_cols;
 } vision_attention_gpu;
 
-/* Starts to copy tile number `tile` of a head's keys or values, from `from` on. Rows after the image's last become zeros, unread. */
-template <int DIM> __device__ __forceinline__ void vision_copy_tile(uint32_t to, const uint16_t *from, int tile, int n, int thread) {
+/* Starts to copy tile number `tile` of a head's keys and values to places `to` and to_values. Rows after the image's last become zeros, unread. */
+template <int DIM> __device__ __forceinline__ void vision_copy_tile(uint32_t to, uint32_t to_values, const vision_attention_gpu &p, int tile, int thread) {
     typedef vision_plan<DIM> plan;
     enum { VECTORS = DIM / 8, ALL = (int)plan::KEYS * VECTORS, THREADS = 32 * (int)plan::WARPS };
+    const int64_t from = (int64_t)((int)blockIdx.y * p.n + tile * plan::KEYS) * DIM + thread * 8;
+    const int left = p.n - tile * plan::KEYS;
 #pragma unroll
     for (int i = 0; i < (int)ALL; i += THREADS) {
-        const int at = i + thread, row = at / VECTORS, vector = at % VECTORS, left = n - tile * plan::KEYS;
+        const int at = i + thread, row = at / VECTORS, vector = at % VECTORS;
         if ((int)ALL % (int)THREADS && at >= (int)ALL) break;
-        cp_async16(to + row * plan::KEY_ROW + (vector ^ attend_swizzle<plan::KEY_ROW>(row)) * 16,
-                   from + ((size_t)tile * plan::KEYS + row) * DIM + vector * 8, row < left);
+        const uint32_t place = row * plan::KEY_ROW + (vector ^ attend_swizzle<plan::KEY_ROW>(row)) * 16;
+        cp_async16(to + place, p.k + from + i * 8, row < left);
+        cp_async16(to_values + place, p.v + from + i * 8, row < left);
     }
 }
 
@@ -52,12 +55,12 @@ template <int DIM> __device__ __forceinline__ void vision_load_query(const uint1
 
 /* Keys that are not there get -inf. */
 template <class PLAN> __device__ __forceinline__ void vision_mask(float (*s)[4], int tile, int n, int thread) {
-    const int first = tile * PLAN::KEYS + thread % 4 * 2;
+    const int left = n - tile * PLAN::KEYS - thread % 4 * 2;
 #pragma unroll
     for (int c = 0; c < PLAN::KEYS / 8; c++)
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            if (first + 8 * c + j % 2 >= n) s[c][j] = -INFINITY;
+            if (8 * c + j % 2 >= left) s[c][j] = -INFINITY;
 }
 
 /* Stores row g (h = 0) or g + 8 (h = 1) of a strip: o / l. The row's four lanes call it together. */
@@ -74,6 +77,11 @@ template <int DIM> __device__ __forceinline__ void vision_store_row(const vision
     }
 }
 
+/* Row g of a warp's first strip: its lane's. */
+template <class PLAN> __device__ __forceinline__ int vision_first_row(int thread) {
+    return ((int)blockIdx.x * PLAN::WARPS + thread / 32) * (16 * PLAN::STRIPS) + thread % 32 / 4;
+}
+
 /* Grid: (blocks of 128 queries, heads). */
 template <int DIM>
 static __global__ void __launch_bounds__(32 * vision_plan<DIM>::WARPS, vision_plan<DIM>::BLOCKS)
@@ -81,9 +89,7 @@ vision_attend_kernel(const __grid_constant__ vision_attention_gpu p) {
     extern __shared__ __align__(16) char memory[];
     typedef vision_plan<DIM> plan;
     enum { STRIPS = plan::STRIPS, OUTS = plan::VALUE_STEPS * 2 };
-    const size_t head = (size_t)blockIdx.y * p.n * DIM;
     const int tiles = (p.n + plan::KEYS - 1) / plan::KEYS;
-    const int first = ((int)blockIdx.x * plan::WARPS + (int)threadIdx.x / 32) * (16 * STRIPS) + (int)threadIdx.x % 32 / 4;      /* row g */
     const uint32_t keys = shared_address(memory), values = keys + plan::VALUES_AT;
     uint4 q[STRIPS][plan::Q_PLACES];
     float o[STRIPS][OUTS][4], m[STRIPS][2], l[STRIPS][2];
@@ -92,14 +98,11 @@ vision_attend_kernel(const __grid_constant__ vision_attention_gpu p) {
     memset(o, 0, sizeof o);
 #pragma unroll
     for (int i = 0; i < plan::STAGES - 1; i++) {
-        if (i < tiles) {
-            vision_copy_tile<DIM>(keys + i * plan::KEY_TILE, p.k + head, i, p.n, (int)threadIdx.x);
-            vision_copy_tile<DIM>(values + i * plan::VALUE_TILE, p.v + head, i, p.n, (int)threadIdx.x);
-        }
+        if (i < tiles) vision_copy_tile<DIM>(keys + i * plan::KEY_TILE, values + i * plan::VALUE_TILE, p, i, (int)threadIdx.x);
         cp_async_commit();
     }
 #pragma unroll
-    for (int i = 0; i < STRIPS; i++) vision_load_query<DIM>(p.q + head, first + 16 * i, p.n, q[i]);
+    for (int i = 0; i < STRIPS; i++) vision_load_query<DIM>(p.q + (size_t)blockIdx.y * p.n * DIM, vision_first_row<plan>((int)threadIdx.x) + 16 * i, p.n, q[i]);
 #pragma unroll 1
     for (int j = 0, place = 0; j < tiles; j++) {
         float s[STRIPS][plan::KEYS / 8][4], rescale[STRIPS][2];
@@ -108,10 +111,7 @@ vision_attend_kernel(const __grid_constant__ vision_attention_gpu p) {
         const int next = j + plan::STAGES - 1, last = place == 0 ? plan::STAGES - 1 : place - 1;
         cp_async_wait<plan::STAGES - 2>();
         __syncthreads();
-        if (next < tiles) {
-            vision_copy_tile<DIM>(keys + last * plan::KEY_TILE, p.k + head, next, p.n, thread);
-            vision_copy_tile<DIM>(values + last * plan::VALUE_TILE, p.v + head, next, p.n, thread);
-        }
+        if (next < tiles) vision_copy_tile<DIM>(keys + last * plan::KEY_TILE, values + last * plan::VALUE_TILE, p, next, thread);
         cp_async_commit();
         attend_tile_scores<false, plan>(s, q, 0, keys + place * plan::KEY_TILE + attend_key_lane<false, plan>(thread));
         if ((j + 1) * plan::KEYS > p.n) {
@@ -123,6 +123,7 @@ vision_attend_kernel(const __grid_constant__ vision_attention_gpu p) {
         attend_tile_values<false, plan>(o, rescale, w, values + place * plan::VALUE_TILE + attend_value_lane<plan>(thread));
         place = place == plan::STAGES - 1 ? 0 : place + 1;
     }
+    const int first = vision_first_row<plan>(attend_thread());         /* anew: fewer registers in the loop */
 #pragma unroll
     for (int h = 0; h < 2 * STRIPS; h++) vision_store_row<DIM>(p, o[h / 2], h % 2, l[h / 2][h % 2], first + 8 * h);
 }
