@@ -75,6 +75,7 @@
 
 #define SIMD                                   /* cpu/simd.c's: without versions for levels of processors */
 
+#include "images/picture.c"
 #include "checkpoint/callbacks.c"
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
@@ -113,6 +114,7 @@
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
+#include "model/home.c"
 #include "model/weights.c"
 #include "checkpoint/ends.c"
 

@@ -81,6 +81,14 @@ int mote_read_speed(const mote_model *model, int threads, double *bytes_per_seco
     return model->members ? read_speed_of_parts(model, threads, bytes_per_second, error) : read_speed_of(model, threads, bytes_per_second, error);
 }
 
+int mote_link_speed(const mote_model *model, double *link, double *memory, mote_error *error) {
+    mote_error failure;
+    if (!error) error = &failure;
+    if (!model || !link || !memory) return fail(error, MOTE_EINVAL, "mote_link_speed: needs a model and places for the speeds");
+    const int invalid = check_one_gpu("mote_link_speed", model, error);
+    return invalid ? invalid : gpu_measure_link(model, link, memory, error);
+}
+
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error) {
     int invalid = session_enter(session, launches && count, "mote_launches: needs a session and places for the results", error);
     if (!invalid) invalid = check_one_gpu("mote_launches", session->m, error);

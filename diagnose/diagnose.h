@@ -57,6 +57,10 @@ int mote_measure(mote_session *session, mote_measurement *measurement, mote_erro
    seconds that these need, ranges of layers one after the other. */
 int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error);
 
+/* Bytes per second that come from pinned host memory to the model's GPU by its copy engine (link), and that its own memory reads and writes while
+   it copies there (memory); the weights need not be loaded. A single GPU only: else MOTE_EUNSUPPORTED. */
+int mote_link_speed(const mote_model *model, double *link, double *memory, mote_error *error);
+
 typedef struct mote_launch {               /* one kernel as it was launched, read back from the driver */
     const char *stage, *kernel, *format;   /* "norm_in_proj", the kernel's name, "FP8+BF16" */
     int rows, layer;                       /* layer: -1 outside of layers */

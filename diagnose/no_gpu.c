@@ -20,6 +20,11 @@ static int gpu_measure(mote_session *s, mote_measurement *m, unsigned stages, mo
     return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
 }
 
+static int gpu_measure_link(const mote_model *m, double *link, double *memory, mote_error *err) {
+    (void)m, (void)link, (void)memory;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
 static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_error *err) {
     (void)m, (void)bytes_per_second;
     return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");

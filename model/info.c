@@ -35,11 +35,18 @@ static int model_sizes(const void *shape, const shape_field *row, int count, mot
     return n;
 }
 
+/* Tokens of one image by the checkpoint, and by what its tower takes; 0: it reads none. */
+static int model_image_tokens(const mote_model *m) {
+    const int64_t side = m->pictures.patch * m->pictures.merge, most = side ? m->pictures.most / (side * side) : 0;
+    return !m->has_vision ? 0 : most < VISION_PATCHES_MAX / VISION_JOINED ? (int)most : VISION_PATCHES_MAX / VISION_JOINED;
+}
+
 /* The vision tower, after the kinds of layers. */
 static void model_vision_kind(mote_model *m) {
     mote_info *o = &m->report.info;
     mote_layers *of = &m->report.kinds[o->kind_count];
     o->images = m->has_vision;
+    o->image_tokens = model_image_tokens(m);
     if (!m->has_vision) return;
     of->name = "vision";
     of->count = m->vision.shape.depth;
@@ -103,6 +110,15 @@ static mote_device model_on_device(const mote_model *m) {
     return d;
 }
 
+/* What lies in the host's memory for a GPU. */
+static void model_homes(mote_model *m) {
+    mote_info *o = &m->report.info;
+    o->host_bytes = model_host_bytes(m, 0);
+    o->expert_bytes = model_host_bytes(m, 1);
+    o->experts_shared = o->host_bytes && m->device.integrated;
+    for (int i = 0; i <= m->c.layers; i++) o->expert_layers += m->homes[i].in_host;
+}
+
 static void model_info(mote_model *m, const binder *b) {
     const config *c = &m->c;
     mote_info *o = &m->report.info;
@@ -126,6 +142,7 @@ static void model_info(mote_model *m, const binder *b) {
     }
     model_kinds(m);
     model_state(m);
+    model_homes(m);
     m->report.devices[0] = model_on_device(m);
     o->devices = m->report.devices;
     o->device_count = 1;

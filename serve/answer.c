@@ -378,7 +378,7 @@ static server_slot *server_slot_take(answer *a, const wanted *w, swapped **e, fa
     server_slot *t = NULL;
     pthread_mutex_lock(&s->lock);
     s->clock++;
-    if (!a->slot && (s->waiting || !has_free_slot(s)) && s->waiting_count >= s->waiting_most) {
+    if (!a->slot && !s->device_lost && (s->waiting || !has_free_slot(s)) && s->waiting_count >= s->waiting_most) {
         pthread_mutex_unlock(&s->lock);
         refuse(f, 503, NULL, "%d requests are waiting already: try again later", s->waiting_most);
         return NULL;
@@ -387,13 +387,9 @@ static server_slot *server_slot_take(answer *a, const wanted *w, swapped **e, fa
     *place = &me;
     s->waiting_count++;
     answer_progress(a, PROGRESS_ACCEPTED);
-    while (!serve_stops && !connection_gone(a->client)) {
+    while (!serve_stops && !s->device_lost && !connection_gone(a->client)) {
         if (s->waiting == &me && (t = server_slot_choose(s, w, e)) != NULL) break;
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 100000000;
-        if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
-        pthread_cond_timedwait(&s->freed, &s->lock, &until);
+        server_wait(s);
         answer_progress(a, PROGRESS_TICK);
     }
     for (place = &s->waiting; *place != &me;) place = &(*place)->next;
@@ -401,9 +397,10 @@ static server_slot *server_slot_take(answer *a, const wanted *w, swapped **e, fa
     s->waiting_count--;
     if (t) t->busy = 1;
     s->counted.cancelled += !t && a->client->gone;
+    if (!t && s->device_lost) refuse(f, 503, NULL, "%s", s->replicas->why);
+    else if (!t && serve_stops) refuse(f, 503, NULL, "the server is being stopped");
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
-    if (!t && serve_stops) refuse(f, 503, NULL, "the server is being stopped");
     return t;
 }
 
@@ -447,11 +444,12 @@ static void server_slot_release(server_slot *t, answer *a, const mote_error *err
     t->unread = 0;
     if (error->code == MOTE_EDEVICE) {
         loses = !t->of->lost;
-        left = replica_lose(s, t->of);
+        left = replica_lose(s, t->of, error);
     }
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
     if (left) show_format(stderr, "mote: %s; %d of %d replicas serve on\n", error->message, left, s->replica_count);
+    else if (loses && s->reaches) show_format(stderr, "mote: %s; what its sessions had read is lost\n", error->message);
     else if (loses) show_format(stderr, "mote: %s\n", error->message);
 }
 

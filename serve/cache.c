@@ -388,15 +388,16 @@ static void server_slot_reads(server_slot *t, size_t tokens) {
 
 /* Nothing more is computed there, and what its free sessions remember is no more use; busy ones end one by one, with an error each. Returns
    how many replicas serve on; 0 also where it was lost before. */
-static int replica_lose(server *s, replica *r) {
+static int replica_lose(server *s, replica *r, const mote_error *why) {
     int left = 0, was_lost = r->lost;
     r->lost = 1;
+    if (!was_lost) snprintf(r->why, sizeof r->why, "%s", why->message);
     for (const replica *x = s->replicas; x < s->replicas + s->replica_count; x++) left += !x->lost;
     for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
         if (t->of == r && !t->busy) snapshots_cut(s, &t->past, 0);
     if (!left) {
         s->device_lost = 1;
-        serve_stops = 1;
+        if (!s->reaches) serve_stops = 1;
     }
     return was_lost ? 0 : left;
 }

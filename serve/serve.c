@@ -178,7 +178,8 @@ static int sessions_that_fit(const options *o, const replicas *r, int i, const m
     how.context = chosen_context(o, info);
     memset(plan, 0, sizeof *plan);
     if (plan_replica(o, r, i, &how, plan) || plan->sessions < 1) return 0;
-    const uint64_t sessions = (plan->available - plan->weights - plan->runner) / 8 * 7 / session_bytes(plan);
+    uint64_t sessions = (plan->available - plan->weights - plan->runner) / 8 * 7 / session_bytes(plan);
+    if (sessions > (uint64_t)plan->sessions) sessions = (uint64_t)plan->sessions;      /* slots of experts take some, too */
     return sessions < SLOTS_MOST ? (int)sessions : (int)SLOTS_MOST;
 }
 
@@ -260,27 +261,31 @@ static int plan_sessions(options *o, const replicas *r, session_plan *p) {
 }
 
 /* The replicas' runners. */
-static int open_runners(server *s, const mote_session_options *how) {
+static int open_runners(server *s) {
+    mote_session_options how = s->runner_options;
     mote_error error = {0, ""};
     for (int i = 0; i < s->replica_count; i++) {
         replica *r = &s->replicas[i];
         r->sessions = sessions_of(s->slot_count, s->replica_count, i);
-        if (mote_runner_open(r->model, how, &r->runner, &error)) return report(&error);
+        how.sessions = (size_t)r->sessions;
+        if (mote_runner_open(r->model, &how, &r->runner, &error)) return report(&error);
     }
     return 0;
 }
 
 /* The runners and their sessions, with all memory that they will ever need. */
 static int open_sessions(server *s, const options *o, uint64_t unused) {
-    mote_session_options how = session_options(o), of = {.size = sizeof of, .callbacks = how.callbacks, .mtp = how.mtp};
+    mote_session_options how = session_options(o);
     mote_error error = {0, ""};
-    how.context = of.context = chosen_context(o, mote_model_info(s->model));
-    const int code = open_runners(s, &how);
+    how.context = chosen_context(o, mote_model_info(s->model));
+    s->runner_options = how;
+    s->session_options = (mote_session_options){.size = sizeof how, .context = how.context, .callbacks = how.callbacks, .mtp = how.mtp};
+    const int code = open_runners(s);
     if (code) return code;
     for (int i = 0; i < s->slot_count; i++) {
         s->slots[i].server = s;
         s->slots[i].of = &s->replicas[i % s->replica_count];
-        if (server_slot_open(&s->slots[i], &of, &error)) return report(&error);
+        if (server_slot_open(&s->slots[i], &s->session_options, &error)) return report(&error);
     }
     const uint64_t available = free_memory();
     s->context = mote_context(s->slots[0].session);
@@ -300,6 +305,7 @@ static void server_open(server *s, const replicas *r, const options *o, int sess
     for (int i = 0; i < r->count; i++) s->replicas[i].model = r->model[i];
     s->budget.most = (size_t)((o->request_memory >= 0 ? o->request_memory : 2) * 1e9);
     s->log = o->log_json ? LOG_JSON : o->verbose ? LOG_TEXT : LOG_NOTHING;
+    s->reaches = o->workers != NULL;
     s->reads_alike = !on_gpu(mote_model_info(model));
     s->turn_begins = token_of(model, marks->turn);
     s->tool_responds = token_of(model, marks->result);
@@ -343,8 +349,11 @@ static int serve_clients(server *s, const char *host, int port) {
                 s->context, s->slot_count, s->slot_count == 1 ? "" : "s", 1e-9 * (double)s->cache_most);
     show_format(stderr, "mote: %s on ", s->name);
     fprintf(stderr, strchr(host, ':') ? "http://[%s]:%d\n" : "http://%s:%d\n", host, port);
+    code = s->reaches ? reach_start(s) : 0;
+    if (code) return code;
     listener_run(&s->listener, reread_keys, tell_stop);
-    return s->device_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
+    reach_stop(s);
+    return s->device_lost && !s->reaches ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
 }
 
 static int serve_model(const replicas *r, const char *asked, const options *o, const session_plan *plan, access_rules *rules) {

@@ -114,7 +114,8 @@ static void gpu_pass_run(const gpu_form *f, pass_request *const *of, int drafts)
     const int cols = f->r->m->c.hidden;
     cudaGraphExec_t graph = gpu_pass_graph_of(f, gpu_kind_of(f->r, GPU_ALL_LOGITS), drafts);
     g->logits_pass++;
-    if (g->q.status != cudaSuccess || !gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a pass")) return;
+    gpu_launch_rows(f->r, graph, f->rows.T, "launching a pass");
+    if (g->q.status != cudaSuccess) return;
     gpu_pass_writeback<<<dim3((unsigned)((cols - 1) / GPU_THREADS + 1), (unsigned)f->rows.T), GPU_THREADS, 0, g->stream>>>(g->table, g->x, cols);
     gpu_check(&g->q, cudaGetLastError(), "the end of a pass");
     for (int i = 0; i < f->rows.sequences; i++) {
