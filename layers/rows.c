@@ -25,6 +25,11 @@ static void text_rows(token_row *to, const int32_t *ids, int T, int index, int l
     }
 }
 
+/* Whether a row is one of text, its token's. */
+static inline int row_is_text(const token_row *r) {
+    return r->position[1] == r->position[0] && r->position[2] == r->position[0] && !r->embedding;
+}
+
 /* The index of a row of text less its position. */
 static inline int row_lag(const token_row *r) {
     return r->index - r->position[0];
