@@ -271,7 +271,7 @@ static int model_has_axes(const mote_model *m) {
 }
 
 /* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. That the
-   row before it is an image's matters to the MTP layer alone: a step on a GPU has it at the last position before the text. */
+   row before it is an image's matters to the MTP layer alone: a step of several rows on a GPU has it at the last position before the text. */
 static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {
     int even = 1, text = 1;
     for (int t = 0; t < b->T; t++) {

@@ -111,10 +111,10 @@ static int gpu_log_left(slot *s, int replay, int T) {
     return replay - STEP_ROWS;
 }
 
-/* A row of an image in a step, for models whose prompts are read in steps, and so slowly: it is alone there. Kernels of a step rotate by index less
-   lag, the same on all axes. So the lag of such a step says that the row stands at ROW_AT = 2, and the row before it, which is the MTP layer's, at 1;
-   and while the step runs frequencies are multiplied by the axes of those rows' positions, over 2 and 1. The angles are the floats that position
-   times frequency is, as 2 (x / 2) is x. */
+/* A row of an image in a step, or the first one after it, for models whose prompts are read in steps, and so slowly: it is alone there. Kernels of a
+   step rotate by index less lag, the same on all axes. So the lag of such a step says that the row stands at ROW_AT = 2, and the row before it, which
+   is the MTP layer's, at 1; and while the step runs frequencies are multiplied by the axes of those rows' positions, over 2 and 1. The angles are the
+   floats that position times frequency is, as 2 (x / 2) is x. */
 enum { ROW_AT = 2 };
 
 /* Frequencies for a step of rows[0], or with NULL again those of text. */
@@ -149,8 +149,8 @@ static void gpu_end_image_row(slot *s) {
     gpu_turn_frequencies(s, NULL);
 }
 
-/* replay: of these rows, those that the log has. */
-static void gpu_set_step(slot *s, const block *b, int replay) {
+/* replay: of these rows, those that the log has. image: gpu_begin_image_row follows. */
+static void gpu_set_step(slot *s, const block *b, int replay, int image) {
     struct gpu_runner *g = s->runner->gpu;
     step_parameters step = gpu_step_of(s);
     step.index = b->rows->index;
@@ -159,7 +159,7 @@ static void gpu_set_step(slot *s, const block *b, int replay) {
     step.replay = replay;
     step.sequence = g->sequence;
     for (int t = 0; t < b->T; t++) step.ids[t] = b->rows[t].id;
-    if (!row_is_text(b->rows)) step.lag = step.index - ROW_AT;
+    if (image) step.lag = step.index - ROW_AT;
     if (b->rows->embedding) step.ids[0] = -1;
     gpu_put(&g->q, g->step, &step);
 }
@@ -181,8 +181,8 @@ static int gpu_forward(slot *s, const block *b, mote_error *err) {
     if (b->T > STEP_ROWS) return gpu_forward_in_turn(s, b, err);
     int code = gpu_enter(s, err);
     if (code) return code;
-    const int image = !row_is_text(b->rows);
-    gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
+    const int image = b->T == 1 && !row_follows_text(b->rows);
+    gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T), image);
     if (image) gpu_begin_image_row(s, b);
     gpu_launch_step(s, b->T, gpu_kind_of(s->runner, wanted));
     if (image) gpu_end_image_row(s);
@@ -265,7 +265,7 @@ static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, flo
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
     if (code || !k) return code;
-    gpu_set_step(s, b, b->replay);
+    gpu_set_step(s, b, b->replay, 0);
     gpu_launch_cycle(s, 0, b->rows->index, k);
     gpu_move(&g->q, drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, "reading drafts");
     code = gpu_finish(s, err);
@@ -312,7 +312,7 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
     if (code) return code;
     if (b->rows->id >= 0) {
         gpu_use_sampling(s, sampling);
-        gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
+        gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T), 0);
     } else if (b->T == 1) {
         gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
         code = mailbox_wait(s->runner, 0, ids, &one, err);

@@ -466,7 +466,7 @@ static void test_images_reference(const char *folder, double error) {
     const double by = shown_farthest(got, want, n), by_mtp = shown_farthest(mtp, want_mtp, n_mtp), rms = off(got, want, n), rms_mtp = off(mtp, want_mtp, n_mtp);
     printf("%s: logits are off by %.1e, rms %.1e, MTP logits by %.1e, rms %.1e\n", folder, by, rms, by_mtp, rms_mtp);
     if (!gpu) CHECK(by <= 1e-3 + 3 * error && by_mtp <= 1e-3 + 3 * error, "%s: logits are off by %g, MTP logits by %g", folder, by, by_mtp);
-    else CHECK(rms <= 0.05 && rms_mtp <= 0.05, "%s: logits are off by %g, MTP logits by %g", folder, rms, rms_mtp);
+    else CHECK(rms <= 0.01 && rms_mtp <= 0.01, "%s: logits are off by %g, MTP logits by %g", folder, rms, rms_mtp);
     for (size_t i = 0; i < greedy_size / sizeof *greedy; i++) {
         int32_t id = -1;
         EXPECT(MOTE_OK, mote_step(s, NULL, &id, &failure));
