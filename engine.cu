@@ -39,6 +39,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -50,7 +51,7 @@ enum {
     GENERATION_0_3 = END_OF(mote_generation, thinking_budget),
     EMBEDDING_0_3 = END_OF(mote_embedding, dimensions)
 };
-static_assert(sizeof(mote_options) == END_OF(mote_options, reserved), "mote_options has padding at its end");
+static_assert(sizeof(mote_options) == END_OF(mote_options, images), "mote_options has padding at its end");
 static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, reserved), "mote_session_options has padding at its end");
 static_assert(sizeof(mote_generation) == END_OF(mote_generation, reserved), "mote_generation has padding at its end");
 static_assert(sizeof(mote_embedding) == END_OF(mote_embedding, dimensions), "mote_embedding has padding at its end");
@@ -108,6 +109,7 @@ static double seconds(void) {
 #include "checkpoint/memory_cpu.c"
 #ifdef __CUDACC__
 #include "checkpoint/device_cuda.cu"
+#include "checkpoint/pinned_cuda.cu"
 #include "checkpoint/load_cuda.cu"
 #include "checkpoint/memory_cuda.cu"
 #endif
@@ -134,6 +136,7 @@ static double seconds(void) {
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
+#include "model/home.c"
 #include "model/weights.c"
 #include "model/info.c"
 #include "checkpoint/ends.c"
@@ -166,9 +169,11 @@ static double seconds(void) {
 #include "run/cpu/vision.c"
 #include "run/cpu/forward.c"
 #include "workers/runner.c"
+#include "run/members.c"
 #include "run/group.c"
 #ifdef __CUDACC__
 #include "run/cuda/resident.cu"
+#include "run/cuda/experts.cu"
 #include "run/cuda/record.cu"
 #include "run/cuda/step.cu"
 #include "run/cuda/prefill.cu"
@@ -181,6 +186,7 @@ static double seconds(void) {
 #include "run/vision.c"
 #include "run/features.c"
 #include "workers/served.c"
+#include "workers/refusals.c"
 #include "workers/worker.c"
 
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */

@@ -114,6 +114,7 @@
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
+#include "model/home.c"
 #include "model/weights.c"
 #include "checkpoint/ends.c"
 

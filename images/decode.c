@@ -48,7 +48,7 @@ static void put_upright(const unsigned char *from, int w, int h, int channels, i
 static int picture_decode(const void *data, size_t size, picture *to, mote_error *err) {
     picture_header h;
     unsigned char *pixels;
-    int channels;
+    int channels = 0;
     memset(to, 0, sizeof *to);
     int code = picture_read_header(data, size, &h, err);
     if (code) return code;

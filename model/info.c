@@ -110,6 +110,15 @@ static mote_device model_on_device(const mote_model *m) {
     return d;
 }
 
+/* What lies in the host's memory for a GPU. */
+static void model_homes(mote_model *m) {
+    mote_info *o = &m->report.info;
+    o->host_bytes = model_host_bytes(m, 0);
+    o->expert_bytes = model_host_bytes(m, 1);
+    o->experts_shared = o->host_bytes && m->device.integrated;
+    for (int i = 0; i <= m->c.layers; i++) o->expert_layers += m->homes[i].in_host;
+}
+
 static void model_info(mote_model *m, const binder *b) {
     const config *c = &m->c;
     mote_info *o = &m->report.info;
@@ -133,6 +142,7 @@ static void model_info(mote_model *m, const binder *b) {
     }
     model_kinds(m);
     model_state(m);
+    model_homes(m);
     m->report.devices[0] = model_on_device(m);
     o->devices = m->report.devices;
     o->device_count = 1;

@@ -26,6 +26,7 @@ typedef struct model_device {
     int shared;                                /* bytes of shared memory of an SM */
     uint32_t cache;                            /* bytes of its L2 */
     int integrated;                            /* its memory is the system's */
+    uint64_t kept;                             /* bytes of its memory that are left free: mote_options.gpu_memory */
     char name[320];                            /* info.device */
 } model_device;
 
@@ -49,6 +50,14 @@ typedef struct mtp_layer {
     const float *norm_embedding, *norm_hidden, *norm;
     struct layer layer;
 } mtp_layer;
+
+/* A layer's routed experts on a GPU: all that belongs to one of them in one piece, one after the other. */
+typedef struct expert_home {
+    size_t bytes;                              /* of all of them; 0: the layer has none, or another part has it */
+    int in_host;                               /* they lie in host memory of their own, pinned, which the GPU reads, and not in the arena */
+    char *host;                                /* that memory, by the same address for both; NULL: it has not been allocated */
+    int registered;                            /* it came from the system, and was registered with the driver */
+} expert_home;
 
 struct mote_model {
     int holders;                               /* who has not closed it: the application, and each session (atomic) */
@@ -76,6 +85,9 @@ struct mote_model {
     layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
     matrix *experts;                           /* the gate, up and down matrices of all layers */
     size_t expert_tables_at;                   /* where in a GPU's arena the layers' tables of experts are, one after the other */
+    expert_home *homes;                        /* [layers + 1] of each layer's experts: model/home.c */
+    int experts_in;                            /* as asked for: MOTE_EXPERTS_... */
+    int expert_slots_most;                     /* for tests: of a runner, see mote_runner.expert_slots; -1: as many as fit */
     uint64_t *layer_bytes;                     /* [layers + 2] of the arena: the embedding's, each layer's, and what the others do not have */
     float *frequencies;                        /* of all attention layers, in the host's memory */
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
@@ -102,6 +114,19 @@ static layer *model_layer(const mote_model *m, int i) {
 /* Whether a part has that layer. */
 static int model_has_layer(const mote_model *m, int i) {
     return i < m->c.layers ? part_has(&m->part, i) : part_is_last(&m->part) && m->has_mtp;
+}
+
+/* Bytes of all experts in host memory; with `one`: of one expert of each layer. */
+static uint64_t model_host_bytes(const mote_model *m, int one) {
+    uint64_t bytes = 0;
+    for (int i = 0; i <= m->c.layers && m->homes; i++)
+        if (m->homes[i].in_host) bytes += m->homes[i].bytes / (one ? (uint64_t)model_layer(m, i)->ffn.w.moe.shape.experts : 1);
+    return bytes;
+}
+
+/* Bytes of weights in the device's memory, which may be the host's. */
+static uint64_t model_device_bytes(const mote_model *m) {
+    return m->arena_size + (m->device.integrated ? model_host_bytes(m, 0) : 0);
 }
 
 static int model_has_weights(const mote_model *m) {

@@ -57,12 +57,12 @@ typedef struct slot {
     int logits_set;              /* they were written from outside: the device has others */
     int logits_in_block;         /* block_logits has those of all rows of the block */
     int last_row;                /* of the block's rows: the last token's */
-    int number;                  /* of a runner on another host: what it is called there */
+    int number;                  /* of a runner on another host: what it is called there; -1: it is not open */
     struct gpu_slot *gpu;        /* NULL: on the CPU */
     struct slot *parts;          /* of a group's runner: this session's slots on its members' [members]; else NULL. Of its own it has no memory:
                                     its logits are those of the one that answers */
     struct slot *front;          /* of a member's: the session's own; else NULL. The last range's ranks read the logits of the one that answers */
-    int behind;                  /* of a group's: members still computed when the last call returned; what it says of its logits is not known yet */
+    int unfinished;              /* of a group's: members still computed when the last call returned; what it says of its logits is not known yet */
     struct slot *next;           /* of the open slots of the runner; this and what follows is run/meeting.c's */
     int answers;                 /* an answer is being generated: it will be back */
     int waits;                   /* it has a request that is not done */
@@ -108,6 +108,20 @@ static inline void request_is(pass_request *q, enum request_kind kind, slot *s, 
     q->kind = kind;
     q->s = s;
     q->b = b;
+}
+
+static inline void request_is_step(pass_request *q, slot *s, const block *b, const mote_sampling *p, int32_t *id) {
+    request_is(q, REQUEST_STEP, s, b);
+    q->sampling = p;
+    q->ids = id;
+}
+
+static inline void request_is_cycle(pass_request *q, slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count) {
+    request_is(q, REQUEST_CYCLE, s, b);
+    q->sampling = p;
+    q->drafts = drafts;
+    q->ids = ids;
+    q->count = count;
 }
 
 /* Who looks on while a long block is computed. */
@@ -165,7 +179,7 @@ typedef struct executor {
     int (*computes)(const mote_runner *r);                  /* whether it still does what was launched; NULL: it never does */
     int (*vision)(mote_runner *r, const vision_image *image, mote_error *err);  /* the features of an image; NULL: it has no code for towers */
 
-    /* Of a member of a group (run/group.c), which gives all that is above, too. It computes its part of a block: x comes from the range
+    /* Of a member of a group (run/members.c), which gives all that is above, too. It computes its part of a block: x comes from the range
        before it (its first range: from the tokens) and goes to the next one. So of a block
          - all members get the same rows, and the ids of all are there. A STEP with an id is one whose token is chosen; a CYCLE with ids is
            given them, whoever has drafted them; DRAFT, choose() and prepared() are asked of the last range alone. Ranges before the last get a
@@ -179,6 +193,10 @@ typedef struct executor {
     int launches;                /* functions return when the device has been told; it waits by itself for the other members. 0: they wait */
     int (*connect)(mote_runner *r, mote_error *err);        /* all members' runners are open, none has a slot: r->me->all; NULL: nothing to do */
     void (*end)(mote_runner *r); /* the group has come to its end: what waits for others, on its device, shall not; NULL: the same */
+    /* Of a member on a host of its own: how it and the others find each other without the hosts' connections. NULL: it needs these. */
+    int (*invite)(group_id *id, mote_error *err);           /* an id for a group that is new */
+    int (*meet)(mote_runner *r, const group_id *id, mote_error *err);      /* begins to join the group of that id, as all its members do; id NULL: leaves it */
+    int (*met)(mote_runner *r, mote_error *err);            /* waits until it has joined it */
     int (*enter)(slot *s, mote_error *err);                 /* another rank of the range is told to copy of this session: what follows may be
                                                                about it; NULL: nothing to do */
     int (*choose)(mote_runner *r, pass_request *const *of, int n, mote_error *err);
@@ -189,6 +207,9 @@ typedef struct executor {
                                                                            or in a pass, has prepared: its last token, and its drafts */
     int (*pass_class)(const pass_request *q);               /* pass() gets requests of one class, more than one of them; of class -1: none.
                                                                q: as the session asks it, on its own slot. NULL: all are of one */
+
+    int (*count_experts)(const mote_runner *r, mote_experts_seen *to, mote_error *err);        /* adds its own; from any thread; NULL: there is nothing
+                                                               to add */
 } executor;
 
 struct mote_runner {
@@ -198,6 +219,7 @@ struct mote_runner {
     const executor *backend;
     run_options o;
     int one_slot;                /* a session's own: there will be no other */
+    int expert_slots;            /* of each layer whose experts are in host memory (moe_weights.host_at), so many fit into the GPU's, too */
     int rows, prompt_from;       /* most of forward(); tokens from which on prompt() reads a call, 0: never */
     int mtp_rows;                /* most of forward() with MTP logits of all */
     int logs;                    /* after a longer forward() the last MOTE_ROWS_MAX rows' block is in the log, as if it had come alone */
@@ -232,9 +254,11 @@ struct mote_runner {
     pool *threads;               /* on the CPU */
     scratch s;                   /* the same */
     struct gpu_runner *gpu;
+    int nccl;                    /* the version of NCCL by which it can reach other hosts; 0: by none */
+    char told[256];              /* what opening it has to say; "": nothing */
     struct remote_runner *remote;                           /* workers/runner.c: it is on another host; NULL: it is here */
     mote_runner **members;       /* [m->member_count] that compute in its place; NULL: it computes itself */
-    struct runner_group *group;  /* of these: run/group.c */
+    struct runner_group *group;  /* of these: run/members.c */
     peer *me;                    /* which member of a group it is; NULL: none, it has all of the program */
 };
 
@@ -273,13 +297,16 @@ static int model_has_axes(const mote_model *m) {
 /* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. That the
    row before it is an image's matters to the MTP layer alone: a step of several rows on a GPU has it at the last position before the text. */
 static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {
-    int even = 1, text = 1;
+    int even = 1, text = 1, embedded = 0;
     for (int t = 0; t < b->T; t++) {
         const token_row *r = &b->rows[t];
         even &= r->position[1] == r->position[0] && r->position[2] == r->position[0];
         text &= row_is_text(r) && row_lag(r) == row_lag(b->rows);
+        embedded |= r->embedding != NULL;
     }
     if (!even && !model_has_axes(s->m)) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
+    if (embedded && s->runner->backend->reads_text && s->runner->members && s->runner->members[0]->m->part.apart)
+        return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported with workers on GPUs");
     if (text || b->T == 1 || prompt || !s->runner->backend->reads_text) return MOTE_OK;
     return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps of several rows on a GPU");
 }

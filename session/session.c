@@ -3,6 +3,7 @@
 
 enum {
     DEFAULT_CONTEXT = 8192,
+    MOST_SESSIONS = 1 << 16,
     IMAGE_TOKENS = 4096          /* of one image, by default */
 };
 
@@ -52,6 +53,7 @@ static int check_options(const mote_model *m, const mote_session_options *o, mot
         return fail(err, MOTE_EINVAL, "KV type %d, expected %d to %d", o->kv, MOTE_KV_DEFAULT, MOTE_KV_FP8);
     if (o->kv == MOTE_KV_F32 && executor_of(m)->kv != MOTE_KV_F32)
         return fail(err, MOTE_EUNSUPPORTED, "a KV cache in F32 is for the CPU, a GPU takes BF16 or FP8");
+    if (o->sessions > MOST_SESSIONS) return fail(err, MOTE_EINVAL, "%zu sessions, expected at most %d", o->sessions, MOST_SESSIONS);
     if (o->sms < 0) return fail(err, MOTE_EINVAL, "%d SMs, expected 0 (all) or more", o->sms);
     if (o->mtp < MOTE_MTP_OFF || o->mtp >= MOTE_ROWS_MAX)
         return fail(err, MOTE_EINVAL, "%d drafts, expected %d (off), %d (auto), or 1 to %d", o->mtp, MOTE_MTP_OFF,
@@ -103,7 +105,7 @@ static int session_options(const mote_model *m, const mote_session_options *give
 }
 
 static run_options run_options_of(const mote_model *m, const mote_session_options *o) {
-    const int sms = m->members ? m->members[0]->device.sms : m->device.sms;
+    const int sms = (m->members ? m->members[m->member_count - 1] : m)->device.sms;         /* others may be on other hosts */
     run_options r = {.context = o->context,
                      .chunk = o->chunk,
                      .threads = o->threads,

@@ -234,7 +234,9 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, const block *b) 
     prefill_mtp_rows<<<r.T, GPU_THREADS, shared, r.stream>>>(p);
     const gemm_rows in = {p.in, p.act_scale, 1};
     prefill_linear(&r, &m->mtp.fc, in, r.T, r.x);
+    const int copy = r.state_only ? -1 : gpu_bring_experts(s->runner, &r, r.layer);
     gpu_check(&g->q, layer_run_prefill(&r, &m->mtp.layer, &g->layers, &s->state[m->c.layers]), "the MTP layer");
+    gpu_release_experts(s->runner, &r, copy);
     if (b->mtp_logits) prefill_logits(s, &r, m->mtp.norm, r.T, b->mtp_logits);
 }
 
@@ -242,7 +244,9 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, const block *b) 
 static void prefill_layer(slot *s, prefill_rows *r, int i) {
     struct gpu_runner *g = s->runner->gpu;
     r->layer = i;
+    const int copy = gpu_bring_experts(s->runner, r, i);
     gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
+    gpu_release_experts(s->runner, r, copy);
 }
 
 /* The layers, one launched while the one before it runs, so that a cancel is heard between two of them, and other slots may compute.
@@ -262,10 +266,13 @@ static int prefill_layers(slot *s, prefill_rows *r, const block_watch *watch, mo
 /* Those of a group's member, all at once: others of the group rely on it. */
 static int prefill_part(slot *s, prefill_rows *r, mote_error *err) {
     const model_part *part = &s->m->part;
+    const size_t n = (size_t)r->T * (size_t)r->hidden;
     struct gpu_runner *g = s->runner->gpu;
-    if (!part_is_first(part)) peers_receive_block(&g->q, g->q.peer, r->x, r->T);
+    if (part->apart) hosts_receive(&g->q, &g->hosts, r->x, n);
+    else if (!part_is_first(part)) peers_receive_block(&g->q, g->q.peer, r->x, r->T);
     for (int i = part->first; i < part->end && g->q.status == cudaSuccess; i++) prefill_layer(s, r, i);
-    if (!part_is_last(part)) peers_send_block(&g->q, g->q.peer, r->x, r->T);
+    if (part->apart) hosts_send(&g->q, &g->hosts, r->x, n);
+    else if (!part_is_last(part)) peers_send_block(&g->q, g->q.peer, r->x, r->T);
     return gpu_failed(&g->q, err);
 }
 
