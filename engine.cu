@@ -166,6 +166,7 @@ static double seconds(void) {
 #include "run/stats.c"
 #include "run/meeting.c"
 #include "run/slot.c"
+#include "run/cpu/memory.c"
 #include "run/cpu/vision.c"
 #include "run/cpu/forward.c"
 #include "workers/runner.c"
@@ -180,6 +181,7 @@ static double seconds(void) {
 #include "run/cuda/pass.cu"
 #include "run/cuda/turns.cu"
 #include "run/cuda/member.cu"
+#include "run/cuda/vision.cu"
 #include "run/cuda/runner.cu"
 #endif
 #include "run/executors.c"

@@ -207,8 +207,8 @@ static void common_bind_copy(binder *b, const char *where, const char *what, con
     b->differs = 1;
 }
 
-/* Binds what a model can do without, which is all of its module. With a tensor missing what was bound of it is taken back, and b->missing says
-   which. Returns whether it is there. */
+/* Binds what a model can do without, which is all of its module. With a tensor missing, or b->refused, what was bound of it is taken back, and
+   b->missing says which. Returns whether it is there. */
 static int common_bind_optional(binder *b, void (*bind)(binder *)) {
     mote_error *err = b->err, why;
     const enum module_kind kind = b->kind;
@@ -218,7 +218,7 @@ static int common_bind_optional(binder *b, void (*bind)(binder *)) {
     bind(b);
     b->err = err;
     if (!b->code) return 1;
-    if (!b->missing[0]) {
+    if (!b->missing[0] && !b->refused) {
         fail(err, b->code, "%s", why.message);
         return 0;
     }

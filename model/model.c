@@ -68,6 +68,7 @@ struct mote_model {
     const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
     model_device device;
     unsigned bf16_largest;                     /* on a GPU: the largest magnitude of all BF16 weights, its bits; of a member, of all members' */
+    unsigned vision_bf16_largest;              /* the same of the vision tower's matrices, of which the former is not */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
     struct vocabulary *vocabulary;             /* for masks: NULL until it is needed, see model_vocabulary */
@@ -95,6 +96,7 @@ struct mote_model {
     mtp_layer mtp;
     int has_vision;                            /* the part has the tower; of a front: the one that embeds has it */
     vision_weights vision;
+    const char *vision_refused;                /* what of the tower the device does not take; NULL: that is not why there is none */
     picture_limits pictures;                   /* what the tower sees of a picture; of a front, too */
     int images;                                /* as asked for: of mote_options */
     int draft_rows;                            /* as asked for */

@@ -14,7 +14,7 @@ typedef struct run_options {
     int sms;                     /* of a GPU, to fill */
     int layers;                  /* of the model, the MTP layer included */
     int window, ring_rows;       /* as capacity has them */
-    int patches;                 /* most of an image; 0: none is read */
+    int patches;                 /* of an image for which it has memory */
 } run_options;
 
 /* Scratch of a pass on the CPU. */
@@ -136,7 +136,7 @@ typedef struct block_watch {
 /* An image for the vision tower. */
 typedef struct vision_image {
     const float *patches;        /* [rows * columns][VISION_PIXELS] */
-    int rows, columns;           /* vision_reads them, and they are at most run_options.patches */
+    int rows, columns;           /* vision_reads them */
     float *features;             /* [rows * columns / VISION_JOINED][hidden] to be filled */
     void *user;
     int (*between)(void *user, double done);                /* between two blocks: returns nonzero to cancel */

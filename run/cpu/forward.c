@@ -49,19 +49,6 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     if (m->has_vision && r->o.patches) vision_layout(l, &m->vision.shape, r->o.patches, &s->vision);
 }
 
-/* `floats` of memory, zero; NULL: there are not so many. */
-static float *cpu_alloc(size_t floats) {
-    const size_t bytes = floats * sizeof(float) + CACHE_LINE;
-    const uint64_t available = memory_available();
-    return !available || bytes <= available ? (float *)calloc(1, bytes) : NULL;
-}
-
-static int cpu_no_memory(const char *what, size_t floats, mote_error *err) {
-    const double wanted = (double)floats * sizeof(float), there = (double)memory_available();
-    return fail(err, MOTE_ENOMEM, "%s needs %.2f GB, %.2f GB of memory are free%s", what, wanted * 1e-9, there * 1e-9,
-                wanted < there ? ", but this process gets no more: is there a limit (ulimit -v)?" : "");
-}
-
 static int cpu_open(mote_runner *r, mote_error *err) {
     const size_t floats = layout_runner(r, NULL);
     r->memory = cpu_alloc(floats);

@@ -80,6 +80,7 @@ struct gpu_runner {
     uint32_t sequence;                                      /* number of the last post that was queued */
     mote_launch *launches;                                  /* of mote_launches */
     prefill_scratch prefill;
+    char *vision;                /* memory for an image of run_options.patches */
     cudaEvent_t layer_done[2];                              /* of prefill: recorded after every other layer */
     gpu_peer peer;                                          /* of a member of a group: of GPUs of this host, */
     gpu_hosts hosts;                                        /* or of several hosts */

@@ -54,6 +54,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->draft_logits = layout_alloc(l, last ? T * (size_t)draft_vocab(m) : 0);
     g->topk = (uint64_t *)(void *)layout_alloc(l, last ? T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2 : 0);
     layout_prefill(l, m, &r->o, &g->prefill);
+    gpu_layout_vision(l, r);
     gpu_layout_experts(l, r);
     gpu_layout_peer(l, r);
 }
@@ -248,7 +249,7 @@ static const executor cuda_executor = {
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .can_sample = gpu_samples,
-    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes, .vision = NULL,
+    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes, .vision = gpu_vision,
     .launches = 1, .connect = gpu_connect, .end = gpu_end,
     .invite = gpu_invite, .meet = gpu_meet, .met = gpu_met, .enter = gpu_enter, .choose = gpu_choose, .prepared = gpu_prepared,
     .pass_class = gpu_pass_class, .count_experts = gpu_count_experts};
