@@ -62,7 +62,7 @@ static void measure_begin(mote_session *s, const mote_measurement *m, int i, int
     measure_place(s, m, is_cycle ? 0 : i);
     measure_ids(s, i, m->rows, ids);
     const block b = timeline_block(s, ids, m->rows);
-    gpu_set_step(&s->slot, &b, b.replay);
+    gpu_set_step(&s->slot, &b, b.replay, 0);
     s->decoder->spec.next = ids[0];
     s->decoder->spec.drafts = m->drafts;
 }

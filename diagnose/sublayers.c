@@ -203,7 +203,7 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     int code = slot_copy(&s->slot, x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float), err);
     if (!code) code = gpu_enter(&s->slot, err);
     if (code) return code;
-    gpu_set_step(&s->slot, &b, b.replay);
+    gpu_set_step(&s->slot, &b, b.replay, 0);
     if (i == m->c.layers) gpu_set_mtp(m, &g->q, 1);
     else g->q.layer = i;
     if (i >= 0) {

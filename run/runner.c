@@ -147,7 +147,7 @@ typedef struct executor {
     int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
     int ring_rows;               /* as capacity has it */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
-    int reads_text;              /* forward() and what follows it takes rows of text alone; prompt() takes any */
+    int reads_text;              /* forward() takes rows of text, or one of an image, and what follows it text alone; prompt() takes any */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
     void (*layout_runner)(layout *l, mote_runner *r);       /* scratch; NULL: there is none */
     void (*layout_slot)(layout *l, slot *s);                /* what a slot has besides states and hidden rows; NULL: nothing */
@@ -295,20 +295,20 @@ static int model_has_axes(const mote_model *m) {
 }
 
 /* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. That the
-   row before it is an image's matters to the MTP layer alone: a step on a GPU has it at the last position before the text. */
+   row before it is an image's matters to the MTP layer alone: a step of several rows on a GPU has it at the last position before the text. */
 static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {
     int even = 1, text = 1, embedded = 0;
     for (int t = 0; t < b->T; t++) {
         const token_row *r = &b->rows[t];
         even &= r->position[1] == r->position[0] && r->position[2] == r->position[0];
-        text &= row_lag(r) == row_lag(b->rows) && !r->embedding;
+        text &= row_is_text(r) && row_lag(r) == row_lag(b->rows);
         embedded |= r->embedding != NULL;
     }
     if (!even && !model_has_axes(s->m)) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
     if (embedded && s->runner->backend->reads_text && s->runner->members && s->runner->members[0]->m->part.apart)
         return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported with workers on GPUs");
-    if ((even && text) || prompt || !s->runner->backend->reads_text) return MOTE_OK;
-    return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU, in prompts alone");
+    if (text || b->T == 1 || prompt || !s->runner->backend->reads_text) return MOTE_OK;
+    return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps of several rows on a GPU");
 }
 
 /* Lays out the states of those of the part's layers that are rolled back in one way. state: NULL: only counts. */

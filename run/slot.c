@@ -221,7 +221,8 @@ static int slot_can_sample(const slot *s, const mote_sampling *p) {
 
 static int slot_forward(slot *s, const block *b, mote_error *err) {
     pass_request q;
-    if (b->T > MOTE_ROWS_MAX) return slot_forward_alone(s, b, err);
+    const int alone = s->runner->backend->reads_text && !row_follows_text(b->rows);
+    if (b->T > MOTE_ROWS_MAX || alone) return slot_forward_alone(s, b, err);
     request_is(&q, REQUEST_FORWARD, s, b);
     return meet_alone(&q, err);
 }

@@ -68,6 +68,7 @@ struct gpu_runner {
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     simulation simulated;                                   /* for measurements: of all tokens that are chosen */
     float *x, *mtp_x, *mtp_in;                              /* [rows of a step][hidden], of mtp_in 2 hidden */
+    float *given_row;                                       /* [hidden] of an image, in a step of it alone */
     gpu_batch batch;                                        /* scratch of projections of many rows */
     layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */
     float *logits, *mtp_logits, *draft_logits;              /* [rows][vocab], [STEP_ROWS][vocab], [rows][draft rows] */

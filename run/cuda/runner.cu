@@ -43,6 +43,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->x = layout_alloc(l, T * hidden);
     g->mtp_x = layout_alloc(l, last ? T * hidden : 0);
     g->mtp_in = layout_alloc(l, last ? T * 2 * hidden : 0);
+    g->given_row = layout_alloc(l, model_has_axes(m) ? hidden : 0);
     gpu_batch_layout(l, max_int(2 * m->c.hidden, widest), PASS_ROWS_MAX, &g->batch);
     g->q.batch = &g->batch;
     layer_layout_gpu(l, &m->largest, m->c.hidden, m->part.ranks, &most, &q, &g->layers);
