@@ -57,12 +57,13 @@ static int read_speed_of(const mote_model *m, int threads, double *bytes_per_sec
     return m->device.gpu >= 0 ? gpu_measure_read(m, bytes_per_second, err) : measure_cpu_read(m, threads, bytes_per_second, err);
 }
 
-/* Of a model in parts: ranges read one after the other, the ranks of one at the same time. */
+/* Of a model in parts: ranges read one after the other, the ranks of one at the same time. Of several hosts it is this one's. */
 static int read_speed_of_parts(const mote_model *m, int threads, double *bytes_per_second, mote_error *err) {
     double bytes = 0, seconds = 0, longest = 0;
     for (int i = 0; i < m->member_count; i++) {
         const mote_model *part = m->members[i];
         double speed;
+        if (part->remote) continue;
         const int code = read_speed_of(part, threads, &speed, err);
         if (code) return code;
         bytes += (double)part->arena_size;
@@ -79,6 +80,11 @@ int mote_read_speed(const mote_model *model, int threads, double *bytes_per_seco
                     MAX_THREADS);
     if (!model_has_weights(model)) return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the model was opened without weights");
     return model->members ? read_speed_of_parts(model, threads, bytes_per_second, error) : read_speed_of(model, threads, bytes_per_second, error);
+}
+
+int mote_worker_synthetic(const char *name, const mote_worker_options *options, mote_error *error) {
+    mote_error failure;
+    return worker_run(&synthetic_source, name, options, "mote_worker_synthetic", error ? error : &failure);
 }
 
 int mote_link_speed(const mote_model *model, double *link, double *memory, mote_error *error) {

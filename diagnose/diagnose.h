@@ -21,6 +21,9 @@ extern "C" {
    with. LAYERS: only so many, the first ones. There is no tokenizer. */
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
 
+/* As mote_worker_run, of such a model: for leaders who open the same name. */
+int mote_worker_synthetic(const char *name, const mote_worker_options *options, mote_error *error);
+
 /* The memory that such a model and a session of it would take: as mote_plan tells it of a folder. Nothing is allocated. */
 int mote_plan_synthetic(const char *name, const mote_options *options, const mote_session_options *session, mote_memory *plan,
                         mote_error *error);
