@@ -73,6 +73,7 @@ static int command_chat(options *o) {
     free(c.typed_last.data);
     free(c.asked.data);
     free(c.held.data);
+    if (c.session) log_experts(mote_model_info(model), o, c.session);
     mote_session_close(c.session);
     mote_close(model);
     return code;

@@ -104,6 +104,7 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
             on_log(NULL, "still thinking after -n tokens: give more, or --think off");
         else if (result.stop == MOTE_STOP_LENGTH && isatty(STDERR_FILENO))
             on_log(NULL, "-n has cut the answer: a larger one gives more");
+        log_experts(mote_model_info(model), o, session);
     }
     mote_session_close(session);
     return code;

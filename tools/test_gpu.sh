@@ -164,6 +164,7 @@ sanitizers() {
         beside "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy --mtp 0 -p hi
         beside "$tool mote run with drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 12 --greedy --mtp 3 -p hi
         beside "$tool mote run with seven drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 16 --greedy --mtp 7 -p hi
+        beside "$tool mote run, experts in host memory" sanitize $tool "$mote" run -m models/demo --device cuda --experts host -n 12 --greedy --mtp 3 -p hi
         beside "$tool test_engine" sanitize $tool "$build/test_engine" --device cuda --brief "" tests/fixtures/fp8-ragged
     done
     wait
@@ -196,6 +197,9 @@ part_tests() {
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
     for test in test_experts test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
     check "test_hosts" "$build/test_hosts" --device cuda
+    check "test_groups, experts in host memory" "$build/test_groups" --device cuda "" tests/fixtures/fp8-ragged tests/fixtures/families/qwen3-moe
+    check "test_groups, experts of families" "$build/test_groups" --device cuda --brief "" \
+        tests/fixtures/families/{deepseek-v3,gemma4,glm4-moe-lite,gpt-oss-bf16,gpt-oss-mxfp4,laguna,mixtral,qwen3-next}
     if [ ${#gpus[@]} -gt 1 ]; then
         check "test_hosts by NCCL" "$build/test_hosts" --devices cuda:0,cuda:1
         check "test_replicas" "$build/test_replicas" --device cuda

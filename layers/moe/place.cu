@@ -155,9 +155,9 @@ __device__ __forceinline__ void gpu_place_table(const moe_slots &s, const gpu_pl
         s.at[plan->missing[k]] = s.memory - s.host + plan->victim[k] * s.piece;
     }
     if (threadIdx.x) return;
-    s.seen[MOE_SEEN_HITS] += (unsigned)plan->hits;
-    s.seen[MOE_SEEN_MISSES] += (unsigned)plan->misses;
-    s.seen[MOE_SEEN_PASSES]++;
+    atomicAdd(&s.seen[MOE_SEEN_HITS], (unsigned long long)plan->hits);
+    atomicAdd(&s.seen[MOE_SEEN_MISSES], (unsigned long long)plan->misses);
+    atomicAdd(&s.seen[MOE_SEEN_PASSES], 1ull);
 }
 
 /* Copies the block's parts of the experts. */
@@ -180,7 +180,7 @@ __device__ __forceinline__ void gpu_place_copy(const moe_slots &s, const gpu_pla
     }
 }
 
-/* Simulated routing (mote_measurement.locality): of a row's experts the share `locality`, of 2^32, is drawn from the last ones that the layer has
+/* Simulated routing (mote_simulate_experts): of a row's experts the share `locality`, of 2^32, is drawn from the last ones that the layer has
    used, the others from all. experts_place then writes logits by which its successors choose the same. */
 struct gpu_place_draws {
     uint16_t of[BATCH_ROWS_MAX][GPU_TOP];                   /* of a row */
@@ -195,7 +195,7 @@ __device__ __forceinline__ int gpu_place_recent(const moe_place &p) {
 /* A thread draws the experts of row t, each another one. */
 __device__ __forceinline__ void gpu_place_draw(const moe_place &p, gpu_place_plan *plan, uint16_t *of, int t) {
     enum { TRIES = 64 };
-    const uint64_t seed = (uint64_t)(uintptr_t)p.slots.at ^ p.slots.seen[MOE_SEEN_PASSES] << 40;
+    const uint64_t seed = (uint64_t)(uintptr_t)p.slots.at ^ __ldcg(&p.slots.seen[MOE_SEEN_PASSES]) << 40;
     uint64_t draw = (uint64_t)t << 32;
     for (int r = 0; r < p.moe.shape.top_k; r++) {
         const bool recent = uniform(seed, draw++) * 4294967296.0 < p.moe.locality;
@@ -203,7 +203,7 @@ __device__ __forceinline__ void gpu_place_draw(const moe_place &p, gpu_place_pla
         for (int n = 0; taken; n++) {
             const double u = uniform(seed, draw++);
             if (n >= TRIES) expert = (expert + 1) % p.moe.shape.experts;
-            else expert = recent ? p.slots.recent[(int)(u * gpu_place_recent(p))] : (int)(u * p.moe.shape.experts);
+            else expert = recent ? __ldcg(&p.slots.recent[(int)(u * gpu_place_recent(p))]) : (int)(u * p.moe.shape.experts);
             taken = 0;
             for (int i = 0; i < r; i++) taken |= of[i] == expert;
         }
@@ -218,7 +218,7 @@ __device__ __forceinline__ void gpu_place_pretend(const moe_place &p, gpu_place_
     for (int i = threadIdx.x; i < p.moe.T * experts; i += GPU_THREADS) p.moe.router[i] = -64;
     if ((int)threadIdx.x < recent) {
         const int i = threadIdx.x + uses;
-        draws->recent[threadIdx.x] = i < recent ? p.slots.recent[i] : draws->of[(i - recent) / top_k][(i - recent) % top_k];
+        draws->recent[threadIdx.x] = i < recent ? __ldcg(&p.slots.recent[i]) : draws->of[(i - recent) / top_k][(i - recent) % top_k];
     }
     __syncthreads();
     for (int i = threadIdx.x; i < uses; i += GPU_THREADS)
@@ -226,10 +226,12 @@ __device__ __forceinline__ void gpu_place_pretend(const moe_place &p, gpu_place_
     if ((int)threadIdx.x < recent) p.slots.recent[threadIdx.x] = draws->recent[threadIdx.x];
 }
 
+/* A warp has every eighth row. */
 __device__ __forceinline__ void gpu_place_draw_all(const moe_place &p, gpu_place_plan *plan, gpu_place_draws *draws) {
     for (int t = threadIdx.x / 32; t < p.moe.T && threadIdx.x % 32 == 0; t += GPU_WARPS) gpu_place_draw(p, plan, draws->of[t], t);
 }
 
+/* What it waits for before its end is norm_router, if it has polled that. */
 template <bool SIMULATED> __global__ void __launch_bounds__(GPU_THREADS) gpu_experts_place(const __grid_constant__ moe_place p) {
     typedef typename std::conditional<SIMULATED, gpu_place_draws, char>::type draws_type;
     __shared__ gpu_place_plan plan;

@@ -51,7 +51,7 @@ static void test_help(void) {
         {"run", {"--device", "--kv", "-v", "--mtp", "--draft-rows", "--verify-spec"}},
         {"info", {"--device", "--kv", "--quantize", "--synthetic"}}, {"logits", {"--device", "--kv", "--mtp"}},
         {"bench", {"--device", "--kv", "-v", "--sms", "--rows", "--synthetic", "--stages", "--json", "--context"}},
-        {"bench", {"--mtp", "--draft-rows", "--accept", "--overlap", "--ask"}}};
+        {"bench", {"--mtp", "--draft-rows", "--accept", "--overlap", "--ask", "--locality", "--expert-slots"}}};
     for (size_t i = 0; i < sizeof news / sizeof news[0]; i++) {
         snprintf(line, sizeof line, "mote %s --help", news[i].command);
         shell(line);
@@ -150,6 +150,9 @@ static void test_mistakes(void) {
     check_refused("mote bench --accept 1,1,1,1,1,1,1,1", 2, "not '1,1,1,1,1,1,1,1'");
     check_refused("mote bench --accept 0.8 --overlap 2", 2, "--overlap needs a number from 0 to 1, not '2'");
     check_refused("mote bench --overlap 0", 2, "--overlap belongs");
+    check_refused("mote bench --locality 0.8 --sessions 4", 2, "not with --locality");
+    check_refused("mote bench --locality 1.5", 2, "--locality needs a number from 0 to 1, not '1.5'");
+    check_refused("mote bench --device cpu --synthetic tiny --prompt 8 --depth 0 --tokens 2 --locality 0.8", 1, "not on a GPU");
     check_refused("mote bench --accept 0.8 --mtp 0", 2, "not with --mtp 0");
     check_refused("mote bench --ask x --depth 0", 2, "not with --ask");
     check_refused("mote tokenize --device cpu", 2, "'--device'");
