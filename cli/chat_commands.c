@@ -124,11 +124,18 @@ static void chat_take_turns(chat *c) {
         last = at + length;
         push_undo(c, NULL, 0, at > 1 && mote_is_end(c->model, ids[at - 2]) ? at - 1 : at);
     }
-    if (last) chat_take_last(c, ids + last, count - last);
-    ids = mote_timeline(c->session, &count);
-    for (size_t at = last; at < count && c->asked.size; at++)
-        if (ids[at] < 0) c->asked.size = 0, c->stands = 0, say(c, "[images are not in the file: /retry cannot ask this again]\n");
     free(start.data);
+    if (!last) return;
+    bytes turn = {NULL, 0, 0};                             /* without the tokens of images, of which the file has not the pixels */
+    const int32_t *keys = mote_timeline(c->session, &count);
+    for (size_t at = last; at < count; at++)
+        if (keys[at] >= 0 && append(&turn, (const char *)&keys[at], sizeof *keys)) break;
+    chat_take_last(c, (const int32_t *)(const void *)turn.data, turn.size / sizeof *keys);
+    if (turn.size < (count - last) * sizeof *keys) {
+        c->asked.size = c->stands = 0;
+        say(c, "[the images are not in the file: /retry cannot ask this again]\n");
+    }
+    free(turn.data);
 }
 
 static void chat_load(chat *c, const char *argument) {

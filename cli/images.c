@@ -76,6 +76,13 @@ static int place_pictures(const mote_model *model, const pictures *p, bytes *ids
         if (!code) break;
         if (!again && code == MOTE_EINVAL && need > *count) code = 0;
     }
+    const int32_t *keys = (const int32_t *)(const void *)placed.data;
+    size_t seen = 0;
+    while (!code && seen < need && keys[seen] >= 0) seen++;
+    if (!code && seen == need) {
+        snprintf(error->message, sizeof error->message, "the prompt has no place for images, which is a token <|image_pad|>");
+        code = error->code = MOTE_EINVAL;
+    }
     if (code) {
         free(placed.data);
         return code;
