@@ -148,6 +148,7 @@ static void define_sublayer(definition *d, const sublayer *l, defined_layer *t, 
     if (l->kind == LAYER_MLP) mlp_define(&d->told, &l->w.mlp, &t->mlp, d->u, d->out);
     if (branches) define_branches_sum(d, l);
     if (l->residual.normed_after) defined_norm(d->out, d->out, l->norm_after, n, eps);
+    if (streams) defined_tell(&d->told, "share", d->share, d->m->c.streams);
     defined_tell(&d->told, "added", d->out, given);
     for (int i = 0; i < width; i++) x[i] += streams ? d->out[i % n] * d->share[i / n] : d->out[i];
     for (int i = 0; i < n && l->residual.scaled; i++) x[i] *= (double)*l->scale;

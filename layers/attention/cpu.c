@@ -287,7 +287,7 @@ static void attention_layout_state(layout *l, const attention_shape *s, const ca
     to->v = layout_alloc(l, floats);
     const size_t index = s->index_heads ? (tokens * (size_t)s->index_dim * kv_size(r->kv) + sizeof(float) - 1) / sizeof(float) : 0;
     to->index_keys = layout_alloc(l, index);
-    to->index_groups = layout_alloc(l, s->index_heads ? index / (size_t)s->index_group + 1 : 0);
+    to->index_groups = layout_alloc(l, index / (size_t)max_int(s->index_group, 1));
 }
 
 /* Of an index. */
