@@ -151,7 +151,7 @@ static void define_sublayer(definition *d, const sublayer *l, defined_layer *t, 
     if (streams) defined_tell(&d->told, "share", d->share, d->m->c.streams);
     defined_tell(&d->told, "added", d->out, given);
     for (int i = 0; i < width; i++) x[i] += streams ? d->out[i % n] * d->share[i / n] : d->out[i];
-    for (int i = 0; i < n && l->residual.scaled; i++) x[i] *= (double)*l->scale;
+    for (int i = 0; i < width && l->residual.scaled; i++) x[i] *= (double)*l->scale;
 }
 
 /* Through layer i: its mixer, its FFN. */

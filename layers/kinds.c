@@ -142,14 +142,12 @@ static void residual_write(const token_rows *rows, const sublayer *l) {
     const size_t n = (size_t)rows->T * (size_t)rows->hidden;
     if (l->residual.whole) return;
     if (rows->ranks) exchange_sum(rows->ranks, rows->y, n, rows->shares);
-    if (l->residual.streams) {
-        streams_write(rows->mix, rows->x, rows->y, rows->T, l->residual.streams, rows->hidden);
-        return;
-    }
     if (l->residual.branched) branches_write(rows, l);
     if (l->residual.normed_after) rms_norm(rows->y, rows->y, l->norm_after, rows->T, rows->hidden, rows->eps);
-    for (size_t i = 0; rows->out == rows->y && i < n; i++) rows->x[i] += rows->y[i];
-    for (size_t i = 0; l->residual.scaled && i < n; i++) rows->x[i] *= *l->scale;
+    if (l->residual.streams) streams_write(rows->mix, rows->x, rows->y, rows->T, l->residual.streams, rows->hidden);
+    else
+        for (size_t i = 0; rows->out == rows->y && i < n; i++) rows->x[i] += rows->y[i];
+    for (size_t i = 0; l->residual.scaled && i < n * (size_t)rows->streams; i++) rows->x[i] *= *l->scale;
 }
 
 /* Token rows through the mixer of layer i; with rows->state_only only as far as its state needs. */

@@ -290,17 +290,17 @@ static void attention_layout_state(layout *l, const attention_shape *s, const ca
     to->index_groups = layout_alloc(l, index / (size_t)max_int(s->index_group, 1));
 }
 
-/* Of an index. */
+/* Of an index; groups of a layer may be as small as one token. */
 static void attention_layout_index(layout *l, const attention_shape *s, const capacity *r, attention_job *to) {
     index_job *of = &to->index_of;
     const size_t T = s->index_heads ? (size_t)r->rows : 0, threads = s->index_heads ? (size_t)r->threads : 0;
     const size_t span = threads * SPAN * (size_t)s->head_dim * kv_size(r->kv) / sizeof(float);
-    of->score_stride = s->index_heads ? (size_t)(r->context / s->index_group) + 16 : 0;
+    of->score_stride = s->index_heads ? (size_t)r->context : 0;
     of->kv = r->kv;
     of->qk = layout_alloc(l, T * (size_t)(s->index_heads + 1) * (size_t)s->index_dim);
     of->row = layout_alloc(l, threads * index_row_size(s));
     of->scores = layout_alloc(l, (size_t)index_score_rows(r) * of->score_stride);
-    of->chosen = (int32_t *)(void *)layout_alloc(l, s->index_heads ? T * (size_t)index_kept(s) : 0);
+    of->chosen = (int32_t *)(void *)layout_alloc(l, T * (size_t)s->index_budget);
     to->span_k = (char *)layout_alloc(l, span);
     to->span_v = (char *)layout_alloc(l, span);
 }
