@@ -54,9 +54,9 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar layers layers/deltanet layers/attention layers/mla layers/mlp layers/moe model run run/cpu \
+ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar images layers layers/deltanet layers/attention layers/mla layers/mlp layers/moe model run run/cpu \
           run/cuda session text workers
-LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
+LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu)) images/stb_image.h
 PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_family.c text/chat_marks.c
 LIBS    = -lm -lpthread
 MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
@@ -202,7 +202,7 @@ $(BUILD)/lossy_serve $(BUILD)/test_plans: private WRAP = -I$(BUILD)
 $(BUILD)/lossy_serve $(BUILD)/test_plans: $(BUILD)/page.inc $(BUILD)/trace_page.inc
 
 # For tests/no_memory.h
-$(BUILD)/inside $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
+$(BUILD)/inside $(BUILD)/test_pictures $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
 $(BUILD)/test_connection: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc pthread_create)
 comma := ,
 
@@ -225,7 +225,7 @@ sanitize:
 # by the clock. TSan dislikes the address space of newer kernels
 threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
-	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_parts %/test_replicas %/test_requests %/test_runner %/test_serve,$$(TESTS))'
+	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_lost_workers %/test_parts %/test_replicas %/test_requests %/test_runner %/test_serve,$$(TESTS))'
 
 # make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang)
 # So arithmetic, formats, checkpoints, sessions, answers and texts; of the program one conversation. What a test is about beside these,
@@ -316,7 +316,7 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 # make test-gpu-sanitizers: compute-sanitizer
 # make test-gpu-oracles: real layer sizes beside transformers and a float64 oracle
 GPU_PARTS      = tests sanitizers oracles
-GPU_tests      = test_api test_batch test_embedding test_engine test_misuse test_pipeline test_ranks test_replicas test_runner test_sliding test_speculation gpu_attention \
+GPU_tests      = test_api test_batch test_embedding test_engine test_experts test_misuse test_pipeline test_ranks test_replicas test_runner test_sliding test_speculation gpu_attention \
                  gpu_latent gpu_batch gpu_batch_moe gpu_exchange gpu_prefill
 GPU_sanitizers = test_engine gpu_attention gpu_production
 GPU_oracles    = test_engine gpu_accuracy
@@ -335,7 +335,7 @@ gpu-stamp-fresh:
 
 # make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
 test-simulated:
-	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch test_pipeline test_ranks gpu_production gpu_exchange)
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch test_experts test_pipeline test_ranks gpu_production gpu_exchange)
 	tests/simulator/test.sh build/simulated
 $(BUILD)/simulator: tests/simulator/simulator.cu tests/test.h $(SIMULATOR) | $(BUILD)
 	$(SIMULATE) $< $@.o $(CFLAGS) -I. -Itests

@@ -6,6 +6,7 @@
      tokenizer.c, text/    text <-> token ids, chats -> prompts
      kernels.cu            numbers (formats/), the CPU's tools (cpu/), what parts of a model give each other (exchange/), the
                            stages as C and as CUDA (layers/), what kernels share (cuda/)
+     images/               a PNG or JPEG file -> pixels, as a vision tower reads them
      checkpoint/           from untrusted files to named tensors in memory
      model/                a model: its struct, opening it, its weights, what mote_info says of it
      families/             what config.json says, which layers there are, what their tensors are called
@@ -38,6 +39,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -49,9 +51,9 @@ enum {
     GENERATION_0_3 = END_OF(mote_generation, thinking_budget),
     EMBEDDING_0_3 = END_OF(mote_embedding, dimensions)
 };
-static_assert(sizeof(mote_options) == END_OF(mote_options, secret), "mote_options has padding at its end");
-static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, runner), "mote_session_options has padding at its end");
-static_assert(sizeof(mote_generation) == END_OF(mote_generation, date), "mote_generation has padding at its end");
+static_assert(sizeof(mote_options) == END_OF(mote_options, images), "mote_options has padding at its end");
+static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, reserved), "mote_session_options has padding at its end");
+static_assert(sizeof(mote_generation) == END_OF(mote_generation, reserved), "mote_generation has padding at its end");
 static_assert(sizeof(mote_embedding) == END_OF(mote_embedding, dimensions), "mote_embedding has padding at its end");
 
 /* The check of structs of options: copies one into one of `known` bytes, as its `size` says. first: what a size of 0 means.
@@ -78,8 +80,16 @@ static double seconds(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- 1. From a checkpoint folder to weights ---------------------------------------------------------------------- */
+/* ---- 1. Pictures; from a checkpoint folder to weights ------------------------------------------------------------ */
 
+#include "exchange/sha256.c"
+#include "images/picture.c"
+#include "images/stb_image.h"
+#include "images/stb.c"
+#include "images/header.c"
+#include "images/decode.c"
+#include "images/resize.c"
+#include "images/patches.c"
 #include "checkpoint/callbacks.c"
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
@@ -100,6 +110,7 @@ static double seconds(void) {
 #include "checkpoint/memory_cpu.c"
 #ifdef __CUDACC__
 #include "checkpoint/device_cuda.cu"
+#include "checkpoint/pinned_cuda.cu"
 #include "checkpoint/load_cuda.cu"
 #include "checkpoint/memory_cuda.cu"
 #endif
@@ -110,6 +121,7 @@ static double seconds(void) {
 #include "families/rope.c"
 #include "families/common_keys.c"
 #include "families/common.c"
+#include "families/common_vision.c"
 #include "families/qwen3_5_moe.c"
 #include "families/qwen3_5.c"
 #include "families/qwen3_moe.c"
@@ -126,14 +138,15 @@ static double seconds(void) {
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
+#include "model/home.c"
 #include "model/weights.c"
 #include "model/info.c"
 #include "checkpoint/ends.c"
 #include "checkpoint/generation.c"
 #include "checkpoint/pooling.c"
+#include "checkpoint/processor.c"
 #include "model/devices.c"
 #include "model/parts.c"
-#include "exchange/sha256.c"
 #include "exchange/wire.c"
 #include "exchange/sockets.c"
 #include "checkpoint/digest.c"
@@ -155,11 +168,14 @@ static double seconds(void) {
 #include "run/stats.c"
 #include "run/meeting.c"
 #include "run/slot.c"
+#include "run/cpu/vision.c"
 #include "run/cpu/forward.c"
 #include "workers/runner.c"
+#include "run/members.c"
 #include "run/group.c"
 #ifdef __CUDACC__
 #include "run/cuda/resident.cu"
+#include "run/cuda/experts.cu"
 #include "run/cuda/record.cu"
 #include "run/cuda/step.cu"
 #include "run/cuda/prefill.cu"
@@ -169,11 +185,15 @@ static double seconds(void) {
 #include "run/cuda/runner.cu"
 #endif
 #include "run/executors.c"
+#include "run/vision.c"
+#include "run/features.c"
 #include "workers/served.c"
+#include "workers/refusals.c"
 #include "workers/worker.c"
 
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */
 
+#include "session/spans.c"
 #include "session/session.c"
 #include "session/pieces.c"
 #include "session/timeline.c"
@@ -181,6 +201,7 @@ static double seconds(void) {
 #include "session/files.c"
 #include "session/pooling.c"
 #include "session/feed.c"
+#include "session/images.c"
 
 /* ---- 5. Sampling, speculation, text ---------------------------------------------------------------------------------- */
 
@@ -227,6 +248,7 @@ static double seconds(void) {
 #include "layers/ngrams/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
+#include "layers/vision/definition.c"
 #include "diagnose/definition.c"
 #include "diagnose/trace.c"
 #if defined __CUDACC__ || defined MOTE_DEFINITIONS             /* of mote selftest, and of tests */

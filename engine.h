@@ -57,7 +57,7 @@ enum {                                     /* return codes */
     MOTE_ENOMEM = 5,
     MOTE_ECONTEXT = 6,                     /* the tokens do not fit into the session's context */
     MOTE_ECANCELLED = 7,                   /* a cancel callback asked to stop */
-    MOTE_EDEVICE = 8,                      /* the GPU: none there, driver too old, an operation on it failed, or it is lost */
+    MOTE_EDEVICE = 8,                      /* the GPU: none there, driver too old, an operation on it failed, or it is lost; or a worker is lost */
     MOTE_EMISMATCH = 9                     /* mote_generation.verify found speculation to differ from plain decoding */
 };
 
@@ -107,6 +107,13 @@ enum {                                     /* how several devices share a model 
                                               how many there are */
 };
 
+enum {                                     /* where a GPU's routed experts lie */
+    MOTE_EXPERTS_AUTO = 0,                 /* in its memory, if all weights fit there and leave a thirty-second of it; else in the host's */
+    MOTE_EXPERTS_DEVICE = 1,               /* in its memory */
+    MOTE_EXPERTS_HOST = 2                  /* in pinned host memory, which the GPU reads: the same bits, at the speed of the link where they
+                                              are not in slots of its own memory, too. See docs/experts-in-host-memory.md */
+};
+
 typedef struct mote_options {
     size_t size;                           /* of this struct: see the rules above */
     int parts;                             /* MOTE_EVERYTHING, ... */
@@ -121,8 +128,14 @@ typedef struct mote_options {
     const char *layers;                    /* "20,28": so many layers for each of the devices of a pipeline, all of the model's; NULL: by
                                               the bytes of the layers and what is free on each device. Not beside MOTE_SPLIT_TENSOR */
     const char *workers;                   /* "10.0.0.2:7000,10.0.0.3:7000": other hosts, on which `mote worker` runs, that have the model's first
-                                              layers, in their order; this host has the last ones. On CPUs; not beside devices */
+                                              layers, in their order; this host has the last ones. On GPUs or CPUs, all of
+                                              them; not beside devices */
     const char *secret;                    /* of the workers: 16 bytes or more */
+    uint64_t gpu_memory;                   /* bytes of each GPU's memory that the model, its runners and sessions may take, of what is free when
+                                              it is opened; 0: all of that */
+    int experts;                           /* MOTE_EXPERTS_..., on a GPU. Host memory is of this process alone: another one that opens the same
+                                              folder has its own. Both are of this host's GPUs: of workers each finds out by itself */
+    int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -132,11 +145,19 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
 /* Frees a model, as soon as its last session is closed. NULL is allowed. */
 void mote_close(mote_model *model);
 
+/* After a worker of mote_options.workers was lost: connects again to all that are lost, and has each open its part anew, which must be of the same
+   folder; this host keeps its own. MOTE_OK: none is lost, then or now; the same for a model without workers. Runners and sessions that there were
+   stay lost: close them, and open others. Not while another thread opens a runner of the model. One that cannot be reached is MOTE_EIO or MOTE_EDEVICE,
+   one that refuses MOTE_EINVAL or whatever it says; the message names it, and the call may be made again.
+   callbacks: cancel is asked every two seconds while a worker reads its weights, which ends the call with MOTE_ECANCELLED. NULL: nothing is. */
+int mote_reconnect(const mote_model *model, const mote_callbacks *callbacks, mote_error *error);
+
 typedef struct mote_worker_options {
     size_t size;                           /* of this struct: see the rules above */
     const char *listen;                    /* where leaders connect: "10.0.0.2:7000"; port 0: one that is free */
     const char *secret;                    /* 16 bytes or more, which leaders know, too (mote_options.workers) */
-    int threads;                           /* that compute; 0: as many as there are processors */
+    const char *device;                    /* that computes, as mote_options.device */
+    int threads;                           /* that compute, on the CPU; 0: as many as there are processors */
     int (*running)(void *user, const char *address);       /* told the address once it listens, and each second; non-zero ends the call. NULL:
                                                               it does not end */
     void *user;
@@ -158,7 +179,7 @@ typedef struct mote_module {               /* the tensors of one kind, summed ov
 
 typedef struct mote_size { const char *name; int value; } mote_size;       /* "heads", 16 */
 
-typedef struct mote_layers {               /* the layers of one kind */
+typedef struct mote_layers {               /* the layers of one kind; "vision": the blocks of the vision tower */
     const char *name;                      /* "attention", "deltanet", "moe", ... */
     int count;                             /* layers of the model that have one, the MTP layer not counted */
     const mote_size *sizes;                /* its shape, size_count numbers */
@@ -169,7 +190,8 @@ typedef struct mote_device {               /* a device that has some of a model,
     const char *name;                      /* "cpu", or "cuda:0 NVIDIA GB10 (sm_121)" */
     int first_layer, layer_count;          /* the layers that it has */
     int rank, ranks;                       /* of MOTE_SPLIT_TENSOR: which of so many shares of each of these layers, from 0; else 0 of 1 */
-    uint64_t weight_bytes;                 /* held in its memory: together more than the model's, as some have the same */
+    uint64_t weight_bytes;                 /* held in its memory, or for it in the host's: together more than the model's, as some have the
+                                              same */
 } mote_device;
 
 typedef struct mote_info {
@@ -207,6 +229,15 @@ typedef struct mote_info {
     int window;                            /* tokens that a layer with a window sees; where they differ, the most. 0: none has one */
     const mote_device *devices;            /* device_count of them, in the order of mote_options.devices */
     int device_count;
+    uint64_t host_bytes;                   /* of the weights, in pinned host memory: those of routed experts. 0: all are on the device */
+    uint64_t expert_bytes;                 /* on a GPU: one routed expert of each layer whose experts are in host memory, all together: what one
+                                              more slot in each of these layers takes on the device */
+    int expert_layers;                     /* layers whose routed experts are in host memory, the MTP layer counted */
+    int experts_shared;                    /* 1: the device's memory is the host's, so that experts are used where they lie and slots gain
+                                              nothing */
+    int images;                            /* 1: it has a vision tower, which reads images; 0: it reads text alone */
+    int image_tokens;                      /* tokens that one image may take by the checkpoint; 0: it reads text alone. By default an image takes
+                                              4,096 at most: what is larger is reduced, where transformers would not. See mote_image.tokens */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */
@@ -238,10 +269,15 @@ typedef struct mote_session_options {
                                               at most as many, where these promise more. Without an MTP layer there are copies alone */
     int sms;                               /* GPU: use at most so many SMs (streaming multiprocessors); 0: all */
     mote_runner *runner;                   /* whose working memory the session shares; NULL: it has one of its own */
+    size_t sessions;                       /* GPU, with experts in host memory: the device's memory that so many sessions like this one do not
+                                              need holds slots of experts (of the runner that is opened); default: 1 */
+    int image_tokens;                      /* of one image at most, for which memory is planned. Default: 4,096, or what the checkpoint allows
+                                              (mote_info.image_tokens), which is the most. Sessions of a runner have that of the runner */
+    int reserved;                          /* 0 */
 } mote_session_options;
 
 typedef struct mote_memory {
-    uint64_t weights;                      /* one model */
+    uint64_t weights;                      /* one model: what it takes of the device's memory */
     uint64_t kv, state, scratch;           /* one session: KV cache, of a layer with a window as much as the largest window and `chunk` rows,
                                               on a GPU at most 1,024, take, rounded up to whole 256, or the context if that is less;
                                               recurrent state with its log; everything else */
@@ -249,11 +285,11 @@ typedef struct mote_memory {
     uint64_t available;                    /* free on the device now; 0 = unknown */
     uint64_t runner;                       /* what sessions of one runner share */
     int sessions;                          /* sessions like this one that fit into what is available, sharing a runner; 0: not even one;
-                                              -1: unknown */
+                                              -1: unknown. With experts in host memory half of what is left counts: the rest is for slots */
     int context;                           /* tokens this plan is for */
     int chunk;                             /* rows of a prompt computed at a time */
     int context_fits;                      /* the longest context that would fit into what is available, at most the model's
-                                              maximum; 0: not even one token; -1: unknown */
+                                              maximum; 0: not even one token; -1: unknown. Half of it counts, likewise */
     int estimated;                         /* as in mote_info */
 } mote_memory;
 
@@ -334,6 +370,43 @@ int mote_render_changes(const mote_model *model, const char *request, size_t siz
 int mote_render_tokens(const mote_model *model, const char *request, size_t size, int32_t *ids, size_t capacity,
                        size_t *count, mote_error *error);
 
+/* Images. Models with a vision tower (mote_info.images) read pictures, each as a number of tokens: one for 32 x 32 pixels of Qwen3.5's. A content of a
+   request may have parts {"type": "image"}, which may hold anything else (image_url, ...) that is not looked at, but see mote_render_images: in its place mote_render_tokens writes
+   one pad between the marks of an image. The pictures themselves come beside it, in the order of the pads. Text from outside is never a pad. */
+typedef struct mote_image {                /* a picture: a PNG or JPEG file, or RGB. The caller's, read during the call only */
+    const void *data;
+    size_t size;                           /* at most 64 MiB of a file */
+    int width, height;                     /* 0: data is a file; else `height` rows of `width` pixels, three bytes each: size is 3 * width * height */
+    int tokens;                            /* that it may take at most: what would take more is reduced, but not below what the checkpoint enlarges
+                                              small ones to. Default: that of the session for mote_ask, else 4,096; never more than the checkpoint allows */
+    int reserved;                          /* 0 */
+} mote_image;
+
+/* Its size, upright as EXIF has it, and the tokens that it takes; any of the three may be NULL. Of a file only the header is read. MOTE_EFORMAT, and
+   MOTE_EUNSUPPORTED for other formats than PNG and JPEG, for more than 2^26 pixels, 32,768 a side or sides in a ratio of more than 200, and for a model
+   that reads no images. */
+int mote_image_size(const mote_model *model, const mote_image *image, int *width, int *height, int *tokens, mote_error *error);
+
+/* Images as the model sees them: decoded, upright, over white, resized. Immutable: for any number of threads and sessions of the model. Errors say which
+   image it is: "image 2: WebP is not read, PNG and JPEG are". */
+typedef struct mote_images mote_images;
+
+int mote_images_open(const mote_model *model, const mote_image *images, int count, mote_images **opened, mote_error *error);
+void mote_images_close(mote_images *images);               /* NULL is allowed */
+
+/* ids in which pads stand for these images, all of them in their order, as they stand in a timeline: a run of pads, one or as many as the image has
+   tokens, becomes as many keys. Keys are negative, and made of what the picture shows: SHA-256 of its size and pixels as the model sees them. So
+   timelines are the same as far as these numbers are, which cannot be said of ids. Negative ids are keys already, and stay. placed, capacity and
+   count: as for the first four of this section. */
+int mote_images_place(const mote_images *images, const int32_t *ids, size_t id_count, int32_t *placed, size_t capacity, size_t *count,
+                      mote_error *error);
+
+/* Which image stands in each place that mote_render_tokens has for one, in the order of the prompt: the number that its part of a content gives as
+   "image", as in {"type": "image", "image": 0}, or else how many places are before it. Images in results of tools may come in another order than
+   in the request. capacity, count: as for mote_tokenize. */
+int mote_render_images(const mote_model *model, const char *request, size_t size, int *numbers, size_t capacity, size_t *count,
+                       mote_error *error);
+
 /* The bytes of one token (not always whole characters), *size of them; NULL when the id has no text. Owned by the model. */
 const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size);
 
@@ -358,7 +431,7 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
    fails on a session is that session's alone, but for a GPU that is lost.
    For several sessions by one thread: mote_step_many.
 
-   options: context is the longest that a session of the runner may have; chunk, threads, kv and sms are those of all of them: a
+   options: context is the longest that a session of the runner may have; chunk, threads, kv, sms and image_tokens are those of all of them: a
    session asks for the same or leaves them 0. NULL, and its zeros: as for a session. */
 int mote_runner_open(const mote_model *model, const mote_session_options *options, mote_runner **runner, mote_error *error);
 
@@ -374,6 +447,18 @@ typedef struct mote_seen {                 /* what a runner has computed since i
 
 /* From any thread, at any time: it waits for nothing that is computed. */
 int mote_runner_seen(mote_runner *runner, mote_seen *seen, mote_error *error);
+
+typedef struct mote_experts_seen {         /* of experts in host memory, since a runner was opened; 0, where there are none */
+    uint64_t hits, misses;                 /* experts that passes found in slots of the GPU's memory, and that they did not: of each layer the
+                                              different ones that a pass reads */
+    uint64_t passes;                       /* those, and drafts: as many as a layer has computed */
+    uint64_t bytes;                        /* that crossed the link: of misses, and copies of whole layers for prompts */
+    int slots;                             /* of each such layer */
+} mote_experts_seen;
+
+/* As mote_runner_seen; also of the runner of a session, which may be its own. They are counted on the GPU: MOTE_EDEVICE if that is lost. */
+int mote_runner_experts(mote_runner *runner, mote_experts_seen *seen, mote_error *error);
+int mote_session_experts(const mote_session *session, mote_experts_seen *seen, mote_error *error);
 
 /* NULL is allowed. The runner lives on until the last of its sessions is closed. */
 void mote_runner_close(mote_runner *runner);
@@ -391,6 +476,12 @@ int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_erro
    from the one before the first appended token to the one before the last: count rows, or count-1 when the timeline was
    empty. */
 int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
+                     mote_error *error);
+
+/* mote_feed_logits of ids and images, as mote_images_place takes and writes them. What of the beginning is in the timeline already may be left out: images
+   that are not met do not matter. Where a call ends within an image, or was cancelled there, the next one goes on with the next key. Images are computed first: when that fails or is cancelled, the timeline is as before. A runner remembers what it has made of
+   images lately, in 256 MiB at most of the host's memory. */
+int mote_feed_images(mote_session *session, const int32_t *ids, size_t count, const mote_images *images, float *logits, float *mtp_logits,
                      mote_error *error);
 
 typedef struct mote_logprob {
@@ -435,6 +526,9 @@ int mote_embed(mote_session *session, const int32_t *ids, size_t count, const mo
 
 /* The token history, *count ids. Owned by the session, valid until its next call. */
 const int32_t *mote_tokens(const mote_session *session, size_t *count);
+
+/* The same with keys where images are: see mote_images_place. What is to know whether a timeline begins as another one does compares these. */
+const int32_t *mote_timeline(const mote_session *session, size_t *count);
 
 /* The capacity of the session in tokens. */
 int mote_context(const mote_session *session);
@@ -568,6 +662,9 @@ typedef struct mote_generation {
                                               low, medium (its own) and high, and "none" is low, since it always thinks */
     const char *date;                      /* mote_ask: the date that the template tells, used only while the timeline is empty, as
                                               gpt-oss's "2026-11-28"; NULL: today's, or what the template has */
+    const mote_image *images;              /* mote_ask: image_count pictures, which stand before the message; with "tool" they are in the first result */
+    int image_count;
+    int reserved;                          /* 0 */
 } mote_generation;
 
 enum {                                     /* whether an answer calls a tool */
@@ -616,6 +713,9 @@ int mote_generation_check(const mote_model *model, const mote_generation *genera
    tool calls of a turn thinking stays, as it does there, with gpt-oss's until a final answer, also if the user speaks before that. For
    this a session holds a checkpoint before its last answer, in the host's memory.
 
+   Images are decoded and computed before anything else changes: if one cannot be, the timeline is as before. Those of tools' results are kept, 3 KiB a
+   token, until the next user turn, in case they have to be read again then.
+
    When it runs out of memory the timeline is as before, when it is cancelled while it reads the turn, too, but for dropped
    thinking (a session with a cancel callback holds a checkpoint meanwhile); when it is cancelled or fails later, the turn is in
    it, and what mote_generate says: result->prompt_tokens tells one from the other. */
@@ -633,6 +733,10 @@ int mote_ask(mote_session *session, const char *message, const mote_generation *
    this call remembered it, before the last answer to a user's turn. *read (may be NULL): tokens read. When it fails or is
    cancelled the timeline is as before (a session with a cancel callback holds a copy meanwhile of what it gives up). */
 int mote_chat_restore(mote_session *session, const char *request, size_t size, size_t *read, mote_error *error);
+
+/* The same of a request whose contents have images, in their order; without enough of them, or with too many, MOTE_EINVAL. */
+int mote_chat_restore_images(mote_session *session, const char *request, size_t size, const mote_image *images, int image_count, size_t *read,
+                             mote_error *error);
 
 /* Drops the thinking of the answers since the last user turn of mote_ask: goes back to before them and reads them
    again without it, which no callback can cancel. Does nothing where there is none, after keep_thinking, mote_feed or

@@ -35,6 +35,7 @@
      trace_text.c    a trace as text
      trace_page.c    a trace as a page
      trace.c         trace
+     info_experts.c  what it predicts of experts in host memory
      info.c          info
      bench_tables.c  the output of bench: a table for people, JSON for machines
      bench_steps.c   prompts and steps: on the CPU, on a GPU, with simulated speculation, stage by stage
@@ -138,6 +139,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/session.c"
 #include "cli/numbers.c"
 #include "cli/text.c"
+#include "cli/images.c"
 #include "cli/wrap.c"
 #include "cli/screen.c"
 #include "cli/run.c"
@@ -153,6 +155,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/trace_text.c"
 #include "cli/trace_page.c"
 #include "cli/trace.c"
+#include "cli/info_experts.c"
 #include "cli/info.c"
 #include "cli/bench_tables.c"
 #include "cli/bench_steps.c"
@@ -176,6 +179,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/answer.c"
 #include "serve/ask.c"
 #include "serve/tools.c"
+#include "serve/images.c"
 #include "serve/prompt.c"
 #include "serve/reply.c"
 #include "serve/chat.c"
@@ -192,6 +196,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/ollama.c"
 #include "serve/routes.c"
 #include "serve/log.c"
+#include "serve/reach.c"
 #include "serve/serve.c"
 
 /* Commands, help and main. */
@@ -256,7 +261,8 @@ static const char bench_more[] =
 static const char worker_more[] =
     "The leader, mote serve --workers, on another host must have the same folder and the same secret. On CPUs. What goes\n"
     "between hosts is not enciphered: it is for a network that nobody else is on. Addresses are numbers, as\n"
-    "10.0.0.2:7000 or [::1]:7000; 0.0.0.0:7000 is open to all who reach the machine.\n"
+    "10.0.0.2:7000 or [::1]:7000; 0.0.0.0:7000 is open to all who reach the machine. A leader that is lost, or silent for 20 s,\n"
+    "leaves it to the next one; a server finds it again after a restart at the same address.\n"
     "  mote worker -m DIR --secret-file key --listen 10.0.0.2:7000\n"
     "  mote serve -m DIR --secret-file key --workers 10.0.0.2:7000       on another host\n";
 

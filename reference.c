@@ -69,6 +69,7 @@
 #include "layers/ngrams/weights.c"
 #include "layers/moe/weights.c"
 #include "layers/mlp/weights.c"
+#include "layers/vision/weights.c"
 #include "layers/table.c"
 #include "layers/stages.c"
 
@@ -76,6 +77,7 @@
 
 #define SIMD                                   /* cpu/simd.c's: without versions for levels of processors */
 
+#include "images/picture.c"
 #include "checkpoint/callbacks.c"
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
@@ -99,6 +101,7 @@
 #include "families/rope.c"
 #include "families/common_keys.c"
 #include "families/common.c"
+#include "families/common_vision.c"
 #include "families/qwen3_5_moe.c"
 #include "families/qwen3_5.c"
 #include "families/qwen3_moe.c"
@@ -115,6 +118,7 @@
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
+#include "model/home.c"
 #include "model/weights.c"
 #include "checkpoint/ends.c"
 
@@ -159,6 +163,7 @@ static int open_weights(mote_model *m, const char *dir, mote_error *err) {
     m->device.gpu = -1;
     m->part = part_of(0, 1, 0, 1);
     m->memory = &cpu_memory;
+    m->images = -1;                                               /* it reads text alone */
     int code = config_read(&m->c, dir, err);                      /* what model it is */
     if (!code) code = checkpoint_open(&files, dir, 0, err);       /* which tensors there are */
     if (!code) bind_model(&b, &callbacks), code = b.code;         /* which tensor is what of it */

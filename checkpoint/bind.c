@@ -262,6 +262,25 @@ static void bind_kept(binder *b, const char *where, const char *what, matrix *w,
     bind_slice(b, where, what, &all, 1, w);
 }
 
+static const matrix_part vector_part = {"", NULL, "n", 0}, conv_part = {"", NULL, "n 1 k", 0}, table_part = {"", NULL, "n k", 0};
+
+/* Makes a tensor of `rows` rows, each of dimensions[count], one whose rows have one dimension: a matrix as others are. */
+static void bind_flatten(binder *b, const char *where, const char *what, int rows, const uint64_t *dimensions, int count) {
+    uint64_t shape[MAX_DIMS], all = 1;
+    assert(count < (int)MAX_DIMS);
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    tensor *t = b->code || b->publishes ? NULL : bind_tensor(b, b->name);
+    shape[0] = (uint64_t)rows;
+    for (int i = 0; i < count; i++) all *= shape[1 + i] = dimensions[i];
+    if (!t || t->dims <= 2) return;
+    if (!same_shape(t, shape, 1 + count)) {
+        b->code = bind_misfit(b, t, shape, 1 + count, &table_part);
+        return;
+    }
+    t->dims = 2;
+    t->shape[1] = all;
+}
+
 /* ---- Vectors ---- */
 
 /* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong, or when it is only published. */
@@ -275,8 +294,6 @@ static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matri
     t->used = 1;
     return t;
 }
-
-static const matrix_part vector_part = {"", NULL, "n", 0}, conv_part = {"", NULL, "n 1 k", 0};
 
 /* Puts a slice of a tensor's numbers on the list, as floats. */
 static void bind_floats(binder *b, const tensor *t, const tensor_slice *s, const component_source *source, int component, const float **v) {
@@ -337,6 +354,15 @@ static void bind_bias(binder *b, const char *where, const char *what, const tens
 static void bind_whole_bias(binder *b, const char *where, const char *what, matrix *w) {
     const tensor_slice all = slice_all(w->rows, w->cols);
     bind_bias(b, where, what, &all, w);
+}
+
+/* A matrix, what.weight, and its bias, what.bias, which each rank has and quantising leaves as they are. */
+static void bind_kept_biased(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
+    char name[64];
+    snprintf(name, sizeof name, "%s.weight", what);
+    bind_kept(b, where, name, w, rows, cols);
+    snprintf(name, sizeof name, "%s.bias", what);
+    bind_whole_bias(b, where, name, w);
 }
 
 /* Of one that bind_matrix has bound, with so many rows in all. */

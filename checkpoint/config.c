@@ -69,6 +69,8 @@ static config_layer config_layer_of(enum layer_kind mixer, enum layer_kind ffn) 
 typedef struct config {
     CONFIG_FIELDS(FIELD_MEMBER)
     const struct model_family *family;
+    vision_shape vision;                       /* of depth 0: config.json says of no vision tower, or of one that its family does not read */
+    int image_token, video_token, vision_start, vision_end; /* ids that stand for what it reads, and around that; -1: config.json does not say */
     config_layer *layer;                       /* [layers + 1], the last one the MTP layer; config_free frees them */
     char beside[64];                           /* a key that text_config has, and that says something else beside it; "": there is none */
 } config;
@@ -123,14 +125,19 @@ static void config_few_keys(config_reader *r, uint32_t object) {
         config_fail(r, MOTE_EFORMAT, "an object of %u keys, expected at most %d", keys, KEYS_MAX);
 }
 
-static void config_int(config_reader *r, const char *key, int low, int high, int *out) {
+static void config_int_of(config_reader *r, uint32_t object, const char *key, int low, int high, int *out) {
     uint64_t value;
-    uint32_t node = config_get(r, r->text, key);
+    const char *within = r->within ? r->within : "";
+    uint32_t node = config_get(r, object, key);
     if (r->code) return;
-    if (!node) config_fail(r, MOTE_EFORMAT, "%s is missing", key);
+    if (!node) config_fail(r, MOTE_EFORMAT, "%s%s is missing", within, key);
     else if (!json_u64(r->j, node, &value) || value < (uint64_t)low || value > (uint64_t)high)
-        config_fail(r, MOTE_EFORMAT, "%s must be a whole number from %d to %d", key, low, high);
+        config_fail(r, MOTE_EFORMAT, "%s%s must be a whole number from %d to %d", within, key, low, high);
     else *out = (int)value;
+}
+
+static void config_int(config_reader *r, const char *key, int low, int high, int *out) {
+    config_int_of(r, r->text, key, low, high, out);
 }
 
 /* What is null counts as absent, here and for floats. */

@@ -64,7 +64,3 @@ static int cuda_allocate(mote_model *m, const char *dir, mote_error *err) {
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "allocating the weights");
 }
-
-static void cuda_release(mote_model *m) {
-    if (m->arena && cudaSetDevice(m->device.gpu) == cudaSuccess) (void)cudaFree(m->arena);
-}

@@ -23,6 +23,8 @@ typedef struct binder {
     char prefix[64];                           /* of the text model's names: "model.language_model.", "model." */
     char head_prefix[64];                      /* of lm_head's: "" */
     char missing[256];                         /* the tensor that is not there: the error, or why the MTP layer is left out */
+    char vision_prefix[16];                    /* of the vision tower's names: "model.visual.", "visual." */
+    char no_vision[256];                       /* the tensor for lack of which there is no vision tower; "": none, or it was not looked for */
     int differs;                               /* it is there, and should be as the model's own */
     int mtp_from;                              /* layers from this number on are MTP layers; 0: these have names of their own, mtp. */
     char name[256];                            /* of the tensor that is looked for */

@@ -141,7 +141,8 @@ typedef struct load_item {
     int rows, cols;                            /* numbers */
     tensor_slice slice;                        /* which of the stored ones */
     uint64_t offset, size;                     /* bytes inside the tensor `from` */
-    size_t at;                                 /* where in the arena */
+    size_t at;                                 /* where in the arena, or in its layer's host memory */
+    int in_host;                               /* it is a routed expert's, which lies there: expert_home */
     size_t place;                              /* where it would be in that of a model which is not in parts */
     int layer;                                 /* of the model; EMBEDDING; layers: what comes after them */
     int again;                                 /* another part has it, too, which answers for it in the fingerprint */
@@ -172,6 +173,11 @@ static size_t item_held(const load_item *item) {
 static size_t item_capacity(const load_item *item) {
     return item->component >= 0 ? matrix_component_capacity(&item->of, item->component)
                                 : component_capacity(item_component(item), item->rows, item->cols);
+}
+
+/* Where it lies, once that is allocated. */
+static char *item_memory(const mote_model *m, const load_item *item) {
+    return (item->in_host ? m->homes[item->layer].host : m->arena) + item->at;
 }
 
 static size_t item_words(const load_item *item) {

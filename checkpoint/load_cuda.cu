@@ -1,5 +1,5 @@
-/* checkpoint/load_cuda.cu: reads the weights of a checkpoint into GPU memory. It touches the files, the arena and the
-   fingerprint; it knows items (load.c), not layers.
+/* checkpoint/load_cuda.cu: reads the weights of a checkpoint into GPU memory, or, of experts that lie there, into the host's. It touches the
+   files, the arena and the fingerprint; it knows items (load.c), not layers.
 
    A few threads read the files into pinned buffers: from the page cache what is there, the rest past it (O_DIRECT). Each has
    two: while one is copied to the GPU on the thread's own stream, it reads into the other. When all is read, they and the
@@ -118,9 +118,11 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
         if (low >= high) continue;
         const char *bytes = buffer + (low - base);
         code = check_numbers(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low), err);
-        cudaError_t status = code ? cudaSuccess
-                                  : cudaMemcpyAsync(l->m->arena + item->at + (low - begin), bytes, (size_t)(high - low),
-                                                    cudaMemcpyHostToDevice, stream);
+        if (code) break;
+        char *to = item_memory(l->m, item) + (low - begin);
+        cudaError_t status = cudaSuccess;
+        if (item->in_host) memcpy(to, bytes, (size_t)(high - low));
+        else status = cudaMemcpyAsync(to, bytes, (size_t)(high - low), cudaMemcpyHostToDevice, stream);
         if (status != cudaSuccess) code = gpu_fail(err, status, "copying weights to the GPU");
         if (code) break;
         __atomic_add_fetch(&l->done, high - low, __ATOMIC_RELAXED);
@@ -159,11 +161,11 @@ static int loader_converted(gpu_loader *l, int *done, mote_error *err) {
         if (*done) return MOTE_OK;
         if (item_converts(&l->items[i])) item = &l->items[i];
     }
-    void *held = malloc(item_held(item));
+    char *to = item_memory(l->m, item);
+    void *held = item->in_host ? to : malloc(item_held(item));
     int code = held ? load_converted(l->m, l->files, item, held, &sample, err) : fail_memory(err);
-    cudaError_t status =
-        code ? cudaSuccess : cudaMemcpy(l->m->arena + item->at, held, item_held(item), cudaMemcpyHostToDevice);
-    free(held);
+    cudaError_t status = code || held == to ? cudaSuccess : cudaMemcpy(to, held, item_held(item), cudaMemcpyHostToDevice);
+    if (held != to) free(held);
     if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
     if (!item->again) __atomic_add_fetch(&l->sample, sample, __ATOMIC_RELAXED);
     if (!code) __atomic_add_fetch(&l->done, item->size, __ATOMIC_RELAXED);
@@ -263,7 +265,7 @@ static int load_kv_scales(binder *b, mote_error *err) {
         if (items[i].component != KV_SCALE) continue;
         float *to = b->m->kv_scales + --scales;
         *items[i].target = to;
-        status = cudaMemcpy(to, b->m->arena + items[i].at, sizeof *to, cudaMemcpyDeviceToHost);
+        status = cudaMemcpy(to, item_memory(b->m, &items[i]), sizeof *to, cudaMemcpyDeviceToHost);
     }
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "reading the scales of the KV cache");
 }

@@ -6,6 +6,8 @@ typedef struct weight_memory {
     int (*choose)(mote_model *m, int number, int *none, mote_error *err);
     uint64_t (*available)(const mote_model *m);                /* bytes free, 0 when it does not say */
     int (*allocate)(mote_model *m, const char *dir, mote_error *err);      /* m->arena, of m->arena_size bytes */
+    /* Host memory for a layer's experts, pinned, all zero. err: why there is none; release() frees it. NULL: no device of this kind asks for it. */
+    int (*pin)(mote_model *m, expert_home *home, mote_error *err);
     void (*release)(mote_model *m);
 
     /* All items of a binder, sorted by place in the files. */
@@ -19,9 +21,16 @@ typedef struct weight_memory {
     int packs;                                                 /* matrices lie in row panels, and tables say where experts are */
 } weight_memory;
 
-/* Bytes free on the model's device, 0 when it does not say. */
+/* Bytes that the model may still take of its device, 0 when that does not say, as a worker's does not. */
 static uint64_t device_available(const mote_model *m) {
-    return m->memory->available(m);
+    const uint64_t left = m->remote ? 0 : m->memory->available(m);
+    return !left ? 0 : left > m->device.kept ? left - m->device.kept : 1;
+}
+
+/* Leaves the device what is free there beyond so many bytes; 0: nothing. */
+static void device_keep(mote_model *m, uint64_t bytes) {
+    const uint64_t left = m->memory->available(m);
+    m->device.kept = bytes && left > bytes ? left - bytes : 0;
 }
 
 /* Whether the weights fit. on, device: " on ", "cuda:0 ...", or neither. */
@@ -38,6 +47,6 @@ static int arena_open(binder *b, mote_error *err) {
     load_item *items = (load_item *)(void *)b->items.data;
     m->arena_size = b->arena ? b->arena : 64;
     int code = m->memory->allocate(m, b->files->dir, err);
-    for (size_t i = 0; !code && i < b->items.size / sizeof *items; i++) *items[i].target = m->arena + items[i].at;
+    for (size_t i = 0; !code && i < b->items.size / sizeof *items; i++) *items[i].target = item_memory(m, &items[i]);
     return code;
 }

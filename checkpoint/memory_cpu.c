@@ -11,6 +11,40 @@ static uint64_t memory_available(void) {
     return (uint64_t)kib << 10;
 }
 
+/* A number of a file of the group of processes at `path`; 0: there is none, or it is "max". key: the line's beginning; "": the first line. */
+static uint64_t group_number(const char *path, const char *file, const char *key) {
+    char name[PATH_MAX], line[128];
+    unsigned long long value = 0;
+    int found = 0;
+    snprintf(name, sizeof name, "/sys/fs/cgroup%.*s/%s", PATH_MAX / 2, path, file);
+    FILE *f = fopen(name, "re");
+    while (f && !found && fgets(line, sizeof line, f))
+        found = !strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), "%llu", &value) == 1;
+    if (f) fclose(f);
+    return found ? (uint64_t)value : 0;
+}
+
+/* Bytes of memory that this process may still take: what the system could give, and what the limits of its groups (cgroup v2, as those of
+   containers) leave; 0: neither says. Beyond such a limit the system ends processes. */
+static uint64_t host_memory_left(void) {
+    char path[PATH_MAX / 2] = "", line[PATH_MAX / 2];
+    uint64_t left = memory_available();
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, "0::/", 4)) snprintf(path, sizeof path, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+    if (f) fclose(f);
+    for (char *end = path + strlen(path);; end = strrchr(path, '/')) {
+        if (!end) break;
+        *end = 0;
+        const uint64_t most = group_number(path, "memory.max", "");
+        const uint64_t used = group_number(path, "memory.current", ""), files = group_number(path, "memory.stat", "inactive_file ");
+        const uint64_t held = used > files ? used - files : 0, rest = most > held ? most - held : 1;
+        if (most && (!left || rest < left)) left = rest;
+        if (end == path) break;
+    }
+    return left;
+}
+
 static int cpu_choose(mote_model *m, int number, int *none, mote_error *err) {
     (void)number;
     (void)err;
@@ -25,14 +59,24 @@ static uint64_t cpu_available(const mote_model *m) {
     return memory_available();
 }
 
-/* In pages of 2 MB where the system has them: decoding reads all of it, and asks for lines pages ahead, which are found faster. */
-static char *cpu_arena(size_t size) {
-    enum { PAGE = 2 << 20 };
-    char *arena = (char *)(size < PAGE ? aligned_alloc(64, size) : aligned_alloc(PAGE, (size + PAGE - 1) / PAGE * PAGE));
+enum { HOST_PAGE = 2 << 20 };    /* bytes of a large page */
+
+static size_t host_pages_size(size_t size) {
+    return (size + HOST_PAGE - 1) / HOST_PAGE * HOST_PAGE;
+}
+
+/* Memory in large pages, where the system has them. */
+static char *host_pages(size_t size) {
+    char *at = (char *)aligned_alloc(HOST_PAGE, host_pages_size(size));
 #ifdef MADV_HUGEPAGE
-    if (arena && size >= PAGE) (void)madvise(arena, size, MADV_HUGEPAGE);
+    if (at) (void)madvise(at, host_pages_size(size), MADV_HUGEPAGE);
 #endif
-    return arena;
+    return at;
+}
+
+/* Decoding reads all of it, and asks for lines pages ahead, which are found faster in large ones. */
+static char *cpu_arena(size_t size) {
+    return size < HOST_PAGE ? (char *)aligned_alloc(64, size) : host_pages(size);
 }
 
 static int cpu_allocate(mote_model *m, const char *dir, mote_error *err) {
@@ -95,5 +139,5 @@ static int cpu_scan(const mote_model *m, const load_item *item, unsigned *seen, 
 
 /* Kernels of the CPU read weights as they are stored: nothing is to be completed. */
 static const weight_memory cpu_memory = {
-    .choose = cpu_choose, .available = cpu_available, .allocate = cpu_allocate, .release = cpu_release,
+    .choose = cpu_choose, .available = cpu_available, .allocate = cpu_allocate, .pin = NULL, .release = cpu_release,
     .load = cpu_load, .scan = cpu_scan, .complete = NULL, .describe = NULL, .kv = DTYPE_F32, .packs = 0};

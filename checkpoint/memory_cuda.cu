@@ -1,4 +1,4 @@
-/* checkpoint/memory_cuda.cu: weights in a GPU's memory: scanned, packed for kernels. Knows items, and
+/* checkpoint/memory_cuda.cu: weights in a GPU's memory, or in the host's for it: scanned, packed for kernels. Knows items, and
    of the model the head that drafts and the tables of experts. */
 
 /* ---- Scanning ---- */
@@ -16,7 +16,7 @@ static int cuda_scan(const mote_model *m, const load_item *item, unsigned *seen,
     cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
     if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
     if (status == cudaSuccess)
-        gpu_scan<<<(unsigned)m->device.sms * 4, GPU_THREADS>>>(item->of.format, item->component, m->arena + item->at,
+        gpu_scan<<<(unsigned)m->device.sms * 4, GPU_THREADS>>>(item->of.format, item->component, item_memory(m, item),
                                                             item_words(item), there);
     if (status == cudaSuccess) status = cudaGetLastError();
     if (status == cudaSuccess) status = cudaMemcpy(seen, there, sizeof *seen, cudaMemcpyDeviceToHost);
@@ -75,7 +75,7 @@ static int find_bf16_largest(binder *b, mote_error *err) {
     for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
         if (items[i].of.format != FORMAT_BF16 || items[i].component != CODES) continue;
         const size_t words = matrix_component_capacity(&items[i].of, CODES) / 2;
-        gpu_largest_bf16<<<(unsigned)b->m->device.sms * 4, GPU_THREADS>>>((const uint16_t *)(b->m->arena + items[i].at), words,
+        gpu_largest_bf16<<<(unsigned)b->m->device.sms * 4, GPU_THREADS>>>((const uint16_t *)item_memory(b->m, &items[i]), words,
                                                                        there);
         status = cudaGetLastError();
     }
@@ -85,22 +85,29 @@ static int find_bf16_largest(binder *b, mote_error *err) {
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "looking for the largest weight");
 }
 
-/* Packs every matrix in place, by way of a copy that is as large as the largest. Its packed components follow each other. */
+/* Packs a matrix in place, by way of a copy. In host memory it is packed on the GPU, too, and copied back. Its packed components follow each
+   other. scratch: [2][most] bytes */
+static cudaError_t pack_item(const mote_model *m, const load_item *item, char *scratch, size_t most) {
+    const size_t bytes = packed_bytes(&item->of);
+    char *at = item_memory(m, item), *to = item->in_host ? scratch + most : at;
+    cudaError_t status = cudaMemcpyAsync(scratch, at, bytes, item->in_host ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToDevice, 0);
+    if (status == cudaSuccess) status = gpu_pack(&item->of, scratch, to, m->device.sms);
+    if (status == cudaSuccess && to != at) status = cudaMemcpyAsync(at, to, bytes, cudaMemcpyDeviceToHost, 0);
+    return status;
+}
+
 static int cuda_complete(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
-    size_t n = b->items.size / sizeof *items, largest = 1;
-    char *copy = NULL;
+    size_t n = b->items.size / sizeof *items, most = 64;
+    char *scratch = NULL;
     for (size_t i = 0; i < n; i++)
-        if (items[i].component == CODES) largest = max_size(largest, packed_bytes(&items[i].of));
-    cudaError_t status = cudaMalloc((void **)&copy, largest);
-    for (size_t i = 0; i < n && status == cudaSuccess; i++) {
-        if (items[i].component != CODES) continue;
-        char *at = b->m->arena + items[i].at;
-        status = cudaMemcpyAsync(copy, at, packed_bytes(&items[i].of), cudaMemcpyDeviceToDevice, 0);
-        if (status == cudaSuccess) status = gpu_pack(&items[i].of, copy, at, b->m->device.sms);
-    }
+        if (items[i].component == CODES) most = max_size(most, packed_bytes(&items[i].of));
+    cudaError_t status = cudaMalloc((void **)&scratch, 2 * most);
+    if (status == cudaSuccess) status = cudaMemset(scratch, 0, 2 * most);
+    for (size_t i = 0; i < n && status == cudaSuccess; i++)
+        if (items[i].component == CODES) status = pack_item(b->m, &items[i], scratch, most);
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
-    (void)cudaFree(copy);
+    (void)cudaFree(scratch);
     if (status != cudaSuccess) return gpu_fail(err, status, "packing the weights");
     int code = find_bf16_largest(b, err);
     if (!code) code = put_expert_tables(b->m, err);
@@ -124,6 +131,6 @@ static void cuda_describe(mote_model *m) {
 }
 
 static const weight_memory cuda_memory = {
-    .choose = cuda_choose, .available = cuda_available, .allocate = cuda_allocate, .release = cuda_release,
+    .choose = cuda_choose, .available = cuda_available, .allocate = cuda_allocate, .pin = cuda_pin, .release = cuda_release,
     .load = cuda_load, .scan = cuda_scan, .complete = cuda_complete,
     .describe = cuda_describe, .kv = DTYPE_BF16, .packs = 1};

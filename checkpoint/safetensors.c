@@ -5,7 +5,7 @@
    follow each other without hole or overlap from 0 to the end of the file, and each must have the size its shape says.
    Stricter than the reference reader in this: no name twice, no empty name, no NUL in a name, infos are objects. */
 
-enum { MAX_HEADER = 100000000, MAX_DIMS = 4 };
+enum { MAX_HEADER = 100000000, MAX_DIMS = 5 };
 
 typedef struct container_type { const char *name; int bits; } container_type;
 

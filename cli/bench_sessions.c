@@ -287,6 +287,7 @@ static int group_open(group *g, int most) {
     mote_error error = {0, ""};
     how.context = g->b->o->context ? g->b->o->context : g->prompt + g->b->o->steps + MOTE_ROWS_MAX;
     if (how.context < g->b->o->beside) how.context = g->b->o->beside;
+    how.sessions = (size_t)most + 2;       /* one that is alone, one beside */
     g->drafts = g->b->o->accept.count;
     g->ids = malloc((size_t)g->prompt * sizeof *g->ids);
     g->alone = malloc((size_t)most * (size_t)g->b->o->steps * sizeof *g->alone);

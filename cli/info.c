@@ -57,7 +57,8 @@ static void print_prediction(const mote_info *i) {
 
 static void print_plan(const mote_info *info, const mote_memory *plan) {
     printf("\nmemory for a session of %d tokens%s\n", plan->context, plan->estimated ? ", estimated" : "");
-    print_amount("weights", (double)plan->weights, "B");
+    if (info->host_bytes) print_amount("experts, in the host's", (double)info->host_bytes, "B");
+    print_amount(info->host_bytes && !info->experts_shared ? "weights, in the GPU's" : "weights", (double)plan->weights, "B");
     print_amount("KV cache", (double)plan->kv, "B");
     print_amount("recurrent state", (double)plan->state, "B");
     print_amount("scratch", (double)plan->scratch, "B");
@@ -135,6 +136,7 @@ static int command_info(options *o) {
         print_prediction(info);
         print_plan(info, &plan);
         code = print_devices(model, &how);
+        if (!code) code = predict_offload(o, model, &plan);
     }
     mote_close(model);
     return code;

@@ -38,7 +38,7 @@ static int check_worker_folder(const options *o) {
 }
 
 static int command_worker(options *o) {
-    mote_worker_options how = {.size = sizeof how, .listen = o->listen ? o->listen : "127.0.0.1:7000", .secret = o->secret, .threads = o->threads,
+    mote_worker_options how = {.size = sizeof how, .listen = o->listen ? o->listen : "127.0.0.1:7000", .secret = o->secret, .device = o->device, .threads = o->threads,
                                .running = worker_goes_on, .user = o, .callbacks = callbacks()};
     mote_error error = {0, ""};
     if (!o->secret_file) return complain(EXIT_USAGE, "worker needs --secret-file");

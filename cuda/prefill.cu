@@ -26,6 +26,7 @@ typedef struct prefill_rows {
                                     the scratch: see prefill_take_rest */
     float *u_scale;              /* [T] */
     char *scratch;               /* scratch of the kind of layer that runs: name_prefill_bytes bytes */
+    const char *experts;         /* a copy of the layer's experts, whose home is host memory; NULL: they are read where they are */
 } prefill_rows;
 
 /* The scratch of prefill, in GPU memory. */
@@ -169,16 +170,11 @@ static void prefill_rms_norm(const prefill_rows *r, const float *x, const float 
     prefill_norm_rows<<<T, GPU_THREADS, (size_t)cols * sizeof(float), r->stream>>>(p);
 }
 
-/* An element of a row's embedding: its token's, times the factor, or its own. */
-__device__ __forceinline__ float prefill_embedding(const gpu_matrix *embed_tokens, const token_row *r, int col, float factor) {
-    return r->embedding ? r->embedding[col] : gpu_weight(embed_tokens, r->id, col) * factor;
-}
-
-/* x[t] = the embedding of row t. Grid: (ceil(cols / 256), T). */
+/* x[t] = the embedding of row t's token, times the factor. Grid: (ceil(cols / 256), T). */
 static __global__ void __launch_bounds__(GPU_THREADS) prefill_embed_rows(const __grid_constant__ gpu_matrix embed_tokens,
                                                                          const token_row *rows, float factor, float *x) {
     const int col = blockIdx.x * GPU_THREADS + threadIdx.x, cols = embed_tokens.cols;
-    if (col < cols) x[(size_t)blockIdx.y * cols + col] = prefill_embedding(&embed_tokens, &rows[blockIdx.y], col, factor);
+    if (col < cols) x[(size_t)blockIdx.y * cols + col] = gpu_weight(&embed_tokens, rows[blockIdx.y].id, col) * factor;
 }
 
 static void prefill_embed(const prefill_rows *r, const matrix *embed_tokens, float factor) {

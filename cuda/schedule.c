@@ -106,6 +106,7 @@ typedef struct node {
     int layer;                   /* -1 outside of layers */
     int in_mtp;                  /* of the MTP layer: x is another buffer, and is not tagged */
     int can_poll;                /* this kernel knows tags */
+    unsigned late_reads;         /* of its kernel's early reads those that it does after its wait */
     int stores_output;           /* of a sublayer whose output does not go into x: it writes OUTPUT in its place, without tags */
     int piece;                   /* number of this launch among those of one kernel: 0 but for the later ones */
     int pieces;                  /* launches of it */
@@ -119,6 +120,10 @@ typedef struct node {
 static unsigned node_buffers(const node *n, unsigned set) {
     if (!n->in_mtp || !(set & BUFFER_X)) return set;
     return (set & ~(unsigned)BUFFER_X) | BUFFER_MTP_X;
+}
+
+static unsigned node_early_reads(const node *n) {
+    return node_buffers(n, kernels[n->kind].early_reads & ~n->late_reads);
 }
 
 static unsigned node_writes(const node *n) {
@@ -155,7 +160,7 @@ static int schedule_refuse(const node *nodes, schedule_conflict *c, int i, int w
 static int schedule_check(const node *nodes, int i, int late, schedule_conflict *c) {
     const node *n = &nodes[i];
     const kernel_uses *k = &kernels[n->kind];
-    unsigned reads = node_buffers(n, k->early_reads), writes = node_buffers(n, k->early_writes);
+    unsigned reads = node_early_reads(n), writes = node_buffers(n, k->early_writes);
     if (k->writes & BUFFER_STEP && k->release != RELEASE_NEVER)
         return schedule_refuse(nodes, c, i, i, BUFFER_STEP, "writers of step_parameters never release");
     for (int j = late < 0 ? 0 : late; j < i; j++) {

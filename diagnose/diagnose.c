@@ -81,6 +81,14 @@ int mote_read_speed(const mote_model *model, int threads, double *bytes_per_seco
     return model->members ? read_speed_of_parts(model, threads, bytes_per_second, error) : read_speed_of(model, threads, bytes_per_second, error);
 }
 
+int mote_link_speed(const mote_model *model, double *link, double *memory, mote_error *error) {
+    mote_error failure;
+    if (!error) error = &failure;
+    if (!model || !link || !memory) return fail(error, MOTE_EINVAL, "mote_link_speed: needs a model and places for the speeds");
+    const int invalid = check_one_gpu("mote_link_speed", model, error);
+    return invalid ? invalid : gpu_measure_link(model, link, memory, error);
+}
+
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error) {
     int invalid = session_enter(session, launches && count, "mote_launches: needs a session and places for the results", error);
     if (!invalid) invalid = check_one_gpu("mote_launches", session->m, error);
@@ -104,6 +112,23 @@ int mote_simulate(mote_runner *runner, const double *accept, mote_error *error) 
     if (!runner) return fail(error, MOTE_EINVAL, "mote_simulate: needs a runner");
     return computes_on_gpus(runner) ? gpu_simulate(runner, accept, error)
                                : fail(error, MOTE_EUNSUPPORTED, "mote_simulate: the model is not on a GPU");
+}
+
+int mote_limit_expert_slots(mote_model *model, int slots, mote_error *error) {
+    if (!model || slots < -1) return fail(error, MOTE_EINVAL, "mote_limit_expert_slots: needs a model and a number of slots, or -1");
+    model->expert_slots_most = slots;
+    for (int i = 0; i < model->member_count && model->members; i++) model->members[i]->expert_slots_most = slots;
+    return MOTE_OK;
+}
+
+int mote_simulate_experts(mote_session *session, double locality, mote_error *error) {
+    const int valid = (locality >= 0 && locality <= 1) || locality == -1;
+    int code = session_enter(session, valid, "mote_simulate_experts: needs a session and a share from 0 to 1, or -1", error);
+    if (!code) code = check_one_gpu("mote_simulate_experts", session->m, error);
+    if (!code && session->m->largest.moe.groups) code = fail(error, MOTE_EUNSUPPORTED, "mote_simulate_experts: experts are chosen by groups");
+    if (!code && !session->slot.runner->expert_slots)
+        code = fail(error, MOTE_EUNSUPPORTED, "mote_simulate_experts: there are no slots of experts in host memory");
+    return code ? code : gpu_simulate_experts(session, locality, error);
 }
 
 int mote_selftest(const char *device, int sms,

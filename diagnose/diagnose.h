@@ -57,6 +57,10 @@ int mote_measure(mote_session *session, mote_measurement *measurement, mote_erro
    seconds that these need, ranges of layers one after the other. */
 int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error);
 
+/* Bytes per second that come from pinned host memory to the model's GPU by its copy engine (link), and that its own memory reads and writes while
+   it copies there (memory); the weights need not be loaded. A single GPU only: else MOTE_EUNSUPPORTED. */
+int mote_link_speed(const mote_model *model, double *link, double *memory, mote_error *error);
+
 typedef struct mote_launch {               /* one kernel as it was launched, read back from the driver */
     const char *stage, *kernel, *format;   /* "norm_in_proj", the kernel's name, "FP8+BF16" */
     int rows, layer;                       /* layer: -1 outside of layers */
@@ -75,6 +79,15 @@ int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *erro
 /* For measurements: tokens that the runner's GPU chooses from now on are random, and its drafts are accepted at these rates,
    [MOTE_ROWS_MAX - 1], whatever they are. accept NULL: no longer. GPU only: else MOTE_EUNSUPPORTED. */
 int mote_simulate(mote_runner *runner, const double *accept, mote_error *error);
+
+/* For measurements and tests: runners that are opened from now on have at most so many slots of experts in a layer whose experts are in host
+   memory. -1: as many as fit, as before. */
+int mote_limit_expert_slots(mote_model *model, int slots, mote_error *error);
+
+/* For measurements: with the probability `locality` an expert of a row is one of the last 2 top_k that its layer has used, else any, from now on,
+   in all steps of the session's runner: what they compute is of no use. -1: as the router says, again. Only with slots of experts on a single GPU,
+   and where these are not chosen by groups: else MOTE_EUNSUPPORTED. */
+int mote_simulate_experts(mote_session *session, double locality, mote_error *error);
 
 /* Tests the machine: sublayers and whole models on the GPU against their definitions in double precision, stages against the CPU code
    on random data, repetition, and that a row's result does not depend on the rows beside it. row is called with each result: what was

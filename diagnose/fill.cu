@@ -11,7 +11,7 @@ static int cuda_fill(binder *b, const mote_callbacks *callbacks, mote_error *err
         const uint32_t n = (uint32_t)item_words(&items[i]), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)b->m->device.sms * 16;
         const int code = filling(b, i, callbacks, err);
         if (code) return code;
-        gpu_fill<<<blocks < most ? blocks : most, GPU_THREADS>>>(items[i], vector_values(b, &items[i]), b->m->arena + items[i].at, n);
+        gpu_fill<<<blocks < most ? blocks : most, GPU_THREADS>>>(items[i], vector_values(b, &items[i]), item_memory(b->m, &items[i]), n);
         status = cudaGetLastError();
     }
     if (status == cudaSuccess) status = cudaDeviceSynchronize();

@@ -198,6 +198,32 @@ static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "measuring the read speed");
 }
 
+/* The best of some copies of `bytes` bytes, in seconds. */
+static double copy_seconds(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaError_t *status) {
+    double best = 1e30;
+    for (int i = 0; i < 5 && *status == cudaSuccess; i++) {
+        const double start = seconds();
+        *status = cudaMemcpyAsync(to, from, bytes, kind, 0);
+        if (*status == cudaSuccess) *status = cudaDeviceSynchronize();
+        best = fmin(best, seconds() - start);
+    }
+    return best;
+}
+
+static int gpu_measure_link(const mote_model *m, double *link, double *memory, mote_error *err) {
+    const size_t bytes = (size_t)128 << 20;
+    char *host = NULL, *device = NULL;
+    cudaError_t status = cudaSetDevice(m->device.gpu);
+    if (status == cudaSuccess) status = cudaHostAlloc((void **)&host, bytes, cudaHostAllocDefault);
+    if (status == cudaSuccess) status = cudaMalloc((void **)&device, 2 * bytes);
+    if (status == cudaSuccess) status = cudaMemset(device, 0, 2 * bytes);
+    *link = (double)bytes / copy_seconds(device, host, bytes, cudaMemcpyHostToDevice, &status);
+    *memory = 2 * (double)bytes / copy_seconds(device, device + bytes, bytes, cudaMemcpyDeviceToDevice, &status);
+    (void)cudaFree(device);
+    if (host) (void)cudaFreeHost(host);
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "measuring the link to the host's memory");
+}
+
 /* All tests of a synthetic model. tokens, prompt: seeds for try_definition and try_whole; prompt 0: not the latter, nor try_format. */
 static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t prompt) {
     static const int widths[] = {28, 40, 96, 136, 160, 2048};

@@ -20,6 +20,11 @@ static int gpu_measure(mote_session *s, mote_measurement *m, unsigned stages, mo
     return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
 }
 
+static int gpu_measure_link(const mote_model *m, double *link, double *memory, mote_error *err) {
+    (void)m, (void)link, (void)memory;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
 static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_error *err) {
     (void)m, (void)bytes_per_second;
     return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
@@ -32,6 +37,11 @@ static int gpu_distinct_experts(mote_runner *r, double *experts, mote_error *err
 
 static int gpu_simulate(mote_runner *r, const double *accept, mote_error *err) {
     (void)r, (void)accept;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
+static int gpu_simulate_experts(mote_session *s, double locality, mote_error *err) {
+    (void)s, (void)locality;
     return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
 }
 

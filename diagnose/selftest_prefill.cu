@@ -274,35 +274,36 @@ static void try_prefill_normed_mlp(selftest *t) {
     free(rows.y);
 }
 
-/* n rows that are given, which a prompt's kernels read; logits: [n][vocab]. */
-static void try_feed(selftest *t, const int32_t *ids, const token_row *rows, int n, float *logits) {
-    const feed_results wanted = {logits, NULL, NULL, NULL};
+/* n rows that are given, which a prompt's kernels read; logits: [n][vocab], and the MTP layer's [n - 1][vocab] or NULL. */
+static void try_feed(selftest *t, const int32_t *ids, const token_row *rows, int n, float *logits, float *mtp_logits) {
+    const feed_results wanted = {logits, mtp_logits, NULL, NULL};
+    const fed_rows given = {rows, NULL, 0};
     if (!t->code) t->code = timeline_reset(t->gpu, t->err);
-    if (!t->code) t->code = feed_table(t->gpu, ids, rows, (size_t)n, &wanted, t->err);
+    if (!t->code) t->code = feed_table(t->gpu, ids, &given, (size_t)n, &wanted, t->err);
 }
 
 /* Rows with their tokens' embeddings have the bits of rows with tokens. */
 static void try_embeddings(selftest *t) {
-    const size_t hidden = (size_t)t->gpu->m->c.hidden, n = TRY_PROMPT * (size_t)t->gpu->m->c.vocab, bytes = TRY_PROMPT * hidden * sizeof(float);
-    float *logits = (float *)malloc(2 * n * sizeof *logits), *own = (float *)malloc(bytes), *there = NULL;
+    const size_t hidden = (size_t)t->gpu->m->c.hidden, vocab = (size_t)t->gpu->m->c.vocab, bytes = TRY_PROMPT * hidden * sizeof(float);
+    const size_t n = (t->gpu->slot.has_mtp ? 2 * TRY_PROMPT - 1 : TRY_PROMPT) * vocab;
+    float *logits = (float *)malloc(2 * n * sizeof *logits), *own = (float *)malloc(bytes);
+    float *const mtp = logits && t->gpu->slot.has_mtp ? logits + TRY_PROMPT * vocab : NULL;
     int32_t ids[TRY_PROMPT];
     token_row rows[TRY_PROMPT];
-    if (!t->code && (!logits || !own || cudaMalloc((void **)&there, bytes) != cudaSuccess)) t->code = fail_memory(t->err);
+    if (!t->code && (!logits || !own)) t->code = fail_memory(t->err);
     try_tokens(t, 5, ids, TRY_PROMPT);
     text_rows(rows, ids, TRY_PROMPT, 0, 0);
-    try_feed(t, ids, rows, TRY_PROMPT, logits);
+    try_feed(t, ids, rows, TRY_PROMPT, logits, mtp);
     if (!t->code) embed(&t->models[0]->embed_tokens, t->models[0]->c.embed_factor, rows, TRY_PROMPT, own);
-    try_put(t, there, own, bytes);
     for (int i = 0; i < TRY_PROMPT; i++) {
-        rows[i].embedding = there + (size_t)i * hidden;
+        rows[i].embedding = own + (size_t)i * hidden;
         ids[i] = rows[i].id = 0;
     }
-    try_feed(t, ids, rows, TRY_PROMPT, logits + n);
+    try_feed(t, ids, rows, TRY_PROMPT, logits + n, mtp ? mtp + n : NULL);
     try_equal(t, logits, logits + n, n * sizeof *logits);
     try_row(t, 0, "prefill by embeddings");
     free(logits);
     free(own);
-    (void)cudaFree(there);
 }
 
 /* Text after a picture, in steps, is what it is as a part of the prompt, but for rounding: without the lag it would be further off. The last
@@ -324,11 +325,11 @@ static void try_picture(selftest *t) {
         rows[FIRST + i].position[2] = FIRST + i % COLUMNS;
     }
     for (int way = 0; way < 2; way++) {
-        try_feed(t, ids, rows, T - TAIL, logits);
+        try_feed(t, ids, rows, T - TAIL, logits, NULL);
         if (way) t->gpu->lag = 0;
         if (!t->code) t->code = mote_feed_logits(t->gpu, ids + T - TAIL, TAIL, steps + (size_t)way * n, NULL, t->err);
     }
-    try_feed(t, ids, rows, T, logits);
+    try_feed(t, ids, rows, T, logits, NULL);
     for (int way = 0; way < 2 && !t->code; way++) by[way] = relative_difference(steps + (size_t)way * n, logits + (T - TAIL) * vocab, NULL, n);
     if (!t->code) t->code = timeline_reset(t->gpu, t->err);
     if (!t->code) try_worse(t, by[0] / by[1]);

@@ -6,6 +6,7 @@ static int cuda_fill(binder *b, const mote_callbacks *callbacks, mote_error *err
 /* Fills the arena. */
 static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     int code = place_weights(b, err);
+    if (!code) homes_notice(b, callbacks);
     if (!code) code = b->m->device.gpu >= 0 ? cuda_fill(b, callbacks, err) : cpu_fill(b, callbacks, err);
     if (!code && b->m->memory->complete) code = b->m->memory->complete(b, err);
     if (!code) report(callbacks, "making weights", 1);
@@ -199,7 +200,7 @@ static int synthetic_open(const char *name, const mote_options *o, const model_p
     if (!preset_find(name, &p, &text, &recipe)) return preset_unknown(name, p.name != NULL, err);
     mote_model *m = model_new(o->device, 0, &o->callbacks, err);
     if (!m) return err->code;
-    if (o->draft_rows) m->draft_rows = o->draft_rows;
+    model_take(m, o);
     m->part = *part;
     files.dir = name;
     int code = text ? preset_of_json(&p, text, &m->c, err) : preset_config(&p, &m->c, err);
@@ -223,9 +224,9 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
     if (code) return code;
     if (!name || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.parts == MOTE_TEXT_ONLY ||
-        o.draft_rows < 0 || o.quantize)
+        o.draft_rows < 0 || o.quantize || o.experts < MOTE_EXPERTS_AUTO || o.experts > MOTE_EXPERTS_HOST)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
-                                        "more, and quantize of 0: the name says the format");
+                                        "more, experts of MOTE_EXPERTS_..., and quantize of 0: the name says the format");
     code = device_list_of(&devices, &o, error);
     return code ? code : parts_open(synthetic_open, name, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
 }

@@ -11,6 +11,9 @@ typedef struct group_place {
     int rank, ranks;             /* of the range, from 0; of so many */
 } group_place;
 
+/* By what a library that links hosts knows a group: NCCL's ncclUniqueId. */
+typedef struct group_id { char bytes[128]; } group_id;
+
 /* A member, as its own thread sees it. */
 typedef struct peer {
     const struct exchange *by;

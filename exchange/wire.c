@@ -2,7 +2,8 @@
    secret, and how long one waits for the other. Knows bytes, addresses and time; must not know what messages are about.
 
    A message is a head, {type, bytes}, and so many bytes. Numbers are little-endian, as on every processor that this runs on. Whoever is
-   waited for sends a beat every WIRE_BEAT seconds while it computes; who gets nothing for WIRE_SILENCE seconds gives up.
+   waited for sends a beat every WIRE_BEAT seconds while it computes; who gets nothing for WIRE_SILENCE seconds gives up. A leader sends beats as
+   long as it is there; a worker that gets none for WIRE_ABSENCE seconds does without it.
 
    The handshake
      both     a hello: magic, what follows it, mote's version, 32 random bytes
@@ -11,8 +12,8 @@
    After it nothing is enciphered or signed: connections are for one machine, or for a network that nobody else is on. */
 
 enum {
-    WIRE_VERSION = 1,
-    WIRE_BEAT = 2, WIRE_SILENCE = 10,                       /* seconds */
+    WIRE_VERSION = 2,
+    WIRE_BEAT = 2, WIRE_SILENCE = 10, WIRE_ABSENCE = 20,    /* seconds */
     WIRE_HANDSHAKE = 5,          /* seconds that all of it may take */
     SECRET_LEAST = 16            /* bytes */
 };
@@ -25,18 +26,22 @@ typedef struct wire_head { uint32_t type, bytes; } wire_head;
 typedef struct wire {
     int fd;
     pthread_mutex_t writes;      /* who holds it writes a message */
+    const mote_callbacks *asks;  /* whether to go on, between beats that are waited for; NULL: nobody is asked */
 } wire;
 
 /* Why a call on a wire has failed: the result of those that return int, 0: it has not. */
-enum wire_failure { WIRE_FINE, WIRE_CLOSED, WIRE_SILENT, WIRE_STRANGE };
+enum wire_failure { WIRE_FINE, WIRE_CLOSED, WIRE_SILENT, WIRE_STRANGE, WIRE_CANCELLED };
 
-static const char *wire_says(int failure) {
-    return failure == WIRE_CLOSED ? "has closed the connection" :
-           failure == WIRE_SILENT ? "has not been heard of for 10 s" : "sends what is no message of mote's";
+/* The failure of a call on the wire to `peer`, for which was waited so many seconds, as an error: its code. */
+static int wire_fail(mote_error *err, int code, const char *peer, int failure, int waited) {
+    if (failure == WIRE_CANCELLED) return fail(err, MOTE_ECANCELLED, "cancelled");
+    if (failure == WIRE_SILENT) return fail(err, code, "%s has not been heard of for %d s", peer, waited);
+    return fail(err, code, "%s %s", peer, failure == WIRE_CLOSED ? "has closed the connection" : "sends what is no message of mote's");
 }
 
 static void wire_open(wire *w, int fd) {
     w->fd = fd;
+    w->asks = NULL;
     pthread_mutex_init(&w->writes, NULL);
 }
 
@@ -49,6 +54,12 @@ static void wire_close(wire *w) {
 /* Calls on it return, in other threads, too. */
 static void wire_end(const wire *w) {
     if (w->fd >= 0) shutdown(w->fd, SHUT_RDWR);
+}
+
+/* Whether the other side has closed the connection, or cannot be reached. */
+static int wire_is_lost(const wire *w) {
+    struct pollfd p = {w->fd, POLLRDHUP, 0};
+    return w->fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
 }
 
 /* Waits until the connection can be read or written; `until`: seconds(), 0: as long as it takes. */
@@ -117,6 +128,7 @@ static void wire_beat(wire *w) {
 /* The head of the next message that is no beat, of at most `most` bytes. */
 static int wire_next(const wire *w, wire_head *h, size_t most, double silence) {
     do {
+        if (w->asks && w->asks->cancel && w->asks->cancel(w->asks->user)) return WIRE_CANCELLED;
         const int code = wire_read(w->fd, h, sizeof *h, silence);
         if (code) return code;
     } while (h->type == MESSAGE_BEAT && !h->bytes);
@@ -149,6 +161,15 @@ static socklen_t address_read(const char *text, struct sockaddr_storage *at) {
     six->sin6_family = AF_INET6;
     six->sin6_port = htons((uint16_t)port);
     return sizeof *six;
+}
+
+static void address_write(const struct sockaddr_storage *at, char to[ADDRESS_SIZE]) {
+    const int six = at->ss_family == AF_INET6;
+    const struct sockaddr_in *four = (const struct sockaddr_in *)at;
+    const struct sockaddr_in6 *long_one = (const struct sockaddr_in6 *)at;
+    char host[INET6_ADDRSTRLEN] = "";
+    (void)inet_ntop(at->ss_family, six ? (const void *)&long_one->sin6_addr : (const void *)&four->sin_addr, host, sizeof host);
+    snprintf(to, ADDRESS_SIZE, six ? "[%s]:%d" : "%s:%d", host, ntohs(six ? long_one->sin6_port : four->sin_port));
 }
 
 /* A host that is gone is noticed, also by who waits for nothing but the end of the connection. */
@@ -223,7 +244,7 @@ static int wire_shake(int fd, const char *secret, int leads, const char *peer, m
     const wire_hello *leader = leads ? &own : &other, *worker = leads ? &other : &own;
     if (!code) code = wire_read_by(fd, &other, sizeof other, 0, until);
     if (!code && memcmp(own.magic, other.magic, sizeof own.magic)) code = WIRE_STRANGE;
-    if (code) return fail(err, MOTE_EIO, "%s %s", peer, wire_says(code));
+    if (code) return wire_fail(err, MOTE_EIO, peer, code, WIRE_HANDSHAKE);
     for (size_t i = 0; i < sizeof other.engine; i++)
         if (other.engine[i] && (other.engine[i] < ' ' || other.engine[i] > '~')) other.engine[i] = '?';
     other.engine[sizeof other.engine - 1] = 0;
@@ -241,5 +262,5 @@ static int wire_shake(int fd, const char *secret, int leads, const char *peer, m
         }
     }
     if (code == WIRE_CLOSED && leads) return fail(err, MOTE_EINVAL, "%s has closed the connection: it has another secret", peer);
-    return code ? fail(err, MOTE_EIO, "%s %s", peer, wire_says(code)) : MOTE_OK;
+    return code ? wire_fail(err, MOTE_EIO, peer, code, WIRE_HANDSHAKE) : MOTE_OK;
 }

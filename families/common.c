@@ -207,29 +207,39 @@ static void common_bind_copy(binder *b, const char *where, const char *what, con
     b->differs = 1;
 }
 
-/* Binds an MTP layer. It only makes a model faster: with a tensor missing it is left out, and what was bound of it is taken
-   back. */
-static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
-    mote_model *m = b->m;
+/* Binds what a model can do without, which is all of its module. With a tensor missing what was bound of it is taken back, and b->missing says
+   which. Returns whether it is there. */
+static int common_bind_optional(binder *b, void (*bind)(binder *)) {
     mote_error *err = b->err, why;
+    const enum module_kind kind = b->kind;
     const size_t items = b->items.size, arena = b->arena, whole = b->whole;
-    if (b->code) return;
+    if (b->code) return 0;
     b->err = &why;
-    bind_for_layer(b, m->c.layers);
     bind(b);
     b->err = err;
-    if (!b->code) return;
+    if (!b->code) return 1;
     if (!b->missing[0]) {
         fail(err, b->code, "%s", why.message);
-        return;
+        return 0;
     }
     b->code = MOTE_OK;
     b->items.size = items;
     b->arena = arena;
     b->whole = whole;
-    b->formats[MODULE_MTP] = b->encodings[MODULE_MTP] = 0;
-    b->group[MODULE_MTP] = m->has_mtp = 0;
-    memset(&m->report.modules[MODULE_MTP], 0, sizeof m->report.modules[MODULE_MTP]);
+    b->formats[kind] = b->encodings[kind] = 0;
+    b->group[kind] = 0;
+    memset(&b->m->report.modules[kind], 0, sizeof b->m->report.modules[kind]);
+    return 0;
+}
+
+/* Binds an MTP layer. It only makes a model faster: with a tensor missing it is left out. */
+static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
+    mote_model *m = b->m;
+    if (b->code) return;
+    bind_for_layer(b, m->c.layers);
+    bind_as(b, MODULE_MTP, 1, 1);
+    if (common_bind_optional(b, bind) || b->code) return;
+    m->has_mtp = 0;
     memset(&m->mtp.layer, 0, sizeof m->mtp);
 }
 
@@ -269,14 +279,14 @@ static void common_leftovers(binder *b, const mote_callbacks *callbacks) {
         const char *name = table_name(table, t);
         if (t->used) continue;
         if (b->m->c.tied && has_part(name, "lm_head.")) head += t->type >= 0;
-        else if (of_a_tower(name)) vision++;
+        else if (of_a_tower(name) && !b->m->has_vision) vision++;
         else if (of_mtp(b, name, &further) && further) others++;
         else if (of_mtp(b, name, &further) && (!b->m->has_mtp || t->type < 0)) mtp++;
         else b->code = bind_unexpected(b, t);
     }
     if (b->code) return;
     if (head) notice(callbacks, "%s: lm_head.weight ignored: it is the embedding, to which config.json ties it", dir);
-    if (vision) notice(callbacks, "%s: %d vision tensors ignored: mote reads text only", dir, vision);
+    if (vision && !b->m->c.vision.depth) notice(callbacks, "%s: %d vision tensors ignored: mote reads no images with this model", dir, vision);
     if (others) notice(callbacks, "%s: %d tensors of further MTP layers ignored: one is run", dir, others);
     if (b->missing[0])
         notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", dir, b->missing,

@@ -49,6 +49,7 @@ static int config_of(config *c, const json *j, const char *dir, mote_error *err)
     config_reader r;
     memset(c, 0, sizeof *c);
     memset(&r, 0, sizeof r);
+    c->image_token = c->video_token = c->vision_start = c->vision_end = -1;
     r.j = j;
     r.dir = dir;
     r.err = err;

@@ -45,4 +45,5 @@ static void family_bind(binder *b, const mote_callbacks *callbacks) {
     common_untie(b, callbacks);
     if (!b->code) b->m->c.family->bind(b);
     if (!b->code) common_leftovers(b, callbacks);
+    if (!b->code) common_vision_notice(b, callbacks);
 }

@@ -41,8 +41,6 @@ static const char *const idle_keys[] = {
     "quantization", "compression_config",
     /* tokens: those that count, generation_config.json and the tokenizer's files have */
     "*_token_id", "*_token_ids", "*_token_index", "bos_token", "eos_token", "pad_token", "unk_token", "chat_template",
-    /* images, sound and video, which mote does not read */
-    "vision_*", "image_*", "video_*", "audio_*",
     /* training */
     "*dropout*", "*_pdrop", "initializer_range", "initializer_factor", "*aux_loss*", "seq_aux", "*z_loss*", "router_jitter_noise", "loss_type",
     "gradient_checkpointing*", "neftune_noise_alpha", "output_router_logits", "pretraining_tp", "num_nextn_predict_layers",
@@ -66,9 +64,17 @@ static const char *const idle_keys[] = {
     "rope_*.low_freq_factor", "rope_*.high_freq_factor", "rope_*.beta_fast", "rope_*.beta_slow", "rope_*.attention_factor",
     "rope_*.mscale", "rope_*.mscale_all_dim", "rope_*.truncate"};
 
+/* The same of images, sound and video, where the family does not read them. */
+static const char *const idle_image_keys[] = {"vision_*", "image_*", "video_*", "audio_*"};
+
+/* Of a vision tower that is read, all its keys count but those of the first table. */
 static int key_is_idle(const char *key) {
+    static const char tower[] = "vision_config.";
+    const int of_tower = !strncmp(key, tower, sizeof tower - 1);
     for (size_t i = 0; i < sizeof idle_keys / sizeof *idle_keys; i++)
-        if (matches_stars(idle_keys[i], key)) return 1;
+        if (matches_stars(idle_keys[i], key + (of_tower ? sizeof tower - 1 : 0))) return 1;
+    for (size_t i = 0; !of_tower && i < sizeof idle_image_keys / sizeof *idle_image_keys; i++)
+        if (matches_stars(idle_image_keys[i], key)) return 1;
     return 0;
 }
 

@@ -61,6 +61,7 @@ static void qwen_read(config_reader *r, config *c, const sublayer_shape *ffn) {
     common_rope(r, c, &l, 0.25f, 1e4f);
     rope_sections(r, &l.rope);
     qwen_layer_types(r, c);
+    common_vision(r, c);
     for (int i = 0; i <= c->layers; i++) {
         const enum layer_kind mixer = i < c->layers ? c->layer[i].mixer.kind : LAYER_ATTENTION;
         c->layer[i] = l;
@@ -169,6 +170,7 @@ static void qwen_bind(binder *b, in_proj_binder *bind_in_proj) {
     common_bind_ends(b, bind_zero_centered);
     for (int i = 0; i < m->c.layers && !b->code; i++) qwen_bind_layer(b, i, &m->layers[i], bind_in_proj);
     if (m->has_mtp) common_bind_mtp(b, qwen_bind_mtp);
+    common_bind_vision(b);
 }
 
 static void qwen3_5_moe_bind(binder *b) {

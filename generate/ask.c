@@ -3,7 +3,8 @@
 /* The plan of a turn: how it is going to change the timeline. */
 typedef struct turn_plan {
     buf past;                    /* ids that take the place of the answer with its thinking; none: nothing is dropped */
-    buf ids;                     /* of the turn */
+    buf ids;                     /* of the turn; once it is run, with keys of its images */
+    mote_images *images;         /* NULL: it has none, or is not run yet */
     size_t past_count, count;    /* of these */
     size_t total;                /* tokens of the timeline then */
 } turn_plan;
@@ -11,6 +12,7 @@ typedef struct turn_plan {
 static void plan_close(turn_plan *p) {
     buf_free(&p->past);
     buf_free(&p->ids);
+    mote_images_close(p->images);
 }
 
 /* Whether a token is white space alone, as at the end of a turn's line. */
@@ -138,6 +140,7 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
     t.tools = s->count || !a->tools.nodes ? NULL : &a->tools;
     t.role = g->role ? g->role : "user";
     t.message = message;
+    t.images = g->image_count;
     t.results = g->results;
     t.result_count = g->result_count;
     t.think = g->think;
@@ -167,15 +170,30 @@ static int keeps_thinking(const mote_session *s, const mote_generation *g) {
     return g->keep_thinking || s->m->family & CHAT_KEEPS;
 }
 
+/* Tokens of a turn's images, more than their pads. */
+static int plan_images(const mote_session *s, const mote_generation *g, size_t *more, mote_error *err) {
+    if (g->image_count < 0 || (g->image_count && !g->images)) return fail(err, MOTE_EINVAL, "image_count is %d, and images say none", g->image_count);
+    for (int i = 0; i < g->image_count; i++) {
+        int width, height, tokens;
+        mote_error why;
+        const int code = image_count(s->m, &g->images[i], s->o.image_tokens, &width, &height, &tokens, &why);
+        if (code) return fail_image(i, &why, err);
+        *more += (size_t)tokens - 1;
+    }
+    return MOTE_OK;
+}
+
 /* To be closed in any case. */
 static int plan_open(turn_plan *p, const mote_session *s, const char *message, const generator *a, mote_error *err) {
     const mote_generation *g = &a->g;
     int code = MOTE_OK, user = !g->role || !strcmp(g->role, "user");
     memset(p, 0, sizeof *p);
-    if (user && !keeps_thinking(s, g)) code = past_ids(s, &p->past, err);
+    size_t more = 0;
+    code = plan_images(s, g, &more, err);
+    if (!code && user && !keeps_thinking(s, g)) code = past_ids(s, &p->past, err);
     p->past_count = p->past.size / sizeof(int32_t);
     if (!code) code = plan_ids(p, s, message, a, err);
-    p->count = p->ids.size / sizeof(int32_t);
+    p->count = p->ids.size / sizeof(int32_t) + more;
     p->total = (p->past_count ? (size_t)s->before_answer->count + p->past_count : (size_t)s->count) + p->count;
     return code;
 }
@@ -201,13 +219,13 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
 
 /* Reads a turn of n ids. When it is cancelled, or fails otherwise, the timeline is as before: chunks that were already read
    are taken back, to `before`; NULL: there is one chunk only, or nobody can cancel. answer: where the answer begins, and the
-   session remembers its state; 0: it does not. Nothing cancels the few tokens after it. */
-static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer, mote_checkpoint *before, mote_error *err) {
+   session remembers its state; 0: it does not. Nothing cancels the few tokens after it. r: as reader_read has it. */
+static int ask_feed(mote_session *s, image_reader *r, const int32_t *ids, size_t n, size_t answer, mote_checkpoint *before, mote_error *err) {
     int (*cancel)(void *user) = s->o.callbacks.cancel;
     size_t first = answer ? answer : n;
     int code = before ? checkpoint_fill(s, before, err) : MOTE_OK;
     s->read_after = n - first;
-    if (!code) code = feed(s, ids, first, NULL, err);
+    if (!code) code = reader_read(r, s, ids, first, err);
     if (code && before && before->count >= 0) (void)session_rewind(s, before, NULL);
     if (code || !answer) return code;
     code = checkpoint_fill(s, s->before_answer, err);
@@ -219,8 +237,21 @@ static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer
     return code;
 }
 
-/* Brings a turn into the timeline. Gets all memory first. */
-static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *g, mote_error *err) {
+/* Decodes the turn's images, and has the tower read them, before anything changes. */
+static int plan_read_images(turn_plan *p, image_reader *r, mote_session *s, const mote_generation *g, mote_error *err) {
+    int code = images_open(s->m, g->images, g->image_count, s->o.image_tokens, &p->images, err);
+    if (code) return code;
+    image_places places = {p->images, 0, 0};
+    code = images_place_all(&places, &p->ids, err);
+    if (!code) code = places_check(&places, err);
+    if (!code) code = reader_open(r, p->images, err);
+    if (!code) code = session_reserve_images(s, s->images.count + g->image_count, err);
+    for (int i = 0; i < g->image_count && !code; i++) code = reader_take(r, s, i, err);
+    return code;
+}
+
+/* Brings a turn into the timeline, after its memory has been got and its images read. */
+static int plan_feed(const turn_plan *p, image_reader *r, mote_session *s, const mote_generation *g, mote_error *err) {
     const int32_t *ids = (const int32_t *)(void *)p->ids.data, *past = (const int32_t *)(void *)p->past.data;
     const int32_t start = tokenizer_find(s->m->text, chat_marks_of_model(s->m->family)->turn);
     const int open = !p->past_count && !keeps_thinking(s, g) && answer_is_open(s);
@@ -228,9 +259,6 @@ static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *
     mote_checkpoint *before = NULL;
     size_t answer = 0;
     int code = MOTE_OK;
-    if (p->total > (size_t)s->o.context)
-        return fail(err, MOTE_ECONTEXT, "%zu tokens do not fit: the session holds %zu of %d", p->count, p->total - p->count,
-                    s->o.context);
     for (size_t i = 0; i < p->count && user && !keeps_thinking(s, g); i++)
         if (ids[i] == start) answer = i;
     if (answer) code = reserve_answer(s, err);
@@ -243,9 +271,24 @@ static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *
     if (!code && p->past_count) code = drop_thinking(s, past, p->past_count, err);
     s->read_before = p->past_count;
     if (!code && user) forget_answer(s);
-    if (!code) code = ask_feed(s, ids, p->count, answer, before, err);
+    if (!code && r && !user && remembers_answer(s)) code = images_keep(s, p->images->of, p->images->count, err);
+    if (!code) code = ask_feed(s, r, ids, p->count, answer, before, err);
     s->read_before = s->read_after = 0;
     mote_checkpoint_free(before);
+    return code;
+}
+
+/* Brings a turn into the timeline. Gets all memory first. */
+static int plan_run(turn_plan *p, mote_session *s, const mote_generation *g, mote_error *err) {
+    image_reader r;
+    int code = MOTE_OK;
+    if (p->total > (size_t)s->o.context)
+        return fail(err, MOTE_ECONTEXT, "%zu tokens do not fit: the session holds %zu of %d", p->count, p->total - p->count,
+                    s->o.context);
+    memset(&r, 0, sizeof r);
+    if (g->image_count) code = plan_read_images(p, &r, s, g, err);
+    if (!code) code = plan_feed(p, g->image_count ? &r : NULL, s, g, err);
+    reader_close(&r);
     return code;
 }
 

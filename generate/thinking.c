@@ -176,8 +176,8 @@ static int ends_for_results(const mote_session *s) {
     return !*marks->turn_end && s->count && is_eos(s->m, s->tokens[s->count - 1]) && s->tokens[s->count - 1] != tokenizer_find(s->m->text, marks->user);
 }
 
-/* The ids that take the place of what follows the remembered state; none if nothing is remembered, or there was no thinking and no such
-   end. */
+/* The ids that take the place of what follows the remembered state, with keys of the images of results; none if nothing is remembered, there was no
+   thinking and no such end, or an image is not kept. */
 static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     const mote_checkpoint *c = s->before_answer;
     const int headed = s->m->family & CHAT_HARMONY;
@@ -202,16 +202,22 @@ static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     code = marked_failed(&past) ? fail_memory(err) : encode_marked(s->m->text, &past, ids, err);
     marked_free(&past);
     if (c->count + ids->size / sizeof(int32_t) > (size_t)s->o.context) ids->size = 0;
+    if (!images_place_kept(s, c->count, (int32_t *)(void *)ids->data, ids->size / sizeof(int32_t))) ids->size = 0;
     return code;
 }
 
 /* Goes back and reads these instead. Nothing cancels it: the answer would be lost. */
 static int drop_thinking(mote_session *s, const int32_t *ids, size_t n, mote_error *err) {
     int (*cancel)(void *user) = s->o.callbacks.cancel;
-    int code = session_rewind(s, s->before_answer, err);
+    const mote_images kept = {s->m, s->kept_count, s->kept};
+    image_reader r;
+    int code = reader_open(&r, &kept, err);
     s->o.callbacks.cancel = NULL;
-    if (!code) code = feed(s, ids, n, NULL, err);
+    if (!code) code = reader_ready(&r, s, ids, n, err);
+    if (!code) code = session_rewind(s, s->before_answer, err);
+    if (!code) code = reader_read(kept.count ? &r : NULL, s, ids, n, err);
     s->o.callbacks.cancel = cancel;
+    reader_close(&r);
     return code;
 }
 

@@ -7,7 +7,7 @@ typedef struct gpu_embedding {
     gpu_matrix embed_tokens;
     const step_parameters *step;
     const uint8_t *sequences;    /* [T] of a pass of several: that of each row; NULL: one */
-    int T;
+    int T;                       /* 0: x is there already */
     float factor;                /* of embeddings */
     int cols;
     float *x;                    /* [T][cols] */
@@ -43,7 +43,7 @@ static __global__ void gpu_embed_rows(const __grid_constant__ gpu_embedding p) {
 
 static void gpu_embed(gpu_queue *q, const gpu_embedding *p, int sequences) {
     const int blocks = (p->cols + GPU_THREADS - 1) / GPU_THREADS;
-    gpu_record(q, KERNEL_EMBED, p->from.box ? "" : formats[p->embed_tokens.format]->name, gpu_embed_rows, blocks, p->T + sequences, 0, p);
+    gpu_record(q, KERNEL_EMBED, p->from.box || !p->T ? "" : formats[p->embed_tokens.format]->name, gpu_embed_rows, blocks, p->T + sequences, 0, p);
 }
 
 typedef struct gpu_sending {

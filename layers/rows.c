@@ -12,7 +12,7 @@ typedef struct token_row {
     int32_t index;               /* rows of its session before it: where its keys and values lie. It sees those up to its own */
     int32_t position[ROW_AXES];  /* by which queries and keys are rotated; of text the same on all axes */
     int32_t id;                  /* of its token; -1: the device has that already, or will choose it */
-    const float *embedding;      /* [hidden] in place of the token's, in the device's memory; NULL: the token's */
+    const float *embedding;      /* [hidden] in place of the token's, in the host's memory; NULL: the token's */
 } token_row;
 
 /* T rows of text from `index` on, whose positions are less than that by the lag. ids NULL: the device's. */

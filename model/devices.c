@@ -7,7 +7,9 @@ typedef struct device_list {
     int count;                                 /* 0: none was named; device_choose does */
     int gpus;                                  /* they are GPUs, not CPUs */
     int ranges, ranks;                         /* how they share the model: count is one times the other */
+    int apart;                                 /* each is on a host of its own, as model_part has it */
     char name[DEVICES_MAX][16];                /* "cpu", "cuda:1" */
+    uint64_t memory;                           /* mote_options.gpu_memory */
     int layers[DEVICES_MAX];                   /* of each range; 0: as they fit */
 } device_list;
 
@@ -59,6 +61,7 @@ static int device_layers_read(device_list *l, const char *text, mote_error *err)
 static int device_list_of(device_list *l, const mote_options *o, mote_error *err) {
     memset(l, 0, sizeof *l);
     l->ranges = l->ranks = 1;
+    l->memory = o->gpu_memory;
     if (o->split < MOTE_SPLIT_AUTO || o->split > MOTE_SPLIT_TENSOR)
         return fail(err, MOTE_EINVAL, "split is %d, expected MOTE_SPLIT_...", o->split);
     if (!o->devices && !o->split && !o->layers) return MOTE_OK;

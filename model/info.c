@@ -24,16 +24,35 @@ static void model_module_dtypes(mote_model *m, const binder *b) {
     }
 }
 
-/* Writes the numbers of a kind's largest shape that are told; returns how many. */
-static int model_sizes(mote_model *m, enum layer_kind kind, mote_size *to) {
-    const shape_field *row = layer_fields[kind].row;
+/* Writes the numbers of a shape that are told; returns how many. */
+static int model_sizes(const void *shape, const shape_field *row, int count, mote_size *to) {
     int n = 0;
-    for (int i = 0; i < layer_fields[kind].count; i++) {
+    for (int i = 0; i < count; i++) {
         if (!*row[i].report) continue;
         to[n].name = row[i].report;
-        to[n++].value = (int)shape_value(largest_of(&m->largest, kind), row, i);
+        to[n++].value = (int)shape_value(shape, row, i);
     }
     return n;
+}
+
+/* Tokens of one image by the checkpoint, and by what its tower takes; 0: it reads none. */
+static int model_image_tokens(const mote_model *m) {
+    const int64_t side = m->pictures.patch * m->pictures.merge, most = side ? m->pictures.most / (side * side) : 0;
+    return !m->has_vision ? 0 : most < VISION_PATCHES_MAX / VISION_JOINED ? (int)most : VISION_PATCHES_MAX / VISION_JOINED;
+}
+
+/* The vision tower, after the kinds of layers. */
+static void model_vision_kind(mote_model *m) {
+    mote_info *o = &m->report.info;
+    mote_layers *of = &m->report.kinds[o->kind_count];
+    o->images = m->has_vision;
+    o->image_tokens = model_image_tokens(m);
+    if (!m->has_vision) return;
+    of->name = "vision";
+    of->count = m->vision.shape.depth;
+    of->sizes = m->report.vision_sizes;
+    of->size_count = model_sizes(&m->vision.shape, vision_fields, VISION_FIELD_COUNT, m->report.vision_sizes);
+    o->kind_count++;
 }
 
 /* The kinds of layers that there are, and the stages that they bring. */
@@ -50,7 +69,7 @@ static void model_kinds(mote_model *m) {
         if (!of->count) continue;
         of->name = layer_kind_names[k];
         of->sizes = m->report.sizes[k];
-        of->size_count = model_sizes(m, (enum layer_kind)k, m->report.sizes[k]);
+        of->size_count = model_sizes(largest_of(&m->largest, (enum layer_kind)k), layer_fields[k].row, layer_fields[k].count, m->report.sizes[k]);
         o->kind_count++;
     }
     for (int i = 0; i < STAGE_COUNT; i++) {
@@ -59,6 +78,7 @@ static void model_kinds(mote_model *m) {
             there |= stage_kinds[i] < LAYER_KIND_COUNT && m->report.kinds[k].name == layer_kind_names[stage_kinds[i]];
         if (there) m->report.stages[o->stage_count++] = stage_names[i];
     }
+    model_vision_kind(m);
     if (m->memory->describe) m->memory->describe(m);
 }
 
@@ -90,6 +110,15 @@ static mote_device model_on_device(const mote_model *m) {
     return d;
 }
 
+/* What lies in the host's memory for a GPU. */
+static void model_homes(mote_model *m) {
+    mote_info *o = &m->report.info;
+    o->host_bytes = model_host_bytes(m, 0);
+    o->expert_bytes = model_host_bytes(m, 1);
+    o->experts_shared = o->host_bytes && m->device.integrated;
+    for (int i = 0; i <= m->c.layers; i++) o->expert_layers += m->homes[i].in_host;
+}
+
 static void model_info(mote_model *m, const binder *b) {
     const config *c = &m->c;
     mote_info *o = &m->report.info;
@@ -113,6 +142,7 @@ static void model_info(mote_model *m, const binder *b) {
     }
     model_kinds(m);
     model_state(m);
+    model_homes(m);
     m->report.devices[0] = model_on_device(m);
     o->devices = m->report.devices;
     o->device_count = 1;

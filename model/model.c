@@ -9,7 +9,7 @@ enum module_kind {
 #define X(NAME, name) MODULE_##NAME,
     MIXERS(X)
 #undef X
-    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP, MODULE_NORMS, MODULE_STREAMS, MODULE_MTP, MODULE_KINDS
+    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP, MODULE_NORMS, MODULE_STREAMS, MODULE_MTP, MODULE_VISION, MODULE_KINDS
 };
 
 static const char *const module_names[MODULE_KINDS] = {
@@ -17,7 +17,7 @@ static const char *const module_names[MODULE_KINDS] = {
 #define X(NAME, name) #name,
     MIXERS(X)
 #undef X
-    "router", "experts", "shared_expert", "mlp", "norms", "streams", "mtp"};
+    "router", "experts", "shared_expert", "mlp", "norms", "streams", "mtp", "vision"};
 
 /* The device that holds the weights. */
 typedef struct model_device {
@@ -26,6 +26,7 @@ typedef struct model_device {
     int shared;                                /* bytes of shared memory of an SM */
     uint32_t cache;                            /* bytes of its L2 */
     int integrated;                            /* its memory is the system's */
+    uint64_t kept;                             /* bytes of its memory that are left free: mote_options.gpu_memory */
     char name[320];                            /* info.device */
 } model_device;
 
@@ -34,8 +35,8 @@ typedef struct model_report {
     mote_info info;
     mote_module modules[MODULE_KINDS];
     char module_dtypes[MODULE_KINDS][128];
-    mote_layers kinds[LAYER_KIND_COUNT];
-    mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES];
+    mote_layers kinds[LAYER_KIND_COUNT + 1];                /* the last one of the vision tower */
+    mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES], vision_sizes[VISION_FIELD_COUNT];
     const char *stages[STAGE_COUNT];
     mote_device devices[DEVICES_MAX];
 } model_report;
@@ -53,6 +54,14 @@ typedef struct mtp_layer {
     stream_mixer mixer;
     struct layer layer;
 } mtp_layer;
+
+/* A layer's routed experts on a GPU: all that belongs to one of them in one piece, one after the other. */
+typedef struct expert_home {
+    size_t bytes;                              /* of all of them; 0: the layer has none, or another part has it */
+    int in_host;                               /* they lie in host memory of their own, pinned, which the GPU reads, and not in the arena */
+    char *host;                                /* that memory, by the same address for both; NULL: it has not been allocated */
+    int registered;                            /* it came from the system, and was registered with the driver */
+} expert_home;
 
 enum { TABLES_MAX = 4 };                       /* tables that stay in their files */
 
@@ -83,11 +92,18 @@ struct mote_model {
     layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
     matrix *experts;                           /* the gate, up and down matrices of all layers */
     size_t expert_tables_at;                   /* where in a GPU's arena the layers' tables of experts are, one after the other */
+    expert_home *homes;                        /* [layers + 1] of each layer's experts: model/home.c */
+    int experts_in;                            /* as asked for: MOTE_EXPERTS_... */
+    int expert_slots_most;                     /* for tests: of a runner, see mote_runner.expert_slots; -1: as many as fit */
     uint64_t *layer_bytes;                     /* [layers + 2] of the arena: the embedding's, each layer's, and what the others do not have */
     float *frequencies;                        /* of all attention layers, in the host's memory */
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
     mtp_layer mtp;
+    int has_vision;                            /* the part has the tower; of a front: the one that embeds has it */
+    vision_weights vision;
+    picture_limits pictures;                   /* what the tower sees of a picture; of a front, too */
+    int images;                                /* as asked for: of mote_options */
     int draft_rows;                            /* as asked for */
     int quantize;                              /* as asked for: MOTE_QUANTIZE_... */
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
@@ -112,6 +128,19 @@ static int model_width(const mote_model *m) {
 /* Whether a part has that layer. */
 static int model_has_layer(const mote_model *m, int i) {
     return i < m->c.layers ? part_has(&m->part, i) : part_is_last(&m->part) && m->has_mtp;
+}
+
+/* Bytes of all experts in host memory; with `one`: of one expert of each layer. */
+static uint64_t model_host_bytes(const mote_model *m, int one) {
+    uint64_t bytes = 0;
+    for (int i = 0; i <= m->c.layers && m->homes; i++)
+        if (m->homes[i].in_host) bytes += m->homes[i].bytes / (one ? (uint64_t)model_layer(m, i)->ffn.w.moe.shape.experts : 1);
+    return bytes;
+}
+
+/* Bytes of weights in the device's memory, which may be the host's. */
+static uint64_t model_device_bytes(const mote_model *m) {
+    return m->arena_size + (m->device.integrated ? model_host_bytes(m, 0) : 0);
 }
 
 static int model_has_weights(const mote_model *m) {

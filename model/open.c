@@ -14,11 +14,21 @@ static mote_model *model_new(const char *name, int idle, const mote_callbacks *c
     m->holders = 1;
     m->part = part_of(0, 1, 0, 1);
     m->draft_rows = DRAFT_ROWS;
+    m->expert_slots_most = -1;
     m->report.info.device = m->device.name;
     m->report.info.begin_token = m->report.info.end_token = -1;
     if (!device_choose(m, name, idle, callbacks, err)) return m;
     free(m);
     return NULL;
+}
+
+/* What options say of weights. */
+static void model_take(mote_model *m, const mote_options *o) {
+    if (o->draft_rows > 0) m->draft_rows = o->draft_rows;
+    m->quantize = o->quantize;
+    m->experts_in = o->experts;
+    m->images = o->images;
+    if (m->device.gpu >= 0) device_keep(m, o->gpu_memory);
 }
 
 const char *mote_version(void) {
@@ -66,6 +76,8 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
     if (!code && *m->c.beside)
         notice(callbacks, "%s/config.json: %s says something else in text_config than beside it: that in text_config counts", dir, m->c.beside);
+    if (!code && m->c.vision.depth && m->images >= 0)
+        code = read_image_processor(dir, VISION_PATCH, VISION_MERGE, VISION_FRAMES, &m->pictures, err);
     files->dir = dir;
     if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_recipe(dir, &recipe, err);
     if (!code && !there) code = model_publish(m, files, recipe, err);
@@ -136,10 +148,11 @@ static void answer_ends_of(const mote_model *m, int32_t *ends) {
 /* What mote_open checks before it looks at the folder. */
 static int open_check(const char *name, const char *dir, const mote_options *o, mote_model **model, mote_error *err) {
     if (dir && model && o->parts >= MOTE_EVERYTHING && o->parts <= MOTE_DESCRIPTION && o->draft_rows >= 0 &&
-        o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_FP8)
+        o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_FP8 && o->experts >= MOTE_EXPERTS_AUTO && o->experts <= MOTE_EXPERTS_HOST &&
+        (o->images == 0 || o->images == -1))
         return MOTE_OK;
     return fail(err, MOTE_EINVAL, "%s: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., draft_rows of 0 or more, "
-                                  "quantize of MOTE_QUANTIZE_...", name);
+                                  "quantize of MOTE_QUANTIZE_..., experts of MOTE_EXPERTS_..., images of 0 or -1", name);
 }
 
 /* A part of the model in a folder, a part_opener. What there is to note of the folder, the first one that is opened has noted, the whole. */
@@ -148,8 +161,7 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
     if (part->ranges > 1 || part->ranks > 1) told.log = NULL;
     mote_model *m = model_new(o->device, o->parts == MOTE_TEXT_ONLY, &told, error);
     if (!m) return error->code;
-    if (o->draft_rows) m->draft_rows = o->draft_rows;
-    m->quantize = o->quantize;
+    model_take(m, o);
     m->part = *part;
     int32_t ends[2];
     int code = generation_read(m, dir, &told, error);
@@ -170,6 +182,11 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
     return MOTE_OK;
 }
 
+/* What shares the model: devices of this host, or hosts. */
+static int model_devices(device_list *l, const mote_options *o, mote_error *err) {
+    return o->workers ? workers_list(l, o, err) : device_list_of(l, o, err);
+}
+
 int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
     mote_options o;
     mote_error failure;
@@ -177,7 +194,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (!error) error = &failure;
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
     if (!code) code = open_check("mote_open", dir, &o, model, error);
-    if (!code) code = o.workers ? workers_list(&devices, &o, error) : device_list_of(&devices, &o, error);
+    if (!code) code = model_devices(&devices, &o, error);
     return code ? code : parts_open(o.workers ? workers_open_part : model_open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
 }
 
@@ -212,10 +229,10 @@ void mote_close(mote_model *model) {
     remote_forget(model->remote);
     tokenizer_free(model->text);
     vocabulary_free(model->vocabulary);
+    model->memory->release(model);
     config_free(&model->c);
     weights_free(model);
     buf_free(&model->eos);
-    model->memory->release(model);
     free(model);
 }
 

@@ -8,11 +8,12 @@ typedef struct model_part {
     int range, ranges;           /* of layers, from 0; of so many */
     int rank, ranks;             /* of each of them, likewise */
     int first, end;              /* its layers: [first, end) of the program */
+    int apart;                   /* each range is on a host of its own */
 } model_part;
 
 /* A part of so many ranges and ranks; its layers are whoever's who cuts the program. Of one range, all: begin_layers. */
 static model_part part_of(int range, int ranges, int rank, int ranks) {
-    const model_part p = {.range = range, .ranges = ranges, .rank = rank, .ranks = ranks, .first = 0, .end = 0};
+    const model_part p = {.range = range, .ranges = ranges, .rank = rank, .ranks = ranks, .first = 0, .end = 0, .apart = 0};
     return p;
 }
 

@@ -129,7 +129,7 @@ static int cut_layers(layer_cut *c, device_list *l, const char *name, mote_error
     return fail(err, MOTE_ENOMEM, "%s: in %d parts the weights need %.1f GB: %s", name, c->ranges, (double)all * 1e-9, free_there);
 }
 
-/* What is free on each device, to be shared by those parts that are on the same one. */
+/* What is free on each device, to be shared by those parts that are on the same one. Of several hosts each is taken to have what this one has. */
 static int devices_free(const device_list *l, uint64_t *free, mote_error *err) {
     mote_callbacks silent;
     memset(&silent, 0, sizeof silent);
@@ -139,7 +139,8 @@ static int devices_free(const device_list *l, uint64_t *free, mote_error *err) {
         memset(&on, 0, sizeof on);
         const int code = device_choose(&on, l->name[d], 0, &silent, err);
         if (code) return code;
-        for (int other = 0; other < l->count; other++) parts += !strcmp(l->name[other], l->name[d]);
+        if (on.device.gpu >= 0) device_keep(&on, l->memory);
+        for (int other = 0; other < l->count; other++) parts += other == d || (!l->apart && !strcmp(l->name[other], l->name[d]));
         free[d] = device_available(&on) ? device_available(&on) / parts : UINT64_MAX;
     }
     return MOTE_OK;
@@ -287,6 +288,7 @@ static int parts_members(mote_model *m, part_opener *open, const char *name, con
         p->part = part_of(i / l->ranks, l->ranges, i % l->ranks, l->ranks);
         p->part.first = first;
         p->part.end = first + l->layers[p->part.range];
+        p->part.apart = l->apart;
         if (p->part.rank + 1 == l->ranks) first = p->part.end;
     }
     pthread_mutex_init(&all.lock, NULL);
@@ -316,17 +318,25 @@ static void parts_name(mote_model *m, const device_list *l) {
 static void parts_front(mote_model *m, const device_list *l) {
     const uint64_t config = m->fingerprint;
     unsigned largest = 0;
+    uint64_t host = 0, one = 0;
     for (int i = 0; i < l->count; i++) {
         const mote_model *member = m->members[i];
         m->fingerprint += member->fingerprint - config;
         if (member->bf16_largest > largest) largest = member->bf16_largest;
+        host += model_host_bytes(member, 0);
+        one += model_host_bytes(member, 1);
         if (member->part.range + 1 == l->ranges) m->has_mtp &= member->has_mtp;
         m->report.devices[i] = model_on_device(member);
     }
     m->report.info.device_count = l->count;
+    m->report.info.host_bytes = host;
+    m->report.info.expert_bytes = one;
     if (l->ranks > 1) m->fingerprint = fnv1a(m->fingerprint, &l->ranks, sizeof l->ranks);
     for (int i = 0; i < l->count; i++) m->members[i]->bf16_largest = largest;      /* as if all weights were one model's */
     m->report.info.mtp_layers = m->has_mtp;
+    m->report.info.images = m->has_vision = m->members[0]->has_vision && !m->members[0]->remote;
+    m->pictures = m->members[0]->pictures;
+    m->report.info.image_tokens = model_image_tokens(m);
     m->norm = m->members[l->count - 1]->norm;
     m->part = part_of(-1, l->ranges, 0, 1);                 /* it has no layers itself, */
     m->device.gpu = -1;                                     /* nor a device */
@@ -341,8 +351,20 @@ static int parts_open(part_opener *open, const char *name, const mote_options *o
     mote_model *m = NULL;
     if (l->count) o.device = l->name[0];
     if (l->count < 2 || o.parts == MOTE_TEXT_ONLY) return open(name, &o, &whole, load, model, err);
+    const int moves = (l->gpus || l->apart) && o.experts == MOTE_EXPERTS_AUTO;
+    if (moves) o.experts = MOTE_EXPERTS_DEVICE;
     int code = open(name, &o, &whole, 0, &m, err);
-    if (!code) code = parts_cut(m, l, name, load, err);
+    if (!code) code = parts_cut(m, l, name, load || moves, err);
+    if (code == MOTE_ENOMEM && m && moves) {                /* the layers weigh less without experts */
+        mote_close(m);
+        m = NULL;
+        o.experts = MOTE_EXPERTS_HOST;
+        o.callbacks.log = NULL;                             /* it has been said */
+        code = open(name, &o, &whole, 0, &m, err);
+        o.callbacks.log = options->callbacks.log;
+        if (!code) code = parts_cut(m, l, name, load, err);
+    }
+    if (l->ranks > 1) o.experts = options->experts;         /* of ranks each finds out by itself */
     if (!code) code = parts_members(m, open, name, &o, l, load, err);
     if (!code) parts_front(m, l);
     if (code) mote_close(m);

@@ -108,10 +108,13 @@ static int place_experts(const binder *b) {
         layer *l = model_layer(m, i);
         moe_weights *w = &l->ffn.w.moe;
         if (l->ffn.kind != LAYER_MOE || !model_has_layer(m, i)) continue;
+        const int64_t piece = (int64_t)(m->homes[i].bytes / (size_t)w->shape.experts);
         for (int e = 0; e < w->shape.experts; e++)
-            if (moe_distance(w, e) == -1)
+            if (moe_distance(w, e) != (int64_t)e * piece)
                 return refuse_features(m, b->files->dir, i, feature_bit(FEATURE_UNLIKE_EXPERTS), EXECUTOR_STEP, executor_features, b->err);
         w->expert_at = (const int64_t *)(const void *)table;
+        w->piece = (size_t)piece;
+        w->host_at = m->homes[i].host;
         table += expert_table_bytes(l);
     }
     return MOTE_OK;
@@ -120,7 +123,9 @@ static int place_experts(const binder *b) {
 /* What bind_model and loading allocate. */
 static void weights_free(mote_model *m) {
     free(m->layers);
+    free(m->vision.blocks);
     free(m->experts);
+    free(m->homes);
     free(m->layer_bytes);
     free(m->kv_scales);
     free(m->frequencies);
@@ -156,7 +161,8 @@ static void begin_layers(binder *b) {
         if (m->c.layer[i].ffn.kind == LAYER_MOE) experts += (size_t)m->c.layer[i].ffn.of.moe.experts + 1;
     }
     matrix *at = m->experts = m->layers ? (matrix *)calloc(3 * experts + 1, sizeof *m->experts) : NULL;
-    if (!at) b->code = fail_memory(b->err);
+    m->homes = at ? (expert_home *)calloc((size_t)m->c.layers + 1, sizeof *m->homes) : NULL;
+    if (!m->homes) b->code = fail_memory(b->err);
     for (int i = 0; i <= m->c.layers && at; i++) {
         moe_weights *w = &model_layer(m, i)->ffn.w.moe;
         if (m->c.layer[i].ffn.kind != LAYER_MOE) continue;
@@ -175,6 +181,7 @@ static void weigh_layers(binder *b) {
     m->layer_bytes = (uint64_t *)calloc((size_t)m->c.layers + 2, sizeof *m->layer_bytes);
     if (!m->layer_bytes) b->code = fail_memory(b->err);
     for (size_t i = 0; i < b->items.size / sizeof *items && !b->code; i++) {
+        if (items[i].in_host) continue;
         m->layer_bytes[items[i].layer + 1] += item_capacity(&items[i]);
         sum += item_capacity(&items[i]);
     }
@@ -200,13 +207,15 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
     if (!b->code) bind_expert_tables(b);
     if (m->has_mtp) bind_draft_head(b);
     if (!b->code) b->code = check_device(b);
+    if (!b->code) homes_choose(b);
     if (!b->code) weigh_layers(b);
 }
 
-/* Gives all weights their addresses in the arena. */
+/* Gives all weights their addresses, in the arena or in host memory. */
 static int place_weights(binder *b, mote_error *err) {
     mote_model *m = b->m;
-    int code = arena_open(b, err);
+    int code = homes_pin(b, err);
+    if (!code) code = arena_open(b, err);
     if (code) return code;
     if (m->c.tied && !ranks_embed_alone(m)) m->lm_head = m->embed_tokens;
     memcpy(m->draft_head.component, m->lm_head.component, sizeof m->draft_head.component);
@@ -239,7 +248,7 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
         int code, needs = 0;
         unsigned seen = 0;
         if (item->module != MODULE_MTP) continue;
-        for (int k = 0; k < MTP_NEEDS; k++) needs |= m->arena + item->at == needed[k]->component[CODES];
+        for (int k = 0; k < MTP_NEEDS; k++) needs |= item_memory(m, item) == needed[k]->component[CODES];
         code = m->memory->scan(m, item, &seen, err);
         if (code) return code;
         const char *wrong = needs && !seen ? "is all zero" : NULL;
@@ -256,6 +265,7 @@ static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *
     const weight_memory *memory = b->m->memory;
     int code = place_weights(b, err);
     if (code) return code;
+    homes_notice(b, callbacks);
     qsort(b->items.data, b->items.size / sizeof(load_item), sizeof(load_item), by_place);
     code = memory->load(b, callbacks, err);
     if (!code) code = check_mtp(b, callbacks, err);

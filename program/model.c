@@ -33,7 +33,8 @@ static int find_model(options *o, int parts) {
 /* How a model is to be opened, or planned, for the options. */
 static mote_options model_options(const options *o, int parts) {
     mote_options how = {.size = sizeof how, .parts = parts, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize,
-                        .devices = o->devices, .split = o->split, .layers = o->split_layers, .workers = o->workers, .secret = o->workers ? o->secret : NULL};
+                        .devices = o->devices, .split = o->split, .layers = o->split_layers, .workers = o->workers, .secret = o->workers ? o->secret : NULL,
+                        .gpu_memory = (uint64_t)o->gpu_memory, .experts = o->experts};
     return how;
 }
 
@@ -84,8 +85,10 @@ static int open_model(options *o, int parts, mote_model **model) {
     return code;
 }
 
+/* Of several hosts the last one is this one. */
 static int on_gpu(const mote_info *info) {
-    return strncmp(info->device, "cuda", 4) == 0;
+    const char *device = info->device_count ? info->devices[info->device_count - 1].name : info->device;
+    return strncmp(device, "cuda", 4) == 0;
 }
 
 /* One that measures its own steps, and says what it launches; several together are timed from outside. */
@@ -103,7 +106,7 @@ static const chat_marks *marks_of(const mote_model *model) {
 
 static mote_session_options session_options(const options *o) {
     mote_session_options s = {.size = sizeof s, .context = o->context, .chunk = o->chunk, .threads = o->threads,
-                              .callbacks = callbacks(), .kv = o->kv, .mtp = o->mtp, .sms = o->sms};
+                              .callbacks = callbacks(), .kv = o->kv, .mtp = o->mtp, .sms = o->sms, .image_tokens = o->image_tokens};
     return s;
 }
 

@@ -15,10 +15,13 @@ enum { SPLIT_REPLICAS = MOTE_SPLIT_TENSOR + 1 };       /* a model on each device
 
 typedef struct seed { uint64_t value; int given; } seed;
 
+typedef struct speeds { double link, memory; } speeds;          /* GB/s */
+
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
     const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *devices, *synthetic, *json, *ask, *html;
     const char *host, *api_key, *api_key_file, *cache_dir, *name;
-    texts stop, hosts;
+    texts stop, hosts, images;
+    int image_tokens;                      /* of one image, at most */
     list prompts, depths, rows, sessions;
     int beside, report;
     int layer;                             /* -1: not given */
@@ -31,9 +34,13 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     const char *workers, *secret_file, *listen;
     char secret[260];                      /* of secret_file: read_secret */
     const char *split_layers;              /* of a pipeline; NULL: not given */
+    double gpu_memory;                     /* bytes; 0: not given */
+    int experts;                           /* MOTE_EXPERTS_... */
+    speeds link;                           /* of a machine that is not here; 0: not given */
     int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     int port, parallel, queue, cors, log_json;       /* port, queue: -1: not given */
-    double temperature, top_p, min_p, overlap;
+    double temperature, top_p, min_p, overlap, locality;
+    int expert_slots;                      /* -1: not given, as of locality */
     double cache_memory, cache_disk, request_memory;      /* GB; -1: not given */
     double repetition, presence, frequency;                    /* NAN: not given */
 } options;
@@ -43,13 +50,14 @@ static options defaults(void) {
     memset(&o, 0, sizeof o);
     o.top_k = -1;
     o.temperature = o.top_p = o.min_p = o.overlap = o.cache_memory = o.cache_disk = o.request_memory = -1;
-    o.port = o.queue = o.layer = -1;
+    o.port = o.queue = o.layer = o.expert_slots = -1;
+    o.locality = -1;
     o.repetition = o.presence = o.frequency = NAN;
     o.repeat = 3;
     return o;
 }
 
-enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, RANGES, REALS, DEVICE, DEVICES, SPLIT, KV, MTP, QUANTIZE, ADDRESS, ADDRESSES };
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, RANGES, REALS, DEVICE, DEVICES, SPLIT, KV, MTP, QUANTIZE, ADDRESS, ADDRESSES, BYTES, HOME, LINK };
 
 typedef struct option {
     const char *name, *value;              /* value: how the help calls it */
@@ -74,6 +82,9 @@ static const option option_table[] = {                     /* name, value, kind,
     {"--raw", NULL, FLAG, AT(raw), 0, 0, TRACE, "the text as it is, without the chat template"},
     {"--tokens", "FILE.i32", TEXT, AT(tokens), 0, 0, RUN | LOGITS | TRACE, "token ids to read, as little-endian int32"},
     {"--ids", NULL, FLAG, AT(ids), 0, 0, RUN, "print token ids on one line instead of text (always so with --tokens)"},
+    {"--image", "FILE", TEXTS, AT(images), 0, 0, RUN | LOGITS, "a PNG or JPEG that the model is shown before the prompt; may be repeated, in order"},
+    {"--image-tokens", "N", WHOLE, AT(image_tokens), 64, 1 << 16, CHAT | RUN | LOGITS | SERVE,
+     "most tokens of an image, larger ones are reduced (default: 4096, or the checkpoint's own limit if that is less)"},
     {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
     {"--mtp", "OUT.f32", TEXT, AT(mtp_output), 0, 0, LOGITS,
      "write the MTP layer's float32 [tokens - 1, vocabulary] here"},
@@ -114,6 +125,10 @@ static const option option_table[] = {                     /* name, value, kind,
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
      "with --accept: share of its experts that a row has in common with the first, simulated"},
+    {"--expert-slots", "N", WHOLE, AT(expert_slots), 0, 1024, BENCH,
+     "GPU, experts in host memory: at most so many slots for them in each layer (default: as many as fit)"},
+    {"--locality", "P", REAL, AT(locality), 0, 1, BENCH,
+     "with slots: the probability with which an expert is one that its layer has used last, simulated"},
     {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, INFO | BENCH,
      "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8; :N for N layers"},
     {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
@@ -137,7 +152,7 @@ static const option option_table[] = {                     /* name, value, kind,
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO | SERVE,
      "tokens of context (default: the model's, at most 8192; on a GPU what fits, at most 131072)"},
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, BENCH, "tokens of context (default: what the depths need)"},
-    {"--device", "cpu|cuda[:N]", DEVICE, AT(device), 0, 0, COMPUTES, "what computes (default: a GPU if there is one)"},
+    {"--device", "cpu|cuda[:N]", DEVICE, AT(device), 0, 0, COMPUTES | WORKER, "what computes (default: a GPU if there is one)"},
     {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
     {"--devices", "LIST", DEVICES, AT(devices), 0, 0, COMPUTES & ~SERVE, "several that hold the model together, as 0,1 for two GPUs, or cpu,cpu"},
     {"--devices", "LIST", DEVICES, AT(devices), 0, 0, SERVE, "several that serve the model, each or together: as 0,1 for two GPUs, or cpu,cpu"},
@@ -155,16 +170,22 @@ static const option option_table[] = {                     /* name, value, kind,
      "tokens to draft for each pass, by the MTP layer or copied from before; auto: as many as pay (default)"},
     {"--quantize", "fp8", QUANTIZE, AT(quantize), 0, 0, COMPUTES,
      "turn BF16 weights, an untied lm_head too, into FP8 when they are loaded: half the bytes, not the checkpoint's own"},
+    {"--gpu-memory", "SIZE", BYTES, AT(gpu_memory), 0, 0, COMPUTES,
+     "take at most so much of a GPU's memory, as 16G (10^9 bytes) or 16Gi (2^30) (default: what is free)"},
+    {"--experts", "auto|device|host", HOME, AT(experts), 0, 0, COMPUTES,
+     "where a GPU's experts lie: in its memory, or the host's (default: auto, in its memory if all weights fit there)"},
+    {"--link", "GB/s[:GB/s]", LINK, AT(link), 0, 0, INFO,
+     "predict for a GPU with such a link to the host's memory, and such a memory of its own, and for --gpu-memory"},
     {"--draft-rows", "N", WHOLE, AT(draft_rows), 1, INT_MAX, CHAT | RUN | BENCH | SERVE,
      "drafts come from the first N tokens of the vocabulary (default: 65536)"},
     {"--verify-spec", NULL, FLAG, AT(verify), 0, 0, CHAT | RUN,
      "check speculation: decode plainly beside it and stop at the first difference"},
     {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST,
      "GPU: blocks for N SMs, streaming multiprocessors (default: all)"},
-    {"--workers", "ADDRESS,...", ADDRESSES, AT(workers), 0, 0, CHAT | RUN | LOGITS | SERVE,
+    {"--workers", "ADDRESS,...", ADDRESSES, AT(workers), 0, 0, CHAT | RUN | LOGITS | BENCH | SERVE,
      "other hosts that have the first layers, as 10.0.0.2:7000,10.0.0.3:7000: mote worker runs there"},
     {"--listen", "ADDRESS", ADDRESS, AT(listen), 0, 0, WORKER, "wait for a leader here, as 10.0.0.2:7000 (default: 127.0.0.1:7000)"},
-    {"--secret-file", "FILE", TEXT, AT(secret_file), 0, 0, CHAT | RUN | LOGITS | SERVE | WORKER, "the secret that workers and their leader share: its first line"},
+    {"--secret-file", "FILE", TEXT, AT(secret_file), 0, 0, CHAT | RUN | LOGITS | BENCH | SERVE | WORKER, "the secret that workers and their leader share: its first line"},
     {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE | WORKER,
      "threads, on the CPU (default: one for each processor, at most 256)"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request: what it was, why it was refused, tokens, speed, time"},
@@ -340,6 +361,35 @@ static const char *set_split(const char *text, int serves, options *o) {
 
 static const char *const kv_names[] = {NULL, "f32", "bf16", "fp8"};        /* by MOTE_KV_... */
 
+static const char *const experts_names[] = {"auto", "device", "host"};     /* by MOTE_EXPERTS_... */
+
+static int parse_experts(const char *text, int *out) {
+    for (*out = MOTE_EXPERTS_AUTO; *out <= MOTE_EXPERTS_HOST; ++*out)
+        if (!strcmp(text, experts_names[*out])) return 1;
+    return 0;
+}
+
+/* 16G is 16 * 10^9 bytes, 16Gi is 16 * 2^30. */
+static int parse_bytes(const char *text, double *out) {
+    char *end;
+    const double value = strtod(text, &end);
+    const double of = !strcmp(end, "G") || !strcmp(end, "GB") ? 1e9 : !strcmp(end, "Gi") || !strcmp(end, "GiB") ? 0x1p30 : 0;
+    if (end == text || text[0] == ' ' || of == 0 || !(value * of >= 1 && value <= 1e6)) return 0;
+    *out = value * of;
+    return 1;
+}
+
+/* 25, or 25:936: a link's GB/s and a memory's. */
+static int parse_speeds(const char *text, speeds *out) {
+    char item[32];
+    const size_t n = strcspn(text, ":");
+    if (n >= sizeof item) return 0;
+    memcpy(item, text, n);
+    item[n] = 0;
+    out->memory = 0;
+    return parse_real(item, 0.01, 1e6, &out->link) && (!text[n] || parse_real(text + n + 1, 0.01, 1e6, &out->memory));
+}
+
 static int parse_kv(const char *text, int *out) {
     for (int kv = MOTE_KV_F32; kv <= MOTE_KV_FP8; kv++)
         if (strcmp(text, kv_names[kv]) == 0) return *out = kv;
@@ -369,7 +419,7 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case FLAG: *(int *)at = 1; return NULL;
     case TEXT: *(const char **)at = value; return NULL;
     case TEXTS:
-        if (several->count == STOPS_MAX) return "at most 16 texts";
+        if (several->count == STOPS_MAX) return "at most 16 of them";
         several->text[several->count++] = value;
         return NULL;
     case WHOLE: return parse_whole(value, d->low, d->high, at) ? NULL : "a whole number";
@@ -384,6 +434,9 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case SPLIT: return set_split(value, (d->commands & (SERVE | BENCH)) != 0, o);
     case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
     case QUANTIZE: *(int *)at = MOTE_QUANTIZE_FP8; return strcmp(value, "fp8") == 0 ? NULL : "fp8";
+    case BYTES: return parse_bytes(value, at) ? NULL : "gigabytes, as 16G or 16Gi";
+    case HOME: return parse_experts(value, at) ? NULL : "auto, device or host";
+    case LINK: return parse_speeds(value, at) ? NULL : "GB/s of the link, or of link and memory, as 25 or 25:936";
     case MTP: return parse_mtp(value, at) ? NULL : needs_drafts("auto, or 0 to %d");
     case RANGES: return parse_ranges(value, at) ? NULL : "up to 16 numbers or ranges, as 0-3,7";
     case REALS: return parse_reals(value, d->low, d->high, at) ? NULL : needs_drafts("up to %d numbers with commas between them");

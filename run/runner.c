@@ -14,6 +14,7 @@ typedef struct run_options {
     int sms;                     /* of a GPU, to fill */
     int layers;                  /* of the model, the MTP layer included */
     int window, ring_rows;       /* as capacity has them */
+    int patches;                 /* most of an image; 0: none is read */
 } run_options;
 
 /* Scratch of a pass on the CPU. */
@@ -36,6 +37,7 @@ typedef struct scratch {
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     float *share, *shares;                                  /* of several ranks: what one of them gives the others, [ranks] what all give */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
+    vision_job vision;                                      /* of an image of run_options.patches */
 } scratch;
 
 typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* floats */
@@ -60,12 +62,12 @@ typedef struct slot {
     int logits_set;              /* they were written from outside: the device has others */
     int logits_in_block;         /* block_logits has those of all rows of the block */
     int last_row;                /* of the block's rows: the last token's */
-    int number;                  /* of a runner on another host: what it is called there */
+    int number;                  /* of a runner on another host: what it is called there; -1: it is not open */
     struct gpu_slot *gpu;        /* NULL: on the CPU */
     struct slot *parts;          /* of a group's runner: this session's slots on its members' [members]; else NULL. Of its own it has no memory:
                                     its logits are those of the one that answers */
     struct slot *front;          /* of a member's: the session's own; else NULL. The last range's ranks read the logits of the one that answers */
-    int behind;                  /* of a group's: members still computed when the last call returned; what it says of its logits is not known yet */
+    int unfinished;              /* of a group's: members still computed when the last call returned; what it says of its logits is not known yet */
     struct slot *next;           /* of the open slots of the runner; this and what follows is run/meeting.c's */
     int answers;                 /* an answer is being generated: it will be back */
     int waits;                   /* it has a request that is not done */
@@ -114,6 +116,20 @@ static inline void request_is(pass_request *q, enum request_kind kind, slot *s, 
     q->b = b;
 }
 
+static inline void request_is_step(pass_request *q, slot *s, const block *b, const mote_sampling *p, int32_t *id) {
+    request_is(q, REQUEST_STEP, s, b);
+    q->sampling = p;
+    q->ids = id;
+}
+
+static inline void request_is_cycle(pass_request *q, slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count) {
+    request_is(q, REQUEST_CYCLE, s, b);
+    q->sampling = p;
+    q->drafts = drafts;
+    q->ids = ids;
+    q->count = count;
+}
+
 /* Who looks on while a long block is computed. */
 typedef struct block_watch {
     void *user;
@@ -122,6 +138,15 @@ typedef struct block_watch {
     float *rows;                 /* [rows_most][vocab] for them, in host memory */
     int rows_most;
 } block_watch;
+
+/* An image for the vision tower. */
+typedef struct vision_image {
+    const float *patches;        /* [rows * columns][VISION_PIXELS] */
+    int rows, columns;           /* vision_reads them, and they are at most run_options.patches */
+    float *features;             /* [rows * columns / VISION_JOINED][hidden] to be filled */
+    void *user;
+    int (*between)(void *user, double done);                /* between two blocks: returns nonzero to cancel */
+} vision_image;
 
 /* The operations of a device, with the runner entered. Functions return MOTE_OK or an error. */
 typedef struct executor {
@@ -158,8 +183,9 @@ typedef struct executor {
        code and error. With pass_rows 0 there is none. */
     void (*pass)(mote_runner *r, pass_request *const *of, int n);
     int (*computes)(const mote_runner *r);                  /* whether it still does what was launched; NULL: it never does */
+    int (*vision)(mote_runner *r, const vision_image *image, mote_error *err);  /* the features of an image; NULL: it has no code for towers */
 
-    /* Of a member of a group (run/group.c), which gives all that is above, too. It computes its part of a block: x comes from the range
+    /* Of a member of a group (run/members.c), which gives all that is above, too. It computes its part of a block: x comes from the range
        before it (its first range: from the tokens) and goes to the next one. So of a block
          - all members get the same rows, and the ids of all are there. A STEP with an id is one whose token is chosen; a CYCLE with ids is
            given them, whoever has drafted them; DRAFT, choose() and prepared() are asked of the last range alone. Ranges before the last get a
@@ -173,6 +199,10 @@ typedef struct executor {
     int launches;                /* functions return when the device has been told; it waits by itself for the other members. 0: they wait */
     int (*connect)(mote_runner *r, mote_error *err);        /* all members' runners are open, none has a slot: r->me->all; NULL: nothing to do */
     void (*end)(mote_runner *r); /* the group has come to its end: what waits for others, on its device, shall not; NULL: the same */
+    /* Of a member on a host of its own: how it and the others find each other without the hosts' connections. NULL: it needs these. */
+    int (*invite)(group_id *id, mote_error *err);           /* an id for a group that is new */
+    int (*meet)(mote_runner *r, const group_id *id, mote_error *err);      /* begins to join the group of that id, as all its members do; id NULL: leaves it */
+    int (*met)(mote_runner *r, mote_error *err);            /* waits until it has joined it */
     int (*enter)(slot *s, mote_error *err);                 /* another rank of the range is told to copy of this session: what follows may be
                                                                about it; NULL: nothing to do */
     int (*choose)(mote_runner *r, pass_request *const *of, int n, mote_error *err);
@@ -183,6 +213,9 @@ typedef struct executor {
                                                                            or in a pass, has prepared: its last token, and its drafts */
     int (*pass_class)(const pass_request *q);               /* pass() gets requests of one class, more than one of them; of class -1: none.
                                                                q: as the session asks it, on its own slot. NULL: all are of one */
+
+    int (*count_experts)(const mote_runner *r, mote_experts_seen *to, mote_error *err);        /* adds its own; from any thread; NULL: there is nothing
+                                                               to add */
 } executor;
 
 struct mote_runner {
@@ -192,6 +225,7 @@ struct mote_runner {
     const executor *backend;
     run_options o;
     int one_slot;                /* a session's own: there will be no other */
+    int expert_slots;            /* of each layer whose experts are in host memory (moe_weights.host_at), so many fit into the GPU's, too */
     int rows, prompt_from;       /* most of forward(); tokens from which on prompt() reads a call, 0: never */
     int mtp_rows;                /* most of forward() with MTP logits of all */
     int logs;                    /* after a longer forward() the last MOTE_ROWS_MAX rows' block is in the log, as if it had come alone */
@@ -210,6 +244,7 @@ struct mote_runner {
         int drafters;            /* sessions of the last pass of drafts */
         double accepted;         /* tokens that a session keeps of a pass of several, lately */
     } costs;
+    struct features *features;   /* run/features.c: of images, lately */
     double led_since;            /* seconds(): when the lead was taken last */
     struct {                     /* see run/stats.c */
         mote_seen of;
@@ -225,9 +260,11 @@ struct mote_runner {
     pool *threads;               /* on the CPU */
     scratch s;                   /* the same */
     struct gpu_runner *gpu;
+    int nccl;                    /* the version of NCCL by which it can reach other hosts; 0: by none */
+    char told[256];              /* what opening it has to say; "": nothing */
     struct remote_runner *remote;                           /* workers/runner.c: it is on another host; NULL: it is here */
     mote_runner **members;       /* [m->member_count] that compute in its place; NULL: it computes itself */
-    struct runner_group *group;  /* of these: run/group.c */
+    struct runner_group *group;  /* of these: run/members.c */
     peer *me;                    /* which member of a group it is; NULL: none, it has all of the program */
 };
 
@@ -256,16 +293,26 @@ static capacity capacity_of(const run_options *o, int context) {
     return r;
 }
 
-/* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. */
+/* Whether the model has positions for rows of images. */
+static int model_has_axes(const mote_model *m) {
+    int axes = 0;
+    for (int i = 0; i <= m->c.layers; i++) axes |= m->c.layer[i].rope.height | m->c.layer[i].rope.width;
+    return axes;
+}
+
+/* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. That the
+   row before it is an image's matters to the MTP layer alone: a step on a GPU has it at the last position before the text. */
 static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {
-    int even = 1, text = 1, axes = 0;
-    for (int t = b->rows->index ? -1 : 0; t < b->T; t++) {
+    int even = 1, text = 1, embedded = 0;
+    for (int t = 0; t < b->T; t++) {
         const token_row *r = &b->rows[t];
         even &= r->position[1] == r->position[0] && r->position[2] == r->position[0];
-        text &= row_lag(r) == row_lag(b->rows) && (t < 0 || !r->embedding);
+        text &= row_lag(r) == row_lag(b->rows) && !r->embedding;
+        embedded |= r->embedding != NULL;
     }
-    for (int i = 0; i <= s->m->c.layers && !even; i++) axes |= s->m->c.layer[i].rope.height | s->m->c.layer[i].rope.width;
-    if (!even && !axes) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
+    if (!even && !model_has_axes(s->m)) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
+    if (embedded && s->runner->backend->reads_text && s->runner->members && s->runner->members[0]->m->part.apart)
+        return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported with workers on GPUs");
     if ((even && text) || prompt || !s->runner->backend->reads_text) return MOTE_OK;
     return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU, in prompts alone");
 }
@@ -319,6 +366,7 @@ static size_t layout_runner(mote_runner *r, float *base) {
 }
 
 static void runner_drop(mote_runner *r);
+static void features_forget(mote_runner *r);
 
 /* In a forked child nothing of the device is touched, and not the lock either: its state is that of the parent's threads. */
 static void runner_free(mote_runner *r) {
@@ -326,6 +374,7 @@ static void runner_free(mote_runner *r) {
     r->backend->close(r);
     for (int i = 0; i < m->member_count && r->members; i++)
         if (r->members[i]) runner_drop(r->members[i]);
+    features_forget(r);
     if (r->owner == getpid()) {
         pthread_cond_destroy(&r->prompt_over);
         pthread_mutex_destroy(&r->lock);

@@ -22,6 +22,7 @@ static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_er
     s->m = r->m;
     s->context = context;
     s->has_mtp = has_mtp;
+    s->number = -1;
     s->state = (layer_state *)calloc((size_t)r->m->c.layers + 1, sizeof *s->state);
     if (r->backend->slot_bytes) s->gpu = (struct gpu_slot *)calloc(1, r->backend->slot_bytes);
     if (!s->state || (!s->gpu && r->backend->slot_bytes)) return fail_memory(err);
@@ -242,19 +243,13 @@ static int slot_draft(slot *s, const block *b, int *k, int32_t *drafts, float *c
 
 static int slot_step(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err) {
     pass_request q;
-    request_is(&q, REQUEST_STEP, s, b);
-    q.sampling = p;
-    q.ids = id;
+    request_is_step(&q, s, b, p, id);
     return meet_alone(&q, err);
 }
 
 static int slot_cycle(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err) {
     pass_request q;
-    request_is(&q, REQUEST_CYCLE, s, b);
-    q.sampling = p;
-    q.drafts = drafts;
-    q.ids = ids;
-    q.count = count;
+    request_is_cycle(&q, s, b, p, drafts, ids, count);
     return meet_alone(&q, err);
 }
 

@@ -14,7 +14,7 @@ typedef struct wanted {
     int is_exact;                          /* these tokens are meant, and no others that say the same */
 } wanted;
 
-typedef struct timeline {                  /* of a session, or swapped out */
+typedef struct timeline {                  /* of a session, or swapped out; its tokens are keys where images are */
     const int32_t *tokens;
     size_t count;
     const snapshots *past;
@@ -23,7 +23,7 @@ typedef struct timeline {                  /* of a session, or swapped out */
 
 static timeline server_slot_timeline(const server_slot *t) {
     timeline l = {.past = &t->past, .of_chats = t->of_chats};
-    l.tokens = mote_tokens(t->session, &l.count);
+    l.tokens = mote_timeline(t->session, &l.count);
     return l;
 }
 
@@ -182,7 +182,7 @@ static void server_slot_snapshot(server_slot *t) {
     size_t count;
     snapshot *p = (snapshot *)calloc(1, sizeof *p);
     if (!p) return;
-    mote_tokens(t->session, &count);
+    mote_timeline(t->session, &count);
     p->count = count;
     p->bytes = mote_checkpoint_bytes(t->session);
     p->owners = 1;
@@ -206,7 +206,7 @@ static void server_slot_snapshot(server_slot *t) {
 static void server_slot_swap_out(server_slot *t) {
     server *s = t->server;
     size_t count, size = 0, written;
-    const int32_t *tokens = mote_tokens(t->session, &count);
+    const int32_t *tokens = mote_timeline(t->session, &count);
     swapped *e = (swapped *)calloc(1, sizeof *e);
     (void)mote_save(t->session, NULL, 0, &size, NULL);
     if (!e || !count || !size) {
@@ -388,15 +388,16 @@ static void server_slot_reads(server_slot *t, size_t tokens) {
 
 /* Nothing more is computed there, and what its free sessions remember is no more use; busy ones end one by one, with an error each. Returns
    how many replicas serve on; 0 also where it was lost before. */
-static int replica_lose(server *s, replica *r) {
+static int replica_lose(server *s, replica *r, const mote_error *why) {
     int left = 0, was_lost = r->lost;
     r->lost = 1;
+    if (!was_lost) snprintf(r->why, sizeof r->why, "%s", why->message);
     for (const replica *x = s->replicas; x < s->replicas + s->replica_count; x++) left += !x->lost;
     for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
         if (t->of == r && !t->busy) snapshots_cut(s, &t->past, 0);
     if (!left) {
         s->device_lost = 1;
-        serve_stops = 1;
+        if (!s->reaches) serve_stops = 1;
     }
     return was_lost ? 0 : left;
 }

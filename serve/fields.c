@@ -30,6 +30,7 @@ static int refuse_error(failure *f, const mote_error *error) {
     case MOTE_EINVAL:
     case MOTE_EFORMAT:
     case MOTE_EUNSUPPORTED: return refuse(f, 400, NULL, "%s", error->message);
+    case MOTE_EDEVICE: return refuse(f, 503, NULL, "%s", error->message);  /* lost: elsewhere, or later, it may be answered */
     case MOTE_ENOMEM: return refuse(f, 503, NULL, "%s", error->message[0] ? error->message : "out of memory");
     default: return refuse(f, 500, NULL, "%s", error->message);
     }

@@ -54,13 +54,14 @@ static void put_runner_metrics(buf *out, server *s) {
     double values[SEEN_COUNT][REPLICAS_MOST];
     for (int i = 0; i < s->replica_count; i++) {
         mote_seen n = {0};
-        if (mote_runner_seen(s->replicas[i].runner, &n, NULL)) return;
+        mote_runner *runner = replica_watch(s, &s->replicas[i]);
+        (void)mote_runner_seen(runner, &n, NULL);
         const double of[SEEN_COUNT] = {(double)n.passes, (double)n.sessions, (double)n.rows, n.pass_seconds, (double)n.prompt_tokens,
                                        n.prompt_seconds, n.since, NAN};
         for (int k = 0; k < SEEN_COUNT; k++) values[k][i] = of[k];
         /* It waits for its turn, so it is not asked for while that may not come. */
-        if (n.busy && n.since >= 1) continue;
-        if (mote_distinct_experts(s->replicas[i].runner, &values[SEEN_EXPERTS][i], NULL)) values[SEEN_EXPERTS][i] = NAN;
+        if (!(n.busy && n.since >= 1) && mote_distinct_experts(runner, &values[SEEN_EXPERTS][i], NULL)) values[SEEN_EXPERTS][i] = NAN;
+        replica_unwatch(s, &s->replicas[i]);
     }
     for (int k = 0; k < SEEN_COUNT; k++)
         put_replicas(out, s, seen_metrics[k].name, seen_metrics[k].type, seen_metrics[k].help, values[k]);

@@ -29,30 +29,33 @@ static const route *judge_head(server *s, connection *c, failure *f) {
     return f->status ? NULL : r;
 }
 
-/* The most that a request may come to beside its body: its tree, an array that has grown by doubling, whose nodes all follow
-   one of these marks; and its text as messages, as a prompt and as tokens. TEXTS is the worst that was measured: one long
-   word. */
-static size_t request_cost(const buf *body) {
-    enum { TEXTS = 30 };
+/* The most that a request's tree may come to, an array that has grown by doubling, whose nodes all follow one of these marks. */
+static size_t tree_cost(const buf *body) {
     size_t nodes = 256;
     for (size_t i = 0; i < body->size; i++) {
         char c = body->data[i];
         nodes += c == ',' || c == ':' || c == '[' || c == '{';
     }
-    return TEXTS * body->size + 2 * nodes * sizeof(json_node);
+    return 2 * nodes * sizeof(json_node);
 }
 
-/* Reads the JSON of a body, with the memory that the whole answer to it will need. */
-static void read_request(connection *c, json *j, failure *f) {
-    int status = connection_take(c, c->in.request.body.cap + request_cost(&c->in.request.body));
+/* Reads the JSON of a body, with the memory that the whole answer to it will need: of all but images that of texts. */
+static void read_request(const server *s, connection *c, const route *r, json *j, failure *f) {
+    const buf *body = &c->in.request.body;
+    const size_t read = body->cap + tree_cost(body);
+    int status = connection_take(c, read + (r->shows ? 0 : REQUEST_TEXTS * body->size));
+    if (!status && read_body(body, j, f)) return;
+    if (!status && r->shows) {
+        if (s->reads_images) c->images = image_text_bytes(j, json_get(j, 0, r->shows));
+        status = connection_take(c, read + REQUEST_TEXTS * (body->size - c->images));
+    }
     if (status) refuse(f, status, NULL, "%s", c->in.problem);
-    else read_body(&c->in.request.body, j, f);
 }
 
 static void serve_request(server *s, connection *c, const route *r, failure *f) {
     json j;
     memset(&j, 0, sizeof j);
-    if (!f->status && takes_body(r)) read_request(c, &j, f);
+    if (!f->status && takes_body(r)) read_request(s, c, r, &j, f);
     if (f->status) reply_failure(c, f);
     else if (r) r->function(s, c, &j);
     else serve_preflight(c);
@@ -178,7 +181,8 @@ static int sessions_that_fit(const options *o, const replicas *r, int i, const m
     how.context = chosen_context(o, info);
     memset(plan, 0, sizeof *plan);
     if (plan_replica(o, r, i, &how, plan) || plan->sessions < 1) return 0;
-    const uint64_t sessions = (plan->available - plan->weights - plan->runner) / 8 * 7 / session_bytes(plan);
+    uint64_t sessions = (plan->available - plan->weights - plan->runner) / 8 * 7 / session_bytes(plan);
+    if (sessions > (uint64_t)plan->sessions) sessions = (uint64_t)plan->sessions;      /* slots of experts take some, too */
     return sessions < SLOTS_MOST ? (int)sessions : (int)SLOTS_MOST;
 }
 
@@ -260,27 +264,30 @@ static int plan_sessions(options *o, const replicas *r, session_plan *p) {
 }
 
 /* The replicas' runners. */
-static int open_runners(server *s, const mote_session_options *how) {
+static int open_runners(server *s) {
     mote_error error = {0, ""};
     for (int i = 0; i < s->replica_count; i++) {
         replica *r = &s->replicas[i];
         r->sessions = sessions_of(s->slot_count, s->replica_count, i);
-        if (mote_runner_open(r->model, how, &r->runner, &error)) return report(&error);
+        if (mote_runner_open(r->model, &s->runner_options, &r->runner, &error)) return report(&error);
     }
     return 0;
 }
 
 /* The runners and their sessions, with all memory that they will ever need. */
 static int open_sessions(server *s, const options *o, uint64_t unused) {
-    mote_session_options how = session_options(o), of = {.size = sizeof of, .callbacks = how.callbacks, .mtp = how.mtp};
+    mote_session_options how = session_options(o);
     mote_error error = {0, ""};
-    how.context = of.context = chosen_context(o, mote_model_info(s->model));
-    const int code = open_runners(s, &how);
+    how.context = chosen_context(o, mote_model_info(s->model));
+    how.sessions = (size_t)sessions_of(s->slot_count, s->replica_count, 0);
+    s->runner_options = how;
+    s->session_options = (mote_session_options){.size = sizeof how, .context = how.context, .callbacks = how.callbacks, .mtp = how.mtp};
+    const int code = open_runners(s);
     if (code) return code;
     for (int i = 0; i < s->slot_count; i++) {
         s->slots[i].server = s;
         s->slots[i].of = &s->replicas[i % s->replica_count];
-        if (server_slot_open(&s->slots[i], &of, &error)) return report(&error);
+        if (server_slot_open(&s->slots[i], &s->session_options, &error)) return report(&error);
     }
     const uint64_t available = free_memory();
     s->context = mote_context(s->slots[0].session);
@@ -300,11 +307,15 @@ static void server_open(server *s, const replicas *r, const options *o, int sess
     for (int i = 0; i < r->count; i++) s->replicas[i].model = r->model[i];
     s->budget.most = (size_t)((o->request_memory >= 0 ? o->request_memory : 2) * 1e9);
     s->log = o->log_json ? LOG_JSON : o->verbose ? LOG_TEXT : LOG_NOTHING;
+    s->reaches = o->workers != NULL;
     s->reads_alike = !on_gpu(mote_model_info(model));
     s->turn_begins = token_of(model, marks->turn);
     s->tool_responds = token_of(model, marks->result);
     s->asks = marks->family & CHAT_ANSWER_TURNS ? token_of(model, marks->user) : -1;
     s->user = token_of(model, "user");
+    s->image_tokens = o->image_tokens;
+    s->image_pad = token_of(model, "<|image_pad|>");
+    s->reads_images = mote_model_info(model)->images && *marks->image && s->image_pad >= 0;
     s->has_efforts = (marks->family & CHAT_EFFORTS) != 0;
     find_capabilities(s);
     s->slot_count = sessions;
@@ -343,8 +354,11 @@ static int serve_clients(server *s, const char *host, int port) {
                 s->context, s->slot_count, s->slot_count == 1 ? "" : "s", 1e-9 * (double)s->cache_most);
     show_format(stderr, "mote: %s on ", s->name);
     fprintf(stderr, strchr(host, ':') ? "http://[%s]:%d\n" : "http://%s:%d\n", host, port);
+    code = s->reaches ? reach_start(s) : 0;
+    if (code) return code;
     listener_run(&s->listener, reread_keys, tell_stop);
-    return s->device_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
+    reach_stop(s);
+    return s->device_lost && !s->reaches ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
 }
 
 static int serve_model(const replicas *r, const char *asked, const options *o, const session_plan *plan, access_rules *rules) {

@@ -16,6 +16,8 @@ typedef struct replica {
     int sessions;                          /* of the runner */
 
     int lost;                              /* under the server's lock, as all below: the device has failed, its sessions can only be closed */
+    char why[sizeof ((mote_error *)0)->message];           /* if it is lost */
+    int watched;                           /* so many look at the runner without the lock: it stays */
     double read_speed;                     /* tokens of prompts a second of late; 0: not known yet */
     mote_seen read_seen;                   /* when that was found */
 } replica;
@@ -85,7 +87,13 @@ typedef struct server {
     int32_t asks;                          /* begins a user's turn by itself; -1: turn_begins and `user` do */
     int has_efforts;                       /* the chat template knows efforts of thinking */
     int switches_thinking, takes_tools;    /* it writes prompts with and without thinking; it writes tools */
+    int reads_images;                      /* the model has a vision tower, and the template places for images */
+    int32_t image_pad;                     /* which are this token */
+    int image_tokens;                      /* of one, at most; 0: as the library has it */
     int32_t user;                          /* the role's name */
+    mote_session_options runner_options, session_options;
+    int reaches, reach_runs;               /* replicas have workers, and are opened anew when these are lost; by this thread: see reach.c */
+    pthread_t reaching;
     server_slot *slots;
     int slot_count, waiting_most;
 
@@ -94,6 +102,7 @@ typedef struct server {
     waiter *waiting;
     int waiting_count;
     int device_lost;                       /* that of every replica */
+    int reach_ends;                        /* the thread shall end */
     uint64_t clock;                        /* requests so far */
     swapped *swapped_out;
     size_t cache_most, cache_used;
@@ -104,6 +113,30 @@ typedef struct server {
     counters counted;
     time_t since;
 } server;
+
+/* Under the lock: waits until something has become free, or a tenth of a second is over. */
+static void server_wait(server *s) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 100000000;
+    if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
+    pthread_cond_timedwait(&s->freed, &s->lock, &until);
+}
+
+/* The replica's runner, which stays until replica_unwatch, whatever becomes of the replica. */
+static mote_runner *replica_watch(server *s, replica *r) {
+    pthread_mutex_lock(&s->lock);
+    mote_runner *runner = r->runner;
+    r->watched++;
+    pthread_mutex_unlock(&s->lock);
+    return runner;
+}
+
+static void replica_unwatch(server *s, replica *r) {
+    pthread_mutex_lock(&s->lock);
+    r->watched--;
+    pthread_mutex_unlock(&s->lock);
+}
 
 /* What serves of the model. */
 static const char *replica_device(const replica *r) {

@@ -47,10 +47,20 @@ typedef struct feed_results {
     pooling *embedding;
 } feed_results;
 
+/* An image that is read: features [rows * columns][hidden] of all its tokens, in the host's memory. */
+typedef struct fed_image { image_span span; const float *features; } fed_image;
+
+/* Rows that are read not as text. */
+typedef struct fed_rows {
+    const token_row *rows;       /* [count] of which the positions and the embeddings count */
+    const fed_image *images;     /* whose rows are among them, in their order */
+    int image_count;
+} fed_rows;
+
 /* Such a call, as far as it has come. */
 typedef struct feeding {
     mote_session *s;
-    const token_row *rows;       /* [count] of which the positions and the embeddings count; NULL: text */
+    const fed_rows *given;       /* NULL: text */
     size_t done, count;          /* tokens */
     double start;                /* seconds */
     feed_results to;             /* its logits: where those of the next block go */
@@ -71,7 +81,7 @@ static void feed_rows(void *user, const float *rows, int first, int n) {
 static block feed_next(const feeding *f, const int32_t *ids, size_t most) {
     const size_t left = f->count - f->done;
     block b = timeline_block(f->s, ids, (int)(left < most ? left : most));
-    if (f->rows) timeline_place(f->s, &b, f->rows + f->done, f->done > 0);
+    if (f->given) timeline_place(f->s, &b, f->given->rows + f->done, f->done > 0);
     b.logits = f->to.logits;
     b.mtp_logits = f->to.mtp_logits;
     if (f->to.embedding) pooling_ask(f->to.embedding, &b);
@@ -109,22 +119,29 @@ static int feed_block(const feeding *f, const int32_t *ids, block *b, mote_error
     return MOTE_OK;
 }
 
-/* Reads tokens into the timeline, with rows not as text: images are to be read so. Their rows have three positions and an embedding, in
-   memory of the session's device; what a device does not do is refused. rows: NULL: text. wanted: NULL: nothing besides. Only the callbacks
-   and a device can make it fail once tokens and rows are checked. */
-static int feed_table(mote_session *s, const int32_t *ids, const token_row *rows, size_t count, const feed_results *wanted, mote_error *err) {
+/* A block of given rows is part of the timeline. */
+static void feed_given(const feeding *f, const block *b) {
+    const fed_rows *g = f->given;
+    timeline_go_on(f->s, b);
+    for (int i = 0; i < g->image_count && g->images[i].span.start < f->s->count; i++) timeline_image(f->s, &g->images[i].span);
+}
+
+/* Reads tokens into the timeline, with rows not as text, those of images: they have three positions and an embedding, in the host's memory;
+   what a device does not do is refused. given: NULL: text; of its images the session has reserved the memory. wanted: NULL: nothing besides. Only
+   the callbacks and a device can make it fail once tokens and rows are checked. */
+static int feed_table(mote_session *s, const int32_t *ids, const fed_rows *given, size_t count, const feed_results *wanted, mote_error *err) {
     static const feed_results nothing = {NULL, NULL, NULL, NULL};
     const size_t vocab = (size_t)s->m->c.vocab;
-    const int from = s->slot.runner->prompt_from, prompt = from && (rows || count >= (size_t)from);
-    feeding f = {.s = s, .rows = rows, .done = 0, .count = count, .start = seconds(), .to = wanted ? *wanted : nothing};
+    const int from = s->slot.runner->prompt_from, prompt = from && (given || count >= (size_t)from);
+    feeding f = {.s = s, .given = given, .done = 0, .count = count, .start = seconds(), .to = wanted ? *wanted : nothing};
     int code = check_ids(s, s->count, ids, count, err);
-    if (!code && rows) code = check_rows(s, rows, count, err);
+    if (!code && given) code = check_rows(s, given->rows, count, err);
     while (!code && f.done < count) {
         const int first = s->count;
         block b;
         code = prompt ? feed_prompt(&f, ids + f.done, &b, err) : feed_block(&f, ids + f.done, &b, err);
         if (code) break;
-        if (rows) timeline_go_on(s, &b);
+        if (given) feed_given(&f, &b);
         f.done += (size_t)b.T;
         if (f.to.logits) f.to.logits += (size_t)b.T * vocab;
         if (f.to.mtp_logits) f.to.mtp_logits += (size_t)(b.T - (first == 0)) * vocab;
@@ -139,13 +156,52 @@ static int feed(mote_session *s, const int32_t *ids, size_t count, const feed_re
     return feed_table(s, ids, NULL, count, wanted, err);
 }
 
+/* The rows of tokens after the timeline of which some are images'. Of an image that begins here it finds the position. */
+static void feed_rows_of(const mote_session *s, const int32_t *ids, size_t count, fed_image *images, int n, token_row *to) {
+    const size_t hidden = (size_t)s->m->c.hidden;
+    int next = s->count - s->lag;
+    for (int t = 0; t < (int)count; t++) {
+        const int index = s->count + t;
+        text_rows(&to[t], &ids[t], 1, index, index - next);
+        if (!n || index < images->span.start) {
+            next++;
+            continue;
+        }
+        image_span *span = &images->span;
+        if (index == span->start) span->position = next;
+        span_position(span, index - span->start, to[t].position);
+        to[t].embedding = images->features + (size_t)(index - span->start) * hidden;
+        next = span->position + max_int(span->rows, span->columns);
+        if (index + 1 == span->start + span->rows * span->columns) images++, n--;
+    }
+}
+
+/* Reads tokens of which some are images': `images` says where, n of them in their order, each whole but the first one, of which the session may
+   have a beginning. */
+static int feed_images(mote_session *s, const int32_t *ids, fed_image *images, int n, size_t count, const feed_results *wanted, mote_error *err) {
+    if (!n) return feed(s, ids, count, wanted, err);
+    int code = check_ids(s, s->count, ids, count, err);
+    if (!code) code = session_reserve_images(s, s->images.count + n, err);
+    if (code) return code;
+    token_row *rows = (token_row *)malloc(count * sizeof *rows);
+    const fed_rows given = {rows, images, n};
+    if (!rows) return fail_memory(err);
+    feed_rows_of(s, ids, count, images, n, rows);
+    code = feed_table(s, ids, &given, count, wanted, err);
+    free(rows);
+    return code;
+}
+
+static int feed_check_mtp(const mote_session *s, const float *mtp_logits, mote_error *err) {
+    if (!mtp_logits || s->slot.has_mtp) return MOTE_OK;
+    return fail(err, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer" : "the checkpoint has no MTP layer");
+}
+
 int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
                      mote_error *error) {
     mote_session *s = session;
     int code = session_enter(s, ids || !count, "mote_feed: needs a session and its tokens", error);
-    if (!code && mtp_logits && !s->slot.has_mtp)
-        code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
-                                                                  : "the checkpoint has no MTP layer");
+    if (!code) code = feed_check_mtp(s, mtp_logits, error);
     if (!code) code = session_begin(s, "mote_feed", error);
     if (code) return code;
     const int before = s->count;
@@ -196,3 +252,7 @@ const float *mote_logits(const mote_session *session) {
     return session->count && !session_logits((mote_session *)session, NULL) ? session->slot.logits : NULL;
 }
 
+int mote_session_experts(const mote_session *session, mote_experts_seen *seen, mote_error *error) {
+    const int code = session_enter(session, seen != NULL, "mote_session_experts: needs a session and a place for what it has read", error);
+    return code ? code : count_experts(session->slot.runner, seen, error);
+}

@@ -17,6 +17,9 @@ static void session_free(mote_session *s) {
     const mote_model *m = s->m;
     slot_close(&s->slot);
     mote_checkpoint_free(s->before_answer);
+    images_forget(s);
+    spans_free(&s->images);
+    free(s->keys);
     free(s->memory);
     free(s);
     mote_close((mote_model *)m);
@@ -64,13 +67,17 @@ static size_t parts_bytes(const memory_parts *p) {
     return (p->kv + p->state + p->scratch) * sizeof(float);
 }
 
+/* Whether two members are on one device. */
+static int members_share(const mote_model *a, const mote_model *b) {
+    return a == b || (!a->part.apart && a->device.gpu == b->device.gpu);
+}
+
 /* Bytes that it needs on the device of member i, which other members may be on, too. */
 static uint64_t session_bytes_beside(mote_session *s, int i) {
-    const int gpu = slot_member(&s->slot, i)->m->device.gpu;
     uint64_t bytes = 0;
     for (int k = 0; k < slot_members(&s->slot); k++) {
         const memory_parts p = session_parts(s, k);
-        if (slot_member(&s->slot, k)->m->device.gpu == gpu) bytes += parts_bytes(&p);
+        if (members_share(slot_member(&s->slot, k)->m, slot_member(&s->slot, i)->m)) bytes += parts_bytes(&p);
     }
     return bytes;
 }
@@ -109,6 +116,22 @@ static int context_that_fits(mote_session *s, const uint64_t *left) {
     return fits;
 }
 
+/* Gives the shell's own runner what is left of a GPU's memory beside it and as many sessions as shall be, for slots of experts. */
+static void share_slots(mote_session *s, const uint64_t *left) {
+    const uint64_t more = s->o.sessions ? s->o.sessions - 1 : 0;
+    for (int i = 0; i < slot_members(&s->slot); i++) {
+        slot *at = slot_member(&s->slot, i);
+        const mote_model *m = at->m;
+        const memory_parts slot_parts = layout_slot(NULL, NULL, at);
+        const uint64_t one = model_host_bytes(m, 1), spare = left[i] / 32 + ((uint64_t)256 << 20);     /* graphs, kernels, a prompt's buffers */
+        const uint64_t needs = session_bytes_beside(s, i) + more * parts_bytes(&slot_parts) + spare;
+        if (!one || m->device.integrated || s->o.runner || left[i] == UINT64_MAX) continue;
+        const uint64_t fit = left[i] > needs ? (left[i] - needs) / (one + 128 * (uint64_t)(m->c.layers + 1)) : 0;
+        const int most = m->expert_slots_most < 0 ? m->largest.moe.experts : min_int(m->expert_slots_most, m->largest.moe.experts);
+        at->runner->expert_slots = fit < (uint64_t)most ? (int)fit : most;
+    }
+}
+
 /* Finds a shell a chunk with which it fits, or tells on which device it does not. */
 static int session_fit(mote_session *s, const mote_session_options *given, mote_error *err) {
     const int members = slot_members(&s->slot);
@@ -126,14 +149,23 @@ static int session_fit(mote_session *s, const mote_session_options *given, mote_
              (double)session_bytes_beside(s, i) * 1e-9, (double)left[i] * 1e-9, d->gpu < 0 ? "" : " on ", d->gpu < 0 ? "" : d->name,
              context_that_fits(s, left));
     }
+    if (i < 0) share_slots(s, left);
     free(left);
     return i < 0 ? MOTE_OK : MOTE_ENOMEM;
+}
+
+/* Gets its runner memory, threads or streams. */
+static int session_start_runner(mote_session *s, mote_error *err) {
+    const mote_runner *r = s->slot.runner;
+    const int code = runner_start(s->slot.runner, err);
+    if (!code && *r->told) notice(&s->o.callbacks, "%s", r->told);
+    return code;
 }
 
 /* Gets a shell its memory. */
 static int session_start(mote_session *s, const mote_session_options *given, mote_error *err) {
     int code = session_fit(s, given, err);
-    if (!code && !s->o.runner) code = runner_start(s->slot.runner, err);
+    if (!code && !s->o.runner) code = session_start_runner(s, err);
     if (!code) code = slot_open(&s->slot, err);
     if (code) return code;
     s->memory = (float *)calloc(1, layout_session(NULL, s) * sizeof(float) + CACHE_LINE);
@@ -175,7 +207,7 @@ int mote_runner_open(const mote_model *model, const mote_session_options *option
     mote_session *s = code ? NULL : session_shell(model, &o, 1, error);
     if (!s) return code ? code : MOTE_ENOMEM;
     code = session_fit(s, &given, error);
-    if (!code) code = runner_start(s->slot.runner, error);
+    if (!code) code = session_start_runner(s, error);
     if (!code) *runner = runner_hold(s->slot.runner);
     session_free(s);
     return code;
@@ -202,6 +234,7 @@ int mote_clone(const mote_session *session, mote_session **clone, mote_error *er
     if (!code && session->before_answer) {
         s->before_answer = checkpoint_copy(s, session->before_answer, s->o.context);
         if (!s->before_answer) code = fail_memory(error);
+        if (!code) code = images_keep(s, session->kept, session->kept_count, error);
     }
     if (code) mote_session_close(s);
     else *clone = s;

@@ -17,6 +17,7 @@ typedef struct saved_header {
     int32_t count, generated_from, pending, accepted;
     int32_t kv;                  /* MOTE_KV_... */
     int32_t has;                 /* SAVED_MTP, SAVED_WINDOWS, and how many ranks there are besides the first, times SAVED_RANK */
+    int32_t lag, images;         /* of the text after it, see mote_session; spans */
 } saved_header;
 
 enum {
@@ -25,9 +26,9 @@ enum {
     SAVED_RANK = 256
 };
 
-/* A saved session is a header and pieces: tokens, DeltaNet state of each member, last hidden row, logits, then keys and values of each
+/* A saved session is a header and pieces: tokens, spans of images, DeltaNet state of each member, last hidden row, logits, then keys and values of each
    layer, of each rank: STATE_PIECES, which take no bytes where a layer has none. The MTP layer's row of the last token comes with the next one. */
-enum saved_kind { SAVED_TOKENS, SAVED_RECURRENT, SAVED_LAST_HIDDEN, SAVED_LOGITS, SAVED_LAYERS };
+enum saved_kind { SAVED_TOKENS, SAVED_IMAGES, SAVED_RECURRENT, SAVED_LAST_HIDDEN, SAVED_LOGITS, SAVED_LAYERS };
 
 typedef struct saved_piece {
     slot *in;                    /* that it is a part of */
@@ -46,7 +47,7 @@ static int fail_ranks(mote_error *err, const char *what, int of, int here) {
 
 /* Number of the first piece of a layer. */
 static int saved_layers(const mote_session *s) {
-    return slot_members(&s->slot) + 3;
+    return slot_members(&s->slot) + 4;
 }
 
 static int saved_pieces(const mote_session *s) {
@@ -55,7 +56,12 @@ static int saved_pieces(const mote_session *s) {
 
 static enum saved_kind saved_kind_of(const mote_session *s, int i) {
     const int members = slot_members(&s->slot);
-    return i == 0 ? SAVED_TOKENS : i <= members ? SAVED_RECURRENT : i == members + 1 ? SAVED_LAST_HIDDEN : i == members + 2 ? SAVED_LOGITS : SAVED_LAYERS;
+    return i == 0              ? SAVED_TOKENS
+           : i == 1            ? SAVED_IMAGES
+           : i <= members + 1  ? SAVED_RECURRENT
+           : i == members + 2  ? SAVED_LAST_HIDDEN
+           : i == members + 3  ? SAVED_LOGITS
+                               : SAVED_LAYERS;
 }
 
 /* Pieces of layer i's state, as a rank has it; returns how many. */
@@ -107,10 +113,11 @@ static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, 
     if (kind == SAVED_LAYERS)
         return saved_rows(s, h, of_layer / STATE_PIECES / ranks, of_layer / STATE_PIECES % ranks, of_layer % STATE_PIECES);
     if (kind == SAVED_TOKENS) p.of.at = s->tokens, p.of.size = (size_t)max_int(h->count, 0) * sizeof *s->tokens;
+    if (kind == SAVED_IMAGES) p.of.at = s->images.of, p.of.size = (size_t)max_int(h->images, 0) * sizeof *s->images.of, p.end = h->images > 0;
     if (kind == SAVED_LAST_HIDDEN) p.of.at = last_hidden, p.of.size = (size_t)model_width(s->m) * sizeof(float);
     if (kind == SAVED_LOGITS) p.of.at = s->slot.logits, p.of.size = (size_t)c->vocab * sizeof(float);
     if (kind != SAVED_RECURRENT) return p;
-    p.in = slot_by_rank(&s->slot, i - 1);
+    p.in = slot_by_rank(&s->slot, i - 2);
     p.of.at = p.in->recurrent;
     p.of.size = p.in->recurrent_floats * sizeof(float);
     return p;

@@ -15,15 +15,22 @@ static const mote_model *plan_model(const memory_plan *p, int i) {
 }
 
 static int plan_on_one_device(const memory_plan *p, int i, int k) {
-    return plan_model(p, i)->device.gpu == plan_model(p, k)->device.gpu;
+    return members_share(plan_model(p, i), plan_model(p, k));
+}
+
+/* Of what is left of a GPU's memory, where experts are in the host's, half is for slots of them, as far as these are worth it. */
+static uint64_t plan_for_slots(const mote_model *m, uint64_t left) {
+    const uint64_t experts = m->device.integrated ? 0 : model_host_bytes(m, 0);
+    return experts < left / 2 ? experts : left / 2;
 }
 
 static void plan_left(memory_plan *p) {
     for (int i = 0; i < p->members; i++) {
         const uint64_t available = device_available(plan_model(p, i));
         uint64_t weights = 0;
-        for (int k = 0; k < p->members; k++) weights += plan_on_one_device(p, i, k) ? plan_model(p, k)->arena_size : 0;
+        for (int k = 0; k < p->members; k++) weights += plan_on_one_device(p, i, k) ? model_device_bytes(plan_model(p, k)) : 0;
         p->left[i] = !available ? UINT64_MAX : available > weights ? available - weights : 0;
+        if (available) p->left[i] -= plan_for_slots(plan_model(p, i), p->left[i]);
         p->full |= !p->left[i];
     }
 }
@@ -72,11 +79,11 @@ static int plan_sessions_on(const memory_plan *p, int i) {
 static mote_memory plan_of(const memory_plan *p, int i) {
     const memory_parts parts = session_parts(p->alone, i);
     const mote_model *m = plan_model(p, i);
-    const mote_memory plan = {.weights = m->arena_size,
+    const mote_memory plan = {.weights = model_device_bytes(m),
                               .kv = parts.kv * sizeof(float),
                               .state = parts.state * sizeof(float),
                               .scratch = parts.scratch * sizeof(float),
-                              .total = m->arena_size + parts_bytes(&parts),
+                              .total = model_device_bytes(m) + parts_bytes(&parts),
                               .available = device_available(m),
                               .runner = layout_runner(slot_member(&p->shared->slot, i)->runner, NULL) * sizeof(float),
                               .sessions = plan_sessions_on(p, i),
@@ -125,8 +132,7 @@ static int plan_open_model(const char *dir, const mote_options *o, const model_p
     memset(&silent, 0, sizeof silent);
     mote_model *m = model_new(o->device, 0, &silent, err);
     if (!m) return err->code;
-    if (o->draft_rows > 0) m->draft_rows = o->draft_rows;
-    m->quantize = o->quantize;
+    model_take(m, o);
     m->part = *part;
     const int code = model_bind(m, &files, &b, dir, 1, &silent, err);
     buf_free(&b.items);
@@ -148,7 +154,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     int code = take_options(&how, sizeof how, OPTIONS_0_3, model, "mote_options", error);
     how.parts = MOTE_DESCRIPTION;
     if (!code) code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
-    if (!code) code = device_list_of(&devices, &how, error);
+    if (!code) code = model_devices(&devices, &how, error);
     if (!code) code = parts_open(plan_open_model, dir, &how, &devices, 0, &m, error);
     if (!code) code = plan_memory_of(m, -1, options, plan, error);
     mote_close(m);

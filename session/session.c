@@ -1,7 +1,11 @@
 /* session/session.c: what a session is: a timeline of tokens, and a slot on a runner. Its options, and the checks at the entry of every
    call on one. Knows no device, and of what decoding keeps in it a pointer; session/open.c opens it. */
 
-enum { DEFAULT_CONTEXT = 8192 };
+enum {
+    DEFAULT_CONTEXT = 8192,
+    MOST_SESSIONS = 1 << 16,
+    IMAGE_TOKENS = 4096          /* of one image, by default */
+};
 
 struct mote_session {
     const mote_model *m;
@@ -11,6 +15,9 @@ struct mote_session {
     mote_session_options o;      /* with defaults filled in */
     struct slot slot;            /* on its runner */
     int32_t *tokens;             /* [context] */
+    image_spans images;          /* of the timeline, and of tokens after it up to `valid` */
+    int32_t *keys;               /* [context] the tokens, keys where images are; NULL: there never was an image */
+    int keyed;                   /* of keys: so many are right */
     token_row *rows;             /* [most rows of a block] the table of the block that is computed next; before them rows[-1] */
     int count;                   /* tokens of the timeline */
     int lag;                     /* indexes of the text after it less their positions: more than 0 after an image */
@@ -21,6 +28,8 @@ struct mote_session {
     int generated_from;          /* what follows was generated */
     int pending, accepted;       /* rows of the last block, in the log; the first of them, which are in the timeline */
     mote_checkpoint *before_answer;                         /* it may go back to, see forget_answer; NULL: never taken */
+    struct seen_image **kept;    /* [kept_count] images after that, to be read again then */
+    int kept_count;
     size_t read_before, read_after;                         /* tokens of a turn read before and after what feed() reads */
     int cut;                     /* the fewest tokens since generate/copies.c looked last: later ones may be others now */
     struct decoder *decoder;     /* generate/decoder.c: what decoding keeps from one call to the next */
@@ -44,6 +53,7 @@ static int check_options(const mote_model *m, const mote_session_options *o, mot
         return fail(err, MOTE_EINVAL, "KV type %d, expected %d to %d", o->kv, MOTE_KV_DEFAULT, MOTE_KV_FP8);
     if (o->kv == MOTE_KV_F32 && executor_of(m)->kv != MOTE_KV_F32)
         return fail(err, MOTE_EUNSUPPORTED, "a KV cache in F32 is for the CPU, a GPU takes BF16 or FP8");
+    if (o->sessions > MOST_SESSIONS) return fail(err, MOTE_EINVAL, "%zu sessions, expected at most %d", o->sessions, MOST_SESSIONS);
     if (o->sms < 0) return fail(err, MOTE_EINVAL, "%d SMs, expected 0 (all) or more", o->sms);
     if (o->mtp < MOTE_MTP_OFF || o->mtp >= MOTE_ROWS_MAX)
         return fail(err, MOTE_EINVAL, "%d drafts, expected %d (off), %d (auto), or 1 to %d", o->mtp, MOTE_MTP_OFF,
@@ -54,10 +64,10 @@ static int check_options(const mote_model *m, const mote_session_options *o, mot
 /* Options that the runner has settled for its sessions: one that asks for something else is refused. */
 static int runner_options(mote_session_options *o, mote_error *err) {
     const run_options *r = &o->runner->o;
-    int *wanted[] = {&o->chunk, &o->threads, &o->kv, &o->sms};
-    const int fixed[] = {r->chunk, r->threads, r->kv, r->sms};
-    static const char *const names[] = {"chunk", "threads", "kv", "sms"};
-    for (int i = 0; i < 4; i++) {
+    int *wanted[] = {&o->chunk, &o->threads, &o->kv, &o->sms, &o->image_tokens};
+    const int fixed[] = {r->chunk, r->threads, r->kv, r->sms, r->patches / VISION_JOINED};
+    static const char *const names[] = {"chunk", "threads", "kv", "sms", "image_tokens"};
+    for (int i = 0; i < 5; i++) {
         if (*wanted[i] && *wanted[i] != fixed[i])
             return fail(err, MOTE_EINVAL, "%s is %d, and %d on the session's runner", names[i], *wanted[i], fixed[i]);
         *wanted[i] = fixed[i];
@@ -65,6 +75,13 @@ static int runner_options(mote_session_options *o, mote_error *err) {
     if (!o->context) o->context = r->context;
     return o->context <= r->context ? MOTE_OK : fail(err, MOTE_EINVAL, "a context of %d tokens, and of %d on the session's runner",
                                                      o->context, r->context);
+}
+
+/* Of images no more than the checkpoint allows; 0 where it reads none. */
+static int image_options(const mote_model *m, mote_session_options *o, mote_error *err) {
+    if (o->image_tokens < 0) return fail(err, MOTE_EINVAL, "images of %d tokens, expected 0 (default) or more", o->image_tokens);
+    o->image_tokens = min_int(o->image_tokens ? o->image_tokens : IMAGE_TOKENS, model_image_tokens(m));
+    return MOTE_OK;
 }
 
 /* Fills in defaults and checks. */
@@ -80,13 +97,15 @@ static int session_options(const mote_model *m, const mote_session_options *give
     if (!o->threads) o->threads = processors();
     if (o->kv == MOTE_KV_DEFAULT) o->kv = on->kv;
     if (!o->chunk) o->chunk = on->chunk;
+    if (!o->runner) code = image_options(m, o, err);
+    if (code) return code;
     code = check_options(m, o, err);
     if (!code && !o->runner) o->chunk = whole_chunk(on, o->chunk, o->context);
     return code;
 }
 
 static run_options run_options_of(const mote_model *m, const mote_session_options *o) {
-    const int sms = m->members ? m->members[0]->device.sms : m->device.sms;
+    const int sms = (m->members ? m->members[m->member_count - 1] : m)->device.sms;         /* others may be on other hosts */
     run_options r = {.context = o->context,
                      .chunk = o->chunk,
                      .threads = o->threads,
@@ -94,7 +113,8 @@ static run_options run_options_of(const mote_model *m, const mote_session_option
                      .sms = o->sms && o->sms < sms ? o->sms : sms,
                      .layers = m->c.layers + 1,
                      .window = m->largest.attention.window,
-                     .ring_rows = executor_of(m)->ring_rows};
+                     .ring_rows = executor_of(m)->ring_rows,
+                     .patches = o->image_tokens * VISION_JOINED};
     return r;
 }
 
@@ -142,6 +162,12 @@ __attribute__((noinline)) static int session_begin(mote_session *s, const char *
     __atomic_store_n(&s->thread, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
     __atomic_store_n(&s->frame, (uintptr_t)__builtin_frame_address(0), __ATOMIC_RELAXED);
     return MOTE_OK;
+}
+
+/* Takes what the session needs to hold so many images. */
+static int session_reserve_images(mote_session *s, int count, mote_error *err) {
+    if (count && !s->keys && !(s->keys = (int32_t *)malloc((size_t)s->o.context * sizeof *s->keys))) return fail_memory(err);
+    return spans_reserve(&s->images, count, err);
 }
 
 static void session_leave(mote_session *s) {

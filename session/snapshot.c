@@ -13,6 +13,7 @@ struct mote_checkpoint {
     int kv;                      /* MOTE_KV_... of the rows that the state was computed with */
     int count, lag, generated_from, pending, accepted;
     int32_t *tokens;
+    image_spans images;
     float *values;               /* state, last_hidden, logits */
     char *rows;                  /* [row_bytes] of layers with a window; NULL: the session has them */
     size_t row_bytes;
@@ -21,6 +22,7 @@ struct mote_checkpoint {
 void mote_checkpoint_free(mote_checkpoint *checkpoint) {
     if (!checkpoint) return;
     free(checkpoint->tokens);
+    spans_free(&checkpoint->images);
     free(checkpoint->values);
     free(checkpoint->rows);
     free(checkpoint);
@@ -88,11 +90,23 @@ static int checkpoint_state(mote_session *s, float *values, int back, mote_error
     return code;
 }
 
+/* The images of a checkpoint become the first of these, those of `count` tokens. */
+static int checkpoint_take_images(mote_checkpoint *c, const image_spans *from, int count, mote_error *err) {
+    const int n = spans_before(from, count);
+    int code = spans_reserve(&c->images, n, err);
+    if (code) return code;
+    if (n) memcpy(c->images.of, from->of, (size_t)n * sizeof *from->of);
+    c->images.count = n;
+    spans_cut(&c->images, count);
+    return MOTE_OK;
+}
+
 /* Remembers the present position. On failure it is of nothing. */
 static int checkpoint_fill(mote_session *s, mote_checkpoint *c, mote_error *err) {
     size_t state = c->state_floats, hidden = (size_t)model_width(s->m), vocab = (size_t)s->m->c.vocab;
     c->count = -1;
-    int code = session_logits(s, err);
+    int code = checkpoint_take_images(c, &s->images, s->count, err);
+    if (!code) code = session_logits(s, err);
     if (!code) code = checkpoint_state(s, c->values, 0, err);
     if (!code) code = slot_copy(slot_last(&s->slot, 0), c->values + state, session_final_row(s), hidden * sizeof(float), err);
     if (!code) code = checkpoint_take_rows(s, c, err);
@@ -120,6 +134,10 @@ static int checkpoint_take(mote_session *s, mote_checkpoint **checkpoint, mote_e
 static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkpoint *from, int tokens) {
     mote_checkpoint *c = checkpoint_with(s, tokens, from->rows != NULL);
     if (!c || from->count < 0) return c;
+    if (checkpoint_take_images(c, &from->images, from->count, NULL)) {
+        mote_checkpoint_free(c);
+        return NULL;
+    }
     memcpy(c->tokens, from->tokens, (size_t)from->count * sizeof *c->tokens);
     memcpy(c->values, from->values, checkpoint_floats(s) * sizeof(float));
     if (c->rows) memcpy(c->rows, from->rows, from->row_bytes);
@@ -138,14 +156,16 @@ static int checkpoint_fits(const mote_session *s, const mote_checkpoint *c) {
            c->vocab == (size_t)s->m->c.vocab;
 }
 
-/* Whether the session's first tokens are still those of the checkpoint. */
+/* Whether the session's first tokens are still those of the checkpoint, its images among them. */
 static int checkpoint_holds(const mote_session *s, const mote_checkpoint *c) {
-    return c->count >= 0 && c->count <= s->valid && !memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens);
+    return c->count >= 0 && c->count <= s->valid && !memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens) &&
+           spans_equal(&c->images, &s->images, c->count);
 }
 
 size_t mote_checkpoint_bytes(const mote_session *session) {
     if (session_enter(session, 1, "mote_checkpoint_bytes: needs a session", NULL)) return 0;
     return sizeof(mote_checkpoint) + (size_t)session->count * sizeof(int32_t) + checkpoint_floats(session) * sizeof(float) +
+           (size_t)spans_before(&session->images, session->count) * sizeof(image_span) +
            (session->only_windows ? window_bytes(session, session->count) : 0);
 }
 
@@ -182,12 +202,15 @@ int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_e
     return code ? code : session_rewind(session, checkpoint, error);
 }
 
+static void images_forget(mote_session *s);
+
 /* Forgets the state remembered before an answer: the timeline has become another one, or longer by what is no answer. */
 static void forget_answer(mote_session *s) {
     if (s->before_answer) s->before_answer->count = -1;
+    images_forget(s);
 }
 
-static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '4'};
+static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '5'};
 
 static uint64_t saved_checksum(const char *bytes, size_t size) {
     return fnv1a(FNV_START, bytes + offsetof(saved_header, count), size - offsetof(saved_header, count));
@@ -211,6 +234,8 @@ static void saved_describe(const mote_session *s, saved_header *h) {
     h->generated_from = s->generated_from;
     h->pending = h->accepted = s->accepted;
     h->kv = s->o.kv;
+    h->lag = s->lag;
+    h->images = spans_before(&s->images, s->count);
     h->has = (s->slot.has_mtp ? SAVED_MTP : 0) | (s->only_windows ? SAVED_WINDOWS : 0) | (slot_ranks(&s->slot) - 1) * SAVED_RANK;
 }
 
@@ -231,6 +256,12 @@ static void saved_clear(const mote_session *s, int i, const saved_piece *p, char
     const size_t kept = (size_t)s->accepted;
     const enum saved_kind kind = saved_kind_of(s, i);
     if (!s->count && (kind == SAVED_LAST_HIDDEN || kind == SAVED_LOGITS)) memset(to, 0, saved_bytes(p));
+    if (kind == SAVED_IMAGES && saved_bytes(p)) {           /* the last one's tokens after the timeline */
+        image_span *last = (image_span *)(void *)(to + saved_bytes(p)) - 1, span;
+        memcpy(&span, last, sizeof span);
+        span.count = min_int(span.count, s->count - span.start);
+        memcpy(last, &span, sizeof span);
+    }
     for (int l = 0; l < s->m->c.layers && kind == SAVED_RECURRENT; l++) {
         state_piece log[LOG_PIECES];
         const int n = part_has(&p->in->m->part, l) ? layer_log(&p->in->m->layers[l], &p->in->state[l], log) : 0;
@@ -245,7 +276,6 @@ static void saved_clear(const mote_session *s, int i, const saved_piece *p, char
 static int session_save(mote_session *s, void *bytes, size_t capacity, size_t *count, mote_error *err) {
     saved_header h;
     *count = 0;
-    if (s->lag) return fail(err, MOTE_EUNSUPPORTED, "a session with images cannot be saved");
     saved_describe(s, &h);
     size_t size = *count = saved_size(s, &h);
     if (size > capacity) return fail(err, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
@@ -288,7 +318,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
         return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
     if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->pending < 0 || h->pending > MOTE_ROWS_MAX ||
         h->accepted < 0 || h->accepted > h->pending || h->accepted > h->count || (h->pending && !h->accepted) ||
-        h->kv < MOTE_KV_F32 || h->kv > MOTE_KV_FP8 || ranks != slot_ranks(&s->slot) || h->has % SAVED_RANK & ~has)
+        h->lag < 0 || h->lag > h->count || h->images < 0 || h->images > h->count || h->kv < MOTE_KV_F32 || h->kv > MOTE_KV_FP8 || ranks != slot_ranks(&s->slot) || h->has % SAVED_RANK & ~has)
         return fail(err, MOTE_EFORMAT, "the saved session is damaged");
     if (h->count > s->o.context)
         return fail(err, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h->count,
@@ -311,6 +341,13 @@ static int saved_check(const mote_session *s, const saved_header *h, const char 
         if (id < 0 || id >= s->m->c.vocab)
             return fail(err, MOTE_EFORMAT, "the saved session holds token id %d, not in the vocabulary", id);
     }
+    image_span span[2];                                     /* and the one before it */
+    bytes += sizeof *h + (size_t)h->count * sizeof(int32_t);
+    for (int i = 0; i < h->images; i++, span[1] = span[0]) {
+        memcpy(&span[0], bytes + (size_t)i * sizeof span[0], sizeof span[0]);
+        if (!span_is_sane(&span[0], i ? &span[1] : NULL, h->count, s->m->c.context_max))
+            return fail(err, MOTE_EFORMAT, "the saved session is damaged: its image %d", i + 1);
+    }
     return MOTE_OK;
 }
 
@@ -326,10 +363,12 @@ static int saved_restore(mote_session *s, const saved_piece *own, const saved_pi
 }
 
 /* The pieces that h describes are in the session, the last hidden row in last_hidden of the slot that answers. */
-static int session_restored(mote_session *s, const saved_header *h, int lag, mote_error *err) {
+static int session_restored(mote_session *s, const saved_header *h, mote_error *err) {
     const size_t bytes = (size_t)model_width(s->m) * sizeof(float);
     slot *last = slot_last(&s->slot, 0);
-    timeline_set(s, h->count, lag, h->generated_from, h->pending, h->accepted);
+    timeline_set(s, h->count, h->lag, h->generated_from, h->pending, h->accepted);
+    s->images.count = h->images;
+    spans_cut(&s->images, h->count);
     timeline_cut(s, 0);                                     /* all tokens are others */
     s->valid = h->count;
     s->only_windows = (h->has & SAVED_WINDOWS) != 0;
@@ -350,6 +389,7 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
     memcpy(&h, from, sizeof h);
     int code = saved_check_header(s, &h, size, err);
     if (!code) code = saved_check(s, &h, from, size, err);
+    if (!code) code = session_reserve_images(s, h.images, err);
     if (code) return code;
     saved_header own = h;                                   /* what the session takes, and how */
     own.kv = s->o.kv;
@@ -370,14 +410,15 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
         from += saved_bytes(&saved);
     }
     free(converted);
-    return code ? code : session_restored(s, &own, 0, err);
+    return code ? code : session_restored(s, &own, err);
 }
 
 int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error) {
     int code = session_enter(session, bytes != NULL, "mote_load: needs a session and the bytes of a saved one", error);
     if (!code) code = session_load(session, (const char *)bytes, size, error);
     if (code) return code;
-    mote_checkpoint_free(session->before_answer);           /* what it remembers is of another timeline */
+    forget_answer(session);                                 /* what it remembers is of another timeline */
+    mote_checkpoint_free(session->before_answer);
     session->before_answer = NULL;
     return MOTE_OK;
 }
@@ -386,7 +427,8 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
 static int session_copy(mote_session *to, mote_session *from, mote_error *err) {
     saved_header h;
     saved_describe(from, &h);
-    int code = session_logits(from, err);
+    int code = session_reserve_images(to, h.images, err);
+    if (!code) code = session_logits(from, err);
     for (int i = 0; i < saved_pieces(from) && !code; i++) {
         const saved_piece p = saved_piece_of(from, &h, session_final_row(from), i), q = saved_piece_of(to, &h, slot_last(&to->slot, 0)->last_hidden, i);
         for (int at = p.first, n; at < p.end && !code; at += n) {
@@ -395,5 +437,5 @@ static int session_copy(mote_session *to, mote_session *from, mote_error *err) {
             code = slot_copy(p.in, there, here, (size_t)n * p.of.size, err);
         }
     }
-    return code ? code : session_restored(to, &h, from->lag, err);
+    return code ? code : session_restored(to, &h, err);
 }

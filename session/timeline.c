@@ -23,6 +23,7 @@ static float *session_final_row(const mote_session *s) {
    block is what a device has of them in its log. */
 static void timeline_computed(mote_session *s, int T) {
     const int logged = s->slot.runner->logs ? (T - 1) % MOTE_ROWS_MAX + 1 : 0;
+    spans_cut(&s->images, s->count);                        /* what was after the timeline is overwritten */
     s->pending = T <= MOTE_ROWS_MAX ? T : logged;
     s->block_at = T <= MOTE_ROWS_MAX || !logged ? s->count : s->count + T - logged;
     s->accepted = 0;
@@ -31,6 +32,7 @@ static void timeline_computed(mote_session *s, int T) {
 /* The tokens after the first `count` are others from now on. */
 static void timeline_cut(mote_session *s, int count) {
     s->cut = min_int(s->cut, count);
+    s->keyed = min_int(s->keyed, count);
 }
 
 /* Makes the first `rows` of the block just computed part of the timeline: all of them or, of a block of at most MOTE_ROWS_MAX rows, fewer,
@@ -56,12 +58,20 @@ static token_row *timeline_layout_rows(layout *l, const mote_session *s) {
     return all ? all + 1 : NULL;
 }
 
+/* Where the timeline's last token stands, if it is an image's. */
+static void timeline_place_last(const mote_session *s, token_row *r) {
+    const int n = spans_before(&s->images, s->count);
+    const image_span *last = n ? &s->images.of[n - 1] : NULL;
+    if (last && last->start + last->count >= s->count) span_position(last, s->count - 1 - last->start, r->position);
+}
+
 /* T tokens after the timeline, as rows of the session's table: the block is computed before another one is built. ids NULL: the device
    has them, or chooses them. */
 static block timeline_block(mote_session *s, const int32_t *ids, int T) {
     block b;
     memset(&b, 0, sizeof b);
     text_rows(s->rows - 1, NULL, 1, s->count - 1, s->lag);
+    timeline_place_last(s, s->rows - 1);
     text_rows(s->rows, ids, T, s->count, s->lag);
     b.rows = s->rows;
     b.T = T;
@@ -82,6 +92,14 @@ static void timeline_place(mote_session *s, const block *b, const token_row *giv
 static void timeline_go_on(mote_session *s, const block *b) {
     const int32_t *last = b->rows[b->T - 1].position;
     s->lag = b->rows[b->T - 1].index - max_int(max_int(last[0], last[1]), last[2]);
+}
+
+/* Tokens of an image have become part of the timeline; reading it may have begun before, where it was stopped. The memory is there. */
+static void timeline_image(mote_session *s, const image_span *of) {
+    image_spans *all = &s->images;
+    if (!all->count || all->of[all->count - 1].start < of->start) all->of[all->count++] = *of;
+    image_span *last = &all->of[all->count - 1];
+    last->count = min_int(last->rows * last->columns, s->count - last->start);
 }
 
 /* The tokens of the rows that are computed, after the timeline. */
@@ -155,9 +173,24 @@ static int timeline_reset(mote_session *s, mote_error *err) {
     int code = slot_clear(&s->slot, err);
     if (code) return code;
     s->count = s->lag = s->valid = s->generated_from = s->pending = s->accepted = 0;
+    spans_cut(&s->images, 0);
     s->only_windows = session_has_window(s, 1);
     timeline_cut(s, 0);
     return MOTE_OK;
+}
+
+/* Its tokens, with keys where images are: as long as the session is not used. */
+static const int32_t *timeline_keys(mote_session *s) {
+    const int n = spans_before(&s->images, s->count), from = s->keyed;
+    if (!n) return s->tokens;
+    memcpy(s->keys + from, s->tokens + from, (size_t)(s->count - from) * sizeof *s->keys);
+    for (int i = 0; i < n; i++) {
+        const image_span *span = &s->images.of[i];
+        const int end = min_int(span->start + span->count, s->count);
+        for (int at = max_int(span->start, from); at < end; at++) s->keys[at] = span_key(span->hash, at - span->start);
+    }
+    s->keyed = s->count;
+    return s->keys;
 }
 
 int mote_reset(mote_session *session, mote_error *error) {

@@ -30,22 +30,31 @@ static inline double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// *said: what it says on standard error once it serves.
-static inline server serve_heard(const char *arguments, FILE **said) {
-    server s = {-1, 0};
-    char command[1024], line[256] = "";
+// A process whose standard error is *said.
+static inline pid_t start_heard(const char *command, FILE **said) {
+    char line[1024];
     int out[2];
-    snprintf(command, sizeof command, "exec %s serve --port 0 %s", MOTE_PROGRAM, arguments);
+    snprintf(line, sizeof line, "exec %s", command);
     if (pipe(out)) exit(2);
-    s.pid = fork();
-    if (s.pid == 0) {
+    const pid_t pid = fork();
+    if (pid == 0) {
         dup2(out[1], STDERR_FILENO);
         close(out[0]);
-        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        close(out[1]);
+        execl("/bin/sh", "sh", "-c", line, (char *)NULL);
         _exit(127);
     }
     close(out[1]);
     *said = fdopen(out[0], "r");
+    return pid;
+}
+
+// A server of that program. *said: what it says on standard error once it serves.
+static inline server serve_program(const char *program, const char *arguments, FILE **said) {
+    server s = {-1, 0};
+    char command[1000], line[512] = "";
+    snprintf(command, sizeof command, "%s serve --port 0 %s", program, arguments);
+    s.pid = start_heard(command, said);
     while (fgets(line, sizeof line, *said)) {
         const char *at = strstr(line, " on http://"), *port = at ? strrchr(at, ':') : NULL;
         if (port) s.port = atoi(port + 1);
@@ -54,6 +63,10 @@ static inline server serve_heard(const char *arguments, FILE **said) {
     signal(SIGPIPE, SIG_IGN);
     if (!CHECK(s.port, "no server: %s", line)) exit(test_main_end());
     return s;
+}
+
+static inline server serve_heard(const char *arguments, FILE **said) {
+    return serve_program(MOTE_PROGRAM, arguments, said);
 }
 
 static inline server serve(const char *arguments) {

@@ -34,6 +34,10 @@
 #include "session/test_rows.c"
 
 #undef main
+#define main images_main
+#include "session/test_images.c"
+
+#undef main
 #define main rings_main
 #include "session/test_rings.c"
 
@@ -70,6 +74,10 @@
 #include "model/test_definition.c"
 
 #undef main
+#define main vision_main
+#include "model/test_vision.c"
+
+#undef main
 #define main fields_main
 #include "model/test_fields.c"
 
@@ -90,9 +98,10 @@ int main(int argc, char **argv) {
     static const struct { const char *name; int (*main)(int argc, char **argv); } tests[] = {
         {"test_chat", chat_main},       {"test_render", render_main},         {"test_checkpoint", checkpoint_main},
         {"test_config", config_main},   {"test_session", session_main},       {"test_constraint", constraint_main}, {"test_harmony", harmony_main},
-        {"test_passes", passes_main},   {"test_rows", rows_main},             {"test_parts", parts_main},
+        {"test_passes", passes_main},   {"test_rows", rows_main},             {"test_images", images_main},
+        {"test_parts", parts_main},
         {"test_rings", rings_main},     {"test_devices", devices_main},     {"test_definition", definition_main},
-        {"test_fields", fields_main},   {"test_trace", trace_main},           {"test_shapes", shapes_main},
+        {"test_fields", fields_main},   {"test_vision", vision_main},   {"test_trace", trace_main},           {"test_shapes", shapes_main},
         {"test_dense_layers", dense_layers_main},                             {"test_timelines", timelines_main},
         {"test_gemma", gemma_main},      {"test_workers", workers_main}};
     const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];

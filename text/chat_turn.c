@@ -6,6 +6,7 @@ typedef struct turn {
     const char *system;        /* NULL or "": none; first turn only */
     const json *tools;         /* a list; NULL: none; first turn only */
     const char *role, *message;        /* "user" or "tool" */
+    int images;                /* before the message */
     const char *const *results;        /* "tool": of further calls, after the message */
     int result_count;
     const char *names;         /* of the calls that the message and the results answer (of gpt-oss whole recipients), a zero after each;
@@ -96,6 +97,7 @@ static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error 
     if (effort < 0) return fail(err, MOTE_EINVAL, "effort is none, minimal, low, medium, high, xhigh or max, not %.40s", t->effort);
     const int think = effort == EFFORT_NONE ? MOTE_THINK_OFF : t->think;
     if (think == MOTE_THINK_OFF) effort = EFFORT_NONE;
+    if (t->images && (!(f & CHAT_QWENS) || !*m->image)) return fail(err, MOTE_EINVAL, "images cannot be given to this chat template");
     if (!(f & CHAT_QWENS)) return chat_turn_of_others(f, t, out, err);
     int code = chat_begin(f, t, effort, out, err);
     if (code) return code;
@@ -104,7 +106,8 @@ static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error 
         const char *message = i < 0 ? t->message : t->results[i];
         slice text = slice_of(message, strlen(message));
         if (tool) open_result(m, out);
-        put_outside(out, trim ? slice_trim(text) : text);
+        for (int k = 0; k < t->images && i < 0; k++) put_words(out, m->image);
+        put_outside(out, !trim ? text : t->images && i < 0 ? slice_trim_end(text) : slice_trim(text));
         if (tool) close_result(m, out);
     }
     close_turn(m, out);

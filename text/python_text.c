@@ -40,9 +40,8 @@ static size_t space_length(const char *text, size_t n) {
     return found ? 3 : 0; /* U+2000..200A, 2028, 2029, 202F, 1680, 205F, 3000 */
 }
 
-/* strip() */
-static slice slice_trim(slice s) {
-    for (size_t n; (n = space_length(s.p, s.n)) > 0;) s = slice_of(s.p + n, s.n - n);
+/* rstrip() */
+static slice slice_trim_end(slice s) {
     for (size_t n = 1; n <= 3 && n <= s.n;) {
         if (space_length(s.p + s.n - n, n) == n) {
             s.n -= n;
@@ -52,6 +51,12 @@ static slice slice_trim(slice s) {
         }
     }
     return s;
+}
+
+/* strip() */
+static slice slice_trim(slice s) {
+    for (size_t n; (n = space_length(s.p, s.n)) > 0;) s = slice_of(s.p + n, s.n - n);
+    return slice_trim_end(s);
 }
 
 /* lstrip('\n') and rstrip('\n') */

@@ -67,7 +67,7 @@ class Fixture:
     experts: str = "each"               # "each": three matrices per expert; "stacked": two 3-D tensors
     mtp_experts: str = "each"
     shards: str = None                  # None: one file; "split": two files by turns; "layers": one file per layer
-    vision: bool = False                # add a few model.visual.* tensors
+    vision: bool = False                # add a few model.visual.* tensors, of which config.json says nothing
     greedy: int = 12
     greedy_gap: float = 1e-2            # least distance of the two best logits along the greedy continuation
     router_gap: float = 1e-4            # least distance of the last chosen and the first dropped router logit
@@ -456,8 +456,6 @@ def full_config(fixture, tensors):
                       tie_word_embeddings=text["tie_word_embeddings"])
     else:
         config = dict(architectures=["Qwen3_5MoeForCausalLM"], **text)
-    if fixture.vision:
-        config["vision_config"] = dict(model_type="qwen3_5_moe", depth=1, hidden_size=8, patch_size=4)
     if fixture.config:
         config["quantization_config"] = fixture.config
     if fixture.fp8_scale:

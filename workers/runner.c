@@ -31,26 +31,38 @@ static int remote_call_slot(const slot *s, uint32_t type, uint64_t at, const wir
 
 /* ---- Runners ------------------------------------------------------------------------------------------------------------- */
 
+/* What the worker says that its runner can do: no more than there is memory for here. */
+static int remote_limits(mote_runner *r, const message_limits *l, mote_error *err) {
+    const int most = max_int(r->o.chunk, PASS_ROWS_MAX);
+    if (l->rows < 1 || l->rows > most || l->pass_rows < 0 || l->pass_rows > PASS_ROWS_MAX || l->company_rows < 1 || l->company_rows > most || l->prompt_from < 0)
+        return fail(err, MOTE_EDEVICE, "worker %s: a runner that can do nothing, or more than its chunk", r->m->remote->address);
+    r->rows = r->mtp_rows = l->rows;
+    r->pass_rows = l->pass_rows;
+    r->company_rows = l->company_rows;
+    r->logs = l->logs != 0;
+    r->prompt_from = l->prompt_from;
+    r->nccl = l->nccl;
+    return MOTE_OK;
+}
+
 static int remote_open(mote_runner *r, mote_error *err) {
     const remote_model *of = r->m->remote;
     const run_options *o = &r->o;
     message_runner m = {.ticket = "", .context = o->context, .chunk = o->chunk, .kv = o->kv, .layers = o->layers, .window = o->window,
-                        .ring_rows = o->ring_rows, .one_slot = r->one_slot};
+                        .ring_rows = o->ring_rows, .one_slot = r->one_slot, .bf16_largest = r->m->bf16_largest};
     const wire_part part = {&m, sizeof m};
+    message_limits limits;
     remote_runner *there = (remote_runner *)calloc(1, sizeof *there);
     if (!there) return fail_memory(err);
     r->remote = there;
     wire_open(&there->control, -1);
     pthread_mutex_init(&there->lock, NULL);
-    r->rows = r->mtp_rows = o->chunk;
-    r->pass_rows = cpu_pass_rows(r);
-    r->company_rows = MOTE_ROWS_MAX;
     there->text = (char *)malloc(message_pass_most(max_int(o->chunk, PASS_ROWS_MAX), r->m->c.hidden));
     if (!there->text) return fail_memory(err);
-    memcpy(m.ticket, of->ticket, sizeof m.ticket);
+    memcpy(m.ticket, of->say.ticket, sizeof m.ticket);
     int code = remote_connect(of, &there->control, err);
-    if (!code) code = remote_ask(of, &there->control, MESSAGE_RUNNER, &part, 1, NULL, 0, &there->number, err);
-    return code;
+    if (!code) code = remote_ask(of, &there->control, MESSAGE_RUNNER, &part, 1, &limits, sizeof limits, &there->number, err);
+    return code ? code : remote_limits(r, &limits, err);
 }
 
 /* The worker closes its own when the connection ends. */
@@ -73,7 +85,7 @@ static int remote_link(const mote_runner *before, wire *w, mote_error *err) {
     const remote_model *of = before->m->remote;
     message_link link = {.ticket = "", .runner = (int32_t)before->remote->number};
     const wire_part part = {&link, sizeof link};
-    memcpy(link.ticket, of->ticket, sizeof link.ticket);
+    memcpy(link.ticket, of->say.ticket, sizeof link.ticket);
     const int code = remote_connect(of, w, err);
     return code ? code : remote_ask(of, w, MESSAGE_LINK, &part, 1, NULL, 0, NULL, err);
 }
@@ -82,9 +94,29 @@ static int remote_link(const mote_runner *before, wire *w, mote_error *err) {
 static int remote_join(const mote_runner *before, const mote_runner *r, mote_error *err) {
     message_join join = {.ticket = "", .runner = (int32_t)before->remote->number, .address = ""};
     const wire_part part = {&join, sizeof join};
-    memcpy(join.ticket, before->m->remote->ticket, sizeof join.ticket);
+    memcpy(join.ticket, before->m->remote->say.ticket, sizeof join.ticket);
     snprintf(join.address, sizeof join.address, "%s", before->m->remote->address);
     return remote_call(r, MESSAGE_JOIN, &part, 1, NULL, 0, err);
+}
+
+/* All are told before one is waited for. */
+static int remote_meet(mote_runner *r, const group_id *id, mote_error *err) {
+    remote_runner *there = r->remote;
+    message_meet say;
+    const wire_part part = {&say, sizeof say};
+    memset(&say, 0, sizeof say);
+    say.leaves = !id;
+    if (!id) return remote_call(r, MESSAGE_MEET, &part, 1, NULL, 0, err);
+    say.id = *id;
+    const int failed = wire_send(&there->control, MESSAGE_MEET, &part, 1, WIRE_SILENCE);
+    if (!failed) return MOTE_OK;
+    char name[ADDRESS_SIZE + 16];
+    snprintf(name, sizeof name, "worker %s", r->m->remote->address);
+    return wire_fail(err, MOTE_EDEVICE, name, failed, WIRE_SILENCE);
+}
+
+static int remote_met(mote_runner *r, mote_error *err) {
+    return remote_hear(r->m->remote, &r->remote->control, WIRE_FINE, NULL, 0, NULL, err);
 }
 
 /* ---- Slots --------------------------------------------------------------------------------------------------------------- */
@@ -157,8 +189,8 @@ static void text_put_row(char **at, const token_row *r) {
     text_put(at, &row, sizeof row);
 }
 
-/* The blocks of n slots; what is wanted of them no range but the last one has. */
-static int remote_pass_all(mote_runner *r, pass_request *const *of, int n, mote_error *err) {
+/* The blocks of n slots; what is wanted of them no range but the last one has. type: PASS or PROMPT. */
+static int remote_pass_all(mote_runner *r, uint32_t type, pass_request *const *of, int n, mote_error *err) {
     char *text = r->remote->text, *at = text;
     for (int k = 0; k < n; k++) {
         const block *b = of[k]->b;
@@ -172,12 +204,12 @@ static int remote_pass_all(mote_runner *r, pass_request *const *of, int n, mote_
             if (of[k]->b->rows[t].embedding) text_put(&at, of[k]->b->rows[t].embedding, (size_t)r->m->c.hidden * sizeof(float));
     const int32_t count = n;
     const wire_part parts[2] = {{&count, sizeof count}, {text, (size_t)(at - text)}};
-    return remote_call(r, MESSAGE_PASS, parts, 2, NULL, 0, err);
+    return remote_call(r, type, parts, 2, NULL, 0, err);
 }
 
 static void remote_pass(mote_runner *r, pass_request *const *of, int n) {
     mote_error why;
-    const int code = remote_pass_all(r, of, n, &why);
+    const int code = remote_pass_all(r, MESSAGE_PASS, of, n, &why);
     for (int k = 0; k < n; k++) {
         of[k]->code = code;
         if (code) of[k]->error = why;
@@ -188,16 +220,28 @@ static void remote_pass(mote_runner *r, pass_request *const *of, int n) {
 static int remote_forward(slot *s, const block *b, mote_error *err) {
     pass_request q, *one = &q;
     request_is(&q, REQUEST_FORWARD, s, b);
-    return remote_pass_all(s->runner, &one, 1, err);
+    return remote_pass_all(s->runner, MESSAGE_PASS, &one, 1, err);
 }
+
+static int remote_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
+    pass_request q, *one = &q;
+    (void)watch;
+    request_is(&q, REQUEST_FORWARD, s, b);
+    return remote_pass_all(s->runner, MESSAGE_PROMPT, &one, 1, err);
+}
+
+/* layout_slot: as the worker's executor has it. What a dropped block leaves prepared no range but the last one has. */
+#define REMOTE_FUNCTIONS(SLOT_BYTES, LAYOUT_SLOT)                                                                                          \
+    .runner_bytes = 0, .slot_bytes = SLOT_BYTES, .layout_runner = NULL, .layout_slot = LAYOUT_SLOT, .open = remote_open,                   \
+    .close = remote_close, .slot_open = remote_slot_open, .slot_close = remote_slot_close, .forward = remote_forward,                      \
+    .prompt_rows = NULL, .prompt = remote_prompt,                                                                                          \
+    .commit_state = remote_forward, .draft = NULL, .logits = cpu_nothing, .copy = remote_copy, .clear = remote_clear,                      \
+    .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,                       \
+    .pass = remote_pass, .computes = NULL, .vision = NULL, .launches = 0, .connect = NULL, .end = remote_end, .invite = NULL,              \
+    .meet = remote_meet, .met = remote_met, .enter = NULL, .choose = NULL,                                                                 \
+    .prepared = NULL, .pass_class = NULL
 
 /* As the worker computes on its CPU. */
 static const executor remote_executor = {
     .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .ring_rows = 0, .shares_memory = 0, .reads_text = 0,
-    .runner_bytes = 0, .slot_bytes = 0,
-    .layout_runner = NULL, .layout_slot = NULL, .open = remote_open, .close = remote_close,
-    .slot_open = remote_slot_open, .slot_close = remote_slot_close, .forward = remote_forward, .prompt_rows = NULL, .prompt = NULL,
-    .commit_state = remote_forward, .draft = NULL, .logits = cpu_nothing, .copy = remote_copy, .clear = remote_clear,
-    .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,
-    .pass = remote_pass, .computes = NULL,
-    .launches = 0, .connect = NULL, .end = remote_end, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL};
+    REMOTE_FUNCTIONS(0, NULL)};

@@ -2,13 +2,15 @@
    serves one leader at a time. Each connection has a thread; who connects must know the secret, and after that may still send anything.
 
    One more thread sends beats on the connections whose leader waits, and looks whether leaders are there: when the leader's connection of a runner is
-   lost, rows that it waits for will not come, and when that of the model is, its runners end, and the part is closed. */
+   lost, rows that it waits for will not come, and when that of the model is, or nothing comes over it for WIRE_ABSENCE seconds, its runners end, and
+   the part is closed. */
 
 enum { WORKER_CONNECTIONS = 64, WORKER_RUNNERS = 16, WORKER_BACKLOG = 64 };
 
 typedef struct worker_connection {
     struct worker *of;
     int used, busy;              /* busy: the leader waits for an answer */
+    char peer[ADDRESS_SIZE];     /* who has connected */
     wire w;
     worker_runner *runner;       /* whose connection it is; NULL: none's */
 } worker_connection;
@@ -16,6 +18,7 @@ typedef struct worker_connection {
 typedef struct worker {
     const char *dir;
     const mote_worker_options *o;
+    refusals refused;
     pthread_mutex_t lock;        /* of what follows */
     pthread_cond_t changed;
     worker_connection connection[WORKER_CONNECTIONS];
@@ -23,9 +26,15 @@ typedef struct worker {
     int taken;                   /* a leader has it: */
     worker_connection *leader;   /* this one's; NULL: none */
     unsigned char ticket[TICKET_SIZE];
+    char device[16];             /* "cpu", "cuda:0" */
     mote_model *m;
     worker_runner *runner[WORKER_RUNNERS];                  /* NULL: there is none of this number */
 } worker;
+
+/* Logs why the peer is refused, unless that has been said of it lately. */
+static void worker_refuses(worker_connection *c, const char *why) {
+    if (refusals_count(&c->of->refused, c->peer)) notice(&c->of->o->callbacks, "%s", why);
+}
 
 /* ---- Answers ------------------------------------------------------------------------------------------------------------- */
 
@@ -60,18 +69,20 @@ static int worker_take(worker_connection *c, const wire_head *h, void *to, size_
     return wire_read(c->w.fd, to, size, WIRE_SILENCE);
 }
 
-/* Whether the other side has closed the connection, or cannot be reached. */
-static int wire_is_lost(const wire *w) {
-    struct pollfd p = {w->fd, POLLRDHUP, 0};
-    return w->fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
-}
-
 /* ---- The model ----------------------------------------------------------------------------------------------------------- */
 
 static int worker_part_is_sound(const message_model *say) {
     return say->ranges >= 2 && say->ranges <= DEVICES_MAX && say->range >= 0 && say->range < say->ranges - 1 &&
            say->first >= 0 && say->end > say->first &&
            say->end <= DEVICE_LAYERS_MAX && say->draft_rows >= 0 && say->quantize >= MOTE_QUANTIZE_OFF && say->quantize <= MOTE_QUANTIZE_FP8;
+}
+
+/* Hosts compute on devices of one kind: whose bits they have. */
+static int worker_kind_is(const worker *w, int on_gpu, mote_error *err) {
+    const int here = strcmp(w->device, "cpu") != 0;
+    if (here == (on_gpu != 0)) return MOTE_OK;
+    return fail(err, MOTE_EUNSUPPORTED, "it computes on %s, and the leader on %s: hosts with GPUs and without cannot share a model",
+                here ? "a GPU" : "a CPU", on_gpu ? "a GPU" : "a CPU");
 }
 
 /* Opens the part, into w->m, which no one else touches until `taken` is known to the leader. */
@@ -83,14 +94,17 @@ static int worker_open_model(worker *w, const message_model *say, mote_error *er
     o.size = sizeof o;
     o.parts = MOTE_WEIGHTS_ONLY;
     o.callbacks = w->o->callbacks;
-    o.device = "cpu";
+    o.device = w->device;
     o.draft_rows = say->draft_rows;
     o.quantize = say->quantize;
+    o.images = -1;                                          /* who leads embeds */
     part.first = say->first;
     part.end = say->end;
     if (!worker_part_is_sound(say))
         return fail(err, MOTE_EINVAL, "asked for layers %d to %d, range %d of %d", say->first, say->end, say->range, say->ranges);
-    int code = folder_digest(w->dir, digest, err);
+    part.apart = 1;
+    int code = worker_kind_is(w, say->on_gpu, err);
+    if (!code) code = folder_digest(w->dir, digest, err);
     if (!code && memcmp(digest, say->digest, sizeof digest))
         return fail(err, MOTE_EINVAL, "%s is another model than the leader's: config.json or the files of weights differ", w->dir);
     if (!code) code = model_open(w->dir, &o, &part, 1, &w->m, err);
@@ -106,7 +120,7 @@ static void worker_close_model(worker *w) {
         worker_connection *c = &w->connection[i];
         if (!c->used || !c->runner) continue;
         wire_end(&c->w);
-        sockets_end(&c->runner->as);
+        worker_runner_end(c->runner);
     }
     for (int i = 0; i < WORKER_RUNNERS; i++)
         while (w->runner[i]) pthread_cond_wait(&w->changed, &w->lock);
@@ -135,8 +149,10 @@ static int worker_taken_by(worker *w, worker_connection *c) {
 static void worker_lead(worker_connection *c, const wire_head *first) {
     worker *w = c->of;
     message_model say;
+    message_opened opened = {.fingerprint = 0, .bf16_largest = 0, .reserved = 0};
     mote_error why;
     wire_head h;
+    char line[ADDRESS_SIZE + 2 + sizeof why.message];
     if (worker_take(c, first, &say, sizeof say)) return;
     if (!worker_taken_by(w, c)) {
         fail(&why, MOTE_EDEVICE, "it serves another leader");
@@ -148,10 +164,18 @@ static void worker_lead(worker_connection *c, const wire_head *first) {
         pthread_mutex_lock(&w->lock);
         memcpy(w->ticket, say.ticket, sizeof w->ticket);
         pthread_mutex_unlock(&w->lock);
-        notice(&w->o->callbacks, "a leader has layers %d to %d of %d", say.first, say.end - 1, w->m->c.layers);
-    } else notice(&w->o->callbacks, "%s", why.message);
-    if (!worker_answer(c, code, &why, code ? 0 : w->m->fingerprint, NULL, 0) && !code) (void)wire_next(&c->w, &h, 0, 0);
-    if (!code) notice(&w->o->callbacks, "the leader has gone");
+        notice(&w->o->callbacks, "%s leads: layers %d to %d of %d", c->peer, say.first, say.end - 1, w->m->c.layers);
+    } else {
+        snprintf(line, sizeof line, "%s: %s", c->peer, why.message);
+        worker_refuses(c, line);
+    }
+    if (!code) opened.fingerprint = w->m->fingerprint, opened.bf16_largest = w->m->bf16_largest;
+    int gone = worker_answer(c, code, &why, 0, &opened, sizeof opened);
+    if (!gone && !code) gone = wire_next(&c->w, &h, 0, WIRE_ABSENCE);
+    if (!code) {
+        (void)wire_fail(&why, MOTE_EIO, c->peer, gone, WIRE_ABSENCE);
+        notice(&w->o->callbacks, "%s: it leads no more", why.message);
+    }
     worker_close_model(w);
 }
 
@@ -163,18 +187,18 @@ static int worker_knows(worker *w, const unsigned char *ticket) {
 }
 
 static int worker_join(worker *w, worker_runner *of, const message_join *say, mote_error *err) {
-    char address[ADDRESS_SIZE], name[ADDRESS_SIZE + 16];
+    char address[ADDRESS_SIZE], name[ADDRESS_SIZE + 40];
     message_link link = {.ticket = "", .runner = say->runner};
     const wire_part part = {&link, sizeof link};
     message_answer answer;
     wire_head h;
     wire *from = &of->sockets.from;
     snprintf(address, sizeof address, "%.*s", ADDRESS_SIZE - 1, say->address);
-    snprintf(name, sizeof name, "worker %s", address);
+    snprintf(name, sizeof name, "worker %s, from where rows come,", address);
     if (from->fd >= 0) return fail(err, MOTE_EINVAL, "rows come already");
     memcpy(link.ticket, say->ticket, sizeof link.ticket);
     const int fd = wire_connect(address);
-    if (fd < 0) return fail(err, MOTE_EIO, "%s, from where rows come: %s", name, strerror(errno));
+    if (fd < 0) return fail(err, MOTE_EIO, "%s: %s", name, strerror(errno));
     sockets_take(&of->sockets, from, fd);
     int code = wire_shake(fd, w->o->secret, 1, name, err);
     if (code) return code;
@@ -182,22 +206,24 @@ static int worker_join(worker *w, worker_runner *of, const message_join *say, mo
     if (!failed) failed = wire_next(from, &h, sizeof answer, WIRE_SILENCE);
     if (!failed && (h.type != MESSAGE_ANSWER || h.bytes != sizeof answer)) failed = WIRE_STRANGE;
     if (!failed) failed = wire_read(fd, &answer, sizeof answer, WIRE_SILENCE);
-    if (failed) return fail(err, MOTE_EDEVICE, "%s, from where rows come, %s", name, wire_says(failed));
+    if (failed) return wire_fail(err, MOTE_EDEVICE, name, failed, WIRE_SILENCE);
     answer_settle(&answer);
-    return answer.code ? fail(err, answer.code, "%s, from where rows come: %.300s", name, answer.text) : MOTE_OK;
+    return answer.code ? fail(err, answer.code, "%s says: %.300s", name, answer.text) : MOTE_OK;
 }
 
 /* Bytes of a slot's memory, to the leader or from it. */
 static int worker_copy(worker_connection *c, const wire_head *h) {
     message_slot say;
+    mote_error why;
     const int writes = h->type == MESSAGE_COPY_TO;
     if (h->bytes < sizeof say) return WIRE_STRANGE;
     int code = wire_read(c->w.fd, &say, sizeof say, WIRE_SILENCE);
-    const slot *s = code ? NULL : worker_slot(c->runner, say.slot);
-    char *bytes = s && say.bytes <= REMOTE_COPY ? worker_bytes(s, say.at, say.bytes) : NULL;
+    slot *s = code ? NULL : worker_slot(c->runner, say.slot);
+    char *bytes = s && say.bytes <= REMOTE_COPY ? worker_bytes(s, say.at, say.bytes) : NULL, *here = c->runner->copied;
     if (code || !bytes || h->bytes - sizeof say != (writes ? say.bytes : 0)) return code ? code : WIRE_STRANGE;
-    if (writes) code = wire_read(c->w.fd, bytes, say.bytes, WIRE_SILENCE);
-    return code ? code : worker_answer(c, MOTE_OK, NULL, 0, bytes, writes ? 0 : say.bytes);
+    if (writes && (code = wire_read(c->w.fd, here, say.bytes, WIRE_SILENCE))) return code;
+    code = s->runner->backend->copy(s, writes ? bytes : here, writes ? here : bytes, say.bytes, &why);
+    return worker_answer(c, code, &why, 0, here, writes ? 0 : say.bytes);
 }
 
 static int worker_about_slot(worker_connection *c, const wire_head *h) {
@@ -217,6 +243,7 @@ static int worker_about_slot(worker_connection *c, const wire_head *h) {
 static int worker_do(worker_connection *c, const wire_head *h) {
     worker_runner *of = c->runner;
     message_join join;
+    message_meet meet;
     mote_error why;
     int code = WIRE_FINE;
     switch (h->type) {
@@ -226,10 +253,14 @@ static int worker_do(worker_connection *c, const wire_head *h) {
         if ((code = worker_take(c, h, &join, sizeof join))) return code;
         code = worker_join(c->of, of, &join, &why);
         return worker_answer(c, code, &why, 0, NULL, 0);
-    case MESSAGE_PASS:
+    case MESSAGE_MEET:
+        if ((code = worker_take(c, h, &meet, sizeof meet))) return code;
+        code = worker_meet(of, &meet, &why);
+        return worker_answer(c, code, &why, 0, NULL, 0);
+    case MESSAGE_PASS: case MESSAGE_PROMPT:
         if (h->bytes > of->text_size) return WIRE_STRANGE;
         if ((code = wire_read(c->w.fd, of->text, h->bytes, WIRE_SILENCE))) return code;
-        code = worker_compute(of, of->text, h->bytes, &why);
+        code = worker_compute(of, h->type == MESSAGE_PROMPT, of->text, h->bytes, &why);
         return worker_answer(c, code, &why, 0, NULL, 0);
     default: return WIRE_STRANGE;
     }
@@ -254,6 +285,33 @@ static worker_runner *worker_register(worker_connection *c, const unsigned char 
     return NULL;
 }
 
+/* The largest of all parts' weights, by which a GPU scales those of prompts: the same for all runners. */
+static void worker_take_largest(worker *w, uint32_t bits) {
+    pthread_mutex_lock(&w->lock);
+    w->m->bf16_largest = bits & BF16_MOST;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* From now on it can be told to end. */
+static void worker_runner_opened(worker *w, worker_runner *of, int code) {
+    pthread_mutex_lock(&w->lock);
+    if (of) of->open = !code;
+    pthread_mutex_unlock(&w->lock);
+}
+
+static message_limits worker_limits(const mote_runner *r) {
+    message_limits l;
+    memset(&l, 0, sizeof l);
+    if (!r) return l;
+    l.rows = r->rows;
+    l.pass_rows = r->pass_rows;
+    l.company_rows = r->company_rows;
+    l.logs = r->logs;
+    l.prompt_from = r->prompt_from;
+    l.nccl = r->nccl;
+    return l;
+}
+
 /* The connection of a leader's runner: as long as it lasts, the runner is there. */
 static void worker_serve(worker_connection *c, const wire_head *first) {
     worker *w = c->of;
@@ -263,14 +321,20 @@ static void worker_serve(worker_connection *c, const wire_head *first) {
     int number = 0;
     if (worker_take(c, first, &say, sizeof say)) return;
     worker_runner *of = worker_register(c, say.ticket, &number, &why);
+    if (of) worker_take_largest(w, say.bf16_largest);
     int code = of ? worker_runner_open(of, w->m, &say, w->o->threads ? w->o->threads : processors(), &why) : why.code;
-    int failed = worker_answer(c, code, &why, (uint64_t)number, NULL, 0);
+    worker_runner_opened(w, of, code);
+    const message_limits limits = worker_limits(code ? NULL : of->r);
+    int failed = worker_answer(c, code, &why, (uint64_t)number, &limits, sizeof limits);
     while (!failed && !code) {
         failed = worker_next(c, &h, sizeof(message_slot) + REMOTE_COPY + (of ? of->text_size : 0));
         if (!failed) failed = worker_do(c, &h);
     }
     if (!of) return;
-    if (failed == WIRE_STRANGE) notice(&w->o->callbacks, "a leader %s", wire_says(failed));
+    if (failed == WIRE_STRANGE) {
+        (void)wire_fail(&why, MOTE_EIO, c->peer, failed, 0);
+        worker_refuses(c, why.message);
+    }
     pthread_mutex_lock(&w->lock);
     c->runner = NULL;
     pthread_mutex_unlock(&w->lock);
@@ -310,10 +374,10 @@ static void *worker_connected(void *argument) {
     mote_error why;
     wire_head h = {0, 0};
     const double began = seconds();
-    int code = wire_shake(c->w.fd, w->o->secret, 0, "who has connected", &why);
+    int code = wire_shake(c->w.fd, w->o->secret, 0, c->peer, &why);
     if (code && seconds() - began >= WIRE_HANDSHAKE)
-        notice(&w->o->callbacks, "who has connected has not shown within %d s that it knows the secret", WIRE_HANDSHAKE);
-    else if (code) notice(&w->o->callbacks, "%s", why.message);
+        code = fail(&why, MOTE_EIO, "%s has not shown within %d s that it knows the secret", c->peer, WIRE_HANDSHAKE);
+    if (code) worker_refuses(c, why.message);
     if (!code && !wire_next(&c->w, &h, sizeof(message_runner) + sizeof(message_model), WIRE_SILENCE)) {
         worker_busy(c, 1);
         if (h.type == MESSAGE_MODEL) worker_lead(c, &h);
@@ -329,7 +393,7 @@ static void *worker_connected(void *argument) {
     return NULL;
 }
 
-static void worker_arrival(worker *w, int fd) {
+static void worker_arrival(worker *w, int fd, const struct sockaddr_storage *from) {
     worker_connection *c = NULL;
     pthread_t thread;
     wire_settle(fd);
@@ -340,6 +404,7 @@ static void worker_arrival(worker *w, int fd) {
         c->of = w;
         c->used = 1;
         wire_open(&c->w, fd);
+        address_write(from, c->peer);
         w->connections++;
     }
     pthread_mutex_unlock(&w->lock);
@@ -363,7 +428,7 @@ static void worker_tend(worker *w, int beat) {
         worker_connection *c = &w->connection[i];
         if (!c->used) continue;
         if (beat && c->busy) wire_beat(&c->w);
-        if (c->runner && (w->quit || wire_is_lost(&c->w))) sockets_end(&c->runner->as);
+        if (c->runner && (w->quit || wire_is_lost(&c->w))) worker_runner_end(c->runner);
         if (w->quit) wire_end(&c->w);
     }
     pthread_mutex_unlock(&w->lock);
@@ -386,7 +451,6 @@ static void *worker_tends(void *argument) {
 static int worker_listen(const char *address, char to[ADDRESS_SIZE], mote_error *err) {
     struct sockaddr_storage at;
     socklen_t size = address_read(address, &at);
-    char host[INET6_ADDRSTRLEN] = "";
     const int on = 1;
     if (!size) return fail(err, MOTE_EINVAL, "\"%.60s\" is no address to listen on, as 0.0.0.0:7000 is", address), -1;
     const int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -396,11 +460,7 @@ static int worker_listen(const char *address, char to[ADDRESS_SIZE], mote_error 
         if (fd >= 0) close(fd);
         return -1;
     }
-    const int six = at.ss_family == AF_INET6;
-    const void *bytes = six ? (const void *)&((struct sockaddr_in6 *)&at)->sin6_addr : (const void *)&((struct sockaddr_in *)&at)->sin_addr;
-    const int port = ntohs(six ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
-    (void)inet_ntop(at.ss_family, bytes, host, sizeof host);
-    snprintf(to, ADDRESS_SIZE, six ? "[%s]:%d" : "%s:%d", host, port);
+    address_write(&at, to);
     return fd;
 }
 
@@ -408,11 +468,23 @@ static int worker_listen(const char *address, char to[ADDRESS_SIZE], mote_error 
 static void worker_accept(worker *w, int fd, const char *address) {
     while (!w->o->running || !w->o->running(w->o->user, address)) {
         struct pollfd p = {fd, POLLIN, 0};
+        refusals_tell(&w->refused, &w->o->callbacks);
         if (poll(&p, 1, 1000) <= 0) continue;
-        const int came = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (came >= 0) worker_arrival(w, came);
+        struct sockaddr_storage from;
+        socklen_t size = sizeof from;
+        const int came = accept4(fd, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (came >= 0) worker_arrival(w, came, &from);
         else if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) poll(NULL, 0, 100);     /* no descriptor, no memory */
     }
+}
+
+/* The device that the options name. */
+static int worker_choose_device(worker *w, mote_error *err) {
+    mote_options how;
+    memset(&how, 0, sizeof how);
+    how.device = w->o->device;
+    how.callbacks = w->o->callbacks;
+    return host_device(w->device, &how, err);
 }
 
 int mote_worker_run(const char *dir, const mote_worker_options *options, mote_error *error) {
@@ -431,8 +503,10 @@ int mote_worker_run(const char *dir, const mote_worker_options *options, mote_er
     w->dir = dir;
     w->o = &o;
     pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->refused.lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    const int fd = worker_listen(o.listen, address, error);
+    code = worker_choose_device(w, error);
+    const int fd = code ? -1 : worker_listen(o.listen, address, error);
     const int tends = fd >= 0 && !thread_start(&tender, worker_tends, w);
     if (fd >= 0 && !tends) fail(error, MOTE_ENOMEM, "the system gives no thread");
     if (tends) {
@@ -444,6 +518,7 @@ int mote_worker_run(const char *dir, const mote_worker_options *options, mote_er
     }
     if (fd >= 0) close(fd);
     pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->refused.lock);
     pthread_mutex_destroy(&w->lock);
     free(w);
     return tends ? MOTE_OK : error->code;

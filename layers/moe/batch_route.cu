@@ -100,7 +100,7 @@ __device__ __forceinline__ void gpu_list_units(const moe_gpu &p, gpu_unit_sort *
     for (int e = from; e < from + own && e < p.shape.experts; e++) {
         const uint64_t rows = rows_of(e);
         to->first[e] = at;
-        gpu_write_units(p, __ldg(p.expert_at + e), rows, at);
+        gpu_write_units(p, gpu_expert_at(p, e), rows, at);
         at += (__popcll(rows) + N_TILE_ROWS - 1) / N_TILE_ROWS;
     }
     if ((int)threadIdx.x < shared) {

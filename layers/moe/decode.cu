@@ -50,6 +50,7 @@ typedef struct moe_gpu {
     const float *correction, *expert_scale;                 /* [experts], as moe_weights has them */
     int ranks;                   /* experts are chosen by other numbers than their logits */
     const int64_t *expert_at;    /* [experts] where each routed expert's are: bytes from those, the same for all that belongs to it */
+    int placed;                  /* it is a runner's own, which experts_place writes just before */
     uint32_t per_tile;           /* reciprocal_of(gate.panels): tile * per_tile >> 32 is the tile's place in the routing */
     gpu_matrix shared_down;
     const float *norm;           /* [hidden] */
@@ -61,6 +62,8 @@ typedef struct moe_gpu {
     float *h;                    /* [1 + GPU_CHOSEN][STEP_ROWS][h_row] SwiGLU outputs, by active expert and token row */
     int h_row;
     uint32_t overlap;            /* of simulated_row; 0 but in measurements */
+    uint32_t locality;           /* of simulated routing (place.cu); the same */
+    const struct moe_slots *slots;                          /* on the host: [layers + 1] a runner's; NULL: it has none */
     const float *x;              /* [T][hidden] residual */
     float *to;                   /* [T][hidden] where the output goes */
     gpu_branches branches;       /* with shared_to, the shared expert's goes there */

@@ -14,8 +14,8 @@
                     experts_down                                                                                    batch_down.cu
      a prompt       those of moe_can_prefill               gemm_kernel            gemm_kernel                       prefill.cu, cuda/gemm.cu
 
-   Both are chosen by themselves: 30B-A3B has 35B's experts_up, and gpu_experts_down_lone. Before them runs norm_router (decode.cu), and route
-   where experts run by units. */
+   Both are chosen by themselves: 30B-A3B has 35B's experts_up, and gpu_experts_down_lone. Before them runs norm_router (decode.cu), then
+   experts_place, where the layer has slots of experts (place.cu), and route where experts run by units. */
 
 typedef void (*gpu_moe_kernel)(moe_gpu);
 
@@ -102,7 +102,8 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
     p.per_tile = reciprocal_of(p.gate.panels);
-    p.expert_at = w->expert_at;
+    p.placed = scratch->slots && scratch->slots[rows->layer].count;
+    p.expert_at = p.placed ? scratch->slots[rows->layer].at : w->expert_at;
     p.correction = w->correction;
     p.expert_scale = w->expert_scale;
     p.ranks = moe_ranks_scores(&w->shape);
@@ -207,7 +208,9 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     const int rows = fixed ? gpu_fixed_rows(p->T) : p->T == 1 ? 1 : STEP_ROWS;
     const size_t bytes = activation_fragments_size(p->gate.format, rows, lone ? LONE_DEEP * GPU_WARPS : p->gate.k_blocks);
     int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
-    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed || lone;
+    node *n = gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p);
+    n->can_poll = fixed || lone;
+    n->late_reads = p->placed ? BUFFER_EXPERTS : 0;
 }
 
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
@@ -247,7 +250,8 @@ static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
         if (kernels[i].format == p->gate.format && p->gate.k_blocks % (GPU_WARPS * kernels[i].depth) == 0 && gpu_up_is_plain(p) && gpu_up_fits(p))
             kernel = kernels[i].kernel;
     if (!kernel) kernel = gpu_batch_up_any;
-    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, &of);
+    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, &of)->late_reads =
+        BUFFER_EXPERTS;
 }
 
 template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
@@ -287,6 +291,13 @@ static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights
         if (orders[k] == wanted) found = k;
     }
     return found < 0 ? NULL : &q->batch->rows[found];
+}
+
+/* Records experts_place. A batch's router need not tag its logits. */
+static void gpu_record_place(gpu_queue *q, const moe_gpu *p, const moe_slots *slots) {
+    const moe_place place = {.link = {}, .moe = *p, .slots = *slots};
+    gpu_record(q, KERNEL_PLACE, "", p->locality ? gpu_experts_place<true> : gpu_experts_place<false>, PLACE_BLOCKS, 1, 0, &place)->can_poll =
+        !p->in_units && !p->locality;
 }
 
 static void gpu_record_in_units(gpu_queue *q, const moe_weights *w, const moe_gpu *of) {
@@ -345,6 +356,7 @@ static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu
     p.chosen = scratch->chosen + rows->q->layer;
     p.in_units = gpu_runs_in_units(&p);
     gpu_norm_router(rows->q, w, &p);
+    if (p.placed) gpu_record_place(rows->q, &p, &scratch->slots[rows->layer]);
     if (p.in_units) gpu_record_in_units(rows->q, w, &p);
     else gpu_record_experts(rows->q, &p);
 }

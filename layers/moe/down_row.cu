@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_lone(const __
     const float gate = warp.shared ? gpu_shared_weight(p, 0) : 1;
     float before = stores && !own ? epilogue_before<false>(p.end, p.down, row, p.to + row) : 0;
     const float scale = warp.begin(chosen_at, tile, skipped);
-    const int64_t best_at = ANY ? __ldg(p.expert_at + best) : 0;
+    const int64_t best_at = ANY ? gpu_expert_at(p, best) : 0;
     const activation_fragments act =
         activation_fragments_at<F, 1>((char *)dynamic + warp.warp * gpu_lone_bytes<F, PARTS, ROUND, APART>(p), gpu_lone_items<ROUND, APART>(p));
 #pragma unroll

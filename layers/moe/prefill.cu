@@ -30,6 +30,8 @@ typedef struct moe_prefill_job {
     float *h_scale, *shared_h_scale;
     uint16_t *part;              /* BF16 [T top_k][hidden] */
     float *out;                  /* prefill_rows' */
+    int64_t copied;              /* bytes from expert 0 in host memory to its copy, after which the others' follow, */
+    int64_t piece;               /* each so many bytes; 0: there are none, experts are where the table says */
 } moe_prefill_job;
 
 /* A warp has a row: lane r the r-th best expert, which goes to its place in ascending order. */
@@ -94,7 +96,7 @@ static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_offsets(const 
         p.offset[(size_t)b * experts + e] = at;
         at += count;
     }
-    const int64_t at_expert = own_tiles ? __ldg(p.moe.expert_at + e) : 0;
+    const int64_t at_expert = p.piece ? p.copied + e * p.piece : own_tiles ? __ldg(p.moe.expert_at + e) : 0;
     for (int i = 0; i < own_tiles; i++) {
         const gemm_tile t = {at_expert, first + i * p.width, min(p.width, all - i * p.width)};
         p.tiles[tile + i] = t;
@@ -258,6 +260,7 @@ static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, 
     p.T = r->T;
     p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
     p.out = r->out;
+    if (r->experts) p.copied = r->experts - w->host_at, p.piece = (int64_t)w->piece;
     moe_prefill_layout(s, r->T, r->scratch, &p);
     if (stage_in(r->stages, STAGE_ROUTER)) moe_prefill_router(r, w, &p);
     if (stage_in(r->stages, STAGE_UP)) moe_prefill_up(r, w, &p);

@@ -234,6 +234,11 @@ __device__ __forceinline__ float gpu_shared_weight(const moe_gpu &p, int t) {
     return p.shape.shared_ungated ? 1 : gpu_sigmoid(__ldcg(p.shared_gate + t));
 }
 
+/* Where an expert is, from the L2: experts_place may have changed it. */
+__device__ __forceinline__ int64_t gpu_expert_at(const moe_gpu &p, int expert) {
+    return __ldcg((const long long *)p.expert_at + expert);
+}
+
 /* Whether a bias of down_proj is to be added. */
 __host__ __device__ __forceinline__ bool gpu_has_down_bias(const moe_gpu &p) {
     return p.down.bias || p.shared_down.bias;
@@ -252,7 +257,7 @@ __device__ __forceinline__ float gpu_down_bias(const moe_gpu &p, int t, int row)
     float sum = 0;
 #pragma unroll 4
     for (int i = t * top_k; p.down.bias && i < (t + 1) * top_k; i++)
-        sum = __fmaf_rn(__ldcg(p.batch.choice_weight + i), epilogue_bias<true>(p.down, __ldg(p.expert_at + __ldcg(p.batch.choice + i)), row),
+        sum = __fmaf_rn(__ldcg(p.batch.choice_weight + i), epilogue_bias<true>(p.down, gpu_expert_at(p, __ldcg(p.batch.choice + i)), row),
                         sum);
     if (p.shape.shared_size && p.shared_down.bias)
         sum = __fmaf_rn(gpu_shared_weight(p, t), epilogue_bias<true>(p.shared_down, 0, row), sum);
@@ -299,7 +304,7 @@ __device__ __forceinline__ void gpu_route(const moe_gpu &p, gpu_block_routing *t
     int64_t at = 0;
     if (t < p.T) {
         expert = p.shape.experts <= 256 ? gpu_choose_of<1, ROWS>(p, t) : gpu_choose_of<GPU_EXPERTS / 256, ROWS>(p, t);
-        at = __ldg(p.expert_at + expert);
+        at = gpu_expert_at(p, expert);
         if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
     }
     __syncthreads();

@@ -145,7 +145,8 @@ template <class SHAPE, int ROWS> struct gpu_shared_routing {
     int chosen[ROWS][SHAPE::TOP_K];
 };
 
-/* Starts the copy of the table of experts; gpu_route_lanes waits for it. */
+/* Starts the copy of the table of experts; gpu_route_lanes waits for it. Before the wait, unless experts_place writes the table: then a kernel polls
+   nothing, and has waited. */
 __device__ __forceinline__ void gpu_fetch_table(const moe_gpu &p, int64_t *to) {
     const int i = 2 * (int)threadIdx.x;                     /* the table's last 16 bytes are its own, too */
     if (i < p.shape.experts) cp_async16(shared_address(to + i), p.expert_at + i, true);
@@ -252,8 +253,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     uint32_t key[SHAPE::LISTS][8];
     int tile = (int)blockIdx.x;
     l2_prefetch_share(p.link.prefetch);
-    gpu_fetch_table(p, shared.at);
+    if (!p.placed) gpu_fetch_table(p, shared.at);
     if (!p.link.await.mask) pdl_wait();
+    if (p.placed) gpu_fetch_table(p, shared.at);
     if (threadIdx.x < 32 * ROWS) load_logits<SHAPE::LISTS, ROWS>(p, gpu_row_there<ROWS>(threadIdx.x / 32, p.T - 1), p.link.await, key);
     __syncthreads();
     x.load(0);

@@ -139,8 +139,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_lone(const __gr
     int expert = 0, place = 0, tile = (int)blockIdx.x;
     l2_prefetch_share(p.link.prefetch);
     if (tile == 0 && threadIdx.x == 0) l2_prefetch(p.norm, (uint32_t)(p.shape.hidden / 4 * 16));    /* of branches it is no other kernel's */
-    gpu_fetch_table(p, choice.table);
+    if (!p.placed) gpu_fetch_table(p, choice.table);
     if (!p.link.await.mask) pdl_wait();
+    if (p.placed) gpu_fetch_table(p, choice.table);
     if (warp.warp == 0) load_logits<1, 1>(p, 0, p.link.await, key);
     cp_async_wait<0>();
     __syncthreads();                                        /* all of x is there */

@@ -32,6 +32,8 @@ typedef struct moe_weights {
     const float *correction, *expert_scale;                 /* [experts]; NULL unless corrected; unless expert_scaled */
     matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one */
     const int64_t *expert_at;                               /* on a GPU, in its memory: [experts] moe_distance of each routed expert */
+    const char *host_at;                                    /* the first one's piece in host memory, which the GPU reads; NULL: they are in its own */
+    size_t piece;                                           /* bytes of that: expert e's is host_at + e piece */
 } moe_weights;
 
 /* Whether experts are chosen by other numbers than the router's logits. */

@@ -62,6 +62,7 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
         s->shares = layout_alloc(l, (size_t)m->part.ranks * cpu_share(m, most.rows));
     }
     layer_layout_scratch(l, &m->largest, &most, &s->jobs);
+    if (m->has_vision && r->o.patches) vision_layout(l, &m->vision.shape, r->o.patches, &s->vision);
 }
 
 /* `floats` of memory, zero; NULL: there are not so many. */
@@ -552,5 +553,5 @@ static const executor cpu_executor = {
     .slot_open = cpu_slot_open, .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = cpu_forward, .draft = NULL, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear,
     .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,
-    .pass = cpu_pass, .computes = NULL,
+    .pass = cpu_pass, .computes = NULL, .vision = cpu_vision,
     .launches = 0, .connect = NULL, .end = NULL, .enter = NULL, .choose = NULL, .prepared = NULL, .pass_class = NULL};

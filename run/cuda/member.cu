@@ -11,6 +11,40 @@ static int gpu_connect(mote_runner *r, mote_error *err) {
 
 static void gpu_end(mote_runner *r) {
     peers_end(&r->gpu->peer);
+    hosts_end(&r->gpu->hosts);
+}
+
+enum { NCCL_PATIENCE = 30 };     /* seconds for which a host waits until all have joined */
+
+static int gpu_nccl_fail(int result, mote_error *err) {
+    return fail(err, MOTE_EDEVICE, "NCCL: %s", nccl.says(result));
+}
+
+static int gpu_invite(group_id *id, mote_error *err) {
+    const int result = nccl.get_id(id);
+    return result == NCCL_SUCCESS ? MOTE_OK : gpu_nccl_fail(result, err);
+}
+
+static int gpu_meet(mote_runner *r, const group_id *id, mote_error *err) {
+    gpu_queue *q = &r->gpu->q;
+    if (!id) {
+        hosts_leave(&r->gpu->hosts);
+        return MOTE_OK;
+    }
+    if (!r->nccl) return fail(err, MOTE_EUNSUPPORTED, "there is no NCCL here");
+    gpu_check(q, cudaSetDevice(r->m->device.gpu), "choosing the GPU");
+    if (q->status != cudaSuccess) return gpu_failed(q, err);
+    const int result = hosts_join(&r->gpu->hosts, id);
+    return result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? MOTE_OK : gpu_nccl_fail(result, err);
+}
+
+static int gpu_met(mote_runner *r, mote_error *err) {
+    const struct timespec pause = {.tv_sec = 0, .tv_nsec = 1000000};
+    const double until = seconds() + NCCL_PATIENCE;
+    int result;
+    while ((result = hosts_result(&r->gpu->hosts, NCCL_IN_PROGRESS)) == NCCL_IN_PROGRESS && seconds() < until) nanosleep(&pause, NULL);
+    if (result == NCCL_IN_PROGRESS) return fail(err, MOTE_EDEVICE, "NCCL: not all hosts have joined within %d s", NCCL_PATIENCE);
+    return result == NCCL_SUCCESS ? MOTE_OK : gpu_nccl_fail(result, err);
 }
 
 /* The pass that follows is given the tokens, and what it repeats from the log. */

@@ -108,13 +108,25 @@ static void gpu_forget_passes(struct gpu_runner *g) {
     memset(g->passes, 0, sizeof g->passes);
 }
 
+/* All graphs: what is captured from now on has other arguments, or the runner is closed. */
+static void gpu_forget_graphs(struct gpu_runner *g) {
+    for (int i = 0; i < 2 * GPU_KINDS * (STEP_ROWS + 1); i++)
+        if ((&g->graph[0][0][0])[i]) (void)cudaGraphExecDestroy((&g->graph[0][0][0])[i]);
+    for (int i = 0; i < (STEP_ROWS + 1) * MOTE_ROWS_MAX; i++)
+        if ((&g->cycle[0][0])[i]) (void)cudaGraphExecDestroy((&g->cycle[0][0])[i]);
+    memset(g->graph, 0, sizeof g->graph);
+    memset(g->cycle, 0, sizeof g->cycle);
+    gpu_forget_passes(g);
+}
+
 /* Runs the pass of the table, with `drafts` for each sequence (-1: it is no cycle), and writes back what stays. */
 static void gpu_pass_run(const gpu_form *f, pass_request *const *of, int drafts) {
     struct gpu_runner *g = f->r->gpu;
     const int cols = f->r->m->c.hidden;
     cudaGraphExec_t graph = gpu_pass_graph_of(f, gpu_kind_of(f->r, GPU_ALL_LOGITS), drafts);
     g->logits_pass++;
-    if (g->q.status != cudaSuccess || !gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a pass")) return;
+    gpu_launch_rows(f->r, graph, f->rows.T, "launching a pass");
+    if (g->q.status != cudaSuccess) return;
     gpu_pass_writeback<<<dim3((unsigned)((cols - 1) / GPU_THREADS + 1), (unsigned)f->rows.T), GPU_THREADS, 0, g->stream>>>(g->table, g->x, cols);
     gpu_check(&g->q, cudaGetLastError(), "the end of a pass");
     for (int i = 0; i < f->rows.sequences; i++) {

@@ -65,7 +65,8 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     if (!prefill_runs(m, kv)) return;
     p->rows = o->chunk;
     const size_t u = rows * hidden * sizeof(uint16_t), least = (part_is_last(&m->part) ? prefill_logit_bytes(m) : 0) + u;   /* logits of a row */
-    p->scratch_bytes = max_size(layer_prefill_bytes(&m->largest, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
+    const size_t mtp = rows * ((model_has_axes(m) ? 8 : 4) * hidden + 512);        /* prefill_mtp's */
+    p->scratch_bytes = max_size(layer_prefill_bytes(&m->largest, o->chunk, kv), mtp);
     p->scratch_bytes = (max_size(p->scratch_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * hidden);
@@ -111,6 +112,15 @@ static void prefill_send(struct gpu_runner *g, const block *b, cudaStream_t stre
               "copying tokens");
 }
 
+/* The embeddings that rows of a block have themselves, over those of their tokens: to [T][hidden]. Rows of an image lie side by side. */
+static void prefill_put_embeddings(struct gpu_runner *g, const block *b, size_t hidden, float *to) {
+    for (int t = 0, n; t < b->T; t += n) {
+        const float *from = b->rows[t].embedding;
+        for (n = 1; from && t + n < b->T && b->rows[t + n].embedding == from + (size_t)n * hidden; n++) {}
+        if (from) gpu_move(&g->q, to + (size_t)t * hidden, from, (size_t)n * hidden * sizeof *to, "copying rows of an image");
+    }
+}
+
 /* The end of a block of many rows, for what follows it: the residual rows from x on become the first ones of `to`, and row `last`, which
    may be the one before them, becomes the final row `hidden`, if that is wanted. `to` may be in the same rows, before x. One block. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_keep_rows(float *to, const float *x, const float *norm, int cols, float eps, int rows,
@@ -124,6 +134,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_keep_rows(float *to, c
 typedef struct prefill_mtp_input {
     gpu_matrix embed_tokens;
     const token_row *rows;       /* of the prefill chunk */
+    const float *embeddings;     /* [T][cols] of those rows that have one themselves */
     const float *x, *norm;       /* [T][cols] after the last layer; final norm */
     const float *last_hidden;    /* [cols] final row before the prefill chunk */
     const float *norm_embedding, *norm_hidden;
@@ -139,7 +150,8 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     __shared__ float shared[GPU_WARPS];
     const int t = blockIdx.x + p.skip, cols = p.embed_tokens.cols;
     float *spare = row + 2 * cols, top = 0;
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) spare[i] = prefill_embedding(&p.embed_tokens, &p.rows[t], i, p.factor);
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS)
+        spare[i] = p.rows[t].embedding ? p.embeddings[(size_t)t * cols + i] : gpu_weight(&p.embed_tokens, p.rows[t].id, i) * p.factor;
     __syncthreads();
     gpu_norm_row(row, spare, p.norm_embedding, cols, p.eps, shared);
     if (t) gpu_norm_row(spare, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
@@ -190,8 +202,8 @@ static int prefill_watched(slot *s, const prefill_rows *r, int T, const block_wa
 }
 
 /* The MTP layer over the prefill chunk's rows; their x is overwritten. Each takes the token of a row, and stands where the row before that
-   does. mtp_logits: of each row but the one of index 0. */
-static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logits) {
+   does. MTP logits are of each row but the one of index 0. */
+static void prefill_mtp(slot *s, const prefill_rows *main_rows, const block *b) {
     const mote_model *m = s->m;
     struct gpu_runner *g = s->runner->gpu;
     prefill_rows r = *main_rows;
@@ -202,7 +214,7 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
     r.table += p.skip - 1;
     r.index += p.skip - 1;
     r.layer = m->c.layers;
-    r.state_only = mtp_logits == NULL;
+    r.state_only = b->mtp_logits == NULL;
     if (!r.T) return;
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
     p.rows = main_rows->table;
@@ -213,22 +225,28 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
     p.norm_hidden = m->mtp.norm_hidden;
     p.in = (uint16_t *)(void *)r.scratch;
     p.act_scale = r.u_scale;
+    p.embeddings = (const float *)(const void *)(p.in + (size_t)r.T * 2 * (size_t)m->c.hidden);
     p.factor = gpu_embed_factor(m);
     p.eps = m->c.eps;
+    prefill_put_embeddings(g, b, (size_t)m->c.hidden, (float *)p.embeddings);
     const size_t shared = 3 * (size_t)m->c.hidden * sizeof(float);
     gpu_allow_shared(&g->q, (const void *)prefill_mtp_rows, shared, "mtp_rows");
     prefill_mtp_rows<<<r.T, GPU_THREADS, shared, r.stream>>>(p);
     const gemm_rows in = {p.in, p.act_scale, 1};
     prefill_linear(&r, &m->mtp.fc, in, r.T, r.x);
+    const int copy = r.state_only ? -1 : gpu_bring_experts(s->runner, &r, r.layer);
     gpu_check(&g->q, layer_run_prefill(&r, &m->mtp.layer, &g->layers, &s->state[m->c.layers]), "the MTP layer");
-    if (mtp_logits) prefill_logits(s, &r, m->mtp.norm, r.T, mtp_logits);
+    gpu_release_experts(s->runner, &r, copy);
+    if (b->mtp_logits) prefill_logits(s, &r, m->mtp.norm, r.T, b->mtp_logits);
 }
 
 /* Launches layer i. */
 static void prefill_layer(slot *s, prefill_rows *r, int i) {
     struct gpu_runner *g = s->runner->gpu;
     r->layer = i;
+    const int copy = gpu_bring_experts(s->runner, r, i);
     gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
+    gpu_release_experts(s->runner, r, copy);
 }
 
 /* The layers, one launched while the one before it runs, so that a cancel is heard between two of them, and other slots may compute.
@@ -248,10 +266,13 @@ static int prefill_layers(slot *s, prefill_rows *r, const block_watch *watch, mo
 /* Those of a group's member, all at once: others of the group rely on it. */
 static int prefill_part(slot *s, prefill_rows *r, mote_error *err) {
     const model_part *part = &s->m->part;
+    const size_t n = (size_t)r->T * (size_t)r->hidden;
     struct gpu_runner *g = s->runner->gpu;
-    if (!part_is_first(part)) peers_receive_block(&g->q, g->q.peer, r->x, r->T);
+    if (part->apart) hosts_receive(&g->q, &g->hosts, r->x, n);
+    else if (!part_is_first(part)) peers_receive_block(&g->q, g->q.peer, r->x, r->T);
     for (int i = part->first; i < part->end && g->q.status == cudaSuccess; i++) prefill_layer(s, r, i);
-    if (!part_is_last(part)) peers_send_block(&g->q, g->q.peer, r->x, r->T);
+    if (part->apart) hosts_send(&g->q, &g->hosts, r->x, n);
+    else if (!part_is_last(part)) peers_send_block(&g->q, g->q.peer, r->x, r->T);
     return gpu_failed(&g->q, err);
 }
 
@@ -267,7 +288,7 @@ static int prefill_end(slot *s, const prefill_rows *r, const block *b, const blo
     gpu_read_residual(s, b, r->x);
     const float *last = r->x + (size_t)(b->T - 1) * hidden; /* last_hidden is still wanted as it was */
     gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, last, m->norm, m->c.hidden, m->c.eps, 1, 0, s->hidden);
-    if (s->has_mtp) prefill_mtp(s, r, b->mtp_logits);
+    if (s->has_mtp) prefill_mtp(s, r, b);
     gpu_move(&g->q, s->last_hidden, s->hidden, hidden * sizeof(float), "the final row");
     gpu_check(&g->q, cudaGetLastError(), "prefill");
     return gpu_failed(&g->q, err);
@@ -291,7 +312,10 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     if (code) return code;
     if (prefill_can_be_cancelled(m)) prefill_keep(s, b->T, r.index, 0);
     prefill_send(g, b, g->stream);
-    if (part_is_first(&m->part)) prefill_embed(&r, &m->embed_tokens, gpu_embed_factor(m));
+    if (part_is_first(&m->part)) {
+        prefill_embed(&r, &m->embed_tokens, gpu_embed_factor(m));
+        prefill_put_embeddings(g, b, (size_t)m->c.hidden, r.x);
+    }
     code = s->runner->me ? prefill_part(s, &r, err) : prefill_layers(s, &r, watch, err);
     if (code && prefill_can_be_cancelled(m) && g->q.status == cudaSuccess) prefill_keep(s, b->T, r.index, 1);
     if (code) return code;

@@ -20,6 +20,11 @@ static int gpu_turns_of(int T) {
     return (T - 1) / STEP_ROWS + 1;
 }
 
+/* The rows that a step of T rows has: turns are whole. */
+static int gpu_rows_of_block(int T) {
+    return T <= STEP_ROWS ? T : gpu_turns_of(T) * STEP_ROWS;
+}
+
 /* T rows of the resident slot, whose tokens are in its step. */
 static gpu_form gpu_form_of(const slot *s, int T) {
     gpu_form f;
@@ -29,7 +34,7 @@ static gpu_form gpu_form_of(const slot *s, int T) {
     f.has_mtp = s->has_mtp;
     if (T <= STEP_ROWS) return f;
     f.rows.sequences = gpu_turns_of(T);
-    f.rows.T = f.rows.sequences * STEP_ROWS;
+    f.rows.T = gpu_rows_of_block(T);
     f.rows.in_turn = 1;
     f.dealt = T;
     return f;
@@ -184,6 +189,11 @@ static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
     gpu_sample(q, KERNEL_ACCEPT, &p, gpu_accept);
 }
 
+/* Whether the rows of x are in place when a step begins: another host has sent them. */
+static int gpu_rows_are_there(const mote_model *m) {
+    return m->part.apart && !part_is_first(&m->part);
+}
+
 /* Records a step of the part's layers. A range before the last has GPU_NO_LOGITS. */
 static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind) {
     const mote_model *m = f->r->m;
@@ -194,11 +204,11 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
     p.step = g->step;
     p.sequences = gpu_sequence_of(f);
-    p.T = T;
+    p.T = gpu_rows_are_there(m) ? 0 : T;
     p.factor = gpu_embed_factor(m);
     p.cols = m->c.hidden;
     p.x = g->x;
-    if (!part_is_first(&m->part)) p.from = peers_rows(q->peer, 1);
+    if (!part_is_first(&m->part) && !m->part.apart) p.from = peers_rows(q->peer, 1);
     p.slot = gpu_view_of(f->r);
     p.hidden = g->capture_base.hidden;
     p.last_hidden = f->has_mtp ? g->capture_base.last_hidden : NULL;
@@ -209,7 +219,7 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
         gpu_record_layer(f, q, i, T, g->x, 0, 0);
     }
     q->layer = -1;
-    if (!part_is_last(&m->part)) gpu_send(q, g->x, T, m->c.hidden);
+    if (!part_is_last(&m->part) && !m->part.apart) gpu_send(q, g->x, T, m->c.hidden);
     if (kind == GPU_LAST_LOGITS)
         gpu_head(q, &m->lm_head, m->c.vocab, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
     if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->c.vocab, m->norm, g->x, T, m->c.eps, m->c.logit_cap, g->logits);

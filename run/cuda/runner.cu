@@ -11,7 +11,7 @@ static void gpu_layout_slot(layout *l, slot *s) {
 static void gpu_layout_peer(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     peer_sizes s;
-    if (m->part.ranges * m->part.ranks < 2) return;
+    if (m->part.ranges * m->part.ranks < 2 || m->part.apart) return;
     s.ranges = m->part.ranges;
     s.ranks = m->part.ranks;
     s.hidden = (size_t)m->c.hidden;
@@ -53,6 +53,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->draft_logits = layout_alloc(l, last ? T * (size_t)draft_vocab(m) : 0);
     g->topk = (uint64_t *)(void *)layout_alloc(l, last ? T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2 : 0);
     layout_prefill(l, m, &r->o, &g->prefill);
+    gpu_layout_experts(l, r);
     gpu_layout_peer(l, r);
 }
 
@@ -128,6 +129,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     r->logs = 1;
     r->pass_rows = r->one_slot ? 0 : PASS_ROWS_MAX;
     r->company_rows = STEP_ROWS;
+    if (m->part.apart) r->nccl = nccl_version();
     q->sms = r->o.sms;
     q->shared = m->device.shared;
     q->dependent = m->device.cc >= 90;
@@ -135,6 +137,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     q->stages = ALL_STAGES;
     gpu_count_tags(m, q);
     gpu_check(q, cudaSetDevice(m->device.gpu), "choosing the GPU");
+    if (q->status == cudaSuccess) gpu_open_experts(r);
     if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&r->memory, bytes), "allocating a runner");
     if (q->status == cudaSuccess)
         gpu_check(q, cudaHostAlloc((void **)&g->mailbox, PASS_ROWS_MAX * sizeof *g->mailbox, cudaHostAllocMapped), "pinning memory");
@@ -146,11 +149,13 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     if (q->status == cudaSuccess) gpu_check(q, cudaEventCreateWithFlags(&g->pass_copied, cudaEventDisableTiming), "an event");
     if (q->status != cudaSuccess) return gpu_failed(q, err);
     layout_runner(r, r->memory);
-    if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
+    if (r->me && m->part.apart) hosts_open(q, &g->hosts, r->me, (size_t)max_int(r->o.chunk, PASS_ROWS_MAX) * (size_t)m->c.hidden);
+    else if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
     r->prompt_from = g->prefill.rows ? PREFILL_FROM : 0;
     memset((void *)g->mailbox, 0, PASS_ROWS_MAX * sizeof *g->mailbox);
     q->stream = g->stream;
     gpu_check(q, cudaMemsetAsync(r->memory, 0, bytes, g->stream), "clearing a runner");
+    gpu_begin_experts(r);
     if (m->largest.kinds >> LAYER_ATTENTION & 1) gpu_prepare_attention(r);
     if (m->largest.kinds >> LAYER_MLA & 1) gpu_prepare_mla(r);
     sampling_parameters greedy;
@@ -170,25 +175,24 @@ static void gpu_close(mote_runner *r) {
     if (!g) return;
     if (r->owner == getpid() && cudaSetDevice(r->m->device.gpu) == cudaSuccess) { /* CUDA does not survive a fork */
         if (g->stream) (void)cudaStreamSynchronize(g->stream);
-        for (int i = 0; i < 2 * GPU_KINDS * (STEP_ROWS + 1); i++)
-            if ((&g->graph[0][0][0])[i]) (void)cudaGraphExecDestroy((&g->graph[0][0][0])[i]);
-        for (int i = 0; i < (STEP_ROWS + 1) * MOTE_ROWS_MAX; i++)
-            if ((&g->cycle[0][0])[i]) (void)cudaGraphExecDestroy((&g->cycle[0][0])[i]);
+        gpu_forget_graphs(g);
         for (int i = 0; i < 2; i++)
             if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
         if (g->pass_copied) (void)cudaEventDestroy(g->pass_copied);
+        gpu_close_experts(g);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (r->memory) (void)cudaFree(r->memory);
-        gpu_forget_passes(g);
         if (g->mailbox) (void)cudaFreeHost((void *)g->mailbox);
         if (g->pass) (void)cudaFreeHost(g->pass);
         peers_close(&g->peer);
+        hosts_close(&g->hosts);
         (void)cudaGetLastError();
     }
     free(g->q.nodes);
     free(g->q.launches);
     free(g->launches);
     free(g->layers.attention.layer_splits);
+    free(g->slots);
     if (r->one_slot) return;
     gpu_forget_slot(&g->capture_base);
     gpu_forget_slot(&g->growth_base);
@@ -243,6 +247,7 @@ static const executor cuda_executor = {
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .can_sample = gpu_samples,
-    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes,
-    .launches = 1, .connect = gpu_connect, .end = gpu_end, .enter = gpu_enter, .choose = gpu_choose, .prepared = gpu_prepared,
-    .pass_class = gpu_pass_class};
+    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes, .vision = NULL,
+    .launches = 1, .connect = gpu_connect, .end = gpu_end,
+    .invite = gpu_invite, .meet = gpu_meet, .met = gpu_met, .enter = gpu_enter, .choose = gpu_choose, .prepared = gpu_prepared,
+    .pass_class = gpu_pass_class, .count_experts = gpu_count_experts};

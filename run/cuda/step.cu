@@ -38,12 +38,21 @@ static void gpu_launched(slot *s, int T, enum gpu_kind kind) {
     s->runner->gpu->logits_of = kind == GPU_NO_LOGITS ? LOGITS_NOWHERE : kind == GPU_LAST_LOGITS ? LOGITS_OF_LAST : LOGITS_OF_ALL;
 }
 
+/* Launches a graph whose step has T rows of x (0: it has none), which come from another host, or go to one, if the part's neighbours are there. */
+static void gpu_launch_rows(const mote_runner *r, cudaGraphExec_t graph, int T, const char *what) {
+    struct gpu_runner *g = r->gpu;
+    const size_t n = (size_t)T * (size_t)r->m->c.hidden;
+    if (n) hosts_receive(&g->q, &g->hosts, g->x, n);
+    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), what);
+    if (n) hosts_send(&g->q, &g->hosts, g->x, n);
+}
+
 /* Launches the graph of a step, captured if this is the first time. step_parameters are set by an earlier launch. */
 static void gpu_launch_step(slot *s, int T, enum gpu_kind kind) {
     struct gpu_runner *g = s->runner->gpu;
     cudaGraphExec_t *graph = &g->graph[s->has_mtp][kind][T];
     if (!*graph) *graph = gpu_capture(s, T, kind, -1);
-    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(*graph, g->stream), "launching a step");
+    gpu_launch_rows(s->runner, *graph, T, "launching a step");
     gpu_launched(s, T, kind);
 }
 
@@ -61,7 +70,7 @@ static cudaGraphExec_t gpu_cycle_graph(slot *s, int T, int position, int drafts)
 static void gpu_launch_cycle(slot *s, int T, int position, int drafts) {
     struct gpu_runner *g = s->runner->gpu;
     cudaGraphExec_t graph = gpu_cycle_graph(s, T, position, drafts);
-    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a cycle");
+    gpu_launch_rows(s->runner, graph, gpu_rows_of_block(T), "launching a cycle");
     if (!T) return;
     s->gpu->drafted = s->gpu->posted.sequence = ++g->sequence;
     s->gpu->posted.z = 0;

@@ -72,7 +72,7 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     if (code) return code;
     cudaGraphExec_t graph = gpu_turns_graph(s, b->T, b->rows->index, kind, -1);
     gpu_put_turns<<<1, PASS_ROWS_MAX, 0, g->stream>>>(turns);
-    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a block");
+    gpu_launch_rows(s->runner, graph, gpu_rows_of_block(b->T), "launching a block");
     if (b->logits && answers) gpu_move(&g->q, b->logits, g->logits, (size_t)b->T * vocab * sizeof(float), "reading the logits");
     gpu_read_residual(s, b, g->x);
     if (before && last)

@@ -25,7 +25,7 @@ static void test_tensors(void) {
         {"scalar", TIED, RETYPE, F, GATE, "F32", "", BAD, SAME, {F, GATE, "[]"}},
         {"three dimensions", TIED, RETYPE, F, GATE, "F32", "3,28,1", BAD, SAME, {F, GATE, "[3, 28, 1]"}},
         {"seven dimensions", TIED, RETYPE, F, GATE, "F32", "3,28,1,1,1,1,1", BAD, SAME, {F, GATE,
-         "[3, 28, 1, 1, ...]"}},
+         "[3, 28, 1, 1, 1, ...]"}},
         {"empty", TIED, RETYPE, F, GATE, "F32", "0,28", BAD, SAME, {F, GATE, "[0, 28]"}},
         {"vector too short", TIED, RETYPE, F, "model.norm.weight", "F32", "27", BAD, SAME, {F, "model.norm.weight",
          "[28] in F32, F16 or BF16, found [27] in F32; shapes follow from config.json"}},

@@ -544,6 +544,57 @@ static void test_unread(void) {
     }
 }
 
+// A vision tower's keys: each must be as mote has it, be there, or be one that says nothing of what is computed.
+static void test_vision_config(void) {
+    static const char whole[] = "\"depth\":2,\"hidden_size\":48,\"num_heads\":4,\"intermediate_size\":50,\"num_position_embeddings\":49,\"out_hidden_size\":32";
+    static const struct { const char *more, *without, *refused; } cases[] = {
+        {"", "", NULL},
+        {",\"deepstack_visual_indexes\":[],\"hidden_act\":\"gelu_pytorch_tanh\",\"in_channels\":3,\"initializer_range\":0.02,\"model_type\":\"x\","
+         "\"patch_size\":16,\"spatial_merge_size\":2,\"temporal_patch_size\":2,\"dtype\":\"bfloat16\"", "", NULL},
+        {",\"rope_parameters\":{\"rope_type\":\"axial\",\"rope_theta\":10000}", "", NULL},
+        {",\"rope_parameters\":{\"rope_type\":\"yarn\"}", "", "vision_config.rope_parameters.rope_type is yarn, mote supports axial only"},
+        {",\"rope_parameters\":{\"rope_theta\":0}", "", "vision_config.rope_parameters.rope_theta must be a number from 1"},
+        {",\"rope_parameters\":{\"rope_theta\":1,\"new\":2}", "", "vision_config.rope_parameters.new is 2"},
+        {",\"rope_parameters\":7", "", "vision_config.rope_parameters is not an object"},
+        {",\"deepstack_visual_indexes\":[8,16]", "", "vision_config.deepstack_visual_indexes is a list, mote supports [] only"},
+        {",\"hidden_act\":\"silu\"", "", "vision_config.hidden_act is silu, mote supports gelu_pytorch_tanh only"},
+        {",\"in_channels\":4", "", "vision_config.in_channels is 4, mote supports 3 only"},
+        {",\"patch_size\":14", "", "vision_config.patch_size is 14, mote supports 16 only"},
+        {",\"spatial_merge_size\":1", "", "vision_config.spatial_merge_size is 1, mote supports 2 only"},
+        {",\"temporal_patch_size\":1", "", "vision_config.temporal_patch_size is 1, mote supports 2 only"},
+        {",\"fullatt_block_indexes\":[7]", "", "vision_config.fullatt_block_indexes is a list, a key that is not known to mote"},
+        {",\"image_size\":448", "", "vision_config.image_size is 448, a key that is not known to mote"},
+        {",\"attention_bias\":true", "", "vision_config.attention_bias is true"},
+        {"", "\"depth\":2,", "vision_config.depth is missing"},
+        {"", "\"hidden_size\":48,", "vision_config.hidden_size is missing"},
+        {"", "\"num_heads\":4,", "vision_config.num_heads is missing"},
+        {"", "\"intermediate_size\":50,", "vision_config.intermediate_size is missing"},
+        {"", "\"num_position_embeddings\":49,", "vision_config.num_position_embeddings is missing"},
+        {"", ",\"out_hidden_size\":32", "vision_config.out_hidden_size is missing"},
+        {",\"depth\":0", "\"depth\":2,", "vision_config.depth must be a whole number from 1"},
+        {",\"num_heads\":5", "\"num_heads\":4,", "num_heads = 5, mote supports heads of a multiple of 4"},
+        {",\"num_heads\":8", "\"num_heads\":4,", "num_heads = 8, mote supports heads of a multiple of 4"},
+        {",\"num_position_embeddings\":50", "\"num_position_embeddings\":49,", "num_position_embeddings is 50, mote supports squares only"},
+        {",\"out_hidden_size\":33", ",\"out_hidden_size\":32", "out_hidden_size is 33, but hidden_size is 32"},
+        {",\"out_hidden_size\":\"32\"", ",\"out_hidden_size\":32", "vision_config.out_hidden_size must be a whole number"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[2 * QUOTED], tower[1024];
+        const char *cut = strstr(whole, cases[i].without);
+        const size_t n = strlen(cases[i].without);
+        config c;
+        mote_error err = {0};
+        snprintf(tower, sizeof tower, "%.*s%s%s", (int)(cut - whole), whole, cut + n, cases[i].more);
+        snprintf(text, sizeof text, "{\"vision_config\":{%s},\"image_token_id\":5,\"model_type\":\"qwen3_5\",\"text_config\":{\"model_type\":\"qwen3_5_text\",%s}}",
+                 tower, sizes_of("qwen3_5"));
+        temp_text(CONFIG, text);
+        const int code = config_read(&c, temp_dir, &err);
+        CHECK(cases[i].refused ? code && strstr(err.message, cases[i].refused) : !code, "%s: code %d: %s", tower, code, err.message);
+        if (!code) CHECK(c.vision.depth == 2 && c.vision.side == 7 && c.image_token == 5 && c.vision_end == -1 && c.vision.theta == 10000, "%s: %d, %d", tower,
+                         c.vision.side, c.image_token);
+        if (!code) config_free(&c);
+    }
+}
+
 // Beside a text_config, what is in there counts: what the top says again of it, others than mote's text model take. Anything else is looked at.
 static void test_unread_beside(void) {
     static const struct { const char *top, *text, *refused; } cases[] = {
@@ -552,7 +603,7 @@ static void test_unread_beside(void) {
         {"\"rope_theta\":null,\"sliding_window\":64,\"hidden_act\":\"silu\",", "", NULL},
         {"\"rope_parameters\":{\"rope_type\":\"yarn\"},", "", "rope_parameters is an object, outside of text_config, where it belongs"},
         {"\"mtp_num_hidden_layers\":1,", "", "mtp_num_hidden_layers is 1, outside of text_config"},
-        {"\"vision_config\":{\"depth\":2},\"image_token_id\":5,\"language_model_only\":true,", "", NULL},
+        {"\"vision_config\":{},\"image_token_id\":5,\"language_model_only\":true,", "", NULL},
         {"\"new_scale\":2,", "", "new_scale is 2"},
         {"", "\"new_scale\":2,", "new_scale is 2"},
         {"\"final_logit_softcapping\":30,", "", "final_logit_softcapping is 30"},
@@ -851,6 +902,7 @@ int main(int argc, char **argv) {
     test_neutral_by_family();
     test_unread();
     test_unread_beside();
+    test_vision_config();
     test_expert_names();
     test_many_keys();
     test_kv_heads();

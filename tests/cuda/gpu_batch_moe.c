@@ -332,6 +332,7 @@ static void run_to(int first, int T, int in_units, const float *logits, float *t
     gpu_norm_router(&L.q, &L.w, &p);
     submit();
     if (logits) CUDA(cudaMemcpy(p.router, logits + first * p.shape.experts, (size_t)(T * p.shape.experts) * 4, cudaMemcpyHostToDevice));
+    if (p.placed) gpu_record_place(&L.q, &p, L.p.slots);
     if (in_units) gpu_record_in_units(&L.q, &L.w, &p);
     else gpu_record_experts(&L.q, &p);
     submit();
@@ -557,6 +558,8 @@ static void test_stored(const layer_case *c) {
     cudaFree(to);
 }
 
+#include "moe_slots.c"
+
 static void test_case(const layer_case *c) {
     const int before = test_failed;
     open_layer(c);
@@ -568,6 +571,7 @@ static void test_case(const layer_case *c) {
     if (c->hidden < 2048) test_definition(c);
     test_stored(c);
     test_moved(c);
+    test_home(c);
     free(want);
     close_layer();
     printf("%s: %d failed\n", c->name, test_failed - before);

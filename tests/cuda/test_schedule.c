@@ -34,6 +34,7 @@ static node *add(enum kernel_kind kind, int layer, int in_mtp) {
 // ---- 1. Schedules of models -----------------------------------------------------------------------------------------
 
 static int in_units;             // experts run by units, as those of many rows do
+static int placed;               // experts are in host memory, with slots
 static enum layer_kind ffn = LAYER_MOE;
 static int first_layer;          // of a range that is not the first: its own
 static int in_turn;              // the rows are blocks of one slot, as those of a short prompt are
@@ -43,8 +44,10 @@ static int normed_after;         // sublayers' outputs are stored, and add_outpu
 static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
     for (int k = 0; k < KERNEL_KINDS; k++) {
         if (kernels[k].stage == STAGE_COUNT || stage_kinds[kernels[k].stage] != kind || (k == KERNEL_ROUTE && !in_units)) continue;
-        if (!in_turn && k == KERNEL_APPEND) continue;
-        add((enum kernel_kind)k, layer, in_mtp)->stores_output = normed_after;
+        if ((!in_turn && k == KERNEL_APPEND) || (!placed && k == KERNEL_PLACE)) continue;
+        node *n = add((enum kernel_kind)k, layer, in_mtp);
+        n->stores_output = normed_after;
+        n->late_reads = placed && k == KERNEL_UP ? BUFFER_EXPERTS : 0;
     }
     if (normed_after) add(KERNEL_ADD_OUTPUT, layer, in_mtp);
 }
@@ -142,6 +145,30 @@ static void test_range(int layers, int first) {
         CHECK(!got->await.mask || nodes[i].layer > first, "node %d polls what the range before has stored", i);
     }
     CHECK(nodes[0].kind == KERNEL_EMBED && !nodes[0].link.publish.mask, "what receives x stores it as it comes");
+}
+
+// Slots of experts: experts_place polls the router's logits in experts_up's place, and no one else; the generations stay.
+static int run_once(void);
+
+static void test_placed(int layers, int drafts) {
+    gpu_tag tags[MOST_NODES];
+    int n = 0, again = 0;
+    add_step(layers, 4, drafts);
+    CHECK(link_all(1), "a plain step");
+    for (int i = 0; i < count; i++)
+        if (kernels[nodes[i].kind].tags) tags[n++] = nodes[i].link.publish;
+    placed = 1;
+    add_step(layers, 4, drafts);
+    placed = 0;
+    CHECK(link_all(1), "with slots");
+    for (int i = 0; i < count; i++) {
+        const node *k = &nodes[i];
+        if (kernels[k->kind].tags) CHECK(again < n && !memcmp(&tags[again++], &k->link.publish, sizeof *tags), "node %d: another generation", i);
+        if (k->kind == KERNEL_UP) CHECK(!k->link.await.mask && k[-1].kind == KERNEL_PLACE, "node %d polls", i);
+        if (k->kind == KERNEL_PLACE) CHECK(!k->link.await.mask == (k->in_mtp || !k->layer), "node %d, experts_place of layer %d, polls", i, k->layer);
+    }
+    CHECK(again == n, "%d of %d stores", again, n);
+    for (int again = 0; again < (test_brief ? 3 : 50); again++) CHECK(run_once(), "a step with slots, run %d", again);
 }
 
 // Experts by units, blocks in turn: x and the logits have the generations that they have in a plain step, and no one polls for route's
@@ -265,6 +292,15 @@ static void test_refusals(void) {
     add(KERNEL_UP, 0, 0);
     add(KERNEL_DOWN, 0, 0);
     CHECK(link_all(1), "early read of what is stored before the release");
+    count = 0;                                  // where experts are, experts_up reads early, unless experts_place says so only now
+    add(KERNEL_PLACE, 0, 0);
+    add(KERNEL_UP, 0, 0);
+    refused(1, 0, BUFFER_EXPERTS, "early read");
+    nodes[1].late_reads = BUFFER_EXPERTS;
+    CHECK(link_all(1), "late read of addresses");
+    nodes[1].late_reads = 0;
+    nodes[1].layer = 1;
+    CHECK(link_all(1), "another layer's addresses");
 }
 
 // ---- 3. A machine that runs schedules in random order -------------------------------------------------------------------
@@ -383,7 +419,7 @@ static int run_once(void) {
         for (int l = 0; l < LAYERS; l++) memory[b][l].writer = -1, memory[b][l].tag = random_bits() & 3;
     for (int i = 0; i < count; i++) {
         const kernel_uses *k = &kernels[nodes[i].kind];
-        run[i].early_reads = node_buffers(&nodes[i], k->early_reads);
+        run[i].early_reads = node_early_reads(&nodes[i]);
         run[i].early_writes = node_buffers(&nodes[i], k->early_writes);
         run[i].reads = node_buffers(&nodes[i], k->reads);
         run[i].writes = node_writes(&nodes[i]);
@@ -414,6 +450,7 @@ static void test_machine(void) {
             if (i && x[-1].kind == KERNEL_OUT_PROJ && random_int(0, 2)) x->kind = KERNEL_ROUTER;
             if (i && x[-1].stores_output && random_int(0, 3)) x->kind = KERNEL_ADD_OUTPUT;
             if (i && x[-1].kind == KERNEL_ADD_OUTPUT && random_int(0, 2)) x->kind = random_int(0, 1) ? KERNEL_ROUTER : KERNEL_IN_PROJ;
+            x->late_reads = x->kind == KERNEL_UP && random_int(0, 1) ? BUFFER_EXPERTS : 0;
             x->stores_output = kernels[x->kind].tags == BUFFER_X && x->kind != KERNEL_ADD_OUTPUT && random_int(0, 2) == 0;
         }
         schedule_conflict c;
@@ -510,6 +547,8 @@ int main(int argc, char **argv) {
     test_real(5, 100);
     for (int first = 1; first < 8; first++) test_range(8, first);
     test_pieces();
+    test_placed(8, 3);
+    test_placed(48, -1);
     test_forms(1, 0);
     test_forms(0, 1);
     test_forms(1, 1);

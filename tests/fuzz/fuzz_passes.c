@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (text.size > served->text_size) return 0;
     memcpy(served->text, text.data, text.size);
     served->as.ended = 0;
-    const int code = worker_compute(served, served->text, text.size, &err);
+    const int code = worker_compute(served, 0, served->text, text.size, &err);
     must(code == MOTE_EINVAL || code == MOTE_EDEVICE, "an outcome");
     return 0;
 }

@@ -195,7 +195,8 @@ static field_logits field_compute(const mote_model *m, const int32_t *ids, int T
     for (size_t i = 0; i < n; i++) defined[i] = (float)(mtp ? mtp_logits : logits)[i];
     mote_session *s = session_of(m, .context = T, .chunk = chunk, .threads = 2, .mtp = m->has_mtp ? 1 : 0);
     const feed_results wanted = {mtp ? other : fast, mtp ? fast : m->has_mtp ? other : NULL, NULL, NULL};
-    EXPECT(MOTE_OK, feed_table(s, ids, rows, (size_t)T, &wanted, &failure));
+    const fed_rows given = {rows, NULL, 0};
+    EXPECT(MOTE_OK, feed_table(s, ids, &given, (size_t)T, &wanted, &failure));
     mote_session_close(s);
     free(logits), free(mtp_logits), free(other), free(rows);
     return (field_logits){defined, fast, n - (mtp ? vocab : 0)};

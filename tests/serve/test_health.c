@@ -19,7 +19,7 @@
 #include "../../program/write.c"
 
 enum { REPLICAS_MOST = 3 };
-typedef struct replica { mote_runner *runner; int lost; } replica;
+typedef struct replica { mote_runner *runner; int lost; char why[64]; } replica;
 typedef struct server { replica replicas[REPLICAS_MOST]; int replica_count; pthread_mutex_t lock; } server;
 typedef struct failure { int status; char message[600]; } failure;
 typedef struct connection { int status; char body[512]; failure reported; } connection;
@@ -51,7 +51,8 @@ static void check(const state *of, int count, int status, const char *body) {
     server s = {.replica_count = count, .lock = PTHREAD_MUTEX_INITIALIZER};
     connection c = {0, "", {0, ""}};
     for (int i = 0; i < count; i++) {
-        s.replicas[i] = (replica){(mote_runner *)(void *)&seen[i], of[i].lost};
+        s.replicas[i] = (replica){(mote_runner *)(void *)&seen[i], of[i].lost, ""};
+        if (of[i].lost) snprintf(s.replicas[i].why, sizeof s.replicas[i].why, "replica %d \"is\" lost", i + 1);
         seen[i].busy = of[i].busy;
         seen[i].since = of[i].since;
     }
@@ -69,11 +70,11 @@ int main(int argc, char **argv) {
     check((state[]){{1, 0, 121}}, 1, 503, "{\"status\": \"stuck\", \"step_age_seconds\": 121.000}");
     check((state[]){{1, 0, 2}, {1, 0, 1}}, 2, 200, "{\"status\": \"ok\", \"step_age_seconds\": 1.000, \"replicas\": ["
           REPLICA("cuda:0", "ok", "2.000") ", " REPLICA("cuda:1", "ok", "1.000") "]}");
-    check((state[]){{1, 1, 300}, {1, 0, 1}, {0, 0, 3}}, 3, 200, "{\"status\": \"degraded\", \"step_age_seconds\": 1.000, \"replicas\": ["
+    check((state[]){{1, 1, 300}, {1, 0, 1}, {0, 0, 3}}, 3, 200, "{\"status\": \"degraded\", \"step_age_seconds\": 1.000, \"reason\": \"replica 1 \\\"is\\\" lost\", \"replicas\": ["
           REPLICA("cuda:0", "lost", "300.000") ", " REPLICA("cuda:1", "ok", "1.000") ", " REPLICA("cpu", "ok", "3.000") "]}");
     check((state[]){{1, 1, 3}, {1, 0, 150}}, 2, 503, "{\"status\": \"stuck\", \"step_age_seconds\": 150.000, \"replicas\": ["
           REPLICA("cuda:0", "lost", "3.000") ", " REPLICA("cuda:1", "stuck", "150.000") "]}");
-    check((state[]){{0, 1, 5}, {0, 1, 4}}, 2, 200, "{\"status\": \"degraded\", \"step_age_seconds\": 5.000, \"replicas\": ["
+    check((state[]){{0, 1, 5}, {0, 1, 4}}, 2, 200, "{\"status\": \"degraded\", \"step_age_seconds\": 5.000, \"reason\": \"replica 1 \\\"is\\\" lost\", \"replicas\": ["
           REPLICA("cuda:0", "lost", "5.000") ", " REPLICA("cuda:1", "lost", "4.000") "]}");
     return test_main_end();
 }

@@ -250,29 +250,6 @@ static void test_refusals(void) {
 
 // ---- Devices that are lost ----------------------------------------------------------------------------------------------
 
-static server serve_lossy(const char *arguments, FILE **said) {
-    server s = {-1, 0};
-    char command[1024], line[512] = "";
-    int out[2];
-    snprintf(command, sizeof command, "exec %s serve --port 0 %s %s", LOSSY, two, arguments);
-    if (pipe(out)) exit(2);
-    s.pid = fork();
-    if (s.pid == 0) {
-        dup2(out[1], STDERR_FILENO);
-        close(out[0]);
-        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-        _exit(127);
-    }
-    close(out[1]);
-    *said = fdopen(out[0], "r");
-    while (!s.port && fgets(line, sizeof line, *said)) {
-        const char *at = strstr(line, " on http://");
-        if (at) s.port = atoi(strrchr(at, ':') + 1);
-    }
-    if (!CHECK(s.port, "no server: %s", line)) exit(test_main_end());
-    return s;
-}
-
 // Whose stream has ended: 0 or 1.
 static int first_to_end(const int fd[2], char *end, size_t capacity) {
     size_t n[2] = {0, 0};
@@ -297,9 +274,10 @@ static int first_to_end(const int fd[2], char *end, size_t capacity) {
 
 static void test_lost(server alone) {
     FILE *log;
-    char end[2048] = "", line[512] = "", want[64];
+    char arguments[128], end[2048] = "", line[512] = "", want[64];
     int fd[2], told = 0;
-    server s = serve_lossy("--parallel 4", &log);
+    snprintf(arguments, sizeof arguments, "%s --parallel 4", two);
+    server s = serve_program(LOSSY, arguments, &log);
     said first[2], again;
     for (int i = 0; i < 2; i++) first[i] = ask(s, questions[i], NULL);
     CHECK(first[0].replica >= 0 && first[1].replica == !first[0].replica, "%d, %d", first[0].replica, first[1].replica);

@@ -18,7 +18,7 @@ static int32_t starts[SAY_COUNT];
 static void check(server s, const char *path, const char *body, int status, const char *holds, const char *lacks) {
     heard h = body ? post(s, path, body) : get(s, path);
     CHECK(h.status == status && strstr(h.data, holds), "%s %s: %d, not %d with '%s': %s", path, body ? body : "", h.status, status, holds, h.data);
-    CHECK(!lacks || !strstr(h.data, lacks), "%s %s: holds '%s': %s", path, body ? body : "", lacks, h.data);
+    CHECK(!lacks || !strstr(h.data, lacks), "%s %s: holds '%s': %s", path, body ? body : "", lacks ? lacks : "", h.data);
     forget(&h);
 }
 

@@ -277,7 +277,7 @@ static int ranks_are_refused(const char *dir, int ranks) {
 static void test_folder(const char *dir) {
     part_case c;
     case_open(&c, dir, 0);
-    for (int ranges = test_brief ? 2 : 1; ranges <= (test_brief ? 2 : 3) && ranges <= c.whole->c.layers; ranges++) test_ranges(&c, ranges);
+    for (int ranges = 2; ranges <= (test_brief ? 2 : 3) && ranges <= c.whole->c.layers; ranges++) test_ranges(&c, ranges);
     for (int ranks = 2; ranks <= 3; ranks++) {
         if (ranks_are_refused(dir, ranks)) continue;
         if (!test_brief) test_ranks(&c, 1, ranks);

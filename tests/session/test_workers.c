@@ -35,14 +35,15 @@ static void worker_logs(void *user, const char *line) {
     if (worker_log >= 0 && write(worker_log, line, strlen(line)) < 0) worker_log = -1;
 }
 
-static worker_process worker_start(const char *dir, const char *secret) {
+/* listen: "127.0.0.1:0" is a port that is free. */
+static worker_process worker_start_at(const char *dir, const char *secret, const char *listen) {
     worker_process w = {0, ""};
     int ends[2];
     if (!CHECK(!pipe(ends), "no pipe")) exit(test_main_end());
     fflush(NULL);
     w.pid = fork();
     if (!w.pid) {
-        const mote_worker_options o = {.size = sizeof o, .listen = "127.0.0.1:0", .secret = secret, .threads = 1, .running = worker_says, .user = &ends[1],
+        const mote_worker_options o = {.size = sizeof o, .listen = listen, .secret = secret, .device = "cpu", .threads = 1, .running = worker_says, .user = &ends[1],
                                        .callbacks = {.log = worker_logs}};
         close(ends[0]);
         _exit(mote_worker_run(dir, &o, &failure) != MOTE_OK);
@@ -53,13 +54,17 @@ static worker_process worker_start(const char *dir, const char *secret) {
     return w;
 }
 
+static worker_process worker_start(const char *dir, const char *secret) {
+    return worker_start_at(dir, secret, "127.0.0.1:0");
+}
+
 static void worker_kill(const worker_process *w) {
     kill(w->pid, SIGKILL);
     waitpid(w->pid, NULL, 0);
 }
 
 static mote_options leader_options(const char *workers) {
-    const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .workers = workers, .secret = worker_secret};
+    const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .device = "cpu", .workers = workers, .secret = worker_secret};
     return o;
 }
 
@@ -176,9 +181,9 @@ static void test_worker_refusals(const char *dir) {
     o.secret = "short";
     worker_refused(dir, &o, MOTE_EINVAL, "need a secret of 16 bytes");
     o.secret = worker_secret;
-    o.device = "cuda";
-    worker_refused(dir, &o, MOTE_EUNSUPPORTED, "on CPUs alone");
-    o.device = NULL;
+    o.split = MOTE_SPLIT_TENSOR;
+    worker_refused(dir, &o, MOTE_EUNSUPPORTED, "a range of layers on one device");
+    o.split = MOTE_SPLIT_AUTO;
     o.workers = "localhost";
     worker_refused(dir, &o, MOTE_EINVAL, "\"localhost\" is no address");
     o.workers = "127.0.0.1:1,127.0.0.1:2,127.0.0.1:1";
@@ -218,7 +223,7 @@ static void test_worker_bytes(const char *dir) {
         const int knows = i % 4 != 0, runs = i % 4 > 1;
         wire_open(&line, worker_connection_to(&w, knows));
         for (size_t k = 0; k < sizeof bytes; k++) bytes[k] = (char)(i % 3 ? random_bits() : random_bits() % 3);
-        memcpy(say.ticket, m->members[0]->remote->ticket, sizeof say.ticket);
+        memcpy(say.ticket, m->members[0]->remote->say.ticket, sizeof say.ticket);
         const wire_part runner = {&say, sizeof say}, one = {&slot_say, sizeof slot_say}, any = {bytes, random_bits() % sizeof bytes};
         if (runs) CHECK(!wire_send(&line, MESSAGE_RUNNER, &runner, 1, 5), "a runner");
         if (runs) CHECK(!wire_send(&line, MESSAGE_SLOT_OPEN, &one, 1, 5), "a slot");
@@ -245,9 +250,43 @@ static void test_worker_silence(const char *dir) {
     worker_log = -1;
     const int fd = worker_connection_to(&w, 0);
     CHECK(read(ends[0], line, sizeof line - 1) > 0 && strstr(line, "has not shown within 5 s that it knows the secret"), "said: %s", line);
+    CHECK(!strncmp(line, "127.0.0.1:", 10), "said of whom: %s", line);
     close(fd);
     close(ends[0]);
     worker_kill(&w);
+}
+
+static char refusal_lines[400];
+
+static void refusal_logs(void *user, const char *line) {
+    (void)user;
+    snprintf(refusal_lines + strlen(refusal_lines), sizeof refusal_lines - strlen(refusal_lines), "%s\n", line);
+}
+
+/* Of whoever is refused often one line is said, and one a minute; those for whom there is no place are counted together. */
+static void test_worker_refused_often(void) {
+    static refusals r = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    const mote_callbacks callbacks = {.log = refusal_logs};
+    char peer[ADDRESS_SIZE];
+    int said = 0;
+    for (int i = 0; i < 40; i++) {
+        snprintf(peer, sizeof peer, "10.0.0.5:%d", 4000 + i);
+        said += refusals_count(&r, peer);
+    }
+    CHECK(said == 1, "%d lines of 40 refusals", said);
+    for (int i = 0; i < 2 * REFUSALS_ADDRESSES; i++) {
+        snprintf(peer, sizeof peer, "[fe80::%d]:7", i + 1);
+        said += refusals_count(&r, peer);
+    }
+    CHECK(said == REFUSALS_ADDRESSES, "%d lines of %d addresses", said, 2 * REFUSALS_ADDRESSES + 1);
+    refusals_tell(&r, &callbacks);
+    CHECK(!*refusal_lines, "said too early: %s", refusal_lines);
+    for (int i = 0; i < REFUSALS_ADDRESSES; i++) r.of[i].said -= REFUSALS_SECONDS;
+    refusals_tell(&r, &callbacks);
+    CHECK(!strcmp(refusal_lines, "10.0.0.5: refused 39 more times within 60 s\nother addresses: refused 17 more times within 60 s\n"), "%s", refusal_lines);
+    for (int i = 0; i < REFUSALS_ADDRESSES; i++) r.of[i].said -= REFUSALS_SECONDS;
+    refusals_tell(&r, &callbacks);
+    CHECK(refusals_count(&r, "10.0.0.5:1"), "an address that was quiet is said again");
 }
 
 /* ---- Workers that are lost ------------------------------------------------------------------------------------------------- */
@@ -274,6 +313,96 @@ static void test_worker_lost(const char *dir, int n, int signal, double most) {
     for (int i = 1; i < n; i++) worker_kill(&w[i]);
 }
 
+static void worker_rows(const mote_model *m, float *logits) {
+    mote_session *s = session_of(m, .context = 64, .threads = 1);
+    EXPECT(MOTE_OK, mote_feed_logits(s, (const int32_t[]){1, 2, 3}, 3, logits, NULL, &failure));
+    mote_session_close(s);
+}
+
+/* A worker that is lost is reached again when one is there with the same folder; this host's part stays as it is. */
+static void test_worker_back(const char *dir, int n) {
+    worker_process w[WORKERS];
+    int32_t id;
+    for (int i = 0; i < n; i++) w[i] = worker_start(dir, worker_secret);
+    mote_model *m = leader_of(dir, w, n);
+    const size_t floats = 3 * (size_t)m->c.vocab;
+    float *before = (float *)allocate(2 * floats * sizeof *before), *after = before + floats;
+    EXPECT(MOTE_OK, mote_reconnect(m, NULL, &failure));
+    worker_rows(m, before);
+    mote_session *s = session_of(m, .context = 64, .threads = 1);
+    EXPECT(MOTE_OK, mote_feed(s, (const int32_t[]){1, 2, 3}, 3, &failure));
+    worker_kill(w);
+    EXPECT(MOTE_EDEVICE, mote_step(s, NULL, &id, &failure));
+    EXPECT(MOTE_EIO, mote_reconnect(m, NULL, &failure));
+    CHECK(strstr(failure.message, w->address) && strstr(failure.message, "Connection refused"), "nobody there: %s", failure.message);
+    worker_process other = worker_start_at("tests/fixtures/fp8-ragged", worker_secret, w->address);
+    EXPECT(MOTE_EINVAL, mote_reconnect(m, NULL, &failure));
+    CHECK(strstr(failure.message, w->address) && strstr(failure.message, "is another model than the leader's"), "another folder: %s", failure.message);
+    worker_kill(&other);
+    other = worker_start_at(dir, "another secret, as long", w->address);
+    EXPECT(MOTE_EINVAL, mote_reconnect(m, NULL, &failure));
+    CHECK(strstr(failure.message, w->address) && strstr(failure.message, "another secret"), "another secret: %s", failure.message);
+    worker_kill(&other);
+    w[0] = worker_start_at(dir, worker_secret, w->address);
+    EXPECT(MOTE_OK, mote_reconnect(m, NULL, &failure));
+    EXPECT(MOTE_EDEVICE, mote_step(s, NULL, &id, &failure));               /* that session stays lost */
+    mote_session_close(s);
+    worker_rows(m, after);
+    CHECK(!memcmp(before, after, floats * sizeof *before), "%s: other logits than before", dir);
+    free(before);
+    mote_close(m);
+    for (int i = 0; i < n; i++) worker_kill(&w[i]);
+}
+
+/* One that was stopped and goes on computes for the next runner. */
+static void test_worker_thaws(const char *dir) {
+    worker_process w = worker_start(dir, worker_secret);
+    mote_model *m = leader_of(dir, &w, 1);
+    mote_runner *r = NULL;
+    kill(w.pid, SIGSTOP);
+    waitpid(w.pid, NULL, WUNTRACED);
+    const double began = seconds();
+    EXPECT(MOTE_EIO, mote_runner_open(m, NULL, &r, &failure));
+    CHECK(seconds() - began < WIRE_SILENCE + 1, "%.1f s", seconds() - began);
+    CHECK(strstr(failure.message, w.address) && strstr(failure.message, "has not been heard of for 5 s"), "%s", failure.message);
+    kill(w.pid, SIGCONT);
+    EXPECT(MOTE_OK, mote_reconnect(m, NULL, &failure));
+    EXPECT(MOTE_OK, mote_runner_open(m, NULL, &r, &failure));
+    mote_runner_close(r);
+    mote_close(m);
+    worker_kill(&w);
+}
+
+/* A leader that is stopped loses its worker, which then serves another one. */
+static void test_worker_leader_stops(const char *dir) {
+    worker_process w = worker_start(dir, worker_secret);
+    const mote_options o = leader_options(w.address);
+    mote_model *m = NULL;
+    int ends[2];
+    if (!CHECK(!pipe(ends), "no pipe")) return;
+    fflush(NULL);
+    const pid_t leader = fork();
+    if (!leader) {
+        const int code = mote_open(dir, &o, &m, &failure);
+        if (code || write(ends[1], "", 1) != 1) _exit(1);
+        for (;;) pause();
+    }
+    close(ends[1]);
+    char byte;
+    CHECK(read(ends[0], &byte, 1) == 1, "no leader");
+    close(ends[0]);
+    poll(NULL, 0, (WIRE_ABSENCE + 2) * 1000);               /* one that only waits keeps its worker */
+    worker_refused(dir, &o, MOTE_EDEVICE, "it serves another leader");
+    kill(leader, SIGSTOP);
+    const double began = seconds();
+    while (mote_open(dir, &o, &m, &failure) && seconds() < began + WIRE_ABSENCE + 5) poll(NULL, 0, 500);
+    CHECK(m && seconds() > began + WIRE_ABSENCE - WIRE_BEAT - 1, "after %.1f s: %s", seconds() - began, failure.message);
+    mote_close(m);
+    kill(leader, SIGKILL);
+    waitpid(leader, NULL, 0);
+    worker_kill(&w);
+}
+
 int main(int argc, char **argv) {
     static const char *const dirs[] = {"tests/fixtures/bf16-as-3.6", "tests/fixtures/families/gemma4", "tests/fixtures/families/deepseek-v3",
                                        "tests/fixtures/families/gpt-oss-mxfp4", "tests/fixtures/families/qwen3-next"};
@@ -282,8 +411,12 @@ int main(int argc, char **argv) {
     test_worker_bits("tests/fixtures/families/gpt-oss-mxfp4", 3);
     test_worker_refusals("tests/fixtures/fp8-ragged");
     test_worker_bytes("tests/fixtures/fp8-ragged");
+    test_worker_refused_often();
     if (!test_brief) test_worker_silence("tests/fixtures/fp8-ragged");
     for (int n = 1; n <= 2; n++) test_worker_lost("tests/fixtures/families/qwen3-moe", n, SIGKILL, 5);
     if (!test_brief) test_worker_lost("tests/fixtures/families/qwen3-moe", 2, SIGSTOP, WIRE_SILENCE + 5);
+    for (int n = 1; n <= 2; n++) test_worker_back("tests/fixtures/families/qwen3-moe", n);
+    if (!test_brief) test_worker_thaws("tests/fixtures/families/qwen3-moe");
+    if (!test_brief) test_worker_leader_stops("tests/fixtures/families/qwen3-moe");
     return test_main_end();
 }

@@ -12,6 +12,7 @@
      memory.h    of devices                        here            the host's part: devices, launches, streams, graphs
 
    There are four devices, which can all use each other's memory, in one space of addresses; with SIMULATED_PEERS=0 in the environment none can.
+   SIMULATED_PINNED there says how much of the host's memory can be registered (cudaHostRegister).
    A launch returns when the kernel has ended, and runs in the thread that launched it, one at a time on a device: so kernels of several devices
    that wait for each other are launched by a thread each. Who loads with .sys or .volatile, or calls __nanosleep, lets other threads of its grid go
    on, further blocks begin, and other devices run. %globaltimer stands still while anything but polling goes on: it counts what is over half a
@@ -71,7 +72,8 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAt
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cudaDevAttrL2CacheSize, cudaDevAttrComputeCapabilityMajor };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
 enum cudaGraphNodeType { cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset, cudaGraphNodeTypeEmpty };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4,
+       cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2 };
 enum cudaLaunchAttributeID {
     cudaLaunchAttributePreferredSharedMemoryCarveout, cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension
 };
@@ -342,6 +344,21 @@ static inline cudaError_t cudaFree(void *at) {
 template <class T> static inline cudaError_t cudaHostAlloc(T **to, size_t bytes, unsigned) {
     *to = (T *)aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     return *to ? cudaSuccess : sim::fail(cudaErrorMemoryAllocation);
+}
+/* As much as SIMULATED_PINNED in the environment says, in bytes; "none": it is not supported; absent: all. */
+static inline cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned) {
+    const char *most = getenv("SIMULATED_PINNED");
+    std::lock_guard<std::mutex> one(sim::memory_lock);
+    if (most && !strcmp(most, "none")) return sim::fail(cudaErrorNotSupported);
+    size_t all = bytes;
+    for (const auto &i : sim::registered) all += i.second;
+    if (most && all > strtoull(most, NULL, 10)) return sim::fail(cudaErrorMemoryAllocation);
+    sim::registered[at] = bytes;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaHostUnregister(void *at) {
+    std::lock_guard<std::mutex> one(sim::memory_lock);
+    return sim::registered.erase(at) ? cudaSuccess : sim::fail(cudaErrorInvalidValue);
 }
 template <class T> static inline cudaError_t cudaHostGetDevicePointer(T **to, void *at, unsigned) { *to = (T *)at; return cudaSuccess; }
 static inline cudaError_t cudaFreeHost(void *at) { free(at); return cudaSuccess; }

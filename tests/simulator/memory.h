@@ -13,6 +13,7 @@ struct device_memory {
     size_t used;                 /* bytes */
 };
 static device_memory memories[DEVICES];
+static std::map<void *, size_t> registered;                 /* host memory: cudaHostRegister */
 static std::mutex memory_lock;   /* of these */
 
 /* Whose memory this is; -1: no device's. */
