@@ -106,6 +106,7 @@ static double seconds(void) {
 #include "checkpoint/stored.c"
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"
+#include "checkpoint/rows.c"
 #include "checkpoint/memory_cpu.c"
 #ifdef __CUDACC__
 #include "checkpoint/device_cuda.cu"
@@ -133,6 +134,7 @@ static double seconds(void) {
 #include "families/glm4_moe_lite.c"
 #include "families/laguna.c"
 #include "families/gemma4.c"
+#include "families/qwen4_exp.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
@@ -245,6 +247,7 @@ static double seconds(void) {
 #include "layers/deltanet/definition.c"
 #include "layers/attention/definition.c"
 #include "layers/mla/definition.c"
+#include "layers/ngrams/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
 #include "layers/vision/definition.c"

@@ -429,6 +429,23 @@ static void bind_kv_scale(binder *b, const char *where, const char *const *names
     }
 }
 
+/* A tensor of n whole numbers that are known without it, and that it must have if it is there. */
+static void bind_known_numbers(binder *b, const char *where, const char *what, const int64_t *known, int n) {
+    static const char type[] = "I64";
+    const uint64_t shape[1] = {(uint64_t)n};
+    int64_t there[64];
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    tensor *t = b->code || b->publishes ? NULL : bind_tensor(b, b->name);
+    if (!t) return;
+    const shard *s = &b->files->shards[t->file];
+    const int fits = same_shape(t, shape, 1) && !strcmp(container_types[t->type].name, type) && n <= 64;
+    t->used = 1;
+    if (fits && b->files->table.without_data) return;
+    if (fits) b->code = read_at(s->fd, there, (size_t)n * sizeof *there, t->begin, s->path, b->err);
+    if (!b->code && (!fits || memcmp(there, known, (size_t)n * sizeof *there)))
+        b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s: expected %d numbers in %s that follow from config.json, and these are others", s->path, b->name, n, type);
+}
+
 /* ---- What is left ---- */
 
 /* Is this the name of a tensor of a quantised matrix, after the module's? */

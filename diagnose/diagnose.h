@@ -114,14 +114,17 @@ enum { MOTE_TRACE_TOKENS = 1024 };         /* the most of a trace */
 /* A value on a token's way through the model, in double precision.
 
      kind         name                 values
-     any          "x"                  [hidden] the residual stream before it
-                  "added"              [hidden] what is added to it, before some models scale it; not of "head"
+     any          "x"                  [hidden] the residual stream before it; [streams][hidden] where there are several
+                  "share"              [streams] what each of several gets of what is added; not of "head" and "ngrams"
+                  "added"              [hidden] what is added to it, before some models scale it; not of "head"; of "ngrams" [streams][hidden]
      "deltanet"   "decay"              [value_heads] 0..1: what is left of S, exp(g)
                   "beta"               [value_heads] 0..1: how strongly the token is written
                   "S"                  [value_heads][value_dim][key_dim] after the token
      "attention"  "attention"          [heads][token + 1] how much of each token's value a head takes; each row sums to 1
                   "gate"               [heads][head_dim] 0..1: what is left of the head's output; only where there are gates. Those of a
                                        g_proj are softplus, 0 or more
+                  "index"              [groups] scores of the groups of tokens so far; only where there is an index
+     "ngrams"     "e"                  [ngram rows][row_size] the rows of the table that the token has
      "mla"        "attention"          [heads][token + 1] as of "attention"
                   "latent"             [kv_lora_rank] what keys and values of the token are made of
      "moe"        "router"             [experts] the router's scores

@@ -173,7 +173,7 @@ static void common_untie(binder *b, const mote_callbacks *callbacks) {
            b->files->dir, table_name(table, head ? head : other));
 }
 
-/* Embedding, head and final norm. */
+/* Embedding, head and final norm; bind_norm NULL: there is no norm. */
 static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     mote_model *m = b->m;
     const config *c = &m->c;
@@ -188,7 +188,7 @@ static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     else if (c->tied) m->lm_head = m->embed_tokens;
     else bind_vocab(b, b->head_prefix, "lm_head.weight", 0, &m->lm_head, 0);
     bind_as(b, MODULE_NORMS, 1, 1);
-    bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
+    if (bind_norm) bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
 }
 
 /* A tensor that an MTP layer has once more, in place of which the model's own of this name is used: the layer is left out if they are

@@ -20,9 +20,14 @@ typedef struct run_options {
 /* Scratch of a pass on the CPU. */
 typedef struct scratch {
     token_row *table;                                       /* [chunk] of the pass, or of the MTP layer's after it */
-    float *x, *y, *u, *hidden;                              /* [chunk][hidden] y: see token_rows */
+    float *x, *hidden;                                      /* [chunk][width] the residual; final rows, which the MTP layer takes in */
+    float *y, *u, *h;                                       /* [chunk][hidden] y: see token_rows. h: what the head is multiplied with: final rows
+                                                               themselves, or made of their streams */
     float *branches;                                        /* [3][chunk][hidden] */
-    float *mtp_in;                                          /* [chunk][2 hidden] */
+    stream_scratch mix;
+    float *mtp_in;                                          /* [chunk][hidden + width] */
+    int64_t *table_rows;                                    /* [chunk][MAX_NGRAM_ROWS] of tables of n-grams, and of each table these rows, */
+    float *looked_up[TABLES_MAX];                           /* [chunk][ngrams_width] */
     float *head_in, **head_out;                             /* [chunk][hidden] in mtp_in's place: rows of which logits are wanted;
                                                                [chunk] where these go */
     float *draft_logits;                                    /* [rows of a pass][draft rows] */
@@ -48,8 +53,8 @@ typedef struct slot {
     layer_state *state;          /* [layers + 1] of the mixers, the last one the MTP layer's */
     float *recurrent;            /* of these, what cannot be truncated, of all layers, contiguous */
     size_t recurrent_floats;
-    float *hidden;               /* [MOTE_ROWS_MAX][hidden] after the final norm, of the last block's rows */
-    float *last_hidden;          /* [hidden] the one before that block */
+    float *hidden;               /* [MOTE_ROWS_MAX][width] final rows, of the last block's: after the final norm, of streams as they are */
+    float *last_hidden;          /* [width] the one before that block */
     float *host;                 /* on a GPU: pinned memory of what follows */
     float *logits;               /* [vocab] after the last token, if logits_here */
     float *block_logits;         /* [MOTE_ROWS_MAX][vocab] of a block of drafts; NULL: it verifies none */
@@ -78,7 +83,8 @@ typedef struct block {
     int last;                    /* the logits after the last row are wanted later on */
     float *logits;               /* to be filled with [T][vocab]; NULL: only the last row's, into the slot */
     float *mtp_logits;           /* to be filled with those of all rows but the one of index 0; NULL: not wanted */
-    float *residual;             /* [residual_rows][hidden] in host memory, to be filled with x after the last layer, of the last so many */
+    float *residual;             /* [residual_rows][hidden] in host memory, to be filled with x after the last layer, of the last so many; of
+                                    streams with what the head is multiplied with */
     int residual_rows;           /* rows; 0: not wanted */
 } block;
 
@@ -332,7 +338,7 @@ static void layout_host(layout *l, slot *s) {
 /* Lays out a slot from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. What the context makes longer
    comes last. A group's is nothing but those of its members. */
 static memory_parts layout_slot(float *base, float *host, slot *s) {
-    const size_t hidden = (size_t)s->m->c.hidden;
+    const size_t width = (size_t)model_width(s->m);
     capacity r = capacity_of(&s->runner->o, s->context);
     layout l = layout_from(base), on_host = layout_from(host);
     memory_parts parts = {0, 0, 0};
@@ -340,8 +346,8 @@ static memory_parts layout_slot(float *base, float *host, slot *s) {
     s->recurrent = base;
     layout_states(&l, s->m, &r, ROLLBACK_REPLAY, s->has_mtp, s->state);
     parts.state = s->recurrent_floats = l.used;
-    s->last_hidden = layout_alloc(&l, hidden);
-    s->hidden = layout_alloc(&l, MOTE_ROWS_MAX * hidden);
+    s->last_hidden = layout_alloc(&l, width);
+    s->hidden = layout_alloc(&l, MOTE_ROWS_MAX * width);
     if (s->runner->backend->layout_slot) s->runner->backend->layout_slot(&l, s);
     layout_host(s->gpu ? &on_host : &l, s);
     parts.scratch = l.used - parts.state;
