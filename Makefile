@@ -316,7 +316,7 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 # make test-gpu-sanitizers: compute-sanitizer
 # make test-gpu-oracles: real layer sizes beside transformers and a float64 oracle
 GPU_PARTS      = tests sanitizers oracles
-GPU_tests      = test_api test_batch test_embedding test_engine test_experts test_misuse test_pipeline test_ranks test_replicas test_runner test_sliding test_speculation gpu_attention \
+GPU_tests      = test_api test_batch test_embedding test_engine test_experts test_misuse test_pipeline test_hosts test_ranks test_replicas test_runner test_sliding test_speculation gpu_attention \
                  gpu_latent gpu_batch gpu_batch_moe gpu_exchange gpu_prefill gpu_vision
 GPU_sanitizers = test_engine gpu_attention gpu_production
 GPU_oracles    = test_engine gpu_accuracy
@@ -335,8 +335,10 @@ gpu-stamp-fresh:
 
 # make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
 test-simulated:
-	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator test_engine test_batch test_experts test_pipeline test_ranks gpu_production gpu_exchange)
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator libnccl.so.2 test_engine test_batch test_experts test_pipeline test_hosts test_ranks gpu_production gpu_exchange)
 	tests/simulator/test.sh build/simulated
+$(BUILD)/libnccl.so.2: tests/simulator/nccl.c | $(BUILD)
+	$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -O1 -shared -fPIC $< -o $@
 $(BUILD)/simulator: tests/simulator/simulator.cu tests/test.h $(SIMULATOR) | $(BUILD)
 	$(SIMULATE) $< $@.o $(CFLAGS) -I. -Itests
 	$(CXX) $@.o -o $@ $(LIBS)

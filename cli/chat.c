@@ -68,6 +68,8 @@ static int command_chat(options *o) {
     free(c.system.data);
     free(c.effort.data);
     free(c.attached.data);
+    free_pictures(&c.read);
+    free_pictures(&c.shown);
     free(c.typed_last.data);
     free(c.asked.data);
     free(c.held.data);

@@ -15,6 +15,7 @@ static void chat_reset(chat *c, const char *argument) {
         return;
     }
     forget_undo(c);
+    free_pictures(&c->read);
     c->asked.size = c->attached.size = 0;
     c->stands = c->told_context = 0;
     say(c, "a new conversation\n");
@@ -124,6 +125,9 @@ static void chat_take_turns(chat *c) {
         push_undo(c, NULL, 0, at > 1 && mote_is_end(c->model, ids[at - 2]) ? at - 1 : at);
     }
     if (last) chat_take_last(c, ids + last, count - last);
+    ids = mote_timeline(c->session, &count);
+    for (size_t at = last; at < count && c->asked.size; at++)
+        if (ids[at] < 0) c->asked.size = 0, c->stands = 0, say(c, "[images are not in the file: /retry cannot ask this again]\n");
     free(start.data);
 }
 
@@ -180,8 +184,9 @@ static void chat_edit(chat *c, const char *argument) {
 }
 
 static void chat_read(chat *c, const char *argument) {
+    const attachments to = {&c->attached, &c->read, c->o->image_tokens};
     if (!*argument) say(c, "/read needs a file name\n");
-    else if (attach_file(c->model, argument, remarks(c), &c->attached)) c->failed = 1;
+    else if (attach_file(c->model, argument, remarks(c), &to)) c->failed = 1;
     else say(c, "it goes with your next message\n");
 }
 
@@ -343,7 +348,7 @@ static const chat_command chat_commands[] = {              /* name, argument, he
     {"/seed", "N", "same seed, same text", chat_seed, 0},
     {"/retry", "", "another answer to the last question (also /regen)", chat_retry, 0},
     {"/edit", "", "the last question again, to be changed", chat_edit, 0},
-    {"/read", "FILE", "a text for the next message; @FILE in it does the same", chat_read, 0},
+    {"/read", "FILE", "a text or an image for the next message; @FILE in it does the same", chat_read, 0},
     {"/tokens", "TEXT", "what tokens a text consists of", chat_tokens, 0},
     {"/save", "FILE", "save the conversation", chat_save, 0},
     {"/load", "FILE", "go on with a saved one", chat_load, 1},

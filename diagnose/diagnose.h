@@ -21,6 +21,9 @@ extern "C" {
    with. LAYERS: only so many, the first ones. There is no tokenizer. */
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
 
+/* As mote_worker_run, of such a model: for leaders who open the same name. */
+int mote_worker_synthetic(const char *name, const mote_worker_options *options, mote_error *error);
+
 /* The memory that such a model and a session of it would take: as mote_plan tells it of a folder. Nothing is allocated. */
 int mote_plan_synthetic(const char *name, const mote_options *options, const mote_session_options *session, mote_memory *plan,
                         mote_error *error);
@@ -79,6 +82,15 @@ int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *erro
 /* For measurements: tokens that the runner's GPU chooses from now on are random, and its drafts are accepted at these rates,
    [MOTE_ROWS_MAX - 1], whatever they are. accept NULL: no longer. GPU only: else MOTE_EUNSUPPORTED. */
 int mote_simulate(mote_runner *runner, const double *accept, mote_error *error);
+
+/* For measurements and tests: runners that are opened from now on have at most so many slots of experts in a layer whose experts are in host
+   memory. -1: as many as fit, as before. */
+int mote_limit_expert_slots(mote_model *model, int slots, mote_error *error);
+
+/* For measurements: with the probability `locality` an expert of a row is one of the last 2 top_k that its layer has used, else any, from now on,
+   in all steps of the session's runner: what they compute is of no use. -1: as the router says, again. Only with slots of experts on a single GPU,
+   and where these are not chosen by groups: else MOTE_EUNSUPPORTED. */
+int mote_simulate_experts(mote_session *session, double locality, mote_error *error);
 
 /* Tests the machine: sublayers and whole models on the GPU against their definitions in double precision, stages against the CPU code
    on random data, repetition, and that a row's result does not depend on the rows beside it. row is called with each result: what was

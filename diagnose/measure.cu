@@ -160,6 +160,22 @@ static void measure_simulate(mote_session *s, const mote_measurement *m) {
     gpu_set_sampling(&s->slot, &parameters);
 }
 
+/* Simulated routing from now on; locality below 0: no longer. */
+static int gpu_simulate_experts(mote_session *s, double locality, mote_error *err) {
+    mote_runner *r = s->slot.runner;
+    struct gpu_runner *g = r->gpu;
+    int code = runner_enter(r, &s->slot, err);
+    if (code) return code;
+    code = gpu_enter(&s->slot, err);
+    if (!code) code = gpu_finish(&s->slot, err);            /* the graphs may still run */
+    if (!code) {
+        gpu_forget_graphs(g);
+        g->layers.moe.locality = locality < 0 ? 0 : (uint32_t)(locality * 0xffffffffu) | 1;
+    }
+    runner_leave(r);
+    return code;
+}
+
 /* stages: those to run. */
 static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
     struct gpu_runner *g = s->slot.runner->gpu;

@@ -252,3 +252,7 @@ const float *mote_logits(const mote_session *session) {
     return session->count && !session_logits((mote_session *)session, NULL) ? session->slot.logits : NULL;
 }
 
+int mote_session_experts(const mote_session *session, mote_experts_seen *seen, mote_error *error) {
+    const int code = session_enter(session, seen != NULL, "mote_session_experts: needs a session and a place for what it has read", error);
+    return code ? code : count_experts(session->slot.runner, seen, error);
+}

@@ -54,12 +54,17 @@ static mote_session *session_shell(const mote_model *m, const mote_session_optio
     return NULL;
 }
 
+/* So many members, the first ones, are on other hosts. */
+static int members_elsewhere(const slot *s) {
+    return slot_member(s, 0)->m->part.apart ? slot_members(s) - 1 : 0;
+}
+
 /* What a shell needs on member i of its group; alone, on its device. What the host works on counts where the device shares its memory. */
 static memory_parts session_parts(mote_session *s, int i) {
     slot *at = slot_member(&s->slot, i);
     memory_parts parts = layout_slot(NULL, NULL, at);
     if (!s->o.runner) parts.scratch += layout_runner(at->runner, NULL);
-    if (at->runner->backend->shares_memory && i == 0) parts.scratch += layout_session(NULL, s);
+    if (at->runner->backend->shares_memory && i == members_elsewhere(&s->slot)) parts.scratch += layout_session(NULL, s);
     return parts;
 }
 
@@ -138,8 +143,8 @@ static int session_fit(mote_session *s, const mote_session_options *given, mote_
     uint64_t *left = (uint64_t *)malloc((size_t)members * sizeof *left);
     if (!left) return fail_memory(err);
     for (int i = 0; i < members; i++) {
-        left[i] = device_available(slot_member(&s->slot, i)->m);
-        if (!left[i]) left[i] = UINT64_MAX;                 /* it does not say */
+        left[i] = i < members_elsewhere(&s->slot) ? 0 : device_available(slot_member(&s->slot, i)->m);
+        if (!left[i]) left[i] = UINT64_MAX;                 /* it does not say, or is on another host, which will */
     }
     fit_chunk(s, given, left);
     const int i = session_without_space(s, left);

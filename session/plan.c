@@ -1,5 +1,5 @@
 /* session/plan.c: the memory that a model and a session, or several on one runner, would take, of a checkpoint that is not loaded, on each of
-   its devices. */
+   its devices. Of a model on several hosts it is planned for this one, whose part is the last: others look at their own memory when they are asked. */
 
 /* A session alone and one of several on a runner, both without memory. */
 typedef struct memory_plan {
@@ -18,6 +18,11 @@ static int plan_on_one_device(const memory_plan *p, int i, int k) {
     return members_share(plan_model(p, i), plan_model(p, k));
 }
 
+/* Bytes; 0: unknown. */
+static uint64_t plan_available(const memory_plan *p, int i) {
+    return i < members_elsewhere(&p->alone->slot) ? 0 : device_available(plan_model(p, i));
+}
+
 /* Of what is left of a GPU's memory, where experts are in the host's, half is for slots of them, as far as these are worth it. */
 static uint64_t plan_for_slots(const mote_model *m, uint64_t left) {
     const uint64_t experts = m->device.integrated ? 0 : model_host_bytes(m, 0);
@@ -26,7 +31,7 @@ static uint64_t plan_for_slots(const mote_model *m, uint64_t left) {
 
 static void plan_left(memory_plan *p) {
     for (int i = 0; i < p->members; i++) {
-        const uint64_t available = device_available(plan_model(p, i));
+        const uint64_t available = plan_available(p, i);
         uint64_t weights = 0;
         for (int k = 0; k < p->members; k++) weights += plan_on_one_device(p, i, k) ? model_device_bytes(plan_model(p, k)) : 0;
         p->left[i] = !available ? UINT64_MAX : available > weights ? available - weights : 0;
@@ -56,7 +61,7 @@ static int memory_plan_open(memory_plan *p, const mote_model *m, const mote_sess
     plan_left(p);
     if (!p->full) fit_chunk(p->alone, &given, p->left);
     if (!p->full) fit_chunk(p->shared, &given, p->left);
-    p->context_fits = p->left[0] == UINT64_MAX ? -1 : context_that_fits(p->alone, p->left);
+    p->context_fits = p->left[p->members - 1] == UINT64_MAX ? -1 : context_that_fits(p->alone, p->left);
     return MOTE_OK;
 }
 
@@ -84,7 +89,7 @@ static mote_memory plan_of(const memory_plan *p, int i) {
                               .state = parts.state * sizeof(float),
                               .scratch = parts.scratch * sizeof(float),
                               .total = model_device_bytes(m) + parts_bytes(&parts),
-                              .available = device_available(m),
+                              .available = plan_available(p, i),
                               .runner = layout_runner(slot_member(&p->shared->slot, i)->runner, NULL) * sizeof(float),
                               .sessions = plan_sessions_on(p, i),
                               .context = p->alone->o.context,
@@ -94,13 +99,14 @@ static mote_memory plan_of(const memory_plan *p, int i) {
     return plan;
 }
 
-/* On all of them: sums, and as many sessions as fit everywhere. */
+/* On all of this host: sums, and as many sessions as fit everywhere. */
 static mote_memory plan_of_all(const memory_plan *p) {
-    mote_memory all = plan_of(p, 0);
-    for (int i = 1; i < p->members; i++) {
+    const int first = members_elsewhere(&p->alone->slot);
+    mote_memory all = plan_of(p, first);
+    for (int i = first + 1; i < p->members; i++) {
         const mote_memory one = plan_of(p, i);
         int counted = 0;
-        for (int k = 0; k < i; k++) counted |= plan_on_one_device(p, i, k);
+        for (int k = first; k < i; k++) counted |= plan_on_one_device(p, i, k);
         all.weights += one.weights;
         all.kv += one.kv;
         all.state += one.state;

@@ -195,7 +195,9 @@ part_tests() {
     more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
     for test in test_experts test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
+    check "test_hosts" "$build/test_hosts" --device cuda
     if [ ${#gpus[@]} -gt 1 ]; then
+        check "test_hosts by NCCL" "$build/test_hosts" --devices cuda:0,cuda:1
         check "test_replicas" "$build/test_replicas" --device cuda
         check "test_pipeline" "$build/test_pipeline" --device cuda
         check "test_ranks" "$build/test_ranks" --device cuda "" tests/fixtures/gptq-awq-int4 \
@@ -208,6 +210,7 @@ part_tests() {
     check "gpu_batch" "$build/gpu_batch"
     check "gpu_batch_moe" "$build/gpu_batch_moe"
     check "gpu_exchange" "$build/gpu_exchange"
+    check "gpu_vision" "$build/gpu_vision" "$([ ! -d build/data/vision-data ] || echo build/data)"
     check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
     check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel tiny-oss:bf16 tiny-oss:mxfp4 tiny-latent
     check "gpu_prefill windows" "$build/gpu_prefill" small-oss:mxfp4

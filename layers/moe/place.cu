@@ -9,6 +9,8 @@
    Grid: PLACE_BLOCKS blocks, which fill the link; each finds the same plan for itself, as a hand-off between blocks would take longer, and copies
    its part of each expert. Who is the last to have read the order of slots writes the new one, the table and the counts.
 
+   Where it polls the logits it copies before its wait: norm_router reads no expert, and what comes before that is complete once logits are there.
+
    Memory order. The order is read before the block counts itself as ready, and changed by the last one to do so. Its successor, and all after it,
    read slots and table after their own wait, experts_down after experts_up has released it, which does so after its wait. */
 
@@ -21,7 +23,7 @@ enum {
     MOE_RECENT = 64                                         /* of simulated routing: experts that a layer remembers */
 };
 
-/* What a layer counts: experts that passes found in slots, that they did not; passes with simulated routing. */
+/* What a layer counts: experts that passes found in slots, that they did not; passes. */
 enum { MOE_SEEN_HITS, MOE_SEEN_MISSES, MOE_SEEN_PASSES, MOE_SEEN };
 
 /* The slots of a layer, in a runner's memory. */
@@ -155,6 +157,7 @@ __device__ __forceinline__ void gpu_place_table(const moe_slots &s, const gpu_pl
     if (threadIdx.x) return;
     s.seen[MOE_SEEN_HITS] += (unsigned)plan->hits;
     s.seen[MOE_SEEN_MISSES] += (unsigned)plan->misses;
+    s.seen[MOE_SEEN_PASSES]++;
 }
 
 /* Copies the block's parts of the experts. */
@@ -221,7 +224,6 @@ __device__ __forceinline__ void gpu_place_pretend(const moe_place &p, gpu_place_
     for (int i = threadIdx.x; i < uses; i += GPU_THREADS)
         p.moe.router[i / top_k * experts + draws->of[i / top_k][i % top_k]] = 4 - 0.125f * (float)(i % top_k);
     if ((int)threadIdx.x < recent) p.slots.recent[threadIdx.x] = draws->recent[threadIdx.x];
-    if (threadIdx.x == 0) p.slots.seen[MOE_SEEN_PASSES]++;
 }
 
 __device__ __forceinline__ void gpu_place_draw_all(const moe_place &p, gpu_place_plan *plan, gpu_place_draws *draws) {
@@ -249,17 +251,17 @@ template <bool SIMULATED> __global__ void __launch_bounds__(GPU_THREADS) gpu_exp
     if (threadIdx.x < 32) gpu_place_missing(&plan);
     const int idle = gpu_place_idle(p.slots, &plan, entry);
     gpu_place_victims(p.slots, &plan, entry, idle);
-    pdl_wait();
+    __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
         plan.last = atomicInc(p.slots.ready, gridDim.x - 1) == gridDim.x - 1;               /* and it is 0 again */
         __threadfence();
     }
-    __syncthreads();
-    if (plan.last) {
-        gpu_place_order(p.slots, &plan, entry, idle);
-        gpu_place_table(p.slots, &plan);
-        if constexpr (SIMULATED) gpu_place_pretend(p, &draws);
-    }
     gpu_place_copy(p.slots, &plan);
+    pdl_wait();
+    __syncthreads();
+    if (!plan.last) return;
+    gpu_place_order(p.slots, &plan, entry, idle);
+    gpu_place_table(p.slots, &plan);
+    if constexpr (SIMULATED) gpu_place_pretend(p, &draws);
 }

@@ -176,17 +176,13 @@ static void gpu_close(mote_runner *r) {
     if (!g) return;
     if (r->owner == getpid() && cudaSetDevice(r->m->device.gpu) == cudaSuccess) { /* CUDA does not survive a fork */
         if (g->stream) (void)cudaStreamSynchronize(g->stream);
-        for (int i = 0; i < 2 * GPU_KINDS * (STEP_ROWS + 1); i++)
-            if ((&g->graph[0][0][0])[i]) (void)cudaGraphExecDestroy((&g->graph[0][0][0])[i]);
-        for (int i = 0; i < (STEP_ROWS + 1) * MOTE_ROWS_MAX; i++)
-            if ((&g->cycle[0][0])[i]) (void)cudaGraphExecDestroy((&g->cycle[0][0])[i]);
+        gpu_forget_graphs(g);
         for (int i = 0; i < 2; i++)
             if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
         if (g->pass_copied) (void)cudaEventDestroy(g->pass_copied);
         gpu_close_experts(g);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (r->memory) (void)cudaFree(r->memory);
-        gpu_forget_passes(g);
         if (g->mailbox) (void)cudaFreeHost((void *)g->mailbox);
         if (g->pass) (void)cudaFreeHost(g->pass);
         peers_close(&g->peer);

@@ -126,6 +126,14 @@ static void test_mistakes(void) {
     check_refused("mote run -p x --device cuda:1x", 2, "not 'cuda:1x'");
     check_refused("mote info --kv f16", 2, "--kv needs f32, bf16 or fp8, not 'f16'");
     check_refused("mote info --quantize int4", 2, "--quantize needs fp8, not 'int4'");
+    check_refused("mote info --gpu-memory 16", 2, "--gpu-memory needs gigabytes, as 16G or 16Gi, not '16'");
+    check_refused("mote info --gpu-memory -1G", 2, "not '-1G'");
+    check_refused("mote run -p x --gpu-memory nanG", 2, "not 'nanG'");
+    check_refused("mote serve --experts cpu", 2, "--experts needs auto, device or host, not 'cpu'");
+    check_refused("mote info --link 25:", 2, "--link needs GB/s");
+    check_refused("mote info --link fast", 2, "not 'fast'");
+    check_refused("mote run -p x --link 25", 2, "'--link'");
+    check_refused("mote run -p x --n-cpu-moe 20", 2, "--experts host");
     check_refused("mote info -m x --synthetic y", 2, "exclude each other");
     check_refused("mote bench --rows 1,9", 2, "--rows needs");
     check_refused("mote bench --rows 0", 2, "--rows needs");

@@ -5,7 +5,7 @@
 // Contents   1. A layer   2. Launches   3. The CPU   4. Comparing   5. A prompt   6. Main
 
 #include "../../kernels.cu"
-#include "test.h"
+#include "gpu.h"
 
 enum { CONTEXT = 1408, SLOTS = 3, TURNS = 2, ROWS = SLOTS * STEP_ROWS };     // 22 chunks: more than two clusters of splits
 
@@ -13,35 +13,8 @@ static gpu_queue q;
 static gpu_batch batch;
 static pool *threads;
 
-static void ok(cudaError_t status, const char *what) {
-    if (status == cudaSuccess) return;
-    printf("%s: %s\n", what, cudaGetErrorString(status));
-    exit(1);
-}
-
-static void *device(size_t bytes) {
-    void *at = NULL;
-    ok(cudaMalloc(&at, bytes), "allocating");
-    ok(cudaMemset(at, 0, bytes), "clearing");
-    return at;
-}
-
-static void copy(void *to, const void *from, size_t bytes) {
-    ok(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "copying");
-}
-
 static float *floats(size_t n) {
     return (float *)allocate((n + 1) * sizeof(float));
-}
-
-static float *random_floats(size_t n, float size) {
-    static uint64_t state = 1;
-    float *to = floats(n);
-    for (size_t i = 0; i < n; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        to[i] = (float)(int32_t)(state >> 32) * 0x1p-31f * size;
-    }
-    return to;
 }
 
 static float *on_device(const float *from, size_t n) {

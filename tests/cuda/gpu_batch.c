@@ -5,7 +5,7 @@
 
 #include "../../kernels.cu"
 #include "../../diagnose/random.c"
-#include "test.h"
+#include "gpu.h"
 
 enum { ROWS = BATCH_ROWS_MAX, COLS = 8192, MOST = 248320 };
 
@@ -15,19 +15,6 @@ static char *raw;                                            // a matrix before 
 static float *x, *norm_weights, *squares, *alone, *together, *before, *clean, *biases;
 static unsigned *differing;
 static size_t raw_bytes = (size_t)MOST * 2048 * 2;
-
-static void ok(cudaError_t status, const char *what) {
-    if (status == cudaSuccess) return;
-    printf("%s: %s\n", what, cudaGetErrorString(status));
-    exit(1);
-}
-
-static void *device(size_t bytes) {
-    void *at = NULL;
-    ok(cudaMalloc(&at, bytes), "allocating");
-    ok(cudaMemset(at, 0, bytes), "clearing");
-    return at;
-}
 
 static void finish(void) {
     ok(q.status, q.failed ? q.failed : "a kernel");

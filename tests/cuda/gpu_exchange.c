@@ -4,7 +4,7 @@
 // Contents   1. Members   2. Sums   3. Logits   4. Rows   5. Blocks   6. Who does not come   7. Times   8. Main
 
 #include "../../kernels.cu"
-#include "test.h"
+#include "gpu.h"
 
 enum { MOST_MEMBERS = 3, HIDDEN = 5120, ROWS = 1000, VOCAB = 248320 };
 
@@ -24,17 +24,8 @@ static member members[MOST_MEMBERS];
 static peer *peers_of_all[MOST_MEMBERS];
 static int ranges, ranks, count;
 
-static void ok(cudaError_t status, const char *what) {
-    if (status == cudaSuccess) return;
-    printf("%s: %s\n", what, cudaGetErrorString(status));
-    exit(1);
-}
-
 static float *floats(size_t n) {
-    void *at = NULL;
-    ok(cudaMalloc(&at, n * sizeof(float)), "allocating");
-    ok(cudaMemset(at, 0, n * sizeof(float)), "clearing");
-    return (float *)at;
+    return (float *)device(n * sizeof(float));
 }
 
 static void finish(member *m) {

@@ -3,38 +3,11 @@
 // come to be read: before the kernel's wait or after it.
 
 #include "../../kernels.cu"
-#include "test.h"
+#include "gpu.h"
 
 enum { CONTEXT = 4000, SLOTS = 2, ROWS = SLOTS * STEP_ROWS };
 
 static gpu_queue q;
-
-static void ok(cudaError_t status, const char *what) {
-    if (status == cudaSuccess) return;
-    printf("%s: %s\n", what, cudaGetErrorString(status));
-    exit(1);
-}
-
-static void *device(size_t bytes) {
-    void *at = NULL;
-    ok(cudaMalloc(&at, bytes), "allocating");
-    ok(cudaMemset(at, 0, bytes), "clearing");
-    return at;
-}
-
-static void copy(void *to, const void *from, size_t bytes) {
-    ok(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "copying");
-}
-
-static float *random_floats(size_t n, float size) {
-    static uint64_t state = 1;
-    float *to = (float *)allocate(n * sizeof *to);
-    for (size_t i = 0; i < n; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        to[i] = (float)(int32_t)(state >> 32) * 0x1p-31f * size;
-    }
-    return to;
-}
 
 // A layer, its scratch, and the rows of SLOTS slots, here and there.
 typedef struct trial {

@@ -157,7 +157,6 @@ static void test_load(void) {
 // A timeline that one replica has swapped out comes back in the other, and from a folder in the next run in either.
 static void test_swapping(server alone) {
     char arguments[256];
-    temp_open();
     snprintf(arguments, sizeof arguments, "--parallel 2 --cache-dir %s/kept", temp_dir);
     server s = serve_two(arguments);
     said first = ask(s, questions[0], NULL), second;
@@ -183,7 +182,35 @@ static void test_swapping(server alone) {
     again = ask(s, questions[2], third.text);
     CHECK(again.cached > 20, "after a new start, the other one: %ld tokens of %ld were there", again.cached, again.prompt);
     stop(s);
-    temp_close();
+}
+
+// Asks this after a first question and its answer, and, if there is one, a second question and its answer.
+static said ask_after(server s, const char *answer, const char *second, const char *then, const char *question) {
+    static char body[1 << 14];
+    char between[5000] = "";
+    if (second) snprintf(between, sizeof between, SAID("user", "%s") ", " SAID("assistant", "%s") ", ", second, then);
+    snprintf(body, sizeof body, "{\"messages\": [" SAID("user", "%s") ", " SAID("assistant", "%s") ", %s" SAID("user", "%s") "], \"max_tokens\": 12, "
+             "\"temperature\": 0, \"enable_thinking\": false}", questions[0], answer, between, question);
+    return ask_at(s, "/v1/chat/completions", body);
+}
+
+// A timeline that comes back, here from a folder, takes the place that has rested longest, also where another one holds some of it: a conversation
+// that began as it did.
+static void test_swapped_place(void) {
+    char arguments[256];
+    snprintf(arguments, sizeof arguments, "--parallel 2 --cache-dir %s/kept-apart", temp_dir);
+    server s = serve_two(arguments);
+    const said first = ask(s, questions[0], NULL), on = ask_after(s, first.text, NULL, NULL, questions[2]);
+    stop(s);
+    s = serve_two(arguments);
+    const said apart = ask_after(s, first.text, NULL, NULL, "Go on"), other = ask(s, questions[1], NULL);
+    const said last = ask_after(s, first.text, NULL, NULL, "Go on");
+    CHECK(apart.replica >= 0 && other.replica == !apart.replica && last.replica == apart.replica, "replicas %d, %d, %d", apart.replica, other.replica, last.replica);
+    const said back = ask_after(s, first.text, questions[2], on.text, "Go on");
+    CHECK(last.cached > 20 && back.cached > last.cached + 20, "of %ld tokens %ld were there, of the conversation that began so %ld", back.prompt, back.cached,
+          last.cached);
+    CHECK(back.replica == other.replica, "it has come back in replica %d, where something was asked last, and not in %d", back.replica, other.replica);
+    stop(s);
 }
 
 // Both replicas are full: one request may wait, and takes the first place.
@@ -311,6 +338,7 @@ static void test_lost(server alone) {
 int main(int argc, char **argv) {
     test_main_begin("replicas", argc, argv);
     signal(SIGPIPE, SIG_IGN);
+    temp_open();
     if (!strncmp(test_device, "cuda", 4)) {
         two = "--devices 0,1 --split replicas";
         devices[0] = "cuda:0";
@@ -325,9 +353,11 @@ int main(int argc, char **argv) {
     if (!on_gpus()) {
         test_load();
         test_full();
+        test_swapped_place();
         test_lost(alone);
         test_refusals();
     }
     stop(alone);
+    temp_close();
     return test_main_end();
 }

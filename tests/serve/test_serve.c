@@ -221,7 +221,7 @@ static void test_other_apis(server s) {
     check_answered(s, "/v1/messages", "{\"max_tokens\": 50, \"messages\": [" FP8 "], \"temperature\": 0, \"thinking\": {\"type\": \"enabled\", "
                                       "\"budget_tokens\": 20}, \"stream\": true}", "\"thinking_delta\"");
     check_refused(s, "/v1/messages", "{\"messages\": [" FP8 "]}", "max_tokens is missing");
-    check_refused(s, "/v1/messages", "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}", "neither text");
+    check_refused(s, "/v1/messages", "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}", "reads no images");
     check_answered(s, "/v1/messages/count_tokens", "{\"messages\": [" FP8 "]}", "{\"input_tokens\": 22}");
     check_answered(s, "/v1/messages/count_tokens", "{\"messages\": [" FP8 "], \"system\": [{\"type\": \"text\", \"text\": "
                    "\"x-anthropic-billing-header: cch=1\"}]}", "{\"input_tokens\": 22}");

@@ -163,6 +163,32 @@ static void test_worker_bits(const char *dir, int n) {
     for (int i = 0; i < n; i++) worker_kill(&w[i]);
 }
 
+/* The plan is of this host's part, whoever has the others: they need not be there. */
+static void test_worker_plan(const char *dir, int n) {
+    mote_memory whole, here, part;
+    mote_options o = leader_options(n == 1 ? "127.0.0.1:1" : "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3");
+    const mote_session_options how = {.size = sizeof how, .context = 64, .threads = 1};
+    const mote_options alone = {.size = sizeof alone, .device = "cpu"};
+    EXPECT(MOTE_OK, mote_plan(dir, &alone, &how, &whole, &failure));
+    EXPECT(MOTE_OK, mote_plan(dir, &o, &how, &here, &failure));
+    worker_process w[WORKERS];
+    for (int i = 0; i < n; i++) w[i] = worker_start(dir, worker_secret);
+    mote_model *m = leader_of(dir, w, n), *described = NULL;
+    CHECK(here.weights == m->members[n]->arena_size && here.weights < whole.weights, "%s: %llu bytes of weights planned, %zu taken of %llu", dir,
+          (unsigned long long)here.weights, m->members[n]->arena_size, (unsigned long long)whole.weights);
+    CHECK(here.kv && here.kv < whole.kv && here.state <= whole.state && here.available && here.sessions > whole.sessions / 2 && here.context_fits > 0,
+          "%s: %llu of %llu bytes of KV, %d sessions of %d", dir, (unsigned long long)here.kv, (unsigned long long)whole.kv, here.sessions, whole.sessions);
+    o.parts = MOTE_DESCRIPTION;
+    EXPECT(MOTE_OK, mote_open(dir, &o, &described, &failure));
+    EXPECT(MOTE_OK, mote_plan_device(described, n, &how, &part, &failure));
+    CHECK(part.total == here.total && part.sessions > 0, "%s: this host's part, by its number", dir);
+    EXPECT(MOTE_OK, mote_plan_device(described, 0, &how, &part, &failure));
+    CHECK(!part.available && part.sessions == -1 && part.weights && part.weights < whole.weights, "%s: what is free on another host is not known", dir);
+    mote_close(described);
+    mote_close(m);
+    for (int i = 0; i < n; i++) worker_kill(&w[i]);
+}
+
 /* ---- What is refused ------------------------------------------------------------------------------------------------------ */
 
 static void worker_refused(const char *dir, const mote_options *o, int code, const char *why) {
@@ -409,6 +435,8 @@ int main(int argc, char **argv) {
     test_main_begin("test_workers", argc, argv);
     for (size_t i = 0; i < COUNT(dirs); i++) test_worker_bits(dirs[i], 1);
     test_worker_bits("tests/fixtures/families/gpt-oss-mxfp4", 3);
+    test_worker_plan("tests/fixtures/bf16-as-3.6", 1);
+    test_worker_plan("tests/fixtures/families/gpt-oss-mxfp4", 3);
     test_worker_refusals("tests/fixtures/fp8-ragged");
     test_worker_bytes("tests/fixtures/fp8-ragged");
     test_worker_refused_often();

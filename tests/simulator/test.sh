@@ -29,6 +29,8 @@ run test_experts-tensor "$build/test_experts" --devices cuda:0,cuda:1 --split te
 run test_ranks "$build/test_ranks" --device cuda --brief "" $fixtures/gptq-awq-int4 $families/gemma4
 run test_pipeline "$build/test_pipeline" --device cuda --brief "" $families/gpt-oss-mxfp4
 SIMULATED_PEERS=0 run test_pipeline-without-peers "$build/test_pipeline" --device cuda --brief "" $fixtures/fp8-ragged
+run test_hosts "$build/test_hosts" --device cuda --brief "" $families/gpt-oss-mxfp4
+LD_LIBRARY_PATH=$build run test_hosts-nccl "$build/test_hosts" --devices cuda:0,cuda:1 --brief "" $fixtures/bf16-as-3.6
 run test_engine-pipeline "$build/test_engine" --devices cuda:0,cuda:1 --brief "" $families/deepseek-v3
 run test_engine-tensor "$build/test_engine" --devices cuda:0,cuda:1 --split tensor --brief "" $families/qwen3-moe
 run test_batch-pipeline "$build/test_batch" --devices cuda:0,cuda:1 --brief "" $fixtures/fp8-ragged
