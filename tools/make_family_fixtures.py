@@ -104,8 +104,6 @@ FIXTURES = {
         rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=96)), 300, 100),
     "mistral": Fixture(config("mistral", 40, 3, 91, (4, 1, 24), intermediate_size=104, rms_norm_eps=1e-5, sliding_window=None,
         rope_parameters=dict(rope_type="default", rope_theta=1000000.0)), 72, 200),
-    "mistral-window": Fixture(config("mistral", 32, 3, 43, (4, 2, 16), intermediate_size=72, rms_norm_eps=1e-5, sliding_window=21, rope_theta=10000.0),
-        300, 1000),
     "mixtral": Fixture(config("mixtral", 32, 3, 53, (4, 2, 12), intermediate_size=40, rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=None,
         num_local_experts=5, num_experts_per_tok=2), 72, 300),
     "qwen3": Fixture(config("qwen3", 40, 3, 61, (4, 2, 32), tied=True, intermediate_size=88, rope_theta=1000000.0, rope_scaling=None,

@@ -205,7 +205,7 @@ part_tests() {
         check "test_replicas" "$build/test_replicas" --device cuda
         check "test_pipeline" "$build/test_pipeline" --device cuda
         check "test_ranks" "$build/test_ranks" --device cuda "" tests/fixtures/gptq-awq-int4 \
-            tests/fixtures/families/{gemma4,gemma4-dense,gpt-oss-bf16,llama,mistral-window,mixtral,qwen3,qwen3-moe,qwen3.5-dense}
+            tests/fixtures/families/{gemma4,gemma4-dense,gpt-oss-bf16,llama,mistral,mixtral,qwen3,qwen3-moe,qwen3.5-dense}
     else
         for test in replicas pipeline ranks; do skip "test_$test" "one GPU"; done
     fi

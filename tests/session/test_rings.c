@@ -410,7 +410,7 @@ int main(int argc, char **argv) {
     static const char *const oss[] = {"tests/fixtures/families/gpt-oss-mxfp4", "tests/fixtures/families/gpt-oss-bf16"};
     static const struct { const char *dir; int every, window, kv; } cases[] = {
         {"tests/fixtures/families/gpt-oss-bf16", 2, 17, MOTE_KV_F32},    {"tests/fixtures/families/gpt-oss-mxfp4", 2, 24, MOTE_KV_BF16},
-        {"tests/fixtures/families/mistral", 1, 1, MOTE_KV_F32},          {"tests/fixtures/families/mistral-window", 1, 250, MOTE_KV_FP8},
+        {"tests/fixtures/families/mistral", 1, 1, MOTE_KV_F32},          {"tests/fixtures/families/qwen3", 1, 250, MOTE_KV_FP8},
         {"tests/fixtures/bf16-as-3.5", 1, 30, MOTE_KV_F32},              {"tests/fixtures/mixed-all-attention", 3, 2, MOTE_KV_BF16},
         {"tests/fixtures/families/gpt-oss-bf16", 1, 1000, MOTE_KV_F32},  {"tests/fixtures/families/llama", 2, 100000, MOTE_KV_F32},
         {"tests/fixtures/families/laguna", 0, 24, MOTE_KV_F32},         {"tests/fixtures/families/gemma4", 0, 24, MOTE_KV_BF16}};

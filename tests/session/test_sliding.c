@@ -238,7 +238,7 @@ int main(int argc, char **argv) {
     static const struct { const char *name; int kv; } models[] = {
         {"tiny-oss:mxfp4", MOTE_KV_DEFAULT},                          {"tiny-oss:bf16", MOTE_KV_FP8},
         {"tiny-sliding:bf16", MOTE_KV_DEFAULT},                       {"tiny-sliding:fp8", MOTE_KV_FP8},
-        {"tests/fixtures/families/gpt-oss-mxfp4", MOTE_KV_DEFAULT},   {"tests/fixtures/families/mistral-window", MOTE_KV_FP8},
+        {"tests/fixtures/families/gpt-oss-mxfp4", MOTE_KV_DEFAULT},   {"tests/fixtures/families/gemma4-dense", MOTE_KV_FP8},
         {"tests/fixtures/families/laguna", MOTE_KV_DEFAULT},          {"tests/fixtures/families/gemma4", MOTE_KV_DEFAULT}};
     test_main_begin("test_sliding", argc, argv);
     is_gpu = strcmp(test_device, "cpu") != 0;
