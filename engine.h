@@ -134,7 +134,7 @@ typedef struct mote_options {
     uint64_t gpu_memory;                   /* bytes of each GPU's memory that the model, its runners and sessions may take, of what is free when
                                               it is opened; 0: all of that */
     int experts;                           /* MOTE_EXPERTS_..., on a GPU. Host memory is of this process alone: another one that opens the same
-                                              folder has its own */
+                                              folder has its own. Both are of this host's GPUs: of workers each finds out by itself */
     int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
 } mote_options;
 
@@ -372,7 +372,7 @@ int mote_render_tokens(const mote_model *model, const char *request, size_t size
                        size_t *count, mote_error *error);
 
 /* Images. Models with a vision tower (mote_info.images) read pictures, each as a number of tokens: one for 32 x 32 pixels of Qwen3.5's. A content of a
-   request may have parts {"type": "image"}, which may hold anything else (image_url, ...) that is not looked at: in its place mote_render_tokens writes
+   request may have parts {"type": "image"}, which may hold anything else (image_url, ...) that is not looked at, but see mote_render_images: in its place mote_render_tokens writes
    one pad between the marks of an image. The pictures themselves come beside it, in the order of the pads. Text from outside is never a pad. */
 typedef struct mote_image {                /* a picture: a PNG or JPEG file, or RGB. The caller's, read during the call only */
     const void *data;
@@ -401,6 +401,12 @@ void mote_images_close(mote_images *images);               /* NULL is allowed */
    count: as for the first four of this section. */
 int mote_images_place(const mote_images *images, const int32_t *ids, size_t id_count, int32_t *placed, size_t capacity, size_t *count,
                       mote_error *error);
+
+/* Which image stands in each place that mote_render_tokens has for one, in the order of the prompt: the number that its part of a content gives as
+   "image", as in {"type": "image", "image": 0}, or else how many places are before it. Images in results of tools may come in another order than
+   in the request. capacity, count: as for mote_tokenize. */
+int mote_render_images(const mote_model *model, const char *request, size_t size, int *numbers, size_t capacity, size_t *count,
+                       mote_error *error);
 
 /* The bytes of one token (not always whole characters), *size of them; NULL when the id has no text. Owned by the model. */
 const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size);
@@ -446,12 +452,14 @@ int mote_runner_seen(mote_runner *runner, mote_seen *seen, mote_error *error);
 typedef struct mote_experts_seen {         /* of experts in host memory, since a runner was opened; 0, where there are none */
     uint64_t hits, misses;                 /* experts that passes found in slots of the GPU's memory, and that they did not: of each layer the
                                               different ones that a pass reads */
+    uint64_t passes;                       /* those, and drafts: as many as a layer has computed */
     uint64_t bytes;                        /* that crossed the link: of misses, and copies of whole layers for prompts */
     int slots;                             /* of each such layer */
 } mote_experts_seen;
 
-/* The same of experts, which are counted on the GPU. MOTE_EDEVICE if that is lost. */
+/* As mote_runner_seen; also of the runner of a session, which may be its own. They are counted on the GPU: MOTE_EDEVICE if that is lost. */
 int mote_runner_experts(mote_runner *runner, mote_experts_seen *seen, mote_error *error);
+int mote_session_experts(const mote_session *session, mote_experts_seen *seen, mote_error *error);
 
 /* NULL is allowed. The runner lives on until the last of its sessions is closed. */
 void mote_runner_close(mote_runner *runner);

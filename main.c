@@ -139,6 +139,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/session.c"
 #include "cli/numbers.c"
 #include "cli/text.c"
+#include "cli/images.c"
 #include "cli/wrap.c"
 #include "cli/screen.c"
 #include "cli/run.c"
@@ -178,6 +179,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/answer.c"
 #include "serve/ask.c"
 #include "serve/tools.c"
+#include "serve/images.c"
 #include "serve/prompt.c"
 #include "serve/reply.c"
 #include "serve/chat.c"
@@ -257,11 +259,11 @@ static const char bench_more[] =
     "  mote bench -m DIR --report                          a block of text that tells of a machine\n";
 
 static const char worker_more[] =
-    "The leader, mote serve --workers, on another host must have the same folder and the same secret. On CPUs. What goes\n"
-    "between hosts is not enciphered: it is for a network that nobody else is on. Addresses are numbers, as\n"
-    "10.0.0.2:7000 or [::1]:7000; 0.0.0.0:7000 is open to all who reach the machine. A leader that is lost, or silent for 20 s,\n"
-    "leaves it to the next one; a server finds it again after a restart at the same address.\n"
-    "  mote worker -m DIR --secret-file key --listen 10.0.0.2:7000\n"
+    "The leader, mote serve --workers, on another host must have the same folder and the same secret. All hosts compute on\n"
+    "a GPU, or all on the CPU. What goes between hosts is not enciphered: it is for a network that nobody else is on.\n"
+    "Addresses are numbers, as 10.0.0.2:7000 or [::1]:7000; 0.0.0.0:7000 is open to all who reach the machine. A leader that\n"
+    "is lost, or silent for 20 s, leaves it to the next one; a server finds it again after a restart at the same address.\n"
+    "  mote worker -m DIR --secret-file key --listen 10.0.0.2:7000 --device cuda:0\n"
     "  mote serve -m DIR --secret-file key --workers 10.0.0.2:7000       on another host\n";
 
 static const command command_table[] = {                   /* name, summary, usage, bit, function, more */

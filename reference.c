@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -65,6 +66,7 @@
 #include "layers/deltanet/weights.c"
 #include "layers/attention/weights.c"
 #include "layers/mla/weights.c"
+#include "layers/ngrams/weights.c"
 #include "layers/moe/weights.c"
 #include "layers/mlp/weights.c"
 #include "layers/vision/weights.c"
@@ -91,6 +93,7 @@
 #include "checkpoint/stored.c"
 #include "checkpoint/bind.c"
 #include "checkpoint/load.c"
+#include "checkpoint/rows.c"
 #include "checkpoint/memory_cpu.c"
 
 /* ---- 5. Models ------------------------------------------------------------------------------------------------------------- */
@@ -111,6 +114,7 @@
 #include "families/glm4_moe_lite.c"
 #include "families/laguna.c"
 #include "families/gemma4.c"
+#include "families/qwen4_exp.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
@@ -124,6 +128,7 @@
 #include "layers/deltanet/definition.c"
 #include "layers/attention/definition.c"
 #include "layers/mla/definition.c"
+#include "layers/ngrams/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
 #include "diagnose/definition.c"

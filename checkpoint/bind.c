@@ -126,6 +126,7 @@ static void bind_cut(binder *b, const tensor_slice *s, enum encoding as, const m
     w->rows = slice_rows(s);
     w->cols = slice_cols(s);
     w->block_rows = slice_block_rows(s, stored);
+    if (b->kind == MODULE_VISION) w->whole_cols = VISION_WHOLE_COLS;
     if (format_has_groups(w->format) && w->block_cols > w->cols) w->block_cols = w->cols;
     if (cuts)
         b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: columns %d to %d of %d, and %s can be cut at multiples of %d only",
@@ -142,6 +143,11 @@ static enum encoding bind_quantised(const binder *b, enum encoding e, matrix *w)
     w->format = FORMAT_FP8_BLOCK;
     w->block_rows = w->block_cols = TILE;
     return ENCODING_QUANTISED;
+}
+
+/* Makes a vision tower's F32 and F16 weights BF16 for kernels, whose products of many rows take no others of plain numbers. */
+static void bind_rounded(const binder *b, enum encoding e, matrix *w) {
+    if (e < ENCODING_BF16 && b->kind == MODULE_VISION && b->m->memory->packs) w->format = FORMAT_BF16;
 }
 
 /* Where in its tensor an item is: in its entry of a stack. Rows that follow each other and are stored as they will lie in memory are all
@@ -161,10 +167,10 @@ static void item_place(load_item *item, const component *stored, int as_stored) 
 /* Puts the components of a matrix on the list. */
 static void bind_components(binder *b, const tensor_slice *s, enum encoding as, const matrix *stored, const tensor *const *part,
                             matrix *w) {
-    const int quantised = as == ENCODING_QUANTISED;
+    const int rounded = as < ENCODING_BF16 && w->format != stored->format, remade = rounded || as == ENCODING_QUANTISED;
     for (int i = 0; i < formats[w->format]->component_count && !b->code; i++) {
         const component *p = &formats[w->format]->components[i];
-        const component_source *from = &tensor_encodings[as]->components[i];
+        const component_source *from = rounded ? &rounded_source : &tensor_encodings[as]->components[i];
         load_item item;
         memset(&item, 0, sizeof item);
         item.from = part[from->part];
@@ -178,7 +184,7 @@ static void bind_components(binder *b, const tensor_slice *s, enum encoding as, 
         item.target = &w->component[i];
         for (int k = 0; k < MAX_PARTS; k++)
             if (k == from->part || from->needs >> k & 1) item.part[k] = part[k];
-        item_place(&item, &formats[stored->format]->components[quantised ? (int)CODES : i], quantised || !from->convert);
+        item_place(&item, &formats[stored->format]->components[remade ? (int)CODES : i], remade || !from->convert);
         bind_item(b, &item);
     }
     bind_seen(b, as, w);
@@ -217,6 +223,7 @@ static void bind_slice(binder *b, const char *where, const char *what, const ten
     if (!b->code) bind_cut(b, &s, e, &stored, w);
     if (b->code) return;
     if (!keep_precision) e = bind_quantised(b, e, w);
+    bind_rounded(b, e, w);
     bind_components(b, &s, e, &stored, part, w);
 }
 
@@ -420,6 +427,23 @@ static void bind_kv_scale(binder *b, const char *where, const char *const *names
         bind_floats(b, t, &one, &vector_source, KV_SCALE, scale);
         return;
     }
+}
+
+/* A tensor of n whole numbers that are known without it, and that it must have if it is there. */
+static void bind_known_numbers(binder *b, const char *where, const char *what, const int64_t *known, int n) {
+    static const char type[] = "I64";
+    const uint64_t shape[1] = {(uint64_t)n};
+    int64_t there[64];
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    tensor *t = b->code || b->publishes ? NULL : bind_tensor(b, b->name);
+    if (!t) return;
+    const shard *s = &b->files->shards[t->file];
+    const int fits = same_shape(t, shape, 1) && !strcmp(container_types[t->type].name, type) && n <= 64;
+    t->used = 1;
+    if (fits && b->files->table.without_data) return;
+    if (fits) b->code = read_at(s->fd, there, (size_t)n * sizeof *there, t->begin, s->path, b->err);
+    if (!b->code && (!fits || memcmp(there, known, (size_t)n * sizeof *there)))
+        b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s: expected %d numbers in %s that follow from config.json, and these are others", s->path, b->name, n, type);
 }
 
 /* ---- What is left ---- */

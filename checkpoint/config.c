@@ -45,7 +45,8 @@ static config_layer config_layer_of(enum layer_kind mixer, enum layer_kind ffn) 
 
 /* What is said of a model once, beside its layers. tied: the head is the embedding. fp8_rows, fp8_cols: sides of FP8 blocks. zeros_stored,
    asymmetric: of GPTQ, see conversion in formats/formats.c. embed_factor: of embeddings of tokens; logit_cap: logits are cap tanh(l / cap); 0:
-   there is none. eos: eos_token_id where it is one id, else -1: for the fingerprint alone. */
+   there is none. streams: of the residual, all of which begin as the embedding; 0: it is one. mix_rank: of the mixtures of them. eos:
+   eos_token_id where it is one id, else -1: for the fingerprint alone. */
 #define CONFIG_FIELDS(X)                                                                                                             \
     X(int,   layers,       NONE, NONE, "")                                                                                           \
     X(int,   hidden,       NONE, NONE, "")                                                                                           \
@@ -60,6 +61,8 @@ static config_layer config_layer_of(enum layer_kind mixer, enum layer_kind ffn) 
     X(float, eps,          NONE, NONE, "")                                                                                           \
     X(float, embed_factor, NONE, SET(EMBED_FACTOR), "")                                                                              \
     X(float, logit_cap,    NONE, SET(LOGIT_CAP), "")                                                                                 \
+    X(int,   streams,      NONE, SET(STREAMS), "")                                                                                   \
+    X(int,   mix_rank,     NONE, NONE, "")                                                                                           \
     X(int,   eos,          NONE, NONE, "")
 
 /* A model as config.json, and its family, say it. The fields come first. */

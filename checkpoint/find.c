@@ -25,6 +25,7 @@ typedef struct binder {
     char missing[256];                         /* the tensor that is not there: the error, or why the MTP layer is left out */
     char vision_prefix[16];                    /* of the vision tower's names: "model.visual.", "visual." */
     char no_vision[256];                       /* the tensor for lack of which there is no vision tower; "": none, or it was not looked for */
+    const char *refused;                       /* why the device does not take what a model can do without; NULL: it does */
     int differs;                               /* it is there, and should be as the model's own */
     int mtp_from;                              /* layers from this number on are MTP layers; 0: these have names of their own, mtp. */
     char name[256];                            /* of the tensor that is looked for */

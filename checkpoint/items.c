@@ -56,6 +56,22 @@ static int root_floats(conversion *c, void *to) {
 
 static const component_source root_source = {0, 1, root_floats};
 
+/* Plain numbers, rounded to BF16. */
+static int rounded_words(conversion *c, void *to) {
+    const size_t n = (size_t)c->rows * (size_t)c->cols, size = c->type[0] == TYPE_F32 ? 4 : 2;
+    const char *from = (const char *)c->part[0];
+    uint16_t *word = (uint16_t *)to;
+    float floats[TILE];
+    for (size_t i = 0; i < n; i += TILE) {
+        const int some = n - i < TILE ? (int)(n - i) : TILE;
+        widen((dtype)c->type[0], from + i * size, floats, 1, some);
+        for (int k = 0; k < some; k++) word[i + (size_t)k] = bf16_of_float(floats[k]);
+    }
+    return -1;
+}
+
+static const component_source rounded_source = {0, 1, rounded_words};
+
 /* Rows of a stored matrix, in groups of so many: of every group rows [at[0], at[0] + rows[0]), one group after the other, then of every
    group those from at[1] on, and so on. One group: they are pieces of the whole matrix. */
 enum { MOST_RUNS = 3 };
@@ -160,7 +176,7 @@ static int item_converts(const load_item *item) {
     return item->source->convert || slice_picks(&item->slice);
 }
 
-/* Is it made of a slice of BF16 weights? */
+/* Is it made of a slice of weights of another format, BF16 that is quantised, or plain numbers that are rounded? */
 static int item_quantises(const load_item *item) {
     return item->stored.format != item->of.format;
 }

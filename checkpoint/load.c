@@ -142,6 +142,7 @@ static int load_converted(const mote_model *m, const checkpoint *files, const lo
     void *weights = malloc(item_held(&plain) + 1);
     int code = weights ? load_slice(m, files, &plain, weights, sample, err) : fail_memory(err);
     c.part[0] = weights;
+    c.type[0] = item->from->type;
     if (!code) (void)item->source->convert(&c, to);
     free(weights);
     return code ? code : check_numbers(files, item, to, 0, item_held(item), err);

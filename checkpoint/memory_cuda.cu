@@ -61,27 +61,37 @@ static __global__ void gpu_largest_bf16(const uint16_t *weights, size_t n, unsig
     if (threadIdx.x % 32 == 0 && top) atomicMax(largest, top);
 }
 
-/* A power of two that brings all BF16 weights into F16's range: the largest of them times it is in [2^14, 2^15). Those 29 octaves below are
-   still exact. */
+/* A power of two that brings BF16 weights, the largest of whose magnitudes this is, into F16's range: that one times it is in [2^14, 2^15). Those
+   29 octaves below are still exact. */
+static float factor_of_bf16(unsigned largest) {
+    return ldexpf(1, largest ? 14 + 127 - (int)(largest >> 7) : 0);
+}
+
+/* Of the language model's, and of the vision tower's. */
 static float bf16_factor(const mote_model *m) {
-    return ldexpf(1, m->bf16_largest ? 14 + 127 - (int)(m->bf16_largest >> 7) : 0);
+    return factor_of_bf16(m->bf16_largest);
+}
+
+static float vision_factor(const mote_model *m) {
+    return factor_of_bf16(m->vision_bf16_largest);
 }
 
 static int find_bf16_largest(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
-    unsigned *there = NULL, largest = 0;
-    cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
-    if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
+    unsigned *there = NULL, largest[2] = {0, 0};
+    cudaError_t status = cudaMalloc((void **)&there, sizeof largest);
+    if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof largest);
     for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
         if (items[i].of.format != FORMAT_BF16 || items[i].component != CODES) continue;
         const size_t words = matrix_component_capacity(&items[i].of, CODES) / 2;
         gpu_largest_bf16<<<(unsigned)b->m->device.sms * 4, GPU_THREADS>>>((const uint16_t *)item_memory(b->m, &items[i]), words,
-                                                                       there);
+                                                                       there + (items[i].module == MODULE_VISION));
         status = cudaGetLastError();
     }
-    if (status == cudaSuccess) status = cudaMemcpy(&largest, there, sizeof largest, cudaMemcpyDeviceToHost);
+    if (status == cudaSuccess) status = cudaMemcpy(largest, there, sizeof largest, cudaMemcpyDeviceToHost);
     (void)cudaFree(there);
-    b->m->bf16_largest = largest;
+    b->m->bf16_largest = largest[0];
+    b->m->vision_bf16_largest = largest[1];
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "looking for the largest weight");
 }
 
@@ -133,4 +143,4 @@ static void cuda_describe(mote_model *m) {
 static const weight_memory cuda_memory = {
     .choose = cuda_choose, .available = cuda_available, .allocate = cuda_allocate, .pin = cuda_pin, .release = cuda_release,
     .load = cuda_load, .scan = cuda_scan, .complete = cuda_complete,
-    .describe = cuda_describe, .kv = DTYPE_BF16, .packs = 1};
+    .describe = cuda_describe, .vision_refused = vision_gpu_refused, .kv = DTYPE_BF16, .packs = 1};

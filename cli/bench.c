@@ -34,6 +34,8 @@ static int bench_model(bench *b, options *o, const replicas *r) {
     const char *name = o->synthetic ? o->synthetic : o->model;
     mote_error error = {0, ""};
     b->info = mote_model_info(model);
+    for (int i = 0; i < r->count && o->expert_slots >= 0; i++)
+        if (mote_limit_expert_slots((mote_model *)(uintptr_t)r->model[i], o->expert_slots, &error)) return report(&error);
     const int simulates = o->accept.count && !(o->sessions.count && on_gpu(b->info));
     if (!on_one_gpu(b->info) && (o->rows.count || o->stages || o->sms || simulates))
         return complain(EXIT_FAILURE, "bench: --rows, --stages, --sms and --accept are for one GPU, but the model is on %s",
@@ -48,6 +50,7 @@ static int bench_model(bench *b, options *o, const replicas *r) {
     b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
     int code = b->ids ? open_session(model, o, &b->session) : complain(EXIT_FAILURE, "out of memory");
     if (!code && mote_read_speed(model, o->threads, &b->ceiling, &error)) code = report(&error);
+    if (!code && o->locality >= 0 && mote_simulate_experts(b->session, o->locality, &error)) code = report(&error);
     if (code) return code;
     if (o->report) print_report_head(b);
     print_head(b, name);
@@ -78,6 +81,8 @@ static int bench_usage(const options *o) {
         return complain(EXIT_USAGE, "bench: --beside belongs to --sessions without --accept");
     if (o->overlap >= 0 && !o->accept.count)
         return complain(EXIT_USAGE, "bench: --overlap belongs to simulated speculation: it needs --accept");
+    if (o->locality >= 0 && (o->sessions.count || o->ask || o->report || o->overlap >= 0))
+        return complain(EXIT_USAGE, "bench: not with --locality: --sessions, --ask, --report, --overlap");
     if (o->accept.count && o->mtp == MOTE_MTP_OFF)
         return complain(EXIT_USAGE, "bench: --accept needs drafts: not with --mtp 0");
     return 0;

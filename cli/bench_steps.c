@@ -103,6 +103,11 @@ static int bench_decode_timed(bench *b) {
 
 enum { PROMPT_TIMES = 5 };                 /* how often a prompt's rows are measured */
 
+/* Whether steps find experts in slots, or read them from host memory. */
+static int has_slots(const bench *b) {
+    return b->info->expert_layers && !b->info->experts_shared;
+}
+
 /* stages: count of them, 0: all. */
 static int measure(const bench *b, int depth, int rows, int drafts, const char *const *stages, int count,
                    mote_measurement *m) {
@@ -118,6 +123,21 @@ static int measure(const bench *b, int depth, int rows, int drafts, const char *
     if (drafts && b->o->overlap > 0) m->overlap = b->o->overlap;
     if (mote_measure(b->session, m, &error)) return report(&error);
     return interrupted ? EXIT_INTERRUPTED : 0;
+}
+
+/* The same of whole steps, and *seen: what they have found in slots. */
+static int measure_seen(const bench *b, int depth, int rows, mote_measurement *m, mote_experts_seen *seen) {
+    mote_experts_seen before;
+    mote_error error = {0, ""};
+    if (mote_session_experts(b->session, &before, &error)) return report(&error);
+    const int code = measure(b, depth, rows, 0, NULL, 0, m);
+    if (code) return code;
+    if (mote_session_experts(b->session, seen, &error)) return report(&error);
+    seen->hits -= before.hits;
+    seen->misses -= before.misses;
+    seen->passes -= before.passes;
+    seen->bytes -= before.bytes;
+    return 0;
 }
 
 /* SM clock and power while the same steps run again, as nvidia-smi tells them; NAN where it does not. */
@@ -142,7 +162,7 @@ static void sample_gpu(const bench *b, mote_measurement again, double *clock, do
 }
 
 /* one: seconds of a step of one row at this depth; NAN: not measured. */
-static void print_step(bench *b, const mote_measurement *m, double one) {
+static void print_step(bench *b, const mote_measurement *m, const mote_experts_seen *seen, double one) {
     double clock, power;
     char label[LABEL + 14];
     sample_gpu(b, *m, &clock, &power);
@@ -162,21 +182,27 @@ static void print_step(bench *b, const mote_measurement *m, double one) {
     put(b, "sm_clock", clock, 1e-6, 6, 0);
     put(b, "power", power, 1, 6, 0);
     put(b, "launches", m->launches, 1, 0, 0);
+    if (has_slots(b)) {
+        put(b, "expert_slots", seen->slots, 1, 7, 0);
+        put(b, "expert_hits", (double)seen->hits / (double)(seen->hits + seen->misses), 100, 7, 1);
+        put(b, "link_bytes", (double)seen->bytes / (double)seen->passes, 1e-6, 9, 1);
+    }
     end_row(b);
 }
 
 static int bench_decode_gpu(bench *b) {
     const options *o = b->o;
     int code = 0;
-    fprintf(b->table, "\n%-*s%9s%9s%9s%7s%10s%9s%9s%7s%6s%6s\n", LABEL, "", "tok/s", "by wall", "ms/step", "x one", "MB/step",
-            "GB/s", "ceiling%", "idle%", "MHz", "W");
+    fprintf(b->table, "\n%-*s%9s%9s%9s%7s%10s%9s%9s%7s%6s%6s%s\n", LABEL, "", "tok/s", "by wall", "ms/step", "x one", "MB/step",
+            "GB/s", "ceiling%", "idle%", "MHz", "W", has_slots(b) ? "  slots  hits%  MB link" : "");
     for (int i = 0; i < o->depths.count && !code; i++) {
         double one = NAN;
         for (int k = 0; k < o->rows.count && !code; k++) {
             mote_measurement m;
-            code = measure(b, o->depths.value[i], o->rows.value[k], 0, NULL, 0, &m);
+            mote_experts_seen seen;
+            code = measure_seen(b, o->depths.value[i], o->rows.value[k], &m, &seen);
             if (!code && m.rows == 1) one = m.median;
-            if (!code) print_step(b, &m, one);
+            if (!code) print_step(b, &m, &seen, one);
         }
     }
     return code;

@@ -68,9 +68,12 @@ static int command_chat(options *o) {
     free(c.system.data);
     free(c.effort.data);
     free(c.attached.data);
+    free_pictures(&c.read);
+    free_pictures(&c.shown);
     free(c.typed_last.data);
     free(c.asked.data);
     free(c.held.data);
+    if (c.session) log_experts(mote_model_info(model), o, c.session);
     mote_session_close(c.session);
     mote_close(model);
     return code;

@@ -15,6 +15,7 @@ static void chat_reset(chat *c, const char *argument) {
         return;
     }
     forget_undo(c);
+    free_pictures(&c->read);
     c->asked.size = c->attached.size = 0;
     c->stands = c->told_context = 0;
     say(c, "a new conversation\n");
@@ -123,8 +124,18 @@ static void chat_take_turns(chat *c) {
         last = at + length;
         push_undo(c, NULL, 0, at > 1 && mote_is_end(c->model, ids[at - 2]) ? at - 1 : at);
     }
-    if (last) chat_take_last(c, ids + last, count - last);
     free(start.data);
+    if (!last) return;
+    bytes turn = {NULL, 0, 0};                             /* without the tokens of images, of which the file has not the pixels */
+    const int32_t *keys = mote_timeline(c->session, &count);
+    for (size_t at = last; at < count; at++)
+        if (keys[at] >= 0 && append(&turn, (const char *)&keys[at], sizeof *keys)) break;
+    chat_take_last(c, (const int32_t *)(const void *)turn.data, turn.size / sizeof *keys);
+    if (turn.size < (count - last) * sizeof *keys) {
+        c->asked.size = c->stands = 0;
+        say(c, "[the images are not in the file: /retry cannot ask this again]\n");
+    }
+    free(turn.data);
 }
 
 static void chat_load(chat *c, const char *argument) {
@@ -180,8 +191,9 @@ static void chat_edit(chat *c, const char *argument) {
 }
 
 static void chat_read(chat *c, const char *argument) {
+    const attachments to = {&c->attached, &c->read, c->o->image_tokens};
     if (!*argument) say(c, "/read needs a file name\n");
-    else if (attach_file(c->model, argument, remarks(c), &c->attached)) c->failed = 1;
+    else if (attach_file(c->model, argument, remarks(c), &to)) c->failed = 1;
     else say(c, "it goes with your next message\n");
 }
 
@@ -343,7 +355,7 @@ static const chat_command chat_commands[] = {              /* name, argument, he
     {"/seed", "N", "same seed, same text", chat_seed, 0},
     {"/retry", "", "another answer to the last question (also /regen)", chat_retry, 0},
     {"/edit", "", "the last question again, to be changed", chat_edit, 0},
-    {"/read", "FILE", "a text for the next message; @FILE in it does the same", chat_read, 0},
+    {"/read", "FILE", "a text or an image for the next message; @FILE in it does the same", chat_read, 0},
     {"/tokens", "TEXT", "what tokens a text consists of", chat_tokens, 0},
     {"/save", "FILE", "save the conversation", chat_save, 0},
     {"/load", "FILE", "go on with a saved one", chat_load, 1},

@@ -17,6 +17,9 @@ typedef struct chat {
     bytes message, line, system;           /* the last one is used when its size is not 0 */
     bytes effort;                          /* of options, when it was changed */
     bytes attached;                        /* texts of /read, for the next message */
+    pictures read;                         /* and its images */
+    pictures shown;                        /* those of the last question, first */
+    int shown_read;                        /* so many of /read, which /edit keeps */
     bytes typed_last, asked;               /* the last question, as it was typed and as it was asked; asked.size 0: none */
     int stands;                            /* the last turn of the timeline is that question's */
     int replaces;                          /* the next message takes the last turn's place */
@@ -99,7 +102,12 @@ static int take_undo(chat *c, mote_error *error) {
 static int read_again(chat *c, size_t count, mote_error *error) {
     bytes state = {NULL, 0, 0}, ids = {NULL, 0, 0};
     size_t need = 0, used;
-    const int32_t *tokens = mote_tokens(c->session, &used);
+    const int32_t *tokens = mote_timeline(c->session, &used);
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i] >= 0) continue;
+        snprintf(error->message, sizeof error->message, "there are images before that, which are not at hand any more");
+        return error->code = MOTE_EINVAL;
+    }
     (void)mote_save(c->session, NULL, 0, &need, NULL);
     int code = grow(&state, need + 1) || append(&ids, (const char *)tokens, count * sizeof *tokens) ? MOTE_ENOMEM : 0;
     if (code) snprintf(error->message, sizeof error->message, "too little memory to go back");
@@ -167,6 +175,8 @@ static void chat_ask(chat *c) {
     mote_speculation before = {0};
     mote_error error = {0, ""}, ignored;
     g.system = c->system.size ? c->system.data : NULL;
+    g.images = c->shown.of;
+    g.image_count = c->shown.count;
     c->stands = 0;
     interrupted = 0;
     double began = clock_seconds();
@@ -196,14 +206,15 @@ static void chat_ask(chat *c) {
     else chat_line(c);
 }
 
-/* The texts that were read for c->message or that it names, and itself. A message of one line that names no file by an @ is not
+/* The texts and images that were read for c->message or that it names, and itself. A message of one line that names no file by an @ is not
    asked, unless it is the one that was not asked before. */
-static int chat_gather(chat *c, bytes *asked) {
+static int chat_gather(chat *c, bytes *asked, pictures *named) {
     const char *message = c->message.data;
+    const attachments to = {asked, named, c->o->image_tokens};
     int again = c->held.size == c->message.size && memcmp(c->held.data, message, c->held.size) == 0;
     return (c->attached.size && append(asked, c->attached.data, c->attached.size)) ||
            attach_named(c->model, message, remarks(c), again ? ATTACH_READABLE : strchr(message, '\n') ? ATTACH_THERE : ATTACH_ALL,
-                        asked) ||
+                        &to) ||
            append(asked, message, c->message.size);
 }
 
@@ -219,9 +230,15 @@ static void chat_hold(chat *c) {
 static void chat_turn(chat *c) {
     mote_error error = {0, ""};
     bytes asked = {NULL, 0, 0};
-    if (chat_gather(c, &asked)) {
+    pictures named = {.count = 0};
+    const int kept = c->replaces ? c->shown_read : 0;
+    int failed = chat_gather(c, &asked, &named);
+    if (!failed && kept + c->read.count + named.count > IMAGES_MAX)
+        failed = complain(EXIT_FAILURE, "at most %d images go with a message", IMAGES_MAX);
+    if (failed) {
         chat_hold(c);
         free(asked.data);
+        free_pictures(&named);
         return;
     }
     int replaces = c->replaces && c->stands;
@@ -229,6 +246,10 @@ static void chat_turn(chat *c) {
     c->held.size = c->attached.size = c->typed_last.size = 0;
     free(c->asked.data);
     c->asked = asked;
+    free_pictures_from(&c->shown, kept);
+    move_pictures(&c->shown, &c->read);
+    c->shown_read = c->shown.count;
+    move_pictures(&c->shown, &named);
     if (append(&c->typed_last, c->message.data, c->message.size)) c->failed = 1;
     else if (replaces && rewind_undo(c, &error)) chat_fail(c, &error);
     else chat_ask(c);

@@ -21,10 +21,12 @@ static double seconds_of_token(const mote_info *i, const offload *x, double hits
     return missing / x->link + (double)i->weight_bytes_per_token / x->memory + layer * i->layers;
 }
 
-/* The share of all experts that has space beside the other weights and a session; what else takes memory has a thirty-second of it. */
+/* The share of all experts that has space beside the other weights and a session. A thirty-second is left for what else takes memory. Of a GPU
+   that is not here the plan lacks what prompts take there: copies of two layers, and scratch, for which another thirty-second stands. */
 static double share_in_slots(const mote_info *i, const mote_memory *plan, const offload *x) {
     const double experts = (double)(i->host_bytes ? i->host_bytes : module_named(i, "experts")->bytes);
-    const double beside = (double)i->weight_bytes - experts + (double)(plan->total - plan->weights);
+    const double prompts = i->host_bytes ? 0 : 2 * experts / i->layers + x->space / 32;
+    const double beside = (double)i->weight_bytes - experts + (double)(plan->total - plan->weights) + prompts;
     const double share = (x->space - x->space / 32 - beside) / experts;
     return share < 0 ? 0 : share > 1 ? 1 : share;
 }

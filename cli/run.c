@@ -54,39 +54,48 @@ static int report_prompt(const mote_model *model, const mote_session *session, c
 }
 
 /* Brings the prompt into the timeline and generates: from ids, from raw text, or as a chat message. */
-static int answer_prompt(const mote_model *model, mote_session *session, const options *o, const bytes *prompt,
-                  const mote_generation *g, mote_result *result) {
+static int answer_prompt(const mote_model *model, mote_session *session, const options *o, const bytes *prompt, const pictures *images,
+                         const mote_generation *g, mote_result *result) {
     bytes ids = {NULL, 0, 0};
-    const int32_t *feed = (const int32_t *)(const void *)prompt->data;
-    size_t count = prompt->size / sizeof *feed;
+    size_t count = 0;
+    mote_images *opened = NULL;
     mote_error error = {0, ""};
     int code = 0;
     if (!o->tokens && !o->raw) return mote_ask(session, prompt->data, g, result, &error) ? report_prompt(model, session, &error) : 0;
     if (o->raw) {
         code = tokenize(model, prompt->data, prompt->size, &ids, &count);
-        feed = (const int32_t *)(const void *)ids.data;
+        const int32_t *feed = (const int32_t *)(const void *)ids.data;
         const int32_t begin = mote_model_info(model)->begin_token;
         if (!code && begin >= 0 && !(count && *feed == begin) && mote_feed(session, &begin, 1, &error))
             code = report_prompt(model, session, &error);
+    } else {
+        code = append(&ids, prompt->data, prompt->size);
+        count = prompt->size / sizeof(int32_t);
     }
-    if (!code && mote_feed(session, feed, count, &error)) code = report_prompt(model, session, &error);
+    if (!code && place_pictures(model, images, &ids, &count, &opened, &error)) code = report(&error);
+    const int32_t *feed = (const int32_t *)(const void *)ids.data;
+    if (!code && (opened ? mote_feed_images(session, feed, count, opened, NULL, NULL, &error) : mote_feed(session, feed, count, &error)))
+        code = report_prompt(model, session, &error);
+    mote_images_close(opened);
     if (!code && mote_generate(session, g, result, &error)) code = report(&error);
     free(ids.data);
     return code;
 }
 
-static int run_prompt(const mote_model *model, const options *o, const bytes *prompt) {
+static int run_prompt(const mote_model *model, const options *o, const bytes *prompt, const pictures *images) {
     mote_session *session = NULL;
     mote_sampling sampling = sampling_for(model, o);
     const int ids = o->ids || o->tokens, styled = !ids && isatty(STDOUT_FILENO);
     screen s = {.styled = styled, .ids = ids, .counts = !styled && !ids};
     mote_generation g = generation_for(o, &sampling, &s);
     g.keep_thinking = 1;                   /* one turn: nothing is ever to be gone back to */
+    g.images = images->of;
+    g.image_count = o->tokens || o->raw ? 0 : images->count;
     mote_result result;
     memset(&result, 0, sizeof result);
     if (sampling.temperature > 0 && !o->seed.given && o->verbose) fprintf(stderr, "mote: seed %" PRIu64 "\n", sampling.seed);
     int code = open_session(model, o, &session);
-    if (!code) code = answer_prompt(model, session, o, prompt, &g, &result);
+    if (!code) code = answer_prompt(model, session, o, prompt, images, &g, &result);
     if (!code || s.tokens) end_screen(&s);
     if (!code) {
         if (interrupted) code = EXIT_INTERRUPTED;
@@ -95,6 +104,7 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
             on_log(NULL, "still thinking after -n tokens: give more, or --think off");
         else if (result.stop == MOTE_STOP_LENGTH && isatty(STDERR_FILENO))
             on_log(NULL, "-n has cut the answer: a larger one gives more");
+        log_experts(mote_model_info(model), o, session);
     }
     mote_session_close(session);
     return code;
@@ -103,6 +113,7 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
 static int command_run(options *o) {
     bytes prompt = {NULL, 0, 0};
     mote_model *model = NULL;
+    pictures images = {.count = 0};
     size_t count;
     int code = run_usage(o);
     if (!code && !o->tokens) code = read_prompt(o, &prompt);
@@ -111,8 +122,10 @@ static int command_run(options *o) {
     if (!code) plan_context(o);
     if (!code) code = open_model(o, o->tokens ? MOTE_WEIGHTS_ONLY : MOTE_EVERYTHING, &model);
     if (!code && o->tokens) code = read_tokens(o->tokens, mote_model_info(model), o->context, &prompt, &count);
-    if (!code) code = run_prompt(model, o, &prompt);
+    if (!code) code = read_pictures(model, o, &images);
+    if (!code) code = run_prompt(model, o, &prompt, &images);
     free(prompt.data);
+    free_pictures(&images);
     mote_close(model);
     return code;
 }

@@ -66,6 +66,16 @@ static int open_session(const mote_model *model, const options *o, mote_session 
     return code;
 }
 
+/* -v: what the session's steps have found in slots, where experts are in host memory. */
+static void log_experts(const mote_info *info, const options *o, const mote_session *session) {
+    mote_experts_seen seen;
+    if (!o->verbose || !info->expert_layers || mote_session_experts(session, &seen, NULL)) return;
+    const double reads = (double)(seen.hits + seen.misses);
+    clear_progress();
+    fprintf(stderr, "mote: experts: %d slots a layer; of %.0f reads %.1f %% were of slots; %.3g GB over the link\n", seen.slots, reads,
+            reads > 0 ? 100 * (double)seen.hits / reads : 0, (double)seen.bytes * 1e-9);
+}
+
 /* 1: a level of effort asks for thinking and --think for none, or the reverse. */
 static int effort_contradicts(const char *effort, int think) {
     return effort && think && (strcmp(effort, "none") == 0) != (think == MOTE_THINK_OFF);

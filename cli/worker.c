@@ -7,7 +7,7 @@ static int worker_goes_on(void *user, const char *address) {
     const options *o = (const options *)user;
     if (!worker_told && (!strncmp(address, "0.0.0.0:", 8) || !strncmp(address, "[::]:", 5)))
         on_log(NULL, "whoever reaches this machine can connect, and what goes between hosts is not enciphered");
-    if (!worker_told) fprintf(stderr, "mote: %s waits for a leader on %s\n", o->model, address);
+    if (!worker_told) fprintf(stderr, "mote: %s waits for a leader on %s\n", o->synthetic ? o->synthetic : o->model, address);
     worker_told = 1;
     return interrupted;
 }
@@ -32,7 +32,7 @@ static int check_worker_folder(const options *o) {
     const mote_options how = {.size = sizeof how, .parts = MOTE_DESCRIPTION, .device = "cpu"};
     mote_model *model = NULL;
     mote_error error = {0, ""};
-    const int code = mote_open(o->model, &how, &model, &error);
+    const int code = o->synthetic ? mote_open_synthetic(o->synthetic, &how, &model, &error) : mote_open(o->model, &how, &model, &error);
     mote_close(model);
     return code ? report(&error) : 0;
 }
@@ -42,12 +42,13 @@ static int command_worker(options *o) {
                                .running = worker_goes_on, .user = o, .callbacks = callbacks()};
     mote_error error = {0, ""};
     if (!o->secret_file) return complain(EXIT_USAGE, "worker needs --secret-file");
+    if (o->model && o->synthetic) return complain(EXIT_USAGE, "worker: -m and --synthetic exclude each other");
     int code = read_secret(o);
     if (!code) code = find_model(o, MOTE_WEIGHTS_ONLY);
     if (!code) code = check_worker_folder(o);
     if (code) return code;
     catch_interrupt(1);
     catch_terminate();
-    if (mote_worker_run(o->model, &how, &error)) return report(&error);
+    if (o->synthetic ? mote_worker_synthetic(o->synthetic, &how, &error) : mote_worker_run(o->model, &how, &error)) return report(&error);
     return interrupted && !worker_terminated ? EXIT_INTERRUPTED : 0;
 }

@@ -107,7 +107,7 @@ static int blocks_together(int cols) {
     return cols < COLS ? COLS / cols : 1;
 }
 
-enum { PROJECTIONS = 4 };
+enum { PROJECTIONS = 5 };
 
 /* Several linear layers of one input, as one loop: y[i][t][row] = W[i][row] . x[t], or += when `add` is set. */
 typedef struct projection {

@@ -140,7 +140,7 @@ typedef struct gpu_rows {
     int in_turn;                 /* the sequences are blocks of one slot, each of which continues the one before it */
     int splits;                  /* of a sequence's keys that there are blocks for; 0: all */
     slot_view slot;
-    int64_t past[2];             /* bytes by which each piece of the layer's state lies less far on for each of step->past_ring: rows of
+    int64_t past[4];             /* bytes by which each piece of the layer's state lies less far on for each of step->past_ring: rows of
                                     rings before it */
     int offset;                  /* index of row 0 minus step->index */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */

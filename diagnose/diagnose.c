@@ -57,12 +57,13 @@ static int read_speed_of(const mote_model *m, int threads, double *bytes_per_sec
     return m->device.gpu >= 0 ? gpu_measure_read(m, bytes_per_second, err) : measure_cpu_read(m, threads, bytes_per_second, err);
 }
 
-/* Of a model in parts: ranges read one after the other, the ranks of one at the same time. */
+/* Of a model in parts: ranges read one after the other, the ranks of one at the same time. Of several hosts it is this one's. */
 static int read_speed_of_parts(const mote_model *m, int threads, double *bytes_per_second, mote_error *err) {
     double bytes = 0, seconds = 0, longest = 0;
     for (int i = 0; i < m->member_count; i++) {
         const mote_model *part = m->members[i];
         double speed;
+        if (part->remote) continue;
         const int code = read_speed_of(part, threads, &speed, err);
         if (code) return code;
         bytes += (double)part->arena_size;
@@ -79,6 +80,11 @@ int mote_read_speed(const mote_model *model, int threads, double *bytes_per_seco
                     MAX_THREADS);
     if (!model_has_weights(model)) return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the model was opened without weights");
     return model->members ? read_speed_of_parts(model, threads, bytes_per_second, error) : read_speed_of(model, threads, bytes_per_second, error);
+}
+
+int mote_worker_synthetic(const char *name, const mote_worker_options *options, mote_error *error) {
+    mote_error failure;
+    return worker_run(&synthetic_source, name, options, "mote_worker_synthetic", error ? error : &failure);
 }
 
 int mote_link_speed(const mote_model *model, double *link, double *memory, mote_error *error) {
@@ -112,6 +118,23 @@ int mote_simulate(mote_runner *runner, const double *accept, mote_error *error) 
     if (!runner) return fail(error, MOTE_EINVAL, "mote_simulate: needs a runner");
     return computes_on_gpus(runner) ? gpu_simulate(runner, accept, error)
                                : fail(error, MOTE_EUNSUPPORTED, "mote_simulate: the model is not on a GPU");
+}
+
+int mote_limit_expert_slots(mote_model *model, int slots, mote_error *error) {
+    if (!model || slots < -1) return fail(error, MOTE_EINVAL, "mote_limit_expert_slots: needs a model and a number of slots, or -1");
+    model->expert_slots_most = slots;
+    for (int i = 0; i < model->member_count && model->members; i++) model->members[i]->expert_slots_most = slots;
+    return MOTE_OK;
+}
+
+int mote_simulate_experts(mote_session *session, double locality, mote_error *error) {
+    const int valid = (locality >= 0 && locality <= 1) || locality == -1;
+    int code = session_enter(session, valid, "mote_simulate_experts: needs a session and a share from 0 to 1, or -1", error);
+    if (!code) code = check_one_gpu("mote_simulate_experts", session->m, error);
+    if (!code && session->m->largest.moe.groups) code = fail(error, MOTE_EUNSUPPORTED, "mote_simulate_experts: experts are chosen by groups");
+    if (!code && !session->slot.runner->expert_slots)
+        code = fail(error, MOTE_EUNSUPPORTED, "mote_simulate_experts: there are no slots of experts in host memory");
+    return code ? code : gpu_simulate_experts(session, locality, error);
 }
 
 int mote_selftest(const char *device, int sms,

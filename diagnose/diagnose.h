@@ -21,6 +21,9 @@ extern "C" {
    with. LAYERS: only so many, the first ones. There is no tokenizer. */
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
 
+/* As mote_worker_run, of such a model: for leaders who open the same name. */
+int mote_worker_synthetic(const char *name, const mote_worker_options *options, mote_error *error);
+
 /* The memory that such a model and a session of it would take: as mote_plan tells it of a folder. Nothing is allocated. */
 int mote_plan_synthetic(const char *name, const mote_options *options, const mote_session_options *session, mote_memory *plan,
                         mote_error *error);
@@ -80,6 +83,15 @@ int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *erro
    [MOTE_ROWS_MAX - 1], whatever they are. accept NULL: no longer. GPU only: else MOTE_EUNSUPPORTED. */
 int mote_simulate(mote_runner *runner, const double *accept, mote_error *error);
 
+/* For measurements and tests: runners that are opened from now on have at most so many slots of experts in a layer whose experts are in host
+   memory. -1: as many as fit, as before. */
+int mote_limit_expert_slots(mote_model *model, int slots, mote_error *error);
+
+/* For measurements: with the probability `locality` an expert of a row is one of the last 2 top_k that its layer has used, else any, from now on,
+   in all steps of the session's runner: what they compute is of no use. -1: as the router says, again. Only with slots of experts on a single GPU,
+   and where these are not chosen by groups: else MOTE_EUNSUPPORTED. */
+int mote_simulate_experts(mote_session *session, double locality, mote_error *error);
+
 /* Tests the machine: sublayers and whole models on the GPU against their definitions in double precision, stages against the CPU code
    on random data, repetition, and that a row's result does not depend on the rows beside it. row is called with each result: what was
    tested, the largest difference, the one allowed (0: must be equal bit for bit), and whether it held. *failed: how many
@@ -102,14 +114,17 @@ enum { MOTE_TRACE_TOKENS = 1024 };         /* the most of a trace */
 /* A value on a token's way through the model, in double precision.
 
      kind         name                 values
-     any          "x"                  [hidden] the residual stream before it
-                  "added"              [hidden] what is added to it, before some models scale it; not of "head"
+     any          "x"                  [hidden] the residual stream before it; [streams][hidden] where there are several
+                  "share"              [streams] what each of several gets of what is added; not of "head" and "ngrams"
+                  "added"              [hidden] what is added to it, before some models scale it; not of "head"; of "ngrams" [streams][hidden]
      "deltanet"   "decay"              [value_heads] 0..1: what is left of S, exp(g)
                   "beta"               [value_heads] 0..1: how strongly the token is written
                   "S"                  [value_heads][value_dim][key_dim] after the token
      "attention"  "attention"          [heads][token + 1] how much of each token's value a head takes; each row sums to 1
                   "gate"               [heads][head_dim] 0..1: what is left of the head's output; only where there are gates. Those of a
                                        g_proj are softplus, 0 or more
+                  "index"              [groups] scores of the groups of tokens so far; only where there is an index
+     "ngrams"     "e"                  [ngram rows][row_size] the rows of the table that the token has
      "mla"        "attention"          [heads][token + 1] as of "attention"
                   "latent"             [kv_lora_rank] what keys and values of the token are made of
      "moe"        "router"             [experts] the router's scores

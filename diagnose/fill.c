@@ -10,6 +10,7 @@ static synthetic_floats vector_values(const binder *b, const load_item *item) {
     for (int i = 0; i < m->c.layers; i++) {
         const attention_weights *a = &m->layers[i].mixer.w.attention;
         if (m->layers[i].mixer.kind == LAYER_ATTENTION && a->shape.scale != 0 && item->target == (const void **)&a->q_norm) return q_norm;
+        if (m->layers[i].mixer.kind == LAYER_NGRAMS && item->target == (const void **)&m->layers[i].mixer.w.ngrams.conv1d) return conv1d;
         const deltanet_weights *w = &m->layers[i].mixer.w.deltanet;
         if (m->layers[i].mixer.kind != LAYER_DELTANET) continue;
         if (item->target == (const void **)&w->A_log) return A_log;

@@ -62,7 +62,7 @@ static void measure_begin(mote_session *s, const mote_measurement *m, int i, int
     measure_place(s, m, is_cycle ? 0 : i);
     measure_ids(s, i, m->rows, ids);
     const block b = timeline_block(s, ids, m->rows);
-    gpu_set_step(&s->slot, &b, b.replay);
+    gpu_set_step(&s->slot, &b, b.replay, 0);
     s->decoder->spec.next = ids[0];
     s->decoder->spec.drafts = m->drafts;
 }
@@ -158,6 +158,22 @@ static void measure_simulate(mote_session *s, const mote_measurement *m) {
     parameters.simulated = g->simulated;
     g->layers.moe.overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
     gpu_set_sampling(&s->slot, &parameters);
+}
+
+/* Simulated routing from now on; locality below 0: no longer. */
+static int gpu_simulate_experts(mote_session *s, double locality, mote_error *err) {
+    mote_runner *r = s->slot.runner;
+    struct gpu_runner *g = r->gpu;
+    int code = runner_enter(r, &s->slot, err);
+    if (code) return code;
+    code = gpu_enter(&s->slot, err);
+    if (!code) code = gpu_finish(&s->slot, err);            /* the graphs may still run */
+    if (!code) {
+        gpu_forget_graphs(g);
+        g->layers.moe.locality = locality < 0 ? 0 : (uint32_t)(locality * 0xffffffffu) | 1;
+    }
+    runner_leave(r);
+    return code;
 }
 
 /* stages: those to run. */

@@ -40,6 +40,11 @@ static int gpu_simulate(mote_runner *r, const double *accept, mote_error *err) {
     return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
 }
 
+static int gpu_simulate_experts(mote_session *s, double locality, mote_error *err) {
+    (void)s, (void)locality;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
 static int gpu_selftest(const char *device, int sms,
                         void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
                         int *failed, mote_error *err) {

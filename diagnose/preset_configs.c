@@ -45,6 +45,25 @@ static const struct { const char *name; int layers; const char *config; } preset
      "\"num_experts_per_tok\":8,\"moe_intermediate_size\":2048,\"num_nextn_predict_layers\":1,\"rope_theta\":1e4,"
      "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1.0,\"mscale_all_dim\":1.0,"
      "\"original_max_position_embeddings\":4096}}"},
+    {"qwen3.8-flash-next", 49,
+     "{\"model_type\":\"qwen4_exp_text\",\"num_hidden_layers\":48,\"hidden_size\":2560,\"vocab_size\":248320,\"max_position_embeddings\":262144,"
+     "\"num_attention_heads\":24,\"num_key_value_heads\":2,\"head_dim\":256,\"linear_num_key_heads\":16,\"linear_num_value_heads\":48,"
+     "\"linear_key_head_dim\":128,\"linear_value_head_dim\":128,\"output_gate_type\":\"sigmoid\",\"hc_count\":4,\"hc_lowrank\":320,"
+     "\"num_experts\":512,\"num_experts_per_tok\":10,\"moe_intermediate_size\":640,\"shared_expert_intermediate_size\":640,"
+     "\"indexer_n_heads\":4,\"indexer_kv_heads\":1,\"indexer_head_dim\":128,\"indexer_compress_ratio\":4,\"indexer_budget\":2048,"
+     "\"ple_layer_ids\":[2],\"ple_embed_dim\":2560,\"ngram_size\":3,\"heads_per_ngram\":8,\"ngram_vocab_size_base\":20000000,"
+     "\"make_ngram_vocab_size_divisible_by\":128,\"split_ngram_parts\":128,\"ple_conv_kernel_size\":4,\"seed\":1234,"
+     "\"eos_token_id\":[248044,248046],\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e7,\"partial_rotary_factor\":0.25}}"},
+    {"tiny-flash", 5,
+     "{\"model_type\":\"qwen4_exp_text\",\"num_hidden_layers\":4,\"hidden_size\":64,\"vocab_size\":256,\"max_position_embeddings\":32768,"
+     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"
+     "\"linear_key_head_dim\":16,\"linear_value_head_dim\":16,\"output_gate_type\":\"sigmoid\",\"hc_count\":4,\"hc_lowrank\":16,"
+     "\"layer_types\":[\"linear_attention\",\"indexed_attention\",\"linear_attention\",\"indexed_attention\"],"
+     "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":64,\"shared_expert_intermediate_size\":64,"
+     "\"indexer_n_heads\":2,\"indexer_kv_heads\":1,\"indexer_head_dim\":16,\"indexer_compress_ratio\":4,\"indexer_budget\":16,"
+     "\"ple_layer_ids\":[2],\"ple_embed_dim\":64,\"ngram_size\":3,\"heads_per_ngram\":4,\"ngram_vocab_size_base\":211,"
+     "\"make_ngram_vocab_size_divisible_by\":16,\"split_ngram_parts\":4,\"ple_conv_kernel_size\":4,\"seed\":1234,"
+     "\"eos_token_id\":[255,254],\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e7,\"partial_rotary_factor\":0.25}}"},
     {"small-gemma", 4,
      "{\"model_type\":\"gemma4_text\",\"num_hidden_layers\":4,\"hidden_size\":704,\"vocab_size\":2048,\"max_position_embeddings\":262144,"
      "\"tie_word_embeddings\":true,\"hidden_size_per_layer_input\":0,"

@@ -110,7 +110,7 @@ static gpu_queue *try_begin(selftest *t, unsigned stages, int position, int repl
     t->gpu->count = position;
     t->gpu->accepted = replay;
     const block b = timeline_block(t->gpu, ids ? ids : none, T);
-    if (!t->code) gpu_set_step(&t->gpu->slot, &b, replay);
+    if (!t->code) gpu_set_step(&t->gpu->slot, &b, replay, 0);
     t->g->q.stages = stages;
     return &t->g->q;
 }

@@ -149,7 +149,7 @@ static void try_prefill_attention(selftest *t, int position) {
     attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
     rms_norm(c->slot.runner->s.u, c->slot.runner->s.x, c->m->layers[t->attention].mixer.norm, TRY_PROMPT, s->hidden, c->m->c.eps);
-    stage_qkv(c->slot.runner->threads, w, c->slot.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, job->g_new, job->limbs);
+    stage_qkv(c->slot.runner->threads, w, c->slot.runner->s.u, TRY_PROMPT, job->qg, job->k_new, job->v_new, job->g_new, NULL, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_QKV, t->attention, position);
     try_compare(t, g.qg, job->qg, NULL, qg);

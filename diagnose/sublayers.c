@@ -45,7 +45,7 @@ typedef struct walk {
     void *user;
     mote_error *err;
     definition *d;               /* of m, while it walks */
-    float *got;                  /* [T][hidden or vocab]: what a case computed */
+    float *got;                  /* [T][width or vocab]: what a case computed */
 } walk;
 
 /* What a step on a GPU may be off the definition, in a stage's values or in what a sublayer adds.
@@ -99,6 +99,7 @@ static int values_of(const layer *l, stage_value *v) {
         n = add_value(v, n, "norm_in_proj", "in_proj_a", s->value_heads);
         return add_value(v, n, "conv_delta", "o", s->value_heads * s->value_dim);
     }
+    if (l->mixer.kind == LAYER_NGRAMS) return 0;
     if (l->mixer.kind == LAYER_MLA) {
         const mla_shape *s = &l->mixer.w.mla.shape;
         n = add_value(v, n, "norm_latents", "q_proj", s->heads * mla_key_dim(s));
@@ -126,10 +127,13 @@ static void cpu_values(const mote_session *s, const layer *l, const float *x, in
         at[0] = j->mla.q, at[1] = j->mla.o;
     } else {
         const attention_job *a = &j->attention;
-        rms_norm(w->u, x, l->mixer.norm, T, s->m->c.hidden, s->m->c.eps);
+        const stream_job mixed = {.w = &l->mixer.mixer, .s = &w->mix, .T = T, .streams = s->m->c.streams, .hidden = s->m->c.hidden,
+                                  .eps = s->m->c.eps, .x = (float *)(uintptr_t)x, .u = w->u};
+        if (s->m->c.streams) streams_read(s->slot.runner->threads, &mixed);
+        else rms_norm(w->u, x, l->mixer.norm, T, s->m->c.hidden, s->m->c.eps);
         const attention_shape *of = &a->w->shape;
         int n = 2;
-        stage_qkv(s->slot.runner->threads, a->w, w->u, T, a->qg, a->k_new, a->v_new, a->g_new, a->limbs);
+        stage_qkv(s->slot.runner->threads, a->w, w->u, T, a->qg, a->k_new, a->v_new, a->g_new, a->index_of.qk, a->limbs);
         at[0] = a->qg, at[1] = a->k_new;
         if (!of->v_of_k) at[n++] = a->v_new;
         if (of->gate_size) at[n++] = a->g_new;
@@ -144,18 +148,18 @@ typedef struct walk_part {
     int i;                       /* the layer, the MTP layer after the others; -1: the head */
     layer l;                     /* with LAYER_NONE for its other half, when it is of the session's model */
     int T, n;
-    float *x;                    /* [T][hidden] rows before it */
+    float *x;                    /* [T][width] rows before it */
     double *before;              /* [T][n] what it adds to; NULL: nothing */
     const double *want;          /* [T][n] */
 } walk_part;
 
 /* A block's part of the rows. */
-typedef struct walk_rows { const float *x; int T, position, replay; } walk_rows;
+typedef struct walk_rows { const float *x; const int32_t *ids; int T, position, replay; } walk_rows;
 
 /* Their table: text. */
 static const token_row *walk_table(mote_session *s, const walk_rows *r) {
     text_rows(s->rows - 1, NULL, r->T + 1, r->position - 1, 0);
-    for (int t = 0; t < r->T; t++) s->rows[t].id = 0;
+    for (int t = 0; t < r->T; t++) s->rows[t].id = r->ids[t];
     return s->rows;
 }
 
@@ -203,7 +207,7 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     int code = slot_copy(&s->slot, x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float), err);
     if (!code) code = gpu_enter(&s->slot, err);
     if (code) return code;
-    gpu_set_step(&s->slot, &b, b.replay);
+    gpu_set_step(&s->slot, &b, b.replay, 0);
     if (i == m->c.layers) gpu_set_mtp(m, &g->q, 1);
     else g->q.layer = i;
     if (i >= 0) {
@@ -235,19 +239,24 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
 #endif
 
 /* The same on the CPU. got: for the head's logits. */
-static void cpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, float *got, const float **at) {
+static int cpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, float *got, const float **at, mote_error *err) {
     const mote_model *m = s->m;
     scratch *w = &s->slot.runner->s;
-    memcpy(w->x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float));
+    const block b = {.rows = walk_table(s, r), .T = r->T, .replay = r->replay};
+    pass_request q, *one = &q;
+    request_is(&q, REQUEST_FORWARD, &s->slot, &b);
+    const int code = l->mixer.kind == LAYER_NGRAMS ? cpu_look_up(s->slot.runner, &one, 1, err) : MOTE_OK;
+    memcpy(w->x, r->x, (size_t)(r->T * model_width(m)) * sizeof(float));
     *at = i >= 0 ? w->x : got;
     if (i >= 0) {
         const token_sequence rows = sequence_of(&s->slot, 0, r->T, r->replay);
-        table_put(s->slot.runner, 0, 0, walk_table(s, r), r->T);
+        table_put(s->slot.runner, 0, 0, b.rows, r->T);
         run_layer(s->slot.runner, l, i, &rows, 1, 0);
-        return;
+        return code;
     }
-    rms_norm(w->hidden, w->x, m->norm, r->T, m->c.hidden, m->c.eps);
-    stage_head(s->slot.runner->threads, &m->lm_head, m->c.logit_cap, w->hidden, r->T, got, w->limbs);
+    cpu_end(s->slot.runner, m->norm, &m->mixer, r->T, w->hidden, w->h);
+    stage_head(s->slot.runner->threads, &m->lm_head, m->c.logit_cap, w->h, r->T, got, w->limbs);
+    return code;
 }
 
 /* Rows r of part p on the case's device: to w->got, and the values of stages to the report. */
@@ -260,7 +269,7 @@ static int walk_block(const walk *w, int which, const walk_part *p, const walk_r
         code = gpu_part(s, p->i, &p->l, r, &y, w->err);
         if (to->count) gpu_values(s, &p->l, at);
     } else {
-        cpu_part(s, p->i, &p->l, r, w->got, &y);
+        code = cpu_part(s, p->i, &p->l, r, w->got, &y, w->err);
         if (to->count) cpu_values(s, &p->l, r->x, r->T, at);
     }
     if (!code && y != w->got) code = slot_copy(&s->slot, w->got, y, (size_t)(r->T * p->n) * sizeof *y, w->err);
@@ -286,7 +295,7 @@ static int walk_blocks(const walk *w, int which, walk_part *p, sublayer_report *
         (mixer ? &p->l.ffn : &p->l.mixer)->kind = LAYER_NONE;
     }
     for (int first = 0; first < p->T && !code; first += c->kept) {
-        const walk_rows r = {p->x + (size_t)first * (size_t)m->c.hidden, p->T - first < c->rows ? p->T - first : c->rows, first,
+        const walk_rows r = {p->x + (size_t)first * (size_t)model_width(m), w->ids + first, p->T - first < c->rows ? p->T - first : c->rows, first,
                              first && c->rows <= MOTE_ROWS_MAX ? c->kept : 0};
         code = walk_block(w, which, p, &r, to);
     }
@@ -308,7 +317,7 @@ static void watch_value(void *user, const char *name, const double *values, int 
 /* Deals out the memory of a sublayer's rows and values. */
 static void part_memory(const walk *w, walk_part *p, sublayer_report *r, defined_memory *m) {
     p->before = defined_array(m, p->T, p->n);
-    p->x = (float *)defined_array(m, p->T, p->n);
+    p->x = (float *)defined_array(m, p->T, p->n);     /* of a sublayer: n is the width */
     for (int k = 0; k < r->count; k++) {
         r->value[k].want = defined_array(m, p->T, r->value[k].n);
         for (int c = 0; c < w->count; c++) r->value[k].got[c] = (float *)defined_array(m, p->T, r->value[k].n);
@@ -330,12 +339,12 @@ static void round_rows(double *x, float *to, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = (double)(to[i] = (float)x[i]);
 }
 
-/* x[T][hidden] through a half of layer i. */
+/* x[T][width] through a half of layer i. */
 static int walk_sublayer(const walk *w, int i, int half, double *x, int T) {
     const layer *l = defined_layer_of(w->m, i);
-    const int hidden = w->m->c.hidden;
-    const size_t n = (size_t)T * (size_t)hidden;
-    walk_part p = {.i = i, .l = *l, .T = T, .n = hidden, .want = x};
+    const int width = model_width(w->m);
+    const size_t n = (size_t)T * (size_t)width;
+    walk_part p = {.i = i, .l = *l, .T = T, .n = width, .want = x};
     sublayer_report r;
     watched to = {&r, 0};
     int code = MOTE_OK;
@@ -351,8 +360,8 @@ static int walk_sublayer(const walk *w, int i, int half, double *x, int T) {
     w->d->told.watch = watch_value;
     w->d->told.user = &to;
     for (to.t = 0; to.t < T; to.t++) {
-        text_rows(&w->d->row, NULL, 1, to.t, 0);
-        define_sublayer(w->d, half ? &l->ffn : &l->mixer, &w->d->layers[i], x + (size_t)to.t * (size_t)hidden);
+        text_rows(&w->d->row, &w->ids[to.t], 1, to.t, 0);
+        define_sublayer(w->d, half ? &l->ffn : &l->mixer, &w->d->layers[i], x + (size_t)to.t * (size_t)width);
     }
     w->d->told.watch = NULL;
     for (int c = 0; c < w->count && !code; c++) code = walk_blocks(w, c, &p, &r);
@@ -362,14 +371,15 @@ static int walk_sublayer(const walk *w, int i, int half, double *x, int T) {
 }
 
 static int walk_layer(const walk *w, int i, double *x, int T) {
-    const int code = walk_sublayer(w, i, 0, x, T);
-    return code ? code : walk_sublayer(w, i, 1, x, T);
+    const layer *l = defined_layer_of(w->m, i);
+    const int code = l->mixer.kind == LAYER_NONE ? MOTE_OK : walk_sublayer(w, i, 0, x, T);
+    return code || l->ffn.kind == LAYER_NONE ? code : walk_sublayer(w, i, 1, x, T);
 }
 
-/* Rows of the model's end: x becomes h; logits: memory for [T][vocab]. */
+/* Rows of the model's end: x becomes what the MTP layer takes in; logits: memory for [T][vocab]. */
 static int walk_head(const walk *w, double *x, float *rows, double *logits) {
     const mote_model *m = w->m;
-    const int hidden = m->c.hidden, vocab = m->c.vocab;
+    const int width = model_width(m), vocab = m->c.vocab;
     walk_part p = {.i = -1, .l = m->layers[0], .T = w->T, .n = vocab, .x = rows, .want = logits};
     sublayer_report head, all;
     int code = MOTE_OK, whole = 0;
@@ -378,8 +388,8 @@ static int walk_head(const walk *w, double *x, float *rows, double *logits) {
     all = head;
     head.kind = "head";
     all.kind = "logits";
-    round_rows(x, rows, (size_t)w->T * (size_t)hidden);
-    for (int t = 0; t < w->T; t++) define_head(w->d, m->norm, x + (size_t)t * (size_t)hidden, logits + (size_t)t * (size_t)vocab);
+    round_rows(x, rows, (size_t)w->T * (size_t)width);
+    for (int t = 0; t < w->T; t++) define_head(w->d, m->norm, &m->mixer, x + (size_t)t * (size_t)width, logits + (size_t)t * (size_t)vocab);
     for (int c = 0; c < w->count && !code; c++) {
         code = walk_blocks(w, c, &p, &head);
         if (w->cases[c].whole) difference_add(&all.off[c], logits, NULL, w->cases[c].whole, 0, w->T, vocab), whole = 1;
@@ -389,35 +399,35 @@ static int walk_head(const walk *w, double *x, float *rows, double *logits) {
     return code;
 }
 
-/* x[T][hidden], rows as large, logits[T][vocab]: memory. */
+/* x[T][width], rows as large, logits[T][vocab]: memory. */
 static int walk_parts(const walk *w, double *x, float *rows, double *logits) {
     const mote_model *m = w->m;
-    const size_t hidden = (size_t)m->c.hidden;
+    const size_t width = (size_t)model_width(m);
     token_row r;
     int code = MOTE_OK;
     for (int t = 0; t < w->T; t++) {
         text_rows(&r, &w->ids[t], 1, t, 0);
-        define_embedding(m, &r, x + (size_t)t * hidden);
+        define_embedding_streams(m, &r, x + (size_t)t * width);
     }
     for (int i = 0; i < m->c.layers && !code; i++) code = walk_layer(w, i, x, w->T);
     if (!code) code = walk_head(w, x, rows, logits);
     if (!m->has_mtp || w->T < 2 || code) return code;
     for (int t = 0; t + 1 < w->T; t++) {
         text_rows(&r, &w->ids[t + 1], 1, t + 1, 0);
-        define_mtp_input(w->d, &r, x + (size_t)t * hidden, x + (size_t)t * hidden);
+        define_mtp_input(w->d, &r, x + (size_t)t * width, x + (size_t)t * width);
     }
     return walk_layer(w, m->c.layers, x, w->T - 1);
 }
 
 /* Tells of every sublayer in order, the head, the logits of whole models and the MTP layer's sublayers. Sessions are empty after it. */
 static int walk_model(walk *w) {
-    const size_t T = (size_t)w->T, hidden = (size_t)w->m->c.hidden, vocab = (size_t)w->m->c.vocab;
+    const size_t T = (size_t)w->T, width = (size_t)model_width(w->m), vocab = (size_t)w->m->c.vocab;
     definition d;
     if (!definition_open(&d, w->m, w->T)) return fail_memory(w->err);
-    double *x = (double *)malloc(T * hidden * sizeof *x), *logits = (double *)malloc(T * vocab * sizeof *logits);
-    float *rows = (float *)malloc(T * hidden * sizeof *rows);
+    double *x = (double *)malloc(T * width * sizeof *x), *logits = (double *)malloc(T * vocab * sizeof *logits);
+    float *rows = (float *)malloc(T * width * sizeof *rows);
     w->d = &d;
-    w->got = (float *)malloc(T * (hidden + vocab) * sizeof *w->got);
+    w->got = (float *)malloc(T * (width + vocab) * sizeof *w->got);
     int code = x && logits && rows && w->got ? walk_parts(w, x, rows, logits) : fail_memory(w->err);
     free(x);
     free(logits);

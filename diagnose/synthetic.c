@@ -216,6 +216,22 @@ static int synthetic_open(const char *name, const mote_options *o, const model_p
     return code;
 }
 
+static int synthetic_digest(const char *name, unsigned char to[SHA256_SIZE], mote_error *err) {
+    sha256 s;
+    (void)err;
+    sha256_open(&s);
+    sha256_add(&s, name, strlen(name));
+    sha256_close(&s, to);
+    return MOTE_OK;
+}
+
+static const model_source synthetic_source = {.open = synthetic_open, .digest = synthetic_digest};
+
+/* A part_opener: of those before the last one workers do. */
+static int synthetic_open_remote(const char *name, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *err) {
+    return workers_open_from(&synthetic_source, name, o, part, load, model, err);
+}
+
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
     mote_options o;
     mote_error failure;
@@ -227,6 +243,6 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
         o.draft_rows < 0 || o.quantize || o.experts < MOTE_EXPERTS_AUTO || o.experts > MOTE_EXPERTS_HOST)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
                                         "more, experts of MOTE_EXPERTS_..., and quantize of 0: the name says the format");
-    code = device_list_of(&devices, &o, error);
-    return code ? code : parts_open(synthetic_open, name, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
+    code = model_devices(&devices, &o, error);
+    return code ? code : parts_open(o.workers ? synthetic_open_remote : synthetic_open, name, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
 }

@@ -1,5 +1,5 @@
 /* diagnose/work.c: what a stage of a sublayer has to do, for measurements: the bytes that it reads in a decode step, and the floating-point
-   operations for a prompt's rows. A kind `name` of layers/table.c has name_bytes and name_operations here. Knows weights and stages. */
+   operations for a prompt's rows. A kind `name` of GPU_LAYER_KINDS has name_bytes and name_operations here. Knows weights and stages. */
 
 /* The memory traffic of a decode step depends on: */
 typedef struct traffic {
@@ -122,7 +122,7 @@ static double mlp_operations(const mlp_weights *w, enum stage stage, double rows
 static uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffic *of) {
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_bytes(&l->w.name, stage, of);
-        LAYER_KINDS(X)
+        GPU_LAYER_KINDS(X)
 #undef X
         default: return 0;
     }
@@ -132,7 +132,7 @@ static uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffi
 static double sublayer_operations(const sublayer *l, enum stage stage, double rows, double position) {
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_operations(&l->w.name, stage, rows, position);
-        LAYER_KINDS(X)
+        GPU_LAYER_KINDS(X)
 #undef X
         default: return 0;
     }

@@ -115,6 +115,7 @@ static void hosts_await(gpu_queue *q, gpu_hosts *h, cudaEvent_t event, int joine
         if (i % 64 == 0) sched_yield();
         if (joined && i % 4096 == 0 && !h->me->ended && hosts_result(h, NCCL_IN_PROGRESS) != NCCL_SUCCESS) hosts_lost(h);
     }
+    (void)cudaGetLastError();                               /* that it was not ready is none */
     gpu_check(q, status, "sending rows");
 }
 

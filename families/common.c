@@ -173,7 +173,7 @@ static void common_untie(binder *b, const mote_callbacks *callbacks) {
            b->files->dir, table_name(table, head ? head : other));
 }
 
-/* Embedding, head and final norm. */
+/* Embedding, head and final norm; bind_norm NULL: there is no norm. */
 static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     mote_model *m = b->m;
     const config *c = &m->c;
@@ -188,7 +188,7 @@ static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     else if (c->tied) m->lm_head = m->embed_tokens;
     else bind_vocab(b, b->head_prefix, "lm_head.weight", 0, &m->lm_head, 0);
     bind_as(b, MODULE_NORMS, 1, 1);
-    bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
+    if (bind_norm) bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
 }
 
 /* A tensor that an MTP layer has once more, in place of which the model's own of this name is used: the layer is left out if they are
@@ -207,8 +207,8 @@ static void common_bind_copy(binder *b, const char *where, const char *what, con
     b->differs = 1;
 }
 
-/* Binds what a model can do without, which is all of its module. With a tensor missing what was bound of it is taken back, and b->missing says
-   which. Returns whether it is there. */
+/* Binds what a model can do without, which is all of its module. With a tensor missing, or b->refused, what was bound of it is taken back, and
+   b->missing says which. Returns whether it is there. */
 static int common_bind_optional(binder *b, void (*bind)(binder *)) {
     mote_error *err = b->err, why;
     const enum module_kind kind = b->kind;
@@ -218,7 +218,7 @@ static int common_bind_optional(binder *b, void (*bind)(binder *)) {
     bind(b);
     b->err = err;
     if (!b->code) return 1;
-    if (!b->missing[0]) {
+    if (!b->missing[0] && !b->refused) {
         fail(err, b->code, "%s", why.message);
         return 0;
     }

@@ -106,13 +106,16 @@ static void bind_vision(binder *b) {
     bind_vision_norm(b, b->vision_prefix, "merger.norm", &w->norm, s->hidden);
     bind_kept_biased(b, b->vision_prefix, "merger.linear_fc1", &w->fc1, joined, joined);
     bind_kept_biased(b, b->vision_prefix, "merger.linear_fc2", &w->fc2, s->out, joined);
+    if (b->code || b->publishes || !b->m->memory->vision_refused) return;
+    b->m->vision_refused = b->refused = b->m->memory->vision_refused(w);
+    if (b->refused) b->code = MOTE_EUNSUPPORTED;
 }
 
 /* Binds the tower, if it is wanted: after all else, for the part that embeds. Which tensor a checkpoint without it lacks, b->no_vision says. */
 static void common_bind_vision(binder *b) {
     mote_model *m = b->m;
     char missing[sizeof b->missing];
-    if (b->code || !m->c.vision.depth || m->images < 0 || m->memory->packs) return;
+    if (b->code || !m->c.vision.depth || m->images < 0) return;
     snprintf(b->vision_prefix, sizeof b->vision_prefix, "model.visual.");
     if (!bind_has(b, b->vision_prefix, "patch_embed.proj.weight") && bind_has(b, "visual.", "patch_embed.proj.weight"))
         snprintf(b->vision_prefix, sizeof b->vision_prefix, "visual.");
@@ -135,6 +138,6 @@ static void common_bind_vision(binder *b) {
 static void common_vision_notice(const binder *b, const mote_callbacks *callbacks) {
     if (b->no_vision[0])
         notice(callbacks, "%s: no vision tower in this checkpoint, though config.json has a vision_config: tensor %s is missing", b->files->dir, b->no_vision);
-    else if (b->m->c.vision.depth && b->m->images >= 0 && b->m->memory->packs)
-        notice(callbacks, "%s: the vision tower is left out: it is not supported on a GPU, use the CPU", b->files->dir);
+    else if (b->refused)
+        notice(callbacks, "%s: the vision tower is left out: %s are not supported on a GPU, use the CPU", b->files->dir, b->refused);
 }

@@ -69,7 +69,8 @@ static int format_has_blocks(enum format f) {
 /* k blocks of a row. */
 static int matrix_k_blocks(const matrix *w) {
     const component *codes = &formats[w->format]->components[CODES];
-    return (int)((component_bytes(codes, w->cols) - 1) / (size_t)codes->packed) + 1;
+    const int cols = w->whole_cols ? (w->cols + w->whole_cols - 1) / w->whole_cols * w->whole_cols : w->cols;
+    return (int)((component_bytes(codes, cols) - 1) / (size_t)codes->packed) + 1;
 }
 
 /* Bytes of memory that component i of a matrix is given. Packed components follow each other, and are packed together. */

@@ -89,6 +89,7 @@ typedef struct matrix {
     const void *component[MAX_COMPONENTS];
     int block_rows, block_cols;  /* sides of a block, for components that have a number for each */
     const float *bias;           /* [rows] what is added to its products; NULL: nothing */
+    int whole_cols;              /* packed, its rows have zeros up to a multiple of so many columns; 0: of a k block's */
 } matrix;
 
 /* Where a row's numbers lie, in each component. */

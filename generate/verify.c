@@ -64,7 +64,7 @@ static int verify_layer(const verifier *v, mote_session *s, int i, int rank, int
     int code = MOTE_OK;
     session_pieces(v->reference, i, rank, s->o.kv, expected);
     for (int k = 0; k < pieces && !code; k++) {
-        const int end = actual[k].rows ? s->count - (i == s->m->c.layers) : 1;
+        const int end = actual[k].rows ? piece_end(&actual[k], s->count - (i == s->m->c.layers)) : 1;
         for (int at = actual[k].rows ? max_int(from, piece_seen_from(&actual[k], end)) : 0, n; at < end && !code; at += n) {
             const char *a = piece_rows(&actual[k], at, end, &n), *b = piece_rows(&expected[k], at, at + n, &n);
             code = verify_bytes(v, s, of, expected_of, a, b, (size_t)n * actual[k].size, i, actual[k].name, err);
@@ -77,7 +77,7 @@ static int verify_layer(const verifier *v, mote_session *s, int i, int rank, int
 static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     const config *c = &s->m->c;
     mote_session *reference = v->reference;
-    size_t vocab = (size_t)c->vocab * sizeof(float), hidden = (size_t)c->hidden * sizeof(float);
+    size_t vocab = (size_t)c->vocab * sizeof(float), hidden = (size_t)model_width(s->m) * sizeof(float);
     int from = s->block_at > 0 ? s->block_at - 1 : 0, code = MOTE_OK;
     if (s->count >= s->o.context) return MOTE_OK;           /* no space for the rows of a commit */
     if (!code) code = timeline_commit_state(s, err);

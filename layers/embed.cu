@@ -8,6 +8,7 @@ typedef struct gpu_embedding {
     const step_parameters *step;
     const uint8_t *sequences;    /* [T] of a pass of several: that of each row; NULL: one */
     int T;                       /* 0: x is there already */
+    const float *given;          /* [cols] the row of a token without an id: an image's, which is alone in its step */
     float factor;                /* of embeddings */
     int cols;
     float *x;                    /* [T][cols] */
@@ -17,7 +18,7 @@ typedef struct gpu_embedding {
     float *last_hidden;          /* [cols] of the same: the last accepted one of them; NULL: not wanted */
 } gpu_embedding;
 
-/* x[t] = embed_tokens[ids[t]] factor, or what the range before has sent; last_hidden = hidden[accepted rows - 1]. Grid: (ceil(columns / 256),
+/* x[t] = embed_tokens[ids[t]] factor, the given row, or what the range before has sent; last_hidden = hidden[accepted rows - 1]. Grid: (ceil(columns / 256),
    T + sequences): one row of blocks per token row, then one for each last_hidden. One element per thread.
 
    last_hidden is saved here because the end of the step overwrites hidden. */
@@ -33,7 +34,8 @@ static __global__ void gpu_embed_rows(const __grid_constant__ gpu_embedding p) {
     if (col >= cols) return;
     const step_parameters *step = t < p.T ? gpu_step_of_row(p.step, p.sequences, t) : p.step + (t - p.T);
     if (t < p.T) {
-        p.x[(size_t)t * cols + col] = gpu_weight(&p.embed_tokens, step->ids[t - step->first], col) * p.factor;
+        const int id = step->ids[t - step->first];
+        p.x[(size_t)t * cols + col] = id < 0 ? p.given[col] : gpu_weight(&p.embed_tokens, id, col) * p.factor;
     } else if (p.last_hidden && step->accepted) {
         const slot_view slot = gpu_slot_of(&p.slot, step);
         const float *hidden = (const float *)gpu_in_slot(&slot, p.hidden);

@@ -92,7 +92,7 @@ static int layer_log(const layer *of, const layer_state *state, state_piece *to)
     }
 }
 
-/* The walk's part, on the CPU. Another way to read the residual and to write to it, as of several streams, has its place in these two. */
+/* The walk's part, on the CPU. Another way to read the residual and to write to it has its place in residual_read and residual_write. */
 
 /* Rows of the branches of an FFN. */
 static void branches_read(token_rows *rows, const sublayer *l) {
@@ -114,12 +114,22 @@ static void branches_write(const token_rows *rows, const sublayer *l) {
     for (size_t i = 0; i < n; i++) rows->y[i] += rows->shared_out[i];
 }
 
+/* What of the streams a sublayer reads becomes rows->u. */
+static void mixer_read(const token_rows *rows, const sublayer *l) {
+    const stream_job job = {.w = &l->mixer, .s = rows->mix, .T = rows->T, .streams = l->residual.streams, .hidden = rows->hidden,
+                            .eps = rows->eps, .x = rows->x, .u = rows->u};
+    streams_read(rows->threads, &job);
+}
+
 /* A sublayer's rows: its input u, and out, to which it adds its output. That is x itself where nothing comes between: a mixture of experts
-   adds one after the other to what is there, and begun from 0 that would be another sum. Else it is rows of zeros. */
+   adds one after the other to what is there, and begun from 0 that would be another sum. Else it is rows of zeros. Who reads all streams
+   has them in x. */
 static token_rows residual_read(const token_rows *all, const sublayer *l) {
     token_rows rows = *all;
-    rms_norm(rows.u, rows.x, l->norm, rows.T, rows.hidden, rows.eps);
-    rows.out = l->residual.normed_after || l->residual.branched || rows.ranks ? rows.y : rows.x;
+    if (l->residual.whole) return rows;
+    if (l->residual.streams) mixer_read(&rows, l);
+    else rms_norm(rows.u, rows.x, l->norm, rows.T, rows.hidden, rows.eps);
+    rows.out = residual_apart(&l->residual) || rows.ranks ? rows.y : rows.x;
     if (rows.out == rows.y) memset(rows.y, 0, (size_t)rows.T * (size_t)rows.hidden * sizeof *rows.y);
     rows.router_u = rows.shared_u = rows.u;
     rows.shared_out = rows.out;
@@ -130,11 +140,14 @@ static token_rows residual_read(const token_rows *all, const sublayer *l) {
 /* What it gave becomes part of the residual: the only place where ranks meet in a layer. */
 static void residual_write(const token_rows *rows, const sublayer *l) {
     const size_t n = (size_t)rows->T * (size_t)rows->hidden;
+    if (l->residual.whole) return;
     if (rows->ranks) exchange_sum(rows->ranks, rows->y, n, rows->shares);
     if (l->residual.branched) branches_write(rows, l);
     if (l->residual.normed_after) rms_norm(rows->y, rows->y, l->norm_after, rows->T, rows->hidden, rows->eps);
-    for (size_t i = 0; rows->out == rows->y && i < n; i++) rows->x[i] += rows->y[i];
-    for (size_t i = 0; l->residual.scaled && i < n; i++) rows->x[i] *= *l->scale;
+    if (l->residual.streams) streams_write(rows->mix, rows->x, rows->y, rows->T, l->residual.streams, rows->hidden);
+    else
+        for (size_t i = 0; rows->out == rows->y && i < n; i++) rows->x[i] += rows->y[i];
+    for (size_t i = 0; l->residual.scaled && i < n * (size_t)rows->streams; i++) rows->x[i] *= *l->scale;
 }
 
 /* Token rows through the mixer of layer i; with rows->state_only only as far as its state needs. */

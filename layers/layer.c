@@ -18,12 +18,15 @@ typedef struct token_rows {
     const token_sequence *of;
     int count;
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
-    int hidden;
+    int hidden, streams;         /* streams: of the residual, mostly 1 */
     float eps;                   /* of norms */
-    float *x, *y;                /* [T][hidden] the walk's: the residual; outputs before they are added to it, if norms or other ranks come between */
+    float *x, *y;                /* [T][streams][hidden] the walk's: the residual; [T][hidden] outputs before they are added to it, if norms, streams
+                                    or other ranks come between */
     float *u, *out;              /* [T][hidden] a sublayer's: what it is given; to which it adds its output */
     float *router_u, *shared_u, *shared_out;                /* the same of the branches of an FFN, where these have norms of their own; else u, u, out */
     float *branches;             /* [3][T][hidden] memory for these; NULL: no FFN needs it */
+    const struct stream_scratch *mix;                       /* memory of what mixes streams */
+    const float *looked_up;      /* [T][ngrams_width] of a table of n-grams: the rows' own */
     peer *ranks;                 /* of which this is one: outputs are shares of a sum; NULL: there is no other */
     float *shares;               /* [ranks][T][hidden] of all */
 } token_rows;
@@ -54,13 +57,19 @@ typedef struct state_piece {
     size_t size;                 /* bytes; of one token's row, if there are rows */
     int rows;                    /* it has space for so many; that of index i is number i mod rows. 0: it is one thing */
     int window;                  /* how many a token sees, its own among them; 0: all up to its own */
+    int group;                   /* so many tokens' rows are one thing, which is there when the last of them is; 1: each is by itself */
 } state_piece;
 
-enum { STATE_PIECES = 2, LOG_PIECES = 4 };     /* most pieces of a state, and of a log */
+enum { STATE_PIECES = 4, LOG_PIECES = 4 };     /* most pieces of a state, and of a log */
 
 static state_piece state_piece_of(const char *name, void *at, size_t size, int rows, int window) {
-    state_piece p = {.name = name, .at = at, .size = size, .rows = rows, .window = window};
+    state_piece p = {.name = name, .at = at, .size = size, .rows = rows, .window = window, .group = 1};
     return p;
+}
+
+/* Of the rows of `count` tokens those that are there. */
+static int piece_end(const state_piece *p, int count) {
+    return count - count % p->group;
 }
 
 /* Where the row of an index is, or all of a piece that is one thing. *n: how many rows, up to `end`, lie there one after the other. */

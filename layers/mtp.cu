@@ -17,6 +17,7 @@ typedef struct gpu_mtp_input {
     const float *x, *norm;       /* [T][cols] residual after the last layer, final norm; drafts: see gpu_draft_row */
     const float *norm_embedding, *norm_hidden;
     float *in;                   /* [T][2 cols] input of fc */
+    const float *given;          /* as gpu_embedding has it */
     float factor, eps;           /* of embeddings; of norms */
     int draft;                   /* number of the draft, from 0 on; gpu_draft_row only */
 } gpu_mtp_input;
@@ -47,7 +48,8 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_mtp_rows(const __grid_
     const slot_view slot = gpu_slot_of(&p.slot, step);
     const int t = (int)blockIdx.x - step->first, at = p.in_turn ? (int)blockIdx.x - gpu_before_log(gpu_rows_of_turns(p.step, p.in_turn)) : t;
     if (at >= 0) gpu_norm_row((float *)gpu_in_slot(&slot, p.hidden) + (size_t)at * cols, x, p.norm, cols, p.eps, shared);
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, step->ids[t], i) * p.factor;
+    const int id = step->ids[t];
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = id < 0 ? p.given[i] : gpu_weight(&p.embed_tokens, id, i) * p.factor;
     __syncthreads();
     gpu_norm_row(in, row, p.norm_embedding, cols, p.eps, shared);
     const int follows = p.in_turn ? blockIdx.x > 0 : t > 0;

@@ -25,6 +25,18 @@ static void text_rows(token_row *to, const int32_t *ids, int T, int index, int l
     }
 }
 
+/* Whether a row is one of text, its token's. */
+static inline int row_is_text(const token_row *r) {
+    return r->position[1] == r->position[0] && r->position[2] == r->position[0] && !r->embedding;
+}
+
+/* The same, and the row before it, which is r[-1], is one position before it. */
+static inline int row_follows_text(const token_row *r) {
+    int follows = row_is_text(r);
+    for (int a = 0; a < ROW_AXES && r->index > 0 && follows; a++) follows = r[-1].position[a] == r->position[a] - 1;
+    return follows;
+}
+
 /* The index of a row of text less its position. */
 static inline int row_lag(const token_row *r) {
     return r->index - r->position[0];

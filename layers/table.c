@@ -13,7 +13,7 @@
    layers/name/definition.c has its formulas, see layers/definition.c; what the CPU and CUDA need beside these is in layers/kinds.c. */
 
 #define GPU_MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention) X(MLA, mla)
-#define MIXERS(X) GPU_MIXERS(X)
+#define MIXERS(X) GPU_MIXERS(X) X(NGRAMS, ngrams)
 #define FFNS(X) X(MOE, moe) X(MLP, mlp)
 #define LAYER_KINDS(X) MIXERS(X) FFNS(X)
 
@@ -42,16 +42,33 @@ static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
 
 /* What the walk does around a sublayer: u = rms(x) norm, y = the sublayer of u, x = x + y. normed_after: x = x + rms(y) norm_after. scaled:
    after that x = x scale. branched, of an FFN of experts and a shared one: its router and its shared expert read rms(x) norm_router and rms(x) norm_shared; with r and s what its
-   routed experts and its shared one add up to, y = rms(r) norm_routed_after + rms(s) norm_shared_after. */
+   routed experts and its shared one add up to, y = rms(r) norm_routed_after + rms(s) norm_shared_after. streams: x is so many streams, of which
+   the sublayer reads one mixture, and to which it adds y in shares of their own (layers/streams.c); mix_rank: of that mixture's weights; 0: x is
+   one. whole: the sublayer reads all streams as they are, and adds to each itself. */
 #define RESIDUAL_FIELDS(X)                                                                                                           \
     X(int, normed_after, MAX,  SET(NORM_AFTER),     "")                                                                              \
     X(int, scaled,       MAX,  SET(RESIDUAL_SCALE), "")                                                                              \
-    X(int, branched,     MAX,  SET(BRANCHES),       "")
+    X(int, branched,     MAX,  SET(BRANCHES),       "")                                                                              \
+    X(int, streams,      MAX,  SET(STREAMS),        "")                                                                              \
+    X(int, mix_rank,     MAX,  NONE,                "")                                                                              \
+    X(int, whole,        NONE, SET(STREAMS),        "")
 SHAPE(RESIDUAL, residual)
 
 /* Whether something comes between an output and its place in x. */
 static inline int residual_stores(const residual_shape *r) {
     return r->normed_after || r->scaled || r->branched;
+}
+
+/* How a sublayer, or the model's end, reads residual streams: see layers/streams.c. */
+typedef struct stream_mixer {
+    const float *norm;                         /* [streams][hidden] */
+    matrix down, up;                           /* [mix_rank][streams hidden], [streams hidden][mix_rank] */
+    matrix inject;                             /* [streams][streams hidden]; none at the model's end */
+} stream_mixer;
+
+/* Whether an output is not added to x while it is computed. */
+static inline int residual_apart(const residual_shape *r) {
+    return r->normed_after || r->branched || r->streams;
 }
 
 #define X(NAME, name) name##_shape name;
@@ -73,6 +90,7 @@ typedef struct sublayer {
     const float *norm_after;                   /* [hidden]; NULL unless normed_after */
     const float *scale;                        /* [1]; NULL unless scaled */
     const float *norm_router, *norm_shared, *norm_routed_after, *norm_shared_after;         /* [hidden]; NULL unless branched */
+    stream_mixer mixer;                        /* in the place of norm, where there are streams */
     layer_weights w;
 } sublayer;
 
@@ -81,8 +99,8 @@ typedef struct layer { sublayer mixer, ffn; } layer;
 /* What config.json says of a sublayer. */
 typedef struct sublayer_shape { enum layer_kind kind; residual_shape residual; any_shape of; } sublayer_shape;
 
-/* The rows of each kind's fields. */
-static const struct { const shape_field *row; int count; } layer_fields[LAYER_KIND_COUNT] = {
+/* The rows of each kind's fields; LAYER_NONE has none. */
+static const struct { const shape_field *row; int count; } layer_fields[LAYER_NONE + 1] = {
 #define X(NAME, name) {name##_fields, NAME##_FIELD_COUNT},
     LAYER_KINDS(X)
 #undef X
@@ -121,6 +139,7 @@ static void sublayer_begin(sublayer *l, const sublayer_shape *s) {
 
 /* Adds a sublayer's shape to the largest of its kind. A layer's weights begin with its shape. */
 static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
+    if (l->kind == LAYER_NONE) return;
     largest->kinds |= 1u << l->kind;
     shape_widen(largest_of(largest, l->kind), &l->w, layer_fields[l->kind].row, layer_fields[l->kind].count);
     shape_widen(&largest->residual, &l->residual, residual_fields, RESIDUAL_FIELD_COUNT);

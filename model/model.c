@@ -9,7 +9,7 @@ enum module_kind {
 #define X(NAME, name) MODULE_##NAME,
     MIXERS(X)
 #undef X
-    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP, MODULE_NORMS, MODULE_MTP, MODULE_VISION, MODULE_KINDS
+    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP, MODULE_NORMS, MODULE_STREAMS, MODULE_MTP, MODULE_VISION, MODULE_KINDS
 };
 
 static const char *const module_names[MODULE_KINDS] = {
@@ -17,7 +17,7 @@ static const char *const module_names[MODULE_KINDS] = {
 #define X(NAME, name) #name,
     MIXERS(X)
 #undef X
-    "router", "experts", "shared_expert", "mlp", "norms", "mtp", "vision"};
+    "router", "experts", "shared_expert", "mlp", "norms", "streams", "mtp", "vision"};
 
 /* The device that holds the weights. */
 typedef struct model_device {
@@ -43,11 +43,15 @@ typedef struct model_report {
 
 /* The MTP layer. It stands at a token's place, takes its final row h and the token after it, and predicts the one after that:
      x = fc [rms(embedding of the token) norm_embedding, rms(h) norm_hidden];  x through the layer;  logits = head (rms(x) norm)
+   Where the residual is of streams, h is all of them, and fc is two: x[c] = fc_embedding (rms(embedding) norm_embedding) + fc (rms(h) norm_hidden)[c],
+   and the mixer makes of x what the head is multiplied with.
    The head is lm_head, or draft_head for drafts; of a draft the token is the draft before it, and h what the layer made of that.
    Who walks through it: define_mtp; mtp_forward on the CPU; gpu_walk_mtp in a step on a GPU; prefill_mtp. */
 typedef struct mtp_layer {
-    matrix fc;                                 /* [hidden][2 hidden] */
-    const float *norm_embedding, *norm_hidden, *norm;
+    matrix fc;                                 /* [hidden][2 hidden]; of streams [hidden][hidden], and */
+    matrix fc_embedding;                       /* [hidden][hidden] */
+    const float *norm_embedding, *norm_hidden, *norm;       /* [hidden]; of streams norm_hidden is [streams][hidden], and in norm's place is */
+    stream_mixer mixer;
     struct layer layer;
 } mtp_layer;
 
@@ -59,6 +63,8 @@ typedef struct expert_home {
     int registered;                            /* it came from the system, and was registered with the driver */
 } expert_home;
 
+enum { TABLES_MAX = 4 };                       /* tables that stay in their files */
+
 struct mote_model {
     int holders;                               /* who has not closed it: the application, and each session (atomic) */
     config c;
@@ -68,6 +74,7 @@ struct mote_model {
     const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
     model_device device;
     unsigned bf16_largest;                     /* on a GPU: the largest magnitude of all BF16 weights, its bits; of a member, of all members' */
+    unsigned vision_bf16_largest;              /* the same of the vision tower's matrices, of which the former is not */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
     struct vocabulary *vocabulary;             /* for masks: NULL until it is needed, see model_vocabulary */
@@ -80,7 +87,8 @@ struct mote_model {
     char *arena;                               /* all weights, in the device's memory */
     size_t arena_size;
     matrix embed_tokens, lm_head;
-    const float *norm;
+    const float *norm;                         /* [hidden] of the end; where the residual is of streams, in its place is */
+    stream_mixer mixer;
     layer *layers;
     layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
     matrix *experts;                           /* the gate, up and down matrices of all layers */
@@ -95,12 +103,15 @@ struct mote_model {
     mtp_layer mtp;
     int has_vision;                            /* the part has the tower; of a front: the one that embeds has it */
     vision_weights vision;
+    const char *vision_refused;                /* what of the tower the device does not take; NULL: that is not why there is none */
     picture_limits pictures;                   /* what the tower sees of a picture; of a front, too */
     int images;                                /* as asked for: of mote_options */
     int draft_rows;                            /* as asked for */
     int quantize;                              /* as asked for: MOTE_QUANTIZE_... */
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
     size_t draft_at;                           /* where in the arena its copy is */
+    struct row_table *tables[TABLES_MAX];      /* of layers of n-grams, by their number: checkpoint/rows.c; NULL: this part has not that layer,
+                                                  or there are no weights */
     mote_error no_pooling;                     /* why the checkpoint's own pooling cannot be had; code MOTE_OK: it can, or there is none */
     struct remote_model *remote;               /* workers/model.c: a worker has this part; NULL: this host does */
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
@@ -109,6 +120,11 @@ struct mote_model {
 /* Layer i, or, of number c.layers, the MTP layer. */
 static layer *model_layer(const mote_model *m, int i) {
     return i < m->c.layers ? &m->layers[i] : (layer *)(uintptr_t)&m->mtp.layer;
+}
+
+/* Numbers of a row of the residual, and of a final row, which the MTP layer takes in. */
+static int model_width(const mote_model *m) {
+    return m->c.hidden * max_int(m->c.streams, 1);
 }
 
 /* Whether a part has that layer. */

@@ -351,7 +351,7 @@ static int parts_open(part_opener *open, const char *name, const mote_options *o
     mote_model *m = NULL;
     if (l->count) o.device = l->name[0];
     if (l->count < 2 || o.parts == MOTE_TEXT_ONLY) return open(name, &o, &whole, load, model, err);
-    const int moves = l->gpus && o.experts == MOTE_EXPERTS_AUTO;
+    const int moves = (l->gpus || l->apart) && o.experts == MOTE_EXPERTS_AUTO;
     if (moves) o.experts = MOTE_EXPERTS_DEVICE;
     int code = open(name, &o, &whole, 0, &m, err);
     if (!code) code = parts_cut(m, l, name, load || moves, err);

@@ -129,6 +129,7 @@ static void weights_free(mote_model *m) {
     free(m->layer_bytes);
     free(m->kv_scales);
     free(m->frequencies);
+    for (int i = 0; i < TABLES_MAX; i++) rows_close(m->tables[i]);
 }
 
 /* Refuses what the ranks of a part cannot divide. The MTP layer is of the last range. */
@@ -268,6 +269,7 @@ static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *
     qsort(b->items.data, b->items.size / sizeof(load_item), sizeof(load_item), by_place);
     code = memory->load(b, callbacks, err);
     if (!code) code = check_mtp(b, callbacks, err);
+    for (int i = 0; i < TABLES_MAX && !code; i++) code = rows_sample(b->m->tables[i], &b->m->fingerprint, err);
     if (!code && memory->complete) code = memory->complete(b, err);
     if (!code) report(callbacks, "loading weights", 1);
     return code;

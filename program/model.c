@@ -106,7 +106,7 @@ static const chat_marks *marks_of(const mote_model *model) {
 
 static mote_session_options session_options(const options *o) {
     mote_session_options s = {.size = sizeof s, .context = o->context, .chunk = o->chunk, .threads = o->threads,
-                              .callbacks = callbacks(), .kv = o->kv, .mtp = o->mtp, .sms = o->sms};
+                              .callbacks = callbacks(), .kv = o->kv, .mtp = o->mtp, .sms = o->sms, .image_tokens = o->image_tokens};
     return s;
 }
 

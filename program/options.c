@@ -20,7 +20,8 @@ typedef struct speeds { double link, memory; } speeds;          /* GB/s */
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
     const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *devices, *synthetic, *json, *ask, *html;
     const char *host, *api_key, *api_key_file, *cache_dir, *name;
-    texts stop, hosts;
+    texts stop, hosts, images;
+    int image_tokens;                      /* of one image, at most */
     list prompts, depths, rows, sessions;
     int beside, report;
     int layer;                             /* -1: not given */
@@ -38,7 +39,8 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     speeds link;                           /* of a machine that is not here; 0: not given */
     int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     int port, parallel, queue, cors, log_json;       /* port, queue: -1: not given */
-    double temperature, top_p, min_p, overlap;
+    double temperature, top_p, min_p, overlap, locality;
+    int expert_slots;                      /* -1: not given, as of locality */
     double cache_memory, cache_disk, request_memory;      /* GB; -1: not given */
     double repetition, presence, frequency;                    /* NAN: not given */
 } options;
@@ -48,7 +50,8 @@ static options defaults(void) {
     memset(&o, 0, sizeof o);
     o.top_k = -1;
     o.temperature = o.top_p = o.min_p = o.overlap = o.cache_memory = o.cache_disk = o.request_memory = -1;
-    o.port = o.queue = o.layer = -1;
+    o.port = o.queue = o.layer = o.expert_slots = -1;
+    o.locality = -1;
     o.repetition = o.presence = o.frequency = NAN;
     o.repeat = 3;
     return o;
@@ -79,6 +82,9 @@ static const option option_table[] = {                     /* name, value, kind,
     {"--raw", NULL, FLAG, AT(raw), 0, 0, TRACE, "the text as it is, without the chat template"},
     {"--tokens", "FILE.i32", TEXT, AT(tokens), 0, 0, RUN | LOGITS | TRACE, "token ids to read, as little-endian int32"},
     {"--ids", NULL, FLAG, AT(ids), 0, 0, RUN, "print token ids on one line instead of text (always so with --tokens)"},
+    {"--image", "FILE", TEXTS, AT(images), 0, 0, RUN | LOGITS, "a PNG or JPEG that the model is shown before the prompt; may be repeated, in order"},
+    {"--image-tokens", "N", WHOLE, AT(image_tokens), 64, 1 << 16, CHAT | RUN | LOGITS | SERVE,
+     "most tokens of an image, larger ones are reduced (default: 4096, or the checkpoint's own limit if that is less)"},
     {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
     {"--mtp", "OUT.f32", TEXT, AT(mtp_output), 0, 0, LOGITS,
      "write the MTP layer's float32 [tokens - 1, vocabulary] here"},
@@ -119,7 +125,11 @@ static const option option_table[] = {                     /* name, value, kind,
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
      "with --accept: share of its experts that a row has in common with the first, simulated"},
-    {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, INFO | BENCH,
+    {"--expert-slots", "N", WHOLE, AT(expert_slots), 0, 1024, BENCH,
+     "GPU, experts in host memory: at most so many slots for them in each layer (default: as many as fit)"},
+    {"--locality", "P", REAL, AT(locality), 0, 1, BENCH,
+     "with slots: the probability with which an expert is one that its layer has used last, simulated"},
+    {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, INFO | BENCH | WORKER,
      "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8; :N for N layers"},
     {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
     {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
@@ -180,7 +190,8 @@ static const option option_table[] = {                     /* name, value, kind,
      "threads, on the CPU (default: one for each processor, at most 256)"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request: what it was, why it was refused, tokens, speed, time"},
     {"--log-json", NULL, FLAG, AT(log_json), 0, 0, SERVE, "these lines as JSON, for machines"},
-    {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH, "list the kernels that a step on the GPU launches"},
+    {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH,
+     "list the kernels that a step on the GPU launches; at the end, of experts in host memory, how many were in slots"},
     {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | SELFTEST | HELP, "print this"},
 };
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
@@ -409,7 +420,7 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case FLAG: *(int *)at = 1; return NULL;
     case TEXT: *(const char **)at = value; return NULL;
     case TEXTS:
-        if (several->count == STOPS_MAX) return "at most 16 texts";
+        if (several->count == STOPS_MAX) return "at most 16 of them";
         several->text[several->count++] = value;
         return NULL;
     case WHOLE: return parse_whole(value, d->low, d->high, at) ? NULL : "a whole number";

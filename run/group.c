@@ -71,13 +71,13 @@ static int group_meet(mote_runner *r, mote_error *err) {
     if (!last->m->part.apart || !last->backend->meet) return MOTE_OK;
     for (int i = 0; i < r->m->member_count && other->nccl == last->nccl; i++) other = r->members[i];
     if (!other->nccl || other->nccl != last->nccl) {
-        snprintf(r->told, sizeof r->told, "rows between hosts go over TCP: %.160s has %s",
-                 other->m->remote ? other->m->device.name : "this host", other->nccl ? "another version of NCCL" : "no NCCL");
+        snprintf(r->told, sizeof r->told, "rows between hosts go over TCP: %.90s has %s", other->m->remote ? other->m->device.name : "this host",
+                 other->nccl ? "another version of NCCL" : "no NCCL");
         return MOTE_OK;
     }
     snprintf(r->told, sizeof r->told, "rows between hosts go by NCCL %d.%d.%d", last->nccl / 10000, last->nccl / 100 % 100, last->nccl % 100);
     if (!group_join(r, &why)) return MOTE_OK;
-    snprintf(r->told, sizeof r->told, "rows between hosts go over TCP: %.200s", why.message);
+    snprintf(r->told, sizeof r->told, "rows between hosts go over TCP: %.180s", why.message);
     int code = MOTE_OK;
     for (int i = 0; i < r->m->member_count && !code; i++) code = r->members[i]->backend->meet(r->members[i], NULL, err);
     return code;

@@ -14,15 +14,20 @@ typedef struct run_options {
     int sms;                     /* of a GPU, to fill */
     int layers;                  /* of the model, the MTP layer included */
     int window, ring_rows;       /* as capacity has them */
-    int patches;                 /* most of an image; 0: none is read */
+    int patches;                 /* of an image for which it has memory */
 } run_options;
 
 /* Scratch of a pass on the CPU. */
 typedef struct scratch {
     token_row *table;                                       /* [chunk] of the pass, or of the MTP layer's after it */
-    float *x, *y, *u, *hidden;                              /* [chunk][hidden] y: see token_rows */
+    float *x, *hidden;                                      /* [chunk][width] the residual; final rows, which the MTP layer takes in */
+    float *y, *u, *h;                                       /* [chunk][hidden] y: see token_rows. h: what the head is multiplied with: final rows
+                                                               themselves, or made of their streams */
     float *branches;                                        /* [3][chunk][hidden] */
-    float *mtp_in;                                          /* [chunk][2 hidden] */
+    stream_scratch mix;
+    float *mtp_in;                                          /* [chunk][hidden + width] */
+    int64_t *table_rows;                                    /* [chunk][MAX_NGRAM_ROWS] of tables of n-grams, and of each table these rows, */
+    float *looked_up[TABLES_MAX];                           /* [chunk][ngrams_width] */
     float *head_in, **head_out;                             /* [chunk][hidden] in mtp_in's place: rows of which logits are wanted;
                                                                [chunk] where these go */
     float *draft_logits;                                    /* [rows of a pass][draft rows] */
@@ -48,8 +53,8 @@ typedef struct slot {
     layer_state *state;          /* [layers + 1] of the mixers, the last one the MTP layer's */
     float *recurrent;            /* of these, what cannot be truncated, of all layers, contiguous */
     size_t recurrent_floats;
-    float *hidden;               /* [MOTE_ROWS_MAX][hidden] after the final norm, of the last block's rows */
-    float *last_hidden;          /* [hidden] the one before that block */
+    float *hidden;               /* [MOTE_ROWS_MAX][width] final rows, of the last block's: after the final norm, of streams as they are */
+    float *last_hidden;          /* [width] the one before that block */
     float *host;                 /* on a GPU: pinned memory of what follows */
     float *logits;               /* [vocab] after the last token, if logits_here */
     float *block_logits;         /* [MOTE_ROWS_MAX][vocab] of a block of drafts; NULL: it verifies none */
@@ -78,7 +83,8 @@ typedef struct block {
     int last;                    /* the logits after the last row are wanted later on */
     float *logits;               /* to be filled with [T][vocab]; NULL: only the last row's, into the slot */
     float *mtp_logits;           /* to be filled with those of all rows but the one of index 0; NULL: not wanted */
-    float *residual;             /* [residual_rows][hidden] in host memory, to be filled with x after the last layer, of the last so many */
+    float *residual;             /* [residual_rows][hidden] in host memory, to be filled with x after the last layer, of the last so many; of
+                                    streams with what the head is multiplied with */
     int residual_rows;           /* rows; 0: not wanted */
 } block;
 
@@ -136,7 +142,7 @@ typedef struct block_watch {
 /* An image for the vision tower. */
 typedef struct vision_image {
     const float *patches;        /* [rows * columns][VISION_PIXELS] */
-    int rows, columns;           /* vision_reads them, and they are at most run_options.patches */
+    int rows, columns;           /* vision_reads them */
     float *features;             /* [rows * columns / VISION_JOINED][hidden] to be filled */
     void *user;
     int (*between)(void *user, double done);                /* between two blocks: returns nonzero to cancel */
@@ -147,7 +153,7 @@ typedef struct executor {
     int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
     int ring_rows;               /* as capacity has it */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
-    int reads_text;              /* forward() and what follows it takes rows of text alone; prompt() takes any */
+    int reads_text;              /* forward() takes rows of text, or one of an image, and what follows it text alone; prompt() takes any */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
     void (*layout_runner)(layout *l, mote_runner *r);       /* scratch; NULL: there is none */
     void (*layout_slot)(layout *l, slot *s);                /* what a slot has besides states and hidden rows; NULL: nothing */
@@ -295,20 +301,20 @@ static int model_has_axes(const mote_model *m) {
 }
 
 /* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. That the
-   row before it is an image's matters to the MTP layer alone: a step on a GPU has it at the last position before the text. */
+   row before it is an image's matters to the MTP layer alone: a step of several rows on a GPU has it at the last position before the text. */
 static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {
     int even = 1, text = 1, embedded = 0;
     for (int t = 0; t < b->T; t++) {
         const token_row *r = &b->rows[t];
         even &= r->position[1] == r->position[0] && r->position[2] == r->position[0];
-        text &= row_lag(r) == row_lag(b->rows) && !r->embedding;
+        text &= row_is_text(r) && row_lag(r) == row_lag(b->rows);
         embedded |= r->embedding != NULL;
     }
     if (!even && !model_has_axes(s->m)) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
     if (embedded && s->runner->backend->reads_text && s->runner->members && s->runner->members[0]->m->part.apart)
         return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported with workers on GPUs");
-    if ((even && text) || prompt || !s->runner->backend->reads_text) return MOTE_OK;
-    return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU, in prompts alone");
+    if (text || b->T == 1 || prompt || !s->runner->backend->reads_text) return MOTE_OK;
+    return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported in steps of several rows on a GPU");
 }
 
 /* Lays out the states of those of the part's layers that are rolled back in one way. state: NULL: only counts. */
@@ -332,7 +338,7 @@ static void layout_host(layout *l, slot *s) {
 /* Lays out a slot from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. What the context makes longer
    comes last. A group's is nothing but those of its members. */
 static memory_parts layout_slot(float *base, float *host, slot *s) {
-    const size_t hidden = (size_t)s->m->c.hidden;
+    const size_t width = (size_t)model_width(s->m);
     capacity r = capacity_of(&s->runner->o, s->context);
     layout l = layout_from(base), on_host = layout_from(host);
     memory_parts parts = {0, 0, 0};
@@ -340,8 +346,8 @@ static memory_parts layout_slot(float *base, float *host, slot *s) {
     s->recurrent = base;
     layout_states(&l, s->m, &r, ROLLBACK_REPLAY, s->has_mtp, s->state);
     parts.state = s->recurrent_floats = l.used;
-    s->last_hidden = layout_alloc(&l, hidden);
-    s->hidden = layout_alloc(&l, MOTE_ROWS_MAX * hidden);
+    s->last_hidden = layout_alloc(&l, width);
+    s->hidden = layout_alloc(&l, MOTE_ROWS_MAX * width);
     if (s->runner->backend->layout_slot) s->runner->backend->layout_slot(&l, s);
     layout_host(s->gpu ? &on_host : &l, s);
     parts.scratch = l.used - parts.state;

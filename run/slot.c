@@ -131,7 +131,7 @@ static slot *slot_of_layer(const slot *s, int i, int rank) {
 /* The final row of the timeline's last token, of which `accepted` rows of the last block are part. It moves to last_hidden when
    the next block begins. */
 static float *slot_final_row(const slot *s, int accepted) {
-    return accepted ? s->hidden + (size_t)(accepted - 1) * (size_t)s->m->c.hidden : s->last_hidden;
+    return accepted ? s->hidden + (size_t)(accepted - 1) * (size_t)model_width(s->m) : s->last_hidden;
 }
 
 /* A block has been computed, and the logits that it wanted are there. */
@@ -221,7 +221,8 @@ static int slot_can_sample(const slot *s, const mote_sampling *p) {
 
 static int slot_forward(slot *s, const block *b, mote_error *err) {
     pass_request q;
-    if (b->T > MOTE_ROWS_MAX) return slot_forward_alone(s, b, err);
+    const int alone = s->runner->backend->reads_text && !row_follows_text(b->rows);
+    if (b->T > MOTE_ROWS_MAX || alone) return slot_forward_alone(s, b, err);
     request_is(&q, REQUEST_FORWARD, s, b);
     return meet_alone(&q, err);
 }

@@ -31,18 +31,22 @@ int mote_runner_seen(mote_runner *runner, mote_seen *seen, mote_error *error) {
     return MOTE_OK;
 }
 
-int mote_runner_experts(mote_runner *runner, mote_experts_seen *seen, mote_error *error) {
-    const mote_runner *r = runner;
+/* From any thread. */
+static int count_experts(const mote_runner *r, mote_experts_seen *seen, mote_error *err) {
     int code = MOTE_OK;
-    if (!r || !seen) return fail(error, MOTE_EINVAL, "mote_runner_experts: needs a runner and a place for what it has read");
-    if (r->owner != getpid()) return fail(error, MOTE_EINVAL, "mote_runner_experts: the runner is of the process that opened it");
     memset(seen, 0, sizeof *seen);
     seen->slots = r->expert_slots;
-    if (r->backend->count_experts) code = r->backend->count_experts(r, seen, error);
+    if (r->backend->count_experts) code = r->backend->count_experts(r, seen, err);
     for (int i = 0; i < r->m->member_count && r->members && !code; i++) {
         const mote_runner *of = r->members[i];
         seen->slots = max_int(seen->slots, of->expert_slots);
-        if (of->backend->count_experts) code = of->backend->count_experts(of, seen, error);
+        if (of->backend->count_experts) code = of->backend->count_experts(of, seen, err);
     }
     return code;
+}
+
+int mote_runner_experts(mote_runner *runner, mote_experts_seen *seen, mote_error *error) {
+    if (!runner || !seen) return fail(error, MOTE_EINVAL, "mote_runner_experts: needs a runner and a place for what it has read");
+    if (runner->owner != getpid()) return fail(error, MOTE_EINVAL, "mote_runner_experts: the runner is of the process that opened it");
+    return count_experts(runner, seen, error);
 }

@@ -14,6 +14,10 @@ typedef struct answer {
     connection *client;
     int32_t *prompt;                       /* owned */
     size_t prompt_count;
+    const mote_image *images;              /* in the order of their places in the prompt; NULL: there are none */
+    int image_count;
+    size_t image_pixels;                   /* of the largest one */
+    mote_images *seen;                     /* decoded. Owned */
     mote_sampling sampling;                /* its bias in `bias` */
     buf bias;
     buf stops, stop_texts;                 /* char *[], which point into the texts */
@@ -75,6 +79,7 @@ static void answer_free(answer *a) {
     buf_free(&a->bias);
     buf_free(&a->stops);
     buf_free(&a->stop_texts);
+    mote_images_close(a->seen);
     free(a->prompt);
     free(a->tools);
     free(a->schema);
@@ -201,6 +206,14 @@ static size_t next_turn(const server *s, const answer *a, size_t at) {
     return at < a->prompt_count ? at : a->prompt_count;
 }
 
+/* The next place at which there may be a snapshot: that, or after the last image of the turn, since another question about it may come. */
+static size_t next_stop(const server *s, const answer *a, size_t at) {
+    const size_t end = next_turn(s, a, at);
+    size_t after = end;
+    while (after > at && a->prompt[after - 1] >= 0) after--;               /* keys of images are negative */
+    return after > at && after + 1 < end ? after + 1 : end;                /* with the mark that ends an image */
+}
+
 /* 1: a turn in which the user asks begins here, and none that only carries a tool's result. */
 static int user_asks(const server *s, const answer *a, size_t at) {
     int asks = at + 3 < a->prompt_count && a->prompt[at + 1] == s->user;
@@ -254,8 +267,8 @@ static void note_speed(const server_slot *t) {
     pthread_mutex_unlock(&t->server->lock);
 }
 
-/* Reads the prompt from `at` on, and takes snapshots where turns begin, if there may be any. On a GPU a prompt in many pieces
-   is read slowly, so there all but the last two are some way apart. */
+/* Reads the prompt from `at` on, and takes snapshots where turns begin and after their images, if there may be any. On a GPU a prompt in
+   many pieces is read slowly, so there all but the last ones are some way apart. */
 static int answer_read(answer *a, server_slot *t, size_t at, mote_error *error) {
     enum { APART = 1024 };
     server *s = a->server;
@@ -264,13 +277,13 @@ static int answer_read(answer *a, server_slot *t, size_t at, mote_error *error) 
     turns turn = last_turns(s, a);
     t->asked = a->is_raw ? 0 : next_turn(s, a, turn.asked);
     while (at < a->prompt_count && !code) {
-        size_t end = splits ? next_turn(s, a, at) : a->prompt_count;
-        while (end < a->prompt_count && !s->reads_alike && end != turn.answer && end != turn.before && end < last + APART)
-            end = next_turn(s, a, end);
+        size_t end = splits ? next_stop(s, a, at) : a->prompt_count;
+        while (end < a->prompt_count && !s->reads_alike && end < turn.before && end < last + APART) end = next_stop(s, a, end);
         while (at < end && !code) {
             size_t n = piece_tokens(t, end - at);
             a->piece_begins = at;
-            code = mote_feed(t->session, a->prompt + at, n, error);
+            code = a->seen ? mote_feed_images(t->session, a->prompt + at, n, a->seen, NULL, NULL, error)
+                           : mote_feed(t->session, a->prompt + at, n, error);
             note_speed(t);
             at += n;
         }
@@ -470,11 +483,34 @@ static int answer_fits(answer *a, failure *f) {
     return 1;
 }
 
+/* Decodes the images, whose tokens become what they show: on the connection's thread, before a session is waited for. */
+static int answer_see(answer *a, failure *f) {
+    enum { DECODING = 12 };                /* bytes a pixel, at most, while one of them is decoded */
+    connection *c = a->client;
+    mote_error error = {0, ""};
+    size_t count = 0;
+    const size_t held = c->taken;
+    if (!a->image_count) return 1;
+    const int status = connection_take(c, held + DECODING * a->image_pixels);
+    int32_t *ids = status ? NULL : (int32_t *)malloc(a->prompt_count * sizeof *ids);
+    if (status) return !refuse(f, status, NULL, "%s", c->in.problem);
+    int code = ids ? mote_images_open(a->server->model, a->images, a->image_count, &a->seen, &error) : fail_memory(&error);
+    if (!code) code = mote_images_place(a->seen, a->prompt, a->prompt_count, ids, a->prompt_count, &count, &error);
+    if (code) {
+        free(ids);
+        return !refuse_error(f, &error);
+    }
+    free(a->prompt);
+    a->prompt = ids;
+    a->prompt_count = count;
+    return 1;
+}
+
 /* Returns 0, also when the client has gone; else f says what is wrong. */
 static int answer_run(answer *a, failure *f) {
     swapped *e = NULL;
     mote_error error = {0, ""};
-    if (!answer_fits(a, f)) return 1;
+    if (!answer_fits(a, f) || !answer_see(a, f)) return 1;
     wanted w = {a->prompt, a->forgets ? 0 : a->prompt_count, (size_t)(a->server->context - (a->max_tokens != 0)), a->is_raw};
     const double asked = clock_seconds();
     server_slot *t = server_slot_take(a, &w, &e, f);

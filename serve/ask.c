@@ -1,7 +1,7 @@
 /* serve/ask.c: what the APIs have in common in what they ask for: sampling, ends, thinking, the shape of the answer. It fills
    in an answer, and knows nothing of how an API words its own answers. */
 
-enum { STOP_MOST = 16, TOP_MOST = 20 };
+enum { STOP_MOST = 16, TOP_MOST = 20, IMAGES_MOST = 32 };
 
 typedef struct request {                       /* a chat in the making */
     answer *a;
@@ -17,6 +17,9 @@ typedef struct request {                       /* a chat in the making */
     int has_turns;                         /* a message that is no system message was there */
     int last_answers, last_calls;          /* the last message is an answer of the past; it calls a tool */
     int continues, adds_prompt;            /* the last message is continued; else the answer's turn is opened */
+    mote_image images[IMAGES_MOST];        /* their data is owned */
+    int image_count;
+    size_t image_bytes, image_text;        /* of all of them, and of the texts in which they came */
 } request;
 
 /* ---- How to sample, and when to end ------------------------------------------------------------------------------- */

@@ -2,6 +2,8 @@
    Nobody waits for it: what it cannot give is refused, so that requests which hold a part of it can never wait for each
    other. */
 
+enum { REQUEST_TEXTS = 30 };               /* bytes for each of a text, as messages, a prompt and tokens: the worst that was measured, one long word */
+
 typedef struct budget {
     size_t most;                           /* bytes */
     _Atomic size_t used;

@@ -14,7 +14,7 @@ typedef struct wanted {
     int is_exact;                          /* these tokens are meant, and no others that say the same */
 } wanted;
 
-typedef struct timeline {                  /* of a session, or swapped out */
+typedef struct timeline {                  /* of a session, or swapped out; its tokens are keys where images are */
     const int32_t *tokens;
     size_t count;
     const snapshots *past;
@@ -23,7 +23,7 @@ typedef struct timeline {                  /* of a session, or swapped out */
 
 static timeline server_slot_timeline(const server_slot *t) {
     timeline l = {.past = &t->past, .of_chats = t->of_chats};
-    l.tokens = mote_tokens(t->session, &l.count);
+    l.tokens = mote_timeline(t->session, &l.count);
     return l;
 }
 
@@ -182,7 +182,7 @@ static void server_slot_snapshot(server_slot *t) {
     size_t count;
     snapshot *p = (snapshot *)calloc(1, sizeof *p);
     if (!p) return;
-    mote_tokens(t->session, &count);
+    mote_timeline(t->session, &count);
     p->count = count;
     p->bytes = mote_checkpoint_bytes(t->session);
     p->owners = 1;
@@ -206,7 +206,7 @@ static void server_slot_snapshot(server_slot *t) {
 static void server_slot_swap_out(server_slot *t) {
     server *s = t->server;
     size_t count, size = 0, written;
-    const int32_t *tokens = mote_tokens(t->session, &count);
+    const int32_t *tokens = mote_timeline(t->session, &count);
     swapped *e = (swapped *)calloc(1, sizeof *e);
     (void)mote_save(t->session, NULL, 0, &size, NULL);
     if (!e || !count || !size) {

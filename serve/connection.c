@@ -36,6 +36,7 @@ typedef struct connection {
     const char *allow;                     /* the methods of a path that does not take this one; NULL: it does */
     budget *budget;                        /* of all connections */
     size_t taken;                          /* of it, for the request at hand */
+    size_t images;                         /* bytes of its body that were counted as images, which take less than texts */
     http_reader in;
     buf out;
     size_t sent;                           /* of out */
@@ -243,6 +244,7 @@ static void connection_again(connection *c) {
     http_again(&c->in);
     connection_release(c);
     c->has_head = c->has_left = c->status = 0;
+    c->images = 0;
     memset(&c->used, 0, sizeof c->used);
     c->reported.status = 0;
     c->reported.param[0] = c->reported.message[0] = 0;

@@ -77,7 +77,7 @@ static void disk_trim(server *s, const swapped *longest) {
 static int disk_note(server *s, const mote_session *session, char *path, uint64_t used) {
     size_t count;
     struct stat status;
-    const int32_t *tokens = mote_tokens(session, &count);
+    const int32_t *tokens = mote_timeline(session, &count);
     swapped *e = (swapped *)calloc(1, sizeof *e);
     if (e) e->tokens = (int32_t *)malloc(count * sizeof *tokens + 1);
     if (!e || !e->tokens || !is_own_file(path, &status)) {
@@ -147,7 +147,7 @@ static void disk_keep(server_slot *t) {
     if (last) last->owners++;
     pthread_mutex_unlock(&s->lock);
     if (last) (void)server_slot_go_back(t, last, NULL);
-    const int32_t *tokens = mote_tokens(t->session, &count);
+    const int32_t *tokens = mote_timeline(t->session, &count);
     if (count < KEPT_LEAST) return;
     char *path = disk_path(s, tokens, count);
     if (!path || disk_has(s, path)) free(path);
@@ -191,7 +191,7 @@ static int disk_load(const server *s, mote_session *session, const char *path) {
     mote_error error = {0, ""};
     size_t count;
     if (!mote_load_file(session, path, &error)) {
-        const int32_t *tokens = mote_tokens(session, &count);
+        const int32_t *tokens = mote_timeline(session, &count);
         char *name = disk_path(s, tokens, count);
         if (count < KEPT_LEAST || !name || strcmp(name, path))
             fail(&error, MOTE_EFORMAT, "%s: it has not the name of what it holds", path);

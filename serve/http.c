@@ -7,7 +7,7 @@
 
    A request is read in two steps, so that it can be judged by its head before its body takes memory. */
 
-enum { HTTP_HEAD_MOST = 32 << 10, HTTP_FIELDS_MOST = 100, HTTP_BODY_MOST = 16 << 20, HTTP_FRAMES_MOST = 1 << 20 };   /* bytes */
+enum { HTTP_HEAD_MOST = 32 << 10, HTTP_FIELDS_MOST = 100, HTTP_BODY_MOST = 96 << 20, HTTP_FRAMES_MOST = 1 << 20 };   /* bytes */
 enum { HTTP_FRAME_MOST = 1024 };           /* bytes of a line of chunk framing */
 enum { HTTP_KEEPS = 64 << 10 };            /* bytes of memory that a body leaves for the next one */
 
@@ -101,7 +101,7 @@ static int http_length(http_reader *r, const char *text, size_t n) {
         if (value <= HTTP_BODY_MOST) value = value * 10 + (size_t)(text[i] - '0');
     }
     if (!n) return http_refuse(r, 400, "Content-Length is no number");
-    if (value > HTTP_BODY_MOST) return http_refuse(r, 413, "the body is longer than 16 MiB");
+    if (value > HTTP_BODY_MOST) return http_refuse(r, 413, "the body is longer than 96 MiB");
     r->has_length = 1;
     r->left = value;
     return HTTP_DONE;
@@ -221,7 +221,7 @@ static int http_read_head(http_reader *r) {
 /* Moves what has arrived of the body, or of a chunk, into it. HTTP_DONE: it is whole. */
 static int http_read_body(http_reader *r) {
     size_t have = r->in.size - r->at, n = have < r->left ? have : r->left;
-    if (r->request.body.size + n > HTTP_BODY_MOST) return http_refuse(r, 413, "the body is longer than 16 MiB");
+    if (r->request.body.size + n > HTTP_BODY_MOST) return http_refuse(r, 413, "the body is longer than 96 MiB");
     if (n && !buf_add(&r->request.body, r->in.data + r->at, n)) return http_refuse(r, 503, "out of memory");
     r->at += n;
     r->left -= n;
@@ -295,7 +295,7 @@ static int http_read_size(http_reader *r) {
         if (value <= HTTP_BODY_MOST) value = value * 16 + (size_t)digit;
     }
     if (!digits || !http_are_extensions(line + digits, n - digits)) return http_refuse(r, 400, "a chunk without a size");
-    if (value > HTTP_BODY_MOST) return http_refuse(r, 413, "the body is longer than 16 MiB");
+    if (value > HTTP_BODY_MOST) return http_refuse(r, 413, "the body is longer than 96 MiB");
     r->left = value;
     r->stage = value ? HTTP_CHUNK : HTTP_TRAILERS;
     return HTTP_DONE;

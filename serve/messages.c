@@ -34,11 +34,11 @@ static void messages_system(request *x) {
     }
 }
 
-/* A user's turn: results of tools first, then text. */
+/* A user's turn: results of tools first, then text and images. */
 static void messages_user(request *x, uint32_t content, const char *where) {
     const fields *q = &x->q;
     buf text = {NULL, 0, 0, 0};
-    int has_text = 0;
+    int has_text = 0, images = 0;          /* whether text is at hand, to which a line is added; those of the turn */
     if (content && node_type(q, content) == JSON_STRING) {
         ask_user(x, content, where);
         return;
@@ -46,28 +46,28 @@ static void messages_user(request *x, uint32_t content, const char *where) {
     for (uint32_t k = content + 1; content && k < node_next(q, content) && !q->f->status; k = node_next(q, k)) {
         fields block = {q->j, k, q->f};
         uint32_t inner = part_text(&block);
+        const int is_image = is_image_part(&block) && x->a->server->reads_images;
         if (field_is(&block, "type", "tool_result")) {
             ask_result(x, field(&block, "tool_use_id"), field(&block, "content"), where);
+        } else if (is_image) {
+            ask_image(x, &text, &block, where);
+            images++;
+            has_text = 0;
         } else if (inner) {
             if (has_text++) buf_text(&text, "\\n");
             put_inside(&text, q->j, inner);
         } else if (field_is(&block, "type", "search_result") || field_is(&block, "type", "document")) {
             if (has_text++) buf_text(&text, "\\n");
             if (!put_found(&text, &block)) refuse(q->f, 400, where, "%s holds a document that is no text", where);
+        } else if (is_image_part(&block)) {
+            refuse_part(x, &block, where);
         } else {
             char *name = field(&block, "type") ? node_text(q->j, field(&block, "type")) : NULL;
             refuse(q->f, 400, where, "%s holds a block of type \"%.40s\": neither text nor a tool's result", where, name ? name : "");
             free(name);
         }
     }
-    if (has_text) {
-        x->has_turns = 1;
-        x->last_answers = 0;
-        put_next(&x->messages);
-        buf_text(&x->messages, "{\"role\": \"user\", \"content\": \"");
-        buf_add(&x->messages, text.data, text.size);
-        buf_text(&x->messages, "\"}");
-    }
+    if (has_text || images) ask_user_said(x, &text, x->image_count - images);
     x->messages.failed |= text.failed;
     buf_free(&text);
 }

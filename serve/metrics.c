@@ -37,7 +37,8 @@ static void put_speculation_metrics(buf *out, const mote_speculation *s) {
     put_metric(out, "passes_seconds_total", "counter", "Seconds in which answers waited for their passes.", s->pass_seconds);
 }
 
-enum { SEEN_PASSES, SEEN_ANSWERS, SEEN_ROWS, SEEN_PASS_SECONDS, SEEN_TOKENS, SEEN_SECONDS, SEEN_SINCE, SEEN_EXPERTS, SEEN_COUNT };
+enum { SEEN_PASSES, SEEN_ANSWERS, SEEN_ROWS, SEEN_PASS_SECONDS, SEEN_TOKENS, SEEN_SECONDS, SEEN_SINCE, SEEN_EXPERTS, SEEN_HITS, SEEN_MISSES, SEEN_LINK,
+       SEEN_COUNT };
 
 static const struct { const char *name, *type, *help; } seen_metrics[SEEN_COUNT] = {
     [SEEN_PASSES] = {"batches_total", "counter", "Forward passes, of one answer or of several together."},
@@ -47,7 +48,20 @@ static const struct { const char *name, *type, *help; } seen_metrics[SEEN_COUNT]
     [SEEN_TOKENS] = {"read_tokens_total", "counter", "Tokens of prompts that were read in blocks."},
     [SEEN_SECONDS] = {"read_seconds_total", "counter", "Seconds that this took, without what came between."},
     [SEEN_SINCE] = {"step_age_seconds", "gauge", "Seconds since something was computed last."},
-    [SEEN_EXPERTS] = {"distinct_experts", "gauge", "Experts of a layer that the last pass has read, on average."}};
+    [SEEN_EXPERTS] = {"distinct_experts", "gauge", "Experts of a layer that the last pass has read, on average."},
+    [SEEN_HITS] = {"expert_hits_total", "counter", "Experts in host memory that passes found in slots of the GPU's memory."},
+    [SEEN_MISSES] = {"expert_misses_total", "counter", "Experts in host memory that passes did not find there."},
+    [SEEN_LINK] = {"expert_link_bytes_total", "counter", "Bytes of experts that crossed the link to the GPU."}};
+
+/* What replica i found in slots of experts; NAN: it has none in host memory. */
+static void look_at_experts(const server *s, int i, double *hits, double *misses, double *bytes) {
+    mote_experts_seen of;
+    *hits = *misses = *bytes = NAN;
+    if (!mote_model_info(s->replicas[i].model)->expert_layers || mote_runner_experts(s->replicas[i].runner, &of, NULL)) return;
+    *hits = (double)of.hits;
+    *misses = (double)of.misses;
+    *bytes = (double)of.bytes;
+}
 
 /* What all answers of each replica compute together. A pass is one of several answers: passes_total counts it once for each. */
 static void put_runner_metrics(buf *out, server *s) {
@@ -57,8 +71,9 @@ static void put_runner_metrics(buf *out, server *s) {
         mote_runner *runner = replica_watch(s, &s->replicas[i]);
         (void)mote_runner_seen(runner, &n, NULL);
         const double of[SEEN_COUNT] = {(double)n.passes, (double)n.sessions, (double)n.rows, n.pass_seconds, (double)n.prompt_tokens,
-                                       n.prompt_seconds, n.since, NAN};
+                                       n.prompt_seconds, n.since, NAN, NAN, NAN, NAN};
         for (int k = 0; k < SEEN_COUNT; k++) values[k][i] = of[k];
+        look_at_experts(s, i, &values[SEEN_HITS][i], &values[SEEN_MISSES][i], &values[SEEN_LINK][i]);
         /* It waits for its turn, so it is not asked for while that may not come. */
         if (!(n.busy && n.since >= 1) && mote_distinct_experts(runner, &values[SEEN_EXPERTS][i], NULL)) values[SEEN_EXPERTS][i] = NAN;
         replica_unwatch(s, &s->replicas[i]);

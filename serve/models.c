@@ -34,9 +34,9 @@ static void put_model(buf *out, const server *s) {
     put_text(out, s->name);
     putf(out, ", \"object\": \"model\", \"created\": %ld, \"owned_by\": \"mote\", \"max_model_len\": %d, \"parallel\": %d, ", (long)s->since,
          s->context, s->slot_count);
-    putf(out, "\"capabilities\": {\"chat\": %s, \"enable_thinking\": %s, \"reasoning_effort\": %s, \"tools\": %s}}",
+    putf(out, "\"capabilities\": {\"chat\": %s, \"enable_thinking\": %s, \"reasoning_effort\": %s, \"tools\": %s, \"images\": %s}}",
          no_or_yes[mote_model_info(s->model)->chat_template != NULL], no_or_yes[s->switches_thinking], no_or_yes[s->has_efforts],
-         no_or_yes[s->takes_tools]);
+         no_or_yes[s->takes_tools], no_or_yes[s->reads_images]);
 }
 
 static void serve_models(server *s, connection *c, const json *j) {

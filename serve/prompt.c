@@ -2,6 +2,7 @@
    that the template makes of them. It knows what a message is, and nothing of how an API words one. */
 
 static void ask_close(request *x) {
+    for (int i = 0; i < x->image_count; i++) free((void *)(uintptr_t)x->images[i].data);
     buf_free(&x->noted);
     buf_free(&x->system);
     buf_free(&x->messages);
@@ -11,7 +12,8 @@ static void ask_close(request *x) {
 
 /* ---- Contents ------------------------------------------------------------------------------------------------------- */
 
-enum { CONTENT_SAID, CONTENT_RESULT };     /* by whoever speaks; by a tool: what is no text is told as such */
+/* By the user, who may show images; by others, in texts alone; by a tool: what is neither text nor an image that is read is told as such. */
+enum { CONTENT_ASKED, CONTENT_SAID, CONTENT_RESULT };
 
 /* The text of a part; 0: it has none. */
 static uint32_t part_text(const fields *part) {
@@ -85,7 +87,19 @@ static void put_result_part(buf *out, const fields *part) {
     }
 }
 
-/* A content, a text or a list of parts, into the inside of a JSON text. where: for messages. */
+/* Refuses a part that is no text. */
+static void refuse_part(request *x, const fields *part, const char *where) {
+    const uint32_t type = field(part, "type");
+    const int reads = x->a->server->reads_images;
+    char *name = type ? node_text(part->j, type) : NULL;
+    if (!is_image_part(part))
+        refuse(x->q.f, 400, where, "%s holds a part of type \"%.40s\": mote takes text %s", where, name ? name : "", reads ? "and images" : "alone");
+    else if (!reads) refuse(x->q.f, 400, where, "%s holds a part of type \"%.40s\": this model reads no images", where, name ? name : "");
+    else refuse(x->q.f, 400, where, "%s holds an image: they may stand in what a user says and in a tool's result", where);
+    free(name);
+}
+
+/* A content, a text or a list of parts, into the inside of a JSON text, or of the last of several: see put_contents. where: for messages. */
 static void put_content(request *x, buf *out, uint32_t content, int by, const char *where) {
     const fields *q = &x->q;
     if (!content || node_type(q, content) == JSON_NULL) return;
@@ -103,22 +117,31 @@ static void put_content(request *x, buf *out, uint32_t content, int by, const ch
     }
     for (uint32_t k = content + 1; !q->f->status && k < node_next(q, content); k = node_next(q, k)) {
         fields part = {q->j, k, q->f};
-        uint32_t text = part_text(&part), type = field(&part, "type");
+        uint32_t text = part_text(&part);
         if (field_is(&part, "type", "search_result") && k > content + 1) buf_text(out, "\\n\\n");
         if (text) {
             put_inside(out, q->j, text);
         } else if (put_found(out, &part)) {
             continue;
+        } else if (by != CONTENT_SAID && x->a->server->reads_images && is_image_part(&part)) {
+            ask_image(x, out, &part, where);
         } else if (by == CONTENT_RESULT && node_type(q, k) == JSON_OBJECT) {
             put_result_part(out, &part);
         } else if (by == CONTENT_RESULT) {
             put_json_inside(out, q->j, k);
         } else {
-            char *name = type ? node_text(q->j, type) : NULL;
-            refuse(q->f, 400, where, "%s holds a part of type \"%.40s\": mote takes text alone", where, name ? name : "");
-            free(name);
+            refuse_part(x, &part, where);
         }
     }
+}
+
+/* A content that was put together: a text, or, where images came into it, a list of parts, of which these images end and begin texts. */
+static void put_contents(const request *x, buf *out, const buf *content, int images_before) {
+    const int has_images = x->image_count > images_before;
+    buf_text(out, has_images ? "[{\"type\": \"text\", \"text\": \"" : "\"");
+    buf_add(out, content->data, content->size);
+    buf_text(out, has_images ? "\"}]" : "\"");
+    out->failed |= content->failed;
 }
 
 /* ---- Messages ------------------------------------------------------------------------------------------------------- */
@@ -132,25 +155,38 @@ static void ask_system(request *x, uint32_t content, const char *where) {
     x->last_answers = 0;
 }
 
-static void ask_user(request *x, uint32_t content, const char *where) {
+/* A user's turn of what was put together. images_before: how many there were before it. */
+static void ask_user_said(request *x, const buf *content, int images_before) {
     x->has_turns = 1;
     x->last_answers = 0;
     put_next(&x->messages);
-    buf_text(&x->messages, "{\"role\": \"user\", \"content\": \"");
-    put_content(x, &x->messages, content, CONTENT_SAID, where);
-    buf_text(&x->messages, "\"}");
+    buf_text(&x->messages, "{\"role\": \"user\", \"content\": ");
+    put_contents(x, &x->messages, content, images_before);
+    buf_text(&x->messages, "}");
+}
+
+static void ask_user(request *x, uint32_t content, const char *where) {
+    const int before = x->image_count;
+    buf said = {NULL, 0, 0, 0};
+    put_content(x, &said, content, CONTENT_ASKED, where);
+    ask_user_said(x, &said, before);
+    buf_free(&said);
 }
 
 /* The result of a tool. id: of the call. */
 static void ask_result(request *x, uint32_t id, uint32_t content, const char *where) {
+    const int before = x->image_count;
+    buf result = {NULL, 0, 0, 0};
     x->has_turns = 1;
     x->last_answers = 0;
     put_next(&x->messages);
     buf_text(&x->messages, "{\"role\": \"tool\"");
     put_member(&x->messages, x->q.j, "tool_call_id", id);
-    buf_text(&x->messages, ", \"content\": \"");
-    put_content(x, &x->messages, content, CONTENT_RESULT, where);
-    buf_text(&x->messages, "\"}");
+    buf_text(&x->messages, ", \"content\": ");
+    put_content(x, &result, content, CONTENT_RESULT, where);
+    put_contents(x, &x->messages, &result, before);
+    buf_text(&x->messages, "}");
+    buf_free(&result);
 }
 
 typedef struct past_call {                 /* nodes of a request; 0: not given */
@@ -310,7 +346,14 @@ static void ask_render(request *x) {
     answer *a = x->a;
     mote_error error = {0, ""};
     buf text = {NULL, 0, 0, 0};
+    connection *c = a->client;
     if (x->q.f->status) return;
+    if (c->images > x->image_text) {                       /* they are text after all, and cost what text does */
+        const int status = connection_take(c, c->taken + REQUEST_TEXTS * (c->images - x->image_text));
+        if (status) refuse(x->q.f, status, NULL, "%s", c->in.problem);
+        if (status) return;
+        c->images = x->image_text;
+    }
     put_chat(x, &text);
     if (text.failed) refuse(x->q.f, 503, NULL, "out of memory");
     for (size_t need = text.size / 2 + 64; !x->q.f->status; need = a->prompt_count) {
@@ -322,5 +365,6 @@ static void ask_render(request *x) {
         if (code != MOTE_EINVAL || a->prompt_count <= need) refuse_error(x->q.f, &error);
     }
     if (!x->q.f->status) note_changes(x, &text);
+    place_images(x, &text);
     buf_free(&text);
 }

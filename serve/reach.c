@@ -43,11 +43,9 @@ static int on_reach_cancel(void *user) {
 static int replica_open(server *s, replica *r, mote_error *error) {
     const mote_callbacks calls = {.cancel = on_reach_cancel};
     mote_runner *runner = NULL, *before = r->runner;
-    mote_session_options how = s->runner_options;
-    how.sessions = (size_t)r->sessions;
     replica_close_sessions(s, r);
     int code = mote_reconnect(r->model, &calls, error);
-    if (!code) code = mote_runner_open(r->model, &how, &runner, error);
+    if (!code) code = mote_runner_open(r->model, &s->runner_options, &runner, error);
     if (code) return code;
     pthread_mutex_lock(&s->lock);
     r->runner = runner;

@@ -8,7 +8,7 @@ static void serve_page(server *s, connection *c, const json *j) {
     const char *more_head = c->more_head;
     (void)s;
     (void)j;
-    c->more_head = "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    c->more_head = "Content-Security-Policy: default-src 'none'; img-src data:; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
                    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n";
     connection_reply(c, 200, "text/html; charset=utf-8", page, sizeof page - 1);
     c->more_head = more_head;
@@ -18,39 +18,40 @@ typedef struct route {
     const char *method, *path;             /* one that ends with / goes on */
     int is_open;                           /* asks for no key */
     void (*function)(server *s, connection *c, const json *j);
+    const char *shows;                     /* its list of messages, which may hold images; NULL: it has none */
 } route;
 
 static const route route_table[] = {
-    {"GET", "/", 1, serve_page},
-    {"GET", "/health", 1, serve_health},
-    {"GET", "/metrics", 0, serve_metrics},
-    {"GET", "/v1/models", 0, serve_models},
-    {"GET", models_path, 0, serve_model_named},
-    {"POST", "/v1/chat/completions", 0, serve_chat},
-    {"POST", "/v1/completions", 0, serve_completions},
-    {"POST", "/v1/messages", 0, serve_messages},
-    {"POST", "/v1/messages/count_tokens", 0, serve_count_tokens},
-    {"POST", "/v1/responses", 0, serve_responses},
-    {"POST", "/v1/embeddings", 0, serve_embeddings},
-    {"POST", "/v1/rerank", 0, serve_rerank},
-    {"POST", "/v2/rerank", 0, serve_rerank},
-    {"POST", "/tokenize", 0, serve_tokenize},
-    {"POST", "/detokenize", 0, serve_detokenize},
+    {"GET", "/", 1, serve_page, NULL},
+    {"GET", "/health", 1, serve_health, NULL},
+    {"GET", "/metrics", 0, serve_metrics, NULL},
+    {"GET", "/v1/models", 0, serve_models, NULL},
+    {"GET", models_path, 0, serve_model_named, NULL},
+    {"POST", "/v1/chat/completions", 0, serve_chat, "messages"},
+    {"POST", "/v1/completions", 0, serve_completions, NULL},
+    {"POST", "/v1/messages", 0, serve_messages, "messages"},
+    {"POST", "/v1/messages/count_tokens", 0, serve_count_tokens, "messages"},
+    {"POST", "/v1/responses", 0, serve_responses, "input"},
+    {"POST", "/v1/embeddings", 0, serve_embeddings, NULL},
+    {"POST", "/v1/rerank", 0, serve_rerank, NULL},
+    {"POST", "/v2/rerank", 0, serve_rerank, NULL},
+    {"POST", "/tokenize", 0, serve_tokenize, NULL},
+    {"POST", "/detokenize", 0, serve_detokenize, NULL},
 
     /* As llama.cpp's server has them */
-    {"GET", "/models", 0, serve_models},
-    {"GET", "/props", 0, serve_props},
-    {"GET", "/slots", 0, serve_slots},
-    {"POST", "/chat/completions", 0, serve_chat},
-    {"POST", "/completion", 0, serve_native_completions},
-    {"POST", "/completions", 0, serve_native_completions},
+    {"GET", "/models", 0, serve_models, NULL},
+    {"GET", "/props", 0, serve_props, NULL},
+    {"GET", "/slots", 0, serve_slots, NULL},
+    {"POST", "/chat/completions", 0, serve_chat, "messages"},
+    {"POST", "/completion", 0, serve_native_completions, NULL},
+    {"POST", "/completions", 0, serve_native_completions, NULL},
 
     /* As Ollama has them */
-    {"GET", "/api/version", 0, serve_ollama_version},
-    {"GET", "/api/tags", 0, serve_ollama_tags},
-    {"GET", "/api/ps", 0, serve_ollama_tags},
-    {"POST", "/api/chat", 0, serve_ollama_chat},
-    {"POST", "/api/generate", 0, serve_ollama_generate},
+    {"GET", "/api/version", 0, serve_ollama_version, NULL},
+    {"GET", "/api/tags", 0, serve_ollama_tags, NULL},
+    {"GET", "/api/ps", 0, serve_ollama_tags, NULL},
+    {"POST", "/api/chat", 0, serve_ollama_chat, NULL},
+    {"POST", "/api/generate", 0, serve_ollama_generate, NULL},
 };
 enum { ROUTE_COUNT = sizeof route_table / sizeof route_table[0] };
 

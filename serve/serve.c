@@ -29,30 +29,33 @@ static const route *judge_head(server *s, connection *c, failure *f) {
     return f->status ? NULL : r;
 }
 
-/* The most that a request may come to beside its body: its tree, an array that has grown by doubling, whose nodes all follow
-   one of these marks; and its text as messages, as a prompt and as tokens. TEXTS is the worst that was measured: one long
-   word. */
-static size_t request_cost(const buf *body) {
-    enum { TEXTS = 30 };
+/* The most that a request's tree may come to, an array that has grown by doubling, whose nodes all follow one of these marks. */
+static size_t tree_cost(const buf *body) {
     size_t nodes = 256;
     for (size_t i = 0; i < body->size; i++) {
         char c = body->data[i];
         nodes += c == ',' || c == ':' || c == '[' || c == '{';
     }
-    return TEXTS * body->size + 2 * nodes * sizeof(json_node);
+    return 2 * nodes * sizeof(json_node);
 }
 
-/* Reads the JSON of a body, with the memory that the whole answer to it will need. */
-static void read_request(connection *c, json *j, failure *f) {
-    int status = connection_take(c, c->in.request.body.cap + request_cost(&c->in.request.body));
+/* Reads the JSON of a body, with the memory that the whole answer to it will need: of all but images that of texts. */
+static void read_request(const server *s, connection *c, const route *r, json *j, failure *f) {
+    const buf *body = &c->in.request.body;
+    const size_t read = body->cap + tree_cost(body);
+    int status = connection_take(c, read + (r->shows ? 0 : REQUEST_TEXTS * body->size));
+    if (!status && read_body(body, j, f)) return;
+    if (!status && r->shows) {
+        if (s->reads_images) c->images = image_text_bytes(j, json_get(j, 0, r->shows));
+        status = connection_take(c, read + REQUEST_TEXTS * (body->size - c->images));
+    }
     if (status) refuse(f, status, NULL, "%s", c->in.problem);
-    else read_body(&c->in.request.body, j, f);
 }
 
 static void serve_request(server *s, connection *c, const route *r, failure *f) {
     json j;
     memset(&j, 0, sizeof j);
-    if (!f->status && takes_body(r)) read_request(c, &j, f);
+    if (!f->status && takes_body(r)) read_request(s, c, r, &j, f);
     if (f->status) reply_failure(c, f);
     else if (r) r->function(s, c, &j);
     else serve_preflight(c);
@@ -262,13 +265,11 @@ static int plan_sessions(options *o, const replicas *r, session_plan *p) {
 
 /* The replicas' runners. */
 static int open_runners(server *s) {
-    mote_session_options how = s->runner_options;
     mote_error error = {0, ""};
     for (int i = 0; i < s->replica_count; i++) {
         replica *r = &s->replicas[i];
         r->sessions = sessions_of(s->slot_count, s->replica_count, i);
-        how.sessions = (size_t)r->sessions;
-        if (mote_runner_open(r->model, &how, &r->runner, &error)) return report(&error);
+        if (mote_runner_open(r->model, &s->runner_options, &r->runner, &error)) return report(&error);
     }
     return 0;
 }
@@ -278,6 +279,7 @@ static int open_sessions(server *s, const options *o, uint64_t unused) {
     mote_session_options how = session_options(o);
     mote_error error = {0, ""};
     how.context = chosen_context(o, mote_model_info(s->model));
+    how.sessions = (size_t)sessions_of(s->slot_count, s->replica_count, 0);
     s->runner_options = how;
     s->session_options = (mote_session_options){.size = sizeof how, .context = how.context, .callbacks = how.callbacks, .mtp = how.mtp};
     const int code = open_runners(s);
@@ -311,6 +313,9 @@ static void server_open(server *s, const replicas *r, const options *o, int sess
     s->tool_responds = token_of(model, marks->result);
     s->asks = marks->family & CHAT_ANSWER_TURNS ? token_of(model, marks->user) : -1;
     s->user = token_of(model, "user");
+    s->image_tokens = o->image_tokens;
+    s->image_pad = token_of(model, "<|image_pad|>");
+    s->reads_images = mote_model_info(model)->images && *marks->image && s->image_pad >= 0;
     s->has_efforts = (marks->family & CHAT_EFFORTS) != 0;
     find_capabilities(s);
     s->slot_count = sessions;

@@ -87,6 +87,9 @@ typedef struct server {
     int32_t asks;                          /* begins a user's turn by itself; -1: turn_begins and `user` do */
     int has_efforts;                       /* the chat template knows efforts of thinking */
     int switches_thinking, takes_tools;    /* it writes prompts with and without thinking; it writes tools */
+    int reads_images;                      /* the model has a vision tower, and the template places for images */
+    int32_t image_pad;                     /* which are this token */
+    int image_tokens;                      /* of one, at most; 0: as the library has it */
     int32_t user;                          /* the role's name */
     mote_session_options runner_options, session_options;
     int reaches, reach_runs;               /* replicas have workers, and are opened anew when these are lost; by this thread: see reach.c */

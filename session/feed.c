@@ -77,6 +77,20 @@ static void feed_rows(void *user, const float *rows, int first, int n) {
     f->to.reader->read(f->to.reader->user, rows, f->done + (size_t)first, n);
 }
 
+/* How many of the next rows, at most `most`, a step takes that reads text alone, or one row: an image's by itself, and the one after it; text up to the
+   next image. */
+static size_t feed_step_rows(const feeding *f, size_t most) {
+    const image_spans *images = &f->s->images;
+    const int last = spans_before(images, f->s->count) - 1, after = last >= 0 && images->of[last].start + images->of[last].count >= f->s->count;
+    const token_row *r = f->given ? f->given->rows + f->done : NULL;
+    const size_t left = f->count - f->done;
+    size_t n = 1;
+    if (after) return n;
+    if (!r) return most;
+    while (n < most && n < left && row_is_text(r) && row_is_text(r + n) && row_lag(r + n) == row_lag(r)) n++;
+    return n;
+}
+
 /* The next block of a call, of at most `most` rows. */
 static block feed_next(const feeding *f, const int32_t *ids, size_t most) {
     const size_t left = f->count - f->done;
@@ -109,7 +123,8 @@ static int feed_block(const feeding *f, const int32_t *ids, block *b, mote_error
     const logits_reader *reader = f->to.reader;
     const int most = f->to.mtp_logits ? s->slot.runner->mtp_rows : session_rows(s), before = s->count;
     if (cancelled(&s->o.callbacks)) return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", f->done, f->count);
-    *b = feed_next(f, ids, (size_t)(reader ? min_int(most, reader->rows_most) : most));
+    const size_t rows = (size_t)(reader ? min_int(most, reader->rows_most) : most);
+    *b = feed_next(f, ids, s->slot.runner->backend->reads_text ? feed_step_rows(f, rows) : rows);
     if (reader) b->logits = reader->rows;
     int code = timeline_compute(s, b, err);
     if (code) return code;
@@ -252,3 +267,7 @@ const float *mote_logits(const mote_session *session) {
     return session->count && !session_logits((mote_session *)session, NULL) ? session->slot.logits : NULL;
 }
 
+int mote_session_experts(const mote_session *session, mote_experts_seen *seen, mote_error *error) {
+    const int code = session_enter(session, seen != NULL, "mote_session_experts: needs a session and a place for what it has read", error);
+    return code ? code : count_experts(session->slot.runner, seen, error);
+}

@@ -100,7 +100,7 @@ static saved_piece saved_rows(const mote_session *s, const saved_header *h, int 
     if (end <= 0 || at >= session_pieces(s, i, rank, h->kv, piece) || !piece[at].rows) return p;
     p.of = piece[at];
     p.first = h->has & SAVED_WINDOWS ? piece_seen_from(&p.of, end) : 0;
-    p.end = end;
+    p.end = piece_end(&p.of, end);
     return p;
 }
 
@@ -114,7 +114,7 @@ static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, 
         return saved_rows(s, h, of_layer / STATE_PIECES / ranks, of_layer / STATE_PIECES % ranks, of_layer % STATE_PIECES);
     if (kind == SAVED_TOKENS) p.of.at = s->tokens, p.of.size = (size_t)max_int(h->count, 0) * sizeof *s->tokens;
     if (kind == SAVED_IMAGES) p.of.at = s->images.of, p.of.size = (size_t)max_int(h->images, 0) * sizeof *s->images.of, p.end = h->images > 0;
-    if (kind == SAVED_LAST_HIDDEN) p.of.at = last_hidden, p.of.size = (size_t)c->hidden * sizeof(float);
+    if (kind == SAVED_LAST_HIDDEN) p.of.at = last_hidden, p.of.size = (size_t)model_width(s->m) * sizeof(float);
     if (kind == SAVED_LOGITS) p.of.at = s->slot.logits, p.of.size = (size_t)c->vocab * sizeof(float);
     if (kind != SAVED_RECURRENT) return p;
     p.in = slot_by_rank(&s->slot, i - 2);
@@ -155,7 +155,7 @@ static int pieces_share_final_row(mote_session *s, const float *from, int accept
     int code = MOTE_OK;
     for (int rank = 1; rank < slot_ranks(&s->slot) && !code; rank++) {
         slot *at = slot_last(&s->slot, rank);
-        code = slot_copy(at, slot_final_row(at, accepted), from, (size_t)s->m->c.hidden * sizeof *from, err);
+        code = slot_copy(at, slot_final_row(at, accepted), from, (size_t)model_width(s->m) * sizeof *from, err);
     }
     return code;
 }

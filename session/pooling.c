@@ -10,6 +10,7 @@ typedef struct pooling {
     float eps;
     double *sum;                 /* [hidden] of the final rows so far, first to last; or the last one */
     float *norm, *row;           /* [hidden] weights of the final norm; a final row */
+    int normed;                  /* rows come as the head is given them, and are final */
     float *residual;             /* [POOLED_ROWS, or 1][hidden] of the block at hand */
 } pooling;
 
@@ -39,7 +40,8 @@ static int pooling_open(pooling *p, mote_session *s, const mote_embedding *o, si
     if (!p->sum || !p->norm) return fail_memory(err);
     p->row = p->norm + hidden;
     p->residual = p->row + hidden;
-    return slot_copy(slot_last(&s->slot, 0), p->norm, s->m->norm, hidden * sizeof(float), err);
+    p->normed = s->m->c.streams > 0;
+    return p->normed ? MOTE_OK : slot_copy(slot_last(&s->slot, 0), p->norm, s->m->norm, hidden * sizeof(float), err);
 }
 
 static void pooling_close(pooling *p) {
@@ -58,8 +60,9 @@ static void pooling_ask(const pooling *p, block *b) {
 static void pooling_rows(pooling *p, int rows) {
     if (!p->all) memset(p->sum, 0, (size_t)p->hidden * sizeof *p->sum);
     for (int t = 0; t < rows; t++) {
-        rms_norm(p->row, p->residual + (size_t)t * (size_t)p->hidden, p->norm, 1, p->hidden, p->eps);
-        for (int i = 0; i < p->hidden; i++) p->sum[i] += p->row[i];
+        const float *residual = p->residual + (size_t)t * (size_t)p->hidden, *row = p->normed ? residual : p->row;
+        if (!p->normed) rms_norm(p->row, residual, p->norm, 1, p->hidden, p->eps);
+        for (int i = 0; i < p->hidden; i++) p->sum[i] += row[i];
     }
 }
 

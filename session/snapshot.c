@@ -30,7 +30,7 @@ void mote_checkpoint_free(mote_checkpoint *checkpoint) {
 
 /* Floats of a checkpoint's values. */
 static size_t checkpoint_floats(const mote_session *s) {
-    return session_recurrent(s) + (size_t)s->m->c.hidden + (size_t)s->m->c.vocab;
+    return session_recurrent(s) + (size_t)model_width(s->m) + (size_t)s->m->c.vocab;
 }
 
 /* A checkpoint of nothing yet, with space for so many tokens, and for rows of windows if it is to have them; NULL: there is no memory. */
@@ -40,7 +40,7 @@ static mote_checkpoint *checkpoint_with(const mote_session *s, int tokens, int h
     c->fingerprint = s->m->fingerprint;
     c->state_floats = session_recurrent(s);
     c->ranks = slot_ranks(&s->slot);
-    c->hidden = (size_t)s->m->c.hidden;
+    c->hidden = (size_t)model_width(s->m);
     c->vocab = (size_t)s->m->c.vocab;
     c->kv = s->o.kv;
     c->count = -1;
@@ -103,7 +103,7 @@ static int checkpoint_take_images(mote_checkpoint *c, const image_spans *from, i
 
 /* Remembers the present position. On failure it is of nothing. */
 static int checkpoint_fill(mote_session *s, mote_checkpoint *c, mote_error *err) {
-    size_t state = c->state_floats, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
+    size_t state = c->state_floats, hidden = (size_t)model_width(s->m), vocab = (size_t)s->m->c.vocab;
     c->count = -1;
     int code = checkpoint_take_images(c, &s->images, s->count, err);
     if (!code) code = session_logits(s, err);
@@ -152,7 +152,7 @@ static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkp
 
 /* Whether the checkpoint is of a session like this one. */
 static int checkpoint_fits(const mote_session *s, const mote_checkpoint *c) {
-    return c->fingerprint == s->m->fingerprint && c->state_floats == session_recurrent(s) && c->hidden == (size_t)s->m->c.hidden &&
+    return c->fingerprint == s->m->fingerprint && c->state_floats == session_recurrent(s) && c->hidden == (size_t)model_width(s->m) &&
            c->vocab == (size_t)s->m->c.vocab;
 }
 
@@ -176,7 +176,7 @@ int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoi
 }
 
 static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error *err) {
-    size_t hidden = (size_t)s->m->c.hidden;
+    size_t hidden = (size_t)model_width(s->m);
     if (c->ranks != slot_ranks(&s->slot)) return fail_ranks(err, "checkpoint", c->ranks, slot_ranks(&s->slot));
     if (!checkpoint_fits(s, c)) return fail(err, MOTE_EINVAL, "the checkpoint is of another model");
     if (c->kv != s->o.kv) return fail(err, MOTE_EINVAL, "the checkpoint is of a session with another type of keys and values");
@@ -364,7 +364,7 @@ static int saved_restore(mote_session *s, const saved_piece *own, const saved_pi
 
 /* The pieces that h describes are in the session, the last hidden row in last_hidden of the slot that answers. */
 static int session_restored(mote_session *s, const saved_header *h, mote_error *err) {
-    const size_t bytes = (size_t)s->m->c.hidden * sizeof(float);
+    const size_t bytes = (size_t)model_width(s->m) * sizeof(float);
     slot *last = slot_last(&s->slot, 0);
     timeline_set(s, h->count, h->lag, h->generated_from, h->pending, h->accepted);
     s->images.count = h->images;

@@ -143,6 +143,23 @@ int mote_render_tokens(const mote_model *model, const char *request, size_t size
     return code;
 }
 
+int mote_render_images(const mote_model *model, const char *request, size_t size, int *numbers, size_t capacity, size_t *count,
+                       mote_error *error) {
+    marked_text text;
+    buf out;
+    chat_places at;
+    memset(&text, 0, sizeof text);
+    memset(&out, 0, sizeof out);
+    int code = check_buffers("mote_render_images", "a request", model, request, 1, numbers, capacity, count, error);
+    if (!code) code = need_chat(model, error);
+    if (!code) code = chat_render_images(model->family, request, size, CHAT_WHOLE, &text, &at, &out, error);
+    if (!code && out.failed) code = fail_memory(error);
+    if (!code) code = copy_out(out.data, out.size / sizeof *numbers, sizeof *numbers, numbers, capacity, count, error);
+    marked_free(&text);
+    buf_free(&out);
+    return code;
+}
+
 const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size) {
     return model && size && model->text ? tokenizer_token(model->text, id, size) : NULL;
 }

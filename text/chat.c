@@ -209,9 +209,9 @@ static int chat_request(chat *c) {
     return code;
 }
 
-/* Appends the prompt to out; nothing after an error. */
-static int chat_render_at(chat_family f, const char *request, size_t len, int what, marked_text *out, chat_places *at,
-                          mote_error *err) {
+/* Appends the prompt to out; nothing after an error. numbers: of its images, NULL where nobody asks. */
+static int chat_render_images(chat_family f, const char *request, size_t len, int what, marked_text *out, chat_places *at, buf *numbers,
+                              mote_error *err) {
     chat c;
     size_t before = out->text.size, marks = out->outside.size;
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
@@ -222,6 +222,7 @@ static int chat_render_at(chat_family f, const char *request, size_t len, int wh
     c.err = err;
     c.goes_on = what == CHAT_TIMELINE ? CHAT_WHOLE : what;
     c.is_timeline = what == CHAT_TIMELINE;
+    c.numbers = numbers;
     int code = json_parse(&c.j, request, len, "chat request", err);
     if (code == MOTE_EFORMAT) code = MOTE_EINVAL; /* not a file's format: the caller's argument */
     if (code && err) err->code = code;
@@ -241,6 +242,10 @@ static int chat_render_at(chat_family f, const char *request, size_t len, int wh
     buf_free(&c.reasoning);
     *at = c.at;
     return code;
+}
+
+static int chat_render_at(chat_family f, const char *request, size_t len, int what, marked_text *out, chat_places *at, mote_error *err) {
+    return chat_render_images(f, request, len, what, out, at, NULL, err);
 }
 
 static int chat_render(chat_family f, const char *request, size_t len, marked_text *out, mote_error *err) {

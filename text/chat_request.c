@@ -40,6 +40,7 @@ typedef struct chat {
     int goes_on;              /* CHAT_... */
     int is_timeline;          /* the conversation is what a timeline holds, which ends with its last message */
     unsigned images, videos;  /* so far, for vision_ids */
+    buf *numbers;             /* int: of the images, see mote_render_images; NULL: nobody asks */
     marked_text system;       /* of the system turn */
     marked_text content;      /* of the message at hand */
     buf reasoning;
@@ -92,6 +93,16 @@ static const char noted_system[] = "System message:\n";       /* before one that
 /* Families whose templates know contents that are lists of parts, and take nothing but a text for one. */
 enum { CHAT_PARTS = CHAT_QWEN3_5 | CHAT_LLAMA3 | CHAT_SMALL | CHAT_GEMMA | CHAT_GLM | CHAT_LAGUNA };
 
+/* The number that an image has as "image"; without one how many come before it in the prompt. */
+enum { IMAGE_NUMBERS = 1 << 30 };
+
+static void put_image_number(chat *c, uint32_t item) {
+    uint64_t given = 0;
+    const int is_given = json_u64(&c->j, json_get(&c->j, item, "image"), &given) && given < IMAGE_NUMBERS;
+    const int number = is_given ? (int)given : (int)c->images;
+    buf_add(c->numbers, &number, sizeof number);
+}
+
 /* A part. What is no text becomes a place for the vision model's output. */
 static int chat_part(chat *c, uint32_t item, int system, int counted) {
     const int kind = chat_part_kind(&c->j, item), image = kind == PART_IMAGE;
@@ -100,6 +111,7 @@ static int chat_part(chat *c, uint32_t item, int system, int counted) {
     if (system) return fail(c->err, MOTE_EINVAL, "System message cannot contain %s.", image ? "images" : "videos");
     if (!*(image ? c->marks->image : c->marks->video))
         return fail(c->err, MOTE_EINVAL, "%s cannot be given to this chat template", image ? "images" : "videos");
+    if (counted && image && c->numbers) put_image_number(c, item);
     if (counted) *(image ? &c->images : &c->videos) += 1;
     if (c->vision_ids) {
         char label[32];

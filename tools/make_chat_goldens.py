@@ -3,7 +3,8 @@
 
     make_chat_goldens.py TEMPLATE.jinja...
 
-Beside each template comes a TEMPLATE.json: a list of requests, each with what the template makes of it, or its error. Needs jinja2.
+Beside each template comes a TEMPLATE.json: a list of requests by their names, each with what the template makes of it, or its error; and one
+requests.json, which has the requests of all. Needs jinja2.
 """
 import json
 import pathlib
@@ -146,20 +147,30 @@ def environment():
     return env
 
 
+def write_goldens(path, cases, requests):
+    """Writes the cases, and adds their requests to those of all files beside it: one of a name is the same in all."""
+    shared = path.with_name("requests.json")
+    known = json.loads(shared.read_text()) if shared.exists() else {}
+    for name, args in requests.items():
+        assert known.setdefault(name, args) == args, f"{name} is another request in {shared}"
+    path.write_text(json.dumps(cases, ensure_ascii=False, indent=0) + "\n")
+    shared.write_text("{\n" + ",\n".join(f"{json.dumps(k, ensure_ascii=False)}: {json.dumps(v, ensure_ascii=False)}" for k, v in known.items()) + "\n}\n")
+
+
 def main():
     for path in map(pathlib.Path, sys.argv[1:]):
         text = re.sub(r"(?<=\bend)generation\b", "if", re.sub(r"(?<={%-) generation\b", " if true", path.read_text()))   # marks of training
         template = environment().from_string(text)
         bos = "<bos>" if "<|turn>" in text else "<\uff5cbegin\u2581of\u2581sentence\uff5c>" if "<\uff5c" in text else "<s>"
-        cases = []
-        for name, args in {**CASES, **(GEMMA_CASES if bos == "<bos>" else DEEPSEEK_CASES if "\uff5c" in bos else LAGUNA_CASES if "<available_tools>" in text else {})}.items():
-            case = {"case": name, "args": args}
+        cases, requests = [], {**CASES, **(GEMMA_CASES if bos == "<bos>" else DEEPSEEK_CASES if "\uff5c" in bos else LAGUNA_CASES if "<available_tools>" in text else {})}
+        for name, args in requests.items():
+            case = {"case": name}
             try:
                 case["rendered"] = template.render(bos_token=bos, eos_token="</s>", **{"add_generation_prompt": True, **args})
             except Exception as e:
                 case["error"] = f"{type(e).__name__}: {e}"
             cases.append(case)
-        path.with_suffix(".json").write_text(json.dumps(cases, ensure_ascii=False, indent=0) + "\n")
+        write_goldens(path.with_suffix(".json"), cases, requests)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pathlib
 import sys
 import tempfile
 
-from make_chat_goldens import ASKED, CASES, CLOCK, WEATHER, answer, call, environment, result, system, user
+from make_chat_goldens import ASKED, CASES, CLOCK, WEATHER, answer, call, environment, result, system, user, write_goldens
 
 DAY = "2026-01-02"
 SPECIAL = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"
@@ -164,9 +164,9 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp())
     vocabulary(tokenizer_path, folder)
     encoding = h.load_harmony_encoding(h.HarmonyEncodingName.HARMONY_GPT_OSS)
-    cases = []
-    for name, args in {**CASES, **TOOLS, **MESSAGES}.items():
-        case = {"case": name, "args": args}
+    cases, requests = [], {**CASES, **TOOLS, **MESSAGES}
+    for name, args in requests.items():
+        case = {"case": name}
         try:
             case["rendered"] = template.render(**{"add_generation_prompt": True, **args})
         except Exception as e:
@@ -190,7 +190,7 @@ def main():
             parsed["error"] = f"{type(e).__name__}: {e}"
         answers.append(parsed)
     out = pathlib.Path(__file__).parent.parent / "tests/fixtures/chats"
-    (out / "gpt-oss.json").write_text(json.dumps(cases, ensure_ascii=False, indent=0) + "\n")
+    write_goldens(out / "gpt-oss.json", cases, requests)
     (out / "gpt-oss.answers.json").write_text(json.dumps(answers, ensure_ascii=False, indent=0) + "\n")
 
 

@@ -164,6 +164,7 @@ sanitizers() {
         beside "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy --mtp 0 -p hi
         beside "$tool mote run with drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 12 --greedy --mtp 3 -p hi
         beside "$tool mote run with seven drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 16 --greedy --mtp 7 -p hi
+        beside "$tool mote run, experts in host memory" sanitize $tool "$mote" run -m models/demo --device cuda --experts host -n 12 --greedy --mtp 3 -p hi
         beside "$tool test_engine" sanitize $tool "$build/test_engine" --device cuda --brief "" tests/fixtures/fp8-ragged
     done
     wait
@@ -195,7 +196,12 @@ part_tests() {
     more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
     for test in test_experts test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
+    check "test_hosts" "$build/test_hosts" --device cuda
+    check "test_groups, experts in host memory" "$build/test_groups" --device cuda "" tests/fixtures/fp8-ragged tests/fixtures/families/qwen3-moe
+    check "test_groups, experts of families" "$build/test_groups" --device cuda --brief "" \
+        tests/fixtures/families/{deepseek-v3,gemma4,glm4-moe-lite,gpt-oss-bf16,gpt-oss-mxfp4,laguna,mixtral,qwen3-next}
     if [ ${#gpus[@]} -gt 1 ]; then
+        check "test_hosts by NCCL" "$build/test_hosts" --devices cuda:0,cuda:1
         check "test_replicas" "$build/test_replicas" --device cuda
         check "test_pipeline" "$build/test_pipeline" --device cuda
         check "test_ranks" "$build/test_ranks" --device cuda "" tests/fixtures/gptq-awq-int4 \
@@ -208,6 +214,7 @@ part_tests() {
     check "gpu_batch" "$build/gpu_batch"
     check "gpu_batch_moe" "$build/gpu_batch_moe"
     check "gpu_exchange" "$build/gpu_exchange"
+    check "gpu_vision" "$build/gpu_vision" "$([ ! -d build/data/vision-data ] || echo build/data)"
     check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
     check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel tiny-oss:bf16 tiny-oss:mxfp4 tiny-latent
     check "gpu_prefill windows" "$build/gpu_prefill" small-oss:mxfp4

@@ -5,6 +5,7 @@
 
 Needs playwright (pip) and a Chromium: CHROMIUM=/usr/bin/chromium, or one that playwright has installed.
 """
+import base64
 import json
 import os
 import re
@@ -322,6 +323,69 @@ def test_files(page):
     expect(page.locator("#files button")).to_have_count(0)
 
 
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC")
+GIF = base64.b64decode("R0lGODlhAQABAIAAAP8AAAAAACH5BAAAAAAALAAAAAABAAEAAAICRAEAOw==")
+
+
+# Of a model that reads images, as the page believes: what it asks is looked at, and answered here.
+def test_images(context, url, errors):
+    page = open_page(context, url, errors)
+    asked = []
+
+    def reply(route):
+        asked.append(route.request.post_data_json["messages"])
+        event = {"choices": [{"index": 0, "delta": {"content": "Red."}, "finish_reason": "stop"}]}
+        route.fulfill(body="data: %s\n\ndata: [DONE]\n\n" % json.dumps(event), content_type="text/event-stream")
+
+    page.route("**/v1/models", lambda route: route.fulfill(json={"data": [{
+        "id": "demo", "max_model_len": 8192, "parallel": 1, "capabilities": {"chat": True, "images": True}}]}))
+    page.route("**/v1/chat/completions", reply)
+    page.reload()
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator(".first p")).to_contain_text("images")
+    page.locator("#pick_text").set_input_files([
+        {"name": "red.png", "mimeType": "image/png", "buffer": PNG}, {"name": "a.txt", "mimeType": "text/plain", "buffer": b"text"},
+        {"name": "old.gif", "mimeType": "image/gif", "buffer": GIF}, {"name": "bad.webp", "mimeType": "image/webp", "buffer": b"\0\xff"}])
+    expect(page.locator("#notice")).to_have_text("bad.webp is no text and no image")
+    message(page).evaluate("""(e, bytes) => {
+        const data = new DataTransfer();
+        data.items.add(new File([new Uint8Array(bytes)], "pasted.png", {type: "image/png"}));
+        e.dispatchEvent(new ClipboardEvent("paste", {clipboardData: data, cancelable: true, bubbles: true}));
+    }""", list(PNG))
+    expect(page.locator("#files button")).to_have_count(4)
+    page.evaluate("""bytes => {
+        const data = new DataTransfer();
+        data.items.add(new File([new Uint8Array(bytes)], "dropped.png", {type: "image/png"}));
+        document.dispatchEvent(new DragEvent("drop", {dataTransfer: data, cancelable: true, bubbles: true}));
+    }""", list(PNG))
+    expect(page.locator("#files button")).to_have_count(5)
+    page.get_by_role("button", name="Remove dropped.png").click()
+    ask(page, "Which colour?")
+    answered(page)
+    parts = asked[0][-1]["content"]
+    plain = "data:image/png;base64," + base64.b64encode(PNG).decode()
+    assert [p["type"] for p in parts] == ["image_url"] * 3 + ["text"], parts
+    assert parts[0]["image_url"]["url"] == parts[2]["image_url"]["url"] == plain, parts
+    assert parts[1]["image_url"]["url"].startswith("data:image/png;base64,"), "a GIF is not sent as a PNG"
+    assert parts[3]["text"] == "a.txt:\n```\ntext\n```\n\nWhich colour?", parts
+    expect(page.locator("article.user img")).to_have_count(3)
+    page.reload()                                      # they are kept, shown, and sent again
+    expect(page.locator("article.user img")).to_have_count(3)
+    assert page.locator("article.user img").first.evaluate("e => e.complete && e.naturalWidth") == 1, "the page may not show its image"
+    ask(page, "Sure?")
+    answered(page)
+    assert asked[1][0]["content"] == parts, "the history has lost its images"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export Which colour?").click()
+    with open(download.value.path()) as file:
+        talk = file.read()
+    give(page, "bad.json", talk.replace("data:image/png;base64,", "data:image/svg+xml;base64,").replace('"id": "', '"id": "x'))
+    expect(page.locator("#notice")).to_contain_text(".image is no PNG or JPEG")
+    page.get_by_role("link", name="Which colour?").hover()
+    page.get_by_role("button", name="Delete Which colour?").click()
+    page.close()
+
+
 def test_progress(page):
     page.get_by_role("button", name="New chat").click()
     page.locator("#pick_text").set_input_files([
@@ -566,6 +630,7 @@ def test(browser, program, url):
     test_stopping(page)
     test_list(page)
     test_files(page)
+    test_images(context, lan, errors)
     test_progress(page)
     test_background(page)
     test_copy(page, False)

@@ -2,6 +2,14 @@
 
 static int model_open(const char *dir, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *error);
 
+/* What a model's name is of. digest: by which two hosts see that they have the same model. */
+typedef struct model_source {
+    part_opener *open;
+    int (*digest)(const char *name, unsigned char to[SHA256_SIZE], mote_error *err);
+} model_source;
+
+static const model_source folder_source = {.open = model_open, .digest = folder_digest};
+
 /* Of a member whose part a worker has: mote_model.remote. */
 typedef struct remote_model {
     message_model say;           /* what it has been asked to open; the ticket is of this connection: */
@@ -115,8 +123,8 @@ static int worker_address(const char *list, int range, char to[ADDRESS_SIZE]) {
     return 1;
 }
 
-/* Has the worker open its part of the folder m is of, which is described. */
-static int remote_model_open(mote_model *m, const char *dir, const mote_options *o, mote_error *err) {
+/* Has the worker open its part of what m is of, which is described. */
+static int remote_model_open(mote_model *m, const model_source *from, const char *name, const mote_options *o, mote_error *err) {
     remote_model *of = (remote_model *)calloc(1, sizeof *of + strlen(o->secret));
     message_opened opened;
     if (!of) return fail_memory(err);
@@ -135,7 +143,7 @@ static int remote_model_open(mote_model *m, const char *dir, const mote_options 
     of->say.on_gpu = m->device.gpu >= 0;
     m->device.gpu = -1;                                     /* it is none of this host's */
     snprintf(m->device.name, sizeof m->device.name, "worker %s", of->address);
-    int code = folder_digest(dir, of->say.digest, err);
+    int code = from->digest(name, of->say.digest, err);
     if (!code) code = remote_lead(of, &o->callbacks, &opened, err);
     if (!code) m->fingerprint = opened.fingerprint, m->bf16_largest = opened.bf16_largest & BF16_MOST;
     if (!code && thread_start(&of->thread, remote_beats, of)) code = fail(err, MOTE_ENOMEM, "the system gives no thread");
@@ -170,15 +178,21 @@ int mote_reconnect(const mote_model *model, const mote_callbacks *callbacks, mot
     return code;
 }
 
-/* As model_open, but that all ranges before the last one are opened by workers. */
-static int workers_open_part(const char *dir, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *err) {
+/* As from->open, but that all ranges before the last one are opened by workers. */
+static int workers_open_from(const model_source *from, const char *name, const mote_options *o, const model_part *part, int load, mote_model **model,
+                             mote_error *err) {
     const int remote = load && !part_is_last(part);
     mote_model *m = NULL;
-    int code = model_open(dir, o, part, load && !remote, &m, err);
-    if (!code && remote) code = remote_model_open(m, dir, o, err);
+    int code = from->open(name, o, part, load && !remote, &m, err);
+    if (!code && remote) code = remote_model_open(m, from, name, o, err);
     if (code) mote_close(m);
     else *model = m;
     return code;
+}
+
+/* A part_opener. */
+static int workers_open_part(const char *dir, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *err) {
+    return workers_open_from(&folder_source, dir, o, part, load, model, err);
 }
 
 /* The device of this host that the options name: "cpu", "cuda:0". Where none is named, who asks is told why it is no GPU. */

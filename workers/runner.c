@@ -109,10 +109,7 @@ static int remote_meet(mote_runner *r, const group_id *id, mote_error *err) {
     if (!id) return remote_call(r, MESSAGE_MEET, &part, 1, NULL, 0, err);
     say.id = *id;
     const int failed = wire_send(&there->control, MESSAGE_MEET, &part, 1, WIRE_SILENCE);
-    if (!failed) return MOTE_OK;
-    char name[ADDRESS_SIZE + 16];
-    snprintf(name, sizeof name, "worker %s", r->m->remote->address);
-    return wire_fail(err, MOTE_EDEVICE, name, failed, WIRE_SILENCE);
+    return failed ? wire_fail(err, MOTE_EDEVICE, r->m->device.name, failed, WIRE_SILENCE) : MOTE_OK;
 }
 
 static int remote_met(mote_runner *r, mote_error *err) {

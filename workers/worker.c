@@ -16,7 +16,8 @@ typedef struct worker_connection {
 } worker_connection;
 
 typedef struct worker {
-    const char *dir;
+    const model_source *from;
+    const char *name;            /* the model's: of a folder, or as `from` knows it */
     const mote_worker_options *o;
     refusals refused;
     pthread_mutex_t lock;        /* of what follows */
@@ -104,12 +105,12 @@ static int worker_open_model(worker *w, const message_model *say, mote_error *er
         return fail(err, MOTE_EINVAL, "asked for layers %d to %d, range %d of %d", say->first, say->end, say->range, say->ranges);
     part.apart = 1;
     int code = worker_kind_is(w, say->on_gpu, err);
-    if (!code) code = folder_digest(w->dir, digest, err);
+    if (!code) code = w->from->digest(w->name, digest, err);
     if (!code && memcmp(digest, say->digest, sizeof digest))
-        return fail(err, MOTE_EINVAL, "%s is another model than the leader's: config.json or the files of weights differ", w->dir);
-    if (!code) code = model_open(w->dir, &o, &part, 1, &w->m, err);
+        return fail(err, MOTE_EINVAL, "%s is another model than the leader's: config.json or the files of weights differ", w->name);
+    if (!code) code = w->from->open(w->name, &o, &part, 1, &w->m, err);
     if (!code && part.end > w->m->c.layers)
-        code = fail(err, MOTE_EINVAL, "%s has %d layers, asked for up to %d", w->dir, w->m->c.layers, part.end);
+        code = fail(err, MOTE_EINVAL, "%s has %d layers, asked for up to %d", w->name, w->m->c.layers, part.end);
     return code;
 }
 
@@ -487,20 +488,20 @@ static int worker_choose_device(worker *w, mote_error *err) {
     return host_device(w->device, &how, err);
 }
 
-int mote_worker_run(const char *dir, const mote_worker_options *options, mote_error *error) {
+/* call: which one it is. */
+static int worker_run(const model_source *from, const char *name, const mote_worker_options *options, const char *call, mote_error *error) {
     mote_worker_options o;
-    mote_error failure;
     char address[ADDRESS_SIZE];
     pthread_t tender;
-    if (!error) error = &failure;
     int code = take_options(&o, sizeof o, sizeof o, options, "mote_worker_options", error);
     if (code) return code;
-    if (!dir || !o.listen || !o.secret || strlen(o.secret) < SECRET_LEAST || o.threads < 0 || o.threads > MAX_THREADS)
-        return fail(error, MOTE_EINVAL, "mote_worker_run: needs a folder, an address to listen on, a secret of %d bytes or more, threads of 0 to %d",
-                    SECRET_LEAST, MAX_THREADS);
+    if (!name || !o.listen || !o.secret || strlen(o.secret) < SECRET_LEAST || o.threads < 0 || o.threads > MAX_THREADS)
+        return fail(error, MOTE_EINVAL, "%s: needs a model, an address to listen on, a secret of %d bytes or more, threads of 0 to %d", call, SECRET_LEAST,
+                    MAX_THREADS);
     worker *w = (worker *)calloc(1, sizeof *w);
     if (!w) return fail_memory(error);
-    w->dir = dir;
+    w->from = from;
+    w->name = name;
     w->o = &o;
     pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->refused.lock, NULL);
@@ -522,4 +523,9 @@ int mote_worker_run(const char *dir, const mote_worker_options *options, mote_er
     pthread_mutex_destroy(&w->lock);
     free(w);
     return tends ? MOTE_OK : error->code;
+}
+
+int mote_worker_run(const char *dir, const mote_worker_options *options, mote_error *error) {
+    mote_error failure;
+    return worker_run(&folder_source, dir, options, "mote_worker_run", error ? error : &failure);
 }

@@ -4,7 +4,7 @@
    and key heads are normalised, unless the layer has no norms for them, and the first rotary_dim dimensions rotated by the row's position;
    softmax runs over the rows up to its own, by index; the result is multiplied by sigmoid(gate), or by softplus of what g_proj yields, if
    there is either. The KV cache holds k after norm and rotation, and v as projected, or after its norm, both rounded to its type when they
-   are appended: a row of the present block is used as rounded, too.
+   are appended: a row of the present block is used as rounded, too. With an index a row attends to some of them (layers/attention/index.c).
 
    A layer with a window has a ring in place of rows of the whole context (attention_held). What lies where is all that it changes: spans are
    of indexes, and in a ring a span lies as it would without. */
@@ -12,6 +12,7 @@
 /* KV cache [held][kv_heads][head_dim]; the row of index i is number i mod held. */
 typedef struct attention_state {
     void *k, *v;
+    void *index_keys, *index_groups;           /* as index_job has them */
     int held;
 } attention_state;
 
@@ -31,30 +32,20 @@ typedef struct attention_job {
     float *parts;                /* attention_part_count() of layers/spans.c's parts */
     float *o;                    /* [T][heads][head_dim] */
     token_limbs *limbs;          /* of u, and then of o */
+    index_job index_of;          /* of a layer with an index */
+    char *span_k, *span_v;       /* [threads][SPAN][head_dim] of the cache, those of a span that leaves tokens out, together */
 } attention_job;
 
-/* norm_qkv, without the norm: q | gate and g (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
-static void stage_qkv(pool *p, const attention_weights *w, const float *u, int T, float *qg, float *k, float *v, float *g,
+/* norm_qkv, without the norm: q | gate and g (unless qg is NULL), k, v and index_qk = projections of u. scratch: for the limbs of u. */
+static void stage_qkv(pool *p, const attention_weights *w, const float *u, int T, float *qg, float *k, float *v, float *g, float *index_qk,
                       token_limbs *scratch) {
     projection job = projection_of(u, T, scratch);
     projection_add(&job, &w->k_proj, k);
     if (!w->shape.v_of_k) projection_add(&job, &w->v_proj, v);
     if (qg) projection_add(&job, &w->q_proj, qg);
     if (qg && w->shape.gate_size) projection_add(&job, &w->g_proj, g);
+    if (w->shape.index_heads) projection_add(&job, &w->index_qk, index_qk);
     project(p, &job);
-}
-
-/* angles[t] = cos of each frequency times its axis of the position of row t, then sin of each, times rope_scale. */
-static void attention_angles(const attention_weights *w, const token_row *rows, int T, float *angles) {
-    const int dim = w->shape.rotary_dim, half = dim / 2;
-    for (int i = 0; i < half; i++) {
-        const int axis = rope_axis(w->axes, i);
-        for (int t = 0; t < T; t++) {
-            float angle = (float)rows[t].position[axis] * w->frequencies[i];
-            angles[(size_t)t * (size_t)dim + (size_t)i] = cosf(angle) * w->shape.rope_scale;
-            angles[(size_t)t * (size_t)dim + (size_t)(half + i)] = sinf(angle) * w->shape.rope_scale;
-        }
-    }
 }
 
 /* The n numbers of a row into the cache, in units of `scale`. */
@@ -97,17 +88,25 @@ static inline seen_rows attention_seen(const attention_shape *s, int index) {
     return seen;
 }
 
+/* The entries [first, end) of row t: indexes, or with an index what is left of them. */
+static seen_rows attention_entries(const attention_job *job, int t) {
+    const seen_rows some = {0, index_leaves_out(job->shape, job->index + t) ? index_entries(job->shape, job->index + t) : 0};
+    return some.end ? some : attention_seen(job->shape, job->index + t);
+}
+
 /* Spans [first, end) that row t sees a part of. */
 static seen_rows attention_spans(const attention_job *job, int t) {
-    seen_rows seen = attention_seen(job->shape, job->index + t);
+    seen_rows seen = attention_entries(job, t);
     seen.first /= SPAN;
     seen.end = (seen.end - 1) / SPAN + 1;
     return seen;
 }
 
-/* How many there are from the first that the first row sees to the last row's last. */
+/* How many there are from the first that the first row sees to the last of any. With an index the last row may have less than one before. */
 static int attention_span_count(const attention_job *job) {
-    return attention_spans(job, job->T - 1).end - attention_spans(job, 0).first;
+    int end = 0;
+    for (int t = 0; t < job->T; t++) end = max_int(end, attention_spans(job, t).end);
+    return end - attention_spans(job, 0).first;
 }
 
 /* Floats of a part. */
@@ -122,25 +121,44 @@ static size_t attention_part_count(const attention_shape *s, const capacity *r) 
     return shared > own ? shared : own;
 }
 
-/* Row t's parts of one span for all queries of a KV head, each `step` parts after the one before. */
-static void attention_span(const attention_job *job, int t, int group, int span, float *part, size_t step) {
+/* Copies keys and values of a KV head together, those of row t's entries first..end-1: they become what *kv says. */
+static void attention_gather(const attention_job *job, int t, int group, int first, int end, int thread, kv_rows *kv) {
     const attention_shape *s = job->shape;
-    const seen_rows seen = attention_seen(s, job->index + t);
+    const int32_t *chosen = job->index_of.chosen + (size_t)t * (size_t)index_kept(s);
+    const size_t row = (size_t)s->head_dim * kv_size(job->kv);
+    char *k = job->span_k + (size_t)thread * SPAN * row, *v = job->span_v + (size_t)thread * SPAN * row;
+    kv->k = k;
+    kv->v = v;
+    kv->at = 0;
+    kv->stride = (size_t)s->head_dim;
+    for (int e = first; e < end; e++, k += row, v += row) {
+        const size_t at = (size_t)index_of_entry(s, chosen, job->index + t, e) * (size_t)s->kv_heads + (size_t)group;
+        memcpy(k, (const char *)job->k + at * row, row);
+        memcpy(v, (const char *)job->v + at * row, row);
+    }
+}
+
+/* Row t's parts of one span for all queries of a KV head, each `step` parts after the one before. */
+static void attention_span(const attention_job *job, int t, int group, int span, int thread, float *part, size_t step) {
+    const attention_shape *s = job->shape;
+    const seen_rows seen = attention_entries(job, t);
     const int queries = s->heads / s->kv_heads, first = max_int(seen.first, span * SPAN), end = min_int(seen.end, (span + 1) * SPAN);
     const size_t d = (size_t)s->head_dim, size = attention_part_size(s), q_size = (size_t)attention_q_size(s);
     const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * q_size;
-    const kv_rows kv = {.k = job->k, .v = job->v, .at = (size_t)group * d, .stride = (size_t)s->kv_heads * d,
-                        .d = s->head_dim, .value_d = s->head_dim, .type = job->kv};
+    kv_rows kv = {.k = job->k, .v = job->v, .at = (size_t)group * d, .stride = (size_t)s->kv_heads * d,
+                  .d = s->head_dim, .value_d = s->head_dim, .type = job->kv};
+    const int gathers = index_leaves_out(s, job->index + t), from = gathers ? 0 : first % job->held;
     const float scale = (s->scale != 0 ? s->scale : 1.0f / sqrtf((float)d)) * kv_scale(job->kv, job->w->k_scale);
+    if (gathers) attention_gather(job, t, group, first, end, thread, &kv);
     for (int j = 0, count; j < queries; j += count) {
-        const float *some[SPAN_QUERIES];
+        const float *of[SPAN_QUERIES];
         float *to[SPAN_QUERIES];
         count = queries - j < SPAN_QUERIES ? 1 : SPAN_QUERIES;
         for (int i = 0; i < count; i++) {
-            some[i] = q + (size_t)(j + i) * q_size;
+            of[i] = q + (size_t)(j + i) * q_size;
             to[i] = part + (size_t)(j + i) * step * size;
         }
-        span_parts(&kv, some, count, first % job->held, end - first, scale, to);
+        span_parts(&kv, of, count, from, end - first, scale, to);
     }
 }
 
@@ -174,9 +192,9 @@ static void attention_rows(void *context, int begin, int end, int thread) {
     for (int item = begin; item < end; item++) {
         const int t = item / s->kv_heads, group = item % s->kv_heads;
         const seen_rows spans = attention_spans(job, t);
-        attention_span(job, t, group, spans.first, all, 1);
+        attention_span(job, t, group, spans.first, thread, all, 1);
         for (int span = spans.first + 1; span < spans.end; span++) {
-            attention_span(job, t, group, span, part, 1);
+            attention_span(job, t, group, span, thread, part, 1);
             for (int j = 0; j < queries; j++) span_join(all + (size_t)j * size, part + (size_t)j * size, s->head_dim);
         }
         for (int j = 0; j < queries; j++) attention_output_gate(job, t, group * queries + j, all + (size_t)j * size);
@@ -188,13 +206,12 @@ static void attention_shared_spans(void *context, int begin, int end, int thread
     const attention_job *job = (const attention_job *)context;
     const attention_shape *s = job->shape;
     const int count = attention_span_count(job), first = attention_spans(job, 0).first, queries = s->heads / s->kv_heads;
-    (void)thread;
     for (int item = begin; item < end; item++) {
         const int span = item % count + first, group = item / count % s->kv_heads, t = item / count / s->kv_heads;
         const size_t at = ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * (size_t)count + (size_t)(span - first);
         const seen_rows spans = attention_spans(job, t);
         if (span >= spans.first && span < spans.end)
-            attention_span(job, t, group, span, job->parts + at * attention_part_size(s), (size_t)count);
+            attention_span(job, t, group, span, thread, job->parts + at * attention_part_size(s), (size_t)count);
     }
 }
 
@@ -227,10 +244,11 @@ static void attention_heads(pool *p, attention_job *job) {
     parallel(p, job->T * s->heads, attention_shared_heads, job);
 }
 
-/* rope_attend: norms, rotation, KV append, attention, output gate. Fills job->o. */
+/* rope_attend: norms, rotation, KV append, index, attention, output gate. Fills job->o, unless KV rows alone are wanted. */
 static void stage_rope_attend(pool *p, attention_job *job) {
     parallel(p, job->T, attention_prepare, job);
-    attention_heads(p, job);
+    if (job->shape->index_heads) stage_index(p, &job->index_of);
+    if (!job->kv_only) attention_heads(p, job);
 }
 
 /* out: out += o_proj o. */
@@ -267,6 +285,24 @@ static void attention_layout_state(layout *l, const attention_shape *s, const ca
     const size_t bytes = tokens * attention_row_bytes(s, r->kv), floats = (bytes + sizeof(float) - 1) / sizeof(float);
     to->k = layout_alloc(l, floats);
     to->v = layout_alloc(l, floats);
+    const size_t index = s->index_heads ? (tokens * (size_t)s->index_dim * kv_size(r->kv) + sizeof(float) - 1) / sizeof(float) : 0;
+    to->index_keys = layout_alloc(l, index);
+    to->index_groups = layout_alloc(l, index / (size_t)max_int(s->index_group, 1));
+}
+
+/* Of an index; groups of a layer may be as small as one token. */
+static void attention_layout_index(layout *l, const attention_shape *s, const capacity *r, attention_job *to) {
+    index_job *of = &to->index_of;
+    const size_t T = s->index_heads ? (size_t)r->rows : 0, threads = s->index_heads ? (size_t)r->threads : 0;
+    const size_t span = threads * SPAN * (size_t)s->head_dim * kv_size(r->kv) / sizeof(float);
+    of->score_stride = s->index_heads ? (size_t)r->context : 0;
+    of->kv = r->kv;
+    of->qk = layout_alloc(l, T * (size_t)(s->index_heads + 1) * (size_t)s->index_dim);
+    of->row = layout_alloc(l, threads * index_row_size(s));
+    of->scores = layout_alloc(l, (size_t)index_score_rows(r) * of->score_stride);
+    of->chosen = (int32_t *)(void *)layout_alloc(l, T * (size_t)s->index_budget);
+    to->span_k = (char *)layout_alloc(l, span);
+    to->span_v = (char *)layout_alloc(l, span);
 }
 
 static void attention_layout_scratch(layout *l, const attention_shape *s, const capacity *r, attention_job *to) {
@@ -281,6 +317,7 @@ static void attention_layout_scratch(layout *l, const attention_shape *s, const 
     to->o = layout_alloc(l, T * (size_t)s->heads * d);
     to->parts = layout_alloc(l, attention_part_count(s, r) * attention_part_size(s));
     to->limbs = limbs_alloc(l, T, s->hidden > s->heads * s->head_dim ? s->hidden : s->heads * s->head_dim);
+    attention_layout_index(l, s, r, to);
 }
 
 static void attention_project(const token_rows *rows, const attention_weights *w, attention_job *job) {
@@ -288,7 +325,8 @@ static void attention_project(const token_rows *rows, const attention_weights *w
     job->w = w;
     job->T = rows->T;
     job->kv_only = rows->state_only;
-    stage_qkv(rows->threads, w, rows->u, rows->T, job->kv_only ? NULL : job->qg, job->k_new, job->v_new, job->g_new, job->limbs);
+    stage_qkv(rows->threads, w, rows->u, rows->T, job->kv_only ? NULL : job->qg, job->k_new, job->v_new, job->g_new,
+              job->index_of.qk, job->limbs);
 }
 
 static void attention_mix(const token_rows *rows, const token_sequence *of, const attention_job *all, const attention_state *state) {
@@ -306,8 +344,19 @@ static void attention_mix(const token_rows *rows, const token_sequence *of, cons
     job.g_new += heads * (size_t)s->gate_size;
     job.o += heads * (size_t)s->head_dim;
     attention_angles(job.w, rows->table + of->first, job.T, job.angles);
-    if (job.kv_only) parallel(rows->threads, job.T, attention_prepare, &job);
-    else stage_rope_attend(rows->threads, &job);
+    if (s->index_heads) {
+        index_job *index = &job.index_of;
+        index->w = job.w;
+        index->rows = rows->table + of->first;
+        index->T = job.T;
+        index->index = job.index;
+        index->keys_only = job.kv_only;
+        index->angles = job.angles;
+        index->qk += first * (size_t)(s->index_heads + 1) * (size_t)s->index_dim;
+        index->keys = state->index_keys;
+        index->groups = state->index_groups;
+    }
+    stage_rope_attend(rows->threads, &job);
 }
 
 static void attention_output(const token_rows *rows, attention_job *job) {
@@ -317,7 +366,11 @@ static void attention_output(const token_rows *rows, attention_job *job) {
 static int attention_pieces(const attention_shape *s, const capacity *r, const attention_state *state, state_piece *to) {
     to[0] = state_piece_of("keys", state->k, attention_row_bytes(s, r->kv), attention_held(s, r), s->window);
     to[1] = state_piece_of("values", state->v, attention_row_bytes(s, r->kv), attention_held(s, r), s->window);
-    return 2;
+    if (!s->index_heads) return 2;
+    to[2] = state_piece_of("index keys", state->index_keys, (size_t)s->index_dim * kv_size(r->kv), r->context, 0);
+    to[3] = state_piece_of("index groups", state->index_groups, (size_t)(s->index_dim / s->index_group) * kv_size(r->kv), r->context, 0);
+    to[3].group = s->index_group;
+    return 4;
 }
 
 static int attention_log(const attention_shape *s, const attention_state *state, state_piece *to) {

@@ -12,6 +12,12 @@
 
    With sinks the softmax of a head has one logit more, sinks[head], which takes its share and has no value.
 
+   With an index a row attends to the tokens of index_budget / index_group groups of index_group tokens, from token 0 on, and to those of a group
+   that is not whole: to the groups of the highest scores, of equal ones the first.
+
+       score = sum over index heads of max(rotate(norm(index q), position) . key, 0) / sqrt(index_dim)
+       key = rotate(norm(mean of the group's index k), position of its first token)
+
    Rotation turns the pairs (x[i], x[i + rotary_dim / 2]) of the first rotary_dim elements by position * frequencies[i], and
    multiplies them by rope_scale. A position is a time, a height and a width, of text all the same; which of them frequency i takes says
    rope_axis. */
@@ -23,6 +29,10 @@ typedef struct defined_attention {
     double *weight;              /* [heads][tokens] */
     double *gate, *o;            /* [heads][head_dim] */
     double *g;                   /* [heads][gate_size] */
+    double *index_qk;            /* [index_heads + 1][index_dim] */
+    double *index_k, *keys;      /* [most tokens][index_dim]; [most groups][index_dim] of groups */
+    double *score;               /* [most groups] */
+    double *attends;             /* [most tokens] to which it does: 1, else 0; NULL: to all */
 } defined_attention;
 
 static void attention_define_memory(const attention_shape *s, int most, defined_memory *m, defined_attention *t) {
@@ -34,6 +44,12 @@ static void attention_define_memory(const attention_shape *s, int most, defined_
     t->gate = defined_array(m, s->heads, s->head_dim);
     t->o = defined_array(m, s->heads, s->head_dim);
     t->g = defined_array(m, s->heads, s->gate_size);
+    if (!s->index_heads) return;
+    t->index_qk = defined_array(m, s->index_heads + 1, s->index_dim);
+    t->index_k = defined_array(m, most, s->index_dim);
+    t->keys = defined_array(m, most / s->index_group + 1, s->index_dim);
+    t->score = defined_array(m, 1, most / s->index_group + 1);
+    t->attends = defined_array(m, 1, most);
 }
 
 /* In place. The angle is single precision, as the model was trained with. */
@@ -48,7 +64,49 @@ static void attention_define_rotation(const attention_weights *w, double *x, con
     }
 }
 
-/* Of head h: weight[tokens] = softmax(q . k scale), o[head_dim] = weight v, over all tokens, or those of the window. */
+/* The key of a group, whose last token is at this position. */
+static void attention_define_group(const attention_weights *w, const defined_attention *t, int group, const int32_t *position) {
+    const attention_shape *s = &w->shape;
+    const int n = s->index_dim;
+    int32_t first[ROW_AXES];
+    double *key = t->keys + (size_t)group * (size_t)n;
+    memset(key, 0, (size_t)n * sizeof *key);
+    for (int k = 0; k < s->index_group; k++)
+        for (int i = 0; i < n; i++) key[i] += t->index_k[(size_t)(group * s->index_group + k) * (size_t)n + (size_t)i] / s->index_group;
+    for (int axis = 0; axis < ROW_AXES; axis++) first[axis] = position[axis] - (s->index_group - 1);
+    defined_norm(key, key, w->index_k_norm, n, (double)s->eps);
+    attention_define_rotation(w, key, first);
+}
+
+/* To which of the tokens so far the last one attends, which is at a position. */
+static void attention_define_index(const defining *d, const attention_weights *w, defined_attention *t, const int32_t *position, const double *u) {
+    const attention_shape *s = &w->shape;
+    const int n = s->index_dim, last = t->tokens - 1, groups = t->tokens / s->index_group, kept = s->index_budget / s->index_group;
+    defined_linear(&w->index_qk, u, t->index_qk);
+    memcpy(t->index_k + (size_t)last * (size_t)n, t->index_qk + s->index_heads * n, (size_t)n * sizeof *t->index_k);
+    if (t->tokens % s->index_group == 0) attention_define_group(w, t, groups - 1, position);
+    memset(t->score, 0, (size_t)groups * sizeof *t->score);
+    for (int h = 0; h < s->index_heads; h++) {
+        double *q = t->index_qk + h * n;
+        defined_norm(q, q, w->index_q_norm, n, (double)s->eps);
+        attention_define_rotation(w, q, position);
+        for (int g = 0; g < groups; g++) {
+            double product = 0;
+            for (int i = 0; i < n; i++) product += q[i] * t->keys[(size_t)g * (size_t)n + (size_t)i];
+            t->score[g] += fmax(product, 0) / sqrt((double)n);
+        }
+    }
+    for (int p = 0; p < t->tokens; p++) t->attends[p] = 1;
+    for (int g = 0; g < groups; g++) {
+        int better = 0;
+        for (int other = 0; other < groups; other++)
+            better += t->score[other] > t->score[g] || (t->score[other] == t->score[g] && other < g);
+        for (int k = 0; k < s->index_group && better >= kept; k++) t->attends[g * s->index_group + k] = 0;
+    }
+    defined_tell(d, "index", t->score, groups);
+}
+
+/* Of head h: weight[tokens] = softmax(q . k scale), o[head_dim] = weight v, over all tokens, those of the window, or those that the index has left. */
 static void attention_define_head(const attention_weights *w, const defined_attention *t, int h, const double *q, double *weight, double *o) {
     const attention_shape *s = &w->shape;
     const int d = s->head_dim, stride = s->kv_heads * d, tokens = t->tokens;
@@ -59,12 +117,13 @@ static void attention_define_head(const attention_weights *w, const defined_atte
     memset(weight, 0, (size_t)tokens * sizeof *weight);
     memset(o, 0, (size_t)d * sizeof *o);
     for (int p = first; p < tokens; p++) {
+        if (t->attends && t->attends[p] == 0) continue;
         for (int i = 0; i < d; i++) weight[p] += q[i] * k[(size_t)p * (size_t)stride + (size_t)i];
         weight[p] *= scale;
         if (weight[p] > top) top = weight[p];
     }
     sum = s->sinks ? exp((double)w->sinks[h] - top) : 0;
-    for (int p = first; p < tokens; p++) sum += weight[p] = exp(weight[p] - top);
+    for (int p = first; p < tokens; p++) sum += weight[p] = t->attends && t->attends[p] == 0 ? 0 : exp(weight[p] - top);
     for (int p = first; p < tokens; p++) weight[p] /= sum;
     for (int p = first; p < tokens; p++)
         for (int i = 0; i < d; i++) o[i] += weight[p] * v[(size_t)p * (size_t)stride + (size_t)i];
@@ -92,6 +151,7 @@ static void attention_define(const defining *d, const attention_weights *w, defi
         if (s->normed) defined_norm(k + h * n, k + h * n, w->k_norm, n, (double)s->eps);
         attention_define_rotation(w, k + h * n, position);
     }
+    if (s->index_heads) attention_define_index(d, w, t, position, u);
     for (int h = 0; h < s->heads; h++) {
         double *q = t->q + h * attention_q_size(s), *o = t->o + h * n, *gate = t->gate + h * n;
         if (s->normed) defined_norm(q, q, w->q_norm, n, (double)s->eps);

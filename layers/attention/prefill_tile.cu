@@ -7,6 +7,7 @@
    it runs on Hopper. */
 template <bool FP8, int WARPS, int KEY_DIM, int VALUE_DIM> struct attend_plan {
     enum {
+        HALF = FP8,                                          /* queries, keys, weights and values are F16 for the mma, not BF16 */
         SPLIT = KEY_DIM > 256 ? 2 : 1,
         STRIPS = KEY_DIM == 64 && !FP8 ? 2 : 1,              /* of 16 rows of queries, of a warp */
         BLOCKS = STRIPS > 1 ? 3 : 8 / WARPS,                 /* of an SM, for which there are registers */
@@ -147,7 +148,7 @@ __device__ __forceinline__ void attend_tile_scores(float (*s)[PLAN::KEYS / 8][4]
             for (int i = 0; i < PLAN::STRIPS; i++) {
                 const uint4 four = a[(step + PLAN::BUFFERS) % PLAN::BUFFERS][i];
                 const uint32_t query[4] = {four.x, four.y, four.z, four.w};
-                mma_m16n8k16<FP8>(s[i][n], query, b0, b1);
+                mma_m16n8k16<PLAN::HALF>(s[i][n], query, b0, b1);
             }
         }
     }
@@ -205,13 +206,13 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
         top = attend_raise<true>(&m[h], top, &rescale[h]);
-        const float base = FP8 ? top - 14 : top;             /* weights times 2^14 */
+        const float base = PLAN::HALF ? top - 14 : top;      /* weights times 2^14 */
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) {
             float x = gpu_exp2(attend_above<FP8>(s[n][2 * h], k_scale, base));
             float y = gpu_exp2(attend_above<FP8>(s[n][2 * h + 1], k_scale, base));
             sum += x + y;
-            w[n / 2][n % 2 * 2 + h] = FP8 ? f16_pair(x, y) : bf16_pair(x, y);
+            w[n / 2][n % 2 * 2 + h] = PLAN::HALF ? f16_pair(x, y) : bf16_pair(x, y);
         }
         l[h] = fmaf(l[h], rescale[h], sum);
     }
@@ -242,7 +243,7 @@ __device__ __forceinline__ void attend_tile_values(float (*o)[PLAN::VALUE_STEPS 
                 if (FP8) e4m3_pairs(__byte_perm(r[2 * pair + j], 0, 0x3120), &b[0][j], &b[1][j]);
             }
 #pragma unroll
-            for (int j = 0; j < 2 * PLAN::STRIPS; j++) mma_m16n8k16<FP8>(o[j / 2][c + j % 2], w[j / 2][pair], b[j % 2][0], b[j % 2][1]);
+            for (int j = 0; j < 2 * PLAN::STRIPS; j++) mma_m16n8k16<PLAN::HALF>(o[j / 2][c + j % 2], w[j / 2][pair], b[j % 2][0], b[j % 2][1]);
         }
     }
 }

@@ -251,15 +251,15 @@ static void stage_conv_delta(pool *p, deltanet_job *job) {
                (size_t)keys * sizeof(float));
 }
 
-/* o = rms(o) * norm * SiLU(z), for each head of each row. */
+/* o = rms(o) * norm * SiLU(z), or sigmoid(z), for each head of each row. */
 static void deltanet_gate_heads(void *context, int begin, int end, int thread) {
     const deltanet_job *job = (const deltanet_job *)context;
-    int n = job->shape->value_dim;
+    const int n = job->shape->value_dim, plain = job->shape->sigmoid_gate;
     (void)thread;
     for (int item = begin; item < end; item++) {
         float *o = job->o + (size_t)item * (size_t)n, factor = rms_factor(o, n, job->shape->eps);
         const float *z = job->z + (size_t)item * (size_t)n;
-        for (int i = 0; i < n; i++) o[i] = o[i] * factor * job->w->norm[i] * silu(z[i]);
+        for (int i = 0; i < n; i++) o[i] = o[i] * factor * job->w->norm[i] * (plain ? sigmoid(z[i]) : silu(z[i]));
     }
 }
 

@@ -95,7 +95,7 @@ static void deltanet_define(const defining *d, const deltanet_weights *w, define
         deltanet_define_unit(t->k, k, s->key_dim, 1);
         deltanet_define_rule(s, S, t->q, t->k, v, g, t->beta[h], o);
         const double rms = defined_rms(o, s->value_dim, (double)s->eps);
-        for (int i = 0; i < s->value_dim; i++) o[i] = o[i] / rms * (double)w->norm[i] * defined_silu(z[i]);
+        for (int i = 0; i < s->value_dim; i++) o[i] = o[i] / rms * (double)w->norm[i] * (s->sigmoid_gate ? defined_sigmoid(z[i]) : defined_silu(z[i]));
     }
     defined_tell(d, "decay", t->decay, s->value_heads);
     defined_tell(d, "beta", t->beta, s->value_heads);

@@ -2,15 +2,16 @@
 
 enum { MAX_KEY_DIM = 512 };      /* of a DeltaNet head: a row of S fits a small array */
 
-/* taps: of conv1d. */
+/* taps: of conv1d. sigmoid_gate: the output gate is sigmoid(z), else SiLU(z). */
 #define DELTANET_FIELDS(X)                                                                                                           \
-    X(int,   hidden,      MAX,  NONE, "")                                                                                            \
-    X(int,   key_heads,   RANK, NONE, "key_heads")                                                                                   \
-    X(int,   value_heads, RANK, NONE, "value_heads")                                                                                 \
-    X(int,   key_dim,     MAX,  NONE, "key_head_dim")                                                                                \
-    X(int,   value_dim,   MAX,  NONE, "value_head_dim")                                                                              \
-    X(int,   taps,        MAX,  NONE, "")                                                                                            \
-    X(float, eps,         NONE, NONE, "")
+    X(int,   hidden,       MAX,  NONE,              "")                                                                              \
+    X(int,   key_heads,    RANK, NONE,              "key_heads")                                                                     \
+    X(int,   value_heads,  RANK, NONE,              "value_heads")                                                                   \
+    X(int,   key_dim,      MAX,  NONE,              "key_head_dim")                                                                  \
+    X(int,   value_dim,    MAX,  NONE,              "value_head_dim")                                                                \
+    X(int,   taps,         MAX,  NONE,              "")                                                                              \
+    X(float, eps,          NONE, NONE,              "")                                                                              \
+    X(int,   sigmoid_gate, NONE, SET(SIGMOID_GATE), "")
 SHAPE(DELTANET, deltanet)
 
 typedef struct deltanet_weights {

@@ -9,6 +9,8 @@
    Grid: PLACE_BLOCKS blocks, which fill the link; each finds the same plan for itself, as a hand-off between blocks would take longer, and copies
    its part of each expert. Who is the last to have read the order of slots writes the new one, the table and the counts.
 
+   Where it polls the logits it copies before its wait: norm_router reads no expert, and what comes before that is complete once logits are there.
+
    Memory order. The order is read before the block counts itself as ready, and changed by the last one to do so. Its successor, and all after it,
    read slots and table after their own wait, experts_down after experts_up has released it, which does so after its wait. */
 
@@ -21,7 +23,7 @@ enum {
     MOE_RECENT = 64                                         /* of simulated routing: experts that a layer remembers */
 };
 
-/* What a layer counts: experts that passes found in slots, that they did not; passes with simulated routing. */
+/* What a layer counts: experts that passes found in slots, that they did not; passes. */
 enum { MOE_SEEN_HITS, MOE_SEEN_MISSES, MOE_SEEN_PASSES, MOE_SEEN };
 
 /* The slots of a layer, in a runner's memory. */
@@ -153,8 +155,9 @@ __device__ __forceinline__ void gpu_place_table(const moe_slots &s, const gpu_pl
         s.at[plan->missing[k]] = s.memory - s.host + plan->victim[k] * s.piece;
     }
     if (threadIdx.x) return;
-    s.seen[MOE_SEEN_HITS] += (unsigned)plan->hits;
-    s.seen[MOE_SEEN_MISSES] += (unsigned)plan->misses;
+    atomicAdd(&s.seen[MOE_SEEN_HITS], (unsigned long long)plan->hits);
+    atomicAdd(&s.seen[MOE_SEEN_MISSES], (unsigned long long)plan->misses);
+    atomicAdd(&s.seen[MOE_SEEN_PASSES], 1ull);
 }
 
 /* Copies the block's parts of the experts. */
@@ -177,7 +180,7 @@ __device__ __forceinline__ void gpu_place_copy(const moe_slots &s, const gpu_pla
     }
 }
 
-/* Simulated routing (mote_measurement.locality): of a row's experts the share `locality`, of 2^32, is drawn from the last ones that the layer has
+/* Simulated routing (mote_simulate_experts): of a row's experts the share `locality`, of 2^32, is drawn from the last ones that the layer has
    used, the others from all. experts_place then writes logits by which its successors choose the same. */
 struct gpu_place_draws {
     uint16_t of[BATCH_ROWS_MAX][GPU_TOP];                   /* of a row */
@@ -192,7 +195,7 @@ __device__ __forceinline__ int gpu_place_recent(const moe_place &p) {
 /* A thread draws the experts of row t, each another one. */
 __device__ __forceinline__ void gpu_place_draw(const moe_place &p, gpu_place_plan *plan, uint16_t *of, int t) {
     enum { TRIES = 64 };
-    const uint64_t seed = (uint64_t)(uintptr_t)p.slots.at ^ p.slots.seen[MOE_SEEN_PASSES] << 40;
+    const uint64_t seed = (uint64_t)(uintptr_t)p.slots.at ^ __ldcg(&p.slots.seen[MOE_SEEN_PASSES]) << 40;
     uint64_t draw = (uint64_t)t << 32;
     for (int r = 0; r < p.moe.shape.top_k; r++) {
         const bool recent = uniform(seed, draw++) * 4294967296.0 < p.moe.locality;
@@ -200,7 +203,7 @@ __device__ __forceinline__ void gpu_place_draw(const moe_place &p, gpu_place_pla
         for (int n = 0; taken; n++) {
             const double u = uniform(seed, draw++);
             if (n >= TRIES) expert = (expert + 1) % p.moe.shape.experts;
-            else expert = recent ? p.slots.recent[(int)(u * gpu_place_recent(p))] : (int)(u * p.moe.shape.experts);
+            else expert = recent ? __ldcg(&p.slots.recent[(int)(u * gpu_place_recent(p))]) : (int)(u * p.moe.shape.experts);
             taken = 0;
             for (int i = 0; i < r; i++) taken |= of[i] == expert;
         }
@@ -215,19 +218,20 @@ __device__ __forceinline__ void gpu_place_pretend(const moe_place &p, gpu_place_
     for (int i = threadIdx.x; i < p.moe.T * experts; i += GPU_THREADS) p.moe.router[i] = -64;
     if ((int)threadIdx.x < recent) {
         const int i = threadIdx.x + uses;
-        draws->recent[threadIdx.x] = i < recent ? p.slots.recent[i] : draws->of[(i - recent) / top_k][(i - recent) % top_k];
+        draws->recent[threadIdx.x] = i < recent ? __ldcg(&p.slots.recent[i]) : draws->of[(i - recent) / top_k][(i - recent) % top_k];
     }
     __syncthreads();
     for (int i = threadIdx.x; i < uses; i += GPU_THREADS)
         p.moe.router[i / top_k * experts + draws->of[i / top_k][i % top_k]] = 4 - 0.125f * (float)(i % top_k);
     if ((int)threadIdx.x < recent) p.slots.recent[threadIdx.x] = draws->recent[threadIdx.x];
-    if (threadIdx.x == 0) p.slots.seen[MOE_SEEN_PASSES]++;
 }
 
+/* A warp has every eighth row. */
 __device__ __forceinline__ void gpu_place_draw_all(const moe_place &p, gpu_place_plan *plan, gpu_place_draws *draws) {
     for (int t = threadIdx.x / 32; t < p.moe.T && threadIdx.x % 32 == 0; t += GPU_WARPS) gpu_place_draw(p, plan, draws->of[t], t);
 }
 
+/* What it waits for before its end is norm_router, if it has polled that. */
 template <bool SIMULATED> __global__ void __launch_bounds__(GPU_THREADS) gpu_experts_place(const __grid_constant__ moe_place p) {
     typedef typename std::conditional<SIMULATED, gpu_place_draws, char>::type draws_type;
     __shared__ gpu_place_plan plan;
@@ -249,17 +253,17 @@ template <bool SIMULATED> __global__ void __launch_bounds__(GPU_THREADS) gpu_exp
     if (threadIdx.x < 32) gpu_place_missing(&plan);
     const int idle = gpu_place_idle(p.slots, &plan, entry);
     gpu_place_victims(p.slots, &plan, entry, idle);
-    pdl_wait();
+    __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
         plan.last = atomicInc(p.slots.ready, gridDim.x - 1) == gridDim.x - 1;               /* and it is 0 again */
         __threadfence();
     }
-    __syncthreads();
-    if (plan.last) {
-        gpu_place_order(p.slots, &plan, entry, idle);
-        gpu_place_table(p.slots, &plan);
-        if constexpr (SIMULATED) gpu_place_pretend(p, &draws);
-    }
     gpu_place_copy(p.slots, &plan);
+    pdl_wait();
+    __syncthreads();
+    if (!plan.last) return;
+    gpu_place_order(p.slots, &plan, entry, idle);
+    gpu_place_table(p.slots, &plan);
+    if constexpr (SIMULATED) gpu_place_pretend(p, &draws);
 }

@@ -11,7 +11,8 @@
         .reads = BUFFER_X, .writes = BUFFER_ROUTER | BUFFER_SHARED, .polls = BUFFER_X,                                   \
         .polled_writes = BUFFER_ROUTER | BUFFER_SHARED, .tags = BUFFER_ROUTER)                                           \
     ROW(PLACE, "experts_place", .stage = STAGE_ROUTER,                                                                   \
-        .reads = BUFFER_ROUTER, .writes = BUFFER_EXPERTS, .early_reads = BUFFER_EXPERTS, .polls = BUFFER_ROUTER)         \
+        .reads = BUFFER_ROUTER, .writes = BUFFER_EXPERTS, .early_reads = BUFFER_EXPERTS, .polls = BUFFER_ROUTER,         \
+        .polled_writes = BUFFER_EXPERTS)                                                                                 \
     ROW(ROUTE, "route", .stage = STAGE_ROUTER,                                                                           \
         .reads = BUFFER_ROUTER | BUFFER_SHARED | BUFFER_X | BUFFER_EXPERTS, .writes = BUFFER_ROUTING | BUFFER_SHARED)    \
     ROW(UP, "experts_up", .stage = STAGE_UP, .release = RELEASE_LATE,                                                    \

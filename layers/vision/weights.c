@@ -9,6 +9,7 @@ enum {
     VISION_PIXELS = VISION_CHANNELS * VISION_FRAMES * VISION_PATCH * VISION_PATCH,       /* numbers of a patch */
     VISION_MERGE = 2, VISION_JOINED = VISION_MERGE * VISION_MERGE,                        /* side of a block, and its patches */
     VISION_HEAD_MAX = 256,       /* dimensions of a head */
+    VISION_WHOLE_COLS = 64,      /* a packed matrix has multiples of these: its products are a prompt's, whatever the tower's widths */
     VISION_PATCHES_MAX = 65536   /* of an image: the limit of the models that there are */
 };
 

@@ -20,46 +20,49 @@ enum { SHARED_LOGITS = MOTE_ROWS_MAX };                     /* rows of logits th
 
 /* The most floats that a member of a group gives others at once: x of so many rows, or logits. */
 static size_t cpu_share(const mote_model *m, int rows) {
-    return max_size((size_t)rows * (size_t)m->c.hidden, SHARED_LOGITS * (size_t)part_vocab(&m->part, m->c.vocab).most);
+    return max_size((size_t)rows * (size_t)model_width(m), SHARED_LOGITS * (size_t)part_vocab(&m->part, m->c.vocab).most);
+}
+
+/* Rows of tables of n-grams, of those that the part has. */
+static void cpu_layout_tables(layout *l, const mote_model *m, int rows, scratch *s) {
+    const int has = (m->largest.kinds >> LAYER_NGRAMS & 1) != 0;
+    s->table_rows = (int64_t *)(void *)layout_alloc(l, has ? (size_t)rows * MAX_NGRAM_ROWS * sizeof *s->table_rows / sizeof(float) : 0);
+    for (int i = m->part.first; i < m->part.end; i++) {
+        const sublayer *of = &m->layers[i].mixer;
+        if (of->kind != LAYER_NGRAMS) continue;
+        s->looked_up[of->w.ngrams.shape.number] = layout_alloc(l, (size_t)rows * (size_t)ngrams_width(&of->w.ngrams.shape));
+    }
 }
 
 static void cpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
     const size_t rows = (size_t)most.rows * (size_t)m->c.hidden, drafts = r->one_slot ? 1 : (size_t)cpu_pass_rows(r);
+    const size_t wide = (size_t)most.rows * (size_t)model_width(m);
+    const int streams = max_int(m->c.streams, 1);
     scratch *s = &r->s;
     s->table = (token_row *)(void *)layout_alloc(l, (size_t)most.rows * sizeof(token_row) / sizeof(float));
-    s->x = layout_alloc(l, rows);
+    s->x = layout_alloc(l, wide);
     s->u = layout_alloc(l, rows);
-    s->y = layout_alloc(l, m->largest.residual.normed_after || m->largest.residual.branched || m->part.ranks > 1 ? rows : 0);
+    s->y = layout_alloc(l, residual_apart(&m->largest.residual) || m->part.ranks > 1 ? rows : 0);
     s->branches = layout_alloc(l, m->largest.residual.branched ? 3 * rows : 0);
-    s->hidden = layout_alloc(l, rows);
-    s->mtp_in = s->head_in = layout_alloc(l, 2 * rows);
+    s->hidden = layout_alloc(l, wide);
+    s->h = m->c.streams ? layout_alloc(l, rows) : s->hidden;
+    streams_layout(l, m->c.streams, m->c.mix_rank, m->c.hidden, most.rows, &s->mix);
+    cpu_layout_tables(l, m, most.rows, s);
+    s->mtp_in = s->head_in = layout_alloc(l, rows + wide);
     s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));
     s->draft_logits = layout_alloc(l, drafts * (size_t)m->draft_head.rows);
     s->choice = (draft_choice *)(void *)layout_alloc(l, drafts * (size_t)m->part.ranks * sizeof *s->choice / sizeof(float));
     s->drafted = (int32_t *)(void *)layout_alloc(l, drafts);
     s->confidence = layout_alloc(l, drafts);
-    s->limbs = limbs_alloc(l, (size_t)most.rows, 2 * m->c.hidden);
+    s->limbs = limbs_alloc(l, (size_t)(most.rows * streams), m->c.streams ? m->c.hidden : 2 * m->c.hidden);
     if (m->part.ranks > 1) {
         s->share = layout_alloc(l, cpu_share(m, most.rows));
         s->shares = layout_alloc(l, (size_t)m->part.ranks * cpu_share(m, most.rows));
     }
     layer_layout_scratch(l, &m->largest, &most, &s->jobs);
     if (m->has_vision && r->o.patches) vision_layout(l, &m->vision.shape, r->o.patches, &s->vision);
-}
-
-/* `floats` of memory, zero; NULL: there are not so many. */
-static float *cpu_alloc(size_t floats) {
-    const size_t bytes = floats * sizeof(float) + CACHE_LINE;
-    const uint64_t available = memory_available();
-    return !available || bytes <= available ? (float *)calloc(1, bytes) : NULL;
-}
-
-static int cpu_no_memory(const char *what, size_t floats, mote_error *err) {
-    const double wanted = (double)floats * sizeof(float), there = (double)memory_available();
-    return fail(err, MOTE_ENOMEM, "%s needs %.2f GB, %.2f GB of memory are free%s", what, wanted * 1e-9, there * 1e-9,
-                wanted < there ? ", but this process gets no more: is there a limit (ulimit -v)?" : "");
 }
 
 static int cpu_open(mote_runner *r, mote_error *err) {
@@ -104,7 +107,7 @@ static int cpu_ended(const mote_runner *r) {
     return r->me && r->me->ended;
 }
 
-/* x = the embeddings of T rows. Of several ranks each has those of some tokens, the first those that are no token's; the others add zeros. */
+/* x[T][hidden] = the embeddings of T rows. Of several ranks each has those of some tokens, the first those that are no token's; the others add zeros. */
 static void cpu_embed(mote_runner *r, const token_row *rows, int T, float *x) {
     const matrix *w = &r->m->embed_tokens;
     const size_t hidden = (size_t)w->cols;
@@ -123,6 +126,14 @@ static void cpu_embed(mote_runner *r, const token_row *rows, int T, float *x) {
     exchange_sum(cpu_ranks(r), x, (size_t)T * hidden, r->s.shares);
 }
 
+/* x[T][streams][hidden]: the embeddings of T rows fill all streams. */
+static void cpu_embed_streams(mote_runner *r, const token_row *rows, int T, float *x) {
+    const size_t hidden = (size_t)r->m->c.hidden, streams = (size_t)r->m->c.streams;
+    float *embedded = streams ? r->s.u : x;
+    cpu_embed(r, rows, T, embedded);
+    for (size_t c = 0; c < (size_t)T * streams; c++) memcpy(x + c * hidden, embedded + c / streams * hidden, hidden * sizeof *x);
+}
+
 /* The rows of x of n sequences through layer i, which is l. state_only: of the MTP layer, whose KV rows are all that is wanted. */
 static void run_layer(mote_runner *r, const layer *l, int i, const token_sequence *of, int n, int state_only) {
     token_rows rows;
@@ -133,6 +144,9 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     rows.count = n;
     rows.state_only = state_only;
     rows.hidden = r->m->c.hidden;
+    rows.streams = max_int(r->m->c.streams, 1);
+    rows.mix = &r->s.mix;
+    rows.looked_up = l->mixer.kind == LAYER_NGRAMS ? r->s.looked_up[l->mixer.w.ngrams.shape.number] : NULL;
     rows.eps = r->m->c.eps;
     rows.x = r->s.x;
     rows.y = r->s.y;
@@ -185,12 +199,27 @@ static void cpu_head(mote_runner *r, int n) {
     for (int at = 0; at < n && cpu_ranks(r); at += SHARED_LOGITS) cpu_head_shares(r, at, min_int(n - at, SHARED_LOGITS));
 }
 
+/* Of streams: where in mtp_in the final rows begin. */
+static float *mtp_final_rows(const mote_runner *r) {
+    return r->s.mtp_in + (size_t)capacity_of(&r->o, r->o.context).rows * (size_t)r->m->c.hidden;
+}
+
+/* What the head is multiplied with, of T rows of x after the layers, to h; and the final rows, unless that is NULL or h itself. */
+static void cpu_end(mote_runner *r, const float *norm, const stream_mixer *mixer, int T, float *final, float *h) {
+    const config *c = &r->m->c;
+    const stream_job job = {.w = mixer, .s = &r->s.mix, .T = T, .streams = c->streams, .hidden = c->hidden, .eps = c->eps, .x = r->s.x, .u = h};
+    if (!c->streams) rms_norm(h, r->s.x, norm, T, c->hidden, c->eps);
+    else streams_read(r->threads, &job);
+    if (c->streams && final) memcpy(final, r->s.x, (size_t)T * (size_t)model_width(r->m) * sizeof *final);
+}
+
 /* Row `to` of the MTP layer's table and of its input: it stands where `before` does, of which final_row is, and takes the token after
-   that, `next`. */
+   that, `next`. Of streams the embeddings of all rows come before all final rows. */
 static void mtp_put(mote_runner *r, int to, int sequence, const token_row *before, const token_row *next, const float *final_row) {
     const mote_model *m = r->m;
-    const int hidden = m->c.hidden;
-    float *in = r->s.mtp_in + (size_t)to * 2 * (size_t)hidden;
+    const int hidden = m->c.hidden, width = model_width(m);
+    float *in = r->s.mtp_in + (size_t)to * (size_t)(m->c.streams ? hidden : 2 * hidden);
+    float *of_final = m->c.streams ? mtp_final_rows(r) + (size_t)to * (size_t)width : in + hidden;
     token_row *row = &r->s.table[to];
     *row = *before;
     row->sequence = sequence;
@@ -198,16 +227,29 @@ static void mtp_put(mote_runner *r, int to, int sequence, const token_row *befor
     row->embedding = next->embedding;
     cpu_embed(r, row, 1, r->s.u);
     rms_norm(in, r->s.u, m->mtp.norm_embedding, 1, hidden, m->c.eps);
-    rms_norm(in + hidden, final_row, m->mtp.norm_hidden, 1, hidden, m->c.eps);
+    rms_norm(of_final, final_row, m->mtp.norm_hidden, 1, width, m->c.eps);
 }
 
-/* The MTP layer over `rows` rows of mtp_in: what its head is multiplied with, to h [rows][hidden]; NULL: its states alone. */
-static void mtp_forward(mote_runner *r, const token_sequence *of, int n, int rows, float *h) {
+/* x of the MTP layer's rows, of streams: each gets its own of the final row, and all get the embedding. */
+static void mtp_fill_streams(mote_runner *r, int rows) {
     const mote_model *m = r->m;
     scratch *w = &r->s;
-    linear(r->threads, &m->mtp.fc, w->mtp_in, w->x, rows, 0, w->limbs);
+    const size_t hidden = (size_t)m->c.hidden, streams = (size_t)m->c.streams;
+    linear(r->threads, &m->mtp.fc, mtp_final_rows(r), w->x, rows * m->c.streams, 0, w->limbs);
+    linear(r->threads, &m->mtp.fc_embedding, w->mtp_in, w->u, rows, 0, w->limbs);
+    for (size_t c = 0; c < (size_t)rows * streams; c++)
+        for (size_t i = 0; i < hidden; i++) w->x[c * hidden + i] += w->u[c / streams * hidden + i];
+}
+
+/* The MTP layer over `rows` rows of mtp_in: what its head is multiplied with, to h [rows][hidden], and its final rows, as cpu_end has them;
+   h NULL: its states alone. */
+static void mtp_forward(mote_runner *r, const token_sequence *of, int n, int rows, float *final, float *h) {
+    const mote_model *m = r->m;
+    scratch *w = &r->s;
+    if (m->c.streams) mtp_fill_streams(r, rows);
+    else linear(r->threads, &m->mtp.fc, w->mtp_in, w->x, rows, 0, w->limbs);
     run_layer(r, &m->mtp.layer, m->c.layers, of, n, !h);
-    if (h) rms_norm(h, w->x, m->mtp.norm, rows, m->c.hidden, m->c.eps);
+    if (h) cpu_end(r, m->mtp.norm, &m->mtp.mixer, rows, final, h);
 }
 
 /* The rows of a block that the MTP layer takes: see run_mtp. */
@@ -218,7 +260,7 @@ static int mtp_rows(const pass_request *q) {
 /* These of sequence `sequence`, from row `to` on. hidden: the block's final rows. */
 static void mtp_inputs(const pass_request *q, int sequence, const float *hidden, int to) {
     const block *b = q->b;
-    const size_t size = (size_t)q->s->m->c.hidden;
+    const size_t size = (size_t)model_width(q->s->m);
     for (int t = b->T - mtp_rows(q); t < b->T; t++, to++)
         mtp_put(q->s->runner, to, sequence, &b->rows[t - 1], &b->rows[t], t ? hidden + (size_t)(t - 1) * size : q->s->last_hidden);
 }
@@ -230,19 +272,19 @@ static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequenc
     const mote_model *m = r->m;
     scratch *w = &r->s;
     token_sequence at[PASS_ROWS_MAX];
-    const size_t hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
+    const size_t hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab, width = (size_t)model_width(m);
     int count = 0, rows = 0, wanted = 0, head = 0;
     for (int i = 0; i < n; i++) {
         const block *b = of[i]->b;
         const int T = mtp_rows(of[i]);
         if (!T) continue;
-        mtp_inputs(of[i], count, w->hidden + (size_t)main_rows[i].first * hidden, rows);
+        mtp_inputs(of[i], count, w->hidden + (size_t)main_rows[i].first * width, rows);
         at[count++] = sequence_of(of[i]->s, rows, T, b->replay);
         rows += T;
         wanted |= b->mtp_logits != NULL;
     }
     if (!rows) return;
-    mtp_forward(r, at, count, rows, wanted ? w->u : NULL);
+    mtp_forward(r, at, count, rows, NULL, wanted ? w->u : NULL);
     if (!wanted) return;
     for (int i = 0, row = 0; i < n; i++)
         for (int t = 0; t < mtp_rows(of[i]); t++, row++)
@@ -250,10 +292,11 @@ static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequenc
     cpu_head(r, head);
 }
 
-/* The rows of x that are wanted as they are. */
+/* The rows of x that are wanted as they are, of streams those of h. */
 static void cpu_residual(const mote_runner *r, const block *b, const token_sequence *at) {
     const size_t hidden = (size_t)r->m->c.hidden, rows = (size_t)b->residual_rows;
-    if (rows && runner_answers(r)) memcpy(b->residual, r->s.x + ((size_t)(at->first + b->T) - rows) * hidden, rows * hidden * sizeof(float));
+    const float *from = r->m->c.streams ? r->s.h : r->s.x;
+    if (rows && runner_answers(r)) memcpy(b->residual, from + ((size_t)(at->first + b->T) - rows) * hidden, rows * hidden * sizeof(float));
 }
 
 /* The logits that are wanted of final rows. */
@@ -262,7 +305,7 @@ static void run_head(mote_runner *r, pass_request *const *of, const token_sequen
     int head = 0;
     for (int i = 0; i < n; i++) {
         const block *b = of[i]->b;
-        const float *rows = r->s.hidden + (size_t)at[i].first * hidden;
+        const float *rows = r->s.h + (size_t)at[i].first * hidden;
         for (int t = b->logits ? 0 : b->T - 1; t < b->T; t++)
             cpu_head_row(r, &head, rows + (size_t)t * hidden, b->logits ? b->logits + (size_t)t * vocab : of[i]->s->logits);
     }
@@ -272,7 +315,7 @@ static void run_head(mote_runner *r, pass_request *const *of, const token_sequen
 /* What the slot keeps of a block, whose final rows these are. Those of a block that may be kept in part stay with it; of a longer one
    the last, which is the timeline's then. */
 static void cpu_computed(slot *s, const block *b, const float *final_rows) {
-    const size_t hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab, T = (size_t)b->T;
+    const size_t hidden = (size_t)model_width(s->m), vocab = (size_t)s->m->c.vocab, T = (size_t)b->T;
     if (b->logits && b->logits != s->block_logits && runner_answers(s->runner)) memcpy(s->logits, b->logits + (T - 1) * vocab, vocab * sizeof(float));
     if (T <= MOTE_ROWS_MAX) memcpy(s->hidden, final_rows, T * hidden * sizeof(float));
     else memcpy(s->last_hidden, final_rows + (T - 1) * hidden, hidden * sizeof(float));
@@ -282,35 +325,80 @@ static void cpu_computed(slot *s, const block *b, const float *final_rows) {
 /* x of n rows through the part's layers: from the embedding, or from the range before; to the next one, if there is one. */
 static void cpu_walk(mote_runner *r, const token_sequence *at, int n, int rows) {
     const mote_model *m = r->m;
-    const size_t floats = (size_t)rows * (size_t)m->c.hidden;
+    const size_t floats = (size_t)rows * (size_t)model_width(m);
     if (!part_is_first(&m->part)) exchange_receive(r->me, r->s.x, floats);
     for (int i = m->part.first; i < m->part.end && !cpu_ended(r); i++) run_layer(r, &m->layers[i], i, at, n, 0);
     if (!part_is_last(&m->part)) exchange_send(r->me, r->s.x, floats);
 }
 
-/* The blocks of n slots as one pass. */
-static void cpu_forward_all(mote_runner *r, pass_request *const *of, int n) {
+/* Reading rows of a table, as many threads as there are; code: of the first failure. */
+typedef struct table_reading { row_table *table; const int64_t *rows; float *to; pthread_mutex_t lock; mote_error error; int cols, code; } table_reading;
+
+static void cpu_read_rows(void *context, int begin, int end, int thread) {
+    table_reading *t = (table_reading *)context;
+    mote_error why;
+    (void)thread;
+    for (int i = begin; i < end; i++) {
+        const int code = rows_read(t->table, t->rows[i], t->to + (size_t)i * (size_t)t->cols, &why);
+        if (!code) continue;
+        pthread_mutex_lock(&t->lock);
+        if (!t->code) t->code = code, t->error = why;
+        pthread_mutex_unlock(&t->lock);
+        return;
+    }
+}
+
+/* The rows of tables that the blocks of n slots need, before any layer has touched a state: if they cannot be read, nothing has happened. All
+   are announced first, so that the disk has many of them to read at a time. */
+static int cpu_look_up(mote_runner *r, pass_request *const *of, int n, mote_error *err) {
+    const mote_model *m = r->m;
+    int code = MOTE_OK;
+    for (int i = m->part.first; i < m->part.end && !code; i++) {
+        const ngrams_weights *w = &m->layers[i].mixer.w.ngrams;
+        if (m->layers[i].mixer.kind != LAYER_NGRAMS) continue;
+        const size_t each = (size_t)ngrams_rows(&w->shape);
+        size_t rows = 0;
+        for (int k = 0; k < n; k++) {
+            const block *b = of[k]->b;
+            ngrams_look_up(w, &of[k]->s->state[i].ngrams, b->rows, b->T, b->replay, r->s.table_rows + rows * each);
+            rows += (size_t)b->T;
+        }
+        table_reading t = {.table = m->tables[w->shape.number], .rows = r->s.table_rows, .to = r->s.looked_up[w->shape.number], .cols = w->shape.row_size};
+        pthread_mutex_init(&t.lock, NULL);
+        rows_announce(t.table, t.rows, (int)(rows * each));
+        parallel(r->threads, (int)(rows * each), cpu_read_rows, &t);
+        pthread_mutex_destroy(&t.lock);
+        if ((code = t.code) && err) *err = t.error;
+    }
+    return code;
+}
+
+/* The blocks of n slots as one pass. Fails only before it has begun. */
+static int cpu_forward_all(mote_runner *r, pass_request *const *of, int n, mote_error *err) {
     const mote_model *m = r->m;
     scratch *w = &r->s;
     token_sequence at[PASS_ROWS_MAX];
-    const size_t hidden = (size_t)m->c.hidden;
+    const size_t width = (size_t)model_width(m);
     int rows = 0;
+    const int code = m->largest.kinds >> LAYER_NGRAMS & 1 ? cpu_look_up(r, of, n, err) : MOTE_OK;
+    if (code) return code;
     for (int i = 0; i < n; i++) {
         slot *s = of[i]->s;
         const block *b = of[i]->b;
-        if (b->replay) memcpy(s->last_hidden, slot_final_row(s, b->replay), hidden * sizeof(float));
+        if (b->replay) memcpy(s->last_hidden, slot_final_row(s, b->replay), width * sizeof(float));
         at[i] = sequence_of(s, rows, b->T, b->replay);
         table_put(r, rows, i, b->rows, b->T);
         rows += b->T;
     }
-    if (part_is_first(&m->part)) cpu_embed(r, w->table, rows, w->x);
+    if (part_is_first(&m->part)) cpu_embed_streams(r, w->table, rows, w->x);
     cpu_walk(r, at, n, rows);
-    if (!part_is_last(&m->part) || cpu_ended(r)) return;
+    if (!part_is_last(&m->part) || cpu_ended(r)) return MOTE_OK;
+    cpu_end(r, m->norm, &m->mixer, rows, w->hidden, w->h);
     for (int i = 0; i < n; i++) cpu_residual(r, of[i]->b, &at[i]);
-    rms_norm(w->hidden, w->x, m->norm, rows, m->c.hidden, m->c.eps);
     run_head(r, of, at, n);
     run_mtp(r, of, at, n);
-    for (int i = 0; i < n; i++) cpu_computed(of[i]->s, of[i]->b, w->hidden + (size_t)at[i].first * hidden);
+    for (int i = 0; i < n; i++) cpu_computed(of[i]->s, of[i]->b, w->hidden + (size_t)at[i].first * width);
+    return MOTE_OK;
 }
 
 /* The highest of each row's logits, the lowest id on a tie. */
@@ -377,7 +465,7 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
     token_sequence at[PASS_ROWS_MAX];
     char on[PASS_ROWS_MAX];
     int row[PASS_ROWS_MAX] = {0};                           /* of a request in the pass of the draft before */
-    const size_t hidden = (size_t)m->c.hidden;
+    const size_t width = (size_t)model_width(m);
     for (int k = 0; k < n; k++) *of[k]->count = 0;
     for (int i = 0, rows = 1; rows; i++) {
         rows = 0;
@@ -387,13 +475,13 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
             if (!on[k]) continue;
             *of[k]->count = i + 1;
             const token_row next = i ? text_after(b->rows, i, of[k]->ids[i - 1]) : *b->rows, before = i ? text_after(b->rows, i - 1, -1) : b->rows[-1];
-            mtp_put(r, rows, rows, &before, &next, i ? w->hidden + (size_t)row[k] * hidden : slot_final_row(of[k]->s, b->replay));
+            mtp_put(r, rows, rows, &before, &next, i ? w->hidden + (size_t)row[k] * width : slot_final_row(of[k]->s, b->replay));
             at[rows] = sequence_of(of[k]->s, rows, 1, b->replay);
             row[k] = rows++;
         }
         if (!rows || cpu_ended(r)) return;
-        mtp_forward(r, at, rows, rows, w->hidden);
-        if (m->draft_head.rows) stage_head(r->threads, &m->draft_head, m->c.logit_cap, w->hidden, rows, w->draft_logits, w->limbs);
+        mtp_forward(r, at, rows, rows, w->hidden, w->h);
+        if (m->draft_head.rows) stage_head(r->threads, &m->draft_head, m->c.logit_cap, w->h, rows, w->draft_logits, w->limbs);
         parallel(r->threads, rows, cpu_choose_drafts, r);
         cpu_join_drafts(r, rows);
         for (int k = 0; k < n; k++) {
@@ -406,17 +494,20 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
 
 /* Of one kind, FORWARD or DRAFT: the host samples. */
 static void cpu_pass(mote_runner *r, pass_request *const *of, int n) {
-    if (of[0]->kind != REQUEST_DRAFT) cpu_forward_all(r, of, n);
+    mote_error why;
+    int code = MOTE_OK;
+    if (of[0]->kind != REQUEST_DRAFT) code = cpu_forward_all(r, of, n, &why);
     else if (part_is_last(&r->m->part)) cpu_draft_all(r, of, n);
-    for (int i = 0; i < n; i++) of[i]->code = cpu_ended(r) ? MOTE_EDEVICE : MOTE_OK;
+    for (int i = 0; i < n; i++) {
+        of[i]->code = code ? code : cpu_ended(r) ? MOTE_EDEVICE : MOTE_OK;
+        if (code) of[i]->error = why;
+    }
 }
 
 static int cpu_forward(slot *s, const block *b, mote_error *err) {
     pass_request q, *one = &q;
-    (void)err;
     request_is(&q, REQUEST_FORWARD, s, b);
-    cpu_forward_all(s->runner, &one, 1);
-    return MOTE_OK;
+    return cpu_forward_all(s->runner, &one, 1, err);
 }
 
 static int cpu_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) {

@@ -117,17 +117,17 @@ static int gpu_bring_experts(mote_runner *r, prefill_rows *rows, int i) {
     if (!g->copy[0] || !gpu_host_experts(r->m, i)) return -1;
     const int b = g->copied_layer[0] == i ? 0 : g->copied_layer[1] == i ? 1 : gpu_copy_experts(r, i);
     if (next >= 0 && next < r->m->c.layers) (void)gpu_copy_experts(r, next);
-    gpu_check(&g->q, cudaStreamWaitEvent(g->stream, g->copy_full[b], 0), "copying experts");
+    gpu_check(&g->q, cudaStreamWaitEvent(rows->stream, g->copy_full[b], 0), "copying experts");
     rows->experts = g->copy[b];
     return b;
 }
 
 /* The layer is launched. */
-static void gpu_release_experts(mote_runner *r, int b) {
+static void gpu_release_experts(mote_runner *r, const prefill_rows *rows, int b) {
     struct gpu_runner *g = r->gpu;
     if (b < 0) return;
     g->copied_layer[b] = -1;
-    gpu_check(&g->q, cudaEventRecord(g->copy_free[b], g->stream), "copying experts");
+    gpu_check(&g->q, cudaEventRecord(g->copy_free[b], rows->stream), "copying experts");
 }
 
 /* Adds what steps have found in slots, and what crossed the link. From any thread. */
@@ -146,6 +146,7 @@ static int gpu_count_experts(const mote_runner *r, mote_experts_seen *to, mote_e
         const unsigned long long *of = seen + (size_t)i * MOE_SEEN;
         to->hits += of[MOE_SEEN_HITS];
         to->misses += of[MOE_SEEN_MISSES];
+        to->passes = to->passes > of[MOE_SEEN_PASSES] ? to->passes : of[MOE_SEEN_PASSES];
         to->bytes += of[MOE_SEEN_MISSES] * gpu_host_experts(m, i)->piece;
     }
     free(seen);

@@ -108,6 +108,17 @@ static void gpu_forget_passes(struct gpu_runner *g) {
     memset(g->passes, 0, sizeof g->passes);
 }
 
+/* All graphs: what is captured from now on has other arguments, or the runner is closed. */
+static void gpu_forget_graphs(struct gpu_runner *g) {
+    for (int i = 0; i < 2 * GPU_KINDS * (STEP_ROWS + 1); i++)
+        if ((&g->graph[0][0][0])[i]) (void)cudaGraphExecDestroy((&g->graph[0][0][0])[i]);
+    for (int i = 0; i < (STEP_ROWS + 1) * MOTE_ROWS_MAX; i++)
+        if ((&g->cycle[0][0])[i]) (void)cudaGraphExecDestroy((&g->cycle[0][0])[i]);
+    memset(g->graph, 0, sizeof g->graph);
+    memset(g->cycle, 0, sizeof g->cycle);
+    gpu_forget_passes(g);
+}
+
 /* Runs the pass of the table, with `drafts` for each sequence (-1: it is no cycle), and writes back what stays. */
 static void gpu_pass_run(const gpu_form *f, pass_request *const *of, int drafts) {
     struct gpu_runner *g = f->r->gpu;

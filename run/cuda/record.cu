@@ -123,6 +123,7 @@ static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
     p.norm_embedding = m->mtp.norm_embedding;
     p.norm_hidden = m->mtp.norm_hidden;
     p.in = g->mtp_in;
+    p.given = g->given_row;
     p.factor = gpu_embed_factor(m);
     p.eps = m->c.eps;
     return p;
@@ -207,6 +208,7 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     p.T = gpu_rows_are_there(m) ? 0 : T;
     p.factor = gpu_embed_factor(m);
     p.cols = m->c.hidden;
+    p.given = g->given_row;
     p.x = g->x;
     if (!part_is_first(&m->part) && !m->part.apart) p.from = peers_rows(q->peer, 1);
     p.slot = gpu_view_of(f->r);

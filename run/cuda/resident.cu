@@ -68,6 +68,7 @@ struct gpu_runner {
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     simulation simulated;                                   /* for measurements: of all tokens that are chosen */
     float *x, *mtp_x, *mtp_in;                              /* [rows of a step][hidden], of mtp_in 2 hidden */
+    float *given_row;                                       /* [hidden] of an image, in a step of it alone */
     gpu_batch batch;                                        /* scratch of projections of many rows */
     layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */
     float *logits, *mtp_logits, *draft_logits;              /* [rows][vocab], [STEP_ROWS][vocab], [rows][draft rows] */
@@ -79,6 +80,7 @@ struct gpu_runner {
     uint32_t sequence;                                      /* number of the last post that was queued */
     mote_launch *launches;                                  /* of mote_launches */
     prefill_scratch prefill;
+    char *vision;                /* memory for an image of run_options.patches */
     cudaEvent_t layer_done[2];                              /* of prefill: recorded after every other layer */
     gpu_peer peer;                                          /* of a member of a group: of GPUs of this host, */
     gpu_hosts hosts;                                        /* or of several hosts */

@@ -43,6 +43,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->x = layout_alloc(l, T * hidden);
     g->mtp_x = layout_alloc(l, last ? T * hidden : 0);
     g->mtp_in = layout_alloc(l, last ? T * 2 * hidden : 0);
+    g->given_row = layout_alloc(l, model_has_axes(m) ? hidden : 0);
     gpu_batch_layout(l, max_int(2 * m->c.hidden, widest), PASS_ROWS_MAX, &g->batch);
     g->q.batch = &g->batch;
     layer_layout_gpu(l, &m->largest, m->c.hidden, m->part.ranks, &most, &q, &g->layers);
@@ -53,6 +54,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->draft_logits = layout_alloc(l, last ? T * (size_t)draft_vocab(m) : 0);
     g->topk = (uint64_t *)(void *)layout_alloc(l, last ? T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2 : 0);
     layout_prefill(l, m, &r->o, &g->prefill);
+    gpu_layout_vision(l, r);
     gpu_layout_experts(l, r);
     gpu_layout_peer(l, r);
 }
@@ -175,17 +177,13 @@ static void gpu_close(mote_runner *r) {
     if (!g) return;
     if (r->owner == getpid() && cudaSetDevice(r->m->device.gpu) == cudaSuccess) { /* CUDA does not survive a fork */
         if (g->stream) (void)cudaStreamSynchronize(g->stream);
-        for (int i = 0; i < 2 * GPU_KINDS * (STEP_ROWS + 1); i++)
-            if ((&g->graph[0][0][0])[i]) (void)cudaGraphExecDestroy((&g->graph[0][0][0])[i]);
-        for (int i = 0; i < (STEP_ROWS + 1) * MOTE_ROWS_MAX; i++)
-            if ((&g->cycle[0][0])[i]) (void)cudaGraphExecDestroy((&g->cycle[0][0])[i]);
+        gpu_forget_graphs(g);
         for (int i = 0; i < 2; i++)
             if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
         if (g->pass_copied) (void)cudaEventDestroy(g->pass_copied);
         gpu_close_experts(g);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (r->memory) (void)cudaFree(r->memory);
-        gpu_forget_passes(g);
         if (g->mailbox) (void)cudaFreeHost((void *)g->mailbox);
         if (g->pass) (void)cudaFreeHost(g->pass);
         peers_close(&g->peer);
@@ -251,7 +249,7 @@ static const executor cuda_executor = {
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .can_sample = gpu_samples,
-    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes, .vision = NULL,
+    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes, .vision = gpu_vision,
     .launches = 1, .connect = gpu_connect, .end = gpu_end,
     .invite = gpu_invite, .meet = gpu_meet, .met = gpu_met, .enter = gpu_enter, .choose = gpu_choose, .prepared = gpu_prepared,
     .pass_class = gpu_pass_class, .count_experts = gpu_count_experts};

@@ -120,8 +120,46 @@ static int gpu_log_left(slot *s, int replay, int T) {
     return replay - STEP_ROWS;
 }
 
-/* replay: of these rows, those that the log has. */
-static void gpu_set_step(slot *s, const block *b, int replay) {
+/* A row of an image in a step, or the first one after it, for models whose prompts are read in steps, and so slowly: it is alone there. Kernels of a
+   step rotate by index less lag, the same on all axes. So the lag of such a step says that the row stands at ROW_AT = 2, and the row before it, which
+   is the MTP layer's, at 1; and while the step runs frequencies are multiplied by the axes of those rows' positions, over 2 and 1. The angles are the
+   floats that position times frequency is, as 2 (x / 2) is x. */
+enum { ROW_AT = 2 };
+
+/* Frequencies for a step of rows[0], or with NULL again those of text. */
+static void gpu_turn_frequencies(slot *s, const token_row *rows) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    const attention_gpu *to = &g->layers.attention;
+    enum { SOME = 64 };
+    float turned[SOME];
+    for (int i = m->part.first; i < m->c.layers + s->has_mtp; i++) {
+        const sublayer *of = &model_layer(m, i)->mixer;
+        const attention_weights *w = &of->w.attention;
+        const int mtp = i == m->c.layers, n = w->shape.rotary_dim / 2;
+        if (of->kind != LAYER_ATTENTION || !model_has_layer(m, i)) continue;
+        float *at = to->frequencies + (size_t)i * (size_t)to->frequencies_size;
+        for (int k = 0; k < n; k++) {
+            turned[k % SOME] = rows ? (float)rows[-mtp].position[rope_axis(w->axes, k)] * w->frequencies[k] / (float)(ROW_AT - mtp) : w->frequencies[k];
+            if (k % SOME == SOME - 1 || k == n - 1)
+                gpu_move(&g->q, at + k / SOME * SOME, turned, (size_t)(k % SOME + 1) * sizeof *turned, "turning frequencies");
+        }
+    }
+}
+
+/* The step of the block's row, an image's; it is launched between the two. */
+static void gpu_begin_image_row(slot *s, const block *b) {
+    struct gpu_runner *g = s->runner->gpu;
+    if (b->rows->embedding) gpu_move(&g->q, g->given_row, b->rows->embedding, (size_t)s->m->c.hidden * sizeof(float), "copying a row of an image");
+    gpu_turn_frequencies(s, b->rows);
+}
+
+static void gpu_end_image_row(slot *s) {
+    gpu_turn_frequencies(s, NULL);
+}
+
+/* replay: of these rows, those that the log has. image: gpu_begin_image_row follows. */
+static void gpu_set_step(slot *s, const block *b, int replay, int image) {
     struct gpu_runner *g = s->runner->gpu;
     step_parameters step = gpu_step_of(s);
     step.index = b->rows->index;
@@ -130,6 +168,8 @@ static void gpu_set_step(slot *s, const block *b, int replay) {
     step.replay = replay;
     step.sequence = g->sequence;
     for (int t = 0; t < b->T; t++) step.ids[t] = b->rows[t].id;
+    if (image) step.lag = step.index - ROW_AT;
+    if (b->rows->embedding) step.ids[0] = -1;
     gpu_put(&g->q, g->step, &step);
 }
 
@@ -150,8 +190,11 @@ static int gpu_forward(slot *s, const block *b, mote_error *err) {
     if (b->T > STEP_ROWS) return gpu_forward_in_turn(s, b, err);
     int code = gpu_enter(s, err);
     if (code) return code;
-    gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
+    const int image = b->T == 1 && !row_follows_text(b->rows);
+    gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T), image);
+    if (image) gpu_begin_image_row(s, b);
     gpu_launch_step(s, b->T, gpu_kind_of(s->runner, wanted));
+    if (image) gpu_end_image_row(s);
     s->logits_in_block = b->logits && b->logits == s->block_logits;
     if (!runner_answers(s->runner)) return gpu_failed(&g->q, err);
     if (b->logits) gpu_move(&g->q, b->logits, g->logits, T * vocab * sizeof(float), "reading the logits");
@@ -231,7 +274,7 @@ static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, flo
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
     if (code || !k) return code;
-    gpu_set_step(s, b, b->replay);
+    gpu_set_step(s, b, b->replay, 0);
     gpu_launch_cycle(s, 0, b->rows->index, k);
     gpu_move(&g->q, drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, "reading drafts");
     code = gpu_finish(s, err);
@@ -278,7 +321,7 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
     if (code) return code;
     if (b->rows->id >= 0) {
         gpu_use_sampling(s, sampling);
-        gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
+        gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T), 0);
     } else if (b->T == 1) {
         gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
         code = mailbox_wait(s->runner, 0, ids, &one, err);

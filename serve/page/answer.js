@@ -9,8 +9,12 @@ function fenced(file) {
   return file.name + ":\n" + fence + "\n" + file.text.replace(/\n?$/, "\n") + fence + "\n\n";
 }
 
+// A text, or with images a list of parts, images first.
 function contentOf(turn) {
-  return (turn.files || []).map(fenced).join("") + turn.content;
+  const files = turn.files || [], images = files.filter(f => f.image);
+  const text = files.filter(f => !f.image).map(fenced).join("") + turn.content;
+  if (!images.length) return text;
+  return [...images.map(f => ({type: "image_url", image_url: {url: f.image}})), ...(text ? [{type: "text", text}] : [])];
 }
 
 function messageOf(turn) {

@@ -1,6 +1,6 @@
 // page.js: what the user does: asking, editing, settings, files, going from one conversation to another.
 "use strict";
-const SAVE_EVERY = 500, FILE_MOST = 4 << 20;           // milliseconds while an answer comes; bytes
+const SAVE_EVERY = 500, FILE_MOST = 4 << 20, IMAGE_MOST = 32 << 20;     // milliseconds while an answer comes; bytes
 const touches = matchMedia("(pointer: coarse)").matches;
 let attached = [], editing = null, opening = 0;        // files of the message; the turn it replaces; number of the last openTalk
 
@@ -109,7 +109,7 @@ function keepDraft() {
 
 function showFiles() {
   const remove = f => { attached = attached.filter(a => a !== f); showFiles(); keepDraft(); };
-  $("files").replaceChildren(...attached.map(f => button(f.name + ", " + fileSize(f.text) + " ×", () => remove(f), "Remove " + f.name)));
+  $("files").replaceChildren(...attached.map(f => button(f.name + ", " + fileSize(f) + " ×", () => remove(f), "Remove " + f.name)));
 }
 
 function compose(text, files, turn) {
@@ -136,12 +136,32 @@ async function textOf(file) {
   } catch (e) { return null; }
 }
 
+function dataOf(file) {
+  const reader = new FileReader();
+  reader.readAsDataURL(file);
+  return new Promise(done => { reader.onloadend = () => done(reader.result); });
+}
+
+// A data: address of a PNG or JPEG as it is; what else the browser knows as an image becomes a PNG. null: it is none.
+async function imageOf(file) {
+  if (!has("images") || !file.type.startsWith("image/")) return null;
+  if (file.type === "image/png" || file.type === "image/jpeg") return dataOf(file);
+  try {
+    const bitmap = await createImageBitmap(file), canvas = element("canvas");
+    Object.assign(canvas, {width: bitmap.width, height: bitmap.height});
+    canvas.getContext("2d").drawImage(bitmap, 0, 0);
+    return canvas.toDataURL("image/png");
+  } catch (e) { return null; }
+}
+
 async function attach(files) {
   const problems = [];
   for (const f of files) {
-    const text = f.size > FILE_MOST ? null : await textOf(f);
-    if (text !== null) attached = [...attached, {name: f.name, text}];
-    else problems.push(f.name + (f.size > FILE_MOST ? " has more than 4 MB" : " is no text"));
+    const isImage = f.type.startsWith("image/") && has("images"), most = isImage ? IMAGE_MOST : FILE_MOST;
+    const image = f.size > most ? null : await imageOf(f), text = image || f.size > most ? null : await textOf(f);
+    if (image) attached = [...attached, {name: f.name, image}];
+    else if (text !== null) attached = [...attached, {name: f.name, text}];
+    else problems.push(f.name + (f.size > most ? " has more than " + most / (1 << 20) + " MB" : has("images") ? " is no text and no image" : " is no text"));
   }
   showFiles();
   keepDraft();

@@ -119,6 +119,7 @@ async function storeRemove(id) {
 const TALK = {id: "string", title: "string", created: "number", changed: "number", leaf: "string"};
 const TURN = {id: "string", parent: "string", role: "string", content: "string", time: "number"};
 const TURN_TOO = {thinking: "string", state: "string", failure: "string", stats: "object", files: "object"};
+const IMAGE = /^data:image\/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}$/;     // of a file: {name, text} or {name, image}
 const SETTINGS = ["system", "thinking", "temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 const STATS = ["tokens", "speed", "prompt", "cached", "promptSpeed", "drafted", "accepted"];
 
@@ -144,6 +145,13 @@ function checked(where, object, wanted, optional) {
   return out;
 }
 
+function checkedFile(where, object) {
+  if (!object || object.image === undefined) return checked(where, object, {name: "string", text: "string"});
+  const file = checked(where, object, {name: "string", image: "string"});
+  if (!IMAGE.test(file.image)) throw new Error(where + ".image is no PNG or JPEG");
+  return file;
+}
+
 function checkedTurn(where, talk, object, known) {
   const turn = {talk, thinking: "", state: "", ...checked(where, object, TURN, TURN_TOO)};
   if (turn.role !== "user" && turn.role !== "assistant") throw new Error(where + ".role is neither user nor assistant");
@@ -151,7 +159,7 @@ function checkedTurn(where, talk, object, known) {
   if (known.has(turn.id)) throw new Error(where + ".id is that of a turn before it");
   if (turn.files) {
     if (!Array.isArray(turn.files)) throw new Error(where + ".files is no list");
-    turn.files = turn.files.map((f, i) => checked(where + ".files[" + i + "]", f, {name: "string", text: "string"}));
+    turn.files = turn.files.map((f, i) => checkedFile(where + ".files[" + i + "]", f));
   }
   if (turn.stats) turn.stats = checked(where + ".stats", turn.stats, {}, Object.fromEntries(STATS.map(s => [s, "number"])));
   return turn;

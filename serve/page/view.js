@@ -68,8 +68,17 @@ function folded(title, text) {
   return element("details", "", element("summary", title), text);
 }
 
-function fileSize(text) {
+function fileSize(file) {
+  if (file.image) return count(file.image.length * 3 / 4000) + " kB";
+  const text = file.text;
   return text.length < 1000 ? count(text.length) + " characters" : count(text.length / 1000) + " thousand characters";
+}
+
+function picture(file) {
+  const image = classed(element("img"), "picture");
+  image.src = file.image;
+  image.alt = image.title = file.name;
+  return image;
 }
 
 function thinkingOf(turn) {
@@ -116,7 +125,7 @@ function toolsOf(turn, children, isLast, live) {
 function article(turn, children, isLast) {
   const box = classed(element("article", "", element("h2", turn.role === "user" ? "You" : "Answer")), turn.role);
   const live = lives.has(talk.id) && lives.get(talk.id).turn === turn ? lives.get(talk.id) : null, body = classed(element("div"), "body");
-  for (const f of turn.files || []) box.append(classed(folded(f.name + ", " + fileSize(f.text), f.text), "file"));
+  for (const f of turn.files || []) box.append(f.image ? picture(f) : classed(folded(f.name + ", " + fileSize(f), f.text), "file"));
   if (turn.thinking) box.append(thinkingOf(turn));
   if (turn.role === "user") body.textContent = turn.content;
   else body.append(...markdown(turn.content));
@@ -137,7 +146,7 @@ function has(what) {
 }
 
 function servedText() {
-  const can = [[has("enable_thinking"), "thinking"], [has("tools"), "tool calls"], [true, "answers by JSON schema"]].filter(c => c[0]).map(c => c[1]);
+  const can = [[has("enable_thinking"), "thinking"], [has("tools"), "tool calls"], [has("images"), "images"], [true, "answers by JSON schema"]].filter(c => c[0]).map(c => c[1]);
   return served.id + ": a context of " + count(served.max_model_len) + " tokens, " +
          (served.parallel === 1 ? "one answer" : served.parallel + " answers") + " at a time, " + can.join(", ") + ".";
 }

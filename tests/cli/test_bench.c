@@ -52,6 +52,13 @@ static void test_synthetic(void) {
           "info --synthetic tiny: %d %s %s", code, out.data, err.data);
     shell("mote info --device cpu -m tests/fixtures/embedding/qwen3-embedding");
     CHECK(code == 0 && strstr(out.data, "\nembeddings      the row of a text's last token\n"), "%s", out.data);
+    /* 566 MB / 25 GB/s + 2.31 GB / 400 GB/s + 40 * 15 us is 29.0 ms; half of the experts, 17.7 ms; none, 6.4 ms */
+    shell("mote info --device cpu --synthetic qwen3.5-35b-a3b:nvfp4 --context 1024 --gpu-memory 16Gi --link 25:400");
+    CHECK(code == 0 && strstr(out.data, " 0 %          566 MB        34\n") && strstr(out.data, " 50 %          283 MB        56\n") &&
+              strstr(out.data, " 100 %             0 B       157\n") && strstr(out.data, "in 17.2 GB, beside all else") && strstr(out.data, "predicted, not measured"),
+          "info --link: %d %s %s", code, out.data, err.data);
+    shell("mote info --device cpu --synthetic qwen3-8b --link 25:400");
+    CHECK(code == 2 && strstr(err.data, "this one has none"), "info --link without experts: %d %s", code, err.data);
     shell("mote info --device cpu -m tests/fixtures/bf16-as-3.5 --quantize fp8");
     CHECK(code == 0 && strstr(out.data, "not the checkpoint's own") && strstr(out.data, "BF16 as FP8 128x128"),
           "info --quantize: %d %s %s", code, out.data, err.data);

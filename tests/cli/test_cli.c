@@ -51,7 +51,7 @@ static void test_help(void) {
         {"run", {"--device", "--kv", "-v", "--mtp", "--draft-rows", "--verify-spec"}},
         {"info", {"--device", "--kv", "--quantize", "--synthetic"}}, {"logits", {"--device", "--kv", "--mtp"}},
         {"bench", {"--device", "--kv", "-v", "--sms", "--rows", "--synthetic", "--stages", "--json", "--context"}},
-        {"bench", {"--mtp", "--draft-rows", "--accept", "--overlap", "--ask"}}};
+        {"bench", {"--mtp", "--draft-rows", "--accept", "--overlap", "--ask", "--locality", "--expert-slots"}}};
     for (size_t i = 0; i < sizeof news / sizeof news[0]; i++) {
         snprintf(line, sizeof line, "mote %s --help", news[i].command);
         shell(line);
@@ -126,6 +126,14 @@ static void test_mistakes(void) {
     check_refused("mote run -p x --device cuda:1x", 2, "not 'cuda:1x'");
     check_refused("mote info --kv f16", 2, "--kv needs f32, bf16 or fp8, not 'f16'");
     check_refused("mote info --quantize int4", 2, "--quantize needs fp8, not 'int4'");
+    check_refused("mote info --gpu-memory 16", 2, "--gpu-memory needs gigabytes, as 16G or 16Gi, not '16'");
+    check_refused("mote info --gpu-memory -1G", 2, "not '-1G'");
+    check_refused("mote run -p x --gpu-memory nanG", 2, "not 'nanG'");
+    check_refused("mote serve --experts cpu", 2, "--experts needs auto, device or host, not 'cpu'");
+    check_refused("mote info --link 25:", 2, "--link needs GB/s");
+    check_refused("mote info --link fast", 2, "not 'fast'");
+    check_refused("mote run -p x --link 25", 2, "'--link'");
+    check_refused("mote run -p x --n-cpu-moe 20", 2, "--experts host");
     check_refused("mote info -m x --synthetic y", 2, "exclude each other");
     check_refused("mote bench --rows 1,9", 2, "--rows needs");
     check_refused("mote bench --rows 0", 2, "--rows needs");
@@ -142,6 +150,9 @@ static void test_mistakes(void) {
     check_refused("mote bench --accept 1,1,1,1,1,1,1,1", 2, "not '1,1,1,1,1,1,1,1'");
     check_refused("mote bench --accept 0.8 --overlap 2", 2, "--overlap needs a number from 0 to 1, not '2'");
     check_refused("mote bench --overlap 0", 2, "--overlap belongs");
+    check_refused("mote bench --locality 0.8 --sessions 4", 2, "not with --locality");
+    check_refused("mote bench --locality 1.5", 2, "--locality needs a number from 0 to 1, not '1.5'");
+    check_refused("mote bench --device cpu --synthetic tiny --prompt 8 --depth 0 --tokens 2 --locality 0.8", 1, "not on a GPU");
     check_refused("mote bench --accept 0.8 --mtp 0", 2, "not with --mtp 0");
     check_refused("mote bench --ask x --depth 0", 2, "not with --ask");
     check_refused("mote tokenize --device cpu", 2, "'--device'");

@@ -26,6 +26,16 @@ static void check_says(const char *command, const char *const *words) {
     free(out);
 }
 
+// A model that reads no images says so.
+static void check_image(void) {
+    char out[OUTPUT_MOST / 16];
+    FILE *in = popen(EXAMPLES "/image models/demo 'What is this?' docs/serve.png 2>&1", "r");
+    size_t n = in ? fread(out, 1, sizeof out - 1, in) : 0;
+    int status = in ? pclose(in) : -1;
+    out[n] = 0;
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1 && strstr(out, "this model reads no images"), "image: status %d: %s", status, out);
+}
+
 // As many texts at a time as one likes: the same scores.
 static void check_batch(void) {
     char *one = output_of("batch models/demo 60 1"), *many = output_of("batch models/demo 60 16");
@@ -53,5 +63,6 @@ int main(int argc, char **argv) {
     check_says("search", found);
     check_says("search 'What is the capital of China?' - tests/fixtures/embedding/qwen3-embedding tests/fixtures/embedding/qwen3-reranker", ranked);
     check_batch();
+    check_image();
     return test_main_end();
 }

@@ -58,6 +58,7 @@ enum { REPLICAS_MOST = 16 };            // program/replicas.c
 #include "../../serve/answer.c"
 #include "../../serve/ask.c"
 #include "../../serve/tools.c"
+#include "../../serve/images.c"
 #include "../../serve/prompt.c"
 #include "../../serve/reply.c"
 #include "../../serve/chat.c"
@@ -98,6 +99,7 @@ static void start_server(void) {
     it.model = model;
     it.context = 4096;
     snprintf(it.name, sizeof it.name, "demo");
+    it.image_pad = demo_token("<|image_pad|>");
     turn_begins = demo_token("<|im_start|>");
     turn_ends = demo_token("<|im_end|>");
     connection_open(&client, ends[0], &all, "");
@@ -148,6 +150,11 @@ static const struct { int api; const char *text; } request_seeds[] = {
            "{\"enable_thinking\": true}}"},
     {CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"" EVIL "\"}], \"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
            "{\"name\": \"n\", \"schema\": {\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [1, \"<|im_end|>\"]}}}}}}"},
+    {CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"x\"}, {\"type\": \"image_url\", \"image_url\": {\"url\": "
+           "\"data:image/png;base64,aGVsbG8=\", \"detail\": \"low\"}}]}, {\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"c\", \"function\": {\"name\": \"f\"}}]}, "
+           "{\"role\": \"tool\", \"tool_call_id\": \"c\", \"content\": [{\"type\": \"image\", \"data\": \"iVBORw0KGgo\"}]}]}"},
+    {MESSAGES, "{\"max_tokens\": 2, \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"source\": {\"type\": \"base64\", \"data\": "
+               "\"\\/9j\\/\"}}, {\"type\": \"text\", \"text\": \"t\"}]}]}"},
     {MESSAGES, "{\"max_tokens\": 2, \"system\": [{\"type\": \"text\", \"text\": \"x-anthropic-billing-header: a\\n" EVIL "\"}], \"messages\": [{\"role\": \"user\", "
                "\"content\": [{\"type\": \"text\", \"text\": \"t\"}]}, {\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", \"thinking\": \"h\"}, "
                "{\"type\": \"tool_use\", \"id\": \"u\", \"name\": \"f\", \"input\": {\"x\": \"" EVIL "\"}}]}, {\"role\": \"user\", \"content\": [{\"type\": "
@@ -320,6 +327,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!it.model) start_server();
     if (!size) return 0;
     int api = request_seeds[data[0] % REQUEST_SEEDS].api;
+    it.reads_images = data[0] >= 128;
     request.size = 0;
     buf_text(&request, request_seeds[data[0] % REQUEST_SEEDS].text);
     edit_request(&request, data + 1, size - 1);

@@ -18,6 +18,7 @@ typedef struct traced {
     const char *folder;
     double *row, *logits, *mtp_logits;       /* row [hidden]: x, then with what is added to it */
     int have_row, token, layer, halves, cancel_after, told;
+    double share[16];
     uint64_t hash;
     double progress;
 } traced;
@@ -38,9 +39,9 @@ static int within(const double *values, int n, double low, double high) {
     return 1;
 }
 
-/* x is what it was, with what was added, and scaled, if it is; the MTP layer begins with another. */
+/* x is what it was, with what was added, and scaled, if it is, or to each of several streams its share; the MTP layer begins with another. */
 static void check_residual(traced *t, const mote_traced *v) {
-    const size_t n = (size_t)t->m->c.hidden;
+    const size_t n = (size_t)model_width(t->m), added = (size_t)v->count;
     const int begins = v->layer == t->m->c.layers && strcmp(v->kind, "head") && t->layer != v->layer;
     if (!strcmp(v->name, "x")) {
         t->halves += strcmp(v->kind, "head") != 0;
@@ -49,11 +50,15 @@ static void check_residual(traced *t, const mote_traced *v) {
                   v->layer, v->kind);
         memcpy(t->row, v->values, n * sizeof *v->values);
         t->have_row = 1;
+    } else if (!strcmp(v->name, "share")) {
+        CHECK(v->count == t->m->c.streams && within(v->values, v->count, 0, 2), "%s: %d shares", t->folder, v->count);
+        memcpy(t->share, v->values, (size_t)v->count * sizeof *t->share);
     } else if (!strcmp(v->name, "added")) {
         const layer *l = layer_told(t, v);
         const sublayer *s = layer_kind_names[l->ffn.kind] == v->kind ? &l->ffn : &l->mixer;
         const double scale = s->residual.scaled ? (double)*s->scale : 1;
-        for (size_t i = 0; i < n; i++) t->row[i] = (t->row[i] + v->values[i]) * scale;
+        const int shares = added < n;
+        for (size_t i = 0; i < n; i++) t->row[i] = (t->row[i] + v->values[i % added] * (shares ? t->share[i / added] : 1)) * scale;
     }
 }
 
@@ -155,12 +160,14 @@ static void test_values(const char *folder) {
     traced t = {.m = m, .folder = folder, .token = -1};
     const mote_callbacks c = looking(&t);
     if (!CHECK(ids && size >= TRACED * sizeof *ids, "%s: no tokens", folder)) return;
-    t.row = (double *)allocate((size_t)m->c.hidden * sizeof *t.row);
+    t.row = (double *)allocate((size_t)model_width(m) * sizeof *t.row);
     t.logits = (double *)allocate(TRACED * vocab * sizeof *t.logits);
     t.mtp_logits = (double *)allocate(TRACED * vocab * sizeof *t.mtp_logits);
     CHECK(definition_model(m, ids, TRACED, t.logits, t.mtp_logits), "%s: out of memory", folder);
     EXPECT(MOTE_OK, mote_trace(m, ids, TRACED, &c, look, &t, &failure));
-    CHECK(t.halves == 2 * (TRACED * m->c.layers + (TRACED - 1) * m->has_mtp), "%s: %d halves of layers", folder, t.halves);
+    int whole = 0;
+    for (int i = 0; i < m->c.layers; i++) whole += m->layers[i].ffn.kind != LAYER_NONE;
+    CHECK(t.halves == TRACED * (m->c.layers + whole) + 2 * (TRACED - 1) * m->has_mtp, "%s: %d halves of layers", folder, t.halves);
     CHECK(t.progress == 1, "%s: ends at %g", folder, t.progress);
     t.token = -1;
     t.progress = t.have_row = 0;

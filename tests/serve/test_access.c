@@ -352,9 +352,9 @@ static void check_at_head(server s, const char *path, const char *more, size_t s
 static void test_at_head(void) {
     server s = serve("--api-key k --request-memory 0.01");
     check_at_head(s, "/v1/chat/completions", "", 1000, 401);
-    check_at_head(s, "/v1/chat/completions", "X-Api-Key: no\r\n", 16 << 20, 401);
+    check_at_head(s, "/v1/chat/completions", "X-Api-Key: no\r\n", 96 << 20, 401);
     check_at_head(s, "/v1/chat/completions", "X-Api-Key: k\r\nOrigin: http://a.b\r\n", 1000, 403);
-    check_at_head(s, "/v1/chat/completions", "X-Api-Key: k\r\n", (16 << 20) + 1, 413);
+    check_at_head(s, "/v1/chat/completions", "X-Api-Key: k\r\n", (96 << 20) + 1, 413);
     check_at_head(s, "/v1/chat/completions", "X-Api-Key: k\r\n", 8 << 20, 413);
     check_at_head(s, "/nowhere", "X-Api-Key: k\r\n", 1000, 404);
     check_at_head(s, "/v1/models", "X-Api-Key: k\r\n", 1000, 405);

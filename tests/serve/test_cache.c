@@ -171,7 +171,7 @@ static void test_full(server s) {
 // What the template cannot do is no capability of the server's.
 static void test_capabilities(server s) {
     heard h = get(s, "/v1/models");
-    CHECK(strstr(h.body, "\"parallel\": 1, \"capabilities\": {\"chat\": true, \"enable_thinking\": false, \"reasoning_effort\": false, \"tools\": false}}"),
+    CHECK(strstr(h.body, "\"parallel\": 1, \"capabilities\": {\"chat\": true, \"enable_thinking\": false, \"reasoning_effort\": false, \"tools\": false, \"images\": false}}"),
           "%s", h.body);
     forget(&h);
 }

@@ -121,7 +121,7 @@ static void test_channel_prompts(server s) {
         forget(&h);
     }
     heard h = get(s, "/v1/models");
-    CHECK(strstr(h.body, "\"capabilities\": {\"chat\": true, \"enable_thinking\": false, \"reasoning_effort\": true, \"tools\": true}"), "%s", h.body);
+    CHECK(strstr(h.body, "\"capabilities\": {\"chat\": true, \"enable_thinking\": false, \"reasoning_effort\": true, \"tools\": true, \"images\": false}"), "%s", h.body);
     forget(&h);
 }
 

@@ -76,7 +76,7 @@ static const struct { const char *text; int code; } cases[] = {
     {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3, 3\r\n\r\nabc", 400},
     {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 400},
     {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999999\r\n\r\n", 413},
-    {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 16777217\r\n\r\n", 413},
+    {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100663297\r\n\r\n", 413},
     {"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\n.", 415},
     {"POST / HTTP/1.1\r\nHost: x\r\nExpect: something\r\n\r\n", 417},
     {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", HTTP_DONE},

@@ -398,7 +398,7 @@ static void test_models(server s) {
     static const struct { const char *path, *holds; int status; } cases[] = {
         {"/v1/models", "\"data\": [{\"id\": \"", 200},
         {"/v1/models", "\"max_model_len\": 4096, \"parallel\": 1, \"capabilities\": {\"chat\": true, \"enable_thinking\": true, "
-                       "\"reasoning_effort\": false, \"tools\": true}}]}", 200},
+                       "\"reasoning_effort\": false, \"tools\": true, \"images\": false}}]}", 200},
         {"/v1/models/org/mo.te", "{\"id\": \"org/mo.te\", \"object\": \"model\"", 200},
         {"/v1/models/org%2Fm%6f%2ete", "{\"id\": \"org/mo.te\"", 200}, {"/v1/models/mote", "model_not_found", 404}, {"/v1/models/", "model_not_found", 404},
         {"/v1/models/org%2", "model_not_found", 404}, {"/v1/models/org/mo.tes", "model_not_found", 404}, {"/v1/modelsx", "there is no", 404}};

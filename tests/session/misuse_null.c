@@ -94,6 +94,15 @@ static void test_null_sessions(const mote_model *demo) {
     EXPECT(MOTE_EINVAL, mote_ask(s, NULL, NULL, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_chat_restore(NULL, "{}", 2, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_chat_restore(s, NULL, 0, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_chat_restore_images(NULL, "{}", 2, NULL, 0, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_chat_restore_images(s, "{}", 2, NULL, 1, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_images(NULL, &id, 1, NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_images(s, &id, 1, NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_images_open(NULL, NULL, 0, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_images_place(NULL, &id, 1, &id, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_image_size(NULL, NULL, NULL, NULL, NULL, &failure));
+    CHECK(!mote_timeline(NULL, &count) && !count, "a timeline of no session");
+    mote_images_close(NULL);
     EXPECT(MOTE_EINVAL, mote_reset(NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_speculation_of(NULL, &speculation, &failure));
     EXPECT(MOTE_EINVAL, mote_speculation_of(s, NULL, &failure));

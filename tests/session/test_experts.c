@@ -254,6 +254,34 @@ static void test_unpinned(const char *name) {
     mote_close(device);
 }
 
+/* On the simulated GPU, too, whose memory may be said to be the host's: experts stay where all else is, unless they are asked to be pinned; then
+   they are used there. */
+static void test_integrated(const char *name) {
+    mote_options o = {.experts = MOTE_EXPERTS_AUTO};
+    mote_model *device, *host;
+    mote_memory on_device, on_host;
+    setenv("SIMULATED_INTEGRATED", "1", 1);
+    notices = 0;
+    const int code = open_with(name, &o, &device);
+    if (!CHECK(!code, "%s: %s", name, failure.message)) return;
+    const int simulated = strstr(mote_model_info(device)->device, "simulated GPU") != NULL;
+    CHECK(!mote_model_info(device)->host_bytes && !mote_model_info(device)->experts_shared && !notices, "%s: experts have moved", name);
+    o.experts = MOTE_EXPERTS_HOST;
+    if (simulated && CHECK(!open_with(name, &o, &host), "%s: %s", name, failure.message)) {
+        const mote_info *info = mote_model_info(host);
+        CHECK(info->experts_shared && info->host_bytes && strstr(notice_line, "nothing is copied"), "%s: %d, %s", name, info->experts_shared, notice_line);
+        EXPECT(MOTE_OK, mote_plan(name, &o, NULL, &on_host, &failure));
+        o.experts = MOTE_EXPERTS_DEVICE;
+        EXPECT(MOTE_OK, mote_plan(name, &o, NULL, &on_device, &failure));
+        CHECK(on_device.weights == on_host.weights, "%s: plans of %llu and %llu bytes", name, (unsigned long long)on_device.weights,
+              (unsigned long long)on_host.weights);
+        compare_alone(device, host, name, PROMPT);
+        mote_close(host);
+    }
+    mote_close(device);
+    unsetenv("SIMULATED_INTEGRATED");
+}
+
 int main(int argc, char **argv) {
     int i = test_main_begin("test_experts", argc, argv);
     is_gpu = strcmp(test_device, "cpu") != 0;
@@ -261,6 +289,7 @@ int main(int argc, char **argv) {
     test_refusals(small);
     if (is_gpu && !test_devices) test_cancelled(small);
     if (is_gpu && !test_devices) test_unpinned(small);
+    if (is_gpu && !test_devices) test_integrated(small);
     for (int k = i; k < argc; k++) test_model(argv[k]);
     if (i >= argc) {
         static const char *const synthetic[] = {"tiny:bf16", "tiny:fp8", "tiny:nvfp4", "tiny:int4", "tiny-oss:mxfp4"};

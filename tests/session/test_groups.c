@@ -1,7 +1,8 @@
 /* Tests of a model in parts through the API alone: whatever is done to a session, one whose model is shared by several devices has the bits
    of one whose model is not, and of several ranks those of as many in another number of ranges. What one saves the other loads.
    Usage: test_groups [--device NAME | --devices NAME,NAME... [--split tensor]] [--brief] [DATA [MODEL...]]. Without --devices groups are of
-   CPUs; with it, a pipeline of these is compared with the first one alone, their ranks with themselves. With MODELs, checkpoint folders, only
+   CPUs; with it, a pipeline of these is compared with the first one alone, their ranks with themselves. With --device, a GPU: a model whose experts
+   are in host memory, with so many slots for them, is compared with one whose experts are all on the GPU. With MODELs, checkpoint folders, only
    these. */
 
 #include "api.h"
@@ -362,8 +363,86 @@ static void test_on_devices(const char *dir) {
     mote_close(other);
 }
 
+/* A number of a model's mixtures of experts, or how many layers have them, the MTP layer not counted; 0: it has none. */
+static int moe_size(const mote_info *info, const char *name) {
+    for (int i = 0; i < info->kind_count; i++)
+        if (!strcmp(info->kinds[i].name, "moe") && !strcmp(name, "layers")) return info->kinds[i].count;
+    for (int i = 0; i < info->kind_count; i++)
+        for (int k = 0; k < info->kinds[i].size_count && !strcmp(info->kinds[i].name, "moe"); k++)
+            if (!strcmp(info->kinds[i].sizes[k].name, name)) return info->kinds[i].sizes[k].value;
+    return 0;
+}
+
+/* Experts that were found in slots, and that were not, are as many as must be, and what is read crosses the link. */
+static void test_seen(mote_model *m, const char *name, int slots) {
+    const mote_info *info = mote_model_info(m);
+    mote_session *s = session_of(m, .context = 64, .mtp = MOTE_MTP_OFF);
+    mote_experts_seen before, after;
+    const int32_t ids[5] = {3, 1, 4, 1, 5};
+    const uint64_t reads = (uint64_t)(moe_size(info, "experts_per_token") * moe_size(info, "layers"));
+    EXPECT(MOTE_OK, mote_session_experts(s, &before, &failure));
+    CHECK(!before.hits && !before.misses && !before.bytes && before.slots == slots, "%s: %d slots, before anything", name, before.slots);
+    for (int again = 0; again < 2; again++)
+        for (int i = 0; i < 5; i++) {
+            EXPECT(MOTE_OK, mote_session_experts(s, &before, &failure));
+            EXPECT(MOTE_OK, mote_feed(s, &ids[i], 1, &failure));
+            EXPECT(MOTE_OK, mote_session_experts(s, &after, &failure));
+            const uint64_t hits = after.hits - before.hits, misses = after.misses - before.misses;
+            CHECK(hits + misses == (slots ? reads : 0), "%s: token %d, %llu hits and %llu misses", name, i, (unsigned long long)hits,
+                  (unsigned long long)misses);
+            CHECK((after.bytes > before.bytes) == (misses > 0), "%s: token %d, %llu bytes", name, i, (unsigned long long)after.bytes);
+            if (slots == moe_size(info, "experts") && again) CHECK(!misses, "%s: token %d again, %llu misses", name, i, (unsigned long long)misses);
+            if (again || i < 4) continue;
+            EXPECT(MOTE_OK, mote_reset(s, &failure));
+        }
+    mote_session_close(s);
+}
+
+/* A prompt reads each expert of each layer once, and leaves slots as they are. */
+static void test_prompt_seen(mote_model *m, const char *name) {
+    const mote_info *info = mote_model_info(m);
+    mote_session *s = session_of(m, .context = 128, .mtp = MOTE_MTP_OFF);
+    mote_experts_seen seen;
+    int32_t ids[100];
+    for (int i = 0; i < 100; i++) ids[i] = i * 7 % info->vocab_size;
+    EXPECT(MOTE_OK, mote_feed(s, ids, 100, &failure));
+    EXPECT(MOTE_OK, mote_session_experts(s, &seen, &failure));
+    if (!info->prefill_from) CHECK(!seen.slots == !(seen.hits + seen.misses), "%s: steps of a prompt are not counted", name);
+    else if (info->expert_layers == moe_size(info, "layers"))
+        CHECK(seen.bytes == info->host_bytes && !seen.hits && !seen.misses, "%s: a prompt reads %llu bytes of %llu", name, (unsigned long long)seen.bytes,
+              (unsigned long long)info->host_bytes);
+    else CHECK(seen.bytes && seen.bytes < info->host_bytes && !seen.hits && !seen.misses, "%s: a prompt reads %llu bytes of %llu", name,
+               (unsigned long long)seen.bytes, (unsigned long long)info->host_bytes);
+    mote_session_close(s);
+}
+
+/* Experts in host memory, with so many slots for them. */
+static void test_slots(const char *dir) {
+    mote_model *m[2];
+    char name[700];
+    for (int i = 0; i < 2; i++) {
+        const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .device = test_device,
+                                .experts = i ? MOTE_EXPERTS_HOST : MOTE_EXPERTS_DEVICE};
+        EXPECT(MOTE_OK, mote_open(dir, &o, &m[i], &failure));
+        if (!m[i]) exit(test_main_end() ? 1 : 2);
+    }
+    const int experts = moe_size(mote_model_info(m[0]), "experts"), top_k = moe_size(mote_model_info(m[0]), "experts_per_token");
+    const int slots[] = {top_k, 0, 1, 2 * top_k + 1, experts - 1, experts};
+    for (int i = 0; i < (test_brief ? 1 : 6) && experts; i++) {
+        if (slots[i] > experts) continue;
+        snprintf(name, sizeof name, "%s, %d slots", dir, slots[i]);
+        EXPECT(MOTE_OK, mote_limit_expert_slots(m[1], slots[i], &failure));
+        test_seen(m[1], name, slots[i]);
+        test_prompt_seen(m[1], name);
+        two_test(m[0], m[1], name);
+    }
+    mote_close(m[0]);
+    mote_close(m[1]);
+}
+
 static void test_folder(const char *dir) {
     if (test_devices) test_on_devices(dir);
+    else if (strcmp(test_device, "cpu")) test_slots(dir);
     else test_on_cpus(dir);
 }
 

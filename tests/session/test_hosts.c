@@ -2,15 +2,17 @@
    of this program. What workers and leaders say to each other, and what may go wrong, is test_workers'.
 
    Usage: test_hosts [--device NAME | --devices NAME,NAME...] [--brief] [DATA [MODEL...]]: what computes, on all hosts; of several devices the leader has
-   the first one, and workers have the others, in turns. MODELs are checkpoint folders */
+   the first one, and workers have the others, in turns. MODELs are checkpoint folders or names of mote_open_synthetic */
 
 #include "api.h"
+#include "diagnose/diagnose.h"
 
 #include "session/play.h"
 
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { HOSTS = 3, HOST_ADDRESS = 64 };
@@ -33,12 +35,11 @@ static int host_says(void *user, const char *address) {
     return 0;
 }
 
-/* As "--worker", folder, device, where the address goes: no child that goes on after a fork, in which a GPU could not be used. */
-static int host_run(char **argv) {
-    int to = atoi(argv[4]);
-    const mote_worker_options o = {.size = sizeof o, .listen = "127.0.0.1:0", .secret = host_secret, .device = argv[3], .threads = 1, .running = host_says,
+/* to: where the address goes. */
+static int host_run(const char *dir, const char *device, int to) {
+    const mote_worker_options o = {.size = sizeof o, .listen = "127.0.0.1:0", .secret = host_secret, .device = device, .threads = 1, .running = host_says,
                                    .user = &to};
-    return mote_worker_run(argv[2], &o, &failure) != MOTE_OK;
+    return (strchr(dir, '/') ? mote_worker_run(dir, &o, &failure) : mote_worker_synthetic(dir, &o, &failure)) != MOTE_OK;
 }
 
 /* What worker number `at` computes on. */
@@ -50,6 +51,7 @@ static void host_device(int at, char to[16]) {
     snprintf(to, 16, "%.*s", from ? (int)strcspn(from, ",") : 15, from ? from : test_device);
 }
 
+/* A GPU cannot be used after a fork: then it is another program, "--worker" and host_run's arguments. */
 static host host_start(const char *dir, const char *device) {
     host h = {0, ""};
     int ends[2];
@@ -60,6 +62,7 @@ static host host_start(const char *dir, const char *device) {
     h.pid = fork();
     if (!h.pid) {
         close(ends[0]);
+        if (!strcmp(device, "cpu")) _exit(host_run(dir, device, ends[1]));
         execl("/proc/self/exe", "test_hosts", "--worker", dir, device, to, (char *)NULL);
         _exit(1);
     }
@@ -80,7 +83,7 @@ static int host_leads(const char *dir, const char *device, const host *h, int n,
     char list[HOSTS * (HOST_ADDRESS + 1)] = "";
     for (int i = 0; i < n; i++) snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? "," : "", h[i].address);
     const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .device = device, .layers = layers, .workers = list, .secret = host_secret};
-    return mote_open(dir, &o, m, &failure);
+    return strchr(dir, '/') ? mote_open(dir, &o, m, &failure) : mote_open_synthetic(dir, &o, m, &failure);
 }
 
 static void host_logs(void *user, const char *line) {
@@ -123,8 +126,8 @@ static void test_kinds(const char *dir, const char *worker, const char *leader, 
     host_kill(&h);
 }
 
-/* A worker that is killed: the next call fails soon, and names it. */
-static void test_lost(const char *dir) {
+/* A worker that is killed, or stopped: the next call fails within 15 seconds, and names it. */
+static void test_lost(const char *dir, int number) {
     char device[16];
     host_device(0, device);
     host h = host_start(dir, device);
@@ -135,8 +138,10 @@ static void test_lost(const char *dir) {
         mote_session *s = session_of(m, .context = 64, .threads = 1);
         EXPECT(MOTE_OK, mote_feed(s, ids, 3, &failure));
         EXPECT(MOTE_OK, mote_step(s, NULL, &id, &failure));
-        kill(h.pid, SIGKILL);
+        const time_t began = time(NULL);
+        kill(h.pid, number);
         EXPECT(MOTE_EDEVICE, mote_step(s, NULL, &id, &failure));
+        CHECK(time(NULL) - began < 15, "%s: %ld s", dir, (long)(time(NULL) - began));
         CHECK(strstr(failure.message, h.address) != NULL, "%s: %s", h.address, failure.message);
         EXPECT(MOTE_EDEVICE, mote_step(s, NULL, &id, &failure));
         mote_session_close(s);
@@ -148,7 +153,10 @@ static void test_lost(const char *dir) {
 static void test_model(const char *dir) {
     char layers[32];
     played want = {0};
-    mote_model *m = model_on(test_device, dir, MOTE_WEIGHTS_ONLY);
+    const mote_options alone = {.size = sizeof alone, .parts = MOTE_WEIGHTS_ONLY, .device = test_device};
+    mote_model *m = NULL;
+    EXPECT(MOTE_OK, strchr(dir, '/') ? mote_open(dir, &alone, &m, &failure) : mote_open_synthetic(dir, &alone, &m, &failure));
+    if (!m) return;
     const int count = mote_model_info(m)->layers;
     play(m, &want);
     mote_close(m);
@@ -160,11 +168,12 @@ static void test_model(const char *dir) {
 
 int main(int argc, char **argv) {
     static const char *const dirs[] = {"tests/fixtures/bf16-as-3.6", "tests/fixtures/families/gpt-oss-mxfp4"};
-    if (argc == 5 && !strcmp(argv[1], "--worker")) return host_run(argv);
+    if (argc == 5 && !strcmp(argv[1], "--worker")) return host_run(argv[2], argv[3], atoi(argv[4]));
     const int first = test_main_begin("test_hosts", argc, argv);
     for (int i = first; i < argc; i++) test_model(argv[i]);
     for (size_t i = 0; i < sizeof dirs / sizeof *dirs && first >= argc; i++) test_model(dirs[i]);
-    test_lost(dirs[0]);
+    test_lost(dirs[0], SIGKILL);
+    if (!test_brief) test_lost(dirs[0], SIGSTOP);
     if (strcmp(test_device, "cpu")) {
         test_kinds(dirs[0], test_device, "cpu", "it computes on a GPU, and the leader on a CPU");
         test_kinds(dirs[0], "cpu", test_device, "it computes on a CPU, and the leader on a GPU");

@@ -150,24 +150,29 @@ static void rows_pictures(row_prompt *p) {
     rows_text(p, 9);
 }
 
-/* Against the definition, in calls of any length, of which some end within a picture, and whatever the chunk. */
+/* Against the definition, in calls of any length, of which some end within a picture, whatever the chunk, and with steps of one row of a picture. */
 static void test_rows_plane(const char *folder) {
     mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
-    static const int chunks[] = {1, 7, 64};
+    static const int chunks[] = {1, 7, 64, 64};
     static row_prompt p;
+    executor steps = cpu_executor;
+    steps.reads_text = 1;                                   /* as a GPU */
     rows_open(&p, m);
     rows_pictures(&p);
     row_logits want = rows_defined(&p), first = rows_logits(&p), got = rows_logits(&p);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         const size_t vocab = (size_t)m->c.vocab;
         const int cut = i == 2 ? 5 + 20 : p.T;
         mote_session *s = rows_session(m, chunks[i]);
+        if (i == 3) s->slot.runner->backend = &steps;
         rows_feed(s, p.ids, p.rows, cut, got.of, got.mtp);
         if (cut < p.T) rows_feed(s, p.ids + cut, p.rows + cut, p.T - cut, got.of + (size_t)cut * vocab, got.mtp ? got.mtp + (size_t)(cut - 1) * vocab : NULL);
         CHECK(s->lag == p.T - p.next && s->lag > 0 && s->count == p.T, "%s: positions lag by %d, not %d", folder, s->lag, p.T - p.next);
         if (!i) rows_near(folder, &got, &want, ROWS_OFF);
         if (!i) memcpy(first.of, got.of, want.n * sizeof(float));
         else CHECK(!memcmp(first.of, got.of, want.n * sizeof(float)), "%s: in chunks of %d other logits", folder, chunks[i]);
+        if (i == 3 && want.mtp) rows_near(folder, &got, &want, ROWS_OFF);
+        s->slot.runner->backend = &cpu_executor;
         mote_session_close(s);
     }
     for (int t = 0; t < p.T; t++) text_rows(&p.rows[t], &p.ids[t], 1, t, 0), p.rows[t].embedding = t >= 5 && t < 41 ? p.embeddings + (size_t)t * (size_t)m->c.hidden : NULL;
@@ -302,15 +307,16 @@ static void test_rows_refused(const char *with, const char *without) {
         rows_refused(s, &p, MOTE_EINVAL, "row 1: position -1");
         p.rows[1].position[2] = 7;
         if (i) rows_refused(s, &p, MOTE_EUNSUPPORTED, "mrope_section");
-        text.reads_text = 1;                                /* as a GPU where it decodes */
-        s->slot.runner->backend = &text;
-        if (!i) rows_refused(s, &p, MOTE_EUNSUPPORTED, "rows of images are not supported in steps on a GPU");
         p.rows[1].position[2] = p.rows[1].position[0];
+        text.reads_text = 1;                                /* as a GPU where it decodes: blocks of several rows are text */
+        s->slot.runner->backend = &text;
         p.rows[0].embedding = p.embeddings;
-        rows_refused(s, &p, MOTE_EUNSUPPORTED, "rows of images");
+        block b = {.rows = p.rows, .T = 2};
+        EXPECT(MOTE_EUNSUPPORTED, slot_forward(&s->slot, &b, &failure));
+        CHECK(strstr(failure.message, "rows of images"), "%s", failure.message);
         p.rows[0].embedding = NULL;
         for (int a = 0; a < ROW_AXES; a++) p.rows[1].position[a] += 1;
-        rows_refused(s, &p, MOTE_EUNSUPPORTED, "rows of images");
+        EXPECT(MOTE_EUNSUPPORTED, slot_forward(&s->slot, &b, &failure));
         for (int a = 0; a < ROW_AXES; a++) p.rows[1].position[a] -= 1;
         rows_feed(s, p.ids, p.rows, 2, NULL, NULL);
         s->slot.runner->backend = &cpu_executor;

@@ -12,7 +12,7 @@
      memory.h    of devices                        here            the host's part: devices, launches, streams, graphs
 
    There are four devices, which can all use each other's memory, in one space of addresses; with SIMULATED_PEERS=0 in the environment none can.
-   SIMULATED_PINNED there says how much of the host's memory can be registered (cudaHostRegister).
+   SIMULATED_PINNED there says how much of the host's memory can be registered (cudaHostRegister), SIMULATED_INTEGRATED that a device's is the host's.
    A launch returns when the kernel has ended, and runs in the thread that launched it, one at a time on a device: so kernels of several devices
    that wait for each other are launched by a thread each. Who loads with .sys or .volatile, or calls __nanosleep, lets other threads of its grid go
    on, further blocks begin, and other devices run. %globaltimer stands still while anything but polling goes on: it counts what is over half a
@@ -302,6 +302,7 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *to, int device
     to->l2CacheSize = sim::L2;
     to->sharedMemPerMultiprocessor = sim::SM_SHARED;
     to->totalGlobalMem = (size_t)8 * sim::MEMORY;
+    to->integrated = getenv("SIMULATED_INTEGRATED") != NULL;
     return cudaSuccess;
 }
 static inline cudaError_t cudaDeviceGetAttribute(int *to, cudaDeviceAttr which, int device) {

@@ -23,12 +23,15 @@ run simulator "$build/simulator"
 run test_engine "$build/test_engine" --device cuda --brief "" $checkpoints
 run test_batch "$build/test_batch" --device cuda --brief "" $fixtures/fp8-ragged $families/{mistral-window,gpt-oss-mxfp4}
 run gpu_exchange "$build/gpu_exchange" --brief
+run test_groups-slots "$build/test_groups" --device cuda --brief "" $families/qwen3-moe
 run test_experts "$build/test_experts" --device cuda --brief "" $families/{gpt-oss-mxfp4,deepseek-v3} tiny:nvfp4
 run test_experts-pipeline "$build/test_experts" --devices cuda:0,cuda:1 --brief "" $families/qwen3-moe
 run test_experts-tensor "$build/test_experts" --devices cuda:0,cuda:1 --split tensor --brief "" $families/qwen3-moe
 run test_ranks "$build/test_ranks" --device cuda --brief "" $fixtures/gptq-awq-int4 $families/gemma4
 run test_pipeline "$build/test_pipeline" --device cuda --brief "" $families/gpt-oss-mxfp4
 SIMULATED_PEERS=0 run test_pipeline-without-peers "$build/test_pipeline" --device cuda --brief "" $fixtures/fp8-ragged
+run test_hosts "$build/test_hosts" --device cuda --brief "" $families/gpt-oss-mxfp4
+LD_LIBRARY_PATH=$build run test_hosts-nccl "$build/test_hosts" --devices cuda:0,cuda:1 --brief "" $fixtures/bf16-as-3.6
 run test_engine-pipeline "$build/test_engine" --devices cuda:0,cuda:1 --brief "" $families/deepseek-v3
 run test_engine-tensor "$build/test_engine" --devices cuda:0,cuda:1 --split tensor --brief "" $families/qwen3-moe
 run test_batch-pipeline "$build/test_batch" --devices cuda:0,cuda:1 --brief "" $fixtures/fp8-ragged

@@ -190,25 +190,32 @@ static int is_mended(int family, slice name) {
     return !(family & (CHAT_QWEN3_5 | CHAT_SMALL | CHAT_GLM)) && slice_starts(name, "content_parts");
 }
 
+// The request of a golden: beside what came of it, or, where many files have the same ones, in requests.json by the golden's name.
+static void put_request(const json *goldens, uint32_t golden, const json *requests, buf *args) {
+    char name[100];
+    const uint32_t here = json_get(goldens, golden, "args"), of = json_get(goldens, golden, "case");
+    snprintf(name, sizeof name, "%.*s", (int)goldens->nodes[of].size, goldens->text + goldens->nodes[of].start);
+    const uint32_t there = here || !requests ? 0 : json_get(requests, 0, name);
+    args->size = 0;
+    if (CHECK(here || there, "%s: no request", name)) put_json(here ? goldens : requests, here ? here : there, args, NULL);
+}
+
 static void check_goldens(const char *dir, const char *name, int family, const tokenizer *t) {
     char file[300];
-    buf text, args, want;
-    json j;
-    mote_error err;
-    memset(&text, 0, sizeof text);
+    buf args, want;
+    json j, requests;
+    mote_error err, none;
     memset(&args, 0, sizeof args);
     memset(&want, 0, sizeof want);
     snprintf(file, sizeof file, "%s.json", name);
-    if (read_file(dir, file, &text, &err) || json_parse(&j, text.data, text.size, file, &err)) {
-        CHECK(0, "%s", err.message);
-        buf_free(&text);
-        return;
-    }
-    for (uint32_t k = 1; k < j.nodes[0].next; k = j.nodes[k].next) {
+    const int are_shared = !read_json(dir, "requests.json", &requests, &none);
+    const int read = !read_json_of(dir, file, JSON_ARRAY, &j, &err);
+    CHECK(read, "%s", err.message);
+    for (uint32_t k = 1; read && k < j.nodes[0].next; k = j.nodes[k].next) {
         uint32_t rendered = json_get(&j, k, "rendered");
         char label[400];
-        args.size = want.size = 0;
-        put_json(&j, json_get(&j, k, "args"), &args, NULL);
+        put_request(&j, k, are_shared ? &requests : NULL, &args);
+        want.size = 0;
         if (rendered) put_string(&j, rendered, &want);
         buf_text(&want, ""); // not NULL even when empty
         put_today(family, &want);
@@ -218,8 +225,8 @@ static void check_goldens(const char *dir, const char *name, int family, const t
         check_render(family, args.data, args.size, rendered ? want.data : NULL, want.size, label);
         if (t && rendered) check_same_tokens(t, family, args.data, args.size, label);
     }
-    json_free(&j);
-    buf_free(&text);
+    if (read) json_free(&j);
+    if (are_shared) json_free(&requests);
     buf_free(&args);
     buf_free(&want);
 }
