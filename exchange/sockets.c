@@ -1,5 +1,5 @@
 /* exchange/sockets.c: the transport of members on several hosts, one for each range: a connection from each to the next one, over which rows go. A
-   host that computes for long is silent here; that it lives its leader hears elsewhere (run/worker.c), and ends the group if not. */
+   host that computes for long is silent here; that it lives its leader hears elsewhere (workers/worker.c), and ends the group if not. */
 
 enum { MESSAGE_ROWS = MESSAGE_FIRST };
 

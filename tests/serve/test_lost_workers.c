@@ -20,7 +20,8 @@ static worker start_worker(const char *dir, const char *listen) {
     worker w = {-1, ""};
     char command[512], line[512] = "";
     FILE *said;
-    snprintf(command, sizeof command, "%s worker -m %s --device %s --threads 1 --secret-file %s --listen %s", MOTE_PROGRAM, dir, test_device, temp_path("key"), listen);
+    snprintf(command, sizeof command, "%s worker -m %s --device %s --threads 1 --secret-file %s --listen %s", MOTE_PROGRAM, dir, test_device,
+             temp_path("key"), listen);
     w.pid = start_heard(command, &said);
     const char *at = NULL;
     while (!at && fgets(line, sizeof line, said)) at = strstr(line, "waits for a leader on ");
@@ -140,8 +141,8 @@ int main(int argc, char **argv) {
     temp_write("key", key, sizeof key - 1);
     chmod(temp_path("key"), 0600);
     worker w = start_worker("models/demo", "127.0.0.1:0");
-    snprintf(arguments, sizeof arguments, "-m models/demo --device %s --threads 1 --parallel 1 --workers %s --secret-file %s --cache-dir %s", test_device, w.address, temp_path("key"),
-             temp_path("kept"));
+    snprintf(arguments, sizeof arguments, "-m models/demo --device %s --threads 1 --parallel 1 --workers %s --secret-file %s --cache-dir %s", test_device,
+             w.address, temp_path("key"), temp_path("kept"));
     server s = serve_heard(arguments, &log);
     test_killed(s, &w);
     if (!test_brief) test_stopped(s, &w);
