@@ -96,7 +96,7 @@ static int find_bf16_largest(binder *b, mote_error *err) {
 }
 
 /* Packs a matrix in place, by way of a copy. In host memory it is packed on the GPU, too, and copied back. Its packed components follow each
-   other. scratch: [2][most] bytes */
+   other. scratch: `most` bytes, and as many as the largest matrix in host memory has */
 static cudaError_t pack_item(const mote_model *m, const load_item *item, char *scratch, size_t most) {
     const size_t bytes = packed_bytes(&item->of);
     char *at = item_memory(m, item), *to = item->in_host ? scratch + most : at;
@@ -108,12 +108,15 @@ static cudaError_t pack_item(const mote_model *m, const load_item *item, char *s
 
 static int cuda_complete(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
-    size_t n = b->items.size / sizeof *items, most = 64;
+    size_t n = b->items.size / sizeof *items, most = 64, on_host = 0;
     char *scratch = NULL;
-    for (size_t i = 0; i < n; i++)
-        if (items[i].component == CODES) most = max_size(most, packed_bytes(&items[i].of));
-    cudaError_t status = cudaMalloc((void **)&scratch, 2 * most);
-    if (status == cudaSuccess) status = cudaMemset(scratch, 0, 2 * most);
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].component != CODES) continue;
+        most = max_size(most, packed_bytes(&items[i].of));
+        if (items[i].in_host) on_host = max_size(on_host, packed_bytes(&items[i].of));
+    }
+    cudaError_t status = cudaMalloc((void **)&scratch, most + on_host);
+    if (status == cudaSuccess) status = cudaMemset(scratch + most, 0, on_host);
     for (size_t i = 0; i < n && status == cudaSuccess; i++)
         if (items[i].component == CODES) status = pack_item(b->m, &items[i], scratch, most);
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
