@@ -461,6 +461,15 @@ typedef struct mote_experts_seen {         /* of experts in host memory, since a
 int mote_runner_experts(mote_runner *runner, mote_experts_seen *seen, mote_error *error);
 int mote_session_experts(const mote_session *session, mote_experts_seen *seen, mote_error *error);
 
+typedef struct mote_tables_seen {          /* of tables that stay in the checkpoint's files, since a model was opened; 0, where there are none */
+    uint64_t bytes;                        /* of them in the files */
+    uint64_t cached, read;                 /* rows that were found in memory, and that were read from the files */
+    uint64_t cache_bytes;                  /* of memory that keeps rows which were wanted lately */
+} mote_tables_seen;
+
+/* From any thread, at any time. */
+int mote_model_tables(const mote_model *model, mote_tables_seen *seen, mote_error *error);
+
 /* NULL is allowed. The runner lives on until the last of its sessions is closed. */
 void mote_runner_close(mote_runner *runner);
 

@@ -24,6 +24,7 @@ typedef struct row_table {
     row_source *sources;         /* [parts]; NULL: rows are made up */
     row_file *files;             /* [file_count] */
     int file_count;
+    uint64_t stored;             /* bytes of all tensors in the files */
     size_t at[MAX_PARTS], bytes; /* where in a row's bytes those of each tensor are; of all of them */
     pthread_mutex_t lock;        /* of what follows; never held while something is read */
     char *cache;                 /* [cached][bytes]: row r can be in one place alone; NULL: there was no memory for it */
@@ -125,6 +126,7 @@ static void rows_bind(binder *b, const char *where, const char *name, int parts,
         if (b->publishes) continue;
         const enum encoding e = bind_stored(b, &all, &stored, part);
         if (b->code) break;
+        for (int k = 0; k < MAX_PARTS; k++) t->stored += part[k] ? part[k]->size : 0;
         const int other = i && (tensor_encodings[e] != t->encoding || stored.block_cols != t->row.block_cols);
         if (!rows_are_apart(e) || other)
             b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s, in which mote reads no single rows of a table", b->files->dir, b->name,
@@ -135,6 +137,7 @@ static void rows_bind(binder *b, const char *where, const char *name, int parts,
         t->row = stored;
         t->row.rows = t->row.block_rows = 1;
         bind_seen(b, e, &stored);
+        if (!b->elsewhere) b->m->report.modules[b->kind].parameters += (uint64_t)rows * (uint64_t)cols;
     }
     if (made_up) {
         free(t->sources);
@@ -268,4 +271,14 @@ static void rows_announce(const row_table *t, const int64_t *r, int n) {
             if (p->bytes && p->rows == 1)
                 (void)posix_fadvise(t->files[p->file].fd, (off_t)(p->begin + (uint64_t)(r[i] % t->part_rows) * p->bytes), (off_t)p->bytes, POSIX_FADV_WILLNEED);
         }
+}
+
+/* Adds what a table has done. */
+static void rows_seen(row_table *t, mote_tables_seen *seen) {
+    pthread_mutex_lock(&t->lock);
+    seen->bytes += t->stored;
+    seen->cached += t->from_cache;
+    seen->read += t->from_files;
+    seen->cache_bytes += t->cache ? t->cached * t->bytes : 0;
+    pthread_mutex_unlock(&t->lock);
 }

@@ -47,6 +47,15 @@ static void print_modules(const mote_info *i) {
     printf("  %-16s%-*s%12s%12s%18s\n", "total", width, "", parameters, size, per_token);
 }
 
+/* What is not memory: tables of which few rows are wanted. */
+static void print_tables(const mote_model *model) {
+    mote_tables_seen seen;
+    char size[32];
+    if (mote_model_tables(model, &seen, NULL) || !seen.bytes) return;
+    human((double)seen.bytes, "B", size);
+    printf("\na table of n-grams of %s stays in the checkpoint's files: rows are read when they are wanted\n", size);
+}
+
 /* Decode of a token after a short context, by what docs/performance.md found elsewhere; nobody has measured it. */
 static void print_prediction(const mote_info *i) {
     const double bytes_per_second = 246e9; /* what programs have been seen to read of the 273 GB/s */
@@ -133,6 +142,7 @@ static int command_info(options *o) {
         show_format(stdout, "device          %s\n", info->device);
         print_sizes(info);
         print_modules(info);
+        print_tables(model);
         print_prediction(info);
         print_plan(info, &plan);
         code = print_devices(model, &how);

@@ -82,6 +82,13 @@ static int answer_prompt(const mote_model *model, mote_session *session, const o
     return code;
 }
 
+/* How many rows of tables that stay in files came from where. */
+static void log_tables(const mote_model *model) {
+    mote_tables_seen seen;
+    if (mote_model_tables(model, &seen, NULL) || !(seen.cached + seen.read)) return;
+    fprintf(stderr, "mote: rows of n-grams: %" PRIu64 " from memory, %" PRIu64 " from files of %.1f GB\n", seen.cached, seen.read, (double)seen.bytes * 1e-9);
+}
+
 static int run_prompt(const mote_model *model, const options *o, const bytes *prompt, const pictures *images) {
     mote_session *session = NULL;
     mote_sampling sampling = sampling_for(model, o);
@@ -106,6 +113,7 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
             on_log(NULL, "-n has cut the answer: a larger one gives more");
         log_experts(mote_model_info(model), o, session);
     }
+    if (!code && o->verbose) log_tables(model);
     mote_session_close(session);
     return code;
 }

@@ -224,6 +224,7 @@ static void qwen4_bind_ngrams(binder *b, const char *where, ngrams_weights *w) {
     bind_known_numbers(b, of, "ngram_heads_vocab_sizes", w->hash.size, rows);
     bind_known_numbers(b, of, "ngram_heads_offsets", w->hash.first, rows);
     rows_bind(b, of, "ngram_embedding.shard_%d.weight", s->table_parts, s->table_rows / s->table_parts, s->row_size, &b->m->tables[s->number]);
+    if (!b->elsewhere) b->active[b->kind] += (uint64_t)ngrams_width(s);
 }
 
 static void qwen4_bind_mtp(binder *b) {

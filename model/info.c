@@ -147,3 +147,19 @@ static void model_info(mote_model *m, const binder *b) {
     o->devices = m->report.devices;
     o->device_count = 1;
 }
+
+int mote_model_tables(const mote_model *model, mote_tables_seen *seen, mote_error *error) {
+    if (!model || !seen) return fail(error, MOTE_EINVAL, "mote_model_tables: needs a model and a place for what its tables have done");
+    memset(seen, 0, sizeof *seen);
+    for (int i = 0; i < model->member_count; i++) {
+        mote_tables_seen of;
+        (void)mote_model_tables(model->members[i], &of, NULL);
+        seen->bytes = of.bytes > seen->bytes ? of.bytes : seen->bytes;         /* ranks have the same */
+        seen->cached += of.cached;
+        seen->read += of.read;
+        seen->cache_bytes += of.cache_bytes;
+    }
+    for (int i = 0; i < TABLES_MAX; i++)
+        if (model->tables[i]) rows_seen(model->tables[i], seen);
+    return MOTE_OK;
+}

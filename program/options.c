@@ -191,7 +191,7 @@ static const option option_table[] = {                     /* name, value, kind,
     {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request: what it was, why it was refused, tokens, speed, time"},
     {"--log-json", NULL, FLAG, AT(log_json), 0, 0, SERVE, "these lines as JSON, for machines"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH,
-     "list the kernels that a step on the GPU launches; at the end, of experts in host memory, how many were in slots"},
+     "list the kernels that a step on the GPU launches; at the end, of experts in host memory, how many were in slots; of run: where rows of n-grams came from"},
     {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | SELFTEST | HELP, "print this"},
 };
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };

@@ -6,6 +6,7 @@
 //   checkpoint_container.c   the container, 134 safetensors files
 //   checkpoint_tensors.c     folders whose tensors and shards were made wrong (config.json: test_config)
 //   checkpoint_fused.c       matrices that are parts of a fused one
+//   checkpoint_rows.c        tables that stay in their files
 //   checkpoint_latent.c      DeepSeek V3, GLM-4.7-Flash and their MTP layer
 //   checkpoint_laguna.c      Laguna
 //   checkpoint_gemma4.c      Gemma 4
@@ -26,6 +27,7 @@
 #include "checkpoint_laguna.c"
 #include "checkpoint_gemma4.c"
 #include "checkpoint_fused.c"
+#include "checkpoint_rows.c"
 #include "checkpoint_latent.c"
 #include "checkpoint_text.c"
 #include "checkpoint_large.c"
@@ -221,6 +223,7 @@ int main(int argc, char **argv) {
     test_gemma4_keys();
     test_gemma4_layers();
     test_fused();
+    test_tables();
     test_latent();
     test_latent_mtp();
     test_shards();

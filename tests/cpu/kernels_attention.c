@@ -236,3 +236,62 @@ static void test_attention_extremes(pool *p) {
     stage_rope_attend(p, &job);
     CHECK(o[0] == 5 && o[1] == 6, "extreme scores: %g %g", (double)o[0], (double)o[1]);
 }
+
+// ---- An index -----------------------------------------------------------------------------------------------------------
+
+// The best of scores, of equal ones the first.
+static void test_index_select(void) {
+    enum { MOST = 500 };
+    float score[MOST];
+    int32_t got[MOST];
+    for (int i = 0; i < 200; i++) {
+        const int n = random_int(2, MOST), kept = random_int(1, n - 1), alike = random_int(1, 1000);
+        int wrong = 0;
+        for (int k = 0; k < n; k++) score[k] = (float)random_int(0, alike) * 0x1p-5f;
+        index_select(score, n, kept, got);
+        for (int k = 0, at = 0; k < n; k++) {
+            int better = 0;
+            for (int j = 0; j < n; j++) better += score[j] > score[k] || (score[j] == score[k] && j < k);
+            wrong += (better < kept) != (at < kept && got[at] == k);
+            at += at < kept && got[at] == k;
+        }
+        CHECK(!wrong, "%d of %d scores: %d are wrong", kept, n, wrong);
+    }
+}
+
+// Without the tokens that an index leaves out the cache is another one, of which a row without an index attends to all: with the same bits.
+static void test_index_spans(dtype kv, pool *threads) {
+    enum { HEADS = 6, KV_HEADS = 2, D = 32, GROUP = 4, KEPT = 150, LEFT_OUT = 77, TAIL = 2, ALL = (KEPT + 1) * GROUP + TAIL, FEWER = ALL - GROUP };
+    const attention_shape dense = {.hidden = 64, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = D};
+    attention_shape indexed = dense;
+    indexed.index_heads = 1, indexed.index_dim = D, indexed.index_group = GROUP, indexed.index_budget = KEPT * GROUP;
+    const attention_weights w = {.shape = dense};
+    const size_t row = KV_HEADS * D * kv_size(kv);
+    float *q = (float *)allocate(HEADS * D * sizeof *q), *o[2], *number = (float *)allocate(ALL * KV_HEADS * D * sizeof *number);
+    char *k = (char *)allocate(ALL * row), *v = (char *)allocate(ALL * row), *fewer_k = (char *)allocate(ALL * row), *fewer_v = (char *)allocate(ALL * row);
+    char *span_k = (char *)allocate(8 * SPAN * D * sizeof(float)), *span_v = (char *)allocate(8 * SPAN * D * sizeof(float));
+    const capacity most = {.context = ALL, .rows = 1, .threads = 8, .kv = kv};
+    float *parts = (float *)allocate(attention_part_count(&dense, &most) * attention_part_size(&dense) * sizeof *parts);
+    int32_t chosen[KEPT];
+    for (int i = 0; i < HEADS * D; i++) q[i] = (float)random_int(-100, 100) / 64;
+    for (int i = 0; i < ALL * KV_HEADS * D; i++) number[i] = (float)random_int(-100, 100) / 64;
+    kv_store(kv, k, 0, number, ALL * KV_HEADS * D);
+    for (int i = 0; i < ALL * KV_HEADS * D; i++) number[i] = (float)random_int(-100, 100) / 64;
+    kv_store(kv, v, 0, number, ALL * KV_HEADS * D);
+    memcpy(fewer_k, k, LEFT_OUT * GROUP * row);
+    memcpy(fewer_v, v, LEFT_OUT * GROUP * row);
+    memcpy(fewer_k + LEFT_OUT * GROUP * row, k + (LEFT_OUT + 1) * GROUP * row, (ALL - (LEFT_OUT + 1) * GROUP) * row);
+    memcpy(fewer_v + LEFT_OUT * GROUP * row, v + (LEFT_OUT + 1) * GROUP * row, (ALL - (LEFT_OUT + 1) * GROUP) * row);
+    for (int i = 0; i < KEPT; i++) chosen[i] = i + (i >= LEFT_OUT);
+    for (int some = 0; some < 2; some++) {
+        o[some] = (float *)allocate(HEADS * D * sizeof(float));
+        attention_job job = {.shape = some ? &indexed : &dense, .w = &w, .T = 1, .index = (some ? ALL : FEWER) - 1, .qg = q, .kv = kv,
+                             .k = some ? k : fewer_k, .v = some ? v : fewer_v, .held = ALL, .parts = parts, .o = o[some],
+                             .index_of = {.chosen = chosen}, .span_k = span_k, .span_v = span_v};
+        CHECK(index_leaves_out(job.shape, job.index) == some && attention_entries(&job, 0).end == FEWER, "a row with%s an index", some ? "" : "out");
+        attention_heads(threads, &job);
+    }
+    CHECK(!memcmp(o[0], o[1], HEADS * D * sizeof(float)), "KV type %d: what an index has left is another sum", (int)kv);
+    void *memory[] = {q, number, k, v, fewer_k, fewer_v, span_k, span_v, parts, o[0], o[1]};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
+}

@@ -106,6 +106,9 @@ int main(int argc, char **argv) {
     test_attention(5, 1, 20, 4, 1, 2 * SPAN + 100, 24, pools);       // spans that are before the window
     test_attention(4, 1, 16, 16, 1, 2 * SPAN + 100, SPAN + 24, pools);
     test_kv_scales(pools);
+    test_index_select();
+    test_index_spans(DTYPE_F32, pools[0]);
+    test_index_spans(DTYPE_BF16, pools[1]);
     test_attention_extremes(pools[0]);
     test_mla_kind(pools);
     test_moe_choose();
