@@ -107,14 +107,16 @@ static void timeline_tokens(mote_session *s, const block *b) {
     for (int t = 0; t < b->T; t++) s->tokens[s->count + t] = b->rows[t].id;
 }
 
-/* Computes a block of at most session_rows rows, which begins where the timeline ends. The rows are not part of it until timeline_keep. */
+/* Computes a block of at most session_rows rows, which begins where the timeline ends. The rows are not part of it until timeline_keep. What
+   fails has not begun, or is of a runner that computes no more: the timeline is as it was. */
 static int timeline_compute(mote_session *s, const block *b, mote_error *err) {
     int code = runner_refuses(s->slot.runner, err);
     if (code) return code;
     code = slot_forward(&s->slot, b, err);
+    if (code) return code;
     timeline_tokens(s, b);
     timeline_computed(s, b->T);
-    return code;
+    return MOTE_OK;
 }
 
 /* The same of T tokens. logits: [T][vocab], or NULL for only those after the last row, and these need be there only if it is the `last`
@@ -139,10 +141,11 @@ static int timeline_commit_state(mote_session *s, mote_error *err) {
     b.last = 1;
     b.logits = s->slot.block_logits;
     if (!code) code = slot_commit_state(&s->slot, &b, err);
+    if (code) return code;
     timeline_computed(s, 1);
     timeline_drop(s);
-    if (!code) slot_set_logits(&s->slot);
-    return code;
+    slot_set_logits(&s->slot);
+    return MOTE_OK;
 }
 
 /* Computes a block as a part of a prompt, and makes it part of the timeline, where that ends; nothing is left to repeat: b->replay is 0. */
