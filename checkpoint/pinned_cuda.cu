@@ -68,9 +68,9 @@ static void pinned_free(expert_home *home) {
     home->host = NULL;
 }
 
-/* Frees arena and host memory. */
+/* Frees arena and host memory; a model that is in parts, or a worker's, has neither. */
 static void cuda_release(mote_model *m) {
-    if (!m->arena && !m->homes) return;
+    if (m->device.gpu < 0 || (!m->arena && !m->homes)) return;
     if (cudaSetDevice(m->device.gpu) != cudaSuccess) return;
     if (m->arena) (void)cudaFree(m->arena);
     for (int i = 0; i <= m->c.layers && m->homes; i++) pinned_free(&m->homes[i]);
