@@ -147,7 +147,7 @@ static void residual_write(const token_rows *rows, const sublayer *l) {
     if (l->residual.streams) streams_write(rows->mix, rows->x, rows->y, rows->T, l->residual.streams, rows->hidden);
     else
         for (size_t i = 0; rows->out == rows->y && i < n; i++) rows->x[i] += rows->y[i];
-    for (size_t i = 0; l->residual.scaled && i < n * (size_t)rows->streams; i++) rows->x[i] *= *l->scale;
+    for (size_t i = 0; l->residual.scaled && i < n * (size_t)max_int(l->residual.streams, 1); i++) rows->x[i] *= *l->scale;
 }
 
 /* Token rows through the mixer of layer i; with rows->state_only only as far as its state needs. */

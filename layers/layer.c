@@ -18,7 +18,7 @@ typedef struct token_rows {
     const token_sequence *of;
     int count;
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
-    int hidden, streams;         /* streams: of the residual, mostly 1 */
+    int hidden;
     float eps;                   /* of norms */
     float *x, *y;                /* [T][streams][hidden] the walk's: the residual; [T][hidden] outputs before they are added to it, if norms, streams
                                     or other ranks come between */

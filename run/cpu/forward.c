@@ -144,7 +144,6 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     rows.count = n;
     rows.state_only = state_only;
     rows.hidden = r->m->c.hidden;
-    rows.streams = max_int(r->m->c.streams, 1);
     rows.mix = &r->s.mix;
     rows.looked_up = l->mixer.kind == LAYER_NGRAMS ? r->s.looked_up[l->mixer.w.ngrams.shape.number] : NULL;
     rows.eps = r->m->c.eps;
