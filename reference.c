@@ -208,12 +208,13 @@ static int continue_ids(const mote_model *m, const int32_t *ids, int count, int 
     if (!definition_open(&d, m, count + most)) return fail_memory(err);
     for (int i = 0; i < count; i++) define_token(&d, ids[i], d.logits);
     int32_t id = 0;
-    for (int i = 0; i < most; i++) {
+    for (int i = 0; i < most && !d.unread.code; i++) {
         id = best_token(m, d.logits);
         if (id < 0 || is_eos(m, id) || told(user, id)) break;
         if (i + 1 < most) define_token(&d, id, d.logits);
     }
     definition_close(&d);
+    if (d.unread.code) return fail(err, d.unread.code, "%.480s", d.unread.message);
     return id < 0 ? fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?") : MOTE_OK;
 }
 

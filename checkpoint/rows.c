@@ -89,12 +89,14 @@ static int rows_source(row_table *t, int i, const checkpoint *files, const matri
     return MOTE_OK;
 }
 
-/* The places of a row's bytes, by the tensors of the first part. 0: a row has more than there is space for. */
+/* The places of a row's bytes, by the largest tensors of any part: scales of another one may have another type. 0: a row has more than there is space for. */
 static int rows_layout(row_table *t) {
     size_t converted = 0;
     for (int k = 0; k < MAX_PARTS; k++) {
+        size_t most = 0;
+        for (int i = 0; i < t->parts && t->sources; i++) most = max_size(most, t->sources[i].part[k].bytes);
         t->at[k] = t->bytes;
-        t->bytes += t->sources ? (t->sources[0].part[k].bytes + 63) / 64 * 64 : 0;
+        t->bytes += (most + 63) / 64 * 64;
     }
     for (int k = 0; k < formats[t->row.format]->component_count; k++) {
         const component *p = &formats[t->row.format]->components[k];

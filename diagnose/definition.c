@@ -34,6 +34,7 @@ typedef struct definition {
     double *x, *logits;          /* [width] the residual, and from the head on h; [vocab] where nobody wants them */
     int tokens;                  /* read so far */
     token_row row;               /* that is being read: the MTP layer's stands where it does, too */
+    mote_error unread;           /* why a row of a table could not be read; of code MOTE_OK: all could */
 } definition;
 
 static const layer *defined_layer_of(const mote_model *m, int i) {
@@ -105,10 +106,10 @@ static void define_streams_read(definition *d, const stream_mixer *w, const doub
 static void define_look_up(definition *d, const ngrams_weights *w, defined_ngrams *t) {
     int64_t rows[MAX_NGRAM_ROWS];
     float row[MAX_TABLE_COLS];
-    mote_error unread;
     ngrams_define_rows(w, t, d->row.id, rows);
-    for (int i = 0; i < ngrams_rows(&w->shape); i++) {
-        d->told.stopped |= rows_read(d->m->tables[w->shape.number], rows[i], row, &unread) != MOTE_OK;
+    for (int i = 0; i < ngrams_rows(&w->shape) && !d->unread.code; i++) {
+        d->told.stopped |= rows_read(d->m->tables[w->shape.number], rows[i], row, &d->unread) != MOTE_OK;
+        if (d->unread.code) return;
         for (int k = 0; k < w->shape.row_size; k++) t->e[i * w->shape.row_size + k] = (double)row[k];
     }
 }

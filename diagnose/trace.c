@@ -47,6 +47,7 @@ int mote_trace(const mote_model *model, const int32_t *ids, size_t count, const 
     t.d.told.user = &t;
     define_rows(&t.d, NULL, ids, t.T, NULL, NULL);
     definition_close(&t.d);
+    if (t.d.unread.code) return fail(error, t.d.unread.code, "mote_trace: %.480s", t.d.unread.message);
     if (t.d.told.stopped) return fail(error, MOTE_ECANCELLED, "mote_trace: cancelled");
     report(t.callbacks, "tracing", 1);
     return MOTE_OK;

@@ -38,8 +38,14 @@ static void group_take_limits(mote_runner *r) {
     r->pass_rows = first->pass_rows;
     r->company_rows = first->company_rows;
     r->prompt_from = first->prompt_from;
-    for (int i = 0; i < r->m->member_count; i++)
-        if (!r->members[i]->prompt_from) r->prompt_from = 0;
+    for (int i = 0; i < r->m->member_count; i++) {
+        const mote_runner *of = r->members[i];
+        r->rows = min_int(r->rows, of->rows);
+        r->logs &= of->logs;
+        r->pass_rows = min_int(r->pass_rows, of->pass_rows);
+        r->company_rows = min_int(r->company_rows, of->company_rows);
+        if (!of->prompt_from) r->prompt_from = 0;
+    }
 }
 
 /* The rows of a member on another host shall come to the next one. */
@@ -70,6 +76,7 @@ static int group_meet(mote_runner *r, mote_error *err) {
     mote_error why;
     if (!last->m->part.apart || !last->backend->meet) return MOTE_OK;
     for (int i = 0; i < r->m->member_count && other->nccl == last->nccl; i++) other = r->members[i];
+    if (!last->nccl) other = last;
     if (!other->nccl || other->nccl != last->nccl) {
         snprintf(r->told, sizeof r->told, "rows between hosts go over TCP: %.90s has %s", other->m->remote ? other->m->device.name : "this host",
                  other->nccl ? "another version of NCCL" : "no NCCL");

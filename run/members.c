@@ -75,12 +75,12 @@ static const executor *group_backend(const struct runner_group *g) {
 
 /* ---- How a group ends ---------------------------------------------------------------------------------------------------- */
 
-/* The member has failed: those that wait for it return. Only the first reason is kept. */
-static void group_end(runner_member *me, int code, const char *why) {
+/* The member has failed: those that wait for it return. Only the first reason is kept; whatever it is, sessions can only be closed. */
+static void group_end(runner_member *me, const char *why) {
     struct runner_group *g = me->of;
     const group_place *at = &me->as.at;
     pthread_mutex_lock(&g->lock);
-    if (!g->over) fail(&g->why, code, "rank %d of range %d, on %.60s: %.360s", at->rank, at->range, me->runner->m->device.name,
+    if (!g->over) fail(&g->why, MOTE_EDEVICE, "rank %d of range %d, on %.60s: %.360s", at->rank, at->range, me->runner->m->device.name,
                       why);
     g->over = 1;
     pthread_mutex_unlock(&g->lock);
@@ -102,7 +102,7 @@ static int group_state(struct runner_group *g, mote_error *err) {
 
 /* The same, after a member's call has returned `code`, and why. */
 static int member_returned(runner_member *me, int code, const mote_error *why, mote_error *err) {
-    if (code) group_end(me, code, why->message);
+    if (code) group_end(me, why->message);
     return group_state(me->of, err);
 }
 
@@ -164,7 +164,7 @@ static void member_compute(runner_member *me, const member_call *c) {
         code = member_compute_one(me, c, &why);
     }
     if (me->as.ended) code = fail(&why, MOTE_EDEVICE, "it cannot reach the others");
-    if (code) group_end(me, code, why.message);
+    if (code) group_end(me, why.message);
 }
 
 /* ---- Calls on their way to members --------------------------------------------------------------------------------------- */

@@ -17,6 +17,7 @@ typedef struct answer {
     const mote_image *images;              /* in the order of their places in the prompt; NULL: there are none */
     int image_count;
     size_t image_pixels;                   /* of the largest one */
+    size_t image_tokens;                   /* of all of them */
     mote_images *seen;                     /* decoded. Owned */
     mote_sampling sampling;                /* its bias in `bias` */
     buf bias;
@@ -485,17 +486,21 @@ static int answer_fits(answer *a, failure *f) {
 
 /* Decodes the images, whose tokens become what they show: on the connection's thread, before a session is waited for. */
 static int answer_see(answer *a, failure *f) {
-    enum { DECODING = 12 };                /* bytes a pixel, at most, while one of them is decoded */
+    enum { DECODING = 20, SEEN = 3 * 32 * 32 };            /* bytes a pixel, at most, while one of them is decoded; of a token's pixels, after that */
     connection *c = a->client;
     mote_error error = {0, ""};
-    size_t count = 0;
-    const size_t held = c->taken;
+    size_t count = 0, first = 0;
     if (!a->image_count) return 1;
+    const size_t held = c->taken + SEEN * a->image_tokens;
     const int status = connection_take(c, held + DECODING * a->image_pixels);
     int32_t *ids = status ? NULL : (int32_t *)malloc(a->prompt_count * sizeof *ids);
     if (status) return !refuse(f, status, NULL, "%s", c->in.problem);
     int code = ids ? mote_images_open(a->server->model, a->images, a->image_count, &a->seen, &error) : fail_memory(&error);
     if (!code) code = mote_images_place(a->seen, a->prompt, a->prompt_count, ids, a->prompt_count, &count, &error);
+    while (!code && first < count && ids[first] >= 0) first++;
+    if (!code && first == count) code = fail(&error, MOTE_EUNSUPPORTED, "<|image_pad|> is not the image_token_id of config.json");
+    budget_give(c->budget, c->taken - held);
+    c->taken = held;
     if (code) {
         free(ids);
         return !refuse_error(f, &error);

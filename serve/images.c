@@ -160,4 +160,5 @@ static void place_images(request *x, const buf *text) {
     a->images = x->images;
     a->image_count = x->image_count;
     a->image_pixels = pixels;
+    a->image_tokens = most;
 }

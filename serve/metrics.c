@@ -54,10 +54,10 @@ static const struct { const char *name, *type, *help; } seen_metrics[SEEN_COUNT]
     [SEEN_LINK] = {"expert_link_bytes_total", "counter", "Bytes of experts that crossed the link to the GPU."}};
 
 /* What replica i found in slots of experts; NAN: it has none in host memory. */
-static void look_at_experts(const server *s, int i, double *hits, double *misses, double *bytes) {
+static void look_at_experts(const server *s, int i, mote_runner *runner, double *hits, double *misses, double *bytes) {
     mote_experts_seen of;
     *hits = *misses = *bytes = NAN;
-    if (!mote_model_info(s->replicas[i].model)->expert_layers || mote_runner_experts(s->replicas[i].runner, &of, NULL)) return;
+    if (!mote_model_info(s->replicas[i].model)->expert_layers || mote_runner_experts(runner, &of, NULL)) return;
     *hits = (double)of.hits;
     *misses = (double)of.misses;
     *bytes = (double)of.bytes;
@@ -73,7 +73,7 @@ static void put_runner_metrics(buf *out, server *s) {
         const double of[SEEN_COUNT] = {(double)n.passes, (double)n.sessions, (double)n.rows, n.pass_seconds, (double)n.prompt_tokens,
                                        n.prompt_seconds, n.since, NAN, NAN, NAN, NAN};
         for (int k = 0; k < SEEN_COUNT; k++) values[k][i] = of[k];
-        look_at_experts(s, i, &values[SEEN_HITS][i], &values[SEEN_MISSES][i], &values[SEEN_LINK][i]);
+        look_at_experts(s, i, runner, &values[SEEN_HITS][i], &values[SEEN_MISSES][i], &values[SEEN_LINK][i]);
         /* It waits for its turn, so it is not asked for while that may not come. */
         if (!(n.busy && n.since >= 1) && mote_distinct_experts(runner, &values[SEEN_EXPERTS][i], NULL)) values[SEEN_EXPERTS][i] = NAN;
         replica_unwatch(s, &s->replicas[i]);

@@ -39,11 +39,16 @@ static int on_reach_cancel(void *user) {
     return serve_stops;
 }
 
-/* Once nothing uses it. The lost runner is there until its successor is, since it is asked how it does. */
+/* Once nothing uses it. The lost runner goes first: its successor may have its memory. */
 static int replica_open(server *s, replica *r, mote_error *error) {
     const mote_callbacks calls = {.cancel = on_reach_cancel};
     mote_runner *runner = NULL, *before = r->runner;
     replica_close_sessions(s, r);
+    pthread_mutex_lock(&s->lock);
+    while (r->watched) server_wait(s);
+    r->runner = NULL;
+    pthread_mutex_unlock(&s->lock);
+    mote_runner_close(before);
     int code = mote_reconnect(r->model, &calls, error);
     if (!code) code = mote_runner_open(r->model, &s->runner_options, &runner, error);
     if (code) return code;
@@ -51,7 +56,6 @@ static int replica_open(server *s, replica *r, mote_error *error) {
     r->runner = runner;
     memset(&r->read_seen, 0, sizeof r->read_seen);
     pthread_mutex_unlock(&s->lock);
-    mote_runner_close(before);
     for (server_slot *t = s->slots; t < s->slots + s->slot_count && !code; t++)
         if (t->of == r) code = server_slot_open(t, &s->session_options, error);
     return code;

@@ -12,7 +12,7 @@ enum { SLOTS_MOST = 64, PARALLEL_MOST = 256, SNAPSHOTS_MOST = 64 };
 /* A copy of the model on a device of its own, with a runner. */
 typedef struct replica {
     const mote_model *model;
-    mote_runner *runner;
+    mote_runner *runner;                   /* NULL: it is being opened anew */
     int sessions;                          /* of the runner */
 
     int lost;                              /* under the server's lock, as all below: the device has failed, its sessions can only be closed */

@@ -36,7 +36,9 @@ static int fail_image(int i, const mote_error *why, mote_error *err) {
 static int image_fit(const mote_model *m, int width, int height, int tokens, int *fit_width, int *fit_height, mote_error *err) {
     picture_limits limits = m->pictures;
     const int64_t side = limits.patch * limits.merge;
+    const int64_t all = (int64_t)model_image_tokens(m) * side * side;
     limits.most = (int64_t)min_int(tokens, model_image_tokens(m)) * side * side;
+    if (limits.least > all) limits.least = all;
     return picture_fit(&limits, width, height, fit_width, fit_height, err);
 }
 
@@ -431,7 +433,8 @@ int mote_feed_images(mote_session *session, const int32_t *ids, size_t count, co
                      mote_error *error) {
     mote_session *s = session;
     int code = session_enter(s, (ids || !count) && images, "mote_feed_images: needs a session, its tokens and images", error);
-    if (!code && images->m != s->m) code = fail(error, MOTE_EINVAL, "the images are of another model");
+    if (!code && (images->m->fingerprint != s->m->fingerprint || images->m->c.image_token != s->m->c.image_token))
+        code = fail(error, MOTE_EINVAL, "the images are of another model");
     if (!code) code = feed_check_mtp(s, mtp_logits, error);
     if (!code) code = session_begin(s, "mote_feed_images", error);
     if (code) return code;

@@ -75,7 +75,7 @@ static void span_position(const image_span *s, int k, int32_t position[ROW_AXES]
 /* Whether a saved span can be: after the one before, within a timeline of `count` tokens, at positions below `most`. */
 static int span_is_sane(const image_span *s, const image_span *before, int count, int most) {
     const int64_t all = (int64_t)s->rows * s->columns, from = before ? (int64_t)before->start + before->count : 0;
-    return s->start >= from && s->count >= 1 && s->rows >= 1 && s->columns >= 1 && s->count <= all && (int64_t)s->start + s->count <= count &&
+    return s->start >= from && s->count >= 1 && s->rows >= 1 && s->columns >= 1 && all <= INT32_MAX && s->count <= all && (int64_t)s->start + s->count <= count &&
            s->position >= 0 && s->position <= s->start && (int64_t)s->position + max_int(s->rows, s->columns) <= most;
 }
 

@@ -212,6 +212,7 @@ static int workers_list(device_list *l, const mote_options *o, mote_error *err) 
     memset(l, 0, sizeof *l);
     l->ranks = 1;
     l->apart = 1;
+    l->memory = o->gpu_memory;
     for (const char *c = o->workers; *c; c++) listed += *c == ',';
     if (!o->secret || strlen(o->secret) < SECRET_LEAST)
         return fail(err, MOTE_EINVAL, "workers need a secret of %d bytes or more, which they know, too", SECRET_LEAST);

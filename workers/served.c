@@ -185,7 +185,7 @@ static int worker_blocks(worker_runner *of, int prompt, worker_pass *p, const ch
 /* Where the rows' embeddings are; 0: there are not as many. */
 static int worker_embeddings(worker_runner *of, worker_pass *p, const char **at, const char *end) {
     token_row *to = of->rows;
-    const size_t bytes = (size_t)model_width(of->r->m) * sizeof(float);
+    const size_t bytes = (size_t)of->r->m->c.hidden * sizeof(float);
     for (int k = 0; k < p->n; to += p->b[k++].T + 1)
         for (int t = 1; t <= p->b[k].T; t++) {
             if (!to[t].embedding) continue;

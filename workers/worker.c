@@ -26,6 +26,7 @@ typedef struct worker {
     int connections, quit;       /* those in use; all shall end */
     int taken;                   /* a leader has it: */
     worker_connection *leader;   /* this one's; NULL: none */
+    int opened;                  /* its part is open, and this is its ticket: */
     unsigned char ticket[TICKET_SIZE];
     char device[16];             /* "cpu", "cuda:0" */
     mote_model *m;
@@ -117,6 +118,7 @@ static int worker_open_model(worker *w, const message_model *say, mote_error *er
 /* Ends the leader's runners, waits for them, and closes the part. */
 static void worker_close_model(worker *w) {
     pthread_mutex_lock(&w->lock);
+    w->opened = 0;
     for (int i = 0; i < WORKER_CONNECTIONS; i++) {
         worker_connection *c = &w->connection[i];
         if (!c->used || !c->runner) continue;
@@ -164,6 +166,7 @@ static void worker_lead(worker_connection *c, const wire_head *first) {
     if (!code) {
         pthread_mutex_lock(&w->lock);
         memcpy(w->ticket, say.ticket, sizeof w->ticket);
+        w->opened = 1;
         pthread_mutex_unlock(&w->lock);
         notice(&w->o->callbacks, "%s leads: layers %d to %d of %d", c->peer, say.first, say.end - 1, w->m->c.layers);
     } else {
@@ -184,7 +187,7 @@ static void worker_lead(worker_connection *c, const wire_head *first) {
 
 /* Whether a ticket is the one of the leader that has the part. */
 static int worker_knows(worker *w, const unsigned char *ticket) {
-    return w->m && w->taken && !memcmp(ticket, w->ticket, TICKET_SIZE);
+    return w->opened && !memcmp(ticket, w->ticket, TICKET_SIZE);
 }
 
 static int worker_join(worker *w, worker_runner *of, const message_join *say, mote_error *err) {
@@ -346,6 +349,13 @@ static void worker_serve(worker_connection *c, const wire_head *first) {
     pthread_mutex_unlock(&w->lock);
 }
 
+/* The runner of that number, unless it is being closed. */
+static worker_runner *worker_runner_of(worker *w, int number) {
+    for (worker_connection *c = w->connection; c < w->connection + WORKER_CONNECTIONS && number >= 0 && number < WORKER_RUNNERS; c++)
+        if (c->used && c->runner && c->runner == w->runner[number]) return c->runner;
+    return NULL;
+}
+
 /* Who asks for a runner's rows gets them over this connection. */
 static void worker_link(worker_connection *c, const wire_head *first) {
     worker *w = c->of;
@@ -353,7 +363,7 @@ static void worker_link(worker_connection *c, const wire_head *first) {
     int linked = 0;
     if (worker_take(c, first, &say, sizeof say)) return;
     pthread_mutex_lock(&w->lock);
-    worker_runner *of = worker_knows(w, say.ticket) && say.runner >= 0 && say.runner < WORKER_RUNNERS ? w->runner[say.runner] : NULL;
+    worker_runner *of = worker_knows(w, say.ticket) ? worker_runner_of(w, say.runner) : NULL;
     if (of) {
         pthread_mutex_lock(&of->sockets.lock);
         linked = of->sockets.to.fd < 0 && !of->sockets.over;

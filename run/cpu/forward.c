@@ -497,7 +497,9 @@ static void cpu_pass(mote_runner *r, pass_request *const *of, int n) {
     int code = MOTE_OK;
     if (of[0]->kind != REQUEST_DRAFT) code = cpu_forward_all(r, of, n, &why);
     else if (part_is_last(&r->m->part)) cpu_draft_all(r, of, n);
-    for (int i = 0; i < n; i++) {
+    const int apart = code && n > 1 && !r->me;              /* nothing has begun: what cannot be read is one session's failure */
+    for (int i = 0; i < n && apart; i++) of[i]->code = cpu_forward_all(r, &of[i], 1, &of[i]->error);
+    for (int i = 0; i < n && !apart; i++) {
         of[i]->code = code ? code : cpu_ended(r) ? MOTE_EDEVICE : MOTE_OK;
         if (code) of[i]->error = why;
     }

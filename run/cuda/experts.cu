@@ -8,7 +8,7 @@
 /* The experts of layer i, the MTP layer after the others, if they are in host memory; NULL: they are not, or there are none. */
 static const moe_weights *gpu_host_experts(const mote_model *m, int i) {
     const layer *l = model_layer(m, i);
-    return m->homes && m->homes[i].in_host ? &l->ffn.w.moe : NULL;
+    return m->homes && m->homes[i].in_host && model_has_layer(m, i) ? &l->ffn.w.moe : NULL;
 }
 
 /* The layer after i whose experts are in host memory, the MTP layer among them; -1: there is none. */
