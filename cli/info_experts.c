@@ -21,31 +21,36 @@ static double seconds_of_token(const mote_info *i, const offload *x, double hits
     return missing / x->link + (double)i->weight_bytes_per_token / x->memory + layer * i->layers;
 }
 
-/* The share of all experts that has space beside the other weights and a session. A thirty-second is left for what else takes memory. Of a GPU
+/* The share of all experts that has space beside the other weights and a session; below 0: not even these have. A thirty-second is left for what else takes memory. Of a GPU
    that is not here the plan lacks what prompts take there: copies of two layers, and scratch, for which another thirty-second stands. */
 static double share_in_slots(const mote_info *i, const mote_memory *plan, const offload *x) {
     const double experts = (double)(i->host_bytes ? i->host_bytes : module_named(i, "experts")->bytes);
     const double prompts = i->host_bytes ? 0 : 2 * experts / i->layers + x->space / 32;
     const double beside = (double)i->weight_bytes - experts + (double)(plan->total - plan->weights) + prompts;
     const double share = (x->space - x->space / 32 - beside) / experts;
-    return share < 0 ? 0 : share > 1 ? 1 : share;
+    return share > 1 ? 1 : share;
 }
 
 static void print_offload(const mote_info *i, const mote_memory *plan, const offload *x) {
     static const double hits[] = {0, 0.5, 0.8, 0.9, 1};
     char missing[32];
-    int experts = 0;
+    int experts = 0, slots = INT_MAX;
     printf("\nexperts in host memory, %s: a link of %.1f GB/s, a memory of %.0f GB/s\n", x->of, x->link * 1e-9, x->memory * 1e-9);
     for (int k = 0; k < i->kind_count; k++)
         for (int n = 0; n < i->kinds[k].size_count; n++)
             if (!strcmp(i->kinds[k].sizes[n].name, "experts")) experts = i->kinds[k].sizes[n].value;
     if (x->space > 0) {
         const double share = share_in_slots(i, plan, x);
+        slots = (int)(share * experts);
+        if (share < 0) {
+            printf("  %.1f GB are too few for all else and a session of %d tokens\n", x->space * 1e-9, plan->context);
+            return;
+        }
         printf("  in %.1f GB, beside all else and a session of %d tokens, %d of %d experts of each layer have slots (%.0f %%)\n", x->space * 1e-9,
-               plan->context, (int)(share * experts), experts, 100 * share);
+               plan->context, slots, experts, 100 * share);
     }
     printf("  %-30s%16s%10s\n", "found in slots, of those used", "over the link", "tok/s");
-    for (size_t k = 0; k < sizeof hits / sizeof hits[0]; k++) {
+    for (size_t k = 0; k < (slots ? sizeof hits / sizeof hits[0] : 1); k++) {
         human((1 - hits[k]) * (double)module_named(i, "experts")->bytes_per_token, "B", missing);
         printf("  %28.0f %%%16s%10.0f\n", 100 * hits[k], missing, 1 / seconds_of_token(i, x, hits[k]));
     }

@@ -100,7 +100,7 @@ static void ask_image(request *x, buf *out, const fields *part, const char *wher
     char *text = node_text(x->q.j, node);
     const char *data = !text ? NULL : is_bare ? text : image_data(text, name, where, f);
     if (!text) refuse(f, 503, NULL, "out of memory");
-    else if (data && !base64_decode(data, n - (size_t)(data - text), text, &size)) refuse(f, 400, where, "%s: its data is no base64", name);
+    else if (data && !base64_decode(data, n - (size_t)(data - text), text, &size)) refuse(f, 400, where, "%s: its data is no base64, in one line", name);
     else if (data && (x->image_bytes += size) > IMAGE_BYTES_MOST) refuse(f, 413, where, "%s: the images have more than 64 MiB", name);
     if (f->status) {
         free(text);

@@ -50,7 +50,7 @@ static void ollama_chat_request(ollama *o) {
         const uint32_t images = field(&m, "images");
         char where[32];
         snprintf(where, sizeof where, "messages[%u]", i);
-        if (images && field_asks(q, images, NULL)) refuse(q->f, 400, where, "%s holds images: mote takes text alone", where);
+        if (images && field_asks(q, images, NULL)) refuse(q->f, 400, where, "%s holds images: /v1/chat/completions, /v1/messages and /v1/responses take them", where);
     }
     chat_ask_messages(x);
     openai_tools(x, chat_tool);
