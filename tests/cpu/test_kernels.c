@@ -106,9 +106,6 @@ int main(int argc, char **argv) {
     test_attention(5, 1, 20, 4, 1, 2 * SPAN + 100, 24, pools);       // spans that are before the window
     test_attention(4, 1, 16, 16, 1, 2 * SPAN + 100, SPAN + 24, pools);
     test_kv_scales(pools);
-    test_index_select();
-    test_index_spans(DTYPE_F32, pools[0]);
-    test_index_spans(DTYPE_BF16, pools[1]);
     test_attention_extremes(pools[0]);
     test_mla_kind(pools);
     test_moe_choose();
@@ -122,6 +119,9 @@ int main(int argc, char **argv) {
     test_moe(48, 5, 2, 16, 144, 1, pools);
     test_moe(32, 4, 2, 144, 16, 1, pools);
     test_moe_limits();
+    test_index_select();
+    test_index_spans(DTYPE_F32, pools[0]);
+    test_index_spans(DTYPE_BF16, pools[1]);
     for (int i = 0; i < 3; i++) pool_close(pools[i]);
     return test_main_end();
 }
