@@ -120,7 +120,7 @@ static void rows_bind(binder *b, const char *where, const char *name, int parts,
     if (!t->sources) b->code = fail_memory(b->err);
     for (int i = 0; i < parts && !b->code; i++) {
         const tensor *part[MAX_PARTS];
-        char what[128];
+        char what[64];
         matrix stored = {.rows = rows, .cols = cols};
         snprintf(what, sizeof what, name, i);
         bind_matrix_name(b, where, what);
