@@ -174,16 +174,20 @@ static int preset_find(const char *name, preset *found, const char **text, const
     return 1;
 }
 
-/* A preset that there is not, or, of one that is `known`, a wrong ending. */
+/* A preset that there is not, or, of one that is `known`, a wrong ending. A message has no space for all names: small- ones, of the tests of kernels, are
+   left out. */
 static int preset_unknown(const char *name, int known, mote_error *err) {
     const char *names[PRESETS + PRESET_CONFIGS], *endings[RECIPE_COUNT];
     char presets_there[480], recipes[128];
-    for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
-    for (int i = 0; i < PRESET_CONFIGS; i++) names[PRESETS + i] = preset_configs[i].name;
+    int count = 0;
+    for (int i = 0; i < PRESETS + PRESET_CONFIGS; i++) {
+        names[count] = i < PRESETS ? presets[i].name : preset_configs[i - PRESETS].name;
+        count += strncmp(names[count], "small-", 6) != 0;
+    }
     for (int i = 0; i < RECIPE_COUNT; i++) endings[i] = quantization_recipes[i].name;
     if (!known)
         return fail(err, MOTE_EINVAL, "no synthetic model \"%.30s\": there are %s", name,
-                    names_text(presets_there, sizeof presets_there, names, PRESETS + PRESET_CONFIGS, ", ", ", "));
+                    names_text(presets_there, sizeof presets_there, names, count, ", ", ", "));
     return fail(err, MOTE_EINVAL, "no synthetic model \"%.60s\": after its name may stand :%s (default :%s), and then :N for its first N layers",
                 name, names_text(recipes, sizeof recipes, endings, RECIPE_COUNT, ", :", " or :"), quantization_recipes[RECIPE_DEFAULT].name);
 }
