@@ -60,8 +60,8 @@ static void case_open(vision_case *c, const char *name) {
         c->image[c->count++] = case_image(c, file);
     }
     at = after_key(meta, "\"swap\":");
-    at += strcspn(at, "\"") + 1;
-    snprintf(file, sizeof file, "%.*s", (int)strcspn(at, "\""), at);
+    at = strchr(at, '"');
+    if (at) snprintf(file, sizeof file, "%.*s", (int)strcspn(at + 1, "\""), at + 1);
     c->swap = case_image(c, file);
     c->ids = (int32_t *)case_file(c, "tokens.i32", &size);
     c->T = (int)(size / sizeof *c->ids);
