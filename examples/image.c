@@ -14,7 +14,8 @@ enum { IMAGES_MOST = 16 };
 
 /* A whole file; its bytes are to be freed. size 0: it cannot be read. */
 static mote_image image_of(const char *path) {
-    mote_image image = {0};
+    mote_image image;
+    memset(&image, 0, sizeof image);
     FILE *file = fopen(path, "rb");
     long size = file && !fseek(file, 0, SEEK_END) ? ftell(file) : -1;
     void *bytes = size > 0 ? malloc((size_t)size) : NULL;
