@@ -55,7 +55,7 @@ static void check_residual(traced *t, const mote_traced *v) {
         memcpy(t->share, v->values, (size_t)v->count * sizeof *t->share);
     } else if (!strcmp(v->name, "added")) {
         const layer *l = layer_told(t, v);
-        const sublayer *s = layer_kind_names[l->ffn.kind] == v->kind ? &l->ffn : &l->mixer;
+        const sublayer *s = l->ffn.kind != LAYER_NONE && layer_kind_names[l->ffn.kind] == v->kind ? &l->ffn : &l->mixer;
         const double scale = s->residual.scaled ? (double)*s->scale : 1;
         const int shares = added < n;
         for (size_t i = 0; i < n; i++) t->row[i] = (t->row[i] + v->values[i % added] * (shares ? t->share[i / added] : 1)) * scale;

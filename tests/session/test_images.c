@@ -187,7 +187,7 @@ static void test_images_chunks(const mote_model *m, const char *folder) {
 static void test_images_timelines(const mote_model *m, const char *folder) {
     static image_prompt p, other;
     const int vocab = m->c.vocab;
-    shown_open(&p, m), shown_open(&other, m);
+    shown_open(&p, m);
     shown_two(&p, 2);
     other = p;
     other.features = (float *)allocate(IMAGES_TOKENS * (size_t)m->c.hidden * sizeof(float));
