@@ -165,7 +165,7 @@ static void test_bombs(void) {
     static const unsigned char value = 128;
     const size_t before = largest_allocation;
     largest_allocation = 0;
-    check_refused("30 MB behind 8 x 8", PNG(8, 8, 8, 2, .zeros = 30 << 20), MOTE_EFORMAT, "more data than rows");
+    check_refused("30 MB after 8 x 8", PNG(8, 8, 8, 2, .zeros = 30 << 20), MOTE_EFORMAT, "more data than rows");
     check_refused("60,000 a side", PNG(60000, 60000, 8, 2, ROWS("\0")), MOTE_EUNSUPPORTED, "60000 x 60000");
     check_refused("2^31", PNG(INT_MAX, INT_MAX, 8, 2, ROWS("\0")), MOTE_EUNSUPPORTED, "2147483647 x 2147483647");
     check_refused("2^32 - 1", PNG(-1, -1, 8, 2, ROWS("\0")), MOTE_EUNSUPPORTED, "4294967295");

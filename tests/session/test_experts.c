@@ -206,7 +206,7 @@ static int stop_soon(void *user) {
     return !--*polls;
 }
 
-/* Loading that is cancelled at its n-th question leaves nothing behind: the next one finds as much memory as before. */
+/* Loading that is cancelled at its n-th question keeps nothing: the next one finds as much memory as before. */
 static void test_cancelled(const char *name) {
     mote_options o = {.experts = MOTE_EXPERTS_HOST};
     mote_model *m;
