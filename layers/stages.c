@@ -13,6 +13,8 @@
     X(LATENTS, "norm_latents", MLA)                                                                                   \
     X(LATENT_ATTEND, "latent_attend", MLA)                                                                            \
     X(LATENT_OUT, "latent_out", MLA)                                                                                  \
+    X(NGRAM_PROJ, "ngram_proj", NGRAMS)                                                                               \
+    X(NGRAM_MIX, "ngram_mix", NGRAMS)                                                                                 \
     X(ROUTER, "norm_router", MOE)                                                                                     \
     X(UP, "experts_up", MOE)                                                                                          \
     X(DOWN, "experts_down", MOE)                                                                                      \
