@@ -246,13 +246,12 @@ static int rows_read(row_table *t, int64_t r, float *to, mote_error *err) {
         rows_make_up(t, r, to);
         return MOTE_OK;
     }
-    int code = MOTE_OK;
-    if (!rows_cached(t, r, bytes)) {
-        memset(bytes, 0, t->bytes);            /* with what lies between tensors */
-        code = rows_fetch(t, r, bytes, err);
-        if (!code) rows_to_cache(t, r, bytes);
-    }
-    return code ? code : rows_decode(t, r, bytes, to, err);
+    if (rows_cached(t, r, bytes)) return rows_decode(t, r, bytes, to, err);
+    memset(bytes, 0, t->bytes);                /* with what lies between tensors */
+    int code = rows_fetch(t, r, bytes, err);
+    if (!code) code = rows_decode(t, r, bytes, to, err);
+    if (!code) rows_to_cache(t, r, bytes);     /* what is damaged may be whole another time */
+    return code;
 }
 
 /* Adds the first row of each part to a fingerprint. t NULL: there is no table. */

@@ -542,5 +542,6 @@ static int answer_run(answer *a, failure *f) {
     if (code == MOTE_EDEVICE) replica_explain(a->server, t->of, &error);
     error.code = code;
     server_slot_release(t, a, &error);
+    if (code == MOTE_EFORMAT) return refuse(f, 500, NULL, "%s", error.message);            /* the model's files are damaged, not the request */
     return code && code != MOTE_ECANCELLED ? refuse_error(f, &error) : 0;
 }
