@@ -100,14 +100,14 @@ def gemma4(letters, vocab, full, **more):
 
 
 FIXTURES = {
-    "llama": Fixture(config("llama", 48, 2, 47, (6, 2, 16), intermediate_size=72, rms_norm_eps=1e-5, rope_theta=500000.0, mlp_bias=False,
-        rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=96)), 300, 100),
-    "mistral": Fixture(config("mistral", 40, 3, 91, (4, 1, 24), intermediate_size=104, rms_norm_eps=1e-5, sliding_window=None,
+    "llama": Fixture(config("llama", 48, 2, 35, (6, 2, 16), intermediate_size=72, rms_norm_eps=1e-5, rope_theta=500000.0, mlp_bias=False,
+        rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=96)), 280, 100),
+    "mistral": Fixture(config("mistral", 40, 2, 51, (4, 1, 24), intermediate_size=104, rms_norm_eps=1e-5, sliding_window=None,
         rope_parameters=dict(rope_type="default", rope_theta=1000000.0)), 72, 200),
-    "mixtral": Fixture(config("mixtral", 32, 3, 53, (4, 2, 12), intermediate_size=40, rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=None,
+    "mixtral": Fixture(config("mixtral", 32, 2, 53, (4, 2, 12), intermediate_size=40, rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=None,
         num_local_experts=5, num_experts_per_tok=2), 72, 300),
-    "qwen3": Fixture(config("qwen3", 40, 3, 61, (4, 2, 32), tied=True, intermediate_size=88, rope_theta=1000000.0, rope_scaling=None,
-        sliding_window=None, use_sliding_window=False, max_window_layers=3), 72, 400),
+    "qwen3": Fixture(config("qwen3", 40, 2, 61, (4, 2, 32), tied=True, intermediate_size=88, rope_theta=1000000.0, rope_scaling=None,
+        sliding_window=None, use_sliding_window=False, max_window_layers=2), 72, 400),
     "qwen3-moe": Fixture(config("qwen3_moe", 32, 3, 71, (6, 2, 24), intermediate_size=96, moe_intermediate_size=24, num_experts=7, num_experts_per_tok=3,
         norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], rope_theta=1000000.0,
         rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=1024)), 72, 500),
@@ -124,14 +124,14 @@ FIXTURES = {
         routed_scaling_factor=2.5, rope_theta=10000, rope_scaling=dict(type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=0.8, mscale_all_dim=1.2,
         original_max_position_embeddings=4096), max_position_embeddings=163840, quantization_config=dict(quant_method="fp8", fmt="e4m3",
         activation_scheme="dynamic", weight_block_size=[128, 128])), 72, 1100, fp8=True, f32=("e_score_correction_bias",)),
-    "laguna": Fixture(laguna("asa", 43, 1, dict(factor=32.0, attention_factor=1.3465735902799727, partial_rotary_factor=0.5), dict(partial_rotary_factor=1.0),
+    "laguna": Fixture(laguna("asa", 34, 1, dict(factor=32.0, attention_factor=1.3465735902799727, partial_rotary_factor=0.5), dict(partial_rotary_factor=1.0),
         layer_types=kinds("asa"), num_attention_heads_per_layer=[4, 6, 4], sliding_window=24, gating="per-head", gating_types=["per_head"] * 3,
         moe_routed_scaling_factor=2.5), 300, 1000, f32=("e_score_correction_bias",)),
     "laguna-elements": Fixture(laguna("aa", 53, 1, dict(factor=64.0, partial_rotary_factor=1.0), sliding_window=0, gating="per-element",
         moe_routed_scaling_factor=1.0), 72, 1100, f32=("e_score_correction_bias",)),
     "gemma4": Fixture(dict(architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", tie_word_embeddings=True, text_config=gemma4("ssa", 43, (2, 32),
         sliding_window=24, enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=16)), 300, 1200),
-    "gemma4-dense": Fixture(gemma4("sa", 41, (None, 24), sliding_window=33, enable_moe_block=False, num_experts=None, top_k_experts=None,
+    "gemma4-dense": Fixture(gemma4("sa", 33, (None, 24), sliding_window=33, enable_moe_block=False, num_experts=None, top_k_experts=None,
         moe_intermediate_size=None), 300, 1300),
 }
 
