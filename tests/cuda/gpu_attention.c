@@ -4,7 +4,8 @@
 //
 // Contents   1. A layer   2. Launches   3. The CPU   4. Comparing   5. A prompt   6. Main
 
-#include "../../kernels.cu"
+#include "inside.h"
+
 #include "gpu.h"
 
 enum { CONTEXT = 1408, SLOTS = 3, TURNS = 2, ROWS = SLOTS * STEP_ROWS };     // 22 chunks: more than two clusters of splits

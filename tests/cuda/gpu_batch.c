@@ -3,8 +3,8 @@
 //
 // Contents   1. Matrices   2. Rows   3. Projections   4. The same bits   5. Times   6. Main
 
-#include "../../kernels.cu"
-#include "../../diagnose/random.c"
+#include "inside.h"
+
 #include "gpu.h"
 
 enum { ROWS = BATCH_ROWS_MAX, COLS = 8192, MOST = 248320 };
@@ -228,7 +228,7 @@ static void free_job(job *j) {
     if (j->pair) ok(cudaFree((void *)j->up.component[CODES]), "freeing");
 }
 
-static void try_shape(enum format f, int rows, int cols) {
+static void try_matrix(enum format f, int rows, int cols) {
     char what[96];
     if (!allowed(f, cols)) return;
     job j = {.in = PLAIN, .count = 1, .cols = cols, .pair = 0, .w = {matrix_new(f, rows, cols, 77)}, .up = {}};
@@ -265,7 +265,7 @@ static void try_pair(enum format f, enum format other, int rows, int cols) {
 static void try_all(void) {
     static const int shapes[][2] = {{24, 64}, {200, 96}, {40, 544}, {88, 1088}, {2048, 4096}, {3072, 8192}, {12352, 2048}, {9216, 3072}};
     for (int f = 0; f < FORMAT_COUNT; f++) {
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_shape((enum format)f, shapes[i][0], shapes[i][1]);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_matrix((enum format)f, shapes[i][0], shapes[i][1]);
         try_pair((enum format)f, FORMAT_BF16, 512, 2048);
         try_pair((enum format)f, FORMAT_FP8_BLOCK, 24, 192);
         printf("%s: %d passed, %d failed\n", formats[f]->name, test_passed, test_failed);
