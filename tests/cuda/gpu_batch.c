@@ -27,17 +27,6 @@ static __global__ void random_words(enum format f, int component, uint32_t seed,
     format_random(f, component, seed, to, blockIdx.x * blockDim.x + threadIdx.x, words, gridDim.x * blockDim.x);
 }
 
-static matrix shape_of(enum format f, int rows, int cols) {
-    matrix w;
-    memset(&w, 0, sizeof w);
-    w.format = f;
-    w.rows = rows;
-    w.cols = cols;
-    w.block_rows = format_has_groups(f) ? 1 : TILE;
-    w.block_cols = format_has_groups(f) ? format_k_block_cols(f) : (int)TILE;
-    return w;
-}
-
 static size_t matrix_size(const matrix *w) {
     size_t bytes = 0;
     for (int i = 0; i < formats[w->format]->component_count; i++) bytes += matrix_component_capacity(w, i);
@@ -46,7 +35,7 @@ static size_t matrix_size(const matrix *w) {
 
 // A random matrix at `at`, packed.
 static matrix matrix_at(char *at, enum format f, int rows, int cols, uint32_t seed) {
-    matrix w = shape_of(f, rows, cols);
+    matrix w = try_shape(f, rows, cols);
     char *from = raw;
     for (int i = 0; i < formats[f]->component_count; i++) {
         const component *of = &formats[f]->components[i];
@@ -63,7 +52,7 @@ static matrix matrix_at(char *at, enum format f, int rows, int cols, uint32_t se
 }
 
 static matrix matrix_new(enum format f, int rows, int cols, uint32_t seed) {
-    const matrix w = shape_of(f, rows, cols);
+    const matrix w = try_shape(f, rows, cols);
     return matrix_at((char *)device(matrix_size(&w)), f, rows, cols, seed);
 }
 
@@ -325,7 +314,7 @@ static double time_graph(int launches) {
 // In a chain of projections by different matrices, microseconds: with the preparation of the rows, and without it.
 static void time_shape(enum format f, int rows, int cols, enum prologue in, double bus) {
     static const int counts[] = {1, 2, 3, 4, -2, -3, -4, 8, 16, 32, 64};
-    const matrix shape = shape_of(f, rows, cols);
+    const matrix shape = try_shape(f, rows, cols);
     const size_t size = matrix_size(&shape), most = (size_t)800 << 20;
     const int n = size * CHAIN < most ? CHAIN : (int)(most / size) + 1;
     char *at = (char *)device(size * (size_t)n);
