@@ -274,4 +274,5 @@ static double seconds(void) {
 #endif
 
 #include "diagnose/measure.c"
+#include "diagnose/measure_images.c"
 #include "diagnose/diagnose.c"
