@@ -156,11 +156,15 @@ static void nemotron_bind_attention(binder *b, const char *where, attention_weig
     bind_unneeded(b, where, "prob_scale");
 }
 
-/* An expert, or a dense FFN. */
-static void nemotron_bind_ffn(binder *b, const char *where, int size, matrix *up, matrix *down) {
-    const int hidden = b->m->c.hidden;
-    bind_matrix(b, where, "up_proj.weight", up, size, hidden, DIVIDED_ROWS);
-    bind_matrix(b, where, "down_proj.weight", down, hidden, size, DIVIDED_COLS);
+static void nemotron_bind_expert(binder *b, const char *where, moe_weights *w, int e, int size) {
+    bind_matrix(b, where, "up_proj.weight", &w->up_proj[e], size, w->shape.hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "down_proj.weight", &w->down_proj[e], w->shape.hidden, size, DIVIDED_COLS);
+}
+
+static void nemotron_bind_mlp(binder *b, const char *where, mlp_weights *w) {
+    bind_as(b, MODULE_MLP, 1, 1);
+    bind_matrix(b, where, "up_proj.weight", &w->up_proj, w->shape.size, w->shape.hidden, DIVIDED_ROWS);
+    bind_matrix(b, where, "down_proj.weight", &w->down_proj, w->shape.hidden, w->shape.size, DIVIDED_COLS);
 }
 
 static void nemotron_bind_moe(binder *b, const char *where, moe_weights *w) {
@@ -174,13 +178,13 @@ static void nemotron_bind_moe(binder *b, const char *where, moe_weights *w) {
     b->together = all;
     for (int e = 0; e < s->experts && !b->code; e++) {
         snprintf(expert, sizeof expert, "%sexperts.%d.", where, e);
-        nemotron_bind_ffn(b, expert, s->expert_size, &w->up_proj[e], &w->down_proj[e]);
+        nemotron_bind_expert(b, expert, w, e, s->expert_size);
     }
     b->together = NULL;
     if (!s->shared_size) return;
     bind_as(b, MODULE_SHARED, 1, 1);
     snprintf(expert, sizeof expert, "%sshared_experts.", where);
-    nemotron_bind_ffn(b, expert, s->shared_size, &w->up_proj[s->experts], &w->down_proj[s->experts]);
+    nemotron_bind_expert(b, expert, w, s->experts, s->shared_size);
 }
 
 static void nemotron_bind_layer(binder *b, int index, layer *l) {
@@ -194,10 +198,7 @@ static void nemotron_bind_layer(binder *b, int index, layer *l) {
     if (l->mixer.kind == LAYER_MAMBA) nemotron_bind_mamba(b, mixer, &l->mixer.w.mamba);
     else if (!ffn) nemotron_bind_attention(b, mixer, &l->mixer.w.attention);
     else if (l->ffn.kind == LAYER_MOE) nemotron_bind_moe(b, mixer, &l->ffn.w.moe);
-    else {
-        bind_as(b, MODULE_MLP, 1, 1);
-        nemotron_bind_ffn(b, mixer, l->ffn.w.mlp.shape.size, &l->ffn.w.mlp.up_proj, &l->ffn.w.mlp.down_proj);
-    }
+    else nemotron_bind_mlp(b, mixer, &l->ffn.w.mlp);
 }
 
 static void nemotron_h_bind(binder *b) {
