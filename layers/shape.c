@@ -44,9 +44,9 @@
     X(RESIDUAL_SCALE,   1,  1,  1,       "scaled residuals")                                                                         \
     X(BRANCHES,         1,  1,  1,       "FFNs whose branches have norms of their own")                                              \
     X(STREAMS,          1,  0,  0,       "residual streams")                                                                         \
-    X(SIGMOID_GATE,     1,  0,  0,       "output gates of DeltaNet that are sigmoids")                                               \
+    X(SIGMOID_GATE,     1,  1,  1,       "output gates of DeltaNet that are sigmoids")                                               \
     X(INDEX,            1,  0,  0,       "indexes of attention")                                                                     \
-    X(NGRAMS,           1,  0,  0,       "tables of n-grams")                                                                        \
+    X(NGRAMS,           1,  1,  1,       "tables of n-grams")                                                                        \
     X(MAMBA,            1,  0,  0,       "Mamba-2 layers")                                                                           \
     X(EMBED_FACTOR,     1,  1,  1,       "scaled embeddings")                                                                        \
     X(LOGIT_CAP,        1,  1,  1,       "capped logits")                                                                            \
