@@ -197,7 +197,7 @@ static int gpu_rank_blocks(const gpu_rank_output *p) {
 static gpu_rows residual_rows(const gpu_rows *all, const sublayer *l, const layer_gpus *g) {
     gpu_rows of = *all;
     const gpu_branches apart = {.norm_router = l->norm_router, .norm_shared = l->norm_shared, .shared_to = g->shared_output}, none = {};
-    of.q->stores_output = !l->residual.whole && (residual_stores(&l->residual) || peers_divide(of.q->peer));
+    of.q->stores_output = residual_stores(&l->residual) || peers_divide(of.q->peer);
     of.q->given = 0;
     of.gives = of.T == 1 && peers_divide(of.q->peer) && !l->residual.normed_after && !l->residual.branched;
     of.norm = l->norm;

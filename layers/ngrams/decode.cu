@@ -109,14 +109,13 @@ __device__ __forceinline__ float gpu_ngrams_seen(const ngrams_gpu &p, const ngra
 }
 
 /* x of row t gets what the layer adds. */
-__device__ __forceinline__ void gpu_ngrams_add_row(const ngrams_gpu &p, const ngrams_column &c, const float *past, int replay, int t,
-                                                   const gpu_tag &publish) {
+__device__ __forceinline__ void gpu_ngrams_add_row(const ngrams_gpu &p, const ngrams_column &c, const float *past, int replay, int t) {
     const ngrams_shape *s = &p.shape;
     float *x = p.x + (size_t)t * gpu_ngrams_columns(s) + c.at, sum = 0, factor;
     const float before = __ldcg(x), G = gpu_ngrams_G(p, c, t, &factor);
     for (int j = 0; j < s->taps; j++)
         sum = __fmaf_rn(__ldg(p.conv1d + (size_t)c.at * s->taps + j), gpu_ngrams_seen(p, c, past, replay, t - s->grams * (s->taps - 1 - j)), sum);
-    store_tagged(x, __fadd_rn(before, __fadd_rn(G, gpu_silu(sum))), publish);
+    *x = __fadd_rn(before, __fadd_rn(G, gpu_silu(sum)));
 }
 
 /* The column of the window moves on: past the rows of the log that count, and past the block's first `kept` rows. Of several rows all are
@@ -161,7 +160,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_ngrams_add(const __gri
     const ngrams_column c = gpu_ngrams_column(p, at);
     const int replay = p.step->replay, kept = p.in_turn ? gpu_before_log(p.T) : 0;
     float *past = (float *)(void *)gpu_in_slot(&p.slot, p.window) + at, *log = past + (size_t)gpu_ngrams_reach(&p.shape) * columns;
-    for (int t = 0; t < p.T; t++) gpu_ngrams_add_row(p, c, past, replay, t, p.link.publish);
+    for (int t = 0; t < p.T; t++) gpu_ngrams_add_row(p, c, past, replay, t);
     gpu_ngrams_advance(p, c, past, replay, kept);
     for (int t = kept; t < p.T; t++) log[(size_t)(t - kept) * columns] = gpu_ngrams_M(p, c, t);
 }

@@ -24,7 +24,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) ngrams_prefill_gate(const 
 /* Grid: (ceil(columns / 256), T). Nothing is logged before a prompt. */
 static __global__ void __launch_bounds__(GPU_THREADS) ngrams_prefill_add(const __grid_constant__ ngrams_gpu p) {
     const int at = blockIdx.x * GPU_THREADS + threadIdx.x;
-    if (at < gpu_ngrams_columns(&p.shape)) gpu_ngrams_add_row(p, gpu_ngrams_column(p, at), p.window + at, 0, blockIdx.y, p.link.publish);
+    if (at < gpu_ngrams_columns(&p.shape)) gpu_ngrams_add_row(p, gpu_ngrams_column(p, at), p.window + at, 0, blockIdx.y);
 }
 
 /* Grid: ceil(columns / 256). */

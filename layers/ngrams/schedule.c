@@ -8,5 +8,4 @@
     ROW(NGRAM_GATE, "ngram_gate", .stage = STAGE_NGRAM_MIX, .reads = BUFFER_PROJECTED | BUFFER_X, .writes = BUFFER_MIXED) \
     ROW(NGRAM_ADD, "ngram_add", .stage = STAGE_NGRAM_MIX,                                                                \
         .reads = BUFFER_PROJECTED | BUFFER_MIXED | BUFFER_X | BUFFER_STEP | BUFFER_NGRAM_MEMORY,                         \
-        .writes = BUFFER_X | BUFFER_NGRAM_MEMORY, .tags = BUFFER_X,                                                      \
-        .reads_without_tags = BUFFER_PROJECTED | BUFFER_MIXED | BUFFER_STEP | BUFFER_NGRAM_MEMORY)
+        .writes = BUFFER_X | BUFFER_NGRAM_MEMORY)
