@@ -54,7 +54,7 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar images layers layers/deltanet layers/attention layers/mla layers/mlp layers/moe layers/vision model run run/cpu \
+ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar images layers layers/deltanet layers/attention layers/mla layers/mamba layers/mlp layers/moe layers/vision model run run/cpu \
           run/cuda session text workers
 LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu)) images/stb_image.h
 PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_family.c text/chat_marks.c
