@@ -96,7 +96,7 @@ static void put_indexed(const indexed *x, const launch *a) {
     copy(t->scratch.index.qk, x->index_qk + (size_t)a->row * index_numbers(&t->shape), (size_t)(a->count * a->T) * index_numbers(&t->shape) * sizeof(float));
 }
 
-// Runs it from slots as `from` has them; lag < 0: lag_at.
+// Runs it from slots as `from` has them; lag INT_MIN: lag_at.
 static void run_indexed(const indexed *x, const launch *a, const char *from, int lag, indexed_result *to) {
     const trial *t = &x->t;
     const int captured = a->count == 1 && a->slot[0] == 0;
@@ -113,7 +113,7 @@ static void run_indexed(const indexed *x, const launch *a, const char *from, int
     copy(steps, t->steps, sizeof steps);
     for (int z = 0; z < a->count; z++) {
         steps[z].shift = (int64_t)x->slot_bytes * a->slot[z];
-        steps[z].lag = lag < 0 ? lag_at(a->index[a->in_turn ? 0 : z]) : lag;
+        steps[z].lag = lag == INT_MIN ? lag_at(a->index[a->in_turn ? 0 : z]) : lag;
     }
     copy(t->steps, steps, sizeof steps);
     q.stages = 1u << STAGE_ATTEND;
@@ -209,7 +209,7 @@ static void indexed_values(const indexed *x, const char *what, int T, int index)
     char *here = (char *)allocate(SLOTS * x->slot_bytes);
     indexed_job j;
     double list = 0;
-    run_indexed(x, &a, t->rows, -1, &got);
+    run_indexed(x, &a, t->rows, INT_MIN, &got);
     memcpy(here, t->rows, SLOTS * x->slot_bytes);
     begin_job(x, T, 0, index, lag_at(index), here, &j);
     const double rows_off = pieces_difference(x, got.slots, here), step = t->kv == DTYPE_FP8 ? 0x1p-3 : 0x1p-7;
@@ -232,7 +232,7 @@ static void indexed_bits(const indexed *x, const char *what, const launch *a) {
     indexed_result all = indexed_new(x), one = indexed_new(x);
     char *own = (char *)allocate(SLOTS * x->slot_bytes);
     size_t wrong = 0, lists = 0;
-    run_indexed(x, a, t->rows, -1, &all);
+    run_indexed(x, a, t->rows, INT_MIN, &all);
     memcpy(own, t->rows, SLOTS * x->slot_bytes);
     for (int z = 0; z < a->count; z++)
         for (int i = 0; i < a->T; i++) {
