@@ -72,7 +72,7 @@ static int prefill_takes(const matrix *w) {
 
 /* The same where the product is stored and not added to what is there. */
 static int prefill_stores(const matrix *w) {
-    return prefill_takes(w) || (prefill_multiplies(w) && !format_has_blocks(w->format) && w->rows > 32 && w->rows % PANEL_ROWS == 0);
+    return prefill_takes(w) || (prefill_multiplies(w) && !format_has_blocks(w->format) && w->rows % PANEL_ROWS == 0);
 }
 
 static gemm_rows prefill_normed(const prefill_rows *r) {
