@@ -134,8 +134,8 @@ static int worker_run(const model_source *from, const char *name, const mote_wor
     int code = take_options(&o, sizeof o, sizeof o, options, "mote_worker_options", error);
     if (code) return code;
     if (!name || !o.listen || !o.secret || strlen(o.secret) < SECRET_LEAST || o.threads < 0 || o.threads > MAX_THREADS)
-        return fail(error, MOTE_EINVAL, "%s: needs a model, an address to listen on, a secret of %d bytes or more, threads of 0 to %d", call, SECRET_LEAST,
-                    MAX_THREADS);
+        return fail(error, MOTE_EINVAL, "%s: needs a model, an address to listen on, a secret of %d bytes or more, threads of 0 to %d", call,
+                    SECRET_LEAST, MAX_THREADS);
     worker *w = (worker *)calloc(1, sizeof *w);
     if (!w) return fail_memory(error);
     w->from = from;

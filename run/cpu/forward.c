@@ -14,7 +14,8 @@ static int cpu_ended(const mote_runner *r) {
     return r->me && r->me->ended;
 }
 
-/* x[T][hidden] = the embeddings of T rows. Of several ranks each has those of some tokens, the first those that are no token's; the others add zeros. */
+/* x[T][hidden] = the embeddings of T rows. Of several ranks each has those of some tokens, the first those that are no token's; the others
+   add zeros. */
 static void cpu_embed(mote_runner *r, const token_row *rows, int T, float *x) {
     const matrix *w = &r->m->embed_tokens;
     const size_t hidden = (size_t)w->cols;
@@ -357,7 +358,8 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
             const block *b = of[k]->b;
             if (!on[k]) continue;
             *of[k]->count = i + 1;
-            const token_row next = i ? text_after(b->rows, i, of[k]->ids[i - 1]) : *b->rows, before = i ? text_after(b->rows, i - 1, -1) : b->rows[-1];
+            const token_row next = i ? text_after(b->rows, i, of[k]->ids[i - 1]) : *b->rows;
+            const token_row before = i ? text_after(b->rows, i - 1, -1) : b->rows[-1];
             mtp_put(r, rows, rows, &before, &next, i ? w->hidden + (size_t)row[k] * width : slot_final_row(of[k]->s, b->replay));
             at[rows] = sequence_of(of[k]->s, rows, 1, b->replay);
             row[k] = rows++;
