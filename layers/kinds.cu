@@ -294,6 +294,7 @@ static int layer_can_prefill(const layer *l, dtype kv) {
 #define X(NAME, name) case LAYER_##NAME: if (!name##_can_prefill(&of->w.name, kv)) return 0; break;
             GPU_LAYER_KINDS(X)
 #undef X
+            case LAYER_NONE: break;
             default: return 0;
         }
     }

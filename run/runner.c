@@ -145,7 +145,7 @@ typedef struct vision_image {
     int rows, columns;           /* vision_reads them */
     float *features;             /* [rows * columns / VISION_JOINED][hidden] to be filled */
     void *user;
-    int (*between)(void *user, double done);                /* between two blocks: returns nonzero to cancel */
+    int (*between)(void *user, double done);                /* between two blocks, or slices of them: returns nonzero to cancel */
 } vision_image;
 
 /* The operations of a device, with the runner entered. Functions return MOTE_OK or an error. */
