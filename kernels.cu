@@ -237,6 +237,8 @@ enum {
 #include "layers/vision/prefill_launch.cu"
 #include "layers/mlp/decode.cu"
 #include "layers/mlp/prefill.cu"
+#include "layers/streams.cu"
+#include "layers/streams_prefill.cu"
 #include "layers/kinds.cu"
 #include "layers/head.cu"
 #include "layers/mtp.cu"
