@@ -263,13 +263,13 @@ static const char bench_more[] =
     "  mote bench -m DIR --report                          a block of text that tells of a machine\n";
 
 static const char accuracy_more[] =
-    "Each way of computing is compared with the reference, token by token: KL divergence (natural logarithm), whether the most\n"
-    "probable token is the same, perplexity. The text is cut into contexts; of each only the tokens of the second half are\n"
-    "scored. It should be like what the model will read: for a chat model, not its own training data. --quantize and --against need memory\n"
-    "for both models.\n"
+    "Each way of computing is compared with the reference, token by token: KL divergence (natural logarithm), whether\n"
+    "the most probable token is the same, perplexity. The text is cut into contexts, of which the second half is scored. It\n"
+    "should be like what the model will read, with the marks of its template if that is chats. --quantize and --against need\n"
+    "memory for two models.\n"
     "  mote accuracy -m DIR --text FILE                    prompts and KV types against decode\n"
-    "  mote accuracy -m DIR --text FILE --quantize fp8     the same with FP8 weights, against BF16\n"
-    "  mote accuracy -m NVFP4 --text FILE --against BF16   a published quantisation against its origin\n";
+    "  mote accuracy -m DIR --text FILE --quantize fp8     FP8 weights against the checkpoint's own\n"
+    "  mote accuracy -m DIR --text FILE --against ORIGIN   a quantised checkpoint against what it was made of\n";
 
 static const char worker_more[] =
     "The leader, mote serve --workers, on another host must have the same folder and the same secret. All hosts compute on\n"

@@ -339,6 +339,7 @@ static int accuracy_usage(const options *o, int *against) {
 static int measure_accuracy(accuracy *a) {
     const size_t vocab = (size_t)mote_model_info(a->model)->vocab_size;
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    if (a->against == AGAINST_CPU && !on_gpu(mote_model_info(a->model))) a->against = AGAINST_DECODE;
     int code = open_other(a);
     a->threads = a->o->threads ? a->o->threads : processors > 0 ? (int)(processors < SCORERS_MOST ? processors : SCORERS_MOST) : 1;
     if (a->threads > SCORERS_MOST) a->threads = SCORERS_MOST;
