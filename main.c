@@ -40,6 +40,7 @@
      bench_tables.c  the output of bench: a table for people, JSON for machines
      bench_steps.c   prompts and steps: on the CPU, on a GPU, with simulated speculation, stage by stage
      bench_ask.c     questions answered without speculation and with it
+     bench_images.c  how long pictures take
      bench_sessions.c  several sessions at once
      bench_report.c  what a report tells beside the speeds
      bench.c         bench: planning and running it
@@ -160,6 +161,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench_tables.c"
 #include "cli/bench_steps.c"
 #include "cli/bench_ask.c"
+#include "cli/bench_images.c"
 #include "cli/bench_sessions.c"
 #include "cli/bench_report.c"
 #include "cli/bench.c"

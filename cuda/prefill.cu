@@ -26,6 +26,7 @@ typedef struct prefill_rows {
                                     the scratch: see prefill_take_rest */
     float *u_scale;              /* [T] */
     char *scratch;               /* scratch of the kind of layer that runs: name_prefill_bytes bytes */
+    const float *looked_up;      /* [T][ngrams_width] of a layer of n-grams: the rows of its table, in memory that the GPU reads */
     const char *experts;         /* a copy of the layer's experts, whose home is host memory; NULL: they are read where they are */
 } prefill_rows;
 
@@ -72,7 +73,7 @@ static int prefill_takes(const matrix *w) {
 
 /* The same where the product is stored and not added to what is there. */
 static int prefill_stores(const matrix *w) {
-    return prefill_takes(w) || (prefill_multiplies(w) && !format_has_blocks(w->format) && w->rows > 32 && w->rows % PANEL_ROWS == 0);
+    return prefill_takes(w) || (prefill_multiplies(w) && !format_has_blocks(w->format) && w->rows % PANEL_ROWS == 0);
 }
 
 static gemm_rows prefill_normed(const prefill_rows *r) {

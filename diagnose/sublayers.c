@@ -213,8 +213,9 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     struct gpu_runner *g = s->slot.runner->gpu;
     float *x = i == m->c.layers ? g->mtp_x : g->x;
     const block b = {.rows = walk_table(s, r), .T = r->T, .replay = r->replay};
-    int code = slot_copy(&s->slot, x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float), err);
+    int code = slot_copy(&s->slot, x, r->x, (size_t)(r->T * model_width(m)) * sizeof(float), err);
     if (!code) code = gpu_enter(&s->slot, err);
+    if (!code && l->mixer.kind == LAYER_NGRAMS) code = gpu_look_up_block(&s->slot, &b, NULL, err);
     if (code) return code;
     gpu_set_step(&s->slot, &b, b.replay, 0);
     if (i == m->c.layers) gpu_set_mtp(m, &g->q, 1);

@@ -44,9 +44,10 @@
     X(RESIDUAL_SCALE,   1,  1,  1,       "scaled residuals")                                                                         \
     X(BRANCHES,         1,  1,  1,       "FFNs whose branches have norms of their own")                                              \
     X(STREAMS,          1,  0,  0,       "residual streams")                                                                         \
-    X(SIGMOID_GATE,     1,  0,  0,       "output gates of DeltaNet that are sigmoids")                                               \
-    X(INDEX,            1,  0,  0,       "indexes of attention")                                                                     \
-    X(NGRAMS,           1,  0,  0,       "tables of n-grams")                                                                        \
+    X(SIGMOID_GATE,     1,  1,  1,       "output gates of DeltaNet that are sigmoids")                                               \
+    X(INDEX,            1,  1,  1,       "indexes of attention")                                                                     \
+    X(WIDE_INDEX,       1,  0,  0,       "indexes whose heads have more than 512 numbers, or 2,048 together")                        \
+    X(NGRAMS,           1,  1,  1,       "tables of n-grams")                                                                        \
     X(MAMBA,            1,  1,  1,       "Mamba-2 layers")                                                                           \
     X(EMBED_FACTOR,     1,  1,  1,       "scaled embeddings")                                                                        \
     X(LOGIT_CAP,        1,  1,  1,       "capped logits")                                                                            \

@@ -15,12 +15,14 @@ enum { SPLIT_REPLICAS = MOTE_SPLIT_TENSOR + 1 };       /* a model on each device
 
 typedef struct seed { uint64_t value; int given; } seed;
 
+typedef struct sides { int width[LIST_MAX], height[LIST_MAX], count; } sides;   /* pixels */
 typedef struct speeds { double link, memory; } speeds;          /* GB/s */
 
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
     const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *devices, *synthetic, *json, *ask, *html;
     const char *host, *api_key, *api_key_file, *cache_dir, *name;
     texts stop, hosts, images;
+    sides image_sides;                     /* of bench */
     int image_tokens;                      /* of one image, at most */
     list prompts, depths, rows, sessions;
     int beside, report;
@@ -57,7 +59,7 @@ static options defaults(void) {
     return o;
 }
 
-enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, RANGES, REALS, DEVICE, DEVICES, SPLIT, KV, MTP, QUANTIZE, ADDRESS, ADDRESSES, BYTES, HOME, LINK };
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, RANGES, REALS, DEVICE, DEVICES, SPLIT, KV, MTP, QUANTIZE, ADDRESS, ADDRESSES, BYTES, HOME, LINK, SIDES };
 
 typedef struct option {
     const char *name, *value;              /* value: how the help calls it */
@@ -83,7 +85,9 @@ static const option option_table[] = {                     /* name, value, kind,
     {"--tokens", "FILE.i32", TEXT, AT(tokens), 0, 0, RUN | LOGITS | TRACE, "token ids to read, as little-endian int32"},
     {"--ids", NULL, FLAG, AT(ids), 0, 0, RUN, "print token ids on one line instead of text (always so with --tokens)"},
     {"--image", "FILE", TEXTS, AT(images), 0, 0, RUN | LOGITS, "a PNG or JPEG that the model is shown before the prompt; may be repeated, in order"},
-    {"--image-tokens", "N", WHOLE, AT(image_tokens), 64, 1 << 16, CHAT | RUN | LOGITS | SERVE,
+    {"--image", "WxH,...", SIDES, AT(image_sides), 0, 0, BENCH,
+     "instead: pictures of so many pixels: how long until the vision tower is done, and until the first token"},
+    {"--image-tokens", "N", WHOLE, AT(image_tokens), 64, 1 << 16, CHAT | RUN | LOGITS | BENCH | SERVE,
      "most tokens of an image, larger ones are reduced (default: 4096, or the checkpoint's own limit if that is less)"},
     {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
     {"--mtp", "OUT.f32", TEXT, AT(mtp_output), 0, 0, LOGITS,
@@ -391,6 +395,20 @@ static int parse_speeds(const char *text, speeds *out) {
     return parse_real(item, 0.01, 1e6, &out->link) && (!text[n] || parse_real(text + n + 1, 0.01, 1e6, &out->memory));
 }
 
+/* 1024x1024,640x480 */
+static int parse_sides(const char *text, sides *out) {
+    enum { SIDE_MOST = 32768 };
+    char item[32];
+    for (out->count = 0; text; out->count++) {
+        if (out->count == LIST_MAX || !next_item(&text, item)) return 0;
+        char *by = strchr(item, 'x');
+        if (!by) return 0;
+        *by = 0;
+        if (!parse_whole(item, 1, SIDE_MOST, &out->width[out->count]) || !parse_whole(by + 1, 1, SIDE_MOST, &out->height[out->count])) return 0;
+    }
+    return 1;
+}
+
 static int parse_kv(const char *text, int *out) {
     for (int kv = MOTE_KV_F32; kv <= MOTE_KV_FP8; kv++)
         if (strcmp(text, kv_names[kv]) == 0) return *out = kv;
@@ -438,6 +456,7 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case BYTES: return parse_bytes(value, at) ? NULL : "gigabytes, as 16G or 16Gi";
     case HOME: return parse_experts(value, at) ? NULL : "auto, device or host";
     case LINK: return parse_speeds(value, at) ? NULL : "GB/s of the link, or of link and memory, as 25 or 25:936";
+    case SIDES: return parse_sides(value, at) ? NULL : "up to 16 sizes in pixels with commas between them, as 1024x1024";
     case MTP: return parse_mtp(value, at) ? NULL : needs_drafts("auto, or 0 to %d");
     case RANGES: return parse_ranges(value, at) ? NULL : "up to 16 numbers or ranges, as 0-3,7";
     case REALS: return parse_reals(value, d->low, d->high, at) ? NULL : needs_drafts("up to %d numbers with commas between them");

@@ -483,7 +483,7 @@ static void test_several_devices(void) {
     one = out;
     memset(&out, 0, sizeof out);
     static const char *const lists[] = {"--devices cpu", "--devices cpu,cpu", "--devices cpu,cpu --split auto", "--devices cpu,cpu --split pipeline",
-                                        "--devices=cpu,cpu --split=pipeline:3,1"};
+                                        "--devices=cpu,cpu --split=pipeline:2,1"};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         char command[300];
         snprintf(command, sizeof command, "mote run -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n 8 --greedy %s", lists[i]);
