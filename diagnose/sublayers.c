@@ -179,6 +179,8 @@ static void gpu_values(const mote_session *s, const layer *l, const float **at) 
         at[0] = g->moe.router, at[1] = g->moe.shared_gate;
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = g->deltanet.raw, at[1] = g->deltanet.z, at[2] = g->deltanet.b, at[3] = g->deltanet.a, at[4] = g->deltanet.o;
+    } else if (l->mixer.kind == LAYER_MAMBA) {
+        at[0] = g->mamba.delta.raw, at[1] = g->mamba.delta.z;
     } else if (l->mixer.kind == LAYER_MLA) {
         at[0] = g->mla.q, at[1] = g->mla.o;
     } else {

@@ -379,6 +379,6 @@ static cudaError_t ffn_run_prefill(const prefill_rows *all, const sublayer *l, c
 
 /* Token rows through a layer; with rows->state_only only as far as its mixer's state needs. */
 static cudaError_t layer_run_prefill(const prefill_rows *rows, const layer *l, const layer_gpus *g, const layer_state *state) {
-    const cudaError_t status = mixer_run_prefill(rows, &l->mixer, g, state);
-    return rows->state_only || status != cudaSuccess ? status : ffn_run_prefill(rows, &l->ffn, g);
+    const cudaError_t status = l->mixer.kind == LAYER_NONE ? cudaSuccess : mixer_run_prefill(rows, &l->mixer, g, state);
+    return rows->state_only || status != cudaSuccess || l->ffn.kind == LAYER_NONE ? status : ffn_run_prefill(rows, &l->ffn, g);
 }
