@@ -54,7 +54,7 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar images layers layers/deltanet layers/attention layers/mla layers/mlp layers/moe layers/vision model run run/cpu \
+ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar images layers layers/deltanet layers/attention layers/mla layers/mamba layers/mlp layers/moe layers/vision model run run/cpu \
           run/cuda session text workers
 LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu)) images/stb_image.h
 PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_family.c text/chat_marks.c
@@ -185,11 +185,11 @@ endif
 
 # These look inside kernels.
 ifneq ($(SIMULATED),)
-$(BUILD)/gpu_attention $(BUILD)/gpu_latent $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_exchange $(BUILD)/gpu_vision: $(BUILD)/%: %.c $(LIBRARY) $(SIMULATOR) $(BUILD)/settings
+$(BUILD)/gpu_attention $(BUILD)/gpu_latent $(BUILD)/gpu_ngrams $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_exchange $(BUILD)/gpu_vision: $(BUILD)/%: %.c $(LIBRARY) $(SIMULATOR) $(BUILD)/settings
 	$(SIMULATE) $< $@.o $(CFLAGS) $(LEVEL) -I. -Itests
 	$(CXX) $@.o -o $@ $(LIBS)
 else
-$(BUILD)/gpu_attention $(BUILD)/gpu_latent $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_exchange $(BUILD)/gpu_vision: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings
+$(BUILD)/gpu_attention $(BUILD)/gpu_latent $(BUILD)/gpu_ngrams $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_exchange $(BUILD)/gpu_vision: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
 endif
@@ -317,7 +317,7 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 # make test-gpu-oracles: real layer sizes beside transformers and a float64 oracle
 GPU_PARTS      = tests sanitizers oracles
 GPU_tests      = test_api test_batch test_embedding test_engine test_experts test_groups test_hosts test_misuse test_pipeline test_ranks test_replicas test_runner \
-                 test_sliding test_speculation gpu_attention gpu_latent gpu_batch gpu_batch_moe gpu_exchange gpu_prefill gpu_vision
+                 test_sliding test_speculation gpu_attention gpu_latent gpu_ngrams gpu_batch gpu_batch_moe gpu_exchange gpu_prefill gpu_vision
 GPU_sanitizers = test_engine gpu_attention gpu_production
 GPU_oracles    = test_engine gpu_accuracy
 test-gpu: $(MOTE) $(addprefix $(BUILD)/,$(sort $(foreach part,$(GPU_PARTS),$(GPU_$(part)))))

@@ -26,6 +26,7 @@ typedef struct prefill_rows {
                                     the scratch: see prefill_take_rest */
     float *u_scale;              /* [T] */
     char *scratch;               /* scratch of the kind of layer that runs: name_prefill_bytes bytes */
+    const float *looked_up;      /* [T][ngrams_width] of a layer of n-grams: the rows of its table, in memory that the GPU reads */
     const char *experts;         /* a copy of the layer's experts, whose home is host memory; NULL: they are read where they are */
 } prefill_rows;
 

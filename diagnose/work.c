@@ -81,6 +81,21 @@ static double mla_operations(const mla_weights *w, enum stage stage, double rows
     return stage == STAGE_LATENT_OUT ? rows * matrix_operations(&w->o_proj) : 0;
 }
 
+/* The rows of the table are the host's matter. */
+static uint64_t ngrams_bytes(const ngrams_weights *w, enum stage stage, const traffic *of) {
+    const ngrams_shape *s = &w->shape;
+    (void)of;
+    if (stage == STAGE_NGRAM_PROJ) return matrix_bytes(&w->key_proj) + matrix_bytes(&w->value_proj);
+    return stage == STAGE_NGRAM_MIX ? (uint64_t)(s->streams * s->hidden) * (uint64_t)(s->taps + s->grams * (s->taps - 1)) * sizeof(float) : 0;
+}
+
+static double ngrams_operations(const ngrams_weights *w, enum stage stage, double rows, double position) {
+    const ngrams_shape *s = &w->shape;
+    (void)position;
+    if (stage == STAGE_NGRAM_PROJ) return rows * (matrix_operations(&w->key_proj) + matrix_operations(&w->value_proj));
+    return stage == STAGE_NGRAM_MIX ? 2.0 * rows * s->streams * s->hidden * s->taps : 0;
+}
+
 static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic *of) {
     const moe_shape *s = &w->shape;
     const matrix *gate = w->gate_proj, *up = w->up_proj, *down = w->down_proj;

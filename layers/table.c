@@ -12,8 +12,8 @@
 
    layers/name/definition.c has its formulas, see layers/definition.c; what the CPU and CUDA need beside these is in layers/kinds.c. */
 
-#define GPU_MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention) X(MLA, mla)
-#define MIXERS(X) GPU_MIXERS(X) X(NGRAMS, ngrams)
+#define GPU_MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention) X(MLA, mla) X(NGRAMS, ngrams)
+#define MIXERS(X) GPU_MIXERS(X) X(MAMBA, mamba)
 #define FFNS(X) X(MOE, moe) X(MLP, mlp)
 #define LAYER_KINDS(X) MIXERS(X) FFNS(X)
 

@@ -75,7 +75,7 @@ static int check_sizes(const binder *b) {
     const mote_model *m = b->m;
     const config *c = &m->c;
     const unsigned *in = b->formats;
-    unsigned multiplied = in[MODULE_DELTANET] | in[MODULE_ATTENTION] | in[MODULE_MLA] | in[MODULE_EXPERTS] | in[MODULE_SHARED] | in[MODULE_MLP] |
+    unsigned multiplied = in[MODULE_DELTANET] | in[MODULE_ATTENTION] | in[MODULE_MLA] | in[MODULE_MAMBA] | in[MODULE_EXPERTS] | in[MODULE_SHARED] | in[MODULE_MLP] |
                           in[MODULE_MTP];
     const char *wrong = NULL;
     char where[32] = "";
@@ -167,7 +167,7 @@ static void begin_layers(binder *b) {
         moe_weights *w = &model_layer(m, i)->ffn.w.moe;
         if (m->c.layer[i].ffn.kind != LAYER_MOE) continue;
         w->gate_proj = at;
-        w->up_proj = w->gate_proj + w->shape.experts + 1;
+        w->up_proj = w->shape.squared_relu ? w->gate_proj : w->gate_proj + w->shape.experts + 1;
         w->down_proj = w->up_proj + w->shape.experts + 1;
         at = w->down_proj + w->shape.experts + 1;
     }

@@ -330,31 +330,13 @@ static void cpu_walk(mote_runner *r, const token_sequence *at, int n, int rows) 
     if (!part_is_last(&m->part)) exchange_send(r->me, r->s.x, floats);
 }
 
-/* Reading rows of a table, as many threads as there are; code: of the first failure. */
-typedef struct table_reading { row_table *table; const int64_t *rows; float *to; pthread_mutex_t lock; mote_error error; int cols, code; } table_reading;
-
-static void cpu_read_rows(void *context, int begin, int end, int thread) {
-    table_reading *t = (table_reading *)context;
-    mote_error why;
-    (void)thread;
-    for (int i = begin; i < end; i++) {
-        const int code = rows_read(t->table, t->rows[i], t->to + (size_t)i * (size_t)t->cols, &why);
-        if (!code) continue;
-        pthread_mutex_lock(&t->lock);
-        if (!t->code) t->code = code, t->error = why;
-        pthread_mutex_unlock(&t->lock);
-        return;
-    }
-}
-
-/* The rows of tables that the blocks of n slots need, before any layer has touched a state: if they cannot be read, nothing has happened. All
-   are announced first, so that the disk has many of them to read at a time. */
+/* The rows of tables that the blocks of n slots need, before any layer has touched a state: if they cannot be read, nothing has happened. */
 static int cpu_look_up(mote_runner *r, pass_request *const *of, int n, mote_error *err) {
     const mote_model *m = r->m;
     int code = MOTE_OK;
     for (int i = m->part.first; i < m->part.end && !code; i++) {
         const ngrams_weights *w = &m->layers[i].mixer.w.ngrams;
-        if (m->layers[i].mixer.kind != LAYER_NGRAMS) continue;
+        if (!table_of(m, i)) continue;
         const size_t each = (size_t)ngrams_rows(&w->shape);
         size_t rows = 0;
         for (int k = 0; k < n; k++) {
@@ -362,12 +344,7 @@ static int cpu_look_up(mote_runner *r, pass_request *const *of, int n, mote_erro
             ngrams_look_up(w, &of[k]->s->state[i].ngrams, b->rows, b->T, b->replay, r->s.table_rows + rows * each);
             rows += (size_t)b->T;
         }
-        table_reading t = {.table = m->tables[w->shape.number], .rows = r->s.table_rows, .to = r->s.looked_up[w->shape.number], .cols = w->shape.row_size};
-        pthread_mutex_init(&t.lock, NULL);
-        rows_announce(t.table, t.rows, (int)(rows * each));
-        parallel(r->threads, (int)(rows * each), cpu_read_rows, &t);
-        pthread_mutex_destroy(&t.lock);
-        if ((code = t.code) && err) *err = t.error;
+        code = tables_read(r->threads, table_of(m, i), r->s.table_rows, (int)(rows * each), w->shape.row_size, r->s.looked_up[w->shape.number], err);
     }
     return code;
 }
@@ -379,7 +356,7 @@ static int cpu_forward_all(mote_runner *r, pass_request *const *of, int n, mote_
     token_sequence at[PASS_ROWS_MAX];
     const size_t width = (size_t)model_width(m);
     int rows = 0;
-    const int code = m->largest.kinds >> LAYER_NGRAMS & 1 ? cpu_look_up(r, of, n, err) : MOTE_OK;
+    const int code = model_has_tables(m) ? cpu_look_up(r, of, n, err) : MOTE_OK;
     if (code) return code;
     for (int i = 0; i < n; i++) {
         slot *s = of[i]->s;

@@ -241,36 +241,43 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, const block *b) 
 }
 
 /* Launches layer i. */
-static void prefill_layer(slot *s, prefill_rows *r, int i) {
+static int prefill_layer(slot *s, const block *b, prefill_rows *r, int i, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
+    const int code = gpu_look_up_prompt(s, b, r, i, err);
+    if (code) return code;
     r->layer = i;
     const int copy = gpu_bring_experts(s->runner, r, i);
     gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
     gpu_release_experts(s->runner, r, copy);
+    gpu_looked_up_prompt(s, i);
+    return gpu_failed(&g->q, err);
 }
 
 /* The layers, one launched while the one before it runs, so that a cancel is heard between two of them, and other slots may compute.
    Prefill's scratch is its own. */
-static int prefill_layers(slot *s, prefill_rows *r, const block_watch *watch, mote_error *err) {
+static int prefill_layers(slot *s, const block *b, prefill_rows *r, const block_watch *watch, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
-    for (int i = 0; i < s->m->c.layers && g->q.status == cudaSuccess; i++) {
+    int code = MOTE_OK;
+    for (int i = 0; i < s->m->c.layers && g->q.status == cudaSuccess && !code; i++) {
         if (i >= 2) gpu_check(&g->q, cudaEventSynchronize(g->layer_done[i % 2]), "a layer");
         if (i >= 2) (void)runner_yield(s->runner, s);
         if (watch->layer(watch->user, (double)r->T * i / s->m->c.layers)) return fail(err, MOTE_ECANCELLED, "cancelled");
-        prefill_layer(s, r, i);
+        code = prefill_layer(s, b, r, i, err);
         gpu_check(&g->q, cudaEventRecord(g->layer_done[i % 2], g->stream), "a layer");
     }
-    return gpu_failed(&g->q, err);
+    return code ? code : gpu_failed(&g->q, err);
 }
 
 /* Those of a group's member, all at once: others of the group rely on it. */
-static int prefill_part(slot *s, prefill_rows *r, mote_error *err) {
+static int prefill_part(slot *s, const block *b, prefill_rows *r, mote_error *err) {
     const model_part *part = &s->m->part;
     const size_t n = (size_t)r->T * (size_t)r->hidden;
     struct gpu_runner *g = s->runner->gpu;
+    int code = MOTE_OK;
     if (part->apart) hosts_receive(&g->q, &g->hosts, r->x, n);
     else if (!part_is_first(part)) peers_receive_block(&g->q, g->q.peer, r->x, r->T);
-    for (int i = part->first; i < part->end && g->q.status == cudaSuccess; i++) prefill_layer(s, r, i);
+    for (int i = part->first; i < part->end && g->q.status == cudaSuccess && !code; i++) code = prefill_layer(s, b, r, i, err);
+    if (code) return code;
     if (part->apart) hosts_send(&g->q, &g->hosts, r->x, n);
     else if (!part_is_last(part)) peers_send_block(&g->q, g->q.peer, r->x, r->T);
     return gpu_failed(&g->q, err);
@@ -316,10 +323,11 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
         prefill_embed(&r, &m->embed_tokens, gpu_embed_factor(m));
         prefill_put_embeddings(g, b, (size_t)m->c.hidden, r.x);
     }
-    code = s->runner->me ? prefill_part(s, &r, err) : prefill_layers(s, &r, watch, err);
+    code = s->runner->me ? prefill_part(s, b, &r, err) : prefill_layers(s, b, &r, watch, err);
     if (code && prefill_can_be_cancelled(m) && g->q.status == cudaSuccess) prefill_keep(s, b->T, r.index, 1);
     if (code) return code;
     if (part_is_last(&m->part) && (code = prefill_end(s, &r, b, watch, err))) return code;
+    gpu_keep_prompt(s, b);
     gpu_launched(s, 1, GPU_NO_LOGITS);
     const int wanted = runner_answers(s->runner) && (b->logits || b->mtp_logits || b->residual_rows);
     return wanted ? gpu_finish(s, err) : gpu_failed(&g->q, err);

@@ -81,6 +81,10 @@ struct gpu_runner {
     mote_launch *launches;                                  /* of mote_launches */
     prefill_scratch prefill;
     char *vision;                /* memory for an image of run_options.patches */
+    float *table_rows;           /* pinned memory: [tables][rows][ngrams_width] of tables in files, for a pass or a chunk of a prompt; */
+    cudaEvent_t tables_free;     /* who read them last is done */
+    int64_t *table_numbers;      /* [rows][MAX_NGRAM_ROWS] which rows of a table, */
+    int32_t *table_tokens;       /* and by which tokens: see run/cuda/tables.cu */
     cudaEvent_t layer_done[2];                              /* of prefill: recorded after every other layer */
     gpu_peer peer;                                          /* of a member of a group: of GPUs of this host, */
     gpu_hosts hosts;                                        /* or of several hosts */
@@ -102,6 +106,8 @@ struct gpu_slot {
     int logits_first;            /* which of the runner's logits are those of its first row then */
     int replay;                  /* of a pass of several that begins: rows that it repeats from the slot's log */
     uint32_t drafted;            /* the sequence number of the cycle, of this slot alone, that drafts; 0: none */
+    int32_t tokens[MAX_GRAMS - 1 + MOTE_ROWS_MAX];          /* of a model with tables: ngrams_state's ids and log_ids */
+    int tokens_new, tokens_stale;                           /* the states have not got these yet; the states have others */
     struct { uint32_t sequence; int z; } posted;            /* of a cycle, alone or in a pass: its post, and in which mailbox; 0: none */
 };
 
@@ -182,13 +188,17 @@ static int gpu_finish(slot *s, mote_error *err) {
     return gpu_failed(&g->q, err);
 }
 
+static void gpu_put_tokens(slot *s);
+
 /* Copies between the slot's memory and memory here, in either direction. */
 static int gpu_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     if (!n) return MOTE_OK;
     int code = gpu_enter(s, err);
     if (code) return code;
+    gpu_put_tokens(s);
     gpu_move(&g->q, to, from, n, "copying a session");
+    s->gpu->tokens_stale |= (float *)to >= s->memory && (float *)to < s->memory + s->floats;
     return gpu_finish(s, err);
 }
 
@@ -196,6 +206,8 @@ static int gpu_clear(slot *s, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
     if (!code) gpu_check(&g->q, cudaMemsetAsync(s->recurrent, 0, s->recurrent_floats * sizeof(float), g->stream), "clearing");
+    memset(s->gpu->tokens, 0, sizeof s->gpu->tokens);
+    s->gpu->tokens_new = s->gpu->tokens_stale = 0;
     return code ? code : gpu_failed(&g->q, err);
 }
 

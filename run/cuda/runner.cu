@@ -44,9 +44,10 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->mtp_x = layout_alloc(l, last ? T * hidden : 0);
     g->mtp_in = layout_alloc(l, last ? T * 2 * hidden : 0);
     g->given_row = layout_alloc(l, model_has_axes(m) ? hidden : 0);
-    gpu_batch_layout(l, max_int(2 * m->c.hidden, widest), PASS_ROWS_MAX, &g->batch);
+    gpu_batch_layout(l, max_int(2 * m->c.hidden, max_int(widest, ngrams_width(&m->largest.ngrams))), PASS_ROWS_MAX, &g->batch);
     g->q.batch = &g->batch;
     layer_layout_gpu(l, &m->largest, m->c.hidden, m->part.ranks, &most, &q, &g->layers);
+    if (model_has_tables(m)) gpu_layout_tables(l, r);
     g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
     g->layers.moe.chosen = g->chosen;
     g->logits = layout_alloc(l, T * vocab);
@@ -158,13 +159,15 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     q->stream = g->stream;
     gpu_check(q, cudaMemsetAsync(r->memory, 0, bytes, g->stream), "clearing a runner");
     gpu_begin_experts(r);
+    int code = model_has_tables(m) ? gpu_open_tables(r, err) : MOTE_OK;
+    if (code) return code;
     if (m->largest.kinds >> LAYER_ATTENTION & 1) gpu_prepare_attention(r);
     if (m->largest.kinds >> LAYER_MLA & 1) gpu_prepare_mla(r);
     sampling_parameters greedy;
     memset(&greedy, 0, sizeof greedy);
     greedy.k = 1;
     gpu_put(q, g->greedy, &greedy);
-    int code = gpu_failed(q, err);
+    code = gpu_failed(q, err);
     if (!code && !r->one_slot) code = gpu_imagine_slot(r, KV_GRANULE, &g->capture_base, err);
     if (!code && !r->one_slot) code = gpu_imagine_slot(r, 2 * KV_GRANULE, &g->growth_base, err);
     const int ring = gpu_ring(r);
@@ -181,6 +184,9 @@ static void gpu_close(mote_runner *r) {
         for (int i = 0; i < 2; i++)
             if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
         if (g->pass_copied) (void)cudaEventDestroy(g->pass_copied);
+        if (g->tables_free) (void)cudaEventDestroy(g->tables_free);
+        if (g->table_rows) (void)cudaFreeHost(g->table_rows);
+        pool_close(r->threads);
         gpu_close_experts(g);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (r->memory) (void)cudaFree(r->memory);
@@ -189,10 +195,14 @@ static void gpu_close(mote_runner *r) {
         peers_close(&g->peer);
         hosts_close(&g->hosts);
         (void)cudaGetLastError();
+    } else if (r->owner != getpid()) {
+        pool_abandon(r->threads);
     }
     free(g->q.nodes);
     free(g->q.launches);
     free(g->launches);
+    free(g->table_numbers);
+    free(g->table_tokens);
     free(g->layers.attention.layer_splits);
     free(g->slots);
     if (r->one_slot) return;

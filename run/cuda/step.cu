@@ -189,6 +189,7 @@ static int gpu_forward(slot *s, const block *b, mote_error *err) {
     const enum gpu_kind wanted = b->mtp_logits ? GPU_MTP_LOGITS : b->logits ? GPU_ALL_LOGITS : b->last ? GPU_LAST_LOGITS : GPU_NO_LOGITS;
     if (b->T > STEP_ROWS) return gpu_forward_in_turn(s, b, err);
     int code = gpu_enter(s, err);
+    if (!code) code = gpu_look_up_block(s, b, NULL, err);
     if (code) return code;
     const int image = b->T == 1 && !row_follows_text(b->rows);
     gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T), image);
@@ -300,15 +301,35 @@ static int gpu_not_a_number(mote_error *err) {
     return fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
 }
 
-/* Queues the sampling of a token and the step that runs it; waits for the token only. */
+/* Waits for the token that is being chosen. */
+static int gpu_chosen(mote_runner *r, int32_t *id, mote_error *err) {
+    int one, code = gpu_failed(&r->gpu->q, err);
+    if (!code) code = mailbox_wait(r, 0, id, &one, err);
+    return !code && *id < 0 ? gpu_not_a_number(err) : code;
+}
+
+/* Queues the sampling of a token and the step that runs it, and waits for the token only: where rows of a table go by it, before the step. */
 static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
-    int count, code = gpu_enter(s, err);
+    const int first = gpu_table_layer(s->m) >= 0;
+    int code = gpu_enter(s, err);
     if (code) return code;
     gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
+    if (first) code = gpu_chosen(s->runner, id, err);
+    if (!code && first) code = gpu_look_up_block(s, b, id, err);
+    if (code) return code;
     gpu_launch_step(s, 1, GPU_LAST_LOGITS);
-    code = gpu_failed(&s->runner->gpu->q, err);
-    if (!code) code = mailbox_wait(s->runner, 0, id, &count, err);
-    return !code && *id < 0 ? gpu_not_a_number(err) : code;
+    return first ? gpu_failed(&s->runner->gpu->q, err) : gpu_chosen(s->runner, id, err);
+}
+
+static int gpu_prepared(slot *s, int n, int32_t *ids, mote_error *err);
+
+/* The rows of tables for a cycle: chosen is its first token, where that has been chosen; else they are those of b, or prepared. */
+static int gpu_look_up_cycle(slot *s, const block *b, const int32_t *chosen, mote_error *err) {
+    int32_t prepared[MOTE_ROWS_MAX];
+    int code = MOTE_OK;
+    if (gpu_table_layer(s->m) < 0 || chosen || b->rows->id >= 0) return gpu_look_up_block(s, b, chosen, err);
+    code = gpu_prepared(s, b->T, prepared, err);
+    return code ? code : gpu_look_up_block(s, b, prepared, err);
 }
 
 /* A pass of b->T rows by the GPU alone. Their tokens are those of b or, without ids, the first ones of those in step_parameters; but one row
@@ -317,20 +338,21 @@ static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int3
 static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int drafts, int32_t *ids, int *count,
                      mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
-    int one, code = gpu_enter(s, err);
+    const int begins = b->rows->id < 0 && b->T == 1;
+    int code = gpu_enter(s, err);
+    if (!code && begins) {
+        gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
+        code = gpu_chosen(s->runner, ids, err);
+    }
+    if (!code) code = gpu_look_up_cycle(s, b, begins ? ids : NULL, err);
     if (code) return code;
     if (b->rows->id >= 0) {
         gpu_use_sampling(s, sampling);
         gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T), 0);
-    } else if (b->T == 1) {
-        gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
-        code = mailbox_wait(s->runner, 0, ids, &one, err);
-        if (!code && ids[0] < 0) code = gpu_not_a_number(err);
-    } else {
+    } else if (!begins) {
         const int replay = gpu_log_left(s, b->replay, b->T);
         if (replay < b->replay) gpu_resume(&g->q, g->step, g->step, g->sequence, replay, -1);
     }
-    if (code) return code;
     gpu_launch_cycle(s, b->T, b->rows->index, drafts);
     code = gpu_failed(&s->runner->gpu->q, err);
     return code ? code : mailbox_wait(s->runner, 0, ids + 1, count, err);

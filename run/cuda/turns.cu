@@ -69,6 +69,7 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     turns.T = b->T;
     for (int t = 0; t < b->T; t++) turns.ids[t] = b->rows[t].id;
     int code = gpu_enter(s, err);
+    if (!code) code = gpu_look_up_block(s, b, NULL, err);
     if (code) return code;
     cudaGraphExec_t graph = gpu_turns_graph(s, b->T, b->rows->index, kind, -1);
     gpu_put_turns<<<1, PASS_ROWS_MAX, 0, g->stream>>>(turns);

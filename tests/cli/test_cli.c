@@ -494,7 +494,7 @@ static void test_several_devices(void) {
     shell("mote info --device cpu --synthetic qwen3.5-35b-a3b:nvfp4 --context 1024 --gpu-memory 16Gi --link 25:400");
     CHECK(code == 0 && !strstr(err.data, "does nothing"), "--gpu-memory of a prediction: %d %s", code, err.data);
     static const char *const lists[] = {"--devices cpu", "--devices cpu,cpu", "--devices cpu,cpu --split auto", "--devices cpu,cpu --split pipeline",
-                                        "--devices=cpu,cpu --split=pipeline:3,1"};
+                                        "--devices=cpu,cpu --split=pipeline:2,1"};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         char command[300];
         snprintf(command, sizeof command, "mote run -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n 8 --greedy %s", lists[i]);
