@@ -183,8 +183,8 @@ int mote_check_device(const mote_model *model, mote_error *error) {
     int code = MOTE_OK;
     if (!error) error = &failure;
     if (!model) return fail(error, MOTE_EINVAL, "mote_check_device: needs a model");
-    for (int i = 0; i < max_int(model->member_count, 1) && !code; i++) {
-        const mote_model *m = model->member_count ? model->members[i] : model;
+    for (int i = 0; i < (model->members ? model->member_count : 1) && !code; i++) {
+        const mote_model *m = model->members ? model->members[i] : model;
         if (!m->remote && m->device.gpu >= 0 && m->memory->works) code = m->memory->works(m, error);
     }
     return code;

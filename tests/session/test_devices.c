@@ -252,6 +252,15 @@ static void test_reads(const char *dir) {
           (unsigned long long)parts, (unsigned long long)weights, (unsigned long long)again);
 }
 
+/* Each of two ranks reads its rows, and all of what is divided by columns or not at all. */
+static void test_rank_reads(const char *dir) {
+    const uint64_t headers = bytes_to_open(dir, "cpu", 0, MOTE_DESCRIPTION), weights = bytes_to_open(dir, "cpu", 0, MOTE_WEIGHTS_ONLY) - headers;
+    if (!bytes_read()) return;             /* test_reads has said so */
+    const uint64_t parts = bytes_to_open(dir, "cpu,cpu", MOTE_SPLIT_TENSOR, MOTE_WEIGHTS_ONLY) - bytes_to_open(dir, "cpu,cpu", MOTE_SPLIT_TENSOR, MOTE_DESCRIPTION);
+    CHECK(parts >= weights && parts <= weights + weights / 2, "%s: two ranks read %llu, the whole model %llu", dir, (unsigned long long)parts,
+          (unsigned long long)weights);
+}
+
 /* ---- Bits ---------------------------------------------------------------------------------------------------------------- */
 
 typedef struct spoken { int32_t id[16]; int count; } spoken;
@@ -385,6 +394,7 @@ int main(int argc, char **argv) {
     test_devices_told();
     test_plans();
     test_reads(several_demo);
+    test_rank_reads(several_demo);
     test_reads("tests/fixtures/f32-tied");
     test_reads("tests/fixtures/gptq-awq-int4");
     test_devices_callbacks();
