@@ -195,6 +195,7 @@ static double seconds(void) {
 #include "workers/served.c"
 #include "workers/refusals.c"
 #include "workers/worker.c"
+#include "workers/connections.c"
 
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */
 

@@ -1,7 +1,8 @@
 // A layer of n-gram embeddings (layers/ngrams/) on a GPU, as a step and as a prompt: rows beside the CPU's, and bits of a row, which depend neither on
 // the rows beside it, nor on rejected ones after it, nor on how many the log repeats, nor on where a prompt is cut.
 
-#include "../../kernels.cu"
+#include "inside.h"
+
 #include "gpu.h"
 
 enum { LENGTH = 44, SLOTS = 2, MOST = 13 };
