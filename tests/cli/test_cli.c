@@ -445,7 +445,7 @@ static void test_worker(void) {
     check_refused("mote worker -m " FIXTURE " --secret-file @/fifo", 1, "/fifo: it is no regular file");
     check_refused("mote worker -m tests --secret-file @/key --listen 127.0.0.1:0", 1, "tests");
     check_refused("mote run -m " FIXTURE " -p x --secret-file @/key --workers 127.0.0.1:1,127.0.0.1:1", 1, "127.0.0.1:1 is named twice");
-    check_refused("mote run -m " FIXTURE " -p x --device cpu --secret-file @/key --workers 127.0.0.1:1 --split pipeline:1,2", 1, "the layers asked for are 3 in all");
+    check_refused("mote run -m " FIXTURE " -p x --device cpu --secret-file @/key --workers 127.0.0.1:1 --split pipeline:7,7", 1, "the layers asked for are 14 in all");
     check_refused("mote run -m " FIXTURE " -p x --device cpu --secret-file @/key --workers 127.0.0.1:1 --split pipeline:4", 1, "expected 2 numbers");
     if (system("timeout 1 true 2>/dev/null")) {
         test_skip("no timeout command");
