@@ -196,6 +196,7 @@ part_tests() {
     more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
     for test in test_experts test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
+    check "test_tables" "$build/test_tables" --device cuda "$([ ! -d build/data/family-data ] || echo build/data)"
     check "test_hosts" "$build/test_hosts" --device cuda
     check "test_groups, experts in host memory" "$build/test_groups" --device cuda "" tests/fixtures/fp8-ragged tests/fixtures/families/qwen3-moe
     check "test_groups, experts of families" "$build/test_groups" --device cuda --brief "" \
