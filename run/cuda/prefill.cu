@@ -236,7 +236,7 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, const block *b) 
     prefill_linear(&r, &m->mtp.fc, in, r.T, r.x);
     const int copy = r.state_only ? -1 : gpu_bring_experts(s->runner, &r, r.layer);
     gpu_check(&g->q, layer_run_prefill(&r, &m->mtp.layer, &g->layers, &s->state[m->c.layers]), "the MTP layer");
-    gpu_release_experts(s->runner, &r, copy);
+    gpu_release_experts(s->runner, copy);
     if (b->mtp_logits) prefill_logits(s, &r, m->mtp.norm, r.T, b->mtp_logits);
 }
 
@@ -246,7 +246,7 @@ static void prefill_layer(slot *s, prefill_rows *r, int i) {
     r->layer = i;
     const int copy = gpu_bring_experts(s->runner, r, i);
     gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
-    gpu_release_experts(s->runner, r, copy);
+    gpu_release_experts(s->runner, copy);
 }
 
 /* The layers, one launched while the one before it runs, so that a cancel is heard between two of them, and other slots may compute.

@@ -388,10 +388,9 @@ static void test_seen(mote_model *m, const char *name, int slots) {
             EXPECT(MOTE_OK, mote_feed(s, &ids[i], 1, &failure));
             EXPECT(MOTE_OK, mote_session_experts(s, &after, &failure));
             const uint64_t hits = after.hits - before.hits, misses = after.misses - before.misses;
-            CHECK(hits + misses == (slots ? reads : 0), "%s: token %d, %llu hits and %llu misses", name, i, (unsigned long long)hits,
+            CHECK(hits + misses == (slots && slots < moe_size(info, "experts") ? reads : 0), "%s: token %d, %llu hits and %llu misses", name, i, (unsigned long long)hits,
                   (unsigned long long)misses);
             CHECK((after.bytes > before.bytes) == (misses > 0), "%s: token %d, %llu bytes", name, i, (unsigned long long)after.bytes);
-            if (slots == moe_size(info, "experts") && again) CHECK(!misses, "%s: token %d again, %llu misses", name, i, (unsigned long long)misses);
             if (again || i < 4) continue;
             EXPECT(MOTE_OK, mote_reset(s, &failure));
         }
