@@ -26,8 +26,6 @@ typedef struct prefill_rows {
                                     the scratch: see prefill_take_rest */
     float *u_scale;              /* [T] */
     char *scratch;               /* scratch of the kind of layer that runs: name_prefill_bytes bytes */
-    const struct moe_brought *brought;                      /* copies of the layer's experts, whose home is host memory; NULL: they are read where
-                                                               they are */
 } prefill_rows;
 
 /* The scratch of prefill, in GPU memory. */

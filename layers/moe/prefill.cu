@@ -222,7 +222,7 @@ static void moe_prefill_grouped(const prefill_rows *r, const moe_prefill_job *p,
 }
 
 static void moe_prefill_up(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
-    if (r->brought) gpu_experts_bring<<<PLACE_BLOCKS, GPU_THREADS, 0, r->stream>>>(p->brought);
+    if (p->brought.to) gpu_experts_bring<<<PLACE_BLOCKS, GPU_THREADS, 0, r->stream>>>(p->brought);
     gpu_gemm of = prefill_gemm(r, prefill_normed(r), r->T * p->moe.shape.top_k);
     gemm_product *up = prefill_product(&of, &w->gate_proj[0], GEMM_SWIGLU, NULL);
     of.row = p->slot_row;
@@ -261,7 +261,7 @@ static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, 
     p.T = r->T;
     p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
     p.out = r->out;
-    if (r->brought) p.brought = *r->brought, p.brought.wanted_only = 1;
+    if (scratch->brought) p.brought = *scratch->brought, p.brought.wanted_only = 1;
     moe_prefill_layout(s, r->T, r->scratch, &p);
     if (stage_in(r->stages, STAGE_ROUTER)) moe_prefill_router(r, w, &p);
     if (stage_in(r->stages, STAGE_UP)) moe_prefill_up(r, w, &p);

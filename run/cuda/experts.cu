@@ -164,26 +164,27 @@ static int gpu_copy_nothing(mote_runner *r, const prefill_rows *rows) {
     return 0;
 }
 
-/* Layer i of a prompt is launched next: it finds its experts by rows->brought, and those of the model's next layer are on their way. Returns the
+/* Layer i of a prompt is launched next: it finds its experts by moe_gpu.brought, and those of the model's next layer are on their way. Returns the
    buffer, for gpu_release_experts; -1: it has none. */
-static int gpu_bring_experts(mote_runner *r, prefill_rows *rows, int i) {
+static int gpu_bring_experts(mote_runner *r, const prefill_rows *rows, int i) {
     struct gpu_runner *g = r->gpu;
     const moe_weights *w = gpu_host_experts(r->m, i);
     const int next = gpu_next_copied_layer(r, i);
-    rows->brought = NULL;
     if (!g->copy[0] || !w || g->slots[i].resident) return -1;
     const int few = gpu_chooses_few(&w->shape, rows->T);
     const int b = few ? gpu_copy_nothing(r, rows) : g->copied_layer[0] == i ? 0 : g->copied_layer[1] == i ? 1 : gpu_copy_experts(r, rows, i);
     if (!few && next >= 0 && next < r->m->c.layers) (void)gpu_copy_experts(r, rows, next);
     gpu_check(&g->q, cudaStreamWaitEvent(rows->stream, g->copy_full[b], 0), "copying experts");
     g->brought = gpu_brought_of(r, i, b);
-    rows->brought = &g->brought;
+    g->layers.moe.brought = &g->brought;
     return b;
 }
 
 /* The layer is launched. */
 static void gpu_release_experts(mote_runner *r, int b) {
-    if (b >= 0) r->gpu->copied_layer[b] = -1;
+    struct gpu_runner *g = r->gpu;
+    g->layers.moe.brought = NULL;
+    if (b >= 0) g->copied_layer[b] = -1;
 }
 
 /* Adds what steps have found in slots, and what crossed the link. From any thread. */
