@@ -145,8 +145,12 @@ template <class SHAPE, int ROWS> struct gpu_shared_routing {
     int chosen[ROWS][SHAPE::TOP_K];
 };
 
-/* Starts the copy of the table of experts; gpu_route_lanes waits for it. Before the routing is known, unless experts_place writes the table: then after
-   the wait. */
+/* Whether the table of experts is there only after the wait, which comes after the routing is known: experts_place writes it, while this kernel polls. */
+__device__ __forceinline__ bool gpu_table_is_late(const moe_gpu &p) {
+    return p.placed && p.link.await.mask;
+}
+
+/* Starts the copy of the table of experts; gpu_route_lanes waits for it. */
 __device__ __forceinline__ void gpu_fetch_table(const moe_gpu &p, int64_t *to) {
     const int i = 2 * (int)threadIdx.x;                     /* the table's last 16 bytes are its own, too */
     if (i < p.shape.experts) cp_async16(shared_address(to + i), p.expert_at + i, true);
@@ -164,7 +168,7 @@ __device__ __forceinline__ gpu_lane_routing gpu_route_lanes(const moe_gpu &p, ui
         int expert = gpu_choose<LISTS, TOP_K>(p, key);
         if (lane < TOP_K) shared->chosen[warp][lane] = expert;
     }
-    if (p.placed) {
+    if (gpu_table_is_late(p)) {
         pdl_wait();
         gpu_fetch_table(p, shared->at);
     }
@@ -258,7 +262,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     int tile = (int)blockIdx.x;
     l2_prefetch_share(p.link.prefetch);
     if (!p.placed) gpu_fetch_table(p, shared.at);
-    if (!p.link.await.mask) pdl_wait();
+    if (!p.link.await.mask) {
+        pdl_wait();
+        if (p.placed) gpu_fetch_table(p, shared.at);
+    }
     if (threadIdx.x < 32 * ROWS) load_logits<SHAPE::LISTS, ROWS>(p, gpu_row_there<ROWS>(threadIdx.x / 32, p.T - 1), p.link.await, key);
     __syncthreads();
     x.load(0);
