@@ -54,7 +54,7 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar images layers layers/deltanet layers/attention layers/mla layers/mlp layers/moe layers/vision model run run/cpu \
+ROOMS   = checkpoint cpu cuda diagnose exchange families formats generate generate/grammar images layers layers/deltanet layers/attention layers/mla layers/mamba layers/mlp layers/moe layers/vision model run run/cpu \
           run/cuda session text workers
 LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu)) images/stb_image.h
 PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_family.c text/chat_marks.c
@@ -183,13 +183,15 @@ else
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
 endif
 
-# These look inside kernels.
+# Tests that look inside kernels are one program as well, tests/gpu_inside.c.
+GPU_INSIDE = $(patsubst %.c,$(BUILD)/%,$(notdir $(shell grep -l '^.include "inside\.h"' tests/cuda/gpu_*.c)))
+$(GPU_INSIDE): $(BUILD)/gpu_inside
+	ln -f $< $@
+$(BUILD)/gpu_inside: tests/gpu_inside.c $(wildcard tests/cuda/*.c tests/*.h) tests/model/test_vision.c $(LIBRARY) $(SIMULATOR) $(BUILD)/settings
 ifneq ($(SIMULATED),)
-$(BUILD)/gpu_attention $(BUILD)/gpu_latent $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_exchange $(BUILD)/gpu_vision: $(BUILD)/%: %.c $(LIBRARY) $(SIMULATOR) $(BUILD)/settings
 	$(SIMULATE) $< $@.o $(CFLAGS) $(LEVEL) -I. -Itests
 	$(CXX) $@.o -o $@ $(LIBS)
 else
-$(BUILD)/gpu_attention $(BUILD)/gpu_latent $(BUILD)/gpu_batch $(BUILD)/gpu_batch_moe $(BUILD)/gpu_exchange $(BUILD)/gpu_vision: $(BUILD)/%: tests/cuda/%.c $(LIBRARY) $(BUILD)/settings
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(SPLIT) $(CODE) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
 	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
 endif
@@ -316,10 +318,11 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 # make test-gpu-sanitizers: compute-sanitizer
 # make test-gpu-oracles: real layer sizes beside transformers and a float64 oracle
 GPU_PARTS      = tests sanitizers oracles
-GPU_tests      = test_api test_batch test_embedding test_engine test_experts test_groups test_hosts test_misuse test_pipeline test_ranks test_replicas test_runner \
-                 test_sliding test_speculation gpu_attention gpu_latent gpu_batch gpu_batch_moe gpu_exchange gpu_prefill gpu_vision
-GPU_sanitizers = test_engine gpu_attention gpu_production
-GPU_oracles    = test_engine gpu_accuracy
+# The programs that functions of tools/test_gpu.sh run: those named there.
+GPU_programs   = $(sort $(shell sed -n '/^\($1\)()/,/^}/p' tools/test_gpu.sh | grep -oE '\<(test|gpu)_[a-z_]+'))
+GPU_tests      = $(call GPU_programs,part_tests)
+GPU_sanitizers = $(call GPU_programs,production\|sanitizers)
+GPU_oracles    = $(call GPU_programs,part_oracles)
 test-gpu: $(MOTE) $(addprefix $(BUILD)/,$(sort $(foreach part,$(GPU_PARTS),$(GPU_$(part)))))
 	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(CODE)' tools/test_gpu.sh ./$(MOTE) $(BUILD) $(GPU_PARTS)
 test-gpu-tests test-gpu-sanitizers test-gpu-oracles: test-gpu-%:

@@ -135,6 +135,7 @@ static double seconds(void) {
 #include "families/laguna.c"
 #include "families/gemma4.c"
 #include "families/qwen4_exp.c"
+#include "families/nemotron_h.c"
 #include "families/families.c"
 #include "families/keys.c"
 #include "families/config.c"
@@ -168,6 +169,7 @@ static double seconds(void) {
 #include "run/stats.c"
 #include "run/meeting.c"
 #include "run/slot.c"
+#include "run/tables.c"
 #include "run/cpu/memory.c"
 #include "run/cpu/vision.c"
 #include "run/cpu/forward.c"
@@ -177,6 +179,7 @@ static double seconds(void) {
 #ifdef __CUDACC__
 #include "run/cuda/resident.cu"
 #include "run/cuda/experts.cu"
+#include "run/cuda/tables.cu"
 #include "run/cuda/record.cu"
 #include "run/cuda/step.cu"
 #include "run/cuda/prefill.cu"
@@ -192,6 +195,7 @@ static double seconds(void) {
 #include "workers/served.c"
 #include "workers/refusals.c"
 #include "workers/worker.c"
+#include "workers/connections.c"
 
 /* ---- 4. Sessions --------------------------------------------------------------------------------------------------- */
 
@@ -248,6 +252,7 @@ static double seconds(void) {
 #include "layers/attention/definition.c"
 #include "layers/mla/definition.c"
 #include "layers/ngrams/definition.c"
+#include "layers/mamba/definition.c"
 #include "layers/moe/definition.c"
 #include "layers/mlp/definition.c"
 #include "layers/vision/definition.c"
@@ -274,4 +279,5 @@ static double seconds(void) {
 #endif
 
 #include "diagnose/measure.c"
+#include "diagnose/measure_images.c"
 #include "diagnose/diagnose.c"

@@ -64,16 +64,21 @@ static int processor_read(const processor_reader *r, int temporal, picture_limit
     return code;
 }
 
-/* Reads what pictures become for a tower whose patches have such sides, of which merge x merge become one token, with so many frames. */
-static int read_image_processor(const char *dir, int patch, int merge, int temporal, picture_limits *to, mote_error *err) {
-    static const char *const names[] = {"preprocessor_config.json", "processor_config.json"};
-    char path[PATH_SIZE];
-    json j;
+/* As Qwen3.5 publishes it. */
+static void picture_limits_of(int patch, int merge, picture_limits *to) {
     memset(to, 0, sizeof *to);
     to->patch = patch;
     to->merge = merge;
     to->least = PROCESSOR_LEAST;
     to->most = PROCESSOR_MOST;
+}
+
+/* Reads what pictures become for a tower whose patches have such sides, of which merge x merge become one token, with so many frames. */
+static int read_image_processor(const char *dir, int patch, int merge, int temporal, picture_limits *to, mote_error *err) {
+    static const char *const names[] = {"preprocessor_config.json", "processor_config.json"};
+    char path[PATH_SIZE];
+    json j;
+    picture_limits_of(patch, merge, to);
     const int nested = !file_exists(dir, names[0]);
     if (nested && !file_exists(dir, names[1])) return MOTE_OK;
     int code = read_json(dir, names[nested], &j, err);

@@ -1,5 +1,5 @@
 /* cli/bench.c: the command bench: planning and running it. Here it is decided what is measured, in which order and with
-   how much context; how it is measured is the business of bench_steps.c, bench_ask.c and bench_sessions.c. */
+   how much context; how it is measured is the business of bench_steps.c, bench_ask.c, bench_images.c and bench_sessions.c. */
 
 static void add_defaults(list *l, const int *values, int count, int limit) {
     if (l->count) return;
@@ -42,6 +42,7 @@ static int bench_model(bench *b, options *o, const replicas *r) {
                         on_gpu(b->info) ? "several" : "the CPU");
     if (o->accept.count && !b->info->mtp_layers) return complain(EXIT_FAILURE, "%s: the model has no MTP layer", name);
     if (o->ask) return bench_ask(b, o, name, model);
+    if (o->image_sides.count) return bench_images(b, o, name, model);
     if (o->sessions.count && !o->steps) o->steps = 64;
     if (o->sessions.count && mote_read_speed(model, o->threads, &b->ceiling, &error)) return report(&error);
     if (o->sessions.count) return bench_sessions(b, name, r);
@@ -75,6 +76,8 @@ static int bench_usage(const options *o) {
     if (o->report && (o->ask || o->sessions.count)) return complain(EXIT_USAGE, "bench: not with --report: --ask, --sessions");
     if (o->sessions.count && (o->ask || o->depths.count || o->rows.count || o->stages))
         return complain(EXIT_USAGE, "bench: not with --sessions: --ask, --depth, --rows, --stages");
+    if (o->image_sides.count && (o->ask || o->report || o->sessions.count || o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count))
+        return complain(EXIT_USAGE, "bench: not with --image: --ask, --report, --sessions, --prompt, --depth, --rows, --stages, --accept");
     if (o->split == SPLIT_REPLICAS && (!o->sessions.count || o->beside))
         return complain(EXIT_USAGE, "bench: --split replicas belongs to --sessions without --beside");
     if (o->beside && (!o->sessions.count || o->accept.count))

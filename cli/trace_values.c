@@ -222,11 +222,21 @@ static int trace_answer(trace *t) {
     return code ? report(&error) : 0;
 }
 
+/* Layers that are not a mixer and an FFN, or whose mixer has no picture, are refused. */
+static int trace_shows(const trace *t) {
+    static const char *const kinds[] = {"mamba", "ngrams"};
+    for (int k = 0; k < t->info->kind_count; k++)
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+            if (!strcmp(t->info->kinds[k].name, kinds[i])) return complain(EXIT_FAILURE, "trace: layers of %s are not shown", kinds[i]);
+    return 0;
+}
+
 /* Traces t->ids with t->model; to be freed in any case. */
 static int trace_run(trace *t) {
     const mote_callbacks how = callbacks();
     mote_error error = {0, ""};
-    int code = trace_memory(t);
+    int code = trace_shows(t);
+    if (!code) code = trace_memory(t);
     if (!code && mote_trace(t->model, t->ids, (size_t)t->count, &how, keep_value, t, &error)) code = report(&error);
     clear_progress();
     if (!code) code = trace_answer(t);

@@ -52,6 +52,11 @@ __device__ __forceinline__ float gpu_silu(float x) {
     return x * gpu_sigmoid(x);
 }
 
+/* sigmoid: the factor alone. */
+__device__ __forceinline__ float gpu_gate(float x, int sigmoid) {
+    return sigmoid ? gpu_sigmoid(x) : gpu_silu(x);
+}
+
 /* log(1 + exp(a)) = max(a, 0) + 2 artanh(x / (2 + x)) with x = exp(-|a|); artanh by its series. No branches, unlike log1pf:
    loads in a branch are issued late. */
 __device__ __forceinline__ float gpu_softplus(float a) {

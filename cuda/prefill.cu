@@ -18,7 +18,8 @@ typedef struct prefill_rows {
     float factor;                /* of BF16 weights: see bf16_factor */
     int hidden;
     float eps;                   /* of norms */
-    float *x, *y;                /* [T][hidden] the walk's, as token_rows has them */
+    float *x, *y;                /* [T][streams][hidden], [T][hidden] the walk's, as token_rows has them */
+    float *share;                /* [T][streams] of outputs that residual streams get */
     float *out;                  /* [T][hidden] to which a sublayer adds its output */
     const float *norm;           /* [hidden] what a sublayer's rows are normalised with */
     gpu_branches branches;       /* as gpu_rows has them; shared_to is added to */
@@ -26,12 +27,14 @@ typedef struct prefill_rows {
                                     the scratch: see prefill_take_rest */
     float *u_scale;              /* [T] */
     char *scratch;               /* scratch of the kind of layer that runs: name_prefill_bytes bytes */
+    const float *looked_up;      /* [T][ngrams_width] of a layer of n-grams: the rows of its table, in memory that the GPU reads */
 } prefill_rows;
 
 /* The scratch of prefill, in GPU memory. */
 typedef struct prefill_scratch {
     int rows;                    /* of a prefill chunk; 0: its prompts are decoded */
-    float *x, *y, *shared;       /* [rows][hidden]; shared: of branches */
+    float *x, *y, *shared;       /* [rows][streams][hidden], [rows][hidden]; shared: of branches */
+    float *share;                /* [rows][streams] */
     float *u_scale;              /* [rows] */
     token_row *table;            /* [rows] of the prefill chunk, and before them table[-1], as in a block */
     char *scratch;
@@ -71,7 +74,7 @@ static int prefill_takes(const matrix *w) {
 
 /* The same where the product is stored and not added to what is there. */
 static int prefill_stores(const matrix *w) {
-    return prefill_takes(w) || (prefill_multiplies(w) && !format_has_blocks(w->format) && w->rows > 32 && w->rows % PANEL_ROWS == 0);
+    return prefill_takes(w) || (prefill_multiplies(w) && !format_has_blocks(w->format) && w->rows % PANEL_ROWS == 0);
 }
 
 static gemm_rows prefill_normed(const prefill_rows *r) {

@@ -17,6 +17,7 @@ typedef struct defined_layer {
     defined_attention attention;
     defined_mla mla;
     defined_ngrams ngrams;
+    defined_mamba mamba;
     defined_moe moe;
     defined_mlp mlp;
 } defined_layer;
@@ -51,6 +52,7 @@ static void definition_memory(definition *d, int most, defined_memory *m) {
         if (l->mixer.kind == LAYER_ATTENTION) attention_define_memory(&l->mixer.w.attention.shape, most, m, &t->attention);
         if (l->mixer.kind == LAYER_MLA) mla_define_memory(&l->mixer.w.mla.shape, most, m, &t->mla);
         if (l->mixer.kind == LAYER_NGRAMS) ngrams_define_memory(&l->mixer.w.ngrams.shape, m, &t->ngrams);
+        if (l->mixer.kind == LAYER_MAMBA) mamba_define_memory(&l->mixer.w.mamba.shape, m, &t->mamba);
         if (l->ffn.kind == LAYER_MOE) moe_define_memory(&l->ffn.w.moe.shape, m, &t->moe);
         if (l->ffn.kind == LAYER_MLP) mlp_define_memory(&l->ffn.w.mlp.shape, m, &t->mlp);
     }
@@ -145,6 +147,7 @@ static void define_sublayer(definition *d, const sublayer *l, defined_layer *t, 
     if (l->kind == LAYER_ATTENTION) attention_define(&d->told, &l->w.attention, &t->attention, d->row.position, d->u, d->out);
     if (l->kind == LAYER_MLA) mla_define(&d->told, &l->w.mla, &t->mla, d->row.position, d->u, d->out);
     if (l->kind == LAYER_NGRAMS) define_look_up(d, &l->w.ngrams, &t->ngrams), ngrams_define(&d->told, &l->w.ngrams, &t->ngrams, x, d->out);
+    if (l->kind == LAYER_MAMBA) mamba_define(&d->told, &l->w.mamba, &t->mamba, d->u, d->out);
     if (l->kind == LAYER_MOE) moe_define(&d->told, &l->w.moe, &t->moe, d->u, branches, d->out);
     if (l->kind == LAYER_MLP) mlp_define(&d->told, &l->w.mlp, &t->mlp, d->u, d->out);
     if (branches) define_branches_sum(d, l);

@@ -18,7 +18,8 @@ extern "C" {
 /* A model of random weights with the shapes of a known one: for measuring without a checkpoint. name is MODEL, MODEL:FORMAT,
    MODEL:LAYERS or MODEL:FORMAT:LAYERS; an unknown one is refused with the list of known ones. Formats: "fp8" (as published:
    experts and projections in FP8 blocks, the rest BF16; default), "bf16", "nvfp4", "int4", "mxfp4" and others, which a wrong one is refused
-   with. LAYERS: only so many, the first ones. There is no tokenizer. */
+   with. LAYERS: only so many, the first ones. With options->images of 1 it has a vision tower of the published sizes, where these are known. There
+   is no tokenizer. */
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
 
 /* As mote_worker_run, of such a model: for leaders who open the same name. */
@@ -54,6 +55,18 @@ typedef struct mote_measurement {
 
 /* Times steps on random tokens. Empties the timeline, before and after. A single GPU only: else MOTE_EUNSUPPORTED. */
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error);
+
+typedef struct mote_image_times {
+    int width, height;                     /* in: of a picture of random pixels */
+    int tokens;                            /* out: that it takes */
+    double open;                           /* out: seconds that mote_images_open takes for its pixels */
+    double features;                       /* out: from mote_feed_images, with little text around the picture, until the vision tower is done */
+    double first_token;                    /* out: the same until mote_step has the token after it */
+} mote_image_times;
+
+/* Times one picture, for which the context and mote_session_options.image_tokens must suffice. Empties the timeline before, and what the runner remembers of pictures.
+   Nobody else may use the runner meanwhile. Errors: as mote_image_size and mote_feed_images. */
+int mote_measure_image(mote_session *session, mote_image_times *times, mote_error *error);
 
 /* Bytes per second that the model's device reads at best: the weights, streamed by a kernel or, on the CPU, by a loop that does
    nothing else. threads: of the CPU, 0 to 256; 0: one for each processor this process may use. Of a model on several devices: all weights by the

@@ -189,3 +189,34 @@ static void try_prefill_table(selftest *t, enum format format) {
     }
     try_row(t, 0, "prefill: every code of %s", formats[format]->name);
 }
+
+/* Products of a few panels of rows, as of DeltaNet's gates where ranks share 48 heads: rows of zeros and ones, whose products are nearly exact. */
+static void try_prefill_panels(selftest *t) {
+    enum { ROWS = 40, COLS = 256 };
+    static const int panels[] = {1, 2, 3, 5, 6};
+    const prefill_scratch *g = &t->g->prefill;
+    float *x = t->cpu->slot.runner->s.x, *want = t->cpu->slot.runner->s.jobs.attention.qg, ones[ROWS];
+    attention_state *kv = &t->gpu->slot.state[TRY_ATTENTION].attention;
+    uint16_t rows[ROWS * COLS];
+    for (int i = 0; i < ROWS; i++) ones[i] = 1;
+    try_fill(t, x, ROWS * COLS);
+    for (int i = 0; i < ROWS * COLS; i++) {
+        x[i] = x[i] > 0;
+        rows[i] = x[i] > 0 ? 0x3c00 : 0;
+    }
+    for (size_t i = 0; i < sizeof panels / sizeof *panels; i++) {
+        matrix here = try_shape(FORMAT_BF16, panels[i] * PANEL_ROWS, COLS), there;
+        try_matrix(t, &here, &there, (char *)t->cpu->slot.state[TRY_ATTENTION].attention.k, (char *)kv->k, (char *)kv->v);
+        try_pack(t, &there, (char *)kv->v);
+        try_put(t, g->u, rows, sizeof rows);
+        try_put(t, g->u_scale, ones, sizeof ones);
+        linear(t->cpu->slot.runner->threads, &here, x, want, ROWS, 0, t->cpu->slot.runner->s.limbs);
+        const prefill_rows r = prefill_rows_of(&t->gpu->slot, ROWS, t->gpu->count);
+        const gemm_rows in = {g->u, g->u_scale, 1};
+        if (!prefill_stores(&here)) t->worst = INFINITY;
+        else prefill_linear(&r, &there, in, ROWS, (float *)(void *)g->scratch);
+        if (!t->code) t->code = gpu_finish(&t->gpu->slot, t->err);
+        try_compare(t, (float *)(void *)g->scratch, want, NULL, (size_t)(ROWS * here.rows));
+    }
+    try_row(t, 1e-4, "prefill: 8 to 48 rows of a matrix");
+}

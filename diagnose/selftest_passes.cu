@@ -92,7 +92,7 @@ static void try_short_prompt(selftest *t, int count) {
     o.context = TRY_CONTEXT_SMALL;
     o.sms = t->sms;
     if (!t->code && !logits) t->code = fail_memory(t->err);
-    try_tokens(t, (uint64_t)count, ids, count);
+    try_tokens(t, (uint64_t)count, ids, PASS_ROWS_MAX);
     for (int i = 0; i < 2 && !t->code; i++) {
         t->code = mote_session_open(t->models[1], &o, &s[i], t->err);
         for (int k = 0, step; k < count && !t->code; k += step) {

@@ -351,6 +351,7 @@ static void try_prefill(selftest *t) {
     if (try_has(t, LAYER_MLP)) try_prefill_mlp(t);
     if (try_has(t, LAYER_MLP)) try_prefill_normed_mlp(t);
     for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
+    try_prefill_panels(t);
     try_embeddings(t);
     if (try_has(t, LAYER_DELTANET) && !try_has(t, LAYER_MOE) && t->gpu->o.kv == MOTE_KV_BF16) try_picture(t);
 }

@@ -100,6 +100,11 @@ static int values_of(const layer *l, stage_value *v) {
         return add_value(v, n, "conv_delta", "o", s->value_heads * s->value_dim);
     }
     if (l->mixer.kind == LAYER_NGRAMS) return 0;
+    if (l->mixer.kind == LAYER_MAMBA) {
+        const mamba_shape *s = &l->mixer.w.mamba.shape;
+        n = add_value(v, n, "norm_mamba_in", "in_proj_cbx", mamba_channels(s));
+        return add_value(v, n, "norm_mamba_in", "in_proj_z", mamba_inner(s));
+    }
     if (l->mixer.kind == LAYER_MLA) {
         const mla_shape *s = &l->mixer.w.mla.shape;
         n = add_value(v, n, "norm_latents", "q_proj", s->heads * mla_key_dim(s));
@@ -123,6 +128,8 @@ static void cpu_values(const mote_session *s, const layer *l, const float *x, in
         at[0] = j->moe.router, at[1] = j->moe.shared_gate;
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = j->deltanet.raw, at[1] = j->deltanet.z, at[2] = j->deltanet.b, at[3] = j->deltanet.a, at[4] = j->deltanet.o;
+    } else if (l->mixer.kind == LAYER_MAMBA) {
+        at[0] = j->mamba.memory.raw, at[1] = j->mamba.memory.z;
     } else if (l->mixer.kind == LAYER_MLA) {
         at[0] = j->mla.q, at[1] = j->mla.o;
     } else {
@@ -172,6 +179,8 @@ static void gpu_values(const mote_session *s, const layer *l, const float **at) 
         at[0] = g->moe.router, at[1] = g->moe.shared_gate;
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = g->deltanet.raw, at[1] = g->deltanet.z, at[2] = g->deltanet.b, at[3] = g->deltanet.a, at[4] = g->deltanet.o;
+    } else if (l->mixer.kind == LAYER_MAMBA) {
+        at[0] = g->mamba.delta.raw, at[1] = g->mamba.delta.z;
     } else if (l->mixer.kind == LAYER_MLA) {
         at[0] = g->mla.q, at[1] = g->mla.o;
     } else {
@@ -204,8 +213,9 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     struct gpu_runner *g = s->slot.runner->gpu;
     float *x = i == m->c.layers ? g->mtp_x : g->x;
     const block b = {.rows = walk_table(s, r), .T = r->T, .replay = r->replay};
-    int code = slot_copy(&s->slot, x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float), err);
+    int code = slot_copy(&s->slot, x, r->x, (size_t)(r->T * model_width(m)) * sizeof(float), err);
     if (!code) code = gpu_enter(&s->slot, err);
+    if (!code && l->mixer.kind == LAYER_NGRAMS) code = gpu_look_up_block(&s->slot, &b, NULL, err);
     if (code) return code;
     gpu_set_step(&s->slot, &b, b.replay, 0);
     if (i == m->c.layers) gpu_set_mtp(m, &g->q, 1);
@@ -214,8 +224,9 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
         gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->slot.runner), .x = x,
                          .eps = m->c.eps, .hidden = m->c.hidden};
         layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
+        streams_record_write(&g->q, x, r->T, m->c.hidden);
     } else {
-        gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, x, r->T, m->c.eps, m->c.logit_cap, g->logits);
+        gpu_record_head(s->slot.runner, &g->q, 0, &m->lm_head, m->c.vocab, x, r->T, g->logits);
     }
     gpu_set_mtp(m, &g->q, 0);
     gpu_submit(&g->q);

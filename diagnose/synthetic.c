@@ -58,6 +58,24 @@ static const preset presets[] = {
 
 enum { PRESETS = sizeof presets / sizeof *presets };
 
+/* Vision towers of those that are published with one, and of "tiny", for those who want them (mote_options.images). */
+static const struct { const char *name; vision_shape of; } preset_towers[] = {             /* depth, hidden, heads, size, side, out: follows, theta */
+    {"qwen3.5-35b-a3b", {27, 1152, 16, 4304, 48, 0, 10000}}, {"qwen3.5-122b-a10b", {27, 1152, 16, 4304, 48, 0, 10000}},
+    {"qwen3.5-397b-a17b", {27, 1152, 16, 4304, 48, 0, 10000}}, {"qwen3.5-27b", {27, 1152, 16, 4304, 48, 0, 10000}},
+    {"qwen3.5-4b", {24, 1024, 16, 4096, 48, 0, 10000}}, {"qwen3.5-0.8b", {12, 768, 12, 3072, 48, 0, 10000}}, {"tiny", {2, 64, 2, 128, 8, 0, 10000}}};
+
+/* Gives the config its preset's tower, if there is one; the id of images is Qwen3.5's. */
+static void preset_tower(const preset *p, config *c) {
+    enum { IMAGE_FROM_END = 248320 - 248056 };
+    c->image_token = c->video_token = c->vision_start = c->vision_end = -1;
+    for (size_t i = 0; i < sizeof preset_towers / sizeof *preset_towers; i++) {
+        if (strcmp(preset_towers[i].name, p->name)) continue;
+        c->vision = preset_towers[i].of;
+        c->vision.out = c->hidden;
+        c->image_token = c->vocab - IMAGE_FROM_END;
+    }
+}
+
 /* A layer with attention, and with DeltaNet in its place. */
 static config_layer preset_layer(const preset *p, sublayer_shape *deltanet) {
     config_layer l = config_layer_of(LAYER_ATTENTION, p->experts ? LAYER_MOE : LAYER_MLP);
@@ -209,6 +227,8 @@ static int synthetic_open(const char *name, const mote_options *o, const model_p
     m->part = *part;
     files.dir = name;
     int code = text ? preset_of_json(&p, text, &m->c, err) : preset_config(&p, &m->c, err);
+    if (!code && o->images > 0) preset_tower(&p, &m->c);
+    picture_limits_of(VISION_PATCH, VISION_MERGE, &m->pictures);
     if (!code) code = model_publish(m, &files, recipe, err);
     if (!code) code = model_bind_to(m, &files, &b, &o->callbacks, err);
     if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), recipe->name, strlen(recipe->name)); /* weights follow from it */
@@ -245,9 +265,9 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
     if (code) return code;
     if (!name || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.parts == MOTE_TEXT_ONLY ||
-        o.draft_rows < 0 || o.quantize || o.experts < MOTE_EXPERTS_AUTO || o.experts > MOTE_EXPERTS_HOST)
+        o.draft_rows < 0 || o.quantize || o.experts < MOTE_EXPERTS_AUTO || o.experts > MOTE_EXPERTS_HOST || o.images < -1 || o.images > 1)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
-                                        "more, experts of MOTE_EXPERTS_..., and quantize of 0: the name says the format");
+                                        "more, experts of MOTE_EXPERTS_..., images of -1 to 1, and quantize of 0: the name says the format");
     code = model_devices(&devices, &o, error);
     return code ? code : parts_open(o.workers ? synthetic_open_remote : synthetic_open, name, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
 }

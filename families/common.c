@@ -173,22 +173,26 @@ static void common_untie(binder *b, const mote_callbacks *callbacks) {
            b->files->dir, table_name(table, head ? head : other));
 }
 
-/* Embedding, head and final norm; bind_norm NULL: there is no norm. */
-static void common_bind_ends(binder *b, norm_binder *bind_norm) {
+/* Embedding, head and final norm, the first and the last by their names after b->prefix; bind_norm NULL: there is no norm. */
+static void common_bind_ends_of(binder *b, const char *embedding, const char *norm, norm_binder *bind_norm) {
     mote_model *m = b->m;
     const config *c = &m->c;
-    common_name_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
     common_name_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
     bind_for_layer(b, EMBEDDING);
     bind_as(b, MODULE_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
-    bind_vocab(b, b->prefix, "embed_tokens.weight", 1, &m->embed_tokens, ranks_embed_alone(m));
+    bind_vocab(b, b->prefix, embedding, 1, &m->embed_tokens, ranks_embed_alone(m));
     bind_for_layer(b, c->layers);
     bind_as(b, MODULE_HEAD, 1, 1);
-    if (c->tied && ranks_embed_alone(m)) bind_vocab(b, b->prefix, "embed_tokens.weight", 1, &m->lm_head, 0);
+    if (c->tied && ranks_embed_alone(m)) bind_vocab(b, b->prefix, embedding, 1, &m->lm_head, 0);
     else if (c->tied) m->lm_head = m->embed_tokens;
     else bind_vocab(b, b->head_prefix, "lm_head.weight", 0, &m->lm_head, 0);
     bind_as(b, MODULE_NORMS, 1, 1);
-    if (bind_norm) bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
+    if (bind_norm) bind_norm(b, b->prefix, norm, &m->norm, c->hidden);
+}
+
+static void common_bind_ends(binder *b, norm_binder *bind_norm) {
+    common_name_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
+    common_bind_ends_of(b, "embed_tokens.weight", "norm.weight", bind_norm);
 }
 
 /* A tensor that an MTP layer has once more, in place of which the model's own of this name is used: the layer is left out if they are

@@ -7,7 +7,7 @@
 
 #define FAMILIES(X) \
     X(qwen3_5_moe) X(qwen3_5) X(qwen3_moe) X(qwen3) X(qwen3_next) X(llama) X(mistral) X(mixtral) X(gpt_oss) X(deepseek_v3) \
-    X(glm4_moe_lite) X(laguna) X(gemma4) X(qwen4_exp)
+    X(glm4_moe_lite) X(laguna) X(gemma4) X(qwen4_exp) X(nemotron_h)
 
 typedef struct model_family {
     const char *name;                          /* mote_info.architecture */

@@ -36,7 +36,7 @@ static const enum layer_kind stage_kinds[STAGE_COUNT] = {
 };
 
 static enum rollback layer_rollback(enum layer_kind mixer) {
-    static const enum rollback of[] = {
+    static const enum rollback of[LAYER_NONE + 1] = {               /* LAYER_NONE has nothing to roll back */
 #define X(NAME, name) (enum rollback)name##_rollback,
         MIXERS(X)
 #undef X

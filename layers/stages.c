@@ -4,6 +4,7 @@
 /* X(NAME, "name", kind): kind: of layers/table.c, or NONE for what is not part of a layer. */
 #define STAGES(X)                                                                                                     \
     X(EMBED, "embed", NONE)                                                                                           \
+    X(STREAMS, "streams", NONE)                                                                                       \
     X(IN_PROJ, "norm_in_proj", DELTANET)                                                                              \
     X(DELTA, "conv_delta", DELTANET)                                                                                  \
     X(OUT_PROJ, "gated_norm_out", DELTANET)                                                                           \
@@ -13,6 +14,11 @@
     X(LATENTS, "norm_latents", MLA)                                                                                   \
     X(LATENT_ATTEND, "latent_attend", MLA)                                                                            \
     X(LATENT_OUT, "latent_out", MLA)                                                                                  \
+    X(MAMBA_IN, "norm_mamba_in", MAMBA)                                                                               \
+    X(SCAN, "conv_scan", MAMBA)                                                                                       \
+    X(MAMBA_OUT, "mamba_out", MAMBA)                                                                                  \
+    X(NGRAM_PROJ, "ngram_proj", NGRAMS)                                                                               \
+    X(NGRAM_MIX, "ngram_mix", NGRAMS)                                                                                 \
     X(ROUTER, "norm_router", MOE)                                                                                     \
     X(UP, "experts_up", MOE)                                                                                          \
     X(DOWN, "experts_down", MOE)                                                                                      \

@@ -75,7 +75,7 @@ static int check_sizes(const binder *b) {
     const mote_model *m = b->m;
     const config *c = &m->c;
     const unsigned *in = b->formats;
-    unsigned multiplied = in[MODULE_DELTANET] | in[MODULE_ATTENTION] | in[MODULE_MLA] | in[MODULE_EXPERTS] | in[MODULE_SHARED] | in[MODULE_MLP] |
+    unsigned multiplied = in[MODULE_DELTANET] | in[MODULE_ATTENTION] | in[MODULE_MLA] | in[MODULE_MAMBA] | in[MODULE_EXPERTS] | in[MODULE_SHARED] | in[MODULE_MLP] |
                           in[MODULE_MTP];
     const char *wrong = NULL;
     char where[32] = "";
@@ -85,6 +85,8 @@ static int check_sizes(const binder *b) {
         if (!wrong) wrong = sublayer_unsupported_reason(&l->ffn);
         if (wrong) layer_text(m, i, where, sizeof where);
     }
+    if (!wrong && part_is_last(&m->part)) wrong = streams_unsupported_reason(&m->mixer, c->streams);
+    if (!wrong && part_is_last(&m->part) && m->has_mtp) wrong = streams_unsupported_reason(&m->mtp.mixer, c->streams);
     for (int f = 0; f < FORMAT_COUNT && !wrong; f++)
         if (multiplied >> f & 1 && formats[f]->unsupported_reason) wrong = formats[f]->unsupported_reason(c->fp8_rows, c->fp8_cols);
     if (wrong && m->part.ranks > 1)
@@ -167,7 +169,7 @@ static void begin_layers(binder *b) {
         moe_weights *w = &model_layer(m, i)->ffn.w.moe;
         if (m->c.layer[i].ffn.kind != LAYER_MOE) continue;
         w->gate_proj = at;
-        w->up_proj = w->gate_proj + w->shape.experts + 1;
+        w->up_proj = w->shape.squared_relu ? w->gate_proj : w->gate_proj + w->shape.experts + 1;
         w->down_proj = w->up_proj + w->shape.experts + 1;
         at = w->down_proj + w->shape.experts + 1;
     }

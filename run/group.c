@@ -122,7 +122,8 @@ static int group_open(mote_runner *r, mote_error *err) {
     g->member = (runner_member *)calloc((size_t)r->m->member_count, sizeof *g->member);
     g->peers = (peer **)calloc((size_t)r->m->member_count, sizeof *g->peers);
     g->rows = (token_row *)calloc((size_t)r->m->member_count * GROUP_QUEUE * each, sizeof *g->rows);
-    if (!launches && !part->apart) g->threads = threads_open(part->ranges, part->ranks, sizeof(float) * cpu_share(r->m->members[0], capacity_of(&r->o, r->o.context).rows));
+    if (!launches && !part->apart)
+        g->threads = threads_open(part->ranges, part->ranks, sizeof(float) * cpu_share(r->m->members[0], capacity_of(&r->o, r->o.context).rows));
     if (!g->member || !g->peers || !g->rows || (!launches && !part->apart && !g->threads)) return fail_memory(err);
     for (; g->count < r->m->member_count; g->count++) member_begin(r, g->count, g->rows, each);
     const int code = group_open_members(r, err);

@@ -145,7 +145,7 @@ typedef struct vision_image {
     int rows, columns;           /* vision_reads them */
     float *features;             /* [rows * columns / VISION_JOINED][hidden] to be filled */
     void *user;
-    int (*between)(void *user, double done);                /* between two blocks: returns nonzero to cancel */
+    int (*between)(void *user, double done);                /* between two blocks, or slices of them: returns nonzero to cancel */
 } vision_image;
 
 /* The operations of a device, with the runner entered. Functions return MOTE_OK or an error. */
@@ -201,7 +201,8 @@ typedef struct executor {
     void (*end)(mote_runner *r); /* the group has come to its end: what waits for others, on its device, shall not; NULL: the same */
     /* Of a member on a host of its own: how it and the others find each other without the hosts' connections. NULL: it needs these. */
     int (*invite)(group_id *id, mote_error *err);           /* an id for a group that is new */
-    int (*meet)(mote_runner *r, const group_id *id, mote_error *err);      /* begins to join the group of that id, as all its members do; id NULL: leaves it */
+    int (*meet)(mote_runner *r, const group_id *id, mote_error *err);      /* begins to join the group of that id, as all its members do;
+                                                               id NULL: leaves it */
     int (*met)(mote_runner *r, mote_error *err);            /* waits until it has joined it */
     int (*enter)(slot *s, mote_error *err);                 /* another rank of the range is told to copy of this session: what follows may be
                                                                about it; NULL: nothing to do */
@@ -214,8 +215,8 @@ typedef struct executor {
     int (*pass_class)(const pass_request *q);               /* pass() gets requests of one class, more than one of them; of class -1: none.
                                                                q: as the session asks it, on its own slot. NULL: all are of one */
 
-    int (*count_experts)(const mote_runner *r, mote_experts_seen *to, mote_error *err);        /* adds its own; from any thread; NULL: there is nothing
-                                                               to add */
+    int (*count_experts)(const mote_runner *r, mote_experts_seen *to, mote_error *err);        /* adds its own; from any thread; NULL: there
+                                                               is nothing to add */
 } executor;
 
 struct mote_runner {
@@ -310,7 +311,8 @@ static int block_refused(const slot *s, const block *b, int prompt, mote_error *
         text &= row_is_text(r) && row_lag(r) == row_lag(b->rows);
         embedded |= r->embedding != NULL;
     }
-    if (!even && !model_has_axes(s->m)) return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
+    if (!even && !model_has_axes(s->m))
+        return fail(err, MOTE_EUNSUPPORTED, "the model has no positions for rows of images: its rope has no mrope_section");
     if (embedded && s->runner->backend->reads_text && s->runner->members && s->runner->members[0]->m->part.apart)
         return fail(err, MOTE_EUNSUPPORTED, "rows of images are not supported with workers on GPUs");
     if (text || b->T == 1 || prompt || !s->runner->backend->reads_text) return MOTE_OK;

@@ -1,14 +1,14 @@
-/* run/vision.c: an image's patches become features: rows that stand in the timeline in place of embeddings of tokens. It knows runners, and which of a
-   group's has the tower; what that computes, its executor does. Must not know what an image is, nor which session wants it. */
+/* run/vision.c: an image's patches become features: rows that stand in the timeline in place of embeddings of tokens. It knows runners, and
+   which of a group's has the tower; what that computes, its executor does. Must not know what an image is, nor which session wants it. */
 
-/* Who looks on while a tower computes; on which runner others may compute between two of its blocks. */
+/* Who looks on while a tower computes; on which runner others may compute in between. */
 typedef struct vision_looker {
     mote_runner *r;
     const mote_callbacks *callbacks;
 } vision_looker;
 
 /* The tower has done this share of its work, and nothing runs. Nonzero: it shall end. */
-static int vision_between_blocks(void *user, double done) {
+static int vision_looks_on(void *user, double done) {
     const vision_looker *l = (const vision_looker *)user;
     (void)runner_yield(l->r, NULL);
     if (l->r->group) group_settle(l->r->group);
@@ -25,25 +25,28 @@ static mote_runner *vision_runner(mote_runner *r) {
 /* Why a model reads no images. */
 static int vision_refused(const mote_model *m, mote_error *err) {
     const mote_model *of = m->members ? m->members[0] : m;
-    if (of->vision_refused) return fail(err, MOTE_EUNSUPPORTED, "this model reads no images: %s of its vision tower are not supported on a GPU", of->vision_refused);
+    if (of->vision_refused)
+        return fail(err, MOTE_EUNSUPPORTED, "this model reads no images: %s of its vision tower are not supported on a GPU", of->vision_refused);
     return fail(err, MOTE_EUNSUPPORTED, "this model reads no images: %s",
                 !m->c.vision.depth ? "mote has no vision tower for it" : m->images < 0 ? "its vision tower was left out when it was opened" :
                 of->remote         ? "its vision tower would be on another host" : "there is no vision tower in this checkpoint");
 }
 
-/* The features of one image, [rows * columns / 4][hidden], from its patches, [rows * columns][VISION_PIXELS] in the order of layers/vision/weights.c, both
-   in host memory. rows, columns: as vision_reads has them. The runner has memory for images of run_options.patches; for a larger one there is some for
-   the time of the call, or MOTE_ENOMEM before any work. The runner is entered as for a prompt: one at a time,
-   and between the tower's blocks others compute. progress and cancel of the callbacks are called; MOTE_ECANCELLED: features are not what they
-   should be. */
+/* The features of one image, [rows * columns / 4][hidden], from its patches, [rows * columns][VISION_PIXELS] in the order of
+   layers/vision/weights.c, both in host memory. rows, columns: as vision_reads has them. The runner has memory for images of
+   run_options.patches; for a larger one there is some for the time of the call, or MOTE_ENOMEM before any work. The runner is entered as for
+   a prompt: one at a time, and between the tower's blocks, on the CPU every 50 ms, others compute. progress and cancel of the callbacks are
+   called; MOTE_ECANCELLED: features are not what they should be. */
 static inline int vision_features(mote_runner *r, const float *patches, int rows, int columns, float *features, const mote_callbacks *callbacks,
                                   mote_error *err) {
     mote_runner *of = vision_runner(r);
     vision_looker looks = {r, callbacks};
-    const vision_image image = {.patches = patches, .rows = rows, .columns = columns, .features = features, .user = &looks, .between = vision_between_blocks};
+    const vision_image image = {.patches = patches, .rows = rows, .columns = columns, .features = features, .user = &looks,
+                                .between = vision_looks_on};
     if (!of) return vision_refused(r->m, err);
     if (!vision_reads(rows, columns))
-        return fail(err, MOTE_EINVAL, "an image of %d x %d patches, expected even numbers, and together %d patches at most", rows, columns, VISION_PATCHES_MAX);
+        return fail(err, MOTE_EINVAL, "an image of %d x %d patches, expected even numbers, and together %d patches at most", rows, columns,
+                    VISION_PATCHES_MAX);
     int code = prompt_enter(r, NULL, err);
     if (code) return code;
     if (r->group) group_settle(r->group);

@@ -116,12 +116,12 @@ def write_texts(to, texts, tokens):
 
 
 def make_embedding(to):
-    make_checkpoint(to, make_tokenizer(True), "<|endoftext|>", "", 11, 1, 64, 2, 1, 64, 64, 2048)
+    make_checkpoint(to, make_tokenizer(True), "<|endoftext|>", "", 11, 1, 48, 2, 1, 48, 48, 2048)
     (to / "modules.json").write_text(json.dumps([dict(idx=i, name=str(i), path=f"{i}_{kind}" if i else "", type=f"sentence_transformers.models.{kind}")
                                                  for i, kind in enumerate(("Transformer", "Pooling", "Normalize"))], indent=1) + "\n")
     (to / "1_Pooling").mkdir()
     modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
-    (to / "1_Pooling" / "config.json").write_text(json.dumps(dict(word_embedding_dimension=64, include_prompt=True,
+    (to / "1_Pooling" / "config.json").write_text(json.dumps(dict(word_embedding_dimension=48, include_prompt=True,
                                                                   **{"pooling_mode_" + m: m == "lasttoken" for m in modes}), indent=1) + "\n")
     tokenizer = AutoTokenizer.from_pretrained(to)
     tokens = [tokenizer(text)["input_ids"] for text in TEXTS]

@@ -99,15 +99,26 @@ def gemma4(letters, vocab, full, **more):
     return c
 
 
+def nemotron_h(letters, vocab, **more):
+    """A letter a layer: M Mamba-2, * attention, E experts, - an FFN."""
+    c = config("nemotron_h", 28, len(letters), vocab, (4, 2, 8), hybrid_override_pattern=letters, layer_norm_epsilon=1e-5, intermediate_size=24,
+               mlp_hidden_act="relu2", mlp_bias=False, use_bias=False, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=12, n_groups=2, conv_kernel=4,
+               use_conv_bias=True, mamba_hidden_act="silu", mamba_proj_bias=False, chunk_size=32, expand=2, time_step_limit=[0.0, float("inf")],
+               time_step_min=0.001, time_step_max=0.1, time_step_floor=1e-4, n_routed_experts=5, num_experts_per_tok=2, moe_intermediate_size=12,
+               moe_shared_expert_intermediate_size=20, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5) | more
+    del c["hidden_act"], c["rms_norm_eps"]
+    return c
+
+
 FIXTURES = {
-    "llama": Fixture(config("llama", 48, 2, 47, (6, 2, 16), intermediate_size=72, rms_norm_eps=1e-5, rope_theta=500000.0, mlp_bias=False,
-        rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=96)), 300, 100),
-    "mistral": Fixture(config("mistral", 40, 3, 91, (4, 1, 24), intermediate_size=104, rms_norm_eps=1e-5, sliding_window=None,
+    "llama": Fixture(config("llama", 48, 2, 35, (6, 2, 16), intermediate_size=72, rms_norm_eps=1e-5, rope_theta=500000.0, mlp_bias=False,
+        rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=96)), 280, 100),
+    "mistral": Fixture(config("mistral", 40, 2, 51, (4, 1, 24), intermediate_size=104, rms_norm_eps=1e-5, sliding_window=None,
         rope_parameters=dict(rope_type="default", rope_theta=1000000.0)), 72, 200),
-    "mixtral": Fixture(config("mixtral", 32, 3, 53, (4, 2, 12), intermediate_size=40, rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=None,
+    "mixtral": Fixture(config("mixtral", 32, 2, 53, (4, 2, 12), intermediate_size=40, rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=None,
         num_local_experts=5, num_experts_per_tok=2), 72, 300),
-    "qwen3": Fixture(config("qwen3", 40, 3, 61, (4, 2, 32), tied=True, intermediate_size=88, rope_theta=1000000.0, rope_scaling=None,
-        sliding_window=None, use_sliding_window=False, max_window_layers=3), 72, 400),
+    "qwen3": Fixture(config("qwen3", 40, 2, 61, (4, 2, 32), tied=True, intermediate_size=88, rope_theta=1000000.0, rope_scaling=None,
+        sliding_window=None, use_sliding_window=False, max_window_layers=2), 72, 400),
     "qwen3-moe": Fixture(config("qwen3_moe", 32, 3, 71, (6, 2, 24), intermediate_size=96, moe_intermediate_size=24, num_experts=7, num_experts_per_tok=3,
         norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], rope_theta=1000000.0,
         rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=1024)), 72, 500),
@@ -124,15 +135,16 @@ FIXTURES = {
         routed_scaling_factor=2.5, rope_theta=10000, rope_scaling=dict(type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=0.8, mscale_all_dim=1.2,
         original_max_position_embeddings=4096), max_position_embeddings=163840, quantization_config=dict(quant_method="fp8", fmt="e4m3",
         activation_scheme="dynamic", weight_block_size=[128, 128])), 72, 1100, fp8=True, f32=("e_score_correction_bias",)),
-    "laguna": Fixture(laguna("asa", 43, 1, dict(factor=32.0, attention_factor=1.3465735902799727, partial_rotary_factor=0.5), dict(partial_rotary_factor=1.0),
+    "laguna": Fixture(laguna("asa", 34, 1, dict(factor=32.0, attention_factor=1.3465735902799727, partial_rotary_factor=0.5), dict(partial_rotary_factor=1.0),
         layer_types=kinds("asa"), num_attention_heads_per_layer=[4, 6, 4], sliding_window=24, gating="per-head", gating_types=["per_head"] * 3,
         moe_routed_scaling_factor=2.5), 300, 1000, f32=("e_score_correction_bias",)),
     "laguna-elements": Fixture(laguna("aa", 53, 1, dict(factor=64.0, partial_rotary_factor=1.0), sliding_window=0, gating="per-element",
         moe_routed_scaling_factor=1.0), 72, 1100, f32=("e_score_correction_bias",)),
     "gemma4": Fixture(dict(architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", tie_word_embeddings=True, text_config=gemma4("ssa", 43, (2, 32),
         sliding_window=24, enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=16)), 300, 1200),
-    "gemma4-dense": Fixture(gemma4("sa", 41, (None, 24), sliding_window=33, enable_moe_block=False, num_experts=None, top_k_experts=None,
+    "gemma4-dense": Fixture(gemma4("sa", 33, (None, 24), sliding_window=33, enable_moe_block=False, num_experts=None, top_k_experts=None,
         moe_intermediate_size=None), 300, 1300),
+    "nemotron-h": Fixture(nemotron_h("M*-ME", 43), 48, 1400, f32=("A_log", ".D", "e_score_correction_bias")),
 }
 
 
@@ -226,6 +238,34 @@ def tensors(c, nested):
         yield p + "experts.gate_up_proj", (E, 2 * I, H), "matrix"
         yield p + "experts.down_proj", (E, H, I), "matrix"
 
+    def mamba(p):
+        heads, dim, state, groups = (c[name] for name in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups"))
+        inner, channels = heads * dim, heads * dim + 2 * groups * state
+        yield p + "in_proj.weight", (inner + channels + heads, H), "matrix"
+        yield p + "conv1d.weight", (channels, 1, c["conv_kernel"]), "conv"
+        yield p + "conv1d.bias", (channels,), "bias"
+        yield p + "A_log", (heads,), "A_log"
+        yield p + "D", (heads,), "norm"
+        yield p + "dt_bias", (heads,), "dt_bias"
+        yield p + "norm.weight", (inner,), "norm"
+        yield p + "out_proj.weight", (H, inner), "matrix"
+
+    def ungated(p, inner):
+        yield p + "up_proj.weight", (inner, H), "matrix"
+        yield p + "down_proj.weight", (H, inner), "matrix"
+
+    def nemotron(p, letter):
+        m = p + "mixer."
+        yield p + "norm.weight", (H,), "norm"
+        if letter == "M": yield from mamba(m)
+        elif letter == "*": yield from attention(m, q)
+        elif letter == "-": yield from ungated(m, c["intermediate_size"])
+        else:
+            yield m + "gate.weight", (c["n_routed_experts"], H), "router"
+            yield m + "gate.e_score_correction_bias", (c["n_routed_experts"],), "correction"
+            for e in range(c["n_routed_experts"]): yield from ungated(f"{m}experts.{e}.", c["moe_intermediate_size"])
+            yield from ungated(m + "shared_experts.", c["moe_shared_expert_intermediate_size"])
+
     def layer(p, kind, heads=q, dense=False):
         if family == "gemma4_text":
             yield from gemma(p, kind)
@@ -235,6 +275,12 @@ def tensors(c, nested):
         else: yield from deltanet(p + "linear_attn.") if kind == "linear_attention" else attention(p + "self_attn.", heads)
         yield from feed_forward(p, dense)
 
+    if family == "nemotron_h":
+        yield "backbone.embeddings.weight", (V, H), "embedding"
+        for i, letter in enumerate(c["hybrid_override_pattern"]): yield from nemotron(f"backbone.layers.{i}.", letter)
+        yield "backbone.norm_f.weight", (H,), "norm"
+        yield "lm_head.weight", (V, H), "head"
+        return
     tied = c["tie_word_embeddings"]
     yield body + "embed_tokens.weight", (V, H), "tied" if tied else "embedding"
     heads, ffns = (c.get(key, [other] * c["num_hidden_layers"]) for key, other in (("num_attention_heads_per_layer", q), ("mlp_layer_types", None)))
@@ -607,9 +653,42 @@ class Gemma4(Model):
         return y
 
 
+class NemotronH(Model):
+    def rms(self, x): return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.dtype(self.c["layer_norm_epsilon"]))
+    def rope(self, x, kind): return x
+    def rope_of(self, of, kind): return None
+    def swiglu(self, x, p): return self.linear(np.maximum(self.linear(x, p + "up_proj"), 0) ** 2, p + "down_proj")
+
+    def forward(self, ids):
+        x = self.w("backbone.embeddings.weight")[ids]
+        for i, letter in enumerate(self.c["hybrid_override_pattern"]):
+            p = f"backbone.layers.{i}."
+            u, m = self.norm(x, p + "norm"), p + "mixer."
+            if letter == "M": x = x + self.mamba(u, m)
+            elif letter == "*": x = x + self.attention(u, m, "full_attention")
+            elif letter == "-": x = x + self.swiglu(u, m)
+            else: x = x + self.corrected(u, m, "gate", "shared_experts.")
+        return self.norm(x, "backbone.norm_f") @ self.w("lm_head.weight").T, None
+
+    def mamba(self, u, p):
+        T, heads, dim, n, groups = len(u), *(self.c[name] for name in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups"))
+        inner, shared, taps = heads * dim, groups * n, self.w(p + "conv1d.weight")[:, 0].T
+        z, xBC, dt = np.split(self.linear(u, p + "in_proj"), (inner, 2 * inner + 2 * shared), -1)
+        before = np.concatenate((np.zeros((len(taps) - 1, xBC.shape[1]), self.dtype), xBC))
+        x, B, C = np.split(silu(sum(before[i:i + T] * tap for i, tap in enumerate(taps)) + self.w(p + "conv1d.bias")), (inner, inner + shared), -1)
+        x, (B, C) = x.reshape(T, heads, dim), (np.repeat(y.reshape(T, groups, n), heads // groups, 1) for y in (B, C))
+        dt = np.logaddexp(0, dt + self.w(p + "dt_bias"))
+        decay, S, y = np.exp(-np.exp(self.w(p + "A_log")) * dt), np.zeros((heads, dim, n), self.dtype), np.zeros((T, heads, dim), self.dtype)
+        for t in range(T):
+            S = S * decay[t][:, None, None] + (dt[t][:, None] * x[t])[:, :, None] * B[t][:, None]
+            y[t] = np.einsum("hdn,hn->hd", S, C[t]) + self.w(p + "D")[:, None] * x[t]
+        y = (y.reshape(T, inner) * silu(z)).reshape(T, groups, -1)          # the gate, then the norm, group by group
+        return self.linear(self.rms(y).reshape(T, inner) * self.w(p + "norm.weight"), p + "out_proj")
+
+
 def model_of(folder, dtype=np.float64):
     family = json.loads((folder / "config.json").read_text())["model_type"]
-    return (Gemma4 if family.startswith("gemma4") else Model)(folder, dtype)
+    return (Gemma4 if family.startswith("gemma4") else NemotronH if family == "nemotron_h" else Model)(folder, dtype)
 
 
 # ---- 5. A fixture ---------------------------------------------------------------------------------------------------

@@ -100,11 +100,11 @@ MROPE = dict(mrope_section=[11, 11, 10], mrope_interleaved=True)
 
 SMALL = {
     "bf16-as-3.5": Fixture(
-        sizes(40, 4, 100, (4, 1, 32), (2, 4, 16, 16), (5, 2, 20, 20), layer_types=pattern("ddda"),
+        sizes(40, 4, 75, (4, 1, 32), (2, 4, 16, 16), (5, 2, 20, 20), layer_types=pattern("ddda"),
               full_attention_interval=4, partial_rotary_factor=0.25, rope_parameters=rope(**MROPE)),
-        tokens=72, seed=100, nested=True, dtypes=DELTA_F32, experts="stacked", shards="split", vision=True),
+        tokens=66, seed=100, nested=True, dtypes=DELTA_F32, experts="stacked", shards="split", vision=True),
     "bf16-as-3.6": Fixture(
-        sizes(28, 4, 67, (4, 2, 24), (2, 6, 20, 12), (5, 3, 20, 28), full_attention_interval=2,
+        sizes(28, 3, 67, (4, 2, 24), (2, 6, 20, 12), (5, 3, 20, 28), full_attention_interval=2,
               linear_conv_kernel_dim=3, output_gate_type="swish", rms_norm_eps=1e-3,
               rope_parameters=rope(1e6, 0.5)),
         tokens=66, seed=250, nested=True, experts="stacked", mtp_experts="stacked"),
@@ -126,12 +126,11 @@ SMALL = {
               full_attention_interval=2, rope_parameters=rope()),
         tokens=32, seed=600, nested=True, fp8_scale=BF16, dtypes=DELTA_F32, shards="layers"),
     "fp8-f32-scales": Fixture(
-        sizes(40, 2, 52, (8, 2, 24), (1, 3, 32, 24), (3, 2, 136, 40), layer_types=pattern("ad"),
+        sizes(32, 2, 52, (4, 2, 24), (1, 3, 32, 24), (3, 2, 136, 40), layer_types=pattern("ad"),
               rope_parameters=rope(1e6, 0.5)),
-        tokens=30, seed=700, fp8_scale=F32, fp8_not=r"^mtp|k_proj|v_proj|layers\.1\..*shared_expert",
-        mtp_experts="stacked"),
+        tokens=30, seed=700, fp8_scale=F32, fp8_not=r"^mtp.*self_attn|k_proj|v_proj|layers\.1\..*shared_expert"),
     "nvfp4-fp8-tensor": Fixture(
-        sizes(64, 2, 56, (4, 2, 16), (2, 4, 16, 12), (4, 2, 48, 32), layer_types=pattern("da"), rope_parameters=rope()),
+        sizes(64, 2, 56, (4, 2, 16), (2, 4, 16, 12), (3, 2, 48, 32), layer_types=pattern("da"), rope_parameters=rope()),
         tokens=40, seed=800, nested=True, mtp_experts="stacked", kv_scales=True,
         layouts=((r"^mtp", None), (r"experts\.\d|shared_expert\.|lm_head", "nvfp4"),
                  (r"self_attn\.[qkvo]_proj|in_proj_qkv|in_proj_z|out_proj", "fp8-tensor")),
@@ -145,8 +144,8 @@ SMALL = {
         config=dict(quant_method="compressed-tensors", format="mixed-precision")),
     "gptq-awq-int4": Fixture(
         sizes(128, 2, 53, (4, 2, 16), (2, 4, 16, 16), (3, 2, 32, 48), layer_types=pattern("da"), rope_parameters=rope()),
-        tokens=34, seed=950, mtp_experts="stacked",
-        layouts=((r"^mtp", None), (r"experts\.\d+\.(gate|up)_proj", "gptq:64"), (r"experts\.\d+\.down_proj", "gptq:32"),
+        tokens=34, seed=950,
+        layouts=((r"experts\.\d+\.(gate|up)_proj", "gptq:64"), (r"experts\.\d+\.down_proj", "gptq:32"),
                  (r"shared_expert\.", "gptq:0"), (r"self_attn\.[qkvo]_proj|in_proj_qkv|in_proj_z", "awq:32")),
         config=dict(quant_method="gptq", bits=4, group_size=64, sym=False, desc_act=False, checkpoint_format="gptq")),
 }

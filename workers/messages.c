@@ -8,8 +8,8 @@
 
 enum {
     MESSAGE_MODEL = MESSAGE_ROWS + 1, MESSAGE_RUNNER, MESSAGE_LINK,
-    MESSAGE_JOIN, MESSAGE_MEET, MESSAGE_SLOT_OPEN, MESSAGE_SLOT_CLOSE, MESSAGE_CLEAR, MESSAGE_PASS, MESSAGE_PROMPT, MESSAGE_COPY_TO, MESSAGE_COPY_FROM,
-    MESSAGE_ANSWER
+    MESSAGE_JOIN, MESSAGE_MEET, MESSAGE_SLOT_OPEN, MESSAGE_SLOT_CLOSE, MESSAGE_CLEAR, MESSAGE_PASS, MESSAGE_PROMPT, MESSAGE_COPY_TO,
+    MESSAGE_COPY_FROM, MESSAGE_ANSWER
 };
 
 enum { BF16_MOST = 0x7fff };     /* bits of a magnitude */
@@ -59,8 +59,8 @@ typedef struct message_slot {
     uint64_t at, bytes;          /* of COPY: bytes of the slot's memory; SLOT_OPEN: bytes of it */
 } message_slot;
 
-/* Of a PASS, and of a PROMPT, which is one block for executor.prompt: a number, as many of these, then their rows, for each block the one before it and its own, then the embeddings of those that
-   have one. */
+/* Of a PASS, and of a PROMPT, which is one block for executor.prompt: a number, as many of these, then their rows, for each block the one
+   before it and its own, then the embeddings of those that have one. */
 typedef struct message_request { int32_t slot, T, replay, last; } message_request;
 typedef struct message_row { int32_t index, position[ROW_AXES], id, embedded; } message_row;
 

@@ -216,7 +216,8 @@ static int workers_list(device_list *l, const mote_options *o, mote_error *err) 
     for (const char *c = o->workers; *c; c++) listed += *c == ',';
     if (!o->secret || strlen(o->secret) < SECRET_LEAST)
         return fail(err, MOTE_EINVAL, "workers need a secret of %d bytes or more, which they know, too", SECRET_LEAST);
-    if (o->devices || o->split) return fail(err, MOTE_EUNSUPPORTED, "workers: each host has a range of layers on one device: devices and split do not go with them");
+    if (o->devices || o->split)
+        return fail(err, MOTE_EUNSUPPORTED, "workers: each host has a range of layers on one device: devices and split do not go with them");
     int code = host_device(name, o, err);
     if (code) return code;
     for (; worker_address(o->workers, l->count, address); l->count++) {

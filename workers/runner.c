@@ -34,7 +34,8 @@ static int remote_call_slot(const slot *s, uint32_t type, uint64_t at, const wir
 /* What the worker says that its runner can do: no more than there is memory for here. */
 static int remote_limits(mote_runner *r, const message_limits *l, mote_error *err) {
     const int most = max_int(r->o.chunk, PASS_ROWS_MAX);
-    if (l->rows < 1 || l->rows > most || l->pass_rows < 0 || l->pass_rows > PASS_ROWS_MAX || l->company_rows < 1 || l->company_rows > most || l->prompt_from < 0)
+    if (l->rows < 1 || l->rows > most || l->pass_rows < 0 || l->pass_rows > PASS_ROWS_MAX || l->company_rows < 1 || l->company_rows > most ||
+        l->prompt_from < 0)
         return fail(err, MOTE_EDEVICE, "worker %s: a runner that can do nothing, or more than its chunk", r->m->remote->address);
     r->rows = r->mtp_rows = l->rows;
     r->pass_rows = l->pass_rows;

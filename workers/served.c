@@ -17,7 +17,8 @@ typedef struct worker_runner {
 
 static int worker_options_sound(const mote_model *m, const message_runner *say) {
     const executor *on = executor_of(m);
-    return say->context > 0 && say->context <= m->c.context_max && say->chunk > 0 && say->chunk <= MAX_CHUNK && !(say->chunk % on->chunk_alignment) &&
+    return say->context > 0 && say->context <= m->c.context_max &&
+           say->chunk > 0 && say->chunk <= MAX_CHUNK && !(say->chunk % on->chunk_alignment) &&
            say->kv >= (on->kv == MOTE_KV_F32 ? MOTE_KV_F32 : MOTE_KV_F32 + 1) && say->kv <= MOTE_KV_FP8 && say->layers == m->c.layers + 1 &&
            say->window >= 0 && say->window <= m->c.context_max && say->ring_rows == on->ring_rows;
 }

@@ -38,6 +38,19 @@
 
 enum { ATTEND_DIM = 256 };       /* head_dim of the fast kernels that are Qwen3.5's; others have its half, quarter or double */
 
+/* Of an index: layers/attention/index.cu. */
+typedef struct index_gpu {
+    const float *q_norm, *k_norm;                            /* [index_dim] */
+    float *qk;                   /* [T][index_heads + 1][index_dim] queries, and then the key, as projected; of a prompt queries that are ready */
+    char *keys, *groups;         /* of the captured slot: [context][index_dim], [context / index_group][index_dim] */
+    int64_t growth[2], past[2];  /* of both, as k_growth and k_past */
+    float *scores;               /* [T][stride] of whole groups, as far as there are any */
+    int stride, rows;            /* a multiple of 128, of more groups than there are; rows that there is memory for */
+    int in_turn;                 /* the sequences are blocks of one slot */
+    int32_t *chosen;             /* [T][index_kept] of a row that leaves tokens out, its groups in their order; NULL: of a prompt */
+    uint32_t *marks;             /* [T][stride / 32] the same as bits; of a prompt with the group that is not whole yet */
+} index_gpu;
+
 typedef struct attention_gpu {
     handoff link;
     int q_per_kv;                /* query heads of a kv head */
@@ -73,6 +86,7 @@ typedef struct attention_gpu {
     int partials;                /* of a kv head, that parts has space for: attend_partials */
     size_t parts_size;           /* floats of parts for a token row */
     int *layer_splits;           /* [layers] gpu_attention_splits of each, in the host's memory */
+    index_gpu index;
 } attention_gpu;
 
 /* Floats of scratch for so many partials of each of a token row's query heads. */

@@ -56,18 +56,17 @@ __device__ __forceinline__ void attend_append(const attention_gpu *p, const atte
     __syncthreads();
 }
 
-/* Adds a chunk to m, l and o of a query row that sees positions up to `kv_last`. A warp computes the score of every eighth
+/* Adds `count` positions to m, l and o of a query row; row(j): where in the cache number j is. A warp computes the score of every eighth
    position, a thread every 256th dimension of o; all threads compute the same m and l. weights: the scores, shared. */
-template <bool FP8>
-__device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, int kv_last, const float *q,
-                                             float *weights, float *o, float *m, float *l) {
-    int d = p->shape.head_dim, lane = threadIdx.x % 32, first = max(chunk * ATTEND_CHUNK, attend_window_first(kv_last, p->window));
-    int count = min(kv_last + 1, (chunk + 1) * ATTEND_CHUNK) - first;
-    size_t stride = (size_t)p->shape.kv_heads * d, from = (size_t)attend_row(first, p->ring) * stride + (size_t)blockIdx.x * d;
+template <bool FP8, class ROW>
+__device__ __forceinline__ void attend_positions(const attention_gpu *p, int count, const ROW &row, const float *q, float *weights, float *o, float *m,
+                                                 float *l) {
+    int d = p->shape.head_dim, lane = threadIdx.x % 32;
+    size_t stride = (size_t)p->shape.kv_heads * d, from = (size_t)blockIdx.x * d;
     const char *k = attend_cache(p, false), *v = attend_cache(p, true);
     for (int j = threadIdx.x / 32; j < count; j += GPU_WARPS) {
         float sum = 0;
-        for (int i = lane; i < d; i += 32) sum = fmaf(q[i], attend_load<FP8>(k, from + j * stride + i), sum);
+        for (int i = lane; i < d; i += 32) sum = fmaf(q[i], attend_load<FP8>(k, from + row(j) * stride + i), sum);
         sum = warp_sum(sum);
         if (lane == 0) weights[j] = sum * p->k_scale;
     }
@@ -80,10 +79,18 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
     for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
         float value = o[i] * rescale;
         for (int j = 0; j < count; j++)
-            value = fmaf(gpu_exp2(weights[j] - base), attend_load<FP8>(v, from + j * stride + i), value);
+            value = fmaf(gpu_exp2(weights[j] - base), attend_load<FP8>(v, from + row(j) * stride + i), value);
         o[i] = value;
     }
     __syncthreads();
+}
+
+/* Adds a chunk, for a query row that sees positions up to `kv_last`. */
+template <bool FP8>
+__device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, int kv_last, const float *q, float *weights, float *o, float *m,
+                                             float *l) {
+    const int first = max(chunk * ATTEND_CHUNK, attend_window_first(kv_last, p->window)), at = attend_row(first, p->ring);
+    attend_positions<FP8>(p, min(kv_last + 1, (chunk + 1) * ATTEND_CHUNK) - first, [&](int j) { return (size_t)(at + j); }, q, weights, o, m, l);
 }
 
 /* o = o / l * v_scale * gate, if there is one. */

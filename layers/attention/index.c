@@ -28,22 +28,22 @@ typedef struct index_job {
 } index_job;
 
 /* Groups of which a row attends to the tokens, if it sees more. */
-static int index_kept(const attention_shape *s) {
+BOTH int index_kept(const attention_shape *s) {
     return s->index_budget / s->index_group;
 }
 
 /* Whether the row of an index leaves tokens out. */
-static int index_leaves_out(const attention_shape *s, int index) {
+BOTH int index_leaves_out(const attention_shape *s, int index) {
     return s->index_heads && (index + 1) / s->index_group > index_kept(s);
 }
 
 /* Tokens that it attends to then. */
-static int index_entries(const attention_shape *s, int index) {
+BOTH int index_entries(const attention_shape *s, int index) {
     return index_kept(s) * s->index_group + (index + 1) % s->index_group;
 }
 
 /* The index of entry e. chosen: the row's. */
-static int index_of_entry(const attention_shape *s, const int32_t *chosen, int index, int e) {
+BOTH int index_of_entry(const attention_shape *s, const int32_t *chosen, int index, int e) {
     const int of_groups = index_kept(s) * s->index_group;
     if (e < of_groups) return chosen[e / s->index_group] * s->index_group + e % s->index_group;
     return (index + 1) / s->index_group * s->index_group + e - of_groups;

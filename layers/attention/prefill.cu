@@ -36,6 +36,9 @@ typedef struct prefill_attend {
     void *out;                   /* [T][heads][value_dim] F16: o / out_scale */
     float *out_scale;            /* [heads][value_dim / 64][T + other_rows] powers of two: gemm_act_scale */
     int other_rows;              /* those of other calls between them */
+    const uint8_t *marks;        /* [T][marks_stride] of rows from index marked_from on one bit a group of 4 positions: 1 where they attend; NULL: no row
+                                    leaves positions out. Heads of 256 dimensions alone */
+    int marks_stride, marked_from;
     float4 *carry;               /* between calls, prefill_carry_bytes; NULL: this call has all positions that its rows see */
 } prefill_attend;
 static_assert(offsetof(prefill_attend, T) / 8 != offsetof(prefill_attend, index) / 8, "T and index share eight bytes");

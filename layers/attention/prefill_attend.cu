@@ -1,7 +1,8 @@
 /* layers/attention/prefill_attend.cu: attend_prefill: attention of many rows of queries, whose keys and values are given. The formula is at the
    top of prefill.cu.
 
-   attend_prefill<FP8, WARPS, KEY_DIM, VALUE_DIM> is flash attention. A warp owns 16 neighbouring positions of one query head, or 32. The warps of a
+   attend_prefill<FP8, WARPS, KEY_DIM, VALUE_DIM, MARKED> is flash attention. MARKED: of indexed layers (index_prefill.cu), whose rows leave groups of
+   positions out: those get -inf like those that a row does not see. A warp owns 16 neighbouring positions of one query head, or 32. The warps of a
    block share a KV head: they have as many of its query heads as divide it (a power of two, at most one a warp) and, if warps are
    left, further positions. So few keys are computed only to be masked. The block walks over tiles of 16, 32 or 64 positions, with a
    window from the one that its first row's window begins in; each warp computes its scores of a tile, the online softmax and its part of
@@ -132,7 +133,7 @@ template <int N> __device__ __forceinline__ void attend_store_carry(float4 *to, 
 /* The kernel. Grid: (groups of heads of a KV head, KV heads, spans of positions); see the top of this file. One barrier a
    tile: after it every warp is done with the tile before, whose place is filled again, and all threads' copies of
    this tile have arrived. */
-template <bool FP8, int WARPS, int KEY_DIM, int VALUE_DIM>
+template <bool FP8, int WARPS, int KEY_DIM, int VALUE_DIM, bool MARKED>
 __global__ void __launch_bounds__(32 * WARPS, attend_plan<FP8, WARPS, KEY_DIM, VALUE_DIM>::BLOCKS)
 attend_prefill(const __grid_constant__ prefill_attend p, const int heads_shift) {
     extern __shared__ __align__(16) char memory[];
@@ -176,6 +177,8 @@ attend_prefill(const __grid_constant__ prefill_attend p, const int heads_shift) 
         if (next < tiles)
             attend_copy_tile<plan, WARPS>(keys + last * plan::KEY_TILE, values + last * plan::VALUE_TILE, k, v, &p, next, thread);
         cp_async_commit();
+        uint32_t marks = ~0u;                                /* loaded here, needed after the scores */
+        if (MARKED) marks = attend_load_marks<plan>(&p, attend_warp_tile_of<GROUPS, plan::SPLIT, ROWS>(&p, heads_shift, thread).row, j);
         attend_tile_scores<FP8, plan>(s, q, queries + attend_query_lane<plan>(thread),
                                       keys + place * plan::KEY_TILE + attend_key_lane<FP8, plan>(thread) + part * (plan::KEY_ROW / 2));
         if (plan::SPLIT > 1) attend_share_scores<plan>(s[0], (float4 *)(memory + plan::SCORES_AT), thread);
@@ -189,6 +192,7 @@ attend_prefill(const __grid_constant__ prefill_attend p, const int heads_shift) 
 #pragma unroll
             for (int i = 0; i < STRIPS; i++) attend_mask_before<plan>(s[i], j, before + 16 * i, thread);
         }
+        if (MARKED) attend_mask_unmarked<plan>(s[0], marks, thread);
 #pragma unroll
         for (int i = 0; i < STRIPS; i++) attend_tile_weights<FP8, plan>(s[i], p.k_scale, m[i], l[i], rescale[i], w[i]);
         attend_tile_values<FP8, plan>(o, rescale, w, values + place * plan::VALUE_TILE + attend_value_lane<plan>(thread) +
@@ -230,18 +234,18 @@ static int attention_prefill_warps(int shared_bytes_an_sm) {
     return shared_bytes_an_sm >= 2 * GPU_SHARED ? 4 : 8;
 }
 
-template <bool FP8, int WARPS, int KEY_DIM, int VALUE_DIM>
+template <bool FP8, int WARPS, int KEY_DIM, int VALUE_DIM, bool MARKED = false>
 static cudaError_t prefill_attend_launch(const prefill_attend *p, cudaStream_t stream) {
     typedef attend_plan<FP8, WARPS, KEY_DIM, VALUE_DIM> plan;
     const int groups = WARPS / plan::SPLIT;
     int shift = 0;                                           /* of a block's heads: a power of two that divides q_per_kv */
     while (2 << shift <= groups && p->q_per_kv % (2 << shift) == 0) shift++;
     const int span = 16 * plan::STRIPS * (groups >> shift), spans = (p->index + p->T - 1) / span - p->index / span + 1;
-    const void *kernel = (const void *)attend_prefill<FP8, WARPS, KEY_DIM, VALUE_DIM>;
+    const void *kernel = (const void *)attend_prefill<FP8, WARPS, KEY_DIM, VALUE_DIM, MARKED>;
     cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
     if (status != cudaSuccess) return status;
     const dim3 grid((unsigned)(p->q_per_kv >> shift), (unsigned)p->kv_heads, (unsigned)spans);
-    attend_prefill<FP8, WARPS, KEY_DIM, VALUE_DIM><<<grid, 32 * WARPS, plan::SHARED, stream>>>(*p, shift);
+    attend_prefill<FP8, WARPS, KEY_DIM, VALUE_DIM, MARKED><<<grid, 32 * WARPS, plan::SHARED, stream>>>(*p, shift);
     return cudaGetLastError();
 }
 
@@ -250,7 +254,9 @@ template <bool FP8> static cudaError_t prefill_attend_of(const prefill_attend *p
         case 64: return prefill_attend_launch<FP8, 4, 64, 64>(p, stream);
         case 128: return prefill_attend_launch<FP8, 4, 128, 128>(p, stream);
         case 192: return prefill_attend_launch<false, 4, 192, 128>(p, stream);
-        case 256: return p->warps == 4 ? prefill_attend_launch<FP8, 4, 256, 256>(p, stream) : prefill_attend_launch<FP8, 8, 256, 256>(p, stream);
+        case 256:
+            if (p->marks) return p->warps == 4 ? prefill_attend_launch<FP8, 4, 256, 256, true>(p, stream) : prefill_attend_launch<FP8, 8, 256, 256, true>(p, stream);
+            return p->warps == 4 ? prefill_attend_launch<FP8, 4, 256, 256>(p, stream) : prefill_attend_launch<FP8, 8, 256, 256>(p, stream);
         default: return prefill_attend_launch<FP8, 8, 512, 512>(p, stream);
     }
 }

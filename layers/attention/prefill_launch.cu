@@ -4,6 +4,7 @@
 /* Scratch of a call of T rows. */
 typedef struct attention_prefill_job {
     float *qg, *k, *v, *g;       /* as attention_job's */
+    float *index_qk;             /* as index_gpu.qk */
     void *q, *out;               /* of attention_prefill */
     float *out_scale;            /* of out, for each 64 columns */
 } attention_prefill_job;
@@ -15,6 +16,7 @@ static size_t attention_prefill_layout(const attention_shape *s, int T, char *sc
     p->k = (float *)prefill_take(scratch, &used, kv * sizeof(float));
     p->v = (float *)prefill_take(scratch, &used, kv * sizeof(float));
     p->g = (float *)prefill_take(scratch, &used, (size_t)T * (size_t)(s->heads * s->gate_size) * sizeof(float));
+    p->index_qk = (float *)prefill_take(scratch, &used, s->index_heads ? (size_t)T * (size_t)((s->index_heads + 1) * s->index_dim) * sizeof(float) : 0);
     const size_t early = used;
     p->q = prefill_take(scratch, &used, attention_prefill_q_bytes(s, T));
     p->out = prefill_take(scratch, &used, all * 2);
@@ -27,7 +29,8 @@ static size_t attention_prefill_layout(const attention_shape *s, int T, char *sc
 static int attention_can_prefill(const attention_weights *w, dtype kv) {
     const attention_shape *s = &w->shape;
     return attention_prefill_fits(s, kv) && s->hidden % GEMM_COLS == 0 && prefill_takes(&w->q_proj) && prefill_takes(&w->k_proj) &&
-           (s->v_of_k || prefill_takes(&w->v_proj)) && (!s->gate_size || prefill_stores(&w->g_proj)) && prefill_takes(&w->o_proj);
+           (s->v_of_k || prefill_takes(&w->v_proj)) && (!s->gate_size || prefill_stores(&w->g_proj)) && prefill_takes(&w->o_proj) &&
+           (!s->index_heads || (s->head_dim == ATTEND_DIM && s->index_group == 4 && !s->gate_size && prefill_takes(&w->index_qk)));
 }
 
 static size_t attention_prefill_bytes(const attention_shape *s, int T, dtype) {
@@ -41,6 +44,7 @@ static void attention_prefill_in(const prefill_rows *r, const attention_weights 
     prefill_product(&p, &w->k_proj, GEMM_STORE, job->k);
     if (!w->shape.v_of_k) prefill_product(&p, &w->v_proj, GEMM_STORE, job->v);
     if (!r->state_only && w->shape.gate_size) prefill_product(&p, &w->g_proj, GEMM_STORE, job->g);
+    if (w->shape.index_heads) prefill_product(&p, &w->index_qk, GEMM_STORE, job->index_qk);
     prefill_launch(r, &p);
 }
 
@@ -109,16 +113,18 @@ static prefill_attend attention_prefill_rows(const attention_prefill *p, const a
     return a;
 }
 
-/* rope_attend, of as many rows at a time as a ring takes. */
+/* rope_attend, of as many rows at a time as a ring takes, or an index has marks for. */
 static cudaError_t attention_prefill_pieces(const prefill_rows *r, const attention_weights *w, const attention_gpu *scratch,
                                             const attention_state *state, const attention_prefill_job *job) {
     const int window = w->shape.window, ring = window ? scratch->ring : INT_MAX;
     cudaError_t status = cudaSuccess;
     for (int first = 0, T; first < r->T && status == cudaSuccess; first += T) {
-        T = min_int(r->T - first, attend_piece(r->index + first, window, ring));
+        T = min_int(r->T - first, w->shape.index_heads ? INDEX_PIECE : attend_piece(r->index + first, window, ring));
         const attention_prefill p = attention_prefill_of(r, w, scratch, state, job, first, T);
-        const prefill_attend a = attention_prefill_rows(&p, w, job, scratch->prefill_warps, first, r->T);
+        prefill_attend a = attention_prefill_rows(&p, w, job, scratch->prefill_warps, first, r->T);
+        float *qk = job->index_qk + (size_t)first * (size_t)((w->shape.index_heads + 1) * w->shape.index_dim);
         status = attention_prefill_prepare(&p, r->stream);
+        if (status == cudaSuccess && w->shape.index_heads) status = index_run_prefill(&p, r, w, scratch, state, qk, &a);
         if (status == cudaSuccess && !r->state_only) status = prefill_attend_run(&a, r->stream);
     }
     return status;

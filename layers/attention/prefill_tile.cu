@@ -192,6 +192,30 @@ template <class PLAN> __device__ __forceinline__ void attend_mask_before(float (
             if (8 * n + j % 2 <= last + j / 2 * 8) s[n][j] = -INFINITY;
 }
 
+/* The marks of a tile's groups of 4 positions, of rows `row`, in the low half, and `row` + 8 of the call: bit k is group k of the tile. All ones of a
+   row that leaves nothing out. */
+template <class PLAN> __device__ __forceinline__ uint32_t attend_load_marks(const prefill_attend *p, int row, int tile) {
+    uint32_t marks = ~0u;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int t = row + 8 * h;
+        if (t < 0 || t >= p->T || p->index + t < p->marked_from) continue;
+        const uint8_t *of = p->marks + (int64_t)t * p->marks_stride + tile * (PLAN::KEYS / 32);
+        marks = __byte_perm(marks, PLAN::KEYS == 32 ? *of : *(const uint16_t *)of, h ? 0x5410 : 0x3254);
+    }
+    return marks;
+}
+
+/* Positions of groups without a mark get -inf. */
+template <class PLAN> __device__ __forceinline__ void attend_mask_unmarked(float (*s)[4], uint32_t marks, int thread) {
+    const uint32_t own = marks >> thread % 4 / 2;            /* of a fragment's two groups a lane has one */
+#pragma unroll
+    for (int n = 0; n < PLAN::KEYS / 8; n++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (!(own >> (16 * (j / 2) + 2 * n) & 1)) s[n][j] = -INFINITY;
+}
+
 /* The online softmax: weights w from scores s, as A fragments; m and l of rows g and g + 8 (l over the lane's positions), and
    the factor that rescales what these rows have summed up. */
 template <bool FP8, class PLAN>

@@ -56,9 +56,10 @@ typedef struct attention_weights {
     const float *k_scale, *v_scale;                /* [1] what a code 1 of an FP8 cache is worth, in the host's memory; NULL: 1 */
 } attention_weights;
 
+/* Of an index whose queries a block of a GPU's kernels has no memory for. */
 static inline feature_set attention_features(const attention_weights *w) {
-    (void)w;
-    return 0;
+    const attention_shape *s = &w->shape;
+    return s->index_dim > 512 || (int64_t)s->index_heads * s->index_dim > 2048 ? feature_bit(FEATURE_WIDE_INDEX) : 0;
 }
 
 static const char *attention_unsupported_reason(const attention_shape *s) {

@@ -425,7 +425,7 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
 #pragma unroll
     for (int t = 1; t < ROWS; t++) v = token == t ? v_conv.sum[t] : v;
     if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && there) p.decay[head] = decay;
-    gpu_delta_tokens<R, C, ROWS>(&p, shift, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), norm * gpu_silu(z), squares);
+    gpu_delta_tokens<R, C, ROWS>(&p, shift, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), norm * gpu_gate(z, s->sigmoid_gate), squares);
     __syncthreads();
     const int t = threadIdx.x, of_head = (t * s->value_heads + rows.h) * gpu_squares_stride(gridDim.y);
     if (t < p.T) p.squares[of_head + blockIdx.y] = sum_warp_partials(squares[t]);

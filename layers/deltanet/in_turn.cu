@@ -238,7 +238,7 @@ template <int C> __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_delta_in_
         if (i < 0) continue;
         gpu_conv_turn(&p, shift, replay, i * ROWS, &in.v);
         float v = in.v.sum[0];
-        const float decay = expf(rate * gpu_softplus(in.a + bias)), beta = gpu_sigmoid(in.b), gate = norm * gpu_silu(in.z);
+        const float decay = expf(rate * gpu_softplus(in.a + bias)), beta = gpu_sigmoid(in.b), gate = norm * gpu_gate(in.z, s->sigmoid_gate);
 #pragma unroll
         for (int t = 1; t < ROWS; t++) v = token == t ? in.v.sum[t] : v;
         if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && token < p.T) p.decay[token * s->value_heads + rows.h] = decay;

@@ -5,11 +5,11 @@ typedef struct delta_gate {
     const float *o, *z, *norm;   /* [T][heads][dim], the same, [dim] */
     uint16_t *to;                /* F16 [T][heads dim] */
     float *act_scale;            /* [T] */
-    int heads, dim;
+    int heads, dim, sigmoid;
     float eps;
 } delta_gate;
 
-/* rms(o) * norm * SiLU(z) of each head, as F16 with an activation scale a row. Block t has row t, a warp a head at a time.
+/* rms(o) * norm * SiLU(z), or sigmoid(z), of each head, as F16 with an activation scale a row. Block t has row t, a warp a head at a time.
    Shared memory: [heads * dim] floats. */
 static __global__ void __launch_bounds__(GPU_THREADS) delta_gate_rows(const __grid_constant__ delta_gate p) {
     extern __shared__ __align__(16) float row[];
@@ -26,7 +26,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) delta_gate_rows(const __gr
         }
         const float factor = rms_factor_divided(warp_sum(sum), p.dim, p.eps);
         for (int i = lane; i < p.dim; i += 32) {
-            const float gated = row[h * p.dim + i] * factor * __ldg(p.norm + i) * gpu_silu(z[h * p.dim + i]);
+            const float gated = row[h * p.dim + i] * factor * __ldg(p.norm + i) * gpu_gate(z[h * p.dim + i], p.sigmoid);
             row[h * p.dim + i] = gated;
             top = fmaxf(top, fabsf(gated));
         }
@@ -105,7 +105,7 @@ static void deltanet_prefill_out(const prefill_rows *r, const deltanet_shape *s,
                                  const deltanet_prefill_job *job) {
     const size_t row = (size_t)(s->value_heads * s->value_dim) * sizeof(float);
     const delta_gate gate = {.o = job->o, .z = job->z, .norm = w->norm, .to = job->gated, .act_scale = job->act_scale,
-                             .heads = s->value_heads, .dim = s->value_dim, .eps = s->eps};
+                             .heads = s->value_heads, .dim = s->value_dim, .sigmoid = s->sigmoid_gate, .eps = s->eps};
     const gemm_rows gated = {job->gated, job->act_scale, 1};
     prefill_linear(r, &w->in_proj_z, prefill_normed(r), r->T, job->z);
     delta_gate_rows<<<r->T, GPU_THREADS, row, r->stream>>>(gate);

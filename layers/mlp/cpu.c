@@ -1,6 +1,7 @@
 /* layers/mlp/cpu.c: the stages of a dense FFN on the CPU. Knows matrices and threads, no session.
 
-   Every row goes through one SwiGLU: out += down_proj (SiLU(gate_proj u) * up_proj u); or with GELU in SiLU's place. */
+   Every row goes through one SwiGLU: out += down_proj (SiLU(gate_proj u) * up_proj u); or with GELU in SiLU's place; or
+   out += down_proj ReLU(up_proj u)^2, where there is no gate_proj. */
 
 typedef struct mlp_job {
     const mlp_weights *w;
@@ -11,10 +12,15 @@ typedef struct mlp_job {
     token_limbs *limbs;          /* of u, and then of h, row by row */
 } mlp_job;
 
-/* h[t][r] = SiLU(gate_proj[r] . u[t]) * (up_proj[r] . u[t]), or GELU, for a block of rows r. */
+static inline float mlp_activate(const mlp_shape *s, float gate, float up) {
+    if (s->squared_relu) return up < 0 ? 0 : up * up;
+    return (s->gelu ? gelu(gate) : silu(gate)) * up;
+}
+
+/* h[t][r] = SiLU(gate_proj[r] . u[t]) * (up_proj[r] . u[t]), or another activation, for a block of rows r. */
 static void mlp_up_block(const mlp_job *job, int block) {
     const mlp_shape *s = &job->w->shape;
-    const int row = block * ROW_BLOCK, rows = block_rows(&job->w->gate_proj, block);
+    const int row = block * ROW_BLOCK, rows = block_rows(&job->w->up_proj, block);
     for (int first = 0; first < job->T; first += TOKEN_BATCH) {
         token_batch tokens;
         float gate[TOKEN_BATCH][ROW_BLOCK], up[TOKEN_BATCH][ROW_BLOCK];
@@ -23,11 +29,11 @@ static void mlp_up_block(const mlp_job *job, int block) {
             tokens.x[t] = job->u + (size_t)(first + t) * (size_t)s->hidden;
             tokens.limbs[t] = job->limbs + (size_t)(first + t) * (size_t)col_block_count(s->hidden);
         }
-        matrix_block_dots(&job->w->gate_proj, row, rows, &tokens, gate);
+        if (!s->squared_relu) matrix_block_dots(&job->w->gate_proj, row, rows, &tokens, gate);
         matrix_block_dots(&job->w->up_proj, row, rows, &tokens, up);
         for (int t = 0; t < tokens.count; t++) {
             float *h = job->h + (size_t)(first + t) * (size_t)s->size + (size_t)row;
-            for (int r = 0; r < rows; r++) h[r] = (s->gelu ? gelu(gate[t][r]) : silu(gate[t][r])) * up[t][r];
+            for (int r = 0; r < rows; r++) h[r] = mlp_activate(s, s->squared_relu ? up[t][r] : gate[t][r], up[t][r]);
         }
     }
 }
@@ -42,10 +48,10 @@ static void mlp_up_blocks(void *context, int begin, int end, int thread) {
 static void stage_gate_up(pool *p, mlp_job *job) {
     const mlp_weights *w = job->w;
     const mlp_shape *s = &w->shape;
-    const unsigned kinds = limb_kinds(&w->gate_proj) | limb_kinds(&w->up_proj);
+    const unsigned kinds = limb_kinds(mlp_gate(w)) | limb_kinds(&w->up_proj);
     limb_rows rows = {.x = job->u, .stride = (size_t)s->hidden, .rows = job->T, .cols = s->hidden, .to = job->limbs, .kinds = kinds};
     limbs_of_rows(p, &rows);
-    parallel(p, row_blocks(&w->gate_proj), mlp_up_blocks, job);
+    parallel(p, row_blocks(&w->up_proj), mlp_up_blocks, job);
 }
 
 /* down: out += down_proj h. */

@@ -1,10 +1,11 @@
 /* layers/mlp/weights.c: what a dense FFN is: its numbers and its tensors. */
 
-/* gelu: the activation is GELU(gate) up; 0: it is SiLU(gate) up. */
+/* gelu: the activation is GELU(gate) up; squared_relu: it is ReLU(up)^2, and there is no gate_proj; neither: it is SiLU(gate) up. */
 #define MLP_FIELDS(X)                                                                                                                \
-    X(int,   hidden, MAX,  NONE,      "")                                                                                            \
-    X(int,   size,   RANK, NONE,      "intermediate_size")                                                                           \
-    X(int,   gelu,   NONE, SET(GELU), "")
+    X(int,   hidden,       MAX,  NONE,              "")                                                                              \
+    X(int,   size,         RANK, NONE,              "intermediate_size")                                                             \
+    X(int,   gelu,         NONE, SET(GELU),         "")                                                                              \
+    X(int,   squared_relu, NONE, SET(SQUARED_RELU), "")
 SHAPE(MLP, mlp)
 
 typedef struct mlp_weights {
@@ -12,9 +13,14 @@ typedef struct mlp_weights {
     matrix gate_proj, up_proj, down_proj;       /* [size][hidden] twice, [hidden][size] */
 } mlp_weights;
 
+/* What stands in the place of gate_proj where there is none: ReLU(up)^2 = ReLU(up) up. */
+static inline const matrix *mlp_gate(const mlp_weights *w) {
+    return w->shape.squared_relu ? &w->up_proj : &w->gate_proj;
+}
+
 /* Whether gate_proj and up_proj are stored alike, so that a tile may have a panel of each. */
 static inline int mlp_pairs(const mlp_weights *w) {
-    const matrix *a = &w->gate_proj, *b = &w->up_proj;
+    const matrix *a = mlp_gate(w), *b = &w->up_proj;
     return a->format == b->format && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
 }
 

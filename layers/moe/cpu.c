@@ -168,6 +168,7 @@ static inline float moe_activate(const moe_shape *s, float gate, float up) {
         gate = gate > s->limit ? s->limit : gate;
         up = up > s->limit ? s->limit : up < -s->limit ? -s->limit : up;
     }
+    if (s->squared_relu) return up < 0 ? 0 : up * up;
     if (s->gelu) return gelu(gate) * up;
     return s->alpha != 0 ? gate * sigmoid(s->alpha * gate) * (up + 1) : silu(gate) * up;
 }
@@ -182,17 +183,18 @@ static void moe_up_block(const moe_job *job, int i, int block) {
     for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
         token_batch tokens;
         float gate[TOKEN_BATCH][ROW_BLOCK], up[TOKEN_BATCH][ROW_BLOCK];
+        const float (*gated)[ROW_BLOCK] = s->squared_relu ? up : gate;
         tokens.count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
         for (int j = 0; j < tokens.count; j++) {
             size_t t = (size_t)job->assignment_row[first + j];
             tokens.x[j] = u + t * (size_t)s->hidden;
             tokens.limbs[j] = job->limbs + t * (size_t)col_block_count(s->hidden);
         }
-        matrix_block_dots(gate_proj, row, rows, &tokens, gate);
+        if (!s->squared_relu) matrix_block_dots(gate_proj, row, rows, &tokens, gate);
         matrix_block_dots(up_proj, row, rows, &tokens, up);
         for (int j = 0; j < tokens.count; j++)
             for (int r = 0; r < rows; r++)
-                job->h[(size_t)(first + j) * width + (size_t)(row + r)] = moe_activate(s, gate[j][r], up[j][r]);
+                job->h[(size_t)(first + j) * width + (size_t)(row + r)] = moe_activate(s, gated[j][r], up[j][r]);
     }
 }
 

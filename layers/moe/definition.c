@@ -7,7 +7,7 @@
        expert(u) = down_proj (SiLU(gate_proj u) * up_proj u)
 
    With a limit gate_proj u is at most that, and up_proj u between minus that and that. With an alpha SiLU(gate) up is gate sigmoid(alpha gate)
-   (up + 1); with gelu it is GELU(gate) up.
+   (up + 1); with gelu it is GELU(gate) up. With squared_relu there is no gate_proj, and it is ReLU(up)^2.
 
    Other routers, as DeepSeek V3's, score experts by sigmoid(router u), and weigh a chosen one by its score divided by the sum of those chosen (or,
    of_all, by its score). They choose by score + correction, a number of each expert that balances how often they are chosen; and, if experts are
@@ -42,14 +42,15 @@ static void moe_define_memory(const moe_shape *s, defined_memory *m, defined_moe
 static double moe_define_activation(const moe_shape *s, double gate, double up) {
     const double limit = (double)s->limit, alpha = (double)s->alpha;
     if (limit != 0) gate = fmin(gate, limit), up = fmax(fmin(up, limit), -limit);
+    if (s->squared_relu) return fmax(up, 0) * up;
     if (s->gelu) return defined_gelu(gate) * up;
     return alpha != 0 ? gate * defined_sigmoid(alpha * gate) * (up + 1) : defined_silu(gate) * up;
 }
 
 /* out[hidden] += weight expert(u), of expert e */
 static void moe_define_expert(const moe_weights *w, const defined_moe *t, int e, double weight, const double *u, double *out) {
-    const int size = w->gate_proj[e].rows;
-    defined_linear(&w->gate_proj[e], u, t->gate);
+    const int size = w->up_proj[e].rows;
+    if (!w->shape.squared_relu) defined_linear(&w->gate_proj[e], u, t->gate);
     defined_linear(&w->up_proj[e], u, t->up);
     for (int i = 0; i < size; i++) t->gate[i] = moe_define_activation(&w->shape, t->gate[i], t->up[i]);
     defined_linear(&w->down_proj[e], t->gate, t->down);

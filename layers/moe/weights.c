@@ -4,8 +4,8 @@
    what is added to a score counts in the choice alone. groups: only experts of the groups_kept best of so many groups are chosen; 0: of all.
    of_all: weights are shares of the softmax over all experts, not over the chosen ones; with sigmoid, the scores as they are. routed_scale:
    what weights of routed experts are multiplied with; 0: nothing. expert_scaled: also with a number of each expert. limit: what gate is at most,
-   and the magnitude of up; 0: none. alpha: an expert's activation is gate sigmoid(alpha gate) (up + 1); gelu: it is GELU(gate) up; neither: it is
-   SiLU(gate) up. biased: router and experts have biases. */
+   and the magnitude of up; 0: none. alpha: an expert's activation is gate sigmoid(alpha gate) (up + 1); gelu: it is GELU(gate) up;
+   squared_relu: it is ReLU(up)^2, and there is no gate_proj; none of these: it is SiLU(gate) up. biased: router and experts have biases. */
 #define MOE_FIELDS(X)                                                                                                                \
     X(int,   hidden,         MAX,  NONE,                "")                                                                          \
     X(int,   experts,        MAX,  NONE,                "experts")                                                                   \
@@ -23,6 +23,7 @@
     X(float, limit,          NONE, SET(LIMIT),          "")                                                                          \
     X(float, alpha,          NONE, SET(ALPHA),          "")                                                                          \
     X(int,   gelu,           NONE, SET(GELU),           "")                                                                          \
+    X(int,   squared_relu,   NONE, SET(SQUARED_RELU),   "")                                                                          \
     X(int,   biased,         NONE, SET(BIAS),           "")
 SHAPE(MOE, moe)
 
@@ -30,7 +31,8 @@ typedef struct moe_weights {
     moe_shape shape;
     matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] unless shared_ungated */
     const float *correction, *expert_scale;                 /* [experts]; NULL unless corrected; unless expert_scaled */
-    matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one */
+    matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one. With squared_relu
+                                                               gate_proj is up_proj, as ReLU(up)^2 = ReLU(up) up */
     const int64_t *expert_at;                               /* on a GPU, in its memory: [experts] moe_distance of each routed expert */
     const char *host_at;                                    /* the first one's piece in host memory, which the GPU reads; NULL: they are in its own */
     size_t piece;                                           /* bytes of that: expert e's is host_at + e piece */

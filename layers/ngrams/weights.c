@@ -108,6 +108,5 @@ static inline feature_set ngrams_features(const ngrams_weights *w) {
 }
 
 static const char *ngrams_unsupported_reason(const ngrams_shape *s) {
-    (void)s;
-    return "tables of n-grams";
+    return s->hidden % 4 || ngrams_width(s) % 4 ? "hidden sizes or rows of a table that are no multiples of 4" : NULL;
 }

@@ -5,13 +5,16 @@
    VISION_KEYS that stay in L1, [dimension][key], values as they are, [key][dimension]. Weights of a block are e^(score - the largest so far), as in
    layers/spans.c.
 
-   Bits depend on the image alone: what a tile computes does not depend on who computes it. */
+   A stage goes in slices of some 50 ms on two processors, and asks before each of them whether to go on: others may compute then.
+
+   Bits depend on the image alone: what a tile computes does not depend on who computes it, nor on the slices. */
 
 enum {
     VISION_ROWS = 256,           /* patches of a product, a multiple of VISION_JOINED */
     VISION_KEYS = 64,            /* of a block */
     VISION_QUERIES = 6,          /* whose sums are in registers together */
-    VISION_TILE = 8 * VISION_QUERIES                        /* queries of a head that a thread takes */
+    VISION_TILE = 8 * VISION_QUERIES,                       /* queries of a head that a thread takes */
+    VISION_SLICE = 1 << 30       /* multiplications of a thread in a slice of attention */
 };
 
 /* An image on its way, and the memory for it. */
@@ -27,6 +30,9 @@ typedef struct vision_job {
     float *u, *t;                /* [VISION_ROWS][hidden], [VISION_ROWS][vision_widest] */
     float *turns;                /* [rows or columns][head_dim / 4][cos, sin] */
     token_limbs *limbs;
+    int (*pause)(void *user, double done);                  /* between two slices: nothing runs. Nonzero: the stages shall end */
+    void *user;
+    int stage, ended;            /* which stage of vision_stages it is; pause() wanted the end: the stages that are left do nothing */
     /* Of the products' rows that are computed: */
     int first, count;
     const vision_block *block;
@@ -265,7 +271,7 @@ SIMD static void vision_attend_tile(const vision_shape *s, int n, const float (*
         for (int c = 0; c < d; c++) o[m][c] /= sum[m];
 }
 
-/* For items (head, tile of queries). Queries after the last are copies of it. */
+/* For items (head, tile of queries) from j->first on. Queries after the last are copies of it. */
 static void vision_attend(void *context, int begin, int end, int thread) {
     const vision_job *j = (const vision_job *)context;
     const vision_shape *s = &j->w->shape;
@@ -273,7 +279,7 @@ static void vision_attend(void *context, int begin, int end, int thread) {
     const size_t blocks = (size_t)vision_key_blocks(j->n) * VISION_KEYS;
     float q[VISION_TILE][VISION_HEAD_MAX] __attribute__((aligned(64))), o[VISION_TILE][VISION_HEAD_MAX] __attribute__((aligned(64)));
     (void)thread;
-    for (int item = begin; item < end; item++) {
+    for (int item = j->first + begin; item < j->first + end; item++) {
         const int h = item / tiles, first = item % tiles * VISION_TILE;
         float *at = j->q + (size_t)first * (size_t)s->hidden + h * d;
         for (int m = 0; m < VISION_TILE; m++)
@@ -287,22 +293,35 @@ static void vision_attend(void *context, int begin, int end, int thread) {
 
 /* ---- The tower ----------------------------------------------------------------------------------------------------------- */
 
+/* The embedding; queries, keys and values, attention, its projection and the MLP of each block; the merger. */
+static int vision_stages(const vision_shape *s) {
+    return 1 + 4 * s->depth + 1;
+}
+
+/* Before a slice of the stage, of which a part is done: whether to go on. */
+static int vision_goes_on(vision_job *j, double part) {
+    if (!j->ended) j->ended = j->pause(j->user, (j->stage + part) / vision_stages(&j->w->shape)) != 0;
+    return !j->ended;
+}
+
 /* The next VISION_ROWS patches from j->first + j->count on; 0: there are none. */
 static int vision_next_rows(vision_job *j) {
     j->first += j->count;
     j->count = min_int(VISION_ROWS, j->n - j->first);
-    return j->count;
+    return j->count && vision_goes_on(j, (double)j->first / j->n);
 }
 
-static void vision_begin(vision_job *j) {
-    j->n = j->rows * j->columns;
+static void vision_begin(vision_job *j, int stage) {
+    j->stage = stage;
     j->first = j->count = 0;
 }
 
 /* x of all patches before the first block. */
 static void vision_embed(vision_job *j) {
     const size_t hidden = (size_t)j->w->shape.hidden;
-    vision_begin(j);
+    j->n = j->rows * j->columns;
+    j->ended = 0;
+    vision_begin(j, 0);
     vision_turns(j);
     parallel(j->threads, j->n, vision_position, j);
     while (vision_next_rows(j))
@@ -315,29 +334,41 @@ static void vision_end_values(const vision_job *j) {
     for (size_t h = 0; h < (size_t)j->w->shape.heads; h++) memset(j->v + (h * blocks + n) * size, 0, (blocks - n) * size * sizeof(float));
 }
 
-/* x += proj attention(norm1(x)) */
-static void vision_attention(vision_job *j, const vision_block *b) {
+/* The outputs of attention in place of the queries. */
+static void vision_attend_all(vision_job *j) {
     const vision_shape *s = &j->w->shape;
-    const size_t hidden = (size_t)s->hidden;
+    const int items = s->heads * ((j->n - 1) / VISION_TILE + 1);
+    const size_t each = 2 * (size_t)j->n * VISION_TILE * (size_t)vision_head_dim(s);
+    const int together = j->threads->threads * (int)(VISION_SLICE / each + 1);
+    vision_end_values(j);
+    for (j->first = 0; j->first < items && vision_goes_on(j, (double)j->first / items); j->first += together)
+        parallel(j->threads, min_int(together, items - j->first), vision_attend, j);
+}
+
+/* x += proj attention(norm1(x)) of block i. */
+static void vision_attention(vision_job *j, int i) {
+    const vision_block *b = &j->w->blocks[i];
+    const size_t hidden = (size_t)j->w->shape.hidden;
     j->block = b;
-    vision_begin(j);
+    vision_begin(j, 1 + 4 * i);
     while (vision_next_rows(j)) {
         parallel(j->threads, j->count, vision_norm_first, j);
         linear(j->threads, &b->qkv, j->u, j->t, j->count, 0, j->limbs);
         parallel(j->threads, j->count, vision_place_heads, j);
     }
-    vision_end_values(j);
-    parallel(j->threads, s->heads * ((j->n - 1) / VISION_TILE + 1), vision_attend, j);
-    vision_begin(j);
+    vision_begin(j, 2 + 4 * i);
+    vision_attend_all(j);
+    vision_begin(j, 3 + 4 * i);
     while (vision_next_rows(j))
         linear(j->threads, &b->proj, j->q + (size_t)j->first * hidden, j->x + (size_t)j->first * hidden, j->count, 1, j->limbs);
 }
 
-/* x += fc2 GELU(fc1 norm2(x)) */
-static void vision_mlp(vision_job *j, const vision_block *b) {
+/* x += fc2 GELU(fc1 norm2(x)) of block i. */
+static void vision_mlp(vision_job *j, int i) {
+    const vision_block *b = &j->w->blocks[i];
     const size_t hidden = (size_t)j->w->shape.hidden;
     j->block = b;
-    vision_begin(j);
+    vision_begin(j, 4 + 4 * i);
     while (vision_next_rows(j)) {
         parallel(j->threads, j->count, vision_norm_second, j);
         linear(j->threads, &b->fc1, j->u, j->t, j->count, 0, j->limbs);
@@ -349,7 +380,7 @@ static void vision_mlp(vision_job *j, const vision_block *b) {
 /* features[n / 4][out] */
 static void vision_join(vision_job *j, float *features) {
     const vision_weights *w = j->w;
-    vision_begin(j);
+    vision_begin(j, 1 + 4 * w->shape.depth);
     while (vision_next_rows(j)) {
         const int count = j->count / VISION_JOINED;
         parallel(j->threads, j->count, vision_norm_last, j);

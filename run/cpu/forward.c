@@ -4,99 +4,6 @@
    Only mixers know which session a row is of (token_sequence); all else takes the rows as they are, and reads each weight once for all
    of them. */
 
-/* Rows of a pass of several sessions; one that is alone on its runner has passes of its own rows. */
-static int cpu_pass_rows(const mote_runner *r) {
-    return r->one_slot ? MOTE_ROWS_MAX : min_int(PASS_ROWS_MAX, capacity_of(&r->o, r->o.context).rows);
-}
-
-/* What a rank chooses for a draft: the best of its rows of the draft head, and the sum of e^(logit - the best one's) over these. */
-typedef struct draft_choice {
-    double sum;
-    float logit;
-    int32_t id;
-} draft_choice;
-
-enum { SHARED_LOGITS = MOTE_ROWS_MAX };                     /* rows of logits that ranks exchange at once */
-
-/* The most floats that a member of a group gives others at once: x of so many rows, or logits. */
-static size_t cpu_share(const mote_model *m, int rows) {
-    return max_size((size_t)rows * (size_t)model_width(m), SHARED_LOGITS * (size_t)part_vocab(&m->part, m->c.vocab).most);
-}
-
-/* Rows of tables of n-grams, of those that the part has. */
-static void cpu_layout_tables(layout *l, const mote_model *m, int rows, scratch *s) {
-    const int has = (m->largest.kinds >> LAYER_NGRAMS & 1) != 0;
-    s->table_rows = (int64_t *)(void *)layout_alloc(l, has ? (size_t)rows * MAX_NGRAM_ROWS * sizeof *s->table_rows / sizeof(float) : 0);
-    for (int i = m->part.first; i < m->part.end; i++) {
-        const sublayer *of = &m->layers[i].mixer;
-        if (of->kind != LAYER_NGRAMS) continue;
-        s->looked_up[of->w.ngrams.shape.number] = layout_alloc(l, (size_t)rows * (size_t)ngrams_width(&of->w.ngrams.shape));
-    }
-}
-
-static void cpu_layout_runner(layout *l, mote_runner *r) {
-    const mote_model *m = r->m;
-    const capacity most = capacity_of(&r->o, r->o.context);
-    const size_t rows = (size_t)most.rows * (size_t)m->c.hidden, drafts = r->one_slot ? 1 : (size_t)cpu_pass_rows(r);
-    const size_t wide = (size_t)most.rows * (size_t)model_width(m);
-    const int streams = max_int(m->c.streams, 1);
-    scratch *s = &r->s;
-    s->table = (token_row *)(void *)layout_alloc(l, (size_t)most.rows * sizeof(token_row) / sizeof(float));
-    s->x = layout_alloc(l, wide);
-    s->u = layout_alloc(l, rows);
-    s->y = layout_alloc(l, residual_apart(&m->largest.residual) || m->part.ranks > 1 ? rows : 0);
-    s->branches = layout_alloc(l, m->largest.residual.branched ? 3 * rows : 0);
-    s->hidden = layout_alloc(l, wide);
-    s->h = m->c.streams ? layout_alloc(l, rows) : s->hidden;
-    streams_layout(l, m->c.streams, m->c.mix_rank, m->c.hidden, most.rows, &s->mix);
-    cpu_layout_tables(l, m, most.rows, s);
-    s->mtp_in = s->head_in = layout_alloc(l, rows + wide);
-    s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));
-    s->draft_logits = layout_alloc(l, drafts * (size_t)m->draft_head.rows);
-    s->choice = (draft_choice *)(void *)layout_alloc(l, drafts * (size_t)m->part.ranks * sizeof *s->choice / sizeof(float));
-    s->drafted = (int32_t *)(void *)layout_alloc(l, drafts);
-    s->confidence = layout_alloc(l, drafts);
-    s->limbs = limbs_alloc(l, (size_t)(most.rows * streams), m->c.streams ? m->c.hidden : 2 * m->c.hidden);
-    if (m->part.ranks > 1) {
-        s->share = layout_alloc(l, cpu_share(m, most.rows));
-        s->shares = layout_alloc(l, (size_t)m->part.ranks * cpu_share(m, most.rows));
-    }
-    layer_layout_scratch(l, &m->largest, &most, &s->jobs);
-    if (m->has_vision && r->o.patches) vision_layout(l, &m->vision.shape, r->o.patches, &s->vision);
-}
-
-static int cpu_open(mote_runner *r, mote_error *err) {
-    const size_t floats = layout_runner(r, NULL);
-    r->memory = cpu_alloc(floats);
-    if (!r->memory) return cpu_no_memory("a runner", floats, err);
-    layout_runner(r, layout_base(r->memory));
-    r->rows = r->mtp_rows = r->o.chunk;
-    r->pass_rows = cpu_pass_rows(r);
-    r->company_rows = MOTE_ROWS_MAX;
-    r->threads = pool_open(r->o.threads);
-    return r->threads ? MOTE_OK : fail(err, MOTE_ENOMEM, "the system gives no %d threads", r->o.threads);
-}
-
-static void cpu_close(mote_runner *r) {
-    if (r->owner == getpid()) pool_close(r->threads);
-    else pool_abandon(r->threads);
-    free(r->memory);
-}
-
-static int cpu_slot_open(slot *s, mote_error *err) {
-    char what[48];
-    snprintf(what, sizeof what, "a session of %d tokens", s->context);
-    s->memory = cpu_alloc(s->floats);
-    if (!s->memory) return cpu_no_memory(what, s->floats, err);
-    layout_slot(layout_base(s->memory), NULL, s);
-    s->logits_here = 1;
-    return MOTE_OK;
-}
-
-static void cpu_slot_close(slot *s) {
-    free(s->memory);
-}
-
 /* The ranks of which this runner is one; NULL: there is no other. */
 static peer *cpu_ranks(const mote_runner *r) {
     return r->m->part.ranks > 1 ? r->me : NULL;
@@ -107,7 +14,8 @@ static int cpu_ended(const mote_runner *r) {
     return r->me && r->me->ended;
 }
 
-/* x[T][hidden] = the embeddings of T rows. Of several ranks each has those of some tokens, the first those that are no token's; the others add zeros. */
+/* x[T][hidden] = the embeddings of T rows. Of several ranks each has those of some tokens, the first those that are no token's; the others
+   add zeros. */
 static void cpu_embed(mote_runner *r, const token_row *rows, int T, float *x) {
     const matrix *w = &r->m->embed_tokens;
     const size_t hidden = (size_t)w->cols;
@@ -330,31 +238,13 @@ static void cpu_walk(mote_runner *r, const token_sequence *at, int n, int rows) 
     if (!part_is_last(&m->part)) exchange_send(r->me, r->s.x, floats);
 }
 
-/* Reading rows of a table, as many threads as there are; code: of the first failure. */
-typedef struct table_reading { row_table *table; const int64_t *rows; float *to; pthread_mutex_t lock; mote_error error; int cols, code; } table_reading;
-
-static void cpu_read_rows(void *context, int begin, int end, int thread) {
-    table_reading *t = (table_reading *)context;
-    mote_error why;
-    (void)thread;
-    for (int i = begin; i < end; i++) {
-        const int code = rows_read(t->table, t->rows[i], t->to + (size_t)i * (size_t)t->cols, &why);
-        if (!code) continue;
-        pthread_mutex_lock(&t->lock);
-        if (!t->code) t->code = code, t->error = why;
-        pthread_mutex_unlock(&t->lock);
-        return;
-    }
-}
-
-/* The rows of tables that the blocks of n slots need, before any layer has touched a state: if they cannot be read, nothing has happened. All
-   are announced first, so that the disk has many of them to read at a time. */
+/* The rows of tables that the blocks of n slots need, before any layer has touched a state: if they cannot be read, nothing has happened. */
 static int cpu_look_up(mote_runner *r, pass_request *const *of, int n, mote_error *err) {
     const mote_model *m = r->m;
     int code = MOTE_OK;
     for (int i = m->part.first; i < m->part.end && !code; i++) {
         const ngrams_weights *w = &m->layers[i].mixer.w.ngrams;
-        if (m->layers[i].mixer.kind != LAYER_NGRAMS) continue;
+        if (!table_of(m, i)) continue;
         const size_t each = (size_t)ngrams_rows(&w->shape);
         size_t rows = 0;
         for (int k = 0; k < n; k++) {
@@ -362,12 +252,7 @@ static int cpu_look_up(mote_runner *r, pass_request *const *of, int n, mote_erro
             ngrams_look_up(w, &of[k]->s->state[i].ngrams, b->rows, b->T, b->replay, r->s.table_rows + rows * each);
             rows += (size_t)b->T;
         }
-        table_reading t = {.table = m->tables[w->shape.number], .rows = r->s.table_rows, .to = r->s.looked_up[w->shape.number], .cols = w->shape.row_size};
-        pthread_mutex_init(&t.lock, NULL);
-        rows_announce(t.table, t.rows, (int)(rows * each));
-        parallel(r->threads, (int)(rows * each), cpu_read_rows, &t);
-        pthread_mutex_destroy(&t.lock);
-        if ((code = t.code) && err) *err = t.error;
+        code = tables_read(r->threads, table_of(m, i), r->s.table_rows, (int)(rows * each), w->shape.row_size, r->s.looked_up[w->shape.number], err);
     }
     return code;
 }
@@ -379,7 +264,7 @@ static int cpu_forward_all(mote_runner *r, pass_request *const *of, int n, mote_
     token_sequence at[PASS_ROWS_MAX];
     const size_t width = (size_t)model_width(m);
     int rows = 0;
-    const int code = m->largest.kinds >> LAYER_NGRAMS & 1 ? cpu_look_up(r, of, n, err) : MOTE_OK;
+    const int code = model_has_tables(m) ? cpu_look_up(r, of, n, err) : MOTE_OK;
     if (code) return code;
     for (int i = 0; i < n; i++) {
         slot *s = of[i]->s;
@@ -473,7 +358,8 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
             const block *b = of[k]->b;
             if (!on[k]) continue;
             *of[k]->count = i + 1;
-            const token_row next = i ? text_after(b->rows, i, of[k]->ids[i - 1]) : *b->rows, before = i ? text_after(b->rows, i - 1, -1) : b->rows[-1];
+            const token_row next = i ? text_after(b->rows, i, of[k]->ids[i - 1]) : *b->rows;
+            const token_row before = i ? text_after(b->rows, i - 1, -1) : b->rows[-1];
             mtp_put(r, rows, rows, &before, &next, i ? w->hidden + (size_t)row[k] * width : slot_final_row(of[k]->s, b->replay));
             at[rows] = sequence_of(of[k]->s, rows, 1, b->replay);
             row[k] = rows++;

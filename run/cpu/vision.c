@@ -1,16 +1,14 @@
 /* run/cpu/vision.c: the vision tower on the CPU, from patches to features: its stages (layers/vision/cpu.c) one after the other. */
 
 /* The stages. */
-static int cpu_vision_run(vision_job *j, const vision_image *image, mote_error *err) {
-    const vision_weights *w = j->w;
+static int cpu_vision_run(vision_job *j, float *features, mote_error *err) {
     vision_embed(j);
-    for (int i = 0; i < w->shape.depth; i++) {
-        if (image->between(image->user, (double)i / w->shape.depth)) return fail(err, MOTE_ECANCELLED, "cancelled");
-        vision_attention(j, &w->blocks[i]);
-        vision_mlp(j, &w->blocks[i]);
+    for (int i = 0; i < j->w->shape.depth && !j->ended; i++) {
+        vision_attention(j, i);
+        vision_mlp(j, i);
     }
-    vision_join(j, image->features);
-    return MOTE_OK;
+    vision_join(j, features);
+    return j->ended ? fail(err, MOTE_ECANCELLED, "cancelled") : MOTE_OK;
 }
 
 static int cpu_vision(mote_runner *r, const vision_image *image, mote_error *err) {
@@ -32,7 +30,9 @@ static int cpu_vision(mote_runner *r, const vision_image *image, mote_error *err
     j.rows = image->rows;
     j.columns = image->columns;
     j.patches = image->patches;
-    const int code = cpu_vision_run(&j, image, err);
+    j.pause = image->between;
+    j.user = image->user;
+    const int code = cpu_vision_run(&j, image->features, err);
     free(own);
     return code;
 }

@@ -122,7 +122,7 @@ static void gpu_forget_graphs(struct gpu_runner *g) {
 /* Runs the pass of the table, with `drafts` for each sequence (-1: it is no cycle), and writes back what stays. */
 static void gpu_pass_run(const gpu_form *f, pass_request *const *of, int drafts) {
     struct gpu_runner *g = f->r->gpu;
-    const int cols = f->r->m->c.hidden;
+    const int cols = model_width(f->r->m);
     cudaGraphExec_t graph = gpu_pass_graph_of(f, gpu_kind_of(f->r, GPU_ALL_LOGITS), drafts);
     g->logits_pass++;
     gpu_launch_rows(f->r, graph, f->rows.T, "launching a pass");
@@ -150,7 +150,7 @@ static void gpu_bring_logits(slot *s, int row) {
     const size_t vocab = (size_t)m->c.vocab;
     float *to = g->logits + (size_t)row * vocab;
     if (s->logits_here) gpu_move(&g->q, to, s->logits, vocab * sizeof(float), "copying logits");
-    else gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, s->gpu->x + (size_t)s->last_row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, to);
+    else gpu_record_head(s->runner, &g->q, 0, &m->lm_head, m->c.vocab, s->gpu->x + (size_t)s->last_row * (size_t)model_width(m), 1, to);
     gpu_submit(&g->q);
 }
 
@@ -253,27 +253,53 @@ static int gpu_choose_first(pass_request *const *of, int n, mote_error *err) {
     return gpu_pass_chosen(r, of, n, err);
 }
 
+/* The rows of tables for n requests, whose chosen tokens are known, in their order; those that cannot be read have their code, and are left out of
+   `of`. Returns how many there are; -1: none of them can be computed. */
+static int gpu_pass_look_up(mote_runner *r, pass_request **of, int n, mote_error *err) {
+    gpu_tokens tokens[PASS_ROWS_MAX];
+    int32_t ids[PASS_ROWS_MAX][MOTE_ROWS_MAX];
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        const block *b = of[i]->b;
+        const int known = b->rows->id >= 0, begins = gpu_begins(of[i]);
+        const gpu_tokens one = {.s = of[i]->s, .rows = b->rows, .ids = known ? NULL : begins ? of[i]->ids : ids[i], .T = b->T, .replay = b->replay};
+        if (!known && !begins && gpu_prepared(of[i]->s, b->T, ids[i], err)) return -1;
+        tokens[i] = one;
+    }
+    if (!gpu_look_up(r, tokens, n, err)) return n;
+    if (r->gpu->q.status != cudaSuccess) return -1;
+    for (int i = 0; i < n; i++) {                           /* what cannot be read is one session's failure */
+        of[i]->code = gpu_fetch_rows_alone(r, &tokens[i], &of[i]->error);
+        if (of[i]->code) continue;
+        tokens[count] = tokens[i];
+        of[count++] = of[i];
+    }
+    return count && gpu_look_up(r, tokens, count, err) ? -1 : count;
+}
+
 /* Cycles, see gpu_cycle, and what else there is: it is verified and drafts for nothing. All make as many drafts as the one that wants
-   most. The first `begin` requests are those of gpu_begins. */
+   most. Of a model with tables steps alone, too. The first `begin` requests are those of gpu_begins. */
 static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_error *err) {
     mote_runner *r = all[0]->s->runner;
     struct gpu_runner *g = r->gpu;
     pass_request *of[PASS_ROWS_MAX];
-    int drafts = 0, count = 0, waited = 0;
+    int drafts = -1, count = 0, waited = begin > 0;
     gpu_form f;
     int code = gpu_choose_first(all, begin, err);
     if (code) return code;
-    gpu_pass_begin(r, &f, all[0]->s->has_mtp);
-    for (int i = 0; i < n; i++) {
-        if (all[i]->code) continue;
-        of[count++] = all[i];
-        drafts = max_int(drafts, all[i]->drafts);
-        gpu_pass_add(&f, all[i], gpu_begins(all[i]) ? *all[i]->ids : -1);
-    }
+    for (int i = 0; i < n; i++)
+        if (!all[i]->code) of[count++] = all[i];
+    if (count && gpu_table_layer(r->m) >= 0) count = gpu_pass_look_up(r, of, count, err);
+    if (count < 0) return err->code;
     if (!count) return MOTE_OK;
+    gpu_pass_begin(r, &f, all[0]->s->has_mtp);
+    for (int i = 0; i < count; i++) {
+        drafts = max_int(drafts, of[i]->kind == REQUEST_CYCLE ? of[i]->drafts : -1);
+        gpu_pass_add(&f, of[i], gpu_begins(of[i]) ? *of[i]->ids : -1);
+    }
     gpu_pass_send(&f);
     gpu_pass_run(&f, of, drafts);
-    g->sequence++;
+    if (drafts >= 0) g->sequence++;
     code = gpu_failed(&g->q, err);
     for (int i = 0; i < count && !code; i++) {
         if (of[i]->kind != REQUEST_CYCLE) continue;
@@ -323,7 +349,7 @@ static int gpu_pass_alike(pass_request *const *of, int n, mote_error *err) {
         begin += gpu_begins(of[i]);
         cycles += of[i]->kind == REQUEST_CYCLE;
     }
-    return cycles ? gpu_pass_cycles(sorted, n, begin, err) : gpu_pass_steps(sorted, n, begin, err);
+    return cycles || gpu_table_layer(of[0]->s->m) >= 0 ? gpu_pass_cycles(sorted, n, begin, err) : gpu_pass_steps(sorted, n, begin, err);
 }
 
 /* A block whose MTP logits or residual are wanted, or of more rows than a step takes, is computed alone. */

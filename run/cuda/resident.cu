@@ -67,7 +67,8 @@ struct gpu_runner {
     sampling_parameters *parameters, sampling_on_device;    /* table->sampling; the host's copy of the resident slot's */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     simulation simulated;                                   /* for measurements: of all tokens that are chosen */
-    float *x, *mtp_x, *mtp_in;                              /* [rows of a step][hidden], of mtp_in 2 hidden */
+    float *x, *mtp_x, *mtp_in;                              /* [rows of a step][width], of mtp_in hidden + width */
+    float *mtp_embedded;                                    /* [rows of a step][hidden] of streams: fc_embedding's product */
     float *given_row;                                       /* [hidden] of an image, in a step of it alone */
     gpu_batch batch;                                        /* scratch of projections of many rows */
     layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */
@@ -81,6 +82,10 @@ struct gpu_runner {
     mote_launch *launches;                                  /* of mote_launches */
     prefill_scratch prefill;
     char *vision;                /* memory for an image of run_options.patches */
+    float *table_rows;           /* pinned memory: [tables][rows][ngrams_width] of tables in files, for a pass or a chunk of a prompt; */
+    cudaEvent_t tables_free;     /* who read them last is done */
+    int64_t *table_numbers;      /* [rows][MAX_NGRAM_ROWS] which rows of a table, */
+    int32_t *table_tokens;       /* and by which tokens: see run/cuda/tables.cu */
     cudaEvent_t layer_done[2];                              /* of prefill: recorded after every other layer */
     gpu_peer peer;                                          /* of a member of a group: of GPUs of this host, */
     gpu_hosts hosts;                                        /* or of several hosts */
@@ -98,12 +103,14 @@ struct gpu_runner {
 /* In GPU memory, what a slot keeps while another is resident. */
 struct gpu_slot {
     step_parameters *step;
-    float *x;                    /* [MOTE_ROWS_MAX][hidden] */
+    float *x;                    /* [MOTE_ROWS_MAX][width] */
     sampling_parameters sampling;                           /* of the answer that is being generated */
     uint64_t logits_pass;        /* the runner's, when this slot's were computed by a pass of several */
     int logits_first;            /* which of the runner's logits are those of its first row then */
     int replay;                  /* of a pass of several that begins: rows that it repeats from the slot's log */
     uint32_t drafted;            /* the sequence number of the cycle, of this slot alone, that drafts; 0: none */
+    int32_t tokens[MAX_GRAMS - 1 + MOTE_ROWS_MAX];          /* of a model with tables: ngrams_state's ids and log_ids */
+    int tokens_new, tokens_stale;                           /* the states have not got these yet; the states have others */
     struct { uint32_t sequence; int z; } posted;            /* of a cycle, alone or in a pass: its post, and in which mailbox; 0: none */
 };
 
@@ -148,6 +155,16 @@ static gpu_sampling gpu_choice_of(const struct gpu_runner *g, const float *logit
     return p;
 }
 
+/* Records the logits of T rows of x after the layers, or, in_mtp, after the MTP layer: by n rows of a head. */
+static void gpu_record_head(const mote_runner *r, gpu_queue *q, int in_mtp, const matrix *head, int n, float *x, int T, float *logits) {
+    const mote_model *m = r->m;
+    const streams_gpu *s = &r->gpu->layers.streams;
+    const float *norm = in_mtp ? m->mtp.norm : m->norm;
+    if (m->c.streams) streams_record_read(q, s, in_mtp ? &m->mtp.mixer : &m->mixer, x, T, m->c.hidden, m->c.eps);
+    if (m->c.streams) gpu_head(q, head, n, s->norm, s->u, T, STREAMS_EPS, m->c.logit_cap, logits);
+    else gpu_head(q, head, n, norm, x, T, m->c.eps, m->c.logit_cap, logits);
+}
+
 /* Queues a copy, of memory here or on the GPU. */
 static void gpu_move(gpu_queue *q, void *to, const void *from, size_t bytes, const char *what) {
     gpu_check(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream), what);
@@ -158,7 +175,7 @@ static void gpu_swap_out(struct gpu_runner *g) {
     slot *s = g->resident;
     if (!s) return;
     gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step, "changing the session");
-    gpu_move(&g->q, s->gpu->x, g->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float), "changing the session");
+    gpu_move(&g->q, s->gpu->x, g->x, MOTE_ROWS_MAX * (size_t)model_width(s->m) * sizeof(float), "changing the session");
     g->resident = NULL;
 }
 
@@ -169,7 +186,7 @@ static int gpu_enter(slot *s, mote_error *err) {
     if (g->resident != s && g->q.status == cudaSuccess) {
         gpu_swap_out(g);
         gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, -1, -1);
-        gpu_move(&g->q, g->x, s->gpu->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float), "changing the session");
+        gpu_move(&g->q, g->x, s->gpu->x, MOTE_ROWS_MAX * (size_t)model_width(s->m) * sizeof(float), "changing the session");
         gpu_set_sampling(s, &s->gpu->sampling);
         g->logits_of = LOGITS_NOWHERE;
         g->resident = s;
@@ -184,13 +201,17 @@ static int gpu_finish(slot *s, mote_error *err) {
     return gpu_failed(&g->q, err);
 }
 
+static void gpu_put_tokens(slot *s);
+
 /* Copies between the slot's memory and memory here, in either direction. */
 static int gpu_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     if (!n) return MOTE_OK;
     int code = gpu_enter(s, err);
     if (code) return code;
+    gpu_put_tokens(s);
     gpu_move(&g->q, to, from, n, "copying a session");
+    s->gpu->tokens_stale |= (float *)to >= s->memory && (float *)to < s->memory + s->floats;
     return gpu_finish(s, err);
 }
 
@@ -198,6 +219,8 @@ static int gpu_clear(slot *s, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
     if (!code) gpu_check(&g->q, cudaMemsetAsync(s->recurrent, 0, s->recurrent_floats * sizeof(float), g->stream), "clearing");
+    memset(s->gpu->tokens, 0, sizeof s->gpu->tokens);
+    s->gpu->tokens_new = s->gpu->tokens_stale = 0;
     return code ? code : gpu_failed(&g->q, err);
 }
 

@@ -4,7 +4,7 @@
 static void gpu_layout_slot(layout *l, slot *s) {
     layout_align(l, 32);                                    /* an L2 line: 128 bytes */
     s->gpu->step = (step_parameters *)layout_bytes(l, sizeof *s->gpu->step);
-    s->gpu->x = layout_alloc(l, MOTE_ROWS_MAX * (size_t)s->m->c.hidden);
+    s->gpu->x = layout_alloc(l, MOTE_ROWS_MAX * (size_t)model_width(s->m));
 }
 
 /* What a member of a group has for the others. */
@@ -14,8 +14,8 @@ static void gpu_layout_peer(layout *l, mote_runner *r) {
     if (m->part.ranges * m->part.ranks < 2 || m->part.apart) return;
     s.ranges = m->part.ranges;
     s.ranks = m->part.ranks;
-    s.hidden = (size_t)m->c.hidden;
-    s.sum_cols = s.hidden * (m->largest.residual.branched ? 2 : 1);
+    s.hidden = (size_t)model_width(m);
+    s.sum_cols = (size_t)m->c.hidden * (m->largest.residual.branched ? 2 : 1);
     s.vocab_share = (size_t)part_vocab(&m->part, m->c.vocab).most;
     s.block_rows = s.ranges > 1 ? (size_t)r->o.chunk : 0;   /* in all members alike: also where some cannot prefill */
     peers_layout(l, &r->gpu->peer, m->part.range, &s);
@@ -25,7 +25,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
     const int last = part_is_last(&m->part);
-    const size_t T = PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = last ? (size_t)m->c.vocab : 0;
+    const size_t T = PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, width = (size_t)model_width(m), vocab = last ? (size_t)m->c.vocab : 0;
     const deltanet_shape *d = &m->largest.deltanet;
     const attention_shape *a = &m->largest.attention;
     const mla_shape *c = &m->largest.mla;
@@ -40,13 +40,15 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->table = (gpu_pass_table *)layout_bytes(l, sizeof *g->table);
     if (g->table) g->step = g->table->steps, g->parameters = g->table->sampling;
     g->greedy = (sampling_parameters *)layout_bytes(l, sizeof *g->greedy);
-    g->x = layout_alloc(l, T * hidden);
-    g->mtp_x = layout_alloc(l, last ? T * hidden : 0);
-    g->mtp_in = layout_alloc(l, last ? T * 2 * hidden : 0);
+    g->x = layout_alloc(l, T * width);
+    g->mtp_x = layout_alloc(l, last ? T * width : 0);
+    g->mtp_in = layout_alloc(l, last ? T * (hidden + width) : 0);
+    g->mtp_embedded = layout_alloc(l, last && m->c.streams ? T * hidden : 0);
     g->given_row = layout_alloc(l, model_has_axes(m) ? hidden : 0);
-    gpu_batch_layout(l, max_int(2 * m->c.hidden, widest), PASS_ROWS_MAX, &g->batch);
+    gpu_batch_layout(l, max_int(2 * m->c.hidden, max_int(widest, ngrams_width(&m->largest.ngrams))), PASS_ROWS_MAX, &g->batch);
     g->q.batch = &g->batch;
     layer_layout_gpu(l, &m->largest, m->c.hidden, m->part.ranks, &most, &q, &g->layers);
+    if (model_has_tables(m)) gpu_layout_tables(l, r);
     g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
     g->layers.moe.chosen = g->chosen;
     g->logits = layout_alloc(l, T * vocab);
@@ -96,10 +98,20 @@ static void gpu_prepare_mla(mote_runner *r) {
     }
 }
 
+/* The norm that does nothing (layers/streams.cu). */
+static void gpu_prepare_streams(mote_runner *r) {
+    struct gpu_runner *g = r->gpu;
+    enum { SOME = 64 };
+    float norm[SOME];
+    for (int i = 0; i < SOME; i++) norm[i] = STREAMS_NORM;
+    for (int i = 0; i < r->m->c.hidden; i += SOME)
+        gpu_move(&g->q, g->layers.streams.norm + i, norm, (size_t)min_int(SOME, r->m->c.hidden - i) * sizeof *norm, "preparing streams");
+}
+
 /* What ranges before this one store with tags in a step. */
 static void gpu_count_tags(const mote_model *m, gpu_queue *q) {
     for (int i = 0; i < m->part.first; i++) {
-        q->tagged[0] += (m->layers[i].mixer.kind != LAYER_NONE) + (m->layers[i].ffn.kind != LAYER_NONE);
+        if (!m->c.streams) q->tagged[0] += (m->layers[i].mixer.kind != LAYER_NONE) + (m->layers[i].ffn.kind != LAYER_NONE);
         q->tagged[1] += m->layers[i].ffn.kind == LAYER_MOE;
     }
 }
@@ -151,20 +163,23 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     if (q->status == cudaSuccess) gpu_check(q, cudaEventCreateWithFlags(&g->pass_copied, cudaEventDisableTiming), "an event");
     if (q->status != cudaSuccess) return gpu_failed(q, err);
     layout_runner(r, r->memory);
-    if (r->me && m->part.apart) hosts_open(q, &g->hosts, r->me, (size_t)max_int(r->o.chunk, PASS_ROWS_MAX) * (size_t)m->c.hidden);
+    if (r->me && m->part.apart) hosts_open(q, &g->hosts, r->me, (size_t)max_int(r->o.chunk, PASS_ROWS_MAX) * (size_t)model_width(m));
     else if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
     r->prompt_from = g->prefill.rows ? PREFILL_FROM : 0;
     memset((void *)g->mailbox, 0, PASS_ROWS_MAX * sizeof *g->mailbox);
     q->stream = g->stream;
     gpu_check(q, cudaMemsetAsync(r->memory, 0, bytes, g->stream), "clearing a runner");
     gpu_begin_experts(r);
+    int code = model_has_tables(m) ? gpu_open_tables(r, err) : MOTE_OK;
+    if (code) return code;
     if (m->largest.kinds >> LAYER_ATTENTION & 1) gpu_prepare_attention(r);
     if (m->largest.kinds >> LAYER_MLA & 1) gpu_prepare_mla(r);
+    if (m->c.streams) gpu_prepare_streams(r);
     sampling_parameters greedy;
     memset(&greedy, 0, sizeof greedy);
     greedy.k = 1;
     gpu_put(q, g->greedy, &greedy);
-    int code = gpu_failed(q, err);
+    code = gpu_failed(q, err);
     if (!code && !r->one_slot) code = gpu_imagine_slot(r, KV_GRANULE, &g->capture_base, err);
     if (!code && !r->one_slot) code = gpu_imagine_slot(r, 2 * KV_GRANULE, &g->growth_base, err);
     const int ring = gpu_ring(r);
@@ -181,6 +196,9 @@ static void gpu_close(mote_runner *r) {
         for (int i = 0; i < 2; i++)
             if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
         if (g->pass_copied) (void)cudaEventDestroy(g->pass_copied);
+        if (g->tables_free) (void)cudaEventDestroy(g->tables_free);
+        if (g->table_rows) (void)cudaFreeHost(g->table_rows);
+        pool_close(r->threads);
         gpu_close_experts(g);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (r->memory) (void)cudaFree(r->memory);
@@ -189,10 +207,14 @@ static void gpu_close(mote_runner *r) {
         peers_close(&g->peer);
         hosts_close(&g->hosts);
         (void)cudaGetLastError();
+    } else if (r->owner != getpid()) {
+        pool_abandon(r->threads);
     }
     free(g->q.nodes);
     free(g->q.launches);
     free(g->launches);
+    free(g->table_numbers);
+    free(g->table_tokens);
     free(g->layers.attention.layer_splits);
     free(g->slots);
     if (r->one_slot) return;

@@ -41,7 +41,7 @@ static void gpu_launched(slot *s, int T, enum gpu_kind kind) {
 /* Launches a graph whose step has T rows of x (0: it has none), which come from another host, or go to one, if the part's neighbours are there. */
 static void gpu_launch_rows(const mote_runner *r, cudaGraphExec_t graph, int T, const char *what) {
     struct gpu_runner *g = r->gpu;
-    const size_t n = (size_t)T * (size_t)r->m->c.hidden;
+    const size_t n = (size_t)T * (size_t)model_width(r->m);
     if (n) hosts_receive(&g->q, &g->hosts, g->x, n);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), what);
     if (n) hosts_send(&g->q, &g->hosts, g->x, n);
@@ -89,7 +89,7 @@ static const float *gpu_last_logits(slot *s) {
     if (g->logits_of == LOGITS_NOWHERE && s->logits_here)
         gpu_move(&g->q, g->logits, s->logits, vocab * sizeof(float), "copying logits");
     else if (g->logits_of == LOGITS_NOWHERE)
-        gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
+        gpu_record_head(s->runner, &g->q, 0, &m->lm_head, m->c.vocab, g->x + row * (size_t)model_width(m), 1, g->logits);
     g->logits_of = LOGITS_OF_LAST;
     s->logits_set = 0;
     return g->logits;
@@ -175,11 +175,19 @@ static void gpu_set_step(slot *s, const block *b, int replay, int image) {
 
 static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
 
-/* Copies the rows of x that are wanted to the host; x: [T][hidden] of the block. */
-static void gpu_read_residual(slot *s, const block *b, const float *x) {
-    const size_t hidden = (size_t)s->m->c.hidden, rows = runner_answers(s->runner) ? (size_t)b->residual_rows : 0;
-    const float *from = x + ((size_t)b->T - rows) * hidden;
-    if (rows) gpu_move(&s->runner->gpu->q, b->residual, from, rows * hidden * sizeof(float), "reading the residual");
+/* Copies the rows of x that are wanted to the host, of streams what the head is multiplied with; x: [T][width] of the block. */
+static void gpu_read_residual(slot *s, const block *b, float *x) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    const size_t hidden = (size_t)m->c.hidden, width = (size_t)model_width(m);
+    const int rows = runner_answers(s->runner) ? b->residual_rows : 0, most = m->c.streams ? PASS_ROWS_MAX : max_int(rows, 1);
+    float *from = x + (size_t)(b->T - rows) * width;
+    for (int t = 0, n; t < rows; t += n) {
+        n = min_int(rows - t, most);
+        if (m->c.streams) streams_record_read(&g->q, &g->layers.streams, &m->mixer, from + (size_t)t * width, n, m->c.hidden, m->c.eps);
+        gpu_submit(&g->q);
+        gpu_move(&g->q, b->residual + (size_t)t * hidden, m->c.streams ? g->layers.streams.u : from, (size_t)n * hidden * sizeof(float), "reading the residual");
+    }
 }
 
 /* Waits for the GPU only if it copies logits or rows to the host. */
@@ -189,6 +197,7 @@ static int gpu_forward(slot *s, const block *b, mote_error *err) {
     const enum gpu_kind wanted = b->mtp_logits ? GPU_MTP_LOGITS : b->logits ? GPU_ALL_LOGITS : b->last ? GPU_LAST_LOGITS : GPU_NO_LOGITS;
     if (b->T > STEP_ROWS) return gpu_forward_in_turn(s, b, err);
     int code = gpu_enter(s, err);
+    if (!code) code = gpu_look_up_block(s, b, NULL, err);
     if (code) return code;
     const int image = b->T == 1 && !row_follows_text(b->rows);
     gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T), image);
@@ -300,15 +309,35 @@ static int gpu_not_a_number(mote_error *err) {
     return fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
 }
 
-/* Queues the sampling of a token and the step that runs it; waits for the token only. */
+/* Waits for the token that is being chosen. */
+static int gpu_chosen(mote_runner *r, int32_t *id, mote_error *err) {
+    int one, code = gpu_failed(&r->gpu->q, err);
+    if (!code) code = mailbox_wait(r, 0, id, &one, err);
+    return !code && *id < 0 ? gpu_not_a_number(err) : code;
+}
+
+/* Queues the sampling of a token and the step that runs it, and waits for the token only: where rows of a table go by it, before the step. */
 static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
-    int count, code = gpu_enter(s, err);
+    const int first = gpu_table_layer(s->m) >= 0;
+    int code = gpu_enter(s, err);
     if (code) return code;
     gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
+    if (first) code = gpu_chosen(s->runner, id, err);
+    if (!code && first) code = gpu_look_up_block(s, b, id, err);
+    if (code) return code;
     gpu_launch_step(s, 1, GPU_LAST_LOGITS);
-    code = gpu_failed(&s->runner->gpu->q, err);
-    if (!code) code = mailbox_wait(s->runner, 0, id, &count, err);
-    return !code && *id < 0 ? gpu_not_a_number(err) : code;
+    return first ? gpu_failed(&s->runner->gpu->q, err) : gpu_chosen(s->runner, id, err);
+}
+
+static int gpu_prepared(slot *s, int n, int32_t *ids, mote_error *err);
+
+/* The rows of tables for a cycle: chosen is its first token, where that has been chosen; else they are those of b, or prepared. */
+static int gpu_look_up_cycle(slot *s, const block *b, const int32_t *chosen, mote_error *err) {
+    int32_t prepared[MOTE_ROWS_MAX];
+    int code = MOTE_OK;
+    if (gpu_table_layer(s->m) < 0 || chosen || b->rows->id >= 0) return gpu_look_up_block(s, b, chosen, err);
+    code = gpu_prepared(s, b->T, prepared, err);
+    return code ? code : gpu_look_up_block(s, b, prepared, err);
 }
 
 /* A pass of b->T rows by the GPU alone. Their tokens are those of b or, without ids, the first ones of those in step_parameters; but one row
@@ -317,20 +346,21 @@ static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int3
 static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int drafts, int32_t *ids, int *count,
                      mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
-    int one, code = gpu_enter(s, err);
+    const int begins = b->rows->id < 0 && b->T == 1;
+    int code = gpu_enter(s, err);
+    if (!code && begins) {
+        gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
+        code = gpu_chosen(s->runner, ids, err);
+    }
+    if (!code) code = gpu_look_up_cycle(s, b, begins ? ids : NULL, err);
     if (code) return code;
     if (b->rows->id >= 0) {
         gpu_use_sampling(s, sampling);
         gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T), 0);
-    } else if (b->T == 1) {
-        gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
-        code = mailbox_wait(s->runner, 0, ids, &one, err);
-        if (!code && ids[0] < 0) code = gpu_not_a_number(err);
-    } else {
+    } else if (!begins) {
         const int replay = gpu_log_left(s, b->replay, b->T);
         if (replay < b->replay) gpu_resume(&g->q, g->step, g->step, g->sequence, replay, -1);
     }
-    if (code) return code;
     gpu_launch_cycle(s, b->T, b->rows->index, drafts);
     code = gpu_failed(&s->runner->gpu->q, err);
     return code ? code : mailbox_wait(s->runner, 0, ids + 1, count, err);

@@ -75,6 +75,21 @@ static void test_synthetic(void) {
           "bench --synthetic --json: %d %s %s", code, out.data, err.data);
 }
 
+// Pictures: tokens by their sizes, and a first token after the tower.
+static void test_bench_images(void) {
+    shell("mote bench --device cpu --synthetic tiny --image 64x64,320x640 --repeat 2 --json -");
+    CHECK(code == 0 && is_json(out.data) && strstr(out.data, "\"name\": \"320x640\", \"tokens\": 200,") && number_of(out.data, "features_seconds") > 0 &&
+              number_of(out.data, "first_token_lowest") > number_of(out.data, "features_lowest") && number_of(out.data, "open_seconds") > 0,
+          "bench --image: %d %s %s", code, out.data, err.data);
+    shell("mote bench --device cpu --synthetic tiny --image 320x640 --image-tokens 100 --repeat 1 --json -");
+    CHECK(code == 0 && strstr(out.data, "\"tokens\": 98,"), "bench --image of 100 tokens at most: %d %s %s", code, out.data, err.data);
+    check_refused("mote bench --device cpu --synthetic tiny-dense --image 64x64", 1, "this model reads no images");
+    check_refused("mote bench --device cpu --synthetic tiny --image 10000x10", 1, "one side is more than 200 times the other");
+    check_refused("mote bench --synthetic tiny --image 64", 2, "--image needs up to 16 sizes");
+    check_refused("mote bench --synthetic tiny --image 64x0", 2, "--image needs up to 16 sizes");
+    check_refused("mote bench --synthetic tiny --image 64x64 --prompt 4", 2, "not with --image");
+}
+
 // Sessions of two replicas say what they say alone; all of them are counted, whichever replica has them.
 static void test_bench_replicas(void) {
     static char data[1 << 16];
@@ -160,6 +175,7 @@ int main(int argc, char **argv) {
     if (!temp_open()) return test_main_end();
     test_json();
     test_synthetic();
+    test_bench_images();
     test_bench_replicas();
     if (access("models/demo/config.json", F_OK) == 0) {
         test_bench_ask();

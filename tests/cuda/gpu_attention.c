@@ -1,10 +1,12 @@
 // Attention of a step (layers/attention/decode.cu) on a GPU, by the very functions that a step records: heads of every size that there are
 // kernels for, and of one that there is none for, with what a layer may have, against the CPU's code; and bits, which depend neither on the rows
-// beside a row, nor on the sequences of a pass, nor on whether it is a turn of a longer block. Then attention of a prompt: attend_prompt.c.
+// beside a row, nor on the sequences of a pass, nor on whether it is a turn of a longer block. Then attention of a prompt, attend_prompt.c, and layers with
+// an index, attend_index.c.
 //
-// Contents   1. A layer   2. Launches   3. The CPU   4. Comparing   5. A prompt   6. Main
+// Contents   1. A layer   2. Launches   3. The CPU   4. Comparing   5. A prompt   6. An index   7. Main
 
-#include "../../kernels.cu"
+#include "inside.h"
+
 #include "gpu.h"
 
 enum { CONTEXT = 1408, SLOTS = 3, TURNS = 2, ROWS = SLOTS * STEP_ROWS };     // 22 chunks: more than two clusters of splits
@@ -287,9 +289,13 @@ static void try_layer(const attention_shape *s, const attention_shape *largest, 
 
 #include "attend_prompt.c"
 
-// ---- 6. Main --------------------------------------------------------------------------------------------------------
+// ---- 6. An index ----------------------------------------------------------------------------------------------------
 
 #define HEADS(q, kv, dim, rotated) .hidden = 64, .heads = q, .kv_heads = kv, .head_dim = dim, .rotary_dim = rotated, .eps = 1e-6f, .rope_scale = 1
+
+#include "attend_index.c"
+
+// ---- 7. Main --------------------------------------------------------------------------------------------------------
 
 static const attention_shape shapes[] = {
     {HEADS(8, 2, 64, 64), .window = 128, .sinks = 1},                                           // gpt-oss
@@ -308,7 +314,9 @@ static const attention_shape shapes[] = {
     {HEADS(4, 2, 48, 24), .gate_size = 1, .normed = 1, .v_normed = 1, .v_of_k = 1, .scale = 0.125f, .window = 200, .sinks = 1},
     {HEADS(9, 1, 512, 384), .gated = 1, .gate_size = 1}};
 
-// After DATA, which is none, a number: that shape alone.
+enum { INDEXES = 100 };
+
+// After DATA, which is none, a number: that shape alone; INDEXES: layers with an index.
 int main(int argc, char **argv) {
     const int at = test_main_begin("gpu_attention", argc, argv), only = at < argc ? atoi(argv[at]) : -1;
     const attention_shape wider = {HEADS(32, 4, 512, 512), .gated = 1, .gate_size = 512};
@@ -330,6 +338,7 @@ int main(int argc, char **argv) {
         for (int fp8 = 0; fp8 < 2 && (only < 0 || (int)i == only); fp8++)
             try_layer(&shapes[i], i % 2 ? &wider : &shapes[i], fp8 ? DTYPE_FP8 : DTYPE_BF16);
     if (only < 0) try_prompts();
+    if (only < 0 || only == INDEXES) try_indexes();
     pool_close(threads);
     return test_main_end();
 }

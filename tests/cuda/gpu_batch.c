@@ -3,8 +3,8 @@
 //
 // Contents   1. Matrices   2. Rows   3. Projections   4. The same bits   5. Times   6. Main
 
-#include "../../kernels.cu"
-#include "../../diagnose/random.c"
+#include "inside.h"
+
 #include "gpu.h"
 
 enum { ROWS = BATCH_ROWS_MAX, COLS = 8192, MOST = 248320 };
@@ -27,17 +27,6 @@ static __global__ void random_words(enum format f, int component, uint32_t seed,
     format_random(f, component, seed, to, blockIdx.x * blockDim.x + threadIdx.x, words, gridDim.x * blockDim.x);
 }
 
-static matrix shape_of(enum format f, int rows, int cols) {
-    matrix w;
-    memset(&w, 0, sizeof w);
-    w.format = f;
-    w.rows = rows;
-    w.cols = cols;
-    w.block_rows = format_has_groups(f) ? 1 : TILE;
-    w.block_cols = format_has_groups(f) ? format_k_block_cols(f) : (int)TILE;
-    return w;
-}
-
 static size_t matrix_size(const matrix *w) {
     size_t bytes = 0;
     for (int i = 0; i < formats[w->format]->component_count; i++) bytes += matrix_component_capacity(w, i);
@@ -46,7 +35,7 @@ static size_t matrix_size(const matrix *w) {
 
 // A random matrix at `at`, packed.
 static matrix matrix_at(char *at, enum format f, int rows, int cols, uint32_t seed) {
-    matrix w = shape_of(f, rows, cols);
+    matrix w = try_shape(f, rows, cols);
     char *from = raw;
     for (int i = 0; i < formats[f]->component_count; i++) {
         const component *of = &formats[f]->components[i];
@@ -63,7 +52,7 @@ static matrix matrix_at(char *at, enum format f, int rows, int cols, uint32_t se
 }
 
 static matrix matrix_new(enum format f, int rows, int cols, uint32_t seed) {
-    const matrix w = shape_of(f, rows, cols);
+    const matrix w = try_shape(f, rows, cols);
     return matrix_at((char *)device(matrix_size(&w)), f, rows, cols, seed);
 }
 
@@ -228,7 +217,7 @@ static void free_job(job *j) {
     if (j->pair) ok(cudaFree((void *)j->up.component[CODES]), "freeing");
 }
 
-static void try_shape(enum format f, int rows, int cols) {
+static void try_matrix(enum format f, int rows, int cols) {
     char what[96];
     if (!allowed(f, cols)) return;
     job j = {.in = PLAIN, .count = 1, .cols = cols, .pair = 0, .w = {matrix_new(f, rows, cols, 77)}, .up = {}};
@@ -265,7 +254,7 @@ static void try_pair(enum format f, enum format other, int rows, int cols) {
 static void try_all(void) {
     static const int shapes[][2] = {{24, 64}, {200, 96}, {40, 544}, {88, 1088}, {2048, 4096}, {3072, 8192}, {12352, 2048}, {9216, 3072}};
     for (int f = 0; f < FORMAT_COUNT; f++) {
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_shape((enum format)f, shapes[i][0], shapes[i][1]);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_matrix((enum format)f, shapes[i][0], shapes[i][1]);
         try_pair((enum format)f, FORMAT_BF16, 512, 2048);
         try_pair((enum format)f, FORMAT_FP8_BLOCK, 24, 192);
         printf("%s: %d passed, %d failed\n", formats[f]->name, test_passed, test_failed);
@@ -325,7 +314,7 @@ static double time_graph(int launches) {
 // In a chain of projections by different matrices, microseconds: with the preparation of the rows, and without it.
 static void time_shape(enum format f, int rows, int cols, enum prologue in, double bus) {
     static const int counts[] = {1, 2, 3, 4, -2, -3, -4, 8, 16, 32, 64};
-    const matrix shape = shape_of(f, rows, cols);
+    const matrix shape = try_shape(f, rows, cols);
     const size_t size = matrix_size(&shape), most = (size_t)800 << 20;
     const int n = size * CHAIN < most ? CHAIN : (int)(most / size) + 1;
     char *at = (char *)device(size * (size_t)n);

@@ -7,10 +7,8 @@
 //
 // Contents   1. A layer   2. Passes   3. Equality   4. The definition   5. Times   6. Main
 
-#include "../../kernels.cu"
-#include "../../diagnose/random.c"
-#include "../../layers/definition.c"
-#include "../../layers/moe/definition.c"
+#include "inside.h"
+
 #include "test.h"
 
 #define CUDA(call) cuda_check(call, #call, __LINE__)

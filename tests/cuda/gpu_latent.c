@@ -2,7 +2,8 @@
 // in double; and bits of a row, which depend neither on the rows beside it, nor on whether it is of a pass, nor on where its rows of the cache
 // come to be read: before the kernel's wait or after it.
 
-#include "../../kernels.cu"
+#include "inside.h"
+
 #include "gpu.h"
 
 enum { CONTEXT = 4000, SLOTS = 2, ROWS = SLOTS * STEP_ROWS };

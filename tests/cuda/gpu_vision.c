@@ -3,6 +3,8 @@
    Usage: gpu_vision [--brief] [DATA]
           gpu_vision --time            how long a made-up tower of the released size takes for some images, nothing else */
 
+#include "inside.h"
+
 #define TEST_VISION_ON_GPU
 #define main vision_main
 #include "../model/test_vision.c"

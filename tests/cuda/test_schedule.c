@@ -38,13 +38,15 @@ static int placed;               // experts are in host memory, with slots
 static enum layer_kind ffn = LAYER_MOE;
 static int first_layer;          // of a range that is not the first: its own
 static int in_turn;              // the rows are blocks of one slot, as those of a short prompt are
+static int indexed;              // attention is
 static int normed_after;         // sublayers' outputs are stored, and add_output follows; logits are capped, as of models that have that
 
 // The kernels of a kind of layer, in their order.
 static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
     for (int k = 0; k < KERNEL_KINDS; k++) {
         if (kernels[k].stage == STAGE_COUNT || stage_kinds[kernels[k].stage] != kind || (k == KERNEL_ROUTE && !in_units)) continue;
-        if ((!in_turn && k == KERNEL_APPEND) || (!placed && k == KERNEL_PLACE)) continue;
+        if (((!in_turn || indexed) && k == KERNEL_APPEND) || (!placed && k == KERNEL_PLACE)) continue;
+        if (indexed ? k == KERNEL_ATTEND : k == KERNEL_INDEX_SCORES || k == KERNEL_INDEX_CHOOSE || k == KERNEL_INDEX_ATTEND) continue;
         node *n = add((enum kernel_kind)k, layer, in_mtp);
         n->stores_output = normed_after;
         n->late_reads = placed && k == KERNEL_UP ? BUFFER_EXPERTS : 0;
@@ -66,7 +68,7 @@ static void add_mtp(int layers, int whole) {
         return;
     }
     add(KERNEL_QKV, layers, 1);
-    add(KERNEL_ATTEND, layers, 1);
+    add(indexed ? KERNEL_INDEX_SCORES : KERNEL_ATTEND, layers, 1);
 }
 
 // A step of a model with attention in every `interval`th layer, with logits, and `drafts` drafts after it.
@@ -237,6 +239,15 @@ static void test_dense(int layers, int interval, int turns) {
     }
 }
 
+// A step of a model whose attention is indexed, with drafts, and its blocks in turn.
+static void test_indexed(int turns) {
+    indexed = 1;
+    in_turn = turns;
+    add_step(48, 4, turns ? -1 : 3);
+    indexed = in_turn = 0;
+    CHECK(link_all(1), "indexed attention, in turn %d", turns);
+}
+
 // Norms after sublayers: x is stored as often as without, by add_output, which whoever polls x polls in its place.
 static void test_normed_after(enum layer_kind of) {
     int x = 0;
@@ -289,6 +300,8 @@ static void test_refusals(void) {
     add(KERNEL_ATTEND, 4, 1);
     add(KERNEL_O_PROJ, 4, 1);
     add(KERNEL_ATTEND, 4, 1);
+    refused(2, 0, BUFFER_KV, "early read");
+    nodes[0].kind = nodes[2].kind = KERNEL_INDEX_SCORES;
     refused(2, 0, BUFFER_KV, "early read");
     nodes[1].kind = KERNEL_SAMPLE_TOKEN;        // which never releases: what is before it is complete
     CHECK(link_all(1), "two drafts");
@@ -482,8 +495,9 @@ static void test_machine_real(void) {
     for (int again = 0; again < (test_brief ? 3 : 100); again++) {
         ffn = again % 2 ? LAYER_MLP : LAYER_MOE;
         normed_after = again % 3 == 2;
+        indexed = again % 5 > 2;
         add_step(8, 4, 2);
-        normed_after = 0;
+        normed_after = indexed = 0;
         link_all(1);
         CHECK(run_once(), "a real step, run %d", again);
         ffn = LAYER_MOE;
@@ -560,6 +574,8 @@ int main(int argc, char **argv) {
     test_dense(64, 4, 0);
     test_dense(28, 1, 0);
     test_dense(8, 4, 1);
+    test_indexed(0);
+    test_indexed(1);
     test_normed_after(LAYER_MOE);
     test_normed_after(LAYER_MLP);
     test_refusals();

@@ -43,6 +43,7 @@ static const struct field_value {
     double (*other)(double v);
     int chunk;
     const char *with;               /* a field without which it does not count */
+    const char *without;            /* a field with which it does not */
     int plain;                      /* it does not go with what models of several streams have */
     int factor;                     /* of all routed experts: it does not count where their sum is normed */
 } fields[] = {
@@ -99,6 +100,13 @@ static const struct field_value {
     {.table = LAYER_NGRAMS, .name = "eos", .other = field_seventh},
     {.table = LAYER_NGRAMS, .name = "table_rows", .fixed = "rows of the table"},
     {.table = LAYER_NGRAMS, .name = "table_parts", .fixed = "tensors of the table"},
+    {.table = LAYER_MAMBA, .name = "hidden", .fixed = "columns of in_proj"},
+    {.table = LAYER_MAMBA, .name = "heads", .fixed = "rows of in_proj, columns of out_proj"},
+    {.table = LAYER_MAMBA, .name = "head_dim", .fixed = "rows of in_proj, columns of out_proj"},
+    {.table = LAYER_MAMBA, .name = "groups", .fixed = "rows of in_proj"},
+    {.table = LAYER_MAMBA, .name = "state_dim", .fixed = "rows of in_proj"},
+    {.table = LAYER_MAMBA, .name = "taps", .other = field_less},
+    {.table = LAYER_MAMBA, .name = "eps", .other = field_larger},
     {.table = LAYER_MOE, .name = "hidden", .fixed = "columns of the router and of the experts"},
     {.table = LAYER_MOE, .name = "experts", .fixed = "rows of the router"},
     {.table = LAYER_MOE, .name = "top_k", .other = field_less},
@@ -114,11 +122,13 @@ static const struct field_value {
     {.table = LAYER_MOE, .name = "expert_scaled", .other = field_other},
     {.table = LAYER_MOE, .name = "limit", .other = field_scaled},
     {.table = LAYER_MOE, .name = "alpha", .other = field_scaled},
-    {.table = LAYER_MOE, .name = "gelu", .other = field_other},
+    {.table = LAYER_MOE, .name = "gelu", .other = field_other, .without = "squared_relu"},
+    {.table = LAYER_MOE, .name = "squared_relu", .other = field_off},
     {.table = LAYER_MOE, .name = "biased", .fixed = "which tensors are there"},
     {.table = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
     {.table = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
-    {.table = LAYER_MLP, .name = "gelu", .other = field_other},
+    {.table = LAYER_MLP, .name = "gelu", .other = field_other, .without = "squared_relu"},
+    {.table = LAYER_MLP, .name = "squared_relu", .other = field_off},
     {.table = OF_RESIDUAL, .name = "normed_after", .other = field_other},
     {.table = OF_RESIDUAL, .name = "scaled", .other = field_other},
     {.table = OF_RESIDUAL, .name = "branched", .other = field_other, .plain = 1},
@@ -225,6 +235,8 @@ static int field_counts(const field_place *p, const struct field_value *f) {
     int counts = !f->with;
     for (int i = 0; i < field_tables[p->table].count && !counts; i++)
         counts = !strcmp(field_tables[p->table].row[i].name, f->with) && shape_value(p->of, field_tables[p->table].row, i) != 0;
+    for (int i = 0; i < field_tables[p->table].count && f->without; i++)
+        counts &= strcmp(field_tables[p->table].row[i].name, f->without) != 0 || shape_value(p->of, field_tables[p->table].row, i) == 0;
     return counts && !(f->factor && p->normed);
 }
 
@@ -327,7 +339,7 @@ static void test_fields_in(const char *folder) {
     int32_t *ids = (int32_t *)file_bytes(path, &size);
     mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
     const int T = (int)(size / sizeof *ids);
-    int last[LAYER_KIND_COUNT];
+    int last[LAYER_NONE + 1];
     float *norm = field_residuals(m), *gates = field_gates(m);
     for (int i = 0; i < m->c.layers; i++) last[m->layers[i].mixer.kind] = last[m->layers[i].ffn.kind] = i;
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
@@ -338,11 +350,12 @@ static void test_fields_in(const char *folder) {
             {.table = OF_ROPE, .at = i, .of = &m->c.layer[i].rope, .frequencies = (float *)(latent ? l->mixer.w.mla.frequencies : l->mixer.w.attention.frequencies),
              .rotated = rope_dim(&m->c.layer[i]), .axes = latent ? NULL : &l->mixer.w.attention.axes},
             {.table = OF_RESIDUAL, .at = i, .of = &l->mixer.residual}, {.table = OF_RESIDUAL, .at = i, .of = &l->ffn.residual}};
-        if (i == m->c.layers || last[l->mixer.kind] == i) test_fields_of(folder, m, &of[0], ids, T);
-        if (i == m->c.layers || last[l->ffn.kind] == i) test_fields_of(folder, m, &of[1], ids, T);
+        const int mixes = l->mixer.kind != LAYER_NONE, feeds = l->ffn.kind != LAYER_NONE;
+        if (mixes && (i == m->c.layers || last[l->mixer.kind] == i)) test_fields_of(folder, m, &of[0], ids, T);
+        if (feeds && (i == m->c.layers || last[l->ffn.kind] == i)) test_fields_of(folder, m, &of[1], ids, T);
         if (of[2].rotated && (i == m->c.layers || last[l->mixer.kind] == i)) test_fields_of(folder, m, &of[2], ids, T);
-        if (i >= m->c.layers - 1) test_fields_of(folder, m, &of[3], ids, T);
-        if (i == m->c.layers - 2) test_fields_of(folder, m, &of[4], ids, T);       /* the last one's factor would not move a norm */
+        if (mixes && i >= m->c.layers - 1) test_fields_of(folder, m, &of[3], ids, T);
+        if (feeds && i == m->c.layers - 2) test_fields_of(folder, m, &of[4], ids, T);       /* the last one's factor would not move a norm */
     }
     test_fields_of(folder, m, &(field_place){.table = OF_CONFIG, .of = &m->c}, ids, T);
     mote_close(m);
@@ -356,7 +369,7 @@ static void test_fields_in(const char *folder) {
 static void test_mixer_fields_of_synthetic(const char *name) {
     mote_model *m = NULL;
     int32_t ids[48];
-    int last[LAYER_KIND_COUNT];
+    int last[LAYER_NONE + 1];
     for (int t = 0; t < 48; t++) ids[t] = t % 9 == 8 ? 7 : random_int(0, 253);
     EXPECT(MOTE_OK, mote_open_synthetic(name, &(mote_options){.device = "cpu"}, &m, &failure));
     if (!m) return;

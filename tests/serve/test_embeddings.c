@@ -10,7 +10,7 @@
 #define MODEL "tests/fixtures/embedding/qwen3-embedding"
 #define RERANKER "tests/fixtures/embedding/qwen3-reranker"
 
-enum { HIDDEN = 64, TOKENS_MOST = 1024 };
+enum { HIDDEN = 48, TOKENS_MOST = 1024 };
 
 static const mote_model *model;
 static mote_session *session;
@@ -119,7 +119,7 @@ static void test_refusals(server s) {
         {"{\"input\": {\"text\": \"a\"}}", "input", "input must be a text, token ids"}, {"{\"input\": [\"a\", 5]}", "input", "input must be a text, token ids"},
         {"{\"input\": [5, \"a\"]}", "input", "input 0 must be token ids"}, {"{\"input\": [[5], [320]]}", "input", "input 1 must be token ids of the vocabulary, which has 320"},
         {"{\"input\": [-1]}", "input", "must be token ids"}, {"{\"input\": [1.5]}", "input", "must be token ids"}, {"{\"input\": [[[1]]]}", "input", "must be token ids"},
-        {"{\"input\": \"a\", \"dimensions\": 0}", "dimensions", "from 1 to 64"}, {"{\"input\": \"a\", \"dimensions\": 65}", "dimensions", "from 1 to 64"},
+        {"{\"input\": \"a\", \"dimensions\": 0}", "dimensions", "from 1 to 48"}, {"{\"input\": \"a\", \"dimensions\": 49}", "dimensions", "from 1 to 48"},
         {"{\"input\": \"a\", \"dimensions\": \"8\"}", "dimensions", "must be a number"}, {"{\"input\": \"a\", \"pooling\": \"cls\"}", "pooling", "pooling must be last or mean"},
         {"{\"input\": \"a\", \"pooling\": 1}", "pooling", "must be a string"}, {"{\"input\": \"a\", \"encoding_format\": \"int8\"}", "encoding_format", "must be float or base64"},
         {"{\"input\": \"a\", \"normalize\": false}", "normalize", "is not supported"}, {"{\"input\": \"a\", \"add_special_tokens\": false}", "add_special_tokens", "is not supported"}};

@@ -107,7 +107,7 @@ static void test_reference(void) {
     const mote_info *info = mote_model_info(r.m);
     const int hidden = info->hidden_size;
     size_t n;
-    CHECK(!strcmp(info->architecture, "qwen3") && info->tied_embeddings && hidden == 64, "%s: architecture %s", r.dir, info->architecture);
+    CHECK(!strcmp(info->architecture, "qwen3") && info->tied_embeddings && hidden == 48, "%s: architecture %s", r.dir, info->architecture);
     const char *end = mote_token_bytes(r.m, info->end_token, &n);
     CHECK(info->begin_token == -1 && end && n == 13 && !memcmp(end, "<|endoftext|>", n), "%s: the token at a text's end is %d", r.dir, info->end_token);
     CHECK(info->pooling == MOTE_POOLING_LAST, "%s: pooling %d", r.dir, info->pooling);
@@ -334,8 +334,8 @@ static void test_refusals(void) {
     EXPECT(MOTE_EINVAL, mote_embed(s, ids, 3, NULL, NULL, &failure));
     EXPECT(MOTE_EINVAL, embed(s, ids, 3, 3, 0, got));
     EXPECT(MOTE_EINVAL, embed(s, ids, 3, -1, 0, got));
-    EXPECT(MOTE_EINVAL, embed(s, ids, 3, 0, 65, got));
-    CHECK(strstr(failure.message, "65 dimensions, expected 1 to 64"), "%s", failure.message);
+    EXPECT(MOTE_EINVAL, embed(s, ids, 3, 0, 49, got));
+    CHECK(strstr(failure.message, "49 dimensions, expected 1 to 48"), "%s", failure.message);
     EXPECT(MOTE_EINVAL, embed(s, ids, 3, 0, -1, got));
     EXPECT(MOTE_ECONTEXT, embed(s, ids, 33, 0, 0, got));
     ids[2] = vocab;
