@@ -311,10 +311,10 @@ static void test_brought(const char *name, int slots) {
     const uint64_t one = mote_model_info(host)->expert_bytes / (uint64_t)mote_model_info(host)->expert_layers;       /* layers are alike */
     (void)brought(s, t, name, 2);
     EXPECT(MOTE_OK, mote_session_experts(s, &seen, &failure));
-    const uint64_t all = slots < 48 ? (2 * 48 - (slots ? seen.misses : 0)) * one : 0;
+    const uint64_t all = slots < 64 ? (2 * 64 - (slots ? seen.misses : 0)) * one : 0;
     const uint64_t few = brought(s, t, name, PROMPT), many = brought(s, t, name, 200), again = brought(s, t, name, PROMPT);
-    CHECK(seen.misses == (slots && slots < 48 ? seen.bytes / one : 0), "%s: %llu misses", name, (unsigned long long)seen.misses);
-    CHECK(slots < 48 ? few < all && few > all / 2 && again < all && few % one == 0 : !few && !again, "%s, %d slots: few rows bring %llu and %llu bytes",
+    CHECK(seen.misses == (slots && slots < 64 ? seen.bytes / one : 0), "%s: %llu misses", name, (unsigned long long)seen.misses);
+    CHECK(slots < 64 ? few < all && few > all / 2 && again < all && few % one == 0 : !few && !again, "%s, %d slots: few rows bring %llu and %llu bytes",
           name, slots, (unsigned long long)few, (unsigned long long)again);
     CHECK(many == all, "%s, %d slots: many rows bring %llu bytes, not %llu", name, slots, (unsigned long long)many, (unsigned long long)all);
     mote_session_close(s);
@@ -331,7 +331,7 @@ int main(int argc, char **argv) {
     if (is_gpu && !test_devices) test_cancelled(small);
     if (is_gpu && !test_devices) test_unpinned(small);
     if (is_gpu && !test_devices) test_integrated(small);
-    for (int slots = 0; slots <= 48 && is_gpu && !test_devices; slots += slots == 8 ? 40 : 8) test_brought("small-experts:mxfp4", slots);
+    for (int slots = 0; slots <= 64 && is_gpu && !test_devices; slots += slots == 8 ? 56 : 8) test_brought("small-experts:mxfp4", slots);
     for (int k = i; k < argc; k++) test_model(argv[k]);
     if (i >= argc) {
         static const char *const synthetic[] = {"tiny:bf16", "tiny:fp8", "tiny:nvfp4", "tiny:int4", "tiny-oss:mxfp4"};
