@@ -137,7 +137,8 @@ production() {
 # The longest first.
 sanitizers() {
     # racecheck without experts_up: held to one kernel of those that poll, as that and experts_place (--kernel-name), it ends with "Internal
-    # Sanitizer Error: failed to handle a hardware exception", where memcheck and synccheck, and racecheck of all kernels, find nothing. initcheck of decode takes more than a minute.
+    # Sanitizer Error: failed to handle a hardware exception", where memcheck and synccheck, and racecheck of all kernels, find nothing.
+    # initcheck of decode takes more than a minute.
     local sessions tool model kernel
     for sessions in 17 3; do
         beside "racecheck --sessions $sessions small:fp8:4" sanitize racecheck \
