@@ -314,7 +314,7 @@ static void test_brought(const char *name, int slots) {
     const uint64_t all = slots < 64 ? (2 * 64 - (slots ? seen.misses : 0)) * one : 0;
     const uint64_t few = brought(s, t, name, PROMPT), many = brought(s, t, name, 200), again = brought(s, t, name, PROMPT);
     CHECK(seen.misses == (slots && slots < 64 ? seen.bytes / one : 0), "%s: %llu misses", name, (unsigned long long)seen.misses);
-    CHECK(slots < 64 ? few < all && few > all / 2 && again < all && few % one == 0 : !few && !again, "%s, %d slots: few rows bring %llu and %llu bytes",
+    CHECK(slots < 64 ? few && few < all && again == few && few % one == 0 : !few && !again, "%s, %d slots: few rows bring %llu and %llu bytes",
           name, slots, (unsigned long long)few, (unsigned long long)again);
     CHECK(many == all, "%s, %d slots: many rows bring %llu bytes, not %llu", name, slots, (unsigned long long)many, (unsigned long long)all);
     mote_session_close(s);
