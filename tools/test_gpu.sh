@@ -136,8 +136,9 @@ production() {
 
 # The longest first.
 sanitizers() {
-    # racecheck without experts_up: held to that kernel alone (--kernel-name) it ends with "Internal Sanitizer Error: failed to
-    # handle a hardware exception", where memcheck and synccheck find nothing. initcheck of decode takes more than a minute.
+    # racecheck without experts_up: held to one kernel of those that poll, as that and experts_place (--kernel-name), it ends with "Internal
+    # Sanitizer Error: failed to handle a hardware exception", where memcheck and synccheck, and racecheck of all kernels, find nothing.
+    # initcheck of decode takes more than a minute.
     local sessions tool model kernel
     for sessions in 17 3; do
         beside "racecheck --sessions $sessions small:fp8:4" sanitize racecheck \
@@ -165,6 +166,8 @@ sanitizers() {
         beside "$tool mote run with drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 12 --greedy --mtp 3 -p hi
         beside "$tool mote run with seven drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 16 --greedy --mtp 7 -p hi
         beside "$tool mote run, experts in host memory" sanitize $tool "$mote" run -m models/demo --device cuda --experts host -n 12 --greedy --mtp 3 -p hi
+        beside "$tool mote bench, three slots for experts" sanitize $tool "$mote" bench -m models/demo --device cuda --experts host --expert-slots 3 \
+            --mtp 0 --depth 0 --rows 1,4 --prompt 70 --tokens 8 --repeat 1
         beside "$tool test_engine" sanitize $tool "$build/test_engine" --device cuda --brief "" tests/fixtures/fp8-ragged
     done
     wait

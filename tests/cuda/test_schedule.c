@@ -149,7 +149,7 @@ static void test_range(int layers, int first) {
     CHECK(nodes[0].kind == KERNEL_EMBED && !nodes[0].link.publish.mask, "what receives x stores it as it comes");
 }
 
-// Slots of experts: experts_place polls the router's logits in experts_up's place, and no one else; the generations stay.
+// Slots of experts: experts_place polls the router's logits, and so does experts_up after it; the generations stay.
 static int run_once(void);
 
 static void test_placed(int layers, int drafts) {
@@ -166,11 +166,15 @@ static void test_placed(int layers, int drafts) {
     for (int i = 0; i < count; i++) {
         const node *k = &nodes[i];
         if (kernels[k->kind].tags) CHECK(again < n && !memcmp(&tags[again++], &k->link.publish, sizeof *tags), "node %d: another generation", i);
-        if (k->kind == KERNEL_UP) CHECK(!k->link.await.mask && k[-1].kind == KERNEL_PLACE, "node %d polls", i);
         if (k->kind == KERNEL_PLACE) CHECK(!k->link.await.mask == (k->in_mtp || !k->layer), "node %d, experts_place of layer %d, polls", i, k->layer);
+        if (k->kind == KERNEL_UP)
+            CHECK(k[-1].kind == KERNEL_PLACE && !memcmp(&k->link.await, &k[-1].link.await, sizeof k->link.await), "node %d polls what place does not", i);
     }
     CHECK(again == n, "%d of %d stores", again, n);
     for (int again = 0; again < (test_brief ? 3 : 50); again++) CHECK(run_once(), "a step with slots, run %d", again);
+    for (int i = 0; i < count; i++) nodes[i].can_poll = nodes[i].kind != KERNEL_PLACE;
+    CHECK(link_all(1), "an experts_place that waits");
+    for (int i = 0; i < count; i++) CHECK(nodes[i].kind != KERNEL_UP || !nodes[i].link.await.mask, "node %d polls before experts_place does", i);
 }
 
 // Experts by units, blocks in turn: x and the logits have the generations that they have in a plain step, and no one polls for route's
@@ -401,9 +405,9 @@ static int event(int i, int *wrong) {
         if (cell(n, b)->tag != n->link.await.bits) return 0;
         r->polled = 1;
         *wrong |= !right_value(i, b);                       // an older value with the same tag?
-        for (b = 0; b < BUFFERS; b++)                       // all else that it reads is there, too
-            if (k->reads >> b & 1) *wrong |= !right_value(i, b);
-        r->reads = 0;
+        for (b = 0; b < BUFFERS; b++)                       // all else that it reads is there, too, but for what it leaves until its wait
+            if ((k->reads & ~n->late_reads) >> b & 1) *wrong |= !right_value(i, b);
+        r->reads &= n->late_reads;
         return 1;
     }
     unsigned free = r->waited ? r->writes : r->polled ? r->writes & k->polled_writes : 0;
@@ -463,6 +467,7 @@ static void test_machine(void) {
             if (i && x[-1].kind == KERNEL_OUT_PROJ && random_int(0, 2)) x->kind = KERNEL_ROUTER;
             if (i && x[-1].stores_output && random_int(0, 3)) x->kind = KERNEL_ADD_OUTPUT;
             if (i && x[-1].kind == KERNEL_ADD_OUTPUT && random_int(0, 2)) x->kind = random_int(0, 1) ? KERNEL_ROUTER : KERNEL_IN_PROJ;
+            if (i && x[-1].kind == KERNEL_PLACE && random_int(0, 2)) x->kind = KERNEL_UP;
             x->late_reads = x->kind == KERNEL_UP && random_int(0, 1) ? BUFFER_EXPERTS : 0;
             x->stores_output = kernels[x->kind].tags == BUFFER_X && x->kind != KERNEL_ADD_OUTPUT && random_int(0, 2) == 0;
         }
