@@ -58,9 +58,9 @@ static attend_kernel index_scores_of(const attention_gpu *p, size_t *shared) {
     return p->kv == DTYPE_FP8 ? index_scores_kernel<true>(&p->shape, shared) : index_scores_kernel<false>(&p->shape, shared);
 }
 
-/* Blocks that score, of each of so many launches side by side: all tiles of a long context are in flight. */
+/* Blocks that score, of each of so many sets of rows side by side: two an SM. */
 static int index_blocks(int sms, int stride, int beside) {
-    return max_int(1, min_int(stride / INDEX_TILE, 4 * sms / beside));
+    return max_int(1, min_int(stride / INDEX_TILE, 2 * sms / beside));
 }
 
 /* Whether index_attend_fast takes a layer. */
