@@ -44,6 +44,8 @@ typedef struct streams_gpu {
     float *norm;                 /* [hidden] STREAMS_NORM */
 } streams_gpu;
 
+static_assert(STREAM_PIECES * GPU_WARPS * STREAM_DEPTH * MIXER_K_COLS == STREAM_HIDDEN_MOST, "a warp of streams_down has its k blocks in registers");
+
 /* A tile of 16 weight rows: the `count` k blocks that a warp has of it, from k block `first` on, STREAM_DEPTH of them in registers. */
 struct stream_weights {
     typedef format_bf16 F;
@@ -98,29 +100,24 @@ __device__ __forceinline__ float4 stream_sum4(float4 x, float4 y, float share) {
 }
 
 /* sum += a warp's part of a tile times four token rows; square += the lane's squares of its row t. */
-__device__ __forceinline__ void stream_multiply_rows(const gpu_streams &p, stream_weights *w, int t, int c, bool again, float *sum, float *square) {
-    const int at = stream_column() - c * p.hidden;          /* in the stream, of the matrix's column 0 */
+__device__ __forceinline__ void stream_multiply_rows(const gpu_streams &p, const stream_weights &w, int t, int c, float *sum, float *square) {
+    const int at = w.first * MIXER_K_COLS + stream_column() - c * p.hidden;        /* in the stream */
     const float share = stream_before(p, t, c);
-    const float *x = p.x + ((size_t)t * GPU_STREAMS + c) * p.hidden, *y = stream_output(p, t, c), *norm = p.norm + (size_t)c * p.hidden;
-#pragma unroll 1
-    for (int from = 0; from < w->count; from += STREAM_DEPTH) {
-        float4 v[STREAM_DEPTH], given[STREAM_DEPTH];
-        if (w->count > STREAM_DEPTH && (from || again)) w->load(from);
+    const float *x = p.x + ((size_t)t * GPU_STREAMS + c) * p.hidden + at, *y = stream_output(p, t, c) + at;
+    const float *norm = p.norm + (size_t)c * p.hidden + at;
+    float4 v[STREAM_DEPTH], given[STREAM_DEPTH];
 #pragma unroll
-        for (int j = 0; j < STREAM_DEPTH; j++) {            /* without a branch: what is not there is the last one again */
-            const int col = (w->first + min(from + j, w->count - 1)) * MIXER_K_COLS + at;
-            v[j] = load_relaxed4(x + col);
-            given[j] = load_relaxed4(y + col);
-        }
+    for (int j = 0; j < STREAM_DEPTH; j++) {
+        v[j] = j < w.count ? load_relaxed4(x + j * MIXER_K_COLS) : make_float4(0, 0, 0, 0);
+        given[j] = j < w.count ? load_relaxed4(y + j * MIXER_K_COLS) : make_float4(0, 0, 0, 0);
+    }
 #pragma unroll
-        for (int j = 0; j < STREAM_DEPTH; j++) {
-            const int col = (w->first + min(from + j, w->count - 1)) * MIXER_K_COLS + at;
-            const float4 g = __ldg((const float4 *)(norm + col)), r = stream_sum4(v[j], given[j], share);
-            const float squares = fmaf(r.w, r.w, fmaf(r.z, r.z, fmaf(r.y, r.y, r.x * r.x)));
-            *square += from + j < w->count ? squares : 0;
-            const uint4 b = stream_fragment(make_float4(r.x * g.x, r.y * g.y, r.z * g.z, r.w * g.w));
-            gpu_multiply<stream_weights::F, STEP_ROWS>(sum, w->raw[j], &b, 0, 0, 0, from + j < w->count);
-        }
+    for (int j = 0; j < STREAM_DEPTH; j++) {
+        const float4 g = j < w.count ? __ldg((const float4 *)(norm + j * MIXER_K_COLS)) : make_float4(0, 0, 0, 0);
+        const float4 r = stream_sum4(v[j], given[j], share);
+        *square = fmaf(r.w, r.w, fmaf(r.z, r.z, fmaf(r.y, r.y, fmaf(r.x, r.x, *square))));
+        const uint4 b = stream_fragment(make_float4(r.x * g.x, r.y * g.y, r.z * g.z, r.w * g.w));
+        gpu_multiply<stream_weights::F, STEP_ROWS>(sum, w.raw[j], &b, 0, 0, 0, j < w.count);
     }
 }
 
@@ -131,6 +128,9 @@ static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_down(const 
     const int c = (int)blockIdx.y / p.pieces, piece = (int)blockIdx.y % p.pieces, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int i = threadIdx.x % TILE_ROWS, r = threadIdx.x / TILE_ROWS, blocks = p.hidden / MIXER_K_COLS;
     const gpu_matrix *of = injects ? &p.inject : &p.down;
+    const int row = tile * TILE_ROWS + i, width = (p.down.rows + GPU_STREAMS) * GPU_STREAMS * STREAM_PIECES;      /* floats of a row of sums */
+    float *sums = p.sums + (size_t)r * width + (((injects ? p.down.rows : 0) + row) * GPU_STREAMS + c) * STREAM_PIECES + piece;
+    const bool stores = r < STEP_ROWS && row < of->rows;
     stream_weights w;
     int n, count, first = gpu_share(blocks, piece, p.pieces, &n);
     first += gpu_share(n, warp, GPU_WARPS, &count);
@@ -139,18 +139,14 @@ static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_down(const 
     pdl_wait();
     for (int t = 0, k = 0; t < p.T; t += STEP_ROWS, k ^= 1) {
         float sum[4] = {0, 0, 0, 0}, square = 0;
-        stream_multiply_rows(p, &w, min(t + lane / 4 % STEP_ROWS, p.T - 1), c, t > 0, sum, &square);
+        stream_multiply_rows(p, w, min(t + lane / 4 % STEP_ROWS, p.T - 1), c, sum, &square);
         store_partial_of<STEP_ROWS>(part[k], sum, warp);
         square += __shfl_xor_sync(~0u, square, 1);
         square += __shfl_xor_sync(~0u, square, 2);
         square += __shfl_xor_sync(~0u, square, 16);
         if (lane < 16 && lane % 4 == 0) squares[k][lane / 4][warp] = square;
         __syncthreads();
-        const int row = tile * TILE_ROWS + i;
-        if (r < STEP_ROWS && t + r < p.T && row < of->rows) {
-            const size_t width = p.down.rows + GPU_STREAMS, to = (size_t)(t + r) * width + (injects ? p.down.rows : 0) + row;
-            p.sums[(to * GPU_STREAMS + c) * STREAM_PIECES + piece] = sum_warp_partials(part[k][i][r]);
-        }
+        if (stores && t + r < p.T) sums[(size_t)t * width] = sum_warp_partials(part[k][i][r]);
         if (blockIdx.x == 0 && threadIdx.x < STEP_ROWS && t + (int)threadIdx.x < p.T)
             p.squares[((t + (int)threadIdx.x) * GPU_STREAMS + c) * STREAM_PIECES + piece] = sum_warp_partials(squares[k][threadIdx.x]);
     }
