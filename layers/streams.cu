@@ -204,8 +204,8 @@ __device__ __forceinline__ void stream_put_shares(const gpu_streams &p) {
     }
 }
 
-/* Grid: hidden / 16, and a block for the shares. A thread has an element of R of a row. Shared memory: low of four rows, each of whole k blocks and, for the banks, four
-   floats more. */
+/* Grid: hidden / 16, and a block for the shares. A thread has an element of R of a row. Shared memory: low of four rows, each of whole k blocks
+   and, for the banks, four floats more. */
 static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_up(const __grid_constant__ gpu_streams p) {
     extern __shared__ __align__(16) float low[];
     __shared__ __align__(16) float part[TILE_ROWS][STEP_ROWS][GPU_WARPS];
