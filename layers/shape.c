@@ -43,7 +43,7 @@
     X(NORM_AFTER,       1,  1,  1,       "norms after mixers and FFNs")                                                              \
     X(RESIDUAL_SCALE,   1,  1,  1,       "scaled residuals")                                                                         \
     X(BRANCHES,         1,  1,  1,       "FFNs whose branches have norms of their own")                                              \
-    X(STREAMS,          1,  0,  0,       "residual streams")                                                                         \
+    X(STREAMS,          1,  1,  1,       "residual streams")                                                                         \
     X(SIGMOID_GATE,     1,  1,  1,       "output gates of DeltaNet that are sigmoids")                                               \
     X(INDEX,            1,  1,  1,       "indexes of attention")                                                                     \
     X(WIDE_INDEX,       1,  0,  0,       "indexes whose heads have more than 512 numbers, or 2,048 together")                        \
