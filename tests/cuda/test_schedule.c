@@ -39,6 +39,7 @@ static enum layer_kind ffn = LAYER_MOE;
 static int first_layer;          // of a range that is not the first: its own
 static int in_turn;              // the rows are blocks of one slot, as those of a short prompt are
 static int indexed;              // attention is
+static const char *single;       // a letter for each layer, of one sublayer: M Mamba-2, * attention, E experts, - an MLP; NULL: layers are a mixer and an FFN
 static int normed_after;         // sublayers' outputs are stored, and add_output follows; logits are capped, as of models that have that
 
 // The kernels of a kind of layer, in their order.
@@ -75,11 +76,14 @@ static void add_mtp(int layers, int whole) {
 static void add_step(int layers, int interval, int drafts) {
     count = 0;
     add(KERNEL_EMBED, -1, 0);
-    for (int i = first_layer; i < layers; i++) {
+    for (int i = first_layer; i < layers && single; i++)
+        add_kind(single[i] == 'M' ? LAYER_MAMBA : single[i] == '*' ? LAYER_ATTENTION : single[i] == 'E' ? LAYER_MOE : LAYER_MLP, i, 0);
+    for (int i = first_layer; i < layers && !single; i++) {
         add_kind((i + 1) % interval ? LAYER_DELTANET : LAYER_ATTENTION, i, 0);
         add_kind(ffn, i, 0);
     }
     add_head(-1, 0);
+    if (single) return;
     add(KERNEL_MTP_ROWS, layers, 1);
     add_mtp(layers, 0);
     if (drafts < 0) return;
@@ -237,6 +241,16 @@ static void test_dense(int layers, int interval, int turns) {
         const int polls = !n->in_mtp && n->layer > 0 && kernels[n->kind].polls;
         CHECK(!n->link.await.mask == !polls, "node %d, %s of layer %d polls: %d", i, kernels[n->kind].name, n->layer, !polls);
     }
+}
+
+// Layers of one sublayer, in any order: several mixers after each other, several FFNs.
+static void test_single(const char *letters, int turns) {
+    single = letters;
+    in_turn = in_units = turns;
+    add_step((int)strlen(letters), 1, -1);
+    single = NULL;
+    in_turn = in_units = 0;
+    CHECK(link_all(1), "layers %s, in turn %d", letters, turns);
 }
 
 // A step of a model whose attention is indexed, with drafts, and its blocks in turn.
@@ -501,6 +515,8 @@ static void test_machine_real(void) {
         link_all(1);
         CHECK(run_once(), "a real step, run %d", again);
         ffn = LAYER_MOE;
+        test_single("MEM*EMMEE*-M", 0);
+        CHECK(run_once(), "layers of one sublayer, run %d", again);
     }
     for (int again = 0; again < 100; again++) {
         add_step(8, 4, -1);
@@ -565,6 +581,10 @@ int main(int argc, char **argv) {
     test_real(4, 1);
     test_real(5, 100);
     for (int first = 1; first < 8; first++) test_range(8, first);
+    for (int turns = 0; turns < 2; turns++) {
+        test_single("MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", turns);
+        test_single("MMMM**EE--M*M*-E", turns);
+    }
     test_pieces();
     test_placed(8, 3);
     test_placed(48, -1);
