@@ -44,6 +44,8 @@
      bench_sessions.c  several sessions at once
      bench_report.c  what a report tells beside the speeds
      bench.c         bench: planning and running it
+     accuracy_score.c  how far logits are from those of a reference
+     accuracy.c      accuracy
      selftest.c      selftest
      worker.c        worker
 
@@ -165,6 +167,8 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench_sessions.c"
 #include "cli/bench_report.c"
 #include "cli/bench.c"
+#include "cli/accuracy_score.c"
+#include "cli/accuracy.c"
 #include "cli/selftest.c"
 #include "cli/worker.c"
 
@@ -260,6 +264,15 @@ static const char bench_more[] =
     "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n"
     "  mote bench -m DIR --report                          a block of text that tells of a machine\n";
 
+static const char accuracy_more[] =
+    "Each way of computing is compared with the reference, token by token: KL divergence (natural logarithm), whether\n"
+    "the most probable token is the same, perplexity. The text is cut into contexts, of which the second half is scored. It\n"
+    "should be like what the model will read, with the marks of its template if that is chats. --quantize and --against need\n"
+    "memory for two models.\n"
+    "  mote accuracy -m DIR --text FILE                    prompts and KV types against decode\n"
+    "  mote accuracy -m DIR --text FILE --quantize fp8     FP8 weights against the checkpoint's own\n"
+    "  mote accuracy -m DIR --text FILE --against ORIGIN   a quantised checkpoint against what it was made of\n";
+
 static const char worker_more[] =
     "The leader, mote serve --workers, on another host must have the same folder and the same secret. All hosts compute on\n"
     "a GPU, or all on the CPU. What goes between hosts is not enciphered: it is for a network that nobody else is on.\n"
@@ -282,6 +295,8 @@ static const command command_table[] = {                   /* name, summary, usa
      command_logits, NULL},
     {"trace", "what happens inside while a text is read, layer by layer", "TEXT [OPTIONS]", TRACE, command_trace, trace_more},
     {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench, bench_more},
+    {"accuracy", "measure what precision costs: prompts, types of the KV cache, quantised weights", "--text FILE [OPTIONS]", ACCURACY,
+     command_accuracy, accuracy_more},
     {"selftest", "test a GPU: every stage against its definition in plain C; needs no model", "[OPTIONS]", SELFTEST,
      command_selftest, NULL},
     {"worker", "compute some of the layers of a model for another host", "[-m DIR] --secret-file FILE [--listen ADDRESS]", WORKER, command_worker, worker_more},

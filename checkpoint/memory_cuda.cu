@@ -136,6 +136,8 @@ static int prefill_runs(const mote_model *m, dtype kv) {
     for (int i = m->part.first; i < m->part.end; i++)
         if (!layer_can_prefill(&m->layers[i], kv)) return 0;
     if (m->has_mtp && (!layer_can_prefill(&m->mtp.layer, kv) || !prefill_takes(&m->mtp.fc))) return 0;
+    if (m->has_mtp && m->c.streams && (!prefill_takes(&m->mtp.fc_embedding) || !streams_can_prefill(&m->mtp.mixer, m->c.streams))) return 0;
+    if (part_is_last(&m->part) && !streams_can_prefill(&m->mixer, m->c.streams)) return 0;
     return (!part_is_last(&m->part) || prefill_takes(&m->lm_head)) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
 }
 

@@ -93,7 +93,7 @@ static void measure_prefill_times(mote_session *s, const mote_measurement *m, co
     prefill_send(s->slot.runner->gpu, &b, r.stream);
     for (int i = -1; i < m->steps && q->status == cudaSuccess; i++) {
         float ms = 0;
-        if (stages == ALL_STAGES || i < 0) prefill_embed(&r, &s->m->embed_tokens, gpu_embed_factor(s->m));
+        if (stages == ALL_STAGES || i < 0) prefill_begin(&s->slot, &r, NULL);
         gpu_check(q, cudaEventRecord(begin, r.stream), "timing");
         measure_layers(s, &r, i < 0 ? (unsigned)ALL_STAGES : stages);
         gpu_check(q, cudaEventRecord(end, r.stream), "timing");

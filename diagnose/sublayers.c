@@ -179,6 +179,8 @@ static void gpu_values(const mote_session *s, const layer *l, const float **at) 
         at[0] = g->moe.router, at[1] = g->moe.shared_gate;
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = g->deltanet.raw, at[1] = g->deltanet.z, at[2] = g->deltanet.b, at[3] = g->deltanet.a, at[4] = g->deltanet.o;
+    } else if (l->mixer.kind == LAYER_MAMBA) {
+        at[0] = g->mamba.delta.raw, at[1] = g->mamba.delta.z;
     } else if (l->mixer.kind == LAYER_MLA) {
         at[0] = g->mla.q, at[1] = g->mla.o;
     } else {
@@ -222,8 +224,9 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
         gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->slot.runner), .x = x,
                          .eps = m->c.eps, .hidden = m->c.hidden};
         layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
+        streams_record_write(&g->q, x, r->T, m->c.hidden);
     } else {
-        gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, x, r->T, m->c.eps, m->c.logit_cap, g->logits);
+        gpu_record_head(s->slot.runner, &g->q, 0, &m->lm_head, m->c.vocab, x, r->T, g->logits);
     }
     gpu_set_mtp(m, &g->q, 0);
     gpu_submit(&g->q);

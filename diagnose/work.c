@@ -81,6 +81,23 @@ static double mla_operations(const mla_weights *w, enum stage stage, double rows
     return stage == STAGE_LATENT_OUT ? rows * matrix_operations(&w->o_proj) : 0;
 }
 
+static uint64_t mamba_bytes(const mamba_weights *w, enum stage stage, const traffic *of) {
+    const mamba_shape *s = &w->shape;
+    (void)of;
+    if (stage == STAGE_MAMBA_IN) return matrix_bytes(&w->in_proj_cbx) + matrix_bytes(&w->in_proj_z) + matrix_bytes(&w->in_proj_dt);
+    if (stage == STAGE_SCAN) return 2 * (uint64_t)(mamba_inner(s) * s->state_dim) * sizeof(float);
+    return stage == STAGE_MAMBA_OUT ? matrix_bytes(&w->out_proj) : 0;
+}
+
+/* As deltanet_operations. */
+static double mamba_operations(const mamba_weights *w, enum stage stage, double rows, double position) {
+    const mamba_shape *s = &w->shape;
+    (void)position;
+    if (stage == STAGE_MAMBA_IN) return rows * (matrix_operations(&w->in_proj_cbx) + matrix_operations(&w->in_proj_z) + matrix_operations(&w->in_proj_dt));
+    if (stage == STAGE_SCAN) return 5.0 * rows * mamba_inner(s) * s->state_dim;
+    return stage == STAGE_MAMBA_OUT ? rows * matrix_operations(&w->out_proj) : 0;
+}
+
 /* The rows of the table are the host's matter. */
 static uint64_t ngrams_bytes(const ngrams_weights *w, enum stage stage, const traffic *of) {
     const ngrams_shape *s = &w->shape;
@@ -99,13 +116,14 @@ static double ngrams_operations(const ngrams_weights *w, enum stage stage, doubl
 static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic *of) {
     const moe_shape *s = &w->shape;
     const matrix *gate = w->gate_proj, *up = w->up_proj, *down = w->down_proj;
+    const uint64_t gates = s->squared_relu ? 0 : 1;            /* gate_proj is up_proj */
     uint64_t experts = (uint64_t)of->experts;
     int shared = s->experts;
     if (stage == STAGE_ROUTER && s->shared_size)
-        return matrix_bytes(&w->router) + (s->shared_ungated ? 0 : matrix_bytes(&w->shared_expert_gate)) + matrix_bytes(&gate[shared]) +
+        return matrix_bytes(&w->router) + (s->shared_ungated ? 0 : matrix_bytes(&w->shared_expert_gate)) + gates * matrix_bytes(&gate[shared]) +
                matrix_bytes(&up[shared]);
     if (stage == STAGE_ROUTER) return matrix_bytes(&w->router);
-    if (stage == STAGE_UP) return experts * (matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));
+    if (stage == STAGE_UP) return experts * (gates * matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));
     return stage == STAGE_DOWN ? experts * matrix_bytes(&down[0]) + (s->shared_size ? matrix_bytes(&down[shared]) : 0) : 0;
 }
 
@@ -113,17 +131,17 @@ static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic 
 static double moe_operations(const moe_weights *w, enum stage stage, double rows, double position) {
     const moe_shape *s = &w->shape;
     const matrix *gate = w->gate_proj, *down = w->down_proj;
-    const double shared_up = s->shared_size ? 2 * matrix_operations(&gate[s->experts]) : 0;
+    const double pair = s->squared_relu ? 1 : 2, shared_up = s->shared_size ? pair * matrix_operations(&gate[s->experts]) : 0;
     const double shared_down = s->shared_size ? matrix_operations(&down[s->experts]) : 0;
     (void)position;
     if (stage == STAGE_ROUTER) return rows * (matrix_operations(&w->router) + shared_up);
-    if (stage == STAGE_UP) return rows * s->top_k * 2 * matrix_operations(&gate[0]);
+    if (stage == STAGE_UP) return rows * s->top_k * pair * matrix_operations(&gate[0]);
     return stage == STAGE_DOWN ? rows * (s->top_k * matrix_operations(&down[0]) + shared_down) : 0;
 }
 
 static uint64_t mlp_bytes(const mlp_weights *w, enum stage stage, const traffic *of) {
     (void)of;
-    if (stage == STAGE_GATE_UP) return matrix_bytes(&w->gate_proj) + matrix_bytes(&w->up_proj);
+    if (stage == STAGE_GATE_UP) return (w->shape.squared_relu ? 0 : matrix_bytes(&w->gate_proj)) + matrix_bytes(&w->up_proj);
     return stage == STAGE_MLP_DOWN ? matrix_bytes(&w->down_proj) : 0;
 }
 

@@ -4,7 +4,7 @@
    One table describes every option: what it takes, where the value goes, which commands know it, its line of help. */
 
 enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256,
-       SELFTEST = 512, SERVE = 1024, TRACE = 2048, WORKER = 4096 };
+       SELFTEST = 512, SERVE = 1024, TRACE = 2048, WORKER = 4096, ACCURACY = 8192 };
 enum { STOPS_MAX = 16, LIST_MAX = 16 };
 
 typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
@@ -19,13 +19,13 @@ typedef struct sides { int width[LIST_MAX], height[LIST_MAX], count; } sides;   
 typedef struct speeds { double link, memory; } speeds;          /* GB/s */
 
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
-    const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *devices, *synthetic, *json, *ask, *html;
+    const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *devices, *synthetic, *json, *ask, *html, *text, *against;
     const char *host, *api_key, *api_key_file, *cache_dir, *name;
     texts stop, hosts, images;
     sides image_sides;                     /* of bench */
     int image_tokens;                      /* of one image, at most */
     list prompts, depths, rows, sessions;
-    int beside, report;
+    int beside, report, contexts;
     int layer;                             /* -1: not given */
     ranges layers;                         /* none: all */
     reals accept;
@@ -71,8 +71,8 @@ typedef struct option {
 } option;
 
 #define AT(field) offsetof(options, field)
-#define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH | SERVE | TRACE | WORKER)
-#define COMPUTES (CHAT | RUN | SERVE | INFO | LOGITS | BENCH)
+#define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH | SERVE | TRACE | WORKER | ACCURACY)
+#define COMPUTES (CHAT | RUN | SERVE | INFO | LOGITS | BENCH | ACCURACY)
 
 static const option option_table[] = {                     /* name, value, kind, offset, low, high, commands, help */
     {"-m", "DIR", TEXT, AT(model), 0, 0, EVERY, "checkpoint folder (default: the bundled model, models/demo)"},
@@ -92,7 +92,7 @@ static const option option_table[] = {                     /* name, value, kind,
     {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
     {"--mtp", "OUT.f32", TEXT, AT(mtp_output), 0, 0, LOGITS,
      "write the MTP layer's float32 [tokens - 1, vocabulary] here"},
-    {"--chunk", "N", WHOLE, AT(chunk), 1, 8192, COMPUTES, "tokens of a prompt computed at a time"},
+    {"--chunk", "N", WHOLE, AT(chunk), 1, 8192, COMPUTES & ~ACCURACY, "tokens of a prompt computed at a time"},
     {"-n", "N", WHOLE, AT(max_tokens), 1, INT_MAX, CHAT | RUN, "at most N tokens (default: until the context is full)"},
     {"--stop", "TEXT", TEXTS, AT(stop), 0, 0, CHAT | RUN, "end the answer before TEXT; may be repeated"},
     {"--greedy", NULL, FLAG, AT(greedy), 0, 0, CHAT | RUN, "always the most probable token, no penalties"},
@@ -133,10 +133,17 @@ static const option option_table[] = {                     /* name, value, kind,
      "GPU, experts in host memory: at most so many slots for them in each layer (default: as many as fit)"},
     {"--locality", "P", REAL, AT(locality), 0, 1, BENCH,
      "with slots: the probability with which an expert is one that its layer has used last, simulated"},
-    {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, INFO | BENCH | WORKER,
+    {"--text", "FILE", TEXT, AT(text), 0, 0, ACCURACY, "the text to read, as mote run --raw reads it: a file"},
+    {"--against", "WHAT", TEXT, AT(against), 0, 0, ACCURACY,
+     "the reference: decode, with the device's widest KV cache (default); cpu, which computes in F32; definition, in double precision, slow; or "
+     "another checkpoint's folder"},
+    {"--context", "N", WHOLE, AT(context), 256, 1 << 20, ACCURACY,
+     "tokens of a context, a multiple of 256 (default: 2048, against the definition 512)"},
+    {"--contexts", "N", WHOLE, AT(contexts), 1, 1000, ACCURACY, "read at most so many (default: 8, against the definition 1)"},
+    {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, INFO | BENCH | WORKER | ACCURACY,
      "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8; :N for N layers"},
     {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
-    {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
+    {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH | ACCURACY, "write the numbers for machines; -: to standard output"},
     {"--host", "ADDRESS", TEXT, AT(host), 0, 0, SERVE, "listen here (default: 127.0.0.1, this machine alone)"},
     {"--port", "N", WHOLE, AT(port), 0, 65535, SERVE, "listen on this port (default: 8080); 0: on any that is free"},
     {"--name", "TEXT", TEXT, AT(name), 0, 0, SERVE, "what clients call the model (default: what -m says, or its folder)"},
@@ -160,7 +167,7 @@ static const option option_table[] = {                     /* name, value, kind,
     {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
     {"--devices", "LIST", DEVICES, AT(devices), 0, 0, COMPUTES & ~SERVE, "several that hold the model together, as 0,1 for two GPUs, or cpu,cpu"},
     {"--devices", "LIST", DEVICES, AT(devices), 0, 0, SERVE, "several that serve the model, each or together: as 0,1 for two GPUs, or cpu,cpu"},
-    {"--split", "HOW", SPLIT, AT(split), 0, 0, CHAT | RUN | INFO | LOGITS,
+    {"--split", "HOW", SPLIT, AT(split), 0, 0, CHAT | RUN | INFO | LOGITS | ACCURACY,
      "what each of the devices has: pipeline[:N,N...]: some layers, N if given; tensor: a share of every layer (default: auto, a pipeline)"},
     {"--split", "HOW", SPLIT, AT(split), 0, 0, SERVE,
      "what each of the devices has: replicas: the model; pipeline[:N,N...]: some layers, N if given; tensor: a share of every layer "
@@ -168,7 +175,8 @@ static const option option_table[] = {                     /* name, value, kind,
     {"--split", "HOW", SPLIT, AT(split), 0, 0, BENCH,
      "what each of the devices has: replicas: the model, and --sessions are dealt out over them; pipeline[:N,N...]: some layers, N if given; "
      "tensor: a share of every layer (default: auto, a pipeline)"},
-    {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, COMPUTES,
+    {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, ACCURACY, "only this type of the KV cache (default: each one that the device has)"},
+    {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, COMPUTES & ~ACCURACY,
      "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
     {"--mtp", "auto|N", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH | SERVE,
      "tokens to draft for each pass, by the MTP layer or copied from before; auto: as many as pay (default)"},
@@ -186,11 +194,11 @@ static const option option_table[] = {                     /* name, value, kind,
      "check speculation: decode plainly beside it and stop at the first difference"},
     {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST,
      "GPU: blocks for N SMs, streaming multiprocessors (default: all)"},
-    {"--workers", "ADDRESS,...", ADDRESSES, AT(workers), 0, 0, CHAT | RUN | LOGITS | BENCH | SERVE,
+    {"--workers", "ADDRESS,...", ADDRESSES, AT(workers), 0, 0, CHAT | RUN | LOGITS | BENCH | SERVE | ACCURACY,
      "other hosts that have the first layers, as 10.0.0.2:7000,10.0.0.3:7000: mote worker runs there"},
     {"--listen", "ADDRESS", ADDRESS, AT(listen), 0, 0, WORKER, "wait for a leader here, as 10.0.0.2:7000 (default: 127.0.0.1:7000)"},
-    {"--secret-file", "FILE", TEXT, AT(secret_file), 0, 0, CHAT | RUN | LOGITS | BENCH | SERVE | WORKER, "the secret that workers and their leader share: its first line"},
-    {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE | WORKER,
+    {"--secret-file", "FILE", TEXT, AT(secret_file), 0, 0, CHAT | RUN | LOGITS | BENCH | SERVE | WORKER | ACCURACY, "the secret that workers and their leader share: its first line"},
+    {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE | WORKER | ACCURACY,
      "threads, on the CPU (default: one for each processor, at most 256)"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request: what it was, why it was refused, tokens, speed, time"},
     {"--log-json", NULL, FLAG, AT(log_json), 0, 0, SERVE, "these lines as JSON, for machines"},

@@ -81,8 +81,10 @@ static size_t gpu_h_size(const moe_shape *s) {
     return (size_t)(1 + GPU_CHOSEN) * STEP_ROWS * gpu_h_row(s);
 }
 
+/* Squared ReLU is ReLU(gate) up, as gate_proj is up_proj. */
 static activation moe_activation(const moe_shape *s) {
-    const activation a = {.limit = s->limit, .alpha = s->alpha, .gelu = s->gelu};
+    const activation a = {.limit = s->limit, .alpha = s->alpha,
+                          .function = s->squared_relu ? ACTIVATION_RELU : s->gelu ? ACTIVATION_GELU : ACTIVATION_SILU};
     return a;
 }
 

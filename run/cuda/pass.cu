@@ -122,7 +122,7 @@ static void gpu_forget_graphs(struct gpu_runner *g) {
 /* Runs the pass of the table, with `drafts` for each sequence (-1: it is no cycle), and writes back what stays. */
 static void gpu_pass_run(const gpu_form *f, pass_request *const *of, int drafts) {
     struct gpu_runner *g = f->r->gpu;
-    const int cols = f->r->m->c.hidden;
+    const int cols = model_width(f->r->m);
     cudaGraphExec_t graph = gpu_pass_graph_of(f, gpu_kind_of(f->r, GPU_ALL_LOGITS), drafts);
     g->logits_pass++;
     gpu_launch_rows(f->r, graph, f->rows.T, "launching a pass");
@@ -150,7 +150,7 @@ static void gpu_bring_logits(slot *s, int row) {
     const size_t vocab = (size_t)m->c.vocab;
     float *to = g->logits + (size_t)row * vocab;
     if (s->logits_here) gpu_move(&g->q, to, s->logits, vocab * sizeof(float), "copying logits");
-    else gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, s->gpu->x + (size_t)s->last_row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, to);
+    else gpu_record_head(s->runner, &g->q, 0, &m->lm_head, m->c.vocab, s->gpu->x + (size_t)s->last_row * (size_t)model_width(m), 1, to);
     gpu_submit(&g->q);
 }
 

@@ -41,7 +41,7 @@ static void gpu_launched(slot *s, int T, enum gpu_kind kind) {
 /* Launches a graph whose step has T rows of x (0: it has none), which come from another host, or go to one, if the part's neighbours are there. */
 static void gpu_launch_rows(const mote_runner *r, cudaGraphExec_t graph, int T, const char *what) {
     struct gpu_runner *g = r->gpu;
-    const size_t n = (size_t)T * (size_t)r->m->c.hidden;
+    const size_t n = (size_t)T * (size_t)model_width(r->m);
     if (n) hosts_receive(&g->q, &g->hosts, g->x, n);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), what);
     if (n) hosts_send(&g->q, &g->hosts, g->x, n);
@@ -89,7 +89,7 @@ static const float *gpu_last_logits(slot *s) {
     if (g->logits_of == LOGITS_NOWHERE && s->logits_here)
         gpu_move(&g->q, g->logits, s->logits, vocab * sizeof(float), "copying logits");
     else if (g->logits_of == LOGITS_NOWHERE)
-        gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
+        gpu_record_head(s->runner, &g->q, 0, &m->lm_head, m->c.vocab, g->x + row * (size_t)model_width(m), 1, g->logits);
     g->logits_of = LOGITS_OF_LAST;
     s->logits_set = 0;
     return g->logits;
@@ -175,11 +175,19 @@ static void gpu_set_step(slot *s, const block *b, int replay, int image) {
 
 static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
 
-/* Copies the rows of x that are wanted to the host; x: [T][hidden] of the block. */
-static void gpu_read_residual(slot *s, const block *b, const float *x) {
-    const size_t hidden = (size_t)s->m->c.hidden, rows = runner_answers(s->runner) ? (size_t)b->residual_rows : 0;
-    const float *from = x + ((size_t)b->T - rows) * hidden;
-    if (rows) gpu_move(&s->runner->gpu->q, b->residual, from, rows * hidden * sizeof(float), "reading the residual");
+/* Copies the rows of x that are wanted to the host, of streams what the head is multiplied with; x: [T][width] of the block. */
+static void gpu_read_residual(slot *s, const block *b, float *x) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    const size_t hidden = (size_t)m->c.hidden, width = (size_t)model_width(m);
+    const int rows = runner_answers(s->runner) ? b->residual_rows : 0, most = m->c.streams ? PASS_ROWS_MAX : max_int(rows, 1);
+    float *from = x + (size_t)(b->T - rows) * width;
+    for (int t = 0, n; t < rows; t += n) {
+        n = min_int(rows - t, most);
+        if (m->c.streams) streams_record_read(&g->q, &g->layers.streams, &m->mixer, from + (size_t)t * width, n, m->c.hidden, m->c.eps);
+        gpu_submit(&g->q);
+        gpu_move(&g->q, b->residual + (size_t)t * hidden, m->c.streams ? g->layers.streams.u : from, (size_t)n * hidden * sizeof(float), "reading the residual");
+    }
 }
 
 /* Waits for the GPU only if it copies logits or rows to the host. */

@@ -15,7 +15,7 @@ static float golden[1 << 16], got[1 << 16];
 
 static void test_help(void) {
     static const char *const commands[] = {"chat",       "run",    "info",   "tokenize",
-                                           "detokenize", "render", "logits", "bench", "serve"};
+                                           "detokenize", "render", "logits", "bench", "serve", "accuracy"};
     char line[64], usage[64];
     shell("mote --version");
     CHECK(code == 0 && strcmp(out.data, "mote " MOTE_VERSION "\n") == 0, "--version: %d %s", code, out.data);
@@ -64,7 +64,7 @@ static void test_help(void) {
 
 // The manual page has every option, with its value as the help has it.
 static void test_manual(void) {
-    static const char *const commands[] = {"chat", "run", "serve", "info", "tokenize", "logits", "bench", "selftest", "worker"};
+    static const char *const commands[] = {"chat", "run", "serve", "info", "tokenize", "logits", "bench", "accuracy", "selftest", "worker"};
     static char page[1 << 16];
     int options = 0;
     page[read_named("docs/mote.1", page, sizeof page - 1)] = 0;
