@@ -197,8 +197,8 @@ else
 endif
 
 # A server that loses devices: the program, with another library around the library.
-$(BUILD)/test_replicas: private WRAP = -DLOSSY='"$(strip $(RUN) ./$(BUILD)/lossy_serve)"'
-$(BUILD)/test_replicas: $(BUILD)/lossy_serve
+$(BUILD)/test_replicas $(BUILD)/test_lost_workers: private WRAP = -DLOSSY='"$(strip $(RUN) ./$(BUILD)/lossy_serve)"'
+$(BUILD)/test_replicas $(BUILD)/test_lost_workers: $(BUILD)/lossy_serve
 # These include the program.
 $(BUILD)/lossy_serve $(BUILD)/test_plans: private WRAP = -I$(BUILD)
 $(BUILD)/lossy_serve $(BUILD)/test_plans: $(BUILD)/page.inc $(BUILD)/trace_page.inc

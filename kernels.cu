@@ -56,6 +56,7 @@ static_assert(MOTE_ROWS_MAX % STEP_ROWS == 0, "a block that may be kept in part 
 #include "formats/fp8_row.c"
 #include "formats/nvfp4.c"
 #include "formats/mxfp4.c"
+#include "formats/mxfp8.c"
 #include "formats/int4.c"
 #include "formats/int4_fine.c"
 #include "formats/dispatch.c"

@@ -145,7 +145,15 @@ static void cuda_describe(mote_model *m) {
     m->report.info.prefill_from = prefill_runs(m, DTYPE_BF16) ? PREFILL_FROM : 0;
 }
 
+/* After a kernel has failed, or the GPU is gone, every call of the process on it does. */
+static int cuda_works(const mote_model *m, mote_error *err) {
+    cudaError_t status = cudaSetDevice(m->device.gpu);
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    if (status == cudaSuccess) return MOTE_OK;
+    return fail(err, MOTE_EDEVICE, "%s is lost: %s", m->device.name, cudaGetErrorString(status));
+}
+
 static const weight_memory cuda_memory = {
     .choose = cuda_choose, .available = cuda_available, .allocate = cuda_allocate, .pin = cuda_pin, .release = cuda_release,
     .load = cuda_load, .scan = cuda_scan, .complete = cuda_complete,
-    .describe = cuda_describe, .vision_refused = vision_gpu_refused, .kv = DTYPE_BF16, .packs = 1};
+    .works = cuda_works, .describe = cuda_describe, .vision_refused = vision_gpu_refused, .kv = DTYPE_BF16, .packs = 1};

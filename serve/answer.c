@@ -2,6 +2,8 @@
    comes out token by token. It knows sessions and masks, and nothing of JSON as clients read it: an API fills the first part of
    an answer in, and is told of every token by `event`. */
 
+enum { IMAGE_PLACE = 64 };                 /* characters of where an image stands in a request, and their end */
+
 /* nothing stands in its way; a session reads it; time has passed */
 enum { PROGRESS_ACCEPTED, PROGRESS_READING, PROGRESS_TICK };
 
@@ -15,6 +17,7 @@ typedef struct answer {
     int32_t *prompt;                       /* owned */
     size_t prompt_count;
     const mote_image *images;              /* in the order of their places in the prompt; NULL: there are none */
+    const char (*image_places)[IMAGE_PLACE];                /* where they stand in the request */
     int image_count;
     size_t image_pixels;                   /* of the largest one */
     size_t image_tokens;                   /* of all of them */
@@ -484,6 +487,15 @@ static int answer_fits(answer *a, failure *f) {
     return 1;
 }
 
+/* Names the image of an error of the library by its place in the request. */
+static void answer_name_image(const answer *a, mote_error *error) {
+    char why[sizeof error->message];
+    int number, at = 0;
+    if (sscanf(error->message, "image %d: %n", &number, &at) != 1 || !at || number < 1 || number > a->image_count) return;
+    strcpy(why, error->message + at);
+    snprintf(error->message, sizeof error->message, "%s: %.*s", a->image_places[number - 1], (int)(sizeof why - IMAGE_PLACE - 2), why);
+}
+
 /* Decodes the images, whose tokens become what they show: on the connection's thread, before a session is waited for. */
 static int answer_see(answer *a, failure *f) {
     enum { DECODING = 20, SEEN = 3 * 32 * 32 };            /* bytes a pixel, at most, while one of them is decoded; of a token's pixels, after that */
@@ -503,6 +515,7 @@ static int answer_see(answer *a, failure *f) {
     c->taken = held;
     if (code) {
         free(ids);
+        answer_name_image(a, &error);
         return !refuse_error(f, &error);
     }
     free(a->prompt);
@@ -539,8 +552,10 @@ static int answer_run(answer *a, failure *f) {
     else if (!code) code = answer_generate(a, t, &error);
     if (!code) a->read = a->prompt_count;
     answer_tally(a);
+    answer_name_image(a, &error);
     if (code == MOTE_EDEVICE) replica_explain(a->server, t->of, &error);
     error.code = code;
     server_slot_release(t, a, &error);
+    if (code == MOTE_EFORMAT) return refuse(f, 500, NULL, "%s", error.message);            /* the model's files are damaged, not the request */
     return code && code != MOTE_ECANCELLED ? refuse_error(f, &error) : 0;
 }

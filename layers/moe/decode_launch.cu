@@ -38,7 +38,8 @@ typedef struct gpu_down_kernel {
     X(NVFP4,     nvfp4,     122b_a10b,  4, 4)    \
     X(FP8_BLOCK, fp8_block, 122b_a10b,  2, 2)    \
     X(NVFP4,     nvfp4,     coder_next, 1, 0)    \
-    X(FP8_BLOCK, fp8_block, coder_next, 1, 0)
+    X(FP8_BLOCK, fp8_block, coder_next, 1, 0)    \
+    X(NVFP4,     nvfp4,     flash_next, 1, 0)
 
 /* A line of it. */
 typedef struct moe_fixed {

@@ -316,17 +316,32 @@ static int gpu_chosen(mote_runner *r, int32_t *id, mote_error *err) {
     return !code && *id < 0 ? gpu_not_a_number(err) : code;
 }
 
-/* Queues the sampling of a token and the step that runs it, and waits for the token only: where rows of a table go by it, before the step. */
-static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
-    const int first = gpu_table_layer(s->m) >= 0;
-    int code = gpu_enter(s, err);
+/* The step that is on the GPU repeats of the log what b does, or what is left of that. */
+static void gpu_shorten_step(slot *s, const block *b) {
+    struct gpu_runner *g = s->runner->gpu;
+    const int replay = gpu_log_left(s, b->replay, b->T);
+    if (replay < b->replay) gpu_resume(&g->q, g->step, g->step, g->sequence, replay, -1);
+}
+
+/* The same as gpu_step, but the token is known before the step is queued: rows of a table go by it. If they cannot be read no state has been touched. */
+static int gpu_step_known(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
+    gpu_choose_next(s, b, b->replay, sampling);
+    int code = gpu_chosen(s->runner, id, err);
+    if (!code) code = gpu_look_up_block(s, b, id, err);
     if (code) return code;
-    gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
-    if (first) code = gpu_chosen(s->runner, id, err);
-    if (!code && first) code = gpu_look_up_block(s, b, id, err);
-    if (code) return code;
+    gpu_shorten_step(s, b);
     gpu_launch_step(s, 1, GPU_LAST_LOGITS);
-    return first ? gpu_failed(&s->runner->gpu->q, err) : gpu_chosen(s->runner, id, err);
+    return gpu_failed(&s->runner->gpu->q, err);
+}
+
+/* Queues the sampling of a token and the step that runs it; waits for the token only. */
+static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
+    const int code = gpu_enter(s, err);
+    if (code) return code;
+    if (gpu_table_layer(s->m) >= 0) return gpu_step_known(s, b, sampling, id, err);
+    gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
+    gpu_launch_step(s, 1, GPU_LAST_LOGITS);
+    return gpu_chosen(s->runner, id, err);
 }
 
 static int gpu_prepared(slot *s, int n, int32_t *ids, mote_error *err);
@@ -345,11 +360,10 @@ static int gpu_look_up_cycle(slot *s, const block *b, const int32_t *chosen, mot
    chosen here; then those that follow the accepted rows, *count of them; the last of these begins the next pass. */
 static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int drafts, int32_t *ids, int *count,
                      mote_error *err) {
-    struct gpu_runner *g = s->runner->gpu;
     const int begins = b->rows->id < 0 && b->T == 1;
     int code = gpu_enter(s, err);
     if (!code && begins) {
-        gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
+        gpu_choose_next(s, b, b->replay, sampling);
         code = gpu_chosen(s->runner, ids, err);
     }
     if (!code) code = gpu_look_up_cycle(s, b, begins ? ids : NULL, err);
@@ -357,9 +371,8 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
     if (b->rows->id >= 0) {
         gpu_use_sampling(s, sampling);
         gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T), 0);
-    } else if (!begins) {
-        const int replay = gpu_log_left(s, b->replay, b->T);
-        if (replay < b->replay) gpu_resume(&g->q, g->step, g->step, g->sequence, replay, -1);
+    } else {
+        gpu_shorten_step(s, b);
     }
     gpu_launch_cycle(s, b->T, b->rows->index, drafts);
     code = gpu_failed(&s->runner->gpu->q, err);
