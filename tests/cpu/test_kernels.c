@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
     test_attention(8, 2, 64, 64, 0, 40, 0, pools);
     test_attention(4, 1, 128, 128, 0, 40, 0, pools);
     test_attention(2, 1, 512, 512, 0, 40, 0, pools);
-    test_attention(test_brief ? 1 : 4, test_brief ? 1 : 2, 512, 128, 1, SPAN + 8, 0, pools);
+    test_attention(4, 2, 512, 128, 1, SPAN + 8, 0, pools);
     test_attention(5, 1, 20, 4, 1, 2 * SPAN + 8, 0, pools);
     test_attention(4, 2, 16, 16, 0, 40, 1, pools);
     test_attention(8, 2, 16, 16, 0, 40, 7, pools);
