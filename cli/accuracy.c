@@ -121,8 +121,7 @@ static int decoded_call(const mote_model *model) {
 
 static int open_way(const accuracy *a, const mote_model *model, way *w, mote_error *error) {
     mote_session_options how = {.size = sizeof how, .context = a->context, .chunk = PIECE, .threads = a->o->threads,
-                                .callbacks = {.log = on_log, .cancel = on_cancel}, .kv = w->kv, .mtp = MOTE_MTP_OFF,
-                                .sessions = WAYS_MOST + 1};
+                                .callbacks = {.log = on_log, .cancel = on_cancel}, .kv = w->kv, .mtp = MOTE_MTP_OFF};
     return mote_session_open(model, &how, &w->session, error);
 }
 
@@ -161,6 +160,14 @@ static int open_reference(accuracy *a) {
     return open_way(a, model, &a->reference, &error) ? report(&error) : 0;
 }
 
+/* Experts in host memory get no slots on a GPU: the first session's would leave nothing for the others', and passes of many tokens read most experts
+   anyway. */
+static int without_slots(mote_model *model) {
+    mote_error error = {0, ""};
+    if (!mote_model_info(model)->expert_layers || !mote_limit_expert_slots(model, 0, &error)) return 0;
+    return report(&error);
+}
+
 /* The reference's model, if it is not the one that is measured: unquantised, where that is asked for. */
 static int open_other(accuracy *a) {
     const int cpu = a->against == AGAINST_CPU || a->against == AGAINST_DEFINITION;
@@ -169,7 +176,8 @@ static int open_other(accuracy *a) {
     if (a->against == AGAINST_FOLDER) o.model = o.against;
     if (cpu) o.device = "cpu", o.devices = o.workers = o.secret_file = o.split_layers = NULL, o.split = 0;
     o.quantize = 0;
-    const int code = open_model(&o, a->against == AGAINST_FOLDER ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &a->other);
+    int code = open_model(&o, a->against == AGAINST_FOLDER ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &a->other);
+    if (!code) code = without_slots(a->other);
     if (code) return code;
     const int here = mote_model_info(a->model)->vocab_size, there = mote_model_info(a->other)->vocab_size;
     if (here == there) return 0;
@@ -392,7 +400,8 @@ static int command_accuracy(options *o) {
     if (!code) {
         snprintf(name, sizeof name, "%s", o->synthetic ? o->synthetic : o->model);
         a.model = model;
-        code = measure_accuracy(&a);
+        code = without_slots(model);
+        if (!code) code = measure_accuracy(&a);
     }
     if (!code) code = begin_outputs(&json, 1);
     if (!code) code = tell_accuracy(&a, to_screen ? stderr : stdout, to_screen ? stdout : json.file);
