@@ -45,7 +45,8 @@ static double deltanet_operations(const deltanet_weights *w, enum stage stage, d
 
 static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
     const attention_shape *s = &w->shape;
-    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj) + matrix_bytes(&w->g_proj);
+    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj) + matrix_bytes(&w->g_proj) +
+                                     matrix_bytes(&w->index_qk);
     const seen_rows seen = attention_seen(s, of->length - 1);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)(seen.end - seen.first) * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
@@ -152,7 +153,13 @@ static double mlp_operations(const mlp_weights *w, enum stage stage, double rows
     return stage == STAGE_MLP_DOWN ? rows * matrix_operations(&w->down_proj) : 0;
 }
 
+/* Of residual streams: the matrices that mix them; w is all 0 where there are none. */
+static uint64_t streams_bytes(const stream_mixer *w) {
+    return w->down.rows ? matrix_bytes(&w->down) + matrix_bytes(&w->up) + (w->inject.rows ? matrix_bytes(&w->inject) : 0) : 0;
+}
+
 static uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffic *of) {
+    if (stage == STAGE_STREAMS) return streams_bytes(&l->mixer);
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_bytes(&l->w.name, stage, of);
         GPU_LAYER_KINDS(X)
@@ -163,6 +170,8 @@ static uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffi
 
 /* Floating-point operations of a stage for `rows` token rows after `position` others. */
 static double sublayer_operations(const sublayer *l, enum stage stage, double rows, double position) {
+    const stream_mixer *mixer = &l->mixer;
+    if (stage == STAGE_STREAMS) return rows * (matrix_operations(&mixer->down) + matrix_operations(&mixer->up) + matrix_operations(&mixer->inject));
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_operations(&l->w.name, stage, rows, position);
         GPU_LAYER_KINDS(X)

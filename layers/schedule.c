@@ -19,7 +19,7 @@
     ROW(SUM_OUTPUT, "sum_output", .stage = STAGE_COUNT,                                                                  \
         .reads = BUFFER_OUTPUT | BUFFER_X, .writes = BUFFER_OUTPUT | BUFFER_X, .tags = BUFFER_X)                         \
     ROW(STREAMS_DOWN, "streams_down", .stage = STAGE_STREAMS,                                                            \
-        .reads = BUFFER_X | BUFFER_OUTPUT | BUFFER_MTP_X | BUFFER_MIXTURE, .writes = BUFFER_MIXTURE)                     \
+        .reads = BUFFER_X | BUFFER_OUTPUT | BUFFER_MTP_X | BUFFER_MIXTURE, .writes = BUFFER_MIXTURE, .prefetched = 1)    \
     ROW(STREAMS_UP, "streams_up", .stage = STAGE_STREAMS,                                                                \
         .reads = BUFFER_X | BUFFER_OUTPUT | BUFFER_MTP_X | BUFFER_MIXTURE, .writes = BUFFER_X | BUFFER_MIXTURE)          \
     ROW(STREAMS_WRITE, "streams_write", .stage = STAGE_STREAMS,                                                          \

@@ -44,6 +44,8 @@ typedef struct streams_gpu {
     float *norm;                 /* [hidden] STREAMS_NORM */
 } streams_gpu;
 
+static_assert(STREAM_PIECES * GPU_WARPS * STREAM_DEPTH * MIXER_K_COLS == STREAM_HIDDEN_MOST, "a warp of streams_down has its k blocks in registers");
+
 /* A tile of 16 weight rows: the `count` k blocks that a warp has of it, from k block `first` on, STREAM_DEPTH of them in registers. */
 struct stream_weights {
     typedef format_bf16 F;
@@ -98,29 +100,24 @@ __device__ __forceinline__ float4 stream_sum4(float4 x, float4 y, float share) {
 }
 
 /* sum += a warp's part of a tile times four token rows; square += the lane's squares of its row t. */
-__device__ __forceinline__ void stream_multiply_rows(const gpu_streams &p, stream_weights *w, int t, int c, bool again, float *sum, float *square) {
-    const int at = stream_column() - c * p.hidden;          /* in the stream, of the matrix's column 0 */
+__device__ __forceinline__ void stream_multiply_rows(const gpu_streams &p, const stream_weights &w, int t, int c, float *sum, float *square) {
+    const int at = w.first * MIXER_K_COLS + stream_column() - c * p.hidden;        /* in the stream */
     const float share = stream_before(p, t, c);
-    const float *x = p.x + ((size_t)t * GPU_STREAMS + c) * p.hidden, *y = stream_output(p, t, c), *norm = p.norm + (size_t)c * p.hidden;
-#pragma unroll 1
-    for (int from = 0; from < w->count; from += STREAM_DEPTH) {
-        float4 v[STREAM_DEPTH], given[STREAM_DEPTH];
-        if (w->count > STREAM_DEPTH && (from || again)) w->load(from);
+    const float *x = p.x + ((size_t)t * GPU_STREAMS + c) * p.hidden + at, *y = stream_output(p, t, c) + at;
+    const float *norm = p.norm + (size_t)c * p.hidden + at;
+    float4 v[STREAM_DEPTH], given[STREAM_DEPTH];
 #pragma unroll
-        for (int j = 0; j < STREAM_DEPTH; j++) {            /* without a branch: what is not there is the last one again */
-            const int col = (w->first + min(from + j, w->count - 1)) * MIXER_K_COLS + at;
-            v[j] = load_relaxed4(x + col);
-            given[j] = load_relaxed4(y + col);
-        }
+    for (int j = 0; j < STREAM_DEPTH; j++) {
+        v[j] = j < w.count ? load_relaxed4(x + j * MIXER_K_COLS) : make_float4(0, 0, 0, 0);
+        given[j] = j < w.count ? load_relaxed4(y + j * MIXER_K_COLS) : make_float4(0, 0, 0, 0);
+    }
 #pragma unroll
-        for (int j = 0; j < STREAM_DEPTH; j++) {
-            const int col = (w->first + min(from + j, w->count - 1)) * MIXER_K_COLS + at;
-            const float4 g = __ldg((const float4 *)(norm + col)), r = stream_sum4(v[j], given[j], share);
-            const float squares = fmaf(r.w, r.w, fmaf(r.z, r.z, fmaf(r.y, r.y, r.x * r.x)));
-            *square += from + j < w->count ? squares : 0;
-            const uint4 b = stream_fragment(make_float4(r.x * g.x, r.y * g.y, r.z * g.z, r.w * g.w));
-            gpu_multiply<stream_weights::F, STEP_ROWS>(sum, w->raw[j], &b, 0, 0, 0, from + j < w->count);
-        }
+    for (int j = 0; j < STREAM_DEPTH; j++) {
+        const float4 g = j < w.count ? __ldg((const float4 *)(norm + j * MIXER_K_COLS)) : make_float4(0, 0, 0, 0);
+        const float4 r = stream_sum4(v[j], given[j], share);
+        *square = fmaf(r.w, r.w, fmaf(r.z, r.z, fmaf(r.y, r.y, fmaf(r.x, r.x, *square))));
+        const uint4 b = stream_fragment(make_float4(r.x * g.x, r.y * g.y, r.z * g.z, r.w * g.w));
+        gpu_multiply<stream_weights::F, STEP_ROWS>(sum, w.raw[j], &b, 0, 0, 0, j < w.count);
     }
 }
 
@@ -131,6 +128,9 @@ static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_down(const 
     const int c = (int)blockIdx.y / p.pieces, piece = (int)blockIdx.y % p.pieces, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int i = threadIdx.x % TILE_ROWS, r = threadIdx.x / TILE_ROWS, blocks = p.hidden / MIXER_K_COLS;
     const gpu_matrix *of = injects ? &p.inject : &p.down;
+    const int row = tile * TILE_ROWS + i, width = (p.down.rows + GPU_STREAMS) * GPU_STREAMS * STREAM_PIECES;      /* floats of a row of sums */
+    float *sums = p.sums + (size_t)r * width + (((injects ? p.down.rows : 0) + row) * GPU_STREAMS + c) * STREAM_PIECES + piece;
+    const bool stores = r < STEP_ROWS && row < of->rows;
     stream_weights w;
     int n, count, first = gpu_share(blocks, piece, p.pieces, &n);
     first += gpu_share(n, warp, GPU_WARPS, &count);
@@ -139,18 +139,14 @@ static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_down(const 
     pdl_wait();
     for (int t = 0, k = 0; t < p.T; t += STEP_ROWS, k ^= 1) {
         float sum[4] = {0, 0, 0, 0}, square = 0;
-        stream_multiply_rows(p, &w, min(t + lane / 4 % STEP_ROWS, p.T - 1), c, t > 0, sum, &square);
+        stream_multiply_rows(p, w, min(t + lane / 4 % STEP_ROWS, p.T - 1), c, sum, &square);
         store_partial_of<STEP_ROWS>(part[k], sum, warp);
         square += __shfl_xor_sync(~0u, square, 1);
         square += __shfl_xor_sync(~0u, square, 2);
         square += __shfl_xor_sync(~0u, square, 16);
         if (lane < 16 && lane % 4 == 0) squares[k][lane / 4][warp] = square;
         __syncthreads();
-        const int row = tile * TILE_ROWS + i;
-        if (r < STEP_ROWS && t + r < p.T && row < of->rows) {
-            const size_t width = p.down.rows + GPU_STREAMS, to = (size_t)(t + r) * width + (injects ? p.down.rows : 0) + row;
-            p.sums[(to * GPU_STREAMS + c) * STREAM_PIECES + piece] = sum_warp_partials(part[k][i][r]);
-        }
+        if (stores && t + r < p.T) sums[(size_t)t * width] = sum_warp_partials(part[k][i][r]);
         if (blockIdx.x == 0 && threadIdx.x < STEP_ROWS && t + (int)threadIdx.x < p.T)
             p.squares[((t + (int)threadIdx.x) * GPU_STREAMS + c) * STREAM_PIECES + piece] = sum_warp_partials(squares[k][threadIdx.x]);
     }
@@ -166,27 +162,66 @@ __device__ __forceinline__ float stream_factor(const gpu_streams &p, int t, int 
     return rms_factor_divided(stream_pieces(p.squares + (t * GPU_STREAMS + c) * STREAM_PIECES), p.hidden, p.eps);
 }
 
-/* Row t's product with row j of down, or, from their end on, of inject, over the number of streams. */
-__device__ __forceinline__ float stream_low(const gpu_streams &p, int t, int j) {
-    const float *sums = p.sums + ((size_t)t * (p.down.rows + GPU_STREAMS) + j) * GPU_STREAMS * STREAM_PIECES;
-    float low = 0;
-#pragma unroll
-    for (int c = 0; c < GPU_STREAMS; c++) low = fmaf(stream_pieces(sums + c * STREAM_PIECES), stream_factor(p, t, c), low);
-    return low / GPU_STREAMS;
+/* Stream c's part of row t's product with row j of down, or, from their end on, of inject; not normed. */
+__device__ __forceinline__ float stream_sum(const gpu_streams &p, int t, int j, int c) {
+    return stream_pieces(p.sums + (((size_t)t * (p.down.rows + GPU_STREAMS) + j) * GPU_STREAMS + c) * STREAM_PIECES);
 }
 
-/* Grid: hidden / 16. A thread has an element of R of a row. Shared memory: low of four rows, each of whole k blocks and, for the banks, four
-   floats more. */
+/* The mean over streams, of which four neighbouring lanes have one each. */
+__device__ __forceinline__ float stream_mean(float v) {
+    v += __shfl_xor_sync(~0u, v, 1);
+    v += __shfl_xor_sync(~0u, v, 2);
+    return v / GPU_STREAMS;
+}
+
+/* low of row t, to[k_blocks * 32], by a block: a thread has a stream of every 64th, AT_ONCE of which it loads before it uses the first. */
+__device__ __forceinline__ void stream_put_low(const gpu_streams &p, int t, float *to) {
+    enum { AT_ONCE = 5, STEP = GPU_THREADS / GPU_STREAMS };
+    const int c = threadIdx.x % GPU_STREAMS, own = threadIdx.x / GPU_STREAMS, cols = p.up.k_blocks * MIXER_K_COLS;
+    const float factor = stream_factor(p, t, c);
+#pragma unroll 1
+    for (int first = own; first - own < cols; first += AT_ONCE * STEP) {
+        float sum[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) sum[k] = stream_sum(p, t, min(first + k * STEP, p.down.rows - 1), c);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const int j = first + k * STEP;
+            const float low = gpu_silu(stream_mean(sum[k] * factor));
+            if (c == 0 && j < cols) to[j] = j < p.down.rows ? low : 0;
+        }
+    }
+}
+
+/* The shares of what will be given, by a block: a thread has a stream c of a row's share for stream `to`. */
+__device__ __forceinline__ void stream_put_shares(const gpu_streams &p) {
+    const int c = threadIdx.x % GPU_STREAMS, to = threadIdx.x / GPU_STREAMS % GPU_STREAMS;
+#pragma unroll 1
+    for (int first = 0; first < p.T; first += GPU_THREADS / (GPU_STREAMS * GPU_STREAMS)) {
+        const int t = first + (int)threadIdx.x / (GPU_STREAMS * GPU_STREAMS), row = min(t, p.T - 1);
+        const float share = 2 * gpu_sigmoid(stream_mean(stream_sum(p, row, p.down.rows + to, c) * stream_factor(p, row, c)));
+        if (c == 0 && t < p.T) p.share[t * GPU_STREAMS + to] = share;
+    }
+}
+
+/* Grid: hidden / 16, and a block for the shares. A thread has an element of R of a row. Shared memory: low of four rows, each of whole k blocks
+   and, for the banks, four floats more. */
 static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_up(const __grid_constant__ gpu_streams p) {
     extern __shared__ __align__(16) float low[];
     __shared__ __align__(16) float part[TILE_ROWS][STEP_ROWS][GPU_WARPS];
     enum { EACH = GPU_WARPS / GPU_STREAMS };                /* warps of a stream, which share its columns of up */
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, cols = p.up.k_blocks * MIXER_K_COLS, stride = cols + 4;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, stride = p.up.k_blocks * MIXER_K_COLS + 4;
     const int c = threadIdx.x % GPU_STREAMS, i = threadIdx.x / GPU_STREAMS % TILE_ROWS, r = threadIdx.x / (GPU_STREAMS * TILE_ROWS);
     const int col = (int)blockIdx.x * TILE_ROWS + i;
     const float *fragments = low + lane / 4 % STEP_ROWS * stride + stream_column();
     stream_weights w;
     int count;
+    if (col >= p.hidden) {
+        pdl_launch_dependents();
+        pdl_wait();
+        stream_put_shares(p);
+        return;
+    }
     const int first = gpu_share(p.up.k_blocks, warp % EACH, EACH, &count);
     pdl_launch_dependents();
     w.begin(p.up, warp / EACH * (p.hidden / TILE_ROWS) + (int)blockIdx.x, first, count);
@@ -197,10 +232,8 @@ static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_up(const __
         float *x = p.x + ((size_t)row * GPU_STREAMS + c) * p.hidden + col, sum[4] = {0, 0, 0, 0};
         const float value = fmaf(load_relaxed(stream_output(p, row, c) + col), stream_before(p, row, c), load_relaxed(x));
         const float n = value * stream_factor(p, row, c) * norm;
-        for (int item = threadIdx.x; item < rows * cols; item += GPU_THREADS) {
-            const int s = item / cols, j = item % cols;
-            low[s * stride + j] = j < p.down.rows ? gpu_silu(stream_low(p, t + s, j)) : 0;
-        }
+#pragma unroll 1
+        for (int s = 0; s < rows; s++) stream_put_low(p, t + s, low + s * stride);
         __syncthreads();
 #pragma unroll 1
         for (int from = 0; from < w.count; from += STREAM_DEPTH) {
@@ -216,15 +249,9 @@ static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_up(const __
         float mix = 0;
 #pragma unroll
         for (int k = 0; k < EACH; k++) mix += part[i][r][c * EACH + k];
-        float u = gpu_sigmoid(mix) * n;
-        u += __shfl_xor_sync(~0u, u, 1);
-        u += __shfl_xor_sync(~0u, u, 2);
+        const float u = stream_mean(gpu_sigmoid(mix) * n);
         if (p.y && t + r < p.T) *x = value;
-        if (c == 0 && t + r < p.T) p.u[(size_t)row * p.hidden + col] = u / GPU_STREAMS;
-        if (blockIdx.x == 0 && p.inject.rows && (int)threadIdx.x < rows * GPU_STREAMS) {
-            const int s = t + (int)threadIdx.x / GPU_STREAMS;
-            p.share[s * GPU_STREAMS + c] = 2 * gpu_sigmoid(stream_low(p, s, p.down.rows + c));
-        }
+        if (c == 0 && t + r < p.T) p.u[(size_t)row * p.hidden + col] = u;
     }
 }
 
@@ -285,8 +312,8 @@ static void streams_record_read(gpu_queue *q, const streams_gpu *g, const stream
     const char *format = formats[w->down.format]->name;
     const dim3 pieces((unsigned)((p.down.panels + 1) / 2 + (p.inject.panels + 1) / 2), (unsigned)(GPU_STREAMS * p.pieces));
     const size_t low = (size_t)STEP_ROWS * (size_t)(p.up.k_blocks * MIXER_K_COLS + 4) * sizeof(float);
-    gpu_record_grid(q, KERNEL_STREAMS_DOWN, format, gpu_streams_down, pieces, 0, &p);
-    gpu_record(q, KERNEL_STREAMS_UP, format, gpu_streams_up, hidden / TILE_ROWS, 1, low, &p);
+    gpu_note_weights(gpu_record_grid(q, KERNEL_STREAMS_DOWN, format, gpu_streams_down, pieces, 0, &p), KERNEL_STREAMS_DOWN, &p.down);
+    gpu_record(q, KERNEL_STREAMS_UP, format, gpu_streams_up, hidden / TILE_ROWS + (p.inject.rows > 0), 1, low, &p);
     q->pending = NULL;
     q->shares = p.share;
 }

@@ -42,9 +42,10 @@ static size_t streams_prefill_bytes(const residual_shape *s, int T, int hidden) 
     return prefill_take_rest(prefill_streams_layout(T, hidden, s->mix_rank, NULL, &p), 0, T, hidden);
 }
 
+/* A block has a row of all streams in shared memory, and, for the MTP layer, an embedding beside it. */
 static int streams_can_prefill(const stream_mixer *w, int streams) {
     return !streams || (prefill_takes(&w->down) && prefill_takes(&w->up) && (!w->inject.rows || prefill_takes(&w->inject)) &&
-                        (size_t)w->up.rows * sizeof(float) <= GPU_SHARED - 1024);
+                        (size_t)(w->up.rows / GPU_STREAMS) * (GPU_STREAMS + 1) * sizeof(float) <= GPU_SHARED - 1024);
 }
 
 /* Shared memory: [streams][hidden] floats. */

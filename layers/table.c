@@ -69,6 +69,7 @@ typedef struct stream_mixer {
 enum {
     GPU_STREAMS = 4,                           /* of a residual: kernels take so many */
     MIXER_K_COLS = 32,                          /* columns of a k block of BF16 */
+    STREAM_HIDDEN_MOST = 5120,                 /* columns of a stream: blocks have all that they read of matrices in registers */
     STREAM_RANK_MOST = 4096                    /* of mixtures: a block has four rows of one in shared memory */
 };
 
@@ -78,7 +79,8 @@ static const char *streams_unsupported_reason(const stream_mixer *w, int streams
     if (streams != GPU_STREAMS) return "other numbers of residual streams than 4";
     if (w->down.format != FORMAT_BF16 || w->up.format != FORMAT_BF16 || (w->inject.rows && w->inject.format != FORMAT_BF16))
         return "residual streams mixed by other weights than BF16";
-    if (w->up.rows / streams % MIXER_K_COLS) return "residual streams of other hidden sizes than multiples of 32";
+    if (w->up.rows / streams % MIXER_K_COLS || w->up.rows / streams > STREAM_HIDDEN_MOST)
+        return "residual streams of other hidden sizes than multiples of 32 up to 5120";
     return w->down.rows > STREAM_RANK_MOST ? "mixtures of residual streams of ranks above 4096" : NULL;
 }
 

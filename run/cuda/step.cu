@@ -182,11 +182,12 @@ static void gpu_read_residual(slot *s, const block *b, float *x) {
     const size_t hidden = (size_t)m->c.hidden, width = (size_t)model_width(m);
     const int rows = runner_answers(s->runner) ? b->residual_rows : 0, most = m->c.streams ? PASS_ROWS_MAX : max_int(rows, 1);
     float *from = x + (size_t)(b->T - rows) * width;
+    const float *read = m->c.streams ? g->layers.streams.u : from;
     for (int t = 0, n; t < rows; t += n) {
         n = min_int(rows - t, most);
         if (m->c.streams) streams_record_read(&g->q, &g->layers.streams, &m->mixer, from + (size_t)t * width, n, m->c.hidden, m->c.eps);
         gpu_submit(&g->q);
-        gpu_move(&g->q, b->residual + (size_t)t * hidden, m->c.streams ? g->layers.streams.u : from, (size_t)n * hidden * sizeof(float), "reading the residual");
+        gpu_move(&g->q, b->residual + (size_t)t * hidden, read, (size_t)n * hidden * sizeof(float), "reading the residual");
     }
 }
 
