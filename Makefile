@@ -197,8 +197,8 @@ else
 endif
 
 # A server that loses devices: the program, with another library around the library.
-$(BUILD)/test_replicas: private WRAP = -DLOSSY='"$(strip $(RUN) ./$(BUILD)/lossy_serve)"'
-$(BUILD)/test_replicas: $(BUILD)/lossy_serve
+$(BUILD)/test_replicas $(BUILD)/test_lost_workers: private WRAP = -DLOSSY='"$(strip $(RUN) ./$(BUILD)/lossy_serve)"'
+$(BUILD)/test_replicas $(BUILD)/test_lost_workers: $(BUILD)/lossy_serve
 # These include the program.
 $(BUILD)/lossy_serve $(BUILD)/test_plans: private WRAP = -I$(BUILD)
 $(BUILD)/lossy_serve $(BUILD)/test_plans: $(BUILD)/page.inc $(BUILD)/trace_page.inc
@@ -338,7 +338,7 @@ gpu-stamp-fresh:
 
 # make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
 test-simulated:
-	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator libnccl.so.2 test_engine test_batch test_experts test_groups test_pipeline test_hosts test_ranks gpu_production gpu_exchange)
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator libnccl.so.2 test_engine test_batch test_experts test_groups test_pipeline test_hosts test_ranks gpu_production gpu_exchange gpu_streams)
 	tests/simulator/test.sh build/simulated
 $(BUILD)/libnccl.so.2: tests/simulator/nccl.c | $(BUILD)
 	$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -O1 -shared -fPIC $< -o $@

@@ -152,6 +152,10 @@ void mote_close(mote_model *model);
    callbacks: cancel is asked every two seconds while a worker reads its weights, which ends the call with MOTE_ECANCELLED. NULL: nothing is. */
 int mote_reconnect(const mote_model *model, const mote_callbacks *callbacks, mote_error *error);
 
+/* After a call has returned MOTE_EDEVICE: whether this host's own devices of the model still compute. MOTE_OK: they do, what was lost is a worker or a
+   runner; MOTE_EDEVICE: one does not, and nothing but a new process will mend that: close what there is. Waits for what a device still does. */
+int mote_check_device(const mote_model *model, mote_error *error);
+
 typedef struct mote_worker_options {
     size_t size;                           /* of this struct: see the rules above */
     const char *listen;                    /* where leaders connect: "10.0.0.2:7000"; port 0: one that is free */
@@ -453,8 +457,8 @@ typedef struct mote_experts_seen {         /* of experts in host memory, since a
     uint64_t hits, misses;                 /* experts that passes found in slots of the GPU's memory, and that they did not: of each layer the
                                               different ones that a pass reads */
     uint64_t passes;                       /* those, and drafts: as many as a layer has computed */
-    uint64_t bytes;                        /* that crossed the link: of misses, and copies of whole layers for prompts */
-    int slots;                             /* of each such layer */
+    uint64_t bytes;                        /* that crossed the link: of misses, and copies for prompts */
+    int slots;                             /* of each such layer. One that has a slot for each expert counts nothing: all are there */
 } mote_experts_seen;
 
 /* As mote_runner_seen; also of the runner of a session, which may be its own. They are counted on the GPU: MOTE_EDEVICE if that is lost. */

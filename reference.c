@@ -55,6 +55,7 @@
 #include "formats/fp8_row.c"
 #include "formats/nvfp4.c"
 #include "formats/mxfp4.c"
+#include "formats/mxfp8.c"
 #include "formats/int4.c"
 #include "formats/int4_fine.c"
 #include "formats/dispatch.c"

@@ -16,6 +16,7 @@ typedef struct weight_memory {
     /* WEIGHTS_... of all words of an item that is there. */
     int (*scan)(const mote_model *m, const load_item *item, unsigned *seen, mote_error *err);
     int (*complete)(binder *b, mote_error *err);               /* when all are there: brings them into the layout of kernels; NULL: they lie so */
+    int (*works)(const mote_model *m, mote_error *err);        /* whether the device still computes for this process; NULL: always */
     void (*describe)(mote_model *m);                           /* what mote_info says of computing on it; NULL: nothing */
     const char *(*vision_refused)(const vision_weights *w);    /* why nothing computes such a tower on it; NULL: it takes all */
     dtype kv;                                                  /* of the numbers in KV caches, unless asked otherwise */

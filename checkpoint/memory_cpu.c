@@ -140,4 +140,4 @@ static int cpu_scan(const mote_model *m, const load_item *item, unsigned *seen, 
 /* Kernels of the CPU read weights as they are stored: nothing is to be completed. */
 static const weight_memory cpu_memory = {
     .choose = cpu_choose, .available = cpu_available, .allocate = cpu_allocate, .pin = NULL, .release = cpu_release,
-    .load = cpu_load, .scan = cpu_scan, .complete = NULL, .describe = NULL, .vision_refused = NULL, .kv = DTYPE_F32, .packs = 0};
+    .load = cpu_load, .scan = cpu_scan, .complete = NULL, .works = NULL, .describe = NULL, .vision_refused = NULL, .kv = DTYPE_F32, .packs = 0};

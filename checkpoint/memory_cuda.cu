@@ -136,6 +136,8 @@ static int prefill_runs(const mote_model *m, dtype kv) {
     for (int i = m->part.first; i < m->part.end; i++)
         if (!layer_can_prefill(&m->layers[i], kv)) return 0;
     if (m->has_mtp && (!layer_can_prefill(&m->mtp.layer, kv) || !prefill_takes(&m->mtp.fc))) return 0;
+    if (m->has_mtp && m->c.streams && (!prefill_takes(&m->mtp.fc_embedding) || !streams_can_prefill(&m->mtp.mixer, m->c.streams))) return 0;
+    if (part_is_last(&m->part) && !streams_can_prefill(&m->mixer, m->c.streams)) return 0;
     return (!part_is_last(&m->part) || prefill_takes(&m->lm_head)) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
 }
 
@@ -143,7 +145,15 @@ static void cuda_describe(mote_model *m) {
     m->report.info.prefill_from = prefill_runs(m, DTYPE_BF16) ? PREFILL_FROM : 0;
 }
 
+/* After a kernel has failed, or the GPU is gone, every call of the process on it does. */
+static int cuda_works(const mote_model *m, mote_error *err) {
+    cudaError_t status = cudaSetDevice(m->device.gpu);
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    if (status == cudaSuccess) return MOTE_OK;
+    return fail(err, MOTE_EDEVICE, "%s is lost: %s", m->device.name, cudaGetErrorString(status));
+}
+
 static const weight_memory cuda_memory = {
     .choose = cuda_choose, .available = cuda_available, .allocate = cuda_allocate, .pin = cuda_pin, .release = cuda_release,
     .load = cuda_load, .scan = cuda_scan, .complete = cuda_complete,
-    .describe = cuda_describe, .vision_refused = vision_gpu_refused, .kv = DTYPE_BF16, .packs = 1};
+    .works = cuda_works, .describe = cuda_describe, .vision_refused = vision_gpu_refused, .kv = DTYPE_BF16, .packs = 1};

@@ -2,7 +2,7 @@
    were wanted lately. Knows files, rows and tensor encodings; must not know what rows are of, nor who wants them.
 
    The table is a matrix in parts of the same number of rows, each a tensor of the checkpoint, or the tensors that stand for one, in any encoding
-   that keeps the numbers of a row apart from those of others: F32, F16, BF16, FP8, NVFP4. What belongs to a row is read with pread when the row
+   that keeps the numbers of a row apart from those of others: F32, F16, BF16, FP8, NVFP4, MXFP8. What belongs to a row is read with pread when the row
    is wanted, and checked then: nothing of a table is looked at before, and a file that has changed meanwhile is an error and not a signal.
 
    A table without files, of a synthetic model, makes its rows up. */
@@ -69,7 +69,7 @@ static int rows_file(row_table *t, const shard *s, mote_error *err) {
 
 /* Whether an encoding keeps the rows of a matrix apart. */
 static int rows_are_apart(enum encoding e) {
-    return e <= ENCODING_FP8_BLOCK_CT || e == ENCODING_NVFP4 || e == ENCODING_NVFP4_CT;
+    return e <= ENCODING_FP8_BLOCK_CT || e == ENCODING_NVFP4 || e == ENCODING_NVFP4_CT || e == ENCODING_MXFP8 || e == ENCODING_MXFP8_E8M0;
 }
 
 /* Where part i's tensors are. stored: its matrix. */
@@ -183,7 +183,9 @@ static int rows_decode(const row_table *t, int64_t r, const char *bytes, float *
         row.component[k] = from->convert ? converted + used : bytes + t->at[from->part];
         c.cols = component_cols(p, &row);
         if (!from->convert) continue;
-        (void)from->convert(&c, converted + used);
+        if (from->convert(&c, converted + used) >= 0)
+            return fail(err, MOTE_EFORMAT, "%s: row %lld of part %d of a table: %s", t->files[s->part[0].file].path, (long long)(r % t->part_rows),
+                        (int)(r / t->part_rows), c.why);
         used += (component_bytes(p, c.cols) + 63) / 64 * 64;
     }
     matrix_floats(&row, 0, 0, row.cols, to);
@@ -244,13 +246,12 @@ static int rows_read(row_table *t, int64_t r, float *to, mote_error *err) {
         rows_make_up(t, r, to);
         return MOTE_OK;
     }
-    int code = MOTE_OK;
-    if (!rows_cached(t, r, bytes)) {
-        memset(bytes, 0, t->bytes);            /* with what lies between tensors */
-        code = rows_fetch(t, r, bytes, err);
-        if (!code) rows_to_cache(t, r, bytes);
-    }
-    return code ? code : rows_decode(t, r, bytes, to, err);
+    if (rows_cached(t, r, bytes)) return rows_decode(t, r, bytes, to, err);
+    memset(bytes, 0, t->bytes);                /* with what lies between tensors */
+    int code = rows_fetch(t, r, bytes, err);
+    if (!code) code = rows_decode(t, r, bytes, to, err);
+    if (!code) rows_to_cache(t, r, bytes);     /* what is damaged may be whole another time */
+    return code;
 }
 
 /* Adds the first row of each part to a fingerprint. t NULL: there is no table. */

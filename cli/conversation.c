@@ -189,6 +189,7 @@ static void chat_ask(chat *c) {
     if (code == MOTE_ECANCELLED && result.prompt_tokens) code = 0;     /* in the answer: it stays as far as it came */
     if (!code || s.last) end_screen(&s);
     if (code) {
+        name_picture(&c->shown, &error);
         clear_progress();
         if (code != MOTE_ECANCELLED) chat_fail(c, &error);
         else if (c->typed) say(c, "[stopped while the question was read; /retry asks it again]\n");

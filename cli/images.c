@@ -2,12 +2,15 @@
 
 enum { IMAGES_MAX = 32, IMAGE_FILE_MAX = 64 << 20 };       /* with a message; bytes of one */
 
-/* Pictures that go with a message; their data is owned. */
-typedef struct pictures { mote_image of[IMAGES_MAX]; int count; } pictures;
+/* Pictures that go with a message, and the names of their files; what they hold is owned. */
+typedef struct pictures { mote_image of[IMAGES_MAX]; char *name[IMAGES_MAX]; int count; } pictures;
 
 /* All but the first so many. */
 static void free_pictures_from(pictures *p, int count) {
-    while (p->count > count) free((void *)(uintptr_t)p->of[--p->count].data);
+    while (p->count > count) {
+        free((void *)(uintptr_t)p->of[--p->count].data);
+        free(p->name[p->count]);
+    }
 }
 
 static void free_pictures(pictures *p) {
@@ -17,8 +20,18 @@ static void free_pictures(pictures *p) {
 /* Moves all of another's to the end; there is room. */
 static void move_pictures(pictures *to, pictures *from) {
     memcpy(to->of + to->count, from->of, (size_t)from->count * sizeof *from->of);
+    memcpy(to->name + to->count, from->name, (size_t)from->count * sizeof *from->name);
     to->count += from->count;
     from->count = 0;
+}
+
+/* Names the file in an error of the library about image N of these. */
+static void name_picture(const pictures *p, mote_error *error) {
+    char why[sizeof error->message];
+    int number, at = 0;
+    if (sscanf(error->message, "image %d: %n", &number, &at) != 1 || !at || number < 1 || number > p->count || !p->name[number - 1]) return;
+    strcpy(why, error->message + at);
+    snprintf(error->message, sizeof error->message, "%.200s: %.250s", p->name[number - 1], why);
 }
 
 /* By its first bytes: a PNG, a JPEG or a format of pictures whose name the library says. */
@@ -42,6 +55,7 @@ static int add_picture(const mote_model *model, const char *name, bytes *file, i
         if (to->count == IMAGES_MAX) return complain(EXIT_FAILURE, "%s: at most %d images go with a message", name, IMAGES_MAX);
         return complain(EXIT_FAILURE, "%s: this model reads no images", name);
     }
+    to->name[to->count] = strdup(name);
     to->of[to->count++] = image;
     if (out) show_format(out, "[read %s: %d x %d, %d tokens]\n", name, width, height, takes);
     return 0;
@@ -70,6 +84,7 @@ static int place_pictures(const mote_model *model, const pictures *p, bytes *ids
     *opened = NULL;
     if (!p->count) return 0;
     int code = mote_images_open(model, p->of, p->count, opened, error);
+    if (code) name_picture(p, error);
     for (int again = 0; !code && again < 2; again++) {             /* one token becomes as many as a picture takes */
         if (grow(&placed, need * sizeof(int32_t) + 1)) return MOTE_ENOMEM;
         code = mote_images_place(*opened, (const int32_t *)(const void *)ids->data, *count, (int32_t *)(void *)placed.data, need, &need, error);

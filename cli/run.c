@@ -61,7 +61,11 @@ static int answer_prompt(const mote_model *model, mote_session *session, const o
     mote_images *opened = NULL;
     mote_error error = {0, ""};
     int code = 0;
-    if (!o->tokens && !o->raw) return mote_ask(session, prompt->data, g, result, &error) ? report_prompt(model, session, &error) : 0;
+    if (!o->tokens && !o->raw) {
+        if (!mote_ask(session, prompt->data, g, result, &error)) return 0;
+        name_picture(images, &error);
+        return report_prompt(model, session, &error);
+    }
     if (o->raw) {
         code = tokenize(model, prompt->data, prompt->size, &ids, &count);
         const int32_t *feed = (const int32_t *)(const void *)ids.data;

@@ -17,8 +17,9 @@
 enum output { OUTPUT_STORE, OUTPUT_ADD, OUTPUT_GIVE };
 
 /* SiLU(gate) up; with a limit gate is at most that, and up between minus that and that; with an alpha gate sigmoid(alpha gate) (up + 1);
-   with gelu GELU(gate) up. 0: none of these. */
-typedef struct activation { float limit, alpha; int gelu; } activation;
+   of other functions GELU(gate) up or ReLU(gate) up. 0: none of these. */
+enum activation_function { ACTIVATION_SILU, ACTIVATION_GELU, ACTIVATION_RELU };
+typedef struct activation { float limit, alpha; enum activation_function function; } activation;
 
 /* Of a launch's products, in its kernel's parameters. */
 typedef struct epilogue {
@@ -47,7 +48,7 @@ static inline epilogue epilogue_kept(gpu_queue *q, const epilogue *of) {
 
 /* SiLU(gate) up? */
 __host__ __device__ __forceinline__ bool activation_is_plain(const activation &a) {
-    return a.limit == 0 && a.alpha == 0 && !a.gelu;
+    return a.limit == 0 && a.alpha == 0 && a.function == ACTIVATION_SILU;
 }
 
 /* Whether what asks for nothing else (ANY: false) takes it, with these matrices. */
@@ -96,7 +97,8 @@ template <bool ANY> __device__ __forceinline__ float activate(const activation &
         gate = gate > a.limit ? a.limit : gate;
         up = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;
     }
-    if (ANY && a.gelu) return __fmul_rn(gpu_gelu(gate), up);
+    if (ANY && a.function == ACTIVATION_RELU) return gate < 0 ? 0 : __fmul_rn(gate, up);
+    if (ANY && a.function == ACTIVATION_GELU) return __fmul_rn(gpu_gelu(gate), up);
     if (ANY && a.alpha != 0) return __fmul_rn(__fmul_rn(gate, gpu_sigmoid(__fmul_rn(a.alpha, gate))), __fadd_rn(up, 1));
     return __fmul_rn(gpu_silu(gate), up);
 }

@@ -119,6 +119,7 @@ typedef struct gpu_queue {
     int layer, in_mtp;           /* of the kernels that are recorded next; in_mtp: they count as stage mtp */
     int stores_output;           /* of these: node's */
     int given;                   /* by these: a rank's share of an output, to the other ranks */
+    const float *pending, *shares;                          /* of residual streams: an output that is not in them yet, NULL: all is; its shares, NULL: 1 */
     node *nodes, no_record;      /* [capacity]; what gpu_record returns after a failure */
     gpu_launch_record *launches; /* [capacity] */
     int count, capacity;

@@ -18,7 +18,8 @@ typedef struct prefill_rows {
     float factor;                /* of BF16 weights: see bf16_factor */
     int hidden;
     float eps;                   /* of norms */
-    float *x, *y;                /* [T][hidden] the walk's, as token_rows has them */
+    float *x, *y;                /* [T][streams][hidden], [T][hidden] the walk's, as token_rows has them */
+    float *share;                /* [T][streams] of outputs that residual streams get */
     float *out;                  /* [T][hidden] to which a sublayer adds its output */
     const float *norm;           /* [hidden] what a sublayer's rows are normalised with */
     gpu_branches branches;       /* as gpu_rows has them; shared_to is added to */
@@ -27,13 +28,13 @@ typedef struct prefill_rows {
     float *u_scale;              /* [T] */
     char *scratch;               /* scratch of the kind of layer that runs: name_prefill_bytes bytes */
     const float *looked_up;      /* [T][ngrams_width] of a layer of n-grams: the rows of its table, in memory that the GPU reads */
-    const char *experts;         /* a copy of the layer's experts, whose home is host memory; NULL: they are read where they are */
 } prefill_rows;
 
 /* The scratch of prefill, in GPU memory. */
 typedef struct prefill_scratch {
     int rows;                    /* of a prefill chunk; 0: its prompts are decoded */
-    float *x, *y, *shared;       /* [rows][hidden]; shared: of branches */
+    float *x, *y, *shared;       /* [rows][streams][hidden], [rows][hidden]; shared: of branches */
+    float *share;                /* [rows][streams] */
     float *u_scale;              /* [rows] */
     token_row *table;            /* [rows] of the prefill chunk, and before them table[-1], as in a block */
     char *scratch;

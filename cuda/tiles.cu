@@ -118,11 +118,12 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 }
 
 /* The shapes with kernels of their own: hidden size, columns of out_proj and o_proj, of an expert's down_proj, experts of a row, and
-   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next there is experts_up
-   alone, for one row: its projections are 35B's, and its experts_down is gpu_experts_down_lone. */
+   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next and Flash-Next there is
+   experts_up alone, for one row: Coder-Next's projections are 35B's, and the experts_down of both is gpu_experts_down_lone. */
 struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8, LISTS = 1 }; };
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8, LISTS = 1 }; };
 struct shape_coder_next { enum { HIDDEN = 2048, EXPERT = 512, TOP_K = 10, LISTS = 2 }; };
+struct shape_flash_next { enum { HIDDEN = 2560, EXPERT = 640, TOP_K = 10, LISTS = 2 }; };
 
 template <class F> constexpr bool gpu_has_lone_up() {
     return std::is_same<F, format_mxfp4>::value || std::is_same<F, format_nvfp4>::value || std::is_same<F, format_fp8_row>::value;

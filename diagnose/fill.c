@@ -11,6 +11,12 @@ static synthetic_floats vector_values(const binder *b, const load_item *item) {
         const attention_weights *a = &m->layers[i].mixer.w.attention;
         if (m->layers[i].mixer.kind == LAYER_ATTENTION && a->shape.scale != 0 && item->target == (const void **)&a->q_norm) return q_norm;
         if (m->layers[i].mixer.kind == LAYER_NGRAMS && item->target == (const void **)&m->layers[i].mixer.w.ngrams.conv1d) return conv1d;
+        const mamba_weights *s = &m->layers[i].mixer.w.mamba;
+        if (m->layers[i].mixer.kind == LAYER_MAMBA) {
+            if (item->target == (const void **)&s->A_log) return A_log;
+            if (item->target == (const void **)&s->dt_bias) return dt_bias;
+            if (item->target == (const void **)&s->conv1d) return conv1d;
+        }
         const deltanet_weights *w = &m->layers[i].mixer.w.deltanet;
         if (m->layers[i].mixer.kind != LAYER_DELTANET) continue;
         if (item->target == (const void **)&w->A_log) return A_log;

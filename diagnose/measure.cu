@@ -14,16 +14,22 @@ static uint64_t layer_bytes(const layer *l, unsigned stages, const traffic *of) 
     return n;
 }
 
+/* Bytes of what makes the MTP layer's input. */
+static uint64_t mtp_bytes(const mtp_layer *w) {
+    return matrix_bytes(&w->fc) + (w->fc_embedding.rows ? matrix_bytes(&w->fc_embedding) : 0);
+}
+
 /* Bytes that these stages of a step read, with chosen[i] distinct experts in layer i and `length` tokens of KV. */
 static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t *chosen, int length) {
     const mote_model *m = s->m;
     uint64_t n = stage_in(stages, STAGE_HEAD) ? matrix_bytes(&m->lm_head) : 0;
+    if (stage_in(stages, STAGE_STREAMS)) n += streams_bytes(&m->mixer);
     traffic of = {0, length, kv_type_of(s->o.kv)};
     for (int i = 0; i < m->c.layers; i++) {
         of.experts = chosen[i];
         n += layer_bytes(&m->layers[i], stages, &of);
     }
-    if (stage_in(stages, STAGE_MTP) && s->slot.has_mtp) n += matrix_bytes(&m->mtp.fc) + cache_row_bytes(&m->mtp.layer.mixer);
+    if (stage_in(stages, STAGE_MTP) && s->slot.has_mtp) n += mtp_bytes(&m->mtp) + cache_row_bytes(&m->mtp.layer.mixer);
     return n;
 }
 
@@ -31,7 +37,7 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
 static uint64_t draft_bytes(const mote_session *s, int length) {
     const mote_model *m = s->m;
     traffic of = {m->largest.moe.top_k, length, kv_type_of(s->o.kv)};
-    return matrix_bytes(&m->mtp.fc) + layer_bytes(&m->mtp.layer, ALL_STAGES, &of) + matrix_bytes(&m->draft_head);
+    return mtp_bytes(&m->mtp) + streams_bytes(&m->mtp.mixer) + layer_bytes(&m->mtp.layer, ALL_STAGES, &of) + matrix_bytes(&m->draft_head);
 }
 
 /* Random token ids for step number i. */

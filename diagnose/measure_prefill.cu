@@ -71,9 +71,10 @@ static void measure_layers(mote_session *s, const prefill_rows *rows, unsigned s
     r.stages = stages;
     for (int i = 0; i < s->m->c.layers; i++) {
         r.layer = i;
+        if (table_of(s->m, i)) r.looked_up = gpu_table_at(s->slot.runner, i);
         const int copy = stages >> STAGE_UP & 1 ? gpu_bring_experts(s->slot.runner, &r, i) : -1;
         gpu_check(&g->q, layer_run_prefill(&r, &s->m->layers[i], &g->layers, &s->slot.state[i]), "a layer");
-        gpu_release_experts(s->slot.runner, &r, copy);
+        gpu_release_experts(s->slot.runner, copy);
     }
 }
 
@@ -93,7 +94,7 @@ static void measure_prefill_times(mote_session *s, const mote_measurement *m, co
     prefill_send(s->slot.runner->gpu, &b, r.stream);
     for (int i = -1; i < m->steps && q->status == cudaSuccess; i++) {
         float ms = 0;
-        if (stages == ALL_STAGES || i < 0) prefill_embed(&r, &s->m->embed_tokens, gpu_embed_factor(s->m));
+        if (stages == ALL_STAGES || i < 0) prefill_begin(&s->slot, &r, NULL);
         gpu_check(q, cudaEventRecord(begin, r.stream), "timing");
         measure_layers(s, &r, i < 0 ? (unsigned)ALL_STAGES : stages);
         gpu_check(q, cudaEventRecord(end, r.stream), "timing");

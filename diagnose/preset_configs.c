@@ -64,6 +64,18 @@ static const struct { const char *name; int layers; const char *config; } preset
      "\"ple_layer_ids\":[2],\"ple_embed_dim\":64,\"ngram_size\":3,\"heads_per_ngram\":4,\"ngram_vocab_size_base\":211,"
      "\"make_ngram_vocab_size_divisible_by\":16,\"split_ngram_parts\":4,\"ple_conv_kernel_size\":4,\"seed\":1234,"
      "\"eos_token_id\":[255,254],\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e7,\"partial_rotary_factor\":0.25}}"},
+    {"nemotron-3-nano", 52,
+     "{\"model_type\":\"nemotron_h\",\"num_hidden_layers\":52,\"hidden_size\":2688,\"vocab_size\":131072,\"max_position_embeddings\":262144,"
+     "\"hybrid_override_pattern\":\"MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME\",\"layer_norm_epsilon\":1e-5,\"mlp_hidden_act\":\"relu2\","
+     "\"num_attention_heads\":32,\"num_key_value_heads\":2,\"head_dim\":128,\"mamba_num_heads\":64,\"mamba_head_dim\":64,\"ssm_state_size\":128,"
+     "\"n_groups\":8,\"conv_kernel\":4,\"n_routed_experts\":128,\"num_experts_per_tok\":6,\"moe_intermediate_size\":1856,"
+     "\"moe_shared_expert_intermediate_size\":3712,\"routed_scaling_factor\":2.5}"},
+    {"tiny-mamba", 7,
+     "{\"model_type\":\"nemotron_h\",\"num_hidden_layers\":7,\"hidden_size\":256,\"vocab_size\":1024,\"max_position_embeddings\":32768,"
+     "\"hybrid_override_pattern\":\"MEM*-ME\",\"layer_norm_epsilon\":1e-5,\"mlp_hidden_act\":\"relu2\",\"intermediate_size\":384,"
+     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,\"mamba_num_heads\":8,\"mamba_head_dim\":64,\"ssm_state_size\":128,"
+     "\"n_groups\":2,\"conv_kernel\":4,\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":192,"
+     "\"moe_shared_expert_intermediate_size\":320,\"routed_scaling_factor\":2.5}"},
     {"small-gemma", 4,
      "{\"model_type\":\"gemma4_text\",\"num_hidden_layers\":4,\"hidden_size\":704,\"vocab_size\":2048,\"max_position_embeddings\":262144,"
      "\"tie_word_embeddings\":true,\"hidden_size_per_layer_input\":0,"

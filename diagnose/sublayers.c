@@ -51,14 +51,14 @@ typedef struct walk {
 /* What a step on a GPU may be off the definition, in a stage's values or in what a sublayer adds.
    - Rows enter products as two BF16 terms, 16 bits: what comes out is off by some 4e-6 of its largest number.
    - FFNs are three products in a row, and router logits become weights by exp.
-   - DeltaNet divides o by its root mean square, which can be nearly nothing.
+   - DeltaNet divides o by its root mean square, which can be nearly nothing. Mamba-2 does so, too, of several heads together.
    - Keys and values are BF16 or FP8: each is off by up to 2^-9 or 2^-4, and so is o, which of the first tokens is hardly more than one
      value; keys add to that. The CPU's code with such keys and values is off by 4e-3 and 8e-2. */
 static double walk_allowed(const char *part, int kv) {
     const int meets_cache = !strcmp(part, "attention") || !strcmp(part, "rope_attend") || !strcmp(part, "mla") || !strcmp(part, "latent_out");
     if (meets_cache) return kv == MOTE_KV_FP8 ? 0.15 : 1e-2;
     if (!strcmp(part, "deltanet") || !strcmp(part, "conv_delta")) return 5e-4;
-    return !strcmp(part, "moe") || !strcmp(part, "mlp") ? 1e-4 : 2e-5;
+    return !strcmp(part, "moe") || !strcmp(part, "mlp") || !strcmp(part, "mamba") ? 1e-4 : 2e-5;
 }
 
 /* Of rows [rows][n], the first of which is row `first` of want and before. */
@@ -179,6 +179,8 @@ static void gpu_values(const mote_session *s, const layer *l, const float **at) 
         at[0] = g->moe.router, at[1] = g->moe.shared_gate;
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = g->deltanet.raw, at[1] = g->deltanet.z, at[2] = g->deltanet.b, at[3] = g->deltanet.a, at[4] = g->deltanet.o;
+    } else if (l->mixer.kind == LAYER_MAMBA) {
+        at[0] = g->mamba.delta.raw, at[1] = g->mamba.delta.z;
     } else if (l->mixer.kind == LAYER_MLA) {
         at[0] = g->mla.q, at[1] = g->mla.o;
     } else {
@@ -222,8 +224,9 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
         gpu_rows rows = {.q = &g->q, .T = r->T, .layer = i, .step = g->step, .slot = gpu_view_of(s->slot.runner), .x = x,
                          .eps = m->c.eps, .hidden = m->c.hidden};
         layer_record(&rows, l, &g->layers, &g->capture_base.state[i], &g->growth_base.state[i]);
+        streams_record_write(&g->q, x, r->T, m->c.hidden);
     } else {
-        gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, x, r->T, m->c.eps, m->c.logit_cap, g->logits);
+        gpu_record_head(s->slot.runner, &g->q, 0, &m->lm_head, m->c.vocab, x, r->T, g->logits);
     }
     gpu_set_mtp(m, &g->q, 0);
     gpu_submit(&g->q);

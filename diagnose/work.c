@@ -45,7 +45,8 @@ static double deltanet_operations(const deltanet_weights *w, enum stage stage, d
 
 static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
     const attention_shape *s = &w->shape;
-    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj) + matrix_bytes(&w->g_proj);
+    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj) + matrix_bytes(&w->g_proj) +
+                                     matrix_bytes(&w->index_qk);
     const seen_rows seen = attention_seen(s, of->length - 1);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)(seen.end - seen.first) * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
@@ -81,6 +82,23 @@ static double mla_operations(const mla_weights *w, enum stage stage, double rows
     return stage == STAGE_LATENT_OUT ? rows * matrix_operations(&w->o_proj) : 0;
 }
 
+static uint64_t mamba_bytes(const mamba_weights *w, enum stage stage, const traffic *of) {
+    const mamba_shape *s = &w->shape;
+    (void)of;
+    if (stage == STAGE_MAMBA_IN) return matrix_bytes(&w->in_proj_cbx) + matrix_bytes(&w->in_proj_z) + matrix_bytes(&w->in_proj_dt);
+    if (stage == STAGE_SCAN) return 2 * (uint64_t)(mamba_inner(s) * s->state_dim) * sizeof(float);
+    return stage == STAGE_MAMBA_OUT ? matrix_bytes(&w->out_proj) : 0;
+}
+
+/* As deltanet_operations. */
+static double mamba_operations(const mamba_weights *w, enum stage stage, double rows, double position) {
+    const mamba_shape *s = &w->shape;
+    (void)position;
+    if (stage == STAGE_MAMBA_IN) return rows * (matrix_operations(&w->in_proj_cbx) + matrix_operations(&w->in_proj_z) + matrix_operations(&w->in_proj_dt));
+    if (stage == STAGE_SCAN) return 5.0 * rows * mamba_inner(s) * s->state_dim;
+    return stage == STAGE_MAMBA_OUT ? rows * matrix_operations(&w->out_proj) : 0;
+}
+
 /* The rows of the table are the host's matter. */
 static uint64_t ngrams_bytes(const ngrams_weights *w, enum stage stage, const traffic *of) {
     const ngrams_shape *s = &w->shape;
@@ -99,13 +117,14 @@ static double ngrams_operations(const ngrams_weights *w, enum stage stage, doubl
 static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic *of) {
     const moe_shape *s = &w->shape;
     const matrix *gate = w->gate_proj, *up = w->up_proj, *down = w->down_proj;
+    const uint64_t gates = s->squared_relu ? 0 : 1;            /* gate_proj is up_proj */
     uint64_t experts = (uint64_t)of->experts;
     int shared = s->experts;
     if (stage == STAGE_ROUTER && s->shared_size)
-        return matrix_bytes(&w->router) + (s->shared_ungated ? 0 : matrix_bytes(&w->shared_expert_gate)) + matrix_bytes(&gate[shared]) +
+        return matrix_bytes(&w->router) + (s->shared_ungated ? 0 : matrix_bytes(&w->shared_expert_gate)) + gates * matrix_bytes(&gate[shared]) +
                matrix_bytes(&up[shared]);
     if (stage == STAGE_ROUTER) return matrix_bytes(&w->router);
-    if (stage == STAGE_UP) return experts * (matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));
+    if (stage == STAGE_UP) return experts * (gates * matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));
     return stage == STAGE_DOWN ? experts * matrix_bytes(&down[0]) + (s->shared_size ? matrix_bytes(&down[shared]) : 0) : 0;
 }
 
@@ -113,17 +132,17 @@ static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic 
 static double moe_operations(const moe_weights *w, enum stage stage, double rows, double position) {
     const moe_shape *s = &w->shape;
     const matrix *gate = w->gate_proj, *down = w->down_proj;
-    const double shared_up = s->shared_size ? 2 * matrix_operations(&gate[s->experts]) : 0;
+    const double pair = s->squared_relu ? 1 : 2, shared_up = s->shared_size ? pair * matrix_operations(&gate[s->experts]) : 0;
     const double shared_down = s->shared_size ? matrix_operations(&down[s->experts]) : 0;
     (void)position;
     if (stage == STAGE_ROUTER) return rows * (matrix_operations(&w->router) + shared_up);
-    if (stage == STAGE_UP) return rows * s->top_k * 2 * matrix_operations(&gate[0]);
+    if (stage == STAGE_UP) return rows * s->top_k * pair * matrix_operations(&gate[0]);
     return stage == STAGE_DOWN ? rows * (s->top_k * matrix_operations(&down[0]) + shared_down) : 0;
 }
 
 static uint64_t mlp_bytes(const mlp_weights *w, enum stage stage, const traffic *of) {
     (void)of;
-    if (stage == STAGE_GATE_UP) return matrix_bytes(&w->gate_proj) + matrix_bytes(&w->up_proj);
+    if (stage == STAGE_GATE_UP) return (w->shape.squared_relu ? 0 : matrix_bytes(&w->gate_proj)) + matrix_bytes(&w->up_proj);
     return stage == STAGE_MLP_DOWN ? matrix_bytes(&w->down_proj) : 0;
 }
 
@@ -134,7 +153,13 @@ static double mlp_operations(const mlp_weights *w, enum stage stage, double rows
     return stage == STAGE_MLP_DOWN ? rows * matrix_operations(&w->down_proj) : 0;
 }
 
+/* Of residual streams: the matrices that mix them; w is all 0 where there are none. */
+static uint64_t streams_bytes(const stream_mixer *w) {
+    return w->down.rows ? matrix_bytes(&w->down) + matrix_bytes(&w->up) + (w->inject.rows ? matrix_bytes(&w->inject) : 0) : 0;
+}
+
 static uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffic *of) {
+    if (stage == STAGE_STREAMS) return streams_bytes(&l->mixer);
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_bytes(&l->w.name, stage, of);
         GPU_LAYER_KINDS(X)
@@ -145,6 +170,8 @@ static uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffi
 
 /* Floating-point operations of a stage for `rows` token rows after `position` others. */
 static double sublayer_operations(const sublayer *l, enum stage stage, double rows, double position) {
+    const stream_mixer *mixer = &l->mixer;
+    if (stage == STAGE_STREAMS) return rows * (matrix_operations(&mixer->down) + matrix_operations(&mixer->up) + matrix_operations(&mixer->inject));
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_operations(&l->w.name, stage, rows, position);
         GPU_LAYER_KINDS(X)

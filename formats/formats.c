@@ -43,7 +43,7 @@
 #define TENSOR_ENCODINGS(X) \
     X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(FP8_TENSOR, fp8_tensor) X(FP8_CHANNEL, fp8_channel) \
     X(FP8_BLOCK_CT, fp8_block_ct) X(NVFP4, nvfp4) X(NVFP4_CT, nvfp4_ct) X(GPTQ, gptq) X(AWQ, awq) X(INT4_CT, int4_ct) \
-    X(MXFP4, mxfp4) X(QUANTISED, quantised)
+    X(MXFP4, mxfp4) X(MXFP8, mxfp8) X(MXFP8_E8M0, mxfp8_e8m0) X(QUANTISED, quantised)
 
 #define FORMAT_ENUMERATOR(NAME, name) FORMAT_##NAME,
 enum format { FORMATS(FORMAT_ENUMERATOR) FORMAT_COUNT };

@@ -145,6 +145,7 @@ static int step_sampled(mote_session *s, const mote_sampling *sampling, mote_err
     int code = runner_refuses(s->slot.runner, err);
     if (code) return code;
     code = slot_step(&s->slot, &b, sampling, s->tokens + s->count, err);
+    if (!slot_step_began(&s->slot, code)) return code;
     timeline_computed(s, 1);
     if (code) timeline_drop(s);
     return code;

@@ -35,7 +35,7 @@ static int turn_begin(const mote_turn *t, pass_request *q, block *b, int32_t *ne
 /* What the pass has made of it. */
 static void turn_end(mote_turn *t, const pass_request *q) {
     mote_session *s = t->session;
-    const int began = q->kind != REQUEST_FORWARD || !q->code;          /* as timeline_compute has it */
+    const int began = q->kind == REQUEST_FORWARD ? !q->code : slot_step_began(&s->slot, q->code);       /* as timeline_compute has it */
     if (began && q->kind == REQUEST_FORWARD) s->tokens[s->count] = q->b->rows->id;
     if (began) timeline_computed(s, 1);
     if (!began) {

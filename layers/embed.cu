@@ -8,9 +8,9 @@ typedef struct gpu_embedding {
     const step_parameters *step;
     const uint8_t *sequences;    /* [T] of a pass of several: that of each row; NULL: one */
     int T;                       /* 0: x is there already */
-    const float *given;          /* [cols] the row of a token without an id: an image's, which is alone in its step */
+    const float *given;          /* [hidden] the row of a token without an id: an image's, which is alone in its step */
     float factor;                /* of embeddings */
-    int cols;
+    int cols;                    /* of a row of x: of all streams, which an embedding fills */
     float *x;                    /* [T][cols] */
     peer_rows from;              /* box NULL: the rows are embeddings */
     slot_view slot;
@@ -34,8 +34,8 @@ static __global__ void gpu_embed_rows(const __grid_constant__ gpu_embedding p) {
     if (col >= cols) return;
     const step_parameters *step = t < p.T ? gpu_step_of_row(p.step, p.sequences, t) : p.step + (t - p.T);
     if (t < p.T) {
-        const int id = step->ids[t - step->first];
-        p.x[(size_t)t * cols + col] = id < 0 ? p.given[col] : gpu_weight(&p.embed_tokens, id, col) * p.factor;
+        const int id = step->ids[t - step->first], n = p.embed_tokens.cols, from = col < n ? col : col % n;
+        p.x[(size_t)t * cols + col] = id < 0 ? p.given[from] : gpu_weight(&p.embed_tokens, id, from) * p.factor;
     } else if (p.last_hidden && step->accepted) {
         const slot_view slot = gpu_slot_of(&p.slot, step);
         const float *hidden = (const float *)gpu_in_slot(&slot, p.hidden);

@@ -5,6 +5,7 @@ typedef struct layer_gpus {
     GPU_LAYER_KINDS(X)
     float *output, *shared_output;   /* [rows][hidden] a sublayer's output that is not added to x as it is, and that of a shared expert that is
                                         apart; NULL: there is none */
+    streams_gpu streams;
 } layer_gpus;
 #undef X
 
@@ -15,13 +16,15 @@ static void layer_layout_gpu(layout *l, const layer_shapes *largest, int hidden,
 #define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) name##_layout_gpu(l, &largest->name, r, q, &to->name);
     GPU_LAYER_KINDS(X)
 #undef X
-    const int stores = residual_stores(&largest->residual) || ranks > 1;
+    const int stores = residual_apart(&largest->residual) || largest->residual.scaled || ranks > 1;
     to->output = stores ? layout_alloc(l, (size_t)q->rows * (size_t)hidden) : NULL;
     to->shared_output = largest->residual.branched ? layout_alloc(l, (size_t)q->rows * (size_t)hidden) : NULL;
+    if (largest->residual.streams) streams_layout_gpu(l, &largest->residual, hidden, q->rows, &to->streams);
 }
 
 /* What the walk makes of a sublayer's output y, row by row: x = (x + rms(y) norm) scale. With branches y is first rms(y) norm_routed +
-   rms(shared) norm_shared. norm NULL: of y as it is; y NULL: without the sum; shared NULL: without branches; scale NULL: without the factor.
+   rms(shared) norm_shared. norm NULL: of y as it is; y NULL: without the sum; shared NULL: without branches; scale NULL: without the factor. x NULL:
+   y is only to become the sum of the ranks' shares.
    The tag is a step's. */
 typedef struct gpu_residual {
     handoff link;
@@ -168,9 +171,9 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_sum_output(const __gri
         if (!of.norm && !of.shared) {
             const int i = part % p.parts * PEER_PART + 4 * threadIdx.x;
             if (i >= of.cols) continue;
-            const float4 y = gpu_row4(of.y + row, i), x = gpu_row4(of.x + row, i);
+            const float4 y = gpu_row4(of.y + row, i), x = of.x ? gpu_row4(of.x + row, i) : make_float4(0, 0, 0, 0);
             if (!p.given) peer_share4(p.ranks, blockIdx.x, number, 4 * threadIdx.x, y);
-            gpu_add4(of.x + row + i, x, peer_sum4(p.ranks, blockIdx.x, number, 4 * threadIdx.x, y), scale, p.link.publish);
+            gpu_add4((of.x ? of.x : of.y) + row + i, x, peer_sum4(p.ranks, blockIdx.x, number, 4 * threadIdx.x, y), scale, p.link.publish);
             continue;
         }
         gpu_share_row(p.ranks, number, 0, of.y + row, of.cols);
@@ -193,14 +196,30 @@ static int gpu_rank_blocks(const gpu_rank_output *p) {
     return min_int(p->T * p->parts, PEER_LANES);
 }
 
-/* The rows that a sublayer's kernels are given; what they record until residual_record goes where its output does. */
+/* The rows of a sublayer that adds to all streams itself: all that is pending is in them. */
+static gpu_rows whole_rows(const gpu_rows *all) {
+    gpu_rows of = *all;
+    const gpu_branches none = {};
+    streams_record_write(of.q, of.x, of.T, of.hidden);
+    of.to = of.x;
+    of.branches = none;
+    return of;
+}
+
+/* The rows that a sublayer's kernels are given; what they record until residual_record goes where its output does. Of streams they are a mixture,
+   which the sublayer does not norm. */
 static gpu_rows residual_rows(const gpu_rows *all, const sublayer *l, const layer_gpus *g) {
     gpu_rows of = *all;
+    const int streams = l->residual.streams;
     const gpu_branches apart = {.norm_router = l->norm_router, .norm_shared = l->norm_shared, .shared_to = g->shared_output}, none = {};
-    of.q->stores_output = residual_stores(&l->residual) || peers_divide(of.q->peer);
+    if (l->kind == LAYER_NONE) return of;
+    if (l->residual.whole) return whole_rows(all);
+    if (streams) streams_record_read(of.q, &g->streams, &l->mixer, of.x, of.T, of.hidden, of.eps);
+    of.q->stores_output = residual_stores(&l->residual) || streams || peers_divide(of.q->peer);
     of.q->given = 0;
     of.gives = of.T == 1 && peers_divide(of.q->peer) && !l->residual.normed_after && !l->residual.branched;
-    of.norm = l->norm;
+    of.norm = streams ? g->streams.norm : l->norm;
+    if (streams) of.x = g->streams.u, of.eps = STREAMS_EPS;
     of.to = of.q->stores_output ? g->output : of.x;
     of.branches = l->residual.branched ? apart : none;
     return of;
@@ -209,7 +228,7 @@ static gpu_rows residual_rows(const gpu_rows *all, const sublayer *l, const laye
 /* What the walk does with the output y. */
 static gpu_residual residual_of(const sublayer *l, float *x, float *y, float *shared, int cols, float eps) {
     const int normed = l->residual.normed_after, branched = l->residual.branched;
-    const gpu_residual p = {.link = {}, .x = x, .y = y, .shared = branched ? shared : NULL, .norm = normed ? l->norm_after : NULL,
+    const gpu_residual p = {.link = {}, .x = l->residual.streams ? NULL : x, .y = y, .shared = branched ? shared : NULL, .norm = normed ? l->norm_after : NULL,
                             .norm_routed = l->norm_routed_after, .norm_shared = l->norm_shared_after,
                             .scale = l->residual.scaled ? l->scale : NULL, .cols = cols, .eps = eps};
     return p;
@@ -220,7 +239,9 @@ static void residual_record(const gpu_rows *rows, const sublayer *l) {
     const gpu_residual p = residual_of(l, rows->x, rows->to, rows->branches.shared_to, rows->hidden, rows->eps);
     rows->q->stores_output = 0;
     if (rows->to == rows->x || rows->state_only || l->kind == LAYER_NONE) return;
+    if (l->residual.streams) rows->q->pending = rows->to;
     if (!peers_divide(rows->q->peer)) {
+        if (l->residual.streams) return;
         gpu_record(rows->q, KERNEL_ADD_OUTPUT, "", gpu_add_output, rows->T, 1, 0, &p);
         return;
     }
@@ -268,10 +289,12 @@ static int layer_can_prefill(const layer *l, dtype kv) {
     for (int i = 0; i < 2; i++) {
         const sublayer *of = i ? &l->ffn : &l->mixer;
         if (sublayer_features(of) & ~executor_features[EXECUTOR_PREFILL]) return 0;
+        if (!of->residual.whole && !streams_can_prefill(&of->mixer, of->residual.streams)) return 0;
         switch (of->kind) {
 #define X(NAME, name) case LAYER_##NAME: if (!name##_can_prefill(&of->w.name, kv)) return 0; break;
             GPU_LAYER_KINDS(X)
 #undef X
+            case LAYER_NONE: break;
             default: return 0;
         }
     }
@@ -279,8 +302,8 @@ static int layer_can_prefill(const layer *l, dtype kv) {
 }
 
 /* Scratch for T rows of the largest layer of each kind; only one layer runs at a time. */
-static size_t layer_prefill_bytes(const layer_shapes *largest, int T, dtype kv) {
-    size_t most = 0;
+static size_t layer_prefill_bytes(const layer_shapes *largest, int hidden, int T, dtype kv) {
+    size_t most = largest->residual.streams ? streams_prefill_bytes(&largest->residual, T, hidden) : 0;
 #define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) most = max_size(most, name##_prefill_bytes(&largest->name, T, kv));
     GPU_LAYER_KINDS(X)
 #undef X
@@ -295,31 +318,36 @@ static unsigned kind_stages(enum layer_kind kind) {
 }
 
 /* residual_read and residual_write for the rows of a prompt. Where only some stages are to run, the norm goes with the first, what is added
-   with the last. What has branches norms its rows itself: u has one of them at a time. */
+   with the last; of streams both are a stage of their own. What has branches norms its rows itself: u has one of them at a time. */
 static prefill_rows prefill_read(const prefill_rows *all, const sublayer *l) {
     const unsigned stages = kind_stages(l->kind), first = stages & ~(stages << 1);
-    const int apart = l->residual.normed_after || l->residual.branched || peers_divide(all->peer);
+    const int streams = l->residual.streams, apart = residual_apart(&l->residual) || peers_divide(all->peer);
     const size_t bytes = (size_t)all->T * (size_t)all->hidden * sizeof *all->y;
     prefill_rows r = *all;
+    if (l->kind == LAYER_NONE || l->residual.whole) return r;
     r.out = apart ? r.y : r.x;
     r.norm = l->norm;
     r.branches.norm_router = l->norm_router;
     r.branches.norm_shared = l->norm_shared;
     if (!l->residual.branched) r.branches.shared_to = NULL;
-    if (r.stages & first && !l->residual.branched) prefill_rms_norm(&r, r.x, r.norm, r.T, r.hidden, r.eps);
+    if (streams && stage_in(r.stages, STAGE_STREAMS)) prefill_streams_read(&r, &l->mixer, r.x, r.T, r.eps);
+    else if (!streams && r.stages & first && !l->residual.branched) prefill_rms_norm(&r, r.x, r.norm, r.T, r.hidden, r.eps);
     if (apart) cudaMemsetAsync(r.y, 0, bytes, r.stream);
     if (l->residual.branched) cudaMemsetAsync(r.branches.shared_to, 0, bytes, r.stream);
     return r;
 }
 
 static cudaError_t prefill_write(const prefill_rows *r, const sublayer *l) {
-    const unsigned stages = kind_stages(l->kind), last = stages & ~(stages >> 1);
+    const unsigned stages = kind_stages(l->kind), last = l->residual.streams ? 1u << STAGE_STREAMS : stages & ~(stages >> 1);
     const gpu_residual p = residual_of(l, r->x, r->out == r->x ? NULL : r->y, r->branches.shared_to, r->hidden, r->eps);
-    if (l->kind == LAYER_NONE || !(r->stages & last)) return cudaGetLastError();
+    if (l->kind == LAYER_NONE || l->residual.whole || !(r->stages & last)) return cudaGetLastError();
     if (peers_divide(r->peer)) {
         const gpu_rank_output sum = gpu_rank_output_of(&p, r->peer, r->T, 0);
         gpu_sum_output<<<gpu_rank_blocks(&sum), GPU_THREADS, 0, r->stream>>>(sum);
-    } else if (residual_stores(&l->residual)) {
+    }
+    if (l->residual.streams) {
+        prefill_streams_write(r, r->x, r->y, r->share);
+    } else if (!peers_divide(r->peer) && residual_stores(&l->residual)) {
         gpu_add_output<<<r->T, GPU_THREADS, 0, r->stream>>>(p);
     }
     return cudaGetLastError();
@@ -351,6 +379,6 @@ static cudaError_t ffn_run_prefill(const prefill_rows *all, const sublayer *l, c
 
 /* Token rows through a layer; with rows->state_only only as far as its mixer's state needs. */
 static cudaError_t layer_run_prefill(const prefill_rows *rows, const layer *l, const layer_gpus *g, const layer_state *state) {
-    const cudaError_t status = mixer_run_prefill(rows, &l->mixer, g, state);
-    return rows->state_only || status != cudaSuccess ? status : ffn_run_prefill(rows, &l->ffn, g);
+    const cudaError_t status = l->mixer.kind == LAYER_NONE ? cudaSuccess : mixer_run_prefill(rows, &l->mixer, g, state);
+    return rows->state_only || status != cudaSuccess || l->ffn.kind == LAYER_NONE ? status : ffn_run_prefill(rows, &l->ffn, g);
 }

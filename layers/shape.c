@@ -28,7 +28,7 @@
     X(LIMIT,            1,  1,  1,       "clamped activations")                                                                      \
     X(ALPHA,            1,  1,  1,       "activations with an alpha")                                                                \
     X(GELU,             1,  1,  1,       "GELU activations")                                                                         \
-    X(SQUARED_RELU,     1,  0,  0,       "FFNs without a gate_proj")                                                                 \
+    X(SQUARED_RELU,     1,  1,  1,       "FFNs without a gate_proj")                                                                 \
     X(BIAS,             1,  1,  1,       "biases")                                                                                   \
     X(NO_ROPE,          1,  1,  1,       "queries and keys that are not rotated")                                                    \
     X(TURNING,          1,  1,  1,       "rotary frequencies of 0")                                                                  \
@@ -43,12 +43,12 @@
     X(NORM_AFTER,       1,  1,  1,       "norms after mixers and FFNs")                                                              \
     X(RESIDUAL_SCALE,   1,  1,  1,       "scaled residuals")                                                                         \
     X(BRANCHES,         1,  1,  1,       "FFNs whose branches have norms of their own")                                              \
-    X(STREAMS,          1,  0,  0,       "residual streams")                                                                         \
+    X(STREAMS,          1,  1,  1,       "residual streams")                                                                         \
     X(SIGMOID_GATE,     1,  1,  1,       "output gates of DeltaNet that are sigmoids")                                               \
     X(INDEX,            1,  1,  1,       "indexes of attention")                                                                     \
     X(WIDE_INDEX,       1,  0,  0,       "indexes whose heads have more than 512 numbers, or 2,048 together")                        \
     X(NGRAMS,           1,  1,  1,       "tables of n-grams")                                                                        \
-    X(MAMBA,            1,  0,  0,       "Mamba-2 layers")                                                                           \
+    X(MAMBA,            1,  1,  1,       "Mamba-2 layers")                                                                           \
     X(EMBED_FACTOR,     1,  1,  1,       "scaled embeddings")                                                                        \
     X(LOGIT_CAP,        1,  1,  1,       "capped logits")                                                                            \
     X(UNLIKE_EXPERTS,   1,  0,  0,       "experts of different dtypes")                                                              \

@@ -4,6 +4,7 @@
 /* X(NAME, "name", kind): kind: of layers/table.c, or NONE for what is not part of a layer. */
 #define STAGES(X)                                                                                                     \
     X(EMBED, "embed", NONE)                                                                                           \
+    X(STREAMS, "streams", NONE)                                                                                       \
     X(IN_PROJ, "norm_in_proj", DELTANET)                                                                              \
     X(DELTA, "conv_delta", DELTANET)                                                                                  \
     X(OUT_PROJ, "gated_norm_out", DELTANET)                                                                           \

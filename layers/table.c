@@ -12,8 +12,8 @@
 
    layers/name/definition.c has its formulas, see layers/definition.c; what the CPU and CUDA need beside these is in layers/kinds.c. */
 
-#define GPU_MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention) X(MLA, mla) X(NGRAMS, ngrams)
-#define MIXERS(X) GPU_MIXERS(X) X(MAMBA, mamba)
+#define GPU_MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention) X(MLA, mla) X(NGRAMS, ngrams) X(MAMBA, mamba)
+#define MIXERS(X) GPU_MIXERS(X)
 #define FFNS(X) X(MOE, moe) X(MLP, mlp)
 #define LAYER_KINDS(X) MIXERS(X) FFNS(X)
 
@@ -65,6 +65,24 @@ typedef struct stream_mixer {
     matrix down, up;                           /* [mix_rank][streams hidden], [streams hidden][mix_rank] */
     matrix inject;                             /* [streams][streams hidden]; none at the model's end */
 } stream_mixer;
+
+enum {
+    GPU_STREAMS = 4,                           /* of a residual: kernels take so many */
+    MIXER_K_COLS = 32,                          /* columns of a k block of BF16 */
+    STREAM_HIDDEN_MOST = 5120,                 /* columns of a stream: blocks have all that they read of matrices in registers */
+    STREAM_RANK_MOST = 4096                    /* of mixtures: a block has four rows of one in shared memory */
+};
+
+/* Why kernels do not mix so many streams by w; NULL: they do, or there is one. */
+static const char *streams_unsupported_reason(const stream_mixer *w, int streams) {
+    if (!streams) return NULL;
+    if (streams != GPU_STREAMS) return "other numbers of residual streams than 4";
+    if (w->down.format != FORMAT_BF16 || w->up.format != FORMAT_BF16 || (w->inject.rows && w->inject.format != FORMAT_BF16))
+        return "residual streams mixed by other weights than BF16";
+    if (w->up.rows / streams % MIXER_K_COLS || w->up.rows / streams > STREAM_HIDDEN_MOST)
+        return "residual streams of other hidden sizes than multiples of 32 up to 5120";
+    return w->down.rows > STREAM_RANK_MOST ? "mixtures of residual streams of ranks above 4096" : NULL;
+}
 
 /* Whether an output is not added to x while it is computed. */
 static inline int residual_apart(const residual_shape *r) {
@@ -169,6 +187,8 @@ static feature_set sublayer_features(const sublayer *l) {
 
 /* The reason why the kernels do not take a sublayer's sizes; NULL: they take them. */
 static const char *sublayer_unsupported_reason(const sublayer *l) {
+    const char *wrong = l->kind == LAYER_NONE || l->residual.whole ? NULL : streams_unsupported_reason(&l->mixer, l->residual.streams);
+    if (wrong) return wrong;
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_unsupported_reason(&l->w.name.shape);
         LAYER_KINDS(X)

@@ -73,7 +73,7 @@ static void model_kinds(mote_model *m) {
         o->kind_count++;
     }
     for (int i = 0; i < STAGE_COUNT; i++) {
-        int there = stage_kinds[i] == LAYER_NONE || (stage_kinds[i] == LAYER_MTP && m->has_mtp);
+        int there = (stage_kinds[i] == LAYER_NONE && (i != STAGE_STREAMS || m->c.streams)) || (stage_kinds[i] == LAYER_MTP && m->has_mtp);
         for (int k = 0; k < o->kind_count; k++)
             there |= stage_kinds[i] < LAYER_KIND_COUNT && m->report.kinds[k].name == layer_kind_names[stage_kinds[i]];
         if (there) m->report.stages[o->stage_count++] = stage_names[i];

@@ -129,7 +129,8 @@ static int cut_layers(layer_cut *c, device_list *l, const char *name, mote_error
     return fail(err, MOTE_ENOMEM, "%s: in %d parts the weights need %.1f GB: %s", name, c->ranges, (double)all * 1e-9, free_there);
 }
 
-/* What is free on each device, to be shared by those parts that are on the same one. Of several hosts each is taken to have what this one has. */
+/* What is free on each device, to be shared by those parts that are on the same one. Of several hosts each is taken to have what this one has; where
+   it was said which layers they have, nothing is taken for granted of the others. */
 static int devices_free(const device_list *l, uint64_t *free, mote_error *err) {
     mote_callbacks silent;
     memset(&silent, 0, sizeof silent);
@@ -140,8 +141,9 @@ static int devices_free(const device_list *l, uint64_t *free, mote_error *err) {
         const int code = device_choose(&on, l->name[d], 0, &silent, err);
         if (code) return code;
         if (on.device.gpu >= 0) device_keep(&on, l->memory);
+        const int unknown = l->apart && l->layers[0] && d + 1 < l->count;
         for (int other = 0; other < l->count; other++) parts += other == d || (!l->apart && !strcmp(l->name[other], l->name[d]));
-        free[d] = device_available(&on) ? device_available(&on) / parts : UINT64_MAX;
+        free[d] = device_available(&on) && !unknown ? device_available(&on) / parts : UINT64_MAX;
     }
     return MOTE_OK;
 }

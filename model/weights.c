@@ -85,6 +85,8 @@ static int check_sizes(const binder *b) {
         if (!wrong) wrong = sublayer_unsupported_reason(&l->ffn);
         if (wrong) layer_text(m, i, where, sizeof where);
     }
+    if (!wrong && part_is_last(&m->part)) wrong = streams_unsupported_reason(&m->mixer, c->streams);
+    if (!wrong && part_is_last(&m->part) && m->has_mtp) wrong = streams_unsupported_reason(&m->mtp.mixer, c->streams);
     for (int f = 0; f < FORMAT_COUNT && !wrong; f++)
         if (multiplied >> f & 1 && formats[f]->unsupported_reason) wrong = formats[f]->unsupported_reason(c->fp8_rows, c->fp8_cols);
     if (wrong && m->part.ranks > 1)

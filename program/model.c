@@ -33,7 +33,7 @@ static int find_model(options *o, int parts) {
 /* How a model is to be opened, or planned, for the options. */
 static mote_options model_options(const options *o, int parts) {
     mote_options how = {.size = sizeof how, .parts = parts, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize,
-                        .devices = o->devices, .split = o->split, .layers = o->split_layers, .workers = o->workers, .secret = o->workers ? o->secret : NULL,
+                        .devices = o->devices, .split = o->workers ? MOTE_SPLIT_AUTO : o->split, .layers = o->split_layers, .workers = o->workers, .secret = o->workers ? o->secret : NULL,
                         .gpu_memory = (uint64_t)o->gpu_memory, .experts = o->experts, .images = o->synthetic && o->image_sides.count};
     return how;
 }
@@ -61,7 +61,8 @@ static int read_secret(options *o) {
 static int check_devices(options *o) {
     if (o->device && o->devices) return complain(EXIT_USAGE, "--device and --devices exclude each other");
     if (o->workers && o->devices) return complain(EXIT_USAGE, "--workers and --devices exclude each other");
-    if (o->split && !o->devices) return complain(EXIT_USAGE, "--split needs --devices");
+    if (o->workers && o->split > MOTE_SPLIT_PIPELINE) return complain(EXIT_USAGE, "with --workers layers are divided as a pipeline: --split pipeline:N,N...");
+    if (o->split && !o->devices && !o->workers) return complain(EXIT_USAGE, "--split needs --devices");
     if (o->workers && !o->secret_file) return complain(EXIT_USAGE, "--workers needs --secret-file");
     if (o->secret_file && !o->workers) return complain(EXIT_USAGE, "--secret-file needs --workers");
     return o->secret_file && !*o->secret ? read_secret(o) : 0;
@@ -74,6 +75,20 @@ static int open_found(const options *o, int parts, const mote_callbacks *calls, 
     return o->synthetic ? mote_open_synthetic(o->synthetic, &how, model, error) : mote_open(o->model, &how, model, error);
 }
 
+/* Of several hosts the last one is this one. */
+static int on_gpu(const mote_info *info) {
+    const char *device = info->device_count ? info->devices[info->device_count - 1].name : info->device;
+    return strncmp(device, "cuda", 4) == 0;
+}
+
+/* Says which options do nothing, as what computes is the CPU. */
+static void note_gpu_options(const options *o, const mote_model *model) {
+    const char *const names[] = {o->gpu_memory > 0 && o->link.link == 0 ? "--gpu-memory" : NULL, o->experts ? "--experts" : NULL,
+                                 o->expert_slots >= 0 ? "--expert-slots" : NULL};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i] && !on_gpu(mote_model_info(model))) complain(0, "note: %s is of GPUs, and does nothing on the CPU", names[i]);
+}
+
 /* The model that the options name. */
 static int open_model(options *o, int parts, mote_model **model) {
     const mote_callbacks calls = callbacks();
@@ -82,13 +97,8 @@ static int open_model(options *o, int parts, mote_model **model) {
     if (!code) code = find_model(o, parts);
     if (!code && open_found(o, parts, &calls, model, &error)) code = report(&error);
     clear_progress();
+    if (!code && parts != MOTE_TEXT_ONLY) note_gpu_options(o, *model);
     return code;
-}
-
-/* Of several hosts the last one is this one. */
-static int on_gpu(const mote_info *info) {
-    const char *device = info->device_count ? info->devices[info->device_count - 1].name : info->device;
-    return strncmp(device, "cuda", 4) == 0;
 }
 
 /* One that measures its own steps, and says what it launches; several together are timed from outside. */

@@ -159,6 +159,7 @@ static int open_replicas(options *o, int parts, replicas *r) {
     if (!code) code = find_model(o, parts);
     if (!code) code = open_several(o, parts, r);
     clear_progress();
+    if (!code) note_gpu_options(o, r->model[0]);
     return code;
 }
 

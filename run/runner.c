@@ -301,6 +301,11 @@ static int model_has_axes(const mote_model *m) {
     return axes;
 }
 
+/* Whether it has layers of n-grams, with tables that stay in files. */
+static int model_has_tables(const mote_model *m) {
+    return m->largest.kinds >> LAYER_NGRAMS & 1;
+}
+
 /* Refuses rows of images where the model has no positions for them, or the device does not read them. prompt: prompt() reads the block. That the
    row before it is an image's matters to the MTP layer alone: a step of several rows on a GPU has it at the last position before the text. */
 static int block_refused(const slot *s, const block *b, int prompt, mote_error *err) {

@@ -242,6 +242,12 @@ static int slot_draft(slot *s, const block *b, int *k, int32_t *drafts, float *c
     return meet_alone(&q, err);
 }
 
+/* Whether a STEP of this code has been computed: one that fails has, too, as the device finds while it runs that a logit is no number. Where rows of
+   a table go by the token, nothing runs before that is known, and all is as it was. */
+static int slot_step_began(const slot *s, int code) {
+    return !code || !model_has_tables(s->m);
+}
+
 static int slot_step(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err) {
     pass_request q;
     request_is_step(&q, s, b, p, id);

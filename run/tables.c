@@ -12,10 +12,6 @@ static row_table *table_of(const mote_model *m, int i) {
     return i < m->c.layers && of->kind == LAYER_NGRAMS ? m->tables[of->w.ngrams.shape.number] : NULL;
 }
 
-static int model_has_tables(const mote_model *m) {
-    return m->largest.kinds >> LAYER_NGRAMS & 1;
-}
-
 /* code, error: of the first failure. */
 typedef struct table_reading { row_table *table; const int64_t *rows; float *to; pthread_mutex_t lock; mote_error error; int cols, code; } table_reading;
 

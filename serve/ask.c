@@ -18,6 +18,7 @@ typedef struct request {                       /* a chat in the making */
     int last_answers, last_calls;          /* the last message is an answer of the past; it calls a tool */
     int continues, adds_prompt;            /* the last message is continued; else the answer's turn is opened */
     mote_image images[IMAGES_MOST];        /* their data is owned */
+    char image_places[IMAGES_MOST][IMAGE_PLACE];            /* where they stand, as messages[2].content[1] */
     int image_count;
     size_t image_bytes, image_text;        /* of all of them, and of the texts in which they came */
 } request;

@@ -31,13 +31,16 @@ static void chat_ask_messages(request *x) {
     if (!list || !x->q.j->nodes[list].size) refuse(x->q.f, 400, "messages", "messages must be a list of messages");
     for (uint32_t k = list + 1, i = 0; !x->q.f->status && k < node_next(&x->q, list); k = node_next(&x->q, k), i++) {
         fields m = {x->q.j, k, x->q.f};
-        uint32_t content = field(&m, "content");
+        uint32_t content = field(&m, "content"), images = field(&m, "images");     /* images: Ollama's */
+        const int may_show = field_is(&m, "role", "user") || field_is(&m, "role", "tool");
         char where[32];
         snprintf(where, sizeof where, "messages[%u]", i);
         if (node_type(&x->q, k) != JSON_OBJECT) refuse(x->q.f, 400, where, "%s is no object", where);
+        else if (images && !may_show && field_asks(&x->q, images, NULL))
+            refuse(x->q.f, 400, where, "%s holds images: they may stand in what a user says and in a tool's result", where);
         else if (field_is(&m, "role", "system") || field_is(&m, "role", "developer")) ask_system(x, content, where);
-        else if (field_is(&m, "role", "user")) ask_user(x, content, where);
-        else if (field_is(&m, "role", "tool")) ask_result(x, field(&m, "tool_call_id"), content, where);
+        else if (field_is(&m, "role", "user")) ask_user(x, content, images, where);
+        else if (field_is(&m, "role", "tool")) ask_result(x, field(&m, "tool_call_id"), content, images, where);
         else if (field_is(&m, "role", "assistant")) chat_assistant_message(x, k, where);
         else refuse(x->q.f, 400, where, "%s: the role must be system, developer, user, assistant or tool", where);
     }

@@ -233,7 +233,7 @@ static const field_rule field_table[] = {
     {"truncate", API_OLLAMA, FIELD_PASSED, NULL},
     {"shift", API_OLLAMA, FIELD_PASSED, NULL},
     {"suffix", API_OLLAMA_GENERATE, FIELD_REFUSED, NULL},
-    {"images", API_OLLAMA_GENERATE, FIELD_REFUSED, NULL},
+    {"images", API_OLLAMA_GENERATE, FIELD_HONOURED, NULL},
     {"template", API_OLLAMA_GENERATE, FIELD_REFUSED, NULL},
     {"context", API_OLLAMA_GENERATE, FIELD_REFUSED, NULL},
     {"logprobs", API_OLLAMA, FIELD_REFUSED, NULL},

@@ -65,6 +65,20 @@ static uint32_t field_of(const fields *q, const char *key, uint32_t type) {
     return 0;
 }
 
+/* Where a node of the request stands, as messages[2].content[1]; what does not fit is cut. */
+static void node_place(const json *j, uint32_t node, char *to, size_t size) {
+    size_t n = 0;
+    *to = 0;
+    for (uint32_t at = 0, child; at != node && n < size; at = child) {
+        const uint32_t is_object = j->nodes[at].type == JSON_OBJECT;
+        uint32_t i = 0;
+        for (child = at + 1 + is_object; j->nodes[child].next <= node; child = j->nodes[child].next + is_object) i++;
+        const json_node *key = &j->nodes[child - is_object];
+        if (is_object) n += (size_t)snprintf(to + n, size - n, "%s%.*s", n ? "." : "", key->size < size ? (int)key->size : (int)size, j->text + key->start);
+        else n += (size_t)snprintf(to + n, size - n, "[%u]", i);
+    }
+}
+
 static void field_real(const fields *q, const char *key, double low, double high, float *out) {
     double value;
     uint32_t node = field_of(q, key, JSON_NUMBER);

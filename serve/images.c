@@ -49,8 +49,8 @@ static int is_image_part(const fields *part) {
 }
 
 /* The text in which a part has its image, a data: address or, with *is_bare, base64 alone; *detail: the object that may say how closely to
-   look. 0: f says why there is none. */
-static uint32_t image_text(const fields *part, const char *name, const char *where, int *is_bare, fields *detail) {
+   look. place: of the part. 0: f says why there is none. */
+static uint32_t image_text(const fields *part, const char *place, int *is_bare, fields *detail) {
     const fields source = {part->j, field(part, "source"), part->f};
     const uint32_t url = field(part, "image_url");
     const fields inner = {part->j, url, part->f};
@@ -58,39 +58,35 @@ static uint32_t image_text(const fields *part, const char *name, const char *whe
     *is_bare = !url;
     *detail = url && node_type(part, url) == JSON_OBJECT ? inner : *part;
     if (source.object && !field_is(&source, "type", "base64"))
-        refuse(part->f, 400, where, "%s: its source must be of type base64: this server fetches no addresses and keeps no files", name);
+        refuse(part->f, 400, place, "%s: its source must be of type base64: this server fetches no addresses and keeps no files", place);
     else if (source.object) text = field(&source, "data");
     else if (url) text = node_type(part, url) == JSON_OBJECT ? field(&inner, "url") : url;
     else if (field(part, "data")) text = field(part, "data");              /* as tools of MCP have it */
     else if (field(part, "file_id"))
-        refuse(part->f, 400, where, "%s: this server keeps no files: send data:image/...;base64,... in place of file_id", name);
+        refuse(part->f, 400, place, "%s: this server keeps no files: send data:image/...;base64,... in place of file_id", place);
     if (text && node_type(part, text) == JSON_STRING) return text;
-    refuse(part->f, 400, where, "%s: a part of type image without its data: send data:image/...;base64,...", name);
+    refuse(part->f, 400, place, "%s: a part of type image without its data: send data:image/...;base64,...", place);
     return 0;
 }
 
 /* Where the base64 of a data: address begins. What the address says of the image's type does not matter. NULL: f says why there is none. */
-static const char *image_data(const char *text, const char *name, const char *where, failure *f) {
+static const char *image_data(const char *text, const char *place, failure *f) {
     const char *comma = strchr(text, ',');
     if (strncasecmp(text, "data:", 5))
-        refuse(f, 400, where, "%s: this server fetches no addresses and reads no files: send data:image/...;base64,...", name);
+        refuse(f, 400, place, "%s: this server fetches no addresses and reads no files: send data:image/...;base64,...", place);
     else if (!comma || comma - text < 12 || strncasecmp(comma - 7, ";base64", 7))
-        refuse(f, 400, where, "%s: a data: address must be data:image/...;base64,...", name);
+        refuse(f, 400, place, "%s: a data: address must be data:image/...;base64,...", place);
     return f->status ? NULL : comma + 1;
 }
 
-/* Takes an image of the request, and ends the text part at hand in favour of it. */
-static void ask_image(request *x, buf *out, const fields *part, const char *where) {
+/* Takes the image that a text of the request has, of at most so many tokens, which stands at `place`; 0: as the model allows. Ends the text part at
+   hand in favour of it. */
+static void take_image(request *x, buf *out, uint32_t node, int is_bare, int tokens, const char *place) {
     failure *f = x->q.f;
     connection *c = x->a->client;
-    char name[32];
-    fields detail;
-    int is_bare;
     size_t size = 0;
-    snprintf(name, sizeof name, "image %d", x->image_count + 1);
-    if (x->image_count == IMAGES_MOST) refuse(f, 400, where, "%s: at most %d images are taken", name, IMAGES_MOST);
-    const uint32_t node = f->status ? 0 : image_text(part, name, where, &is_bare, &detail);
-    if (!node) return;
+    if (x->image_count == IMAGES_MOST) refuse(f, 400, place, "%s: at most %d images are taken", place, IMAGES_MOST);
+    if (f->status) return;
     if (!budget_take(c->budget, x->q.j->nodes[node].size)) {
         refuse(f, 503, NULL, "the requests under way hold all of --request-memory: try again later");
         return;
@@ -98,10 +94,10 @@ static void ask_image(request *x, buf *out, const fields *part, const char *wher
     c->taken += x->q.j->nodes[node].size;
     const size_t n = json_string(x->q.j, node, NULL, 0);
     char *text = node_text(x->q.j, node);
-    const char *data = !text ? NULL : is_bare ? text : image_data(text, name, where, f);
+    const char *data = !text ? NULL : is_bare ? text : image_data(text, place, f);
     if (!text) refuse(f, 503, NULL, "out of memory");
-    else if (data && !base64_decode(data, n - (size_t)(data - text), text, &size)) refuse(f, 400, where, "%s: its data is no base64, in one line", name);
-    else if (data && (x->image_bytes += size) > IMAGE_BYTES_MOST) refuse(f, 413, where, "%s: the images have more than 64 MiB", name);
+    else if (data && !base64_decode(data, n - (size_t)(data - text), text, &size)) refuse(f, 400, place, "%s: its data is no base64, in one line", place);
+    else if (data && (x->image_bytes += size) > IMAGE_BYTES_MOST) refuse(f, 413, place, "%s: the images have more than 64 MiB", place);
     if (f->status) {
         free(text);
         return;
@@ -109,14 +105,47 @@ static void ask_image(request *x, buf *out, const fields *part, const char *wher
     x->image_text += x->q.j->nodes[node].size;
     x->images[x->image_count].data = text;
     x->images[x->image_count].size = size;
-    const int most = x->a->server->image_tokens, is_low = field_is(&detail, "detail", "low") && (!most || most > IMAGE_LOW_TOKENS);
-    x->images[x->image_count].tokens = is_low ? IMAGE_LOW_TOKENS : most;
+    x->images[x->image_count].tokens = tokens;
+    memcpy(x->image_places[x->image_count], place, IMAGE_PLACE);
     putf(out, "\"}, {\"type\": \"image\", \"image\": %d}, {\"type\": \"text\", \"text\": \"", x->image_count++);
+}
+
+/* An image that is a part of a content. */
+static void ask_image(request *x, buf *out, const fields *part) {
+    static const char *const details[] = {"auto", "low", "high"};
+    const int most = x->a->server->image_tokens;
+    char place[IMAGE_PLACE];
+    fields detail;
+    int is_bare, known = 0;
+    node_place(x->q.j, part->object, place, sizeof place);
+    const uint32_t node = image_text(part, place, &is_bare, &detail);
+    if (!node) return;
+    for (int i = 0; i < 3; i++) known |= field_is(&detail, "detail", details[i]);
+    if (field(&detail, "detail") && !known) refuse(x->q.f, 400, place, "%s: detail must be auto, low or high", place);
+    const int is_low = field_is(&detail, "detail", "low") && (!most || most > IMAGE_LOW_TOKENS);
+    take_image(x, out, node, is_bare, is_low ? IMAGE_LOW_TOKENS : most, place);
+}
+
+/* Ollama's: a list of base64 texts beside the content, before which they stand. Clients of others may send data: addresses. */
+static void ask_image_list(request *x, buf *out, uint32_t list) {
+    const fields *q = &x->q;
+    char place[IMAGE_PLACE];
+    if (!list || q->f->status || !field_asks(q, list, NULL)) return;
+    node_place(q->j, list, place, sizeof place);
+    if (!x->a->server->reads_images) refuse(q->f, 400, place, "%s: this model reads no images", place);
+    else if (node_type(q, list) != JSON_ARRAY) refuse(q->f, 400, place, "%s must be a list of images in base64", place);
+    for (uint32_t k = list + 1; !q->f->status && k < node_next(q, list); k = node_next(q, k)) {
+        const json_node *n = &q->j->nodes[k];
+        node_place(q->j, k, place, sizeof place);
+        if (n->type != JSON_STRING) refuse(q->f, 400, place, "%s must be an image in base64", place);
+        else take_image(x, out, k, n->size < 5 || strncasecmp(q->j->text + n->start, "data:", 5), x->a->server->image_tokens, place);
+    }
 }
 
 /* Brings the images into the order of their places in the prompt, which may have the results of tools in another order. */
 static void order_images(request *x, const buf *text) {
     mote_image ordered[IMAGES_MOST];
+    char places[IMAGES_MOST][IMAGE_PLACE];
     int order[IMAGES_MOST];
     size_t count = 0;
     mote_error error = {0, ""};
@@ -125,9 +154,13 @@ static void order_images(request *x, const buf *text) {
         return;
     }
     if (count != (size_t)x->image_count) refuse(x->q.f, 400, NULL, "the chat template has places for %zu of %d images", count, x->image_count);
-    for (size_t i = 0; i < count && !x->q.f->status; i++) ordered[i] = x->images[order[i]];
+    for (size_t i = 0; i < count && !x->q.f->status; i++) {
+        ordered[i] = x->images[order[i]];
+        memcpy(places[i], x->image_places[order[i]], sizeof places[i]);
+    }
     if (x->q.f->status) return;
     memcpy(x->images, ordered, count * sizeof *ordered);
+    memcpy(x->image_places, places, count * sizeof *places);
 }
 
 /* Gives each image as many tokens of the prompt as it takes, by their headers. Pixels are decoded when the prompt is known to fit. */
@@ -139,7 +172,7 @@ static void place_images(request *x, const buf *text) {
     for (int i = 0; i < x->image_count && !x->q.f->status; i++) {
         mote_error error = {0, ""};
         const int code = mote_image_size(a->server->model, &x->images[i], &width, &height, &tokens[i], &error);
-        if (code) refuse(x->q.f, code == MOTE_ENOMEM ? 503 : 400, NULL, "image %d: %s", i + 1, error.message);
+        if (code) refuse(x->q.f, code == MOTE_ENOMEM ? 503 : 400, x->image_places[i], "%s: %s", x->image_places[i], error.message);
         else most += (size_t)tokens[i];
         if (!code && (size_t)width * (size_t)height > pixels) pixels = (size_t)width * (size_t)height;
     }
@@ -158,6 +191,7 @@ static void place_images(request *x, const buf *text) {
     a->prompt = ids;
     a->prompt_count = n;
     a->images = x->images;
+    a->image_places = (const char (*)[IMAGE_PLACE])x->image_places;
     a->image_count = x->image_count;
     a->image_pixels = pixels;
     a->image_tokens = most;

@@ -40,7 +40,7 @@ static void messages_user(request *x, uint32_t content, const char *where) {
     buf text = {NULL, 0, 0, 0};
     int has_text = 0, images = 0;          /* whether text is at hand, to which a line is added; those of the turn */
     if (content && node_type(q, content) == JSON_STRING) {
-        ask_user(x, content, where);
+        ask_user(x, content, 0, where);
         return;
     }
     for (uint32_t k = content + 1; content && k < node_next(q, content) && !q->f->status; k = node_next(q, k)) {
@@ -48,9 +48,9 @@ static void messages_user(request *x, uint32_t content, const char *where) {
         uint32_t inner = part_text(&block);
         const int is_image = is_image_part(&block) && x->a->server->reads_images;
         if (field_is(&block, "type", "tool_result")) {
-            ask_result(x, field(&block, "tool_use_id"), field(&block, "content"), where);
+            ask_result(x, field(&block, "tool_use_id"), field(&block, "content"), 0, where);
         } else if (is_image) {
-            ask_image(x, &text, &block, where);
+            ask_image(x, &text, &block);
             images++;
             has_text = 0;
         } else if (inner) {

@@ -42,16 +42,7 @@ static void ollama_common(ollama *o, int api) {
 
 static void ollama_chat_request(ollama *o) {
     request *x = &o->r.request;
-    const fields *q = &x->q;
-    const uint32_t list = field_of(q, "messages", JSON_ARRAY);
     ollama_common(o, API_OLLAMA_CHAT);
-    for (uint32_t k = list + 1, i = 0; list && k < node_next(q, list); k = node_next(q, k), i++) {
-        const fields m = {q->j, k, q->f};
-        const uint32_t images = field(&m, "images");
-        char where[32];
-        snprintf(where, sizeof where, "messages[%u]", i);
-        if (images && field_asks(q, images, NULL)) refuse(q->f, 400, where, "%s holds images: /v1/chat/completions, /v1/messages and /v1/responses take them", where);
-    }
     chat_ask_messages(x);
     openai_tools(x, chat_tool);
     ask_render(x);
@@ -59,16 +50,17 @@ static void ollama_chat_request(ollama *o) {
 
 static void ollama_generate_request(ollama *o) {
     request *x = &o->r.request;
-    const uint32_t prompt = field_of(&x->q, "prompt", JSON_STRING), system = field_of(&x->q, "system", JSON_STRING);
+    const uint32_t prompt = field_of(&x->q, "prompt", JSON_STRING), system = field_of(&x->q, "system", JSON_STRING), images = field(&x->q, "images");
     ollama_common(o, API_OLLAMA_GENERATE);
     field_flag(&x->q, "raw", &o->r.a.is_raw);
     if (x->q.f->status) return;
+    if (o->r.a.is_raw && images && field_asks(&x->q, images, NULL)) refuse(x->q.f, 400, "images", "images have no place in a raw prompt");
     if (o->r.a.is_raw) {
         completion_prompt(&o->r.a, x->q.j, prompt, "prompt", x->q.f);
         return;
     }
     if (system) ask_system(x, system, "system");
-    ask_user(x, prompt, "prompt");
+    ask_user(x, prompt, images, "prompt");
     ask_render(x);
 }
 

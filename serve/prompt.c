@@ -80,6 +80,8 @@ static void put_result_part(buf *out, const fields *part) {
         buf_text(out, "[tool_reference: ");
         put_inside(out, part->j, name);
         buf_text(out, "]");
+    } else if (is_image_part(part)) {      /* of a model that reads none */
+        buf_text(out, "[image: this model reads no images]");
     } else if (other || (field(part, "type") && part->j->nodes[part->object].size == 1)) {
         put_placeholder(out, part);
     } else {
@@ -124,7 +126,7 @@ static void put_content(request *x, buf *out, uint32_t content, int by, const ch
         } else if (put_found(out, &part)) {
             continue;
         } else if (by != CONTENT_SAID && x->a->server->reads_images && is_image_part(&part)) {
-            ask_image(x, out, &part, where);
+            ask_image(x, out, &part);
         } else if (by == CONTENT_RESULT && node_type(q, k) == JSON_OBJECT) {
             put_result_part(out, &part);
         } else if (by == CONTENT_RESULT) {
@@ -165,16 +167,18 @@ static void ask_user_said(request *x, const buf *content, int images_before) {
     buf_text(&x->messages, "}");
 }
 
-static void ask_user(request *x, uint32_t content, const char *where) {
+/* images: Ollama's list of them; 0: not given. */
+static void ask_user(request *x, uint32_t content, uint32_t images, const char *where) {
     const int before = x->image_count;
     buf said = {NULL, 0, 0, 0};
+    ask_image_list(x, &said, images);
     put_content(x, &said, content, CONTENT_ASKED, where);
     ask_user_said(x, &said, before);
     buf_free(&said);
 }
 
-/* The result of a tool. id: of the call. */
-static void ask_result(request *x, uint32_t id, uint32_t content, const char *where) {
+/* The result of a tool. id: of the call; images: as of ask_user. */
+static void ask_result(request *x, uint32_t id, uint32_t content, uint32_t images, const char *where) {
     const int before = x->image_count;
     buf result = {NULL, 0, 0, 0};
     x->has_turns = 1;
@@ -183,6 +187,7 @@ static void ask_result(request *x, uint32_t id, uint32_t content, const char *wh
     buf_text(&x->messages, "{\"role\": \"tool\"");
     put_member(&x->messages, x->q.j, "tool_call_id", id);
     buf_text(&x->messages, ", \"content\": ");
+    ask_image_list(x, &result, images);
     put_content(x, &result, content, CONTENT_RESULT, where);
     put_contents(x, &x->messages, &result, before);
     buf_text(&x->messages, "}");

@@ -2,6 +2,8 @@
    stays: as soon as nothing uses the replica, a thread closes its sessions, reaches the workers again, and opens runner and sessions
    anew. It knows replicas and sessions, and nothing of requests.
 
+   Where the server's own device is lost, no worker mends that: it ends, as it does without workers.
+
    Attempts follow each other after REACH_SECONDS where nobody is there; where somebody refuses, which is a mistake to be mended by hand and
    costs the worker a look at its folder each time, after twice as long each time. */
 
@@ -61,6 +63,17 @@ static int replica_open(server *s, replica *r, mote_error *error) {
     return code;
 }
 
+/* Under the server's lock, which it gives up meanwhile: the server ends if its own device is lost. */
+static int reach_ends(server *s, const replica *r) {
+    mote_error error = {0, ""};
+    pthread_mutex_unlock(&s->lock);
+    const int code = mote_check_device(r->model, &error);
+    if (code) show_format(stderr, "mote: %s\n", error.message);
+    pthread_mutex_lock(&s->lock);
+    if (code) s->own_lost = serve_stops = 1;
+    return code != 0;
+}
+
 /* Under the server's lock, which it gives up meanwhile. Returns the seconds until the next attempt, after those before this one. */
 static int replica_reach(server *s, replica *r, int after) {
     mote_error error = {0, ""};
@@ -84,7 +97,7 @@ static void *reach_main(void *user) {
     pthread_mutex_lock(&s->lock);
     while (!serve_stops && !s->reach_ends) {
         replica *r = clock_seconds() >= next ? replica_to_reach(s) : NULL;
-        if (r) {
+        if (r && !reach_ends(s, r)) {
             after = replica_reach(s, r, after);
             next = clock_seconds() + after;
         } else {

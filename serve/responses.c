@@ -31,7 +31,7 @@ static void responses_message(request *x, past_answer *p, const fields *item, co
         return;
     }
     past_close(x, p);
-    if (field_is(item, "role", "user")) ask_user(x, content, where);
+    if (field_is(item, "role", "user")) ask_user(x, content, 0, where);
     else if (field_is(item, "role", "system") || field_is(item, "role", "developer")) ask_system(x, content, where);
     else refuse(x->q.f, 400, where, "%s: the role must be system, developer, user or assistant", where);
 }
@@ -60,7 +60,7 @@ static int responses_call(request *x, past_answer *p, const fields *item, const 
     p->is_open = 1;
     if (!field_is(item, "type", "mcp_call")) return 1;
     past_close(x, p);
-    ask_result(x, c.id, field(item, field(item, "output") ? "output" : "error"), where);
+    ask_result(x, c.id, field(item, field(item, "output") ? "output" : "error"), 0, where);
     return 1;
 }
 
@@ -79,7 +79,7 @@ static void responses_item(request *x, past_answer *p, uint32_t node, const char
         refuse(x->q.f, 400, where, "%s is no object", where);
     } else if (is_output(&item)) {
         past_close(x, p);
-        ask_result(x, field(&item, "call_id"), field(&item, "output"), where);
+        ask_result(x, field(&item, "call_id"), field(&item, "output"), 0, where);
     } else if (field_is(&item, "type", "reasoning")) {
         responses_reasoning(x, p, &item);
     } else if (field_is(&item, "type", "message") || (!field(&item, "type") && field(&item, "role"))) {
@@ -98,7 +98,7 @@ static void responses_input(request *x) {
     memset(&p, 0, sizeof p);
     if (instructions) ask_system(x, instructions, "instructions");
     if (input && node_type(q, input) == JSON_STRING) {
-        ask_user(x, input, "input");
+        ask_user(x, input, 0, "input");
     } else if (input && node_type(q, input) == JSON_ARRAY) {
         for (uint32_t k = input + 1, i = 0; k < node_next(q, input) && !q->f->status; k = node_next(q, k), i++) {
             char where[32];

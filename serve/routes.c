@@ -18,7 +18,7 @@ typedef struct route {
     const char *method, *path;             /* one that ends with / goes on */
     int is_open;                           /* asks for no key */
     void (*function)(server *s, connection *c, const json *j);
-    const char *shows;                     /* its list of messages, which may hold images; NULL: it has none */
+    const char *shows;                     /* its list of messages, or of images, which may hold images; NULL: it has none */
 } route;
 
 static const route route_table[] = {
@@ -50,8 +50,8 @@ static const route route_table[] = {
     {"GET", "/api/version", 0, serve_ollama_version, NULL},
     {"GET", "/api/tags", 0, serve_ollama_tags, NULL},
     {"GET", "/api/ps", 0, serve_ollama_tags, NULL},
-    {"POST", "/api/chat", 0, serve_ollama_chat, NULL},
-    {"POST", "/api/generate", 0, serve_ollama_generate, NULL},
+    {"POST", "/api/chat", 0, serve_ollama_chat, "messages"},
+    {"POST", "/api/generate", 0, serve_ollama_generate, "images"},
 };
 enum { ROUTE_COUNT = sizeof route_table / sizeof route_table[0] };
 

@@ -358,7 +358,7 @@ static int serve_clients(server *s, const char *host, int port) {
     if (code) return code;
     listener_run(&s->listener, reread_keys, tell_stop);
     reach_stop(s);
-    return s->device_lost && !s->reaches ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
+    return s->device_lost && (!s->reaches || s->own_lost) ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
 }
 
 static int serve_model(const replicas *r, const char *asked, const options *o, const session_plan *plan, access_rules *rules) {

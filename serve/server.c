@@ -92,6 +92,7 @@ typedef struct server {
     int image_tokens;                      /* of one, at most; 0: as the library has it */
     int32_t user;                          /* the role's name */
     mote_session_options runner_options, session_options;
+    int own_lost;                          /* with workers: this host's own device */
     int reaches, reach_runs;               /* replicas have workers, and are opened anew when these are lost; by this thread: see reach.c */
     pthread_t reaching;
     server_slot *slots;

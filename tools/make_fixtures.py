@@ -100,9 +100,9 @@ MROPE = dict(mrope_section=[11, 11, 10], mrope_interleaved=True)
 
 SMALL = {
     "bf16-as-3.5": Fixture(
-        sizes(40, 4, 75, (4, 1, 32), (2, 4, 16, 16), (5, 2, 20, 20), layer_types=pattern("ddda"),
+        sizes(40, 4, 100, (4, 1, 32), (2, 4, 16, 16), (5, 2, 20, 20), layer_types=pattern("ddda"),
               full_attention_interval=4, partial_rotary_factor=0.25, rope_parameters=rope(**MROPE)),
-        tokens=66, seed=100, nested=True, dtypes=DELTA_F32, experts="stacked", shards="split", vision=True),
+        tokens=72, seed=100, nested=True, dtypes=DELTA_F32, experts="stacked", shards="split", vision=True),
     "bf16-as-3.6": Fixture(
         sizes(28, 3, 67, (4, 2, 24), (2, 6, 20, 12), (5, 3, 20, 28), full_attention_interval=2,
               linear_conv_kernel_dim=3, output_gate_type="swish", rms_norm_eps=1e-3,

@@ -178,6 +178,18 @@ int mote_reconnect(const mote_model *model, const mote_callbacks *callbacks, mot
     return code;
 }
 
+int mote_check_device(const mote_model *model, mote_error *error) {
+    mote_error failure;
+    int code = MOTE_OK;
+    if (!error) error = &failure;
+    if (!model) return fail(error, MOTE_EINVAL, "mote_check_device: needs a model");
+    for (int i = 0; i < (model->members ? model->member_count : 1) && !code; i++) {
+        const mote_model *m = model->members ? model->members[i] : model;
+        if (!m->remote && m->device.gpu >= 0 && m->memory->works) code = m->memory->works(m, error);
+    }
+    return code;
+}
+
 /* As from->open, but that all ranges before the last one are opened by workers. */
 static int workers_open_from(const model_source *from, const char *name, const mote_options *o, const model_part *part, int load, mote_model **model,
                              mote_error *err) {

@@ -111,7 +111,11 @@ struct gpu_gated_rows {
                 const float *s = of->sums[t][i];
                 float sum = s[0] + s[1] + s[2] + s[3];
 #pragma unroll 1
-                for (int part = 4; !whole && part < stride; part++) sum += __ldcg(of->of_head[i] + t * heads * stride + part);
+                for (int part = 4; !whole && part < stride; part += 4) {
+                    float next[4];
+                    gpu_load4(next, of->of_head[i] + t * heads * stride + part, true);
+                    sum = sum + next[0] + next[1] + next[2] + next[3];
+                }
                 float factor = rms_factor(sum, scale, eps);
 #pragma unroll
                 for (int c = 0; c < 4; c++) v[t][4 * i + c] *= factor;

@@ -11,7 +11,7 @@ typedef struct mlp_gpu {
 } mlp_gpu;
 
 static activation mlp_activation(const mlp_shape *s) {
-    const activation a = {.limit = 0, .alpha = 0, .gelu = s->gelu};
+    const activation a = {.limit = 0, .alpha = 0, .function = s->squared_relu ? ACTIVATION_RELU : s->gelu ? ACTIVATION_GELU : ACTIVATION_SILU};
     return a;
 }
 
@@ -22,7 +22,7 @@ static void mlp_layout_gpu(layout *l, const mlp_shape *s, const capacity *, cons
 static void mlp_record(const gpu_rows *rows, const mlp_weights *w, const mlp_gpu *scratch) {
     const mlp_shape *s = &w->shape;
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(rows->x, rows->norm, s->hidden, rows->T, rows->eps);
-    gpu_add_segment(&p, &w->gate_proj, NULL);
+    gpu_add_segment(&p, mlp_gate(w), NULL);
     p.segment[0].up = gpu_matrix_of(&w->up_proj);
     p.segment[0].h = scratch->h;
     p.h_row = (size_t)s->size;

@@ -18,7 +18,7 @@ static size_t mlp_prefill_layout(const mlp_shape *s, int T, char *scratch, mlp_p
 /* The implementation of layers/kinds.cu for prefill. */
 
 static int mlp_can_prefill(const mlp_weights *w, dtype) {
-    return prefill_takes(&w->gate_proj) && prefill_takes(&w->up_proj) && prefill_takes(&w->down_proj);
+    return prefill_takes(mlp_gate(w)) && prefill_takes(&w->up_proj) && prefill_takes(&w->down_proj);
 }
 
 static size_t mlp_prefill_bytes(const mlp_shape *s, int T, dtype) {
@@ -32,7 +32,7 @@ static cudaError_t mlp_run_prefill(const prefill_rows *r, const mlp_weights *w, 
     mlp_prefill_layout(s, r->T, r->scratch, &job);
     if (stage_in(r->stages, STAGE_GATE_UP)) {
         gpu_gemm p = prefill_gemm(r, prefill_normed(r), r->T);
-        gemm_product *h = prefill_product(&p, &w->gate_proj, GEMM_SWIGLU, NULL);
+        gemm_product *h = prefill_product(&p, mlp_gate(w), GEMM_SWIGLU, NULL);
         h->up = gpu_matrix_of(&w->up_proj);
         h->act = mlp_activation(s);
         h->to = job.h;

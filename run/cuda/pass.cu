@@ -67,6 +67,11 @@ static void gpu_pass_add(gpu_form *f, const pass_request *q, int32_t first) {
     f->rows.splits = max_int(f->rows.splits, gpu_splits_for(g, rows->index + q->b->T));
 }
 
+/* Of a log of more rows than a step repeats the first go into the states: when all else that the pass needs is there. */
+static void gpu_pass_shorten(const pass_request *q) {
+    q->s->gpu->replay = gpu_log_left(q->s, q->b->replay, q->b->T);
+}
+
 /* Copies the table to the GPU. */
 static void gpu_pass_send(const gpu_form *f) {
     struct gpu_runner *g = f->r->gpu;
@@ -122,7 +127,7 @@ static void gpu_forget_graphs(struct gpu_runner *g) {
 /* Runs the pass of the table, with `drafts` for each sequence (-1: it is no cycle), and writes back what stays. */
 static void gpu_pass_run(const gpu_form *f, pass_request *const *of, int drafts) {
     struct gpu_runner *g = f->r->gpu;
-    const int cols = f->r->m->c.hidden;
+    const int cols = model_width(f->r->m);
     cudaGraphExec_t graph = gpu_pass_graph_of(f, gpu_kind_of(f->r, GPU_ALL_LOGITS), drafts);
     g->logits_pass++;
     gpu_launch_rows(f->r, graph, f->rows.T, "launching a pass");
@@ -150,7 +155,7 @@ static void gpu_bring_logits(slot *s, int row) {
     const size_t vocab = (size_t)m->c.vocab;
     float *to = g->logits + (size_t)row * vocab;
     if (s->logits_here) gpu_move(&g->q, to, s->logits, vocab * sizeof(float), "copying logits");
-    else gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, s->gpu->x + (size_t)s->last_row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, to);
+    else gpu_record_head(s->runner, &g->q, 0, &m->lm_head, m->c.vocab, s->gpu->x + (size_t)s->last_row * (size_t)model_width(m), 1, to);
     gpu_submit(&g->q);
 }
 
@@ -226,6 +231,7 @@ static int gpu_pass_steps(pass_request *const *of, int n, int steps, mote_error 
     gpu_form f;
     gpu_pass_begin(r, &f, of[0]->s->has_mtp);
     if (steps) gpu_place_logits(of, steps);
+    for (int i = 0; i < n; i++) gpu_pass_shorten(of[i]);
     for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], i < steps ? 0 : -1);
     gpu_pass_send(&f);
     if (steps) gpu_pass_choose(&f, steps);
@@ -294,6 +300,7 @@ static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_erro
     if (!count) return MOTE_OK;
     gpu_pass_begin(r, &f, all[0]->s->has_mtp);
     for (int i = 0; i < count; i++) {
+        gpu_pass_shorten(of[i]);
         drafts = max_int(drafts, of[i]->kind == REQUEST_CYCLE ? of[i]->drafts : -1);
         gpu_pass_add(&f, of[i], gpu_begins(of[i]) ? *of[i]->ids : -1);
     }
@@ -340,7 +347,7 @@ static int gpu_pass_alike(pass_request *const *of, int n, mote_error *err) {
     pass_request *sorted[PASS_ROWS_MAX];
     int begin = 0, cycles = 0, count = 0;
     const int drafts = of[0]->kind == REQUEST_DRAFT;
-    for (int i = 0; i < n; i++) of[i]->s->gpu->replay = drafts ? of[i]->b->replay : gpu_log_left(of[i]->s, of[i]->b->replay, of[i]->b->T);
+    for (int i = 0; i < n; i++) of[i]->s->gpu->replay = of[i]->b->replay;
     if (drafts) return gpu_pass_drafts(of, n, err);
     for (int begins = 1; begins >= 0; begins--)
         for (int i = 0; i < n; i++)

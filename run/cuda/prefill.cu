@@ -59,18 +59,19 @@ static int prefill_can_be_cancelled(const mote_model *m) {
 
 /* Lays out what prefill needs: also, where it can be cancelled, `before`, a copy of a slot's recurrent state, and one of its windows. */
 static void layout_prefill(layout *l, const mote_model *m, const run_options *o, prefill_scratch *p) {
-    const size_t hidden = (size_t)m->c.hidden, rows = (size_t)o->chunk;
+    const size_t hidden = (size_t)m->c.hidden, width = (size_t)model_width(m), rows = (size_t)o->chunk;
     const dtype kv = kv_type_of(o->kv);
     memset(p, 0, sizeof *p);
     if (!prefill_runs(m, kv)) return;
     p->rows = o->chunk;
     const size_t u = rows * hidden * sizeof(uint16_t), least = (part_is_last(&m->part) ? prefill_logit_bytes(m) : 0) + u;   /* logits of a row */
-    const size_t mtp = rows * ((model_has_axes(m) ? 8 : 4) * hidden + 512);        /* prefill_mtp's */
-    p->scratch_bytes = max_size(layer_prefill_bytes(&m->largest, o->chunk, kv), mtp);
+    const size_t mtp = rows * (2 * (hidden + width) + (model_has_axes(m) ? 4 * hidden : 0) + 512);  /* prefill_mtp's */
+    p->scratch_bytes = max_size(layer_prefill_bytes(&m->largest, m->c.hidden, o->chunk, kv), mtp);
     p->scratch_bytes = (max_size(p->scratch_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
-    p->x = layout_alloc(l, rows * hidden);
-    p->y = layout_alloc(l, m->largest.residual.normed_after || m->largest.residual.branched || m->part.ranks > 1 ? rows * hidden : 0);
+    p->x = layout_alloc(l, rows * width);
+    p->y = layout_alloc(l, residual_apart(&m->largest.residual) || m->part.ranks > 1 ? rows * hidden : 0);
+    p->share = layout_alloc(l, rows * (size_t)m->c.streams);
     p->shared = layout_alloc(l, m->largest.residual.branched ? rows * hidden : 0);
     p->u_scale = layout_alloc(l, rows);
     p->table = (token_row *)layout_bytes(l, (rows + 1) * sizeof *p->table);
@@ -99,6 +100,7 @@ static prefill_rows prefill_rows_of(const slot *s, int T, int index) {
     r.eps = s->m->c.eps;
     r.x = g->prefill.x;
     r.y = g->prefill.y;
+    r.share = g->prefill.share;
     r.branches.shared_to = g->prefill.shared;
     r.u = g->prefill.u;
     r.u_scale = g->prefill.u_scale;
@@ -121,12 +123,27 @@ static void prefill_put_embeddings(struct gpu_runner *g, const block *b, size_t 
     }
 }
 
+/* x of rows of a prompt: their embeddings, which fill all streams. b NULL: all are of tokens. */
+static void prefill_begin(slot *s, const prefill_rows *r, const block *b) {
+    const mote_model *m = s->m;
+    prefill_rows embedded = *r;
+    if (m->c.streams) embedded.x = r->y;
+    prefill_embed(&embedded, &m->embed_tokens, gpu_embed_factor(m));
+    if (b) prefill_put_embeddings(s->runner->gpu, b, (size_t)m->c.hidden, embedded.x);
+    if (!m->c.streams) return;
+    cudaMemsetAsync(r->x, 0, (size_t)r->T * (size_t)model_width(m) * sizeof *r->x, r->stream);
+    prefill_streams_write(r, r->x, r->y, NULL);
+}
+
 /* The end of a block of many rows, for what follows it: the residual rows from x on become the first ones of `to`, and row `last`, which
-   may be the one before them, becomes the final row `hidden`, if that is wanted. `to` may be in the same rows, before x. One block. */
+   may be the one before them, becomes the final row `hidden`, if that is wanted, with norm NULL as it is. `to` may be in the same rows, before x. One
+   block. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_keep_rows(float *to, const float *x, const float *norm, int cols, float eps, int rows,
                                                                     int last, float *hidden) {
     __shared__ float shared[GPU_WARPS];
-    if (hidden) gpu_norm_row(hidden, x + (ptrdiff_t)last * cols, norm, cols, eps, shared);
+    if (hidden && norm) gpu_norm_row(hidden, x + (ptrdiff_t)last * cols, norm, cols, eps, shared);
+    for (int i = threadIdx.x; hidden && !norm && i < cols; i += GPU_THREADS) hidden[i] = x[(ptrdiff_t)last * cols + i];
+    __syncthreads();
     for (int i = threadIdx.x; i < rows * cols; i += GPU_THREADS) to[i] = x[i];
 }
 
@@ -135,24 +152,44 @@ typedef struct prefill_mtp_input {
     gpu_matrix embed_tokens;
     const token_row *rows;       /* of the prefill chunk */
     const float *embeddings;     /* [T][cols] of those rows that have one themselves */
-    const float *x, *norm;       /* [T][cols] after the last layer; final norm */
-    const float *last_hidden;    /* [cols] final row before the prefill chunk */
+    const float *x, *norm;       /* [T][width] after the last layer; final norm */
+    const float *last_hidden;    /* [width] final row before the prefill chunk */
     const float *norm_embedding, *norm_hidden;
-    uint16_t *in;                /* F16 [T - skip][2 cols] */
-    float *act_scale;
+    uint16_t *in, *in_hidden;    /* F16 [T - skip][2 cols]; of streams [T - skip][cols] and [T - skip][streams][cols] */
+    float *act_scale, *hidden_scale;                        /* [T - skip]; [T - skip][streams] */
     float factor, eps;           /* of embeddings; of norms */
-    int skip;
+    int skip, streams;
 } prefill_mtp_input;
 
-/* Block t has row t + skip. Shared memory: [3][cols] floats. */
+/* The same of streams: what is made of the embedding, in `row`, and of the final row before it, stream by stream. */
+__device__ __forceinline__ void prefill_mtp_streams(const prefill_mtp_input &p, int t, float *row, float *shared) {
+    const int cols = p.embed_tokens.cols, width = p.streams * cols;
+    float *of_final = row + cols;
+    gpu_norm_row(row, row, p.norm_embedding, cols, p.eps, shared);
+    gpu_norm_row(of_final, t ? p.x + (size_t)(t - 1) * width : p.last_hidden, p.norm_hidden, width, p.eps, shared);
+    for (int c = -1; c < p.streams; c++) {                  /* -1: the embedding */
+        const float *part = of_final + c * cols;
+        const size_t to = c < 0 ? blockIdx.x : (size_t)blockIdx.x * p.streams + c;
+        float top = 0;
+        for (int i = threadIdx.x; i < cols; i += GPU_THREADS) top = fmaxf(top, fabsf(part[i]));
+        top = block_max(top, shared);
+        prefill_put_row(part, cols, top, (c < 0 ? p.in : p.in_hidden) + to * cols, (c < 0 ? p.act_scale : p.hidden_scale) + to);
+    }
+}
+
+/* Block t has row t + skip. Shared memory: [3][cols] floats; of streams [1 + streams][cols]. */
 static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __grid_constant__ prefill_mtp_input p) {
     extern __shared__ __align__(16) float row[];
     __shared__ float shared[GPU_WARPS];
     const int t = blockIdx.x + p.skip, cols = p.embed_tokens.cols;
-    float *spare = row + 2 * cols, top = 0;
+    float *spare = row + (p.streams ? 0 : 2 * cols), top = 0;
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS)
         spare[i] = p.rows[t].embedding ? p.embeddings[(size_t)t * cols + i] : gpu_weight(&p.embed_tokens, p.rows[t].id, i) * p.factor;
     __syncthreads();
+    if (p.streams) {
+        prefill_mtp_streams(p, t, row, shared);
+        return;
+    }
     gpu_norm_row(row, spare, p.norm_embedding, cols, p.eps, shared);
     if (t) gpu_norm_row(spare, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
     gpu_norm_row(row + cols, t ? spare : p.last_hidden, p.norm_hidden, cols, p.eps, shared);
@@ -161,12 +198,15 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     prefill_put_row(row, 2 * cols, top, p.in + (size_t)blockIdx.x * 2 * cols, p.act_scale + blockIdx.x);
 }
 
-/* Logits of n rows of x, from row t on, into `to` in host memory. At most as many as fit the scratch before the normalised rows. */
-static void prefill_head(const slot *s, const prefill_rows *r, const float *norm, int t, int n, float *to) {
+/* Logits of n rows of x, from row t on, after the layers or the MTP layer, into `to` in host memory. At most as many as fit the scratch before the
+   normalised rows. */
+static void prefill_head(const slot *s, const prefill_rows *r, int in_mtp, int t, int n, float *to) {
     const mote_model *m = s->m;
+    const float *x = r->x + (size_t)t * (size_t)model_width(m);
     float *own = (float *)(void *)r->scratch, *all = own + (size_t)n * prefill_own_logits(m);
     const gpu_cap cap = {.link = {}, .logits = all, .n = (size_t)n * (size_t)m->c.vocab, .cap = m->c.logit_cap};
-    prefill_rms_norm(r, r->x + (size_t)t * (size_t)m->c.hidden, norm, n, m->c.hidden, m->c.eps);
+    if (m->c.streams) prefill_streams_read(r, in_mtp ? &m->mtp.mixer : &m->mixer, x, n, m->c.eps);
+    else prefill_rms_norm(r, x, in_mtp ? m->mtp.norm : m->norm, n, m->c.hidden, m->c.eps);
     prefill_linear(r, &m->lm_head, prefill_normed(r), n, own);
     if (peers_divide(r->peer))
         gpu_gather_logits<<<PEER_LOGIT_LANES, GPU_THREADS, 0, r->stream>>>(gpu_gather_of(r->peer, own, n, m->c.vocab, all));
@@ -181,10 +221,10 @@ static int prefill_head_rows(const slot *s, const prefill_rows *r) {
 }
 
 /* Logits of T rows of x to the host, as many rows at a time as fit the scratch. */
-static void prefill_logits(const slot *s, const prefill_rows *r, const float *norm, int T, float *logits) {
+static void prefill_logits(const slot *s, const prefill_rows *r, int in_mtp, int T, float *logits) {
     const int fitting = prefill_head_rows(s, r);
     for (int t = 0; t < T; t += fitting)
-        prefill_head(s, r, norm, t, T - t < fitting ? T - t : fitting, logits + (size_t)t * (size_t)s->m->c.vocab);
+        prefill_head(s, r, in_mtp, t, T - t < fitting ? T - t : fitting, logits + (size_t)t * (size_t)s->m->c.vocab);
 }
 
 /* The same to watch->logits, a few rows at a time. */
@@ -193,12 +233,20 @@ static int prefill_watched(slot *s, const prefill_rows *r, int T, const block_wa
     int code = MOTE_OK;
     for (int t = 0; t < T && !code; t += step) {
         const int n = T - t < step ? T - t : step;
-        prefill_head(s, r, s->m->norm, t, n, watch->rows);
+        prefill_head(s, r, 0, t, n, watch->rows);
         if (!runner_answers(s->runner)) continue;
         code = gpu_finish(s, err);
         if (!code) watch->logits(watch->user, watch->rows, t, n);
     }
     return code;
+}
+
+/* Of streams: the layer's input of its rows, from what prefill_mtp_rows has made. */
+static void prefill_mtp_fill(const prefill_rows *r, const mote_model *m, const prefill_mtp_input *p) {
+    const gemm_rows embedded = {p->in, p->act_scale, 1}, hidden = {p->in_hidden, p->hidden_scale, 1};
+    prefill_linear(r, &m->mtp.fc_embedding, embedded, r->T, r->y);
+    prefill_linear(r, &m->mtp.fc, hidden, r->T * m->c.streams, r->x);
+    prefill_streams_write(r, r->x, r->y, NULL);
 }
 
 /* The MTP layer over the prefill chunk's rows; their x is overwritten. Each takes the token of a row, and stands where the row before that
@@ -225,19 +273,23 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, const block *b) 
     p.norm_hidden = m->mtp.norm_hidden;
     p.in = (uint16_t *)(void *)r.scratch;
     p.act_scale = r.u_scale;
-    p.embeddings = (const float *)(const void *)(p.in + (size_t)r.T * 2 * (size_t)m->c.hidden);
+    p.streams = m->c.streams;
+    p.in_hidden = p.in + (size_t)r.T * (size_t)m->c.hidden;
+    p.hidden_scale = r.share;
+    p.embeddings = (const float *)(const void *)(p.in_hidden + (size_t)r.T * (size_t)model_width(m));
     p.factor = gpu_embed_factor(m);
     p.eps = m->c.eps;
     prefill_put_embeddings(g, b, (size_t)m->c.hidden, (float *)p.embeddings);
-    const size_t shared = 3 * (size_t)m->c.hidden * sizeof(float);
+    const size_t shared = (size_t)max_int(3, 1 + m->c.streams) * (size_t)m->c.hidden * sizeof(float);
     gpu_allow_shared(&g->q, (const void *)prefill_mtp_rows, shared, "mtp_rows");
     prefill_mtp_rows<<<r.T, GPU_THREADS, shared, r.stream>>>(p);
     const gemm_rows in = {p.in, p.act_scale, 1};
-    prefill_linear(&r, &m->mtp.fc, in, r.T, r.x);
+    if (m->c.streams) prefill_mtp_fill(&r, m, &p);
+    else prefill_linear(&r, &m->mtp.fc, in, r.T, r.x);
     const int copy = r.state_only ? -1 : gpu_bring_experts(s->runner, &r, r.layer);
     gpu_check(&g->q, layer_run_prefill(&r, &m->mtp.layer, &g->layers, &s->state[m->c.layers]), "the MTP layer");
-    gpu_release_experts(s->runner, &r, copy);
-    if (b->mtp_logits) prefill_logits(s, &r, m->mtp.norm, r.T, b->mtp_logits);
+    gpu_release_experts(s->runner, copy);
+    if (b->mtp_logits) prefill_logits(s, &r, 1, r.T, b->mtp_logits);
 }
 
 /* Launches layer i. */
@@ -248,7 +300,7 @@ static int prefill_layer(slot *s, const block *b, prefill_rows *r, int i, mote_e
     r->layer = i;
     const int copy = gpu_bring_experts(s->runner, r, i);
     gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
-    gpu_release_experts(s->runner, r, copy);
+    gpu_release_experts(s->runner, copy);
     gpu_looked_up_prompt(s, i);
     return gpu_failed(&g->q, err);
 }
@@ -271,7 +323,7 @@ static int prefill_layers(slot *s, const block *b, prefill_rows *r, const block_
 /* Those of a group's member, all at once: others of the group rely on it. */
 static int prefill_part(slot *s, const block *b, prefill_rows *r, mote_error *err) {
     const model_part *part = &s->m->part;
-    const size_t n = (size_t)r->T * (size_t)r->hidden;
+    const size_t n = (size_t)r->T * (size_t)model_width(s->m);
     struct gpu_runner *g = s->runner->gpu;
     int code = MOTE_OK;
     if (part->apart) hosts_receive(&g->q, &g->hosts, r->x, n);
@@ -287,16 +339,16 @@ static int prefill_part(slot *s, const block *b, prefill_rows *r, mote_error *er
 static int prefill_end(slot *s, const prefill_rows *r, const block *b, const block_watch *watch, mote_error *err) {
     const mote_model *m = s->m;
     struct gpu_runner *g = s->runner->gpu;
-    const size_t hidden = (size_t)m->c.hidden;
+    const size_t width = (size_t)model_width(m);
     int code = MOTE_OK;
-    if (b->logits) prefill_logits(s, r, m->norm, b->T, b->logits);
+    if (b->logits) prefill_logits(s, r, 0, b->T, b->logits);
     if (watch->logits && (code = prefill_watched(s, r, b->T, watch, err))) return code;
     if ((code = gpu_enter(s, err))) return code;            /* another slot may be resident meanwhile */
     gpu_read_residual(s, b, r->x);
-    const float *last = r->x + (size_t)(b->T - 1) * hidden; /* last_hidden is still wanted as it was */
-    gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, last, m->norm, m->c.hidden, m->c.eps, 1, 0, s->hidden);
+    const float *last = r->x + (size_t)(b->T - 1) * width;  /* last_hidden is still wanted as it was */
+    gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, last, m->norm, (int)width, m->c.eps, 1, 0, s->hidden);
     if (s->has_mtp) prefill_mtp(s, r, b);
-    gpu_move(&g->q, s->last_hidden, s->hidden, hidden * sizeof(float), "the final row");
+    gpu_move(&g->q, s->last_hidden, s->hidden, width * sizeof(float), "the final row");
     gpu_check(&g->q, cudaGetLastError(), "prefill");
     return gpu_failed(&g->q, err);
 }
@@ -319,10 +371,7 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     if (code) return code;
     if (prefill_can_be_cancelled(m)) prefill_keep(s, b->T, r.index, 0);
     prefill_send(g, b, g->stream);
-    if (part_is_first(&m->part)) {
-        prefill_embed(&r, &m->embed_tokens, gpu_embed_factor(m));
-        prefill_put_embeddings(g, b, (size_t)m->c.hidden, r.x);
-    }
+    if (part_is_first(&m->part)) prefill_begin(s, &r, b);
     code = s->runner->me ? prefill_part(s, b, &r, err) : prefill_layers(s, b, &r, watch, err);
     if (code && prefill_can_be_cancelled(m) && g->q.status == cudaSuccess) prefill_keep(s, b->T, r.index, 1);
     if (code) return code;

@@ -79,7 +79,8 @@ static void gpu_place_rings(const mote_runner *r, gpu_rows *rows) {
     }
 }
 
-/* T rows of x through layer i, the MTP layer after the others; offset: their first index minus that of the step. */
+/* T rows of x through layer i, the MTP layer after the others; offset: their first index minus that of the step. Of residual streams the last output
+   may be pending afterwards. */
 static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, float *x, int offset, int state_only) {
     const struct gpu_runner *g = f->r->gpu;
     const mote_model *m = f->r->m;
@@ -106,6 +107,11 @@ static void gpu_set_mtp(const mote_model *m, gpu_queue *q, int in_mtp) {
     q->layer = in_mtp ? m->c.layers : -1;
 }
 
+/* Of streams: where in mtp_in what is made of hidden rows begins. */
+static float *gpu_mtp_hidden(const mote_runner *r) {
+    return r->gpu->mtp_in + PASS_ROWS_MAX * (size_t)r->m->c.hidden;
+}
+
 static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
@@ -122,21 +128,40 @@ static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
     p.norm = m->norm;
     p.norm_embedding = m->mtp.norm_embedding;
     p.norm_hidden = m->mtp.norm_hidden;
+    p.width = model_width(m);
     p.in = g->mtp_in;
+    p.in_hidden = m->c.streams ? gpu_mtp_hidden(f->r) : p.in + p.width;
+    p.in_row = m->c.streams ? m->c.hidden : 2 * p.width;
+    p.in_hidden_row = m->c.streams ? p.width : 2 * p.width;
     p.given = g->given_row;
     p.factor = gpu_embed_factor(m);
     p.eps = m->c.eps;
     return p;
 }
 
+/* Of streams x is fc's products, one for each stream, and fc_embedding's is still to be added to all of them. */
+static void gpu_mtp_streams(const mote_runner *r, gpu_queue *q, int T) {
+    const mote_model *m = r->m;
+    struct gpu_runner *g = r->gpu;
+    const int rows = T * m->c.streams;
+    gpu_linear(q, KERNEL_FC, &m->mtp.fc_embedding, g->mtp_in, g->mtp_embedded, T);
+    for (int t = 0; t < rows; t += PASS_ROWS_MAX) {
+        const size_t at = (size_t)t * (size_t)m->c.hidden;
+        gpu_linear(q, KERNEL_FC, &m->mtp.fc, gpu_mtp_hidden(r) + at, g->mtp_x + at, min_int(rows - t, PASS_ROWS_MAX));
+    }
+    q->pending = g->mtp_embedded;
+    q->shares = NULL;
+}
+
 /* The MTP layer over T rows whose input is in mtp_in; offset: as gpu_record_layer has it. head NULL: its states alone. */
 static void gpu_walk_mtp(const gpu_form *f, gpu_queue *q, int T, int offset, const matrix *head, float *logits) {
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
-    gpu_linear(q, KERNEL_FC, &m->mtp.fc, g->mtp_in, g->mtp_x, T);
+    if (m->c.streams) gpu_mtp_streams(f->r, q, T);
+    else gpu_linear(q, KERNEL_FC, &m->mtp.fc, g->mtp_in, g->mtp_x, T);
     gpu_record_layer(f, q, m->c.layers, T, g->mtp_x, offset, !head);
     const int ids = head == &m->draft_head ? draft_vocab(m) : m->c.vocab;
-    if (head) gpu_head(q, head, ids, m->mtp.norm, g->mtp_x, T, m->c.eps, m->c.logit_cap, logits);
+    if (head) gpu_record_head(f->r, q, 1, head, ids, g->mtp_x, T, logits);
 }
 
 /* Records it for the rows of a step. */
@@ -207,7 +232,7 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     p.sequences = gpu_sequence_of(f);
     p.T = gpu_rows_are_there(m) ? 0 : T;
     p.factor = gpu_embed_factor(m);
-    p.cols = m->c.hidden;
+    p.cols = model_width(m);
     p.given = g->given_row;
     p.x = g->x;
     if (!part_is_first(&m->part) && !m->part.apart) p.from = peers_rows(q->peer, 1);
@@ -221,10 +246,11 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
         gpu_record_layer(f, q, i, T, g->x, 0, 0);
     }
     q->layer = -1;
-    if (!part_is_last(&m->part) && !m->part.apart) gpu_send(q, g->x, T, m->c.hidden);
+    streams_record_write(q, g->x, T, m->c.hidden);
+    if (!part_is_last(&m->part) && !m->part.apart) gpu_send(q, g->x, T, model_width(m));
     if (kind == GPU_LAST_LOGITS)
-        gpu_head(q, &m->lm_head, m->c.vocab, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
-    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->c.vocab, m->norm, g->x, T, m->c.eps, m->c.logit_cap, g->logits);
+        gpu_record_head(f->r, q, 0, &m->lm_head, m->c.vocab, g->x + (size_t)(T - 1) * (size_t)model_width(m), 1, g->logits);
+    if (kind >= GPU_ALL_LOGITS) gpu_record_head(f->r, q, 0, &m->lm_head, m->c.vocab, g->x, T, g->logits);
     if (f->has_mtp) gpu_record_mtp(f, q, kind == GPU_MTP_LOGITS);
 }
 

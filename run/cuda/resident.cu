@@ -67,7 +67,8 @@ struct gpu_runner {
     sampling_parameters *parameters, sampling_on_device;    /* table->sampling; the host's copy of the resident slot's */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     simulation simulated;                                   /* for measurements: of all tokens that are chosen */
-    float *x, *mtp_x, *mtp_in;                              /* [rows of a step][hidden], of mtp_in 2 hidden */
+    float *x, *mtp_x, *mtp_in;                              /* [rows of a step][width], of mtp_in hidden + width */
+    float *mtp_embedded;                                    /* [rows of a step][hidden] of streams: fc_embedding's product */
     float *given_row;                                       /* [hidden] of an image, in a step of it alone */
     gpu_batch batch;                                        /* scratch of projections of many rows */
     layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */
@@ -91,16 +92,18 @@ struct gpu_runner {
     moe_slots *slots;                                       /* [layers + 1] of experts in host memory: run/cuda/experts.cu; NULL: there are none */
     unsigned long long *expert_seen;                        /* in GPU memory: [layers + 1][MOE_SEEN] */
     char *copy[2];                                          /* all experts of a layer each, for prompts; NULL: these read them where they are */
+    uint32_t *copied_parts[2], *copy_wanted;                /* [GPU_EXPERTS] of moe_brought */
+    moe_brought brought;                                    /* of the layer that is launched next */
     int copied_layer[2], copy_next;                         /* whose they are, -1: nobody's; which one is overwritten next */
     cudaStream_t copies, counts;                            /* of such copies; of reading expert_seen */
     cudaEvent_t copy_full[2], copy_free[2];                 /* a buffer has been filled; its last reader is done */
-    uint64_t copied_bytes;                                  /* so far, for prompts (atomic) */
+    uint64_t copied_bytes;                                  /* so far, by the copy engine (atomic) */
 };
 
 /* In GPU memory, what a slot keeps while another is resident. */
 struct gpu_slot {
     step_parameters *step;
-    float *x;                    /* [MOTE_ROWS_MAX][hidden] */
+    float *x;                    /* [MOTE_ROWS_MAX][width] */
     sampling_parameters sampling;                           /* of the answer that is being generated */
     uint64_t logits_pass;        /* the runner's, when this slot's were computed by a pass of several */
     int logits_first;            /* which of the runner's logits are those of its first row then */
@@ -152,6 +155,16 @@ static gpu_sampling gpu_choice_of(const struct gpu_runner *g, const float *logit
     return p;
 }
 
+/* Records the logits of T rows of x after the layers, or, in_mtp, after the MTP layer: by n rows of a head. */
+static void gpu_record_head(const mote_runner *r, gpu_queue *q, int in_mtp, const matrix *head, int n, float *x, int T, float *logits) {
+    const mote_model *m = r->m;
+    const streams_gpu *s = &r->gpu->layers.streams;
+    const float *norm = in_mtp ? m->mtp.norm : m->norm;
+    if (m->c.streams) streams_record_read(q, s, in_mtp ? &m->mtp.mixer : &m->mixer, x, T, m->c.hidden, m->c.eps);
+    if (m->c.streams) gpu_head(q, head, n, s->norm, s->u, T, STREAMS_EPS, m->c.logit_cap, logits);
+    else gpu_head(q, head, n, norm, x, T, m->c.eps, m->c.logit_cap, logits);
+}
+
 /* Queues a copy, of memory here or on the GPU. */
 static void gpu_move(gpu_queue *q, void *to, const void *from, size_t bytes, const char *what) {
     gpu_check(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream), what);
@@ -162,7 +175,7 @@ static void gpu_swap_out(struct gpu_runner *g) {
     slot *s = g->resident;
     if (!s) return;
     gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step, "changing the session");
-    gpu_move(&g->q, s->gpu->x, g->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float), "changing the session");
+    gpu_move(&g->q, s->gpu->x, g->x, MOTE_ROWS_MAX * (size_t)model_width(s->m) * sizeof(float), "changing the session");
     g->resident = NULL;
 }
 
@@ -173,7 +186,7 @@ static int gpu_enter(slot *s, mote_error *err) {
     if (g->resident != s && g->q.status == cudaSuccess) {
         gpu_swap_out(g);
         gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, -1, -1);
-        gpu_move(&g->q, g->x, s->gpu->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float), "changing the session");
+        gpu_move(&g->q, g->x, s->gpu->x, MOTE_ROWS_MAX * (size_t)model_width(s->m) * sizeof(float), "changing the session");
         gpu_set_sampling(s, &s->gpu->sampling);
         g->logits_of = LOGITS_NOWHERE;
         g->resident = s;

@@ -4,7 +4,7 @@
 static void gpu_layout_slot(layout *l, slot *s) {
     layout_align(l, 32);                                    /* an L2 line: 128 bytes */
     s->gpu->step = (step_parameters *)layout_bytes(l, sizeof *s->gpu->step);
-    s->gpu->x = layout_alloc(l, MOTE_ROWS_MAX * (size_t)s->m->c.hidden);
+    s->gpu->x = layout_alloc(l, MOTE_ROWS_MAX * (size_t)model_width(s->m));
 }
 
 /* What a member of a group has for the others. */
@@ -14,8 +14,8 @@ static void gpu_layout_peer(layout *l, mote_runner *r) {
     if (m->part.ranges * m->part.ranks < 2 || m->part.apart) return;
     s.ranges = m->part.ranges;
     s.ranks = m->part.ranks;
-    s.hidden = (size_t)m->c.hidden;
-    s.sum_cols = s.hidden * (m->largest.residual.branched ? 2 : 1);
+    s.hidden = (size_t)model_width(m);
+    s.sum_cols = (size_t)m->c.hidden * (m->largest.residual.branched ? 2 : 1);
     s.vocab_share = (size_t)part_vocab(&m->part, m->c.vocab).most;
     s.block_rows = s.ranges > 1 ? (size_t)r->o.chunk : 0;   /* in all members alike: also where some cannot prefill */
     peers_layout(l, &r->gpu->peer, m->part.range, &s);
@@ -25,7 +25,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
     const int last = part_is_last(&m->part);
-    const size_t T = PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = last ? (size_t)m->c.vocab : 0;
+    const size_t T = PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, width = (size_t)model_width(m), vocab = last ? (size_t)m->c.vocab : 0;
     const deltanet_shape *d = &m->largest.deltanet;
     const attention_shape *a = &m->largest.attention;
     const mla_shape *c = &m->largest.mla;
@@ -40,9 +40,10 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->table = (gpu_pass_table *)layout_bytes(l, sizeof *g->table);
     if (g->table) g->step = g->table->steps, g->parameters = g->table->sampling;
     g->greedy = (sampling_parameters *)layout_bytes(l, sizeof *g->greedy);
-    g->x = layout_alloc(l, T * hidden);
-    g->mtp_x = layout_alloc(l, last ? T * hidden : 0);
-    g->mtp_in = layout_alloc(l, last ? T * 2 * hidden : 0);
+    g->x = layout_alloc(l, T * width);
+    g->mtp_x = layout_alloc(l, last ? T * width : 0);
+    g->mtp_in = layout_alloc(l, last ? T * (hidden + width) : 0);
+    g->mtp_embedded = layout_alloc(l, last && m->c.streams ? T * hidden : 0);
     g->given_row = layout_alloc(l, model_has_axes(m) ? hidden : 0);
     gpu_batch_layout(l, max_int(2 * m->c.hidden, max_int(widest, ngrams_width(&m->largest.ngrams))), PASS_ROWS_MAX, &g->batch);
     g->q.batch = &g->batch;
@@ -97,10 +98,20 @@ static void gpu_prepare_mla(mote_runner *r) {
     }
 }
 
+/* The norm that does nothing (layers/streams.cu). */
+static void gpu_prepare_streams(mote_runner *r) {
+    struct gpu_runner *g = r->gpu;
+    enum { SOME = 64 };
+    float norm[SOME];
+    for (int i = 0; i < SOME; i++) norm[i] = STREAMS_NORM;
+    for (int i = 0; i < r->m->c.hidden; i += SOME)
+        gpu_move(&g->q, g->layers.streams.norm + i, norm, (size_t)min_int(SOME, r->m->c.hidden - i) * sizeof *norm, "preparing streams");
+}
+
 /* What ranges before this one store with tags in a step. */
 static void gpu_count_tags(const mote_model *m, gpu_queue *q) {
     for (int i = 0; i < m->part.first; i++) {
-        q->tagged[0] += (m->layers[i].mixer.kind != LAYER_NONE) + (m->layers[i].ffn.kind != LAYER_NONE);
+        if (!m->c.streams) q->tagged[0] += (m->layers[i].mixer.kind != LAYER_NONE) + (m->layers[i].ffn.kind != LAYER_NONE);
         q->tagged[1] += m->layers[i].ffn.kind == LAYER_MOE;
     }
 }
@@ -152,7 +163,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     if (q->status == cudaSuccess) gpu_check(q, cudaEventCreateWithFlags(&g->pass_copied, cudaEventDisableTiming), "an event");
     if (q->status != cudaSuccess) return gpu_failed(q, err);
     layout_runner(r, r->memory);
-    if (r->me && m->part.apart) hosts_open(q, &g->hosts, r->me, (size_t)max_int(r->o.chunk, PASS_ROWS_MAX) * (size_t)m->c.hidden);
+    if (r->me && m->part.apart) hosts_open(q, &g->hosts, r->me, (size_t)max_int(r->o.chunk, PASS_ROWS_MAX) * (size_t)model_width(m));
     else if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
     r->prompt_from = g->prefill.rows ? PREFILL_FROM : 0;
     memset((void *)g->mailbox, 0, PASS_ROWS_MAX * sizeof *g->mailbox);
@@ -163,6 +174,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     if (code) return code;
     if (m->largest.kinds >> LAYER_ATTENTION & 1) gpu_prepare_attention(r);
     if (m->largest.kinds >> LAYER_MLA & 1) gpu_prepare_mla(r);
+    if (m->c.streams) gpu_prepare_streams(r);
     sampling_parameters greedy;
     memset(&greedy, 0, sizeof greedy);
     greedy.k = 1;

@@ -41,7 +41,7 @@ static void gpu_launched(slot *s, int T, enum gpu_kind kind) {
 /* Launches a graph whose step has T rows of x (0: it has none), which come from another host, or go to one, if the part's neighbours are there. */
 static void gpu_launch_rows(const mote_runner *r, cudaGraphExec_t graph, int T, const char *what) {
     struct gpu_runner *g = r->gpu;
-    const size_t n = (size_t)T * (size_t)r->m->c.hidden;
+    const size_t n = (size_t)T * (size_t)model_width(r->m);
     if (n) hosts_receive(&g->q, &g->hosts, g->x, n);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), what);
     if (n) hosts_send(&g->q, &g->hosts, g->x, n);
@@ -89,7 +89,7 @@ static const float *gpu_last_logits(slot *s) {
     if (g->logits_of == LOGITS_NOWHERE && s->logits_here)
         gpu_move(&g->q, g->logits, s->logits, vocab * sizeof(float), "copying logits");
     else if (g->logits_of == LOGITS_NOWHERE)
-        gpu_head(&g->q, &m->lm_head, m->c.vocab, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, m->c.logit_cap, g->logits);
+        gpu_record_head(s->runner, &g->q, 0, &m->lm_head, m->c.vocab, g->x + row * (size_t)model_width(m), 1, g->logits);
     g->logits_of = LOGITS_OF_LAST;
     s->logits_set = 0;
     return g->logits;
@@ -175,11 +175,20 @@ static void gpu_set_step(slot *s, const block *b, int replay, int image) {
 
 static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
 
-/* Copies the rows of x that are wanted to the host; x: [T][hidden] of the block. */
-static void gpu_read_residual(slot *s, const block *b, const float *x) {
-    const size_t hidden = (size_t)s->m->c.hidden, rows = runner_answers(s->runner) ? (size_t)b->residual_rows : 0;
-    const float *from = x + ((size_t)b->T - rows) * hidden;
-    if (rows) gpu_move(&s->runner->gpu->q, b->residual, from, rows * hidden * sizeof(float), "reading the residual");
+/* Copies the rows of x that are wanted to the host, of streams what the head is multiplied with; x: [T][width] of the block. */
+static void gpu_read_residual(slot *s, const block *b, float *x) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    const size_t hidden = (size_t)m->c.hidden, width = (size_t)model_width(m);
+    const int rows = runner_answers(s->runner) ? b->residual_rows : 0, most = m->c.streams ? PASS_ROWS_MAX : max_int(rows, 1);
+    float *from = x + (size_t)(b->T - rows) * width;
+    const float *read = m->c.streams ? g->layers.streams.u : from;
+    for (int t = 0, n; t < rows; t += n) {
+        n = min_int(rows - t, most);
+        if (m->c.streams) streams_record_read(&g->q, &g->layers.streams, &m->mixer, from + (size_t)t * width, n, m->c.hidden, m->c.eps);
+        gpu_submit(&g->q);
+        gpu_move(&g->q, b->residual + (size_t)t * hidden, read, (size_t)n * hidden * sizeof(float), "reading the residual");
+    }
 }
 
 /* Waits for the GPU only if it copies logits or rows to the host. */
@@ -308,17 +317,32 @@ static int gpu_chosen(mote_runner *r, int32_t *id, mote_error *err) {
     return !code && *id < 0 ? gpu_not_a_number(err) : code;
 }
 
-/* Queues the sampling of a token and the step that runs it, and waits for the token only: where rows of a table go by it, before the step. */
-static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
-    const int first = gpu_table_layer(s->m) >= 0;
-    int code = gpu_enter(s, err);
+/* The step that is on the GPU repeats of the log what b does, or what is left of that. */
+static void gpu_shorten_step(slot *s, const block *b) {
+    struct gpu_runner *g = s->runner->gpu;
+    const int replay = gpu_log_left(s, b->replay, b->T);
+    if (replay < b->replay) gpu_resume(&g->q, g->step, g->step, g->sequence, replay, -1);
+}
+
+/* The same as gpu_step, but the token is known before the step is queued: rows of a table go by it. If they cannot be read no state has been touched. */
+static int gpu_step_known(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
+    gpu_choose_next(s, b, b->replay, sampling);
+    int code = gpu_chosen(s->runner, id, err);
+    if (!code) code = gpu_look_up_block(s, b, id, err);
     if (code) return code;
-    gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
-    if (first) code = gpu_chosen(s->runner, id, err);
-    if (!code && first) code = gpu_look_up_block(s, b, id, err);
-    if (code) return code;
+    gpu_shorten_step(s, b);
     gpu_launch_step(s, 1, GPU_LAST_LOGITS);
-    return first ? gpu_failed(&s->runner->gpu->q, err) : gpu_chosen(s->runner, id, err);
+    return gpu_failed(&s->runner->gpu->q, err);
+}
+
+/* Queues the sampling of a token and the step that runs it; waits for the token only. */
+static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
+    const int code = gpu_enter(s, err);
+    if (code) return code;
+    if (gpu_table_layer(s->m) >= 0) return gpu_step_known(s, b, sampling, id, err);
+    gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
+    gpu_launch_step(s, 1, GPU_LAST_LOGITS);
+    return gpu_chosen(s->runner, id, err);
 }
 
 static int gpu_prepared(slot *s, int n, int32_t *ids, mote_error *err);
@@ -337,11 +361,10 @@ static int gpu_look_up_cycle(slot *s, const block *b, const int32_t *chosen, mot
    chosen here; then those that follow the accepted rows, *count of them; the last of these begins the next pass. */
 static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int drafts, int32_t *ids, int *count,
                      mote_error *err) {
-    struct gpu_runner *g = s->runner->gpu;
     const int begins = b->rows->id < 0 && b->T == 1;
     int code = gpu_enter(s, err);
     if (!code && begins) {
-        gpu_choose_next(s, b, gpu_log_left(s, b->replay, 1), sampling);
+        gpu_choose_next(s, b, b->replay, sampling);
         code = gpu_chosen(s->runner, ids, err);
     }
     if (!code) code = gpu_look_up_cycle(s, b, begins ? ids : NULL, err);
@@ -349,9 +372,8 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
     if (b->rows->id >= 0) {
         gpu_use_sampling(s, sampling);
         gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T), 0);
-    } else if (!begins) {
-        const int replay = gpu_log_left(s, b->replay, b->T);
-        if (replay < b->replay) gpu_resume(&g->q, g->step, g->step, g->sequence, replay, -1);
+    } else {
+        gpu_shorten_step(s, b);
     }
     gpu_launch_cycle(s, b->T, b->rows->index, drafts);
     code = gpu_failed(&s->runner->gpu->q, err);

@@ -77,7 +77,7 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     if (b->logits && answers) gpu_move(&g->q, b->logits, g->logits, (size_t)b->T * vocab * sizeof(float), "reading the logits");
     gpu_read_residual(s, b, g->x);
     if (before && last)
-        gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, g->x + (size_t)before * (size_t)m->c.hidden, m->norm, m->c.hidden, m->c.eps,
+        gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, g->x + (size_t)before * (size_t)model_width(m), m->norm, model_width(m), m->c.eps,
                                                         b->T - before, -1, s->has_mtp ? s->last_hidden : NULL);
     gpu_check(&g->q, cudaGetLastError(), "a block");
     if (kind != GPU_NO_LOGITS) g->logits_pass++;

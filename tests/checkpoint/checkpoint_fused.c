@@ -6,7 +6,13 @@ enum { FUSED_GROUPS = 3, FUSED_COLS = 256 };
 
 // A tensor of random numbers that any component may hold: FP8, floats and E8M0 are small and positive.
 static void fused_numbers(part *t) {
+    const char *end = strrchr(t->name, '_');
+    const int is_e8m0 = !strcmp(t->type, "F8_E8M0") || (!strcmp(t->type, "U8") && end && !strcmp(end, "_scale"));
     for (size_t i = 0; i < t->size; i++) {
+        if (is_e8m0) {
+            t->data[i] = (char)random_int(100, 130);
+            continue;
+        }
         const int byte = random_int(0, strstr(t->name, "_scales") ? 127 : 255), high = !strcmp(t->type, "F32") ? i % 4 == 3 : i % 2;
         t->data[i] = (char)(t->type[0] == 'U' || t->type[0] == 'I' ? byte : !strcmp(t->type, "F8_E4M3") ? byte & 0x6f : high ? 0x3c : byte);
     }

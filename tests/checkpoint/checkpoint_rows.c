@@ -88,7 +88,7 @@ static void test_ngram_hash(void) {
 
 static void test_tables(void) {
     static const enum encoding apart[] = {ENCODING_F32, ENCODING_F16, ENCODING_BF16, ENCODING_FP8_BLOCK, ENCODING_FP8_TENSOR, ENCODING_FP8_CHANNEL,
-                                          ENCODING_FP8_BLOCK_CT, ENCODING_NVFP4, ENCODING_NVFP4_CT};
+                                          ENCODING_FP8_BLOCK_CT, ENCODING_NVFP4, ENCODING_NVFP4_CT, ENCODING_MXFP8, ENCODING_MXFP8_E8M0};
     for (size_t i = 0; i < COUNT(apart); i++) test_table_rows(apart[i], MOTE_OK);
     test_table_rows(ENCODING_INT4_CT, MOTE_EUNSUPPORTED);
     test_table_damaged();

@@ -423,6 +423,8 @@ static void test_several_hosts(void) {
     check_refused("mote run -p x --secret-file @/key --workers 127.0.0.1:1,", 2, "--workers needs");
     check_refused("mote run -p x --secret-file @/key --workers 127.0.0.1:1,,127.0.0.1:2", 2, "--workers needs");
     check_refused("mote run -p x --secret-file @/key --workers 127.0.0.1:1 --devices cpu,cpu", 2, "--workers and --devices exclude each other");
+    check_refused("mote run -p x --secret-file @/key --workers 127.0.0.1:1 --split tensor", 2, "as a pipeline");
+    check_refused("mote serve --secret-file @/key --workers 127.0.0.1:1 --split replicas", 2, "as a pipeline");
     check_refused("mote run -p x --workers 127.0.0.1:1", 2, "--workers needs --secret-file");
     check_refused("mote run -p x --secret-file @/key", 2, "--secret-file needs --workers");
     check_refused("mote serve --secret-file @/key", 2, "--secret-file needs --workers");
@@ -443,6 +445,8 @@ static void test_worker(void) {
     check_refused("mote worker -m " FIXTURE " --secret-file @/fifo", 1, "/fifo: it is no regular file");
     check_refused("mote worker -m tests --secret-file @/key --listen 127.0.0.1:0", 1, "tests");
     check_refused("mote run -m " FIXTURE " -p x --secret-file @/key --workers 127.0.0.1:1,127.0.0.1:1", 1, "127.0.0.1:1 is named twice");
+    check_refused("mote run -m " FIXTURE " -p x --device cpu --secret-file @/key --workers 127.0.0.1:1 --split pipeline:7,7", 1, "the layers asked for are 14 in all");
+    check_refused("mote run -m " FIXTURE " -p x --device cpu --secret-file @/key --workers 127.0.0.1:1 --split pipeline:4", 1, "expected 2 numbers");
     if (system("timeout 1 true 2>/dev/null")) {
         test_skip("no timeout command");
         return;
@@ -482,6 +486,13 @@ static void test_several_devices(void) {
     CHECK(code == 0 && out.size > 8, "run on the CPU: %d %s", code, err.data);
     one = out;
     memset(&out, 0, sizeof out);
+    shell("mote run --device cpu -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n 8 --greedy --gpu-memory 16G --experts host");
+    CHECK(code == 0 && strstr(err.data, "mote: note: --gpu-memory is of GPUs, and does nothing on the CPU\n") && strstr(err.data, "note: --experts is of GPUs"),
+          "options of a GPU on the CPU: %d %s", code, err.data);
+    shell("mote bench --device cpu --synthetic tiny --prompt 4 --depth 0 --tokens 1 --repeat 1 --expert-slots 4");
+    CHECK(code == 0 && strstr(err.data, "note: --expert-slots is of GPUs"), "--expert-slots on the CPU: %d %s", code, err.data);
+    shell("mote info --device cpu --synthetic qwen3.5-35b-a3b:nvfp4 --context 1024 --gpu-memory 16Gi --link 25:400");
+    CHECK(code == 0 && !strstr(err.data, "does nothing"), "--gpu-memory of a prediction: %d %s", code, err.data);
     static const char *const lists[] = {"--devices cpu", "--devices cpu,cpu", "--devices cpu,cpu --split auto", "--devices cpu,cpu --split pipeline",
                                         "--devices=cpu,cpu --split=pipeline:2,1"};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {

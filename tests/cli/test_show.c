@@ -60,7 +60,8 @@ static void test_run(void) {
     check_refused("mote run -m @/model --device cpu --image @/none.png -p a", 1, "none.png");
     check_refused("mote run -m @/model --device cpu --image @/a.txt -p a", 1, "a.txt: not an image");
     check_refused("mote run --device cpu --image @/red.png -p a", 1, "red.png: this model reads no images");
-    check_refused("mote logits -m @/model --device cpu --image @/cut.png --tokens @/ids -o @/x", 1, "image 1: a broken PNG");
+    check_refused("mote logits -m @/model --device cpu --image @/cut.png --tokens @/ids -o @/x", 1, "/cut.png: a broken PNG");
+    check_refused("mote run -m @/model --device cpu --image @/red.png --image @/cut.png -p a", 1, "/cut.png: a broken PNG");
     check_refused("mote run --image-tokens 3 -p a", 2, "--image-tokens");
     check_refused("mote run -m @/model --device cpu --image @/red.png --image @/red.png -p a --context 12", 1, "context");
 }

@@ -305,6 +305,24 @@ static void test_all_mxfp4(void) {
 }
 
 // All codes under all zero points, and scales of either sign, for each width of groups.
+// Every code with every scale: sign, four bits of exponent less 7, three of mantissa, times a power of two.
+static void test_all_mxfp8(void) {
+    int bad = 0, exact = 0, refused = 0;
+    for (int code = 0; code < 256; code++)
+        for (int scale = 0; scale < 256; scale++) {
+            const int e = code >> 3 & 15, m = code & 7;
+            const double size = ldexp(e ? 8 + m : m, (e ? e : 1) - 10 + scale - 127), want = code & 128 ? -size : size;
+            uint16_t word, nearest;
+            const int is = mxfp8_weight((uint8_t)code, (uint8_t)scale, &word);
+            nearest = bf16_of_float((float)want);
+            if (scale == 255) bad += is;
+            else if ((code & 127) == 127) bad += !isnan(float_of_bf16(word));
+            else if (is) bad += (double)float_of_bf16(word) != want, exact++;
+            else bad += (double)float_of_bf16(nearest) == want, refused++;
+        }
+    CHECK(!bad && exact > 63000 && refused > 0, "MXFP8: %d numbers are others; %d exact, %d refused", bad, exact, refused);
+}
+
 static void test_all_int4(void) {
     enum { ROWS = 34, COLS = 256 };
     static const int groups[] = {32, 64, 128, COLS};
@@ -405,6 +423,7 @@ int main(int argc, char **argv) {
     test_quantised();
     test_all_nvfp4();
     test_all_mxfp4();
+    test_all_mxfp8();
     test_all_int4();
     test_int4_words();
     test_wrong_numbers();

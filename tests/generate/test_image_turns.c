@@ -192,6 +192,32 @@ static void test_logits(const vision_case *c, const char *name, double error, in
     free(want), free(got), free(greedy);
 }
 
+// Of a model in parts one has the tower: a pipeline's logits have the bits of one device, those of ranks are near transformers'.
+static void test_divided(const vision_case *c, const char *name, double error) {
+    size_t size;
+    float *want = (float *)case_file(c, "logits.f32", &size), *alone = (float *)allocate(size), *got = (float *)allocate(size);
+    mote_session *s = case_session(c->m);
+    EXPECT(MOTE_OK, mote_feed_images(s, c->short_ids, (size_t)c->short_count, c->images, alone, NULL, &failure));
+    mote_session_close(s);
+    for (int split = MOTE_SPLIT_PIPELINE; split <= MOTE_SPLIT_TENSOR; split++) {
+        const mote_options o = {.size = sizeof o, .parts = MOTE_WEIGHTS_ONLY, .devices = "cpu,cpu", .split = split};
+        mote_model *m = NULL;
+        mote_images *images = NULL;
+        EXPECT(MOTE_OK, mote_open(c->folder, &o, &m, &failure));
+        CHECK(mote_model_info(m)->images == 1, "%s: in parts it reads no images", name);
+        EXPECT(MOTE_OK, mote_images_open(m, c->image, c->count, &images, &failure));
+        s = case_session(m);
+        EXPECT(MOTE_OK, mote_feed_images(s, c->short_ids, (size_t)c->short_count, images, got, NULL, &failure));
+        const double by = farthest(got, want, size / sizeof(float));
+        if (split == MOTE_SPLIT_PIPELINE) CHECK(!memcmp(got, alone, size), "%s: a pipeline has other bits", name);
+        else CHECK(by <= 1e-3 + 3 * error, "%s: logits of two ranks are off by %g", name, by);
+        mote_session_close(s);
+        mote_images_close(images);
+        mote_close(m);
+    }
+    free(want), free(alone), free(got);
+}
+
 // The last image is another one, of the same size: the same ids. What is read after a checkpoint before it is what is read anew.
 static void test_swap(const vision_case *c, const char *name, double error, int jpeg) {
     enum { LAST = 8 };
@@ -492,6 +518,7 @@ int main(int argc, char **argv) {
         test_keys(&c);
         test_logits(&c, cases[i].name, cases[i].error, cases[i].jpeg);
         test_swap(&c, cases[i].name, cases[i].error, cases[i].jpeg);
+        if (!is_gpu && !cases[i].jpeg) test_divided(&c, cases[i].name, cases[i].error);
         if (!i) test_remembered(&c);
         if (!i) test_refused(&c);
         if (!i) test_turns(&c);

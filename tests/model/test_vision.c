@@ -294,7 +294,7 @@ static void test_vision_references(void) {
 /* ---- Towers that are made up --------------------------------------------------------------------------------------------------------- */
 
 typedef struct made_tower {
-    const char *prefix, *type;      /* of the tensors' names; F32, F16 or BF16 */
+    const char *prefix, *type;      /* of the tensors' names; F32, F16 or BF16; FP8: matrices of E4M3 with a scale for 128 x 128, all else BF16 */
     int depth, hidden, heads, size, side, out;
 } made_tower;
 
@@ -304,19 +304,41 @@ static uint16_t made_f16(uint32_t bits) {
     return exponent < 1 ? 0 : (uint16_t)((bits >> 16 & 0x8000) | (uint32_t)exponent << 10 | (bits >> 13 & 1023));
 }
 
-static void made_tensor(parts *p, const made_tower *t, const char *name, const char *shape, double mean, double spread) {
+static void made_tensor_of(parts *p, const made_tower *t, const char *type, const char *name, const char *shape, double mean, double spread) {
     part *to = &p->list[p->n++];
     memset(to, 0, sizeof *to);
     snprintf(to->name, sizeof to->name, "%s%s", t->prefix, name);
-    part_set(to, t->type, shape);
-    const size_t each = strcmp(t->type, "F32") ? 2 : 4;
+    part_set(to, type, shape);
+    const size_t each = strcmp(type, "F32") ? 2 : 4;
     for (size_t i = 0; i < to->size / each; i++) {
         const float x = (float)(mean + spread * ((double)random_int(-1000, 1000) / 1000));
         uint32_t bits;
         memcpy(&bits, &x, sizeof bits);
-        const uint16_t half = strcmp(t->type, "F16") ? (uint16_t)(bits >> 16) : made_f16(bits);
+        const uint16_t half = strcmp(type, "F16") ? (uint16_t)(bits >> 16) : made_f16(bits);
         memcpy(to->data + i * each, each == 4 ? (const void *)&bits : (const void *)&half, each);
     }
+}
+
+static int made_fp8(const made_tower *t) {
+    return !strcmp(t->type, "FP8");
+}
+
+static void made_tensor(parts *p, const made_tower *t, const char *name, const char *shape, double mean, double spread) {
+    made_tensor_of(p, t, made_fp8(t) ? "BF16" : t->type, name, shape, mean, spread);
+}
+
+/* Codes up to 448 of either sign, and scales that make `spread` of them. */
+static void made_codes(parts *p, const made_tower *t, const char *name, int rows, int cols, double spread) {
+    char shape[64], scale[112];
+    part *to = &p->list[p->n++];
+    memset(to, 0, sizeof *to);
+    snprintf(to->name, sizeof to->name, "%s%s", t->prefix, name);
+    snprintf(shape, sizeof shape, "%d,%d", rows, cols);
+    part_set(to, "F8_E4M3", shape);
+    for (size_t i = 0; i < to->size; i++) to->data[i] = (char)(random_int(0, 0x7e) | random_int(0, 1) << 7);
+    snprintf(scale, sizeof scale, "%s_scale_inv", name);
+    snprintf(shape, sizeof shape, "%d,%d", (rows + 127) / 128, (cols + 127) / 128);
+    made_tensor_of(p, t, "F32", scale, shape, spread / 200, spread / 800);
 }
 
 /* A weight and a bias. */
@@ -327,7 +349,8 @@ static void made_pair(parts *p, const made_tower *t, const char *name, int rows,
     if (norm) snprintf(shape, sizeof shape, "%d", rows);
     else if (more) snprintf(shape, sizeof shape, "%d,%s", rows, more);
     else snprintf(shape, sizeof shape, "%d,%d", rows, cols);
-    made_tensor(p, t, full, shape, norm, norm ? 0.3 : 2 / sqrt((double)cols));
+    if (made_fp8(t) && !norm && !more) made_codes(p, t, full, rows, cols, 2 / sqrt((double)cols));
+    else made_tensor(p, t, full, shape, norm, norm ? 0.3 : 2 / sqrt((double)cols));
     snprintf(full, sizeof full, "%s.bias", name);
     snprintf(shape, sizeof shape, "%d", rows);
     made_tensor(p, t, full, shape, 0, 0.2);
@@ -484,7 +507,8 @@ static void test_vision_released(void);         /* tests/cuda/gpu_vision.c */
 
 int main(int argc, char **argv) {
     static const made_tower made[] = {
-        {"model.visual.", "BF16", 2, 40, 2, 52, 5, 0}, {"visual.", "F32", 2, 48, 3, 100, 7, 0}, {"model.visual.", "F16", 1, 144, 2, 130, 1, 0}};
+        {"model.visual.", "BF16", 2, 40, 2, 52, 5, 0}, {"visual.", "F32", 2, 48, 3, 100, 7, 0}, {"model.visual.", "F16", 1, 144, 2, 130, 1, 0},
+        {"model.visual.", "FP8", 2, 256, 4, 384, 5, 0}};
     test_main_begin("vision", argc, argv);
     temp_open();
     for (size_t i = 0; i < COUNT(made); i++) {

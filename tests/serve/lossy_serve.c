@@ -1,5 +1,5 @@
 // mote, over a library that loses devices: at SIGUSR1 the device of the answer that generates the next token. From then on what that runner's
-// sessions are asked for fails, and what they generate ends. For test_replicas.
+// sessions are asked for fails, and what they generate ends. For test_replicas and test_lost_workers.
 
 #include "engine.h"
 
@@ -78,6 +78,11 @@ static int lossy_rewind(mote_session *s, const mote_checkpoint *c, mote_error *e
     return is_lost(runner_of(s)) ? fail_lost(error) : mote_rewind(s, c, error);
 }
 
+static int lossy_check_device(const mote_model *m, mote_error *error) {
+    return lost_count ? fail_lost(error) : mote_check_device(m, error);
+}
+
+#define mote_check_device lossy_check_device
 #define mote_session_open lossy_session_open
 #define mote_generate lossy_generate
 #define mote_feed lossy_feed

@@ -186,14 +186,14 @@ static void test_images(server s) {
     char text[8192];
     prompt_of(s, "{\"messages\": [" GO ", " TWO_CALLS ", {\"role\": \"tool\", \"tool_call_id\": \"a\", \"content\": [{\"type\": \"text\", \"text\": \"see\"}, "
                  "{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:\"}}]}]}", text, sizeof text);
-    CHECK(strstr(text, "see[image]"), "an image in a tool's result: %s", text);
+    CHECK(strstr(text, "see[image: this model reads no images]"), "an image in a tool's result: %s", text);
 #define RESULT(part) "{\"max_tokens\": 1, \"messages\": [" GO ", {\"role\": \"assistant\", \"content\": [{\"type\": \"tool_use\", \"id\": \"a\", \"name\": " \
                      "\"read\", \"input\": {}}]}, {\"role\": \"user\", \"content\": [{\"type\": \"tool_result\", \"tool_use_id\": \"a\", \"content\": [" \
                      "{\"type\": \"text\", \"text\": \"see\"}, " part "]}]}]}"
     static const char image[] = RESULT("{\"type\": \"image\", \"source\": {\"type\": \"base64\", \"data\": \"\"}}");
-    static const char same[] = RESULT("{\"type\": \"text\", \"text\": \"[image]\"}");
+    static const char same[] = RESULT("{\"type\": \"text\", \"text\": \"[image: this model reads no images]\"}");
     check(s, messages_path, image, 200, "content", NULL);
-    CHECK(tokens_of(s, "/v1/messages/count_tokens", image) == tokens_of(s, "/v1/messages/count_tokens", same), "an image in a tool_result is not [image]");
+    CHECK(tokens_of(s, "/v1/messages/count_tokens", image) == tokens_of(s, "/v1/messages/count_tokens", same), "an image in a tool_result is not told");
     check(s, messages_path, RESULT("{\"type\": \"document\", \"source\": {\"type\": \"url\", \"url\": \"x\"}}"), 200, "content", NULL);
     check(s, responses_path, "{\"max_output_tokens\": 1, \"input\": [" GO ", {\"type\": \"function_call\", \"call_id\": \"a\", \"name\": \"f\", \"arguments\": "
           "\"\"}, {\"type\": \"function_call_output\", \"call_id\": \"a\", \"output\": [{\"type\": \"input_image\", \"image_url\": \"data:\"}]}]}", 200, "output", NULL);

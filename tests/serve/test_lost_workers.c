@@ -1,9 +1,15 @@
 // Tests of mote serve with a worker that is lost and comes back, as processes: answers end with an error that names it, the server stays and says
 // so, and serves again when the worker is there, without a restart. What nobody may take for it is refused.
 //
+// And with its own device lost, which no worker mends: then it ends, as it does without workers. LOSSY is a server that loses its device.
+//
 // Usage: test_lost_workers [--device NAME] [--brief]
 
 #include "client.h"
+
+#ifndef LOSSY
+#define LOSSY "./lossy_serve"
+#endif
 
 #define SAID(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
 #define CHAT(text, more) "{\"messages\": [" SAID("user", text) "], \"temperature\": 0, \"enable_thinking\": false, " more "}"
@@ -130,6 +136,35 @@ static void test_stopped(server s, worker *w) {
     CHECK(!strcmp(ask(s, FIRST).text, first.text), "the answer has changed");
 }
 
+// The stream under way ends with the reason, requests that come are refused with it, and the server ends by itself.
+static void test_own_device(const char *arguments) {
+    static char data[1 << 20];
+    char line[1024], last[1024] = "";
+    FILE *log;
+    server s = serve_program(LOSSY, arguments, &log);
+    int fd = dial(s), status = 0, told = 0;
+    post_on(fd, "/v1/chat/completions", ENDLESS);
+    CHECK(recv(fd, data, 512, 0) > 0, "no stream");
+    kill(s.pid, SIGUSR1);
+    size_t n = 0;
+    for (ssize_t got; n < sizeof data - 1 && (got = recv(fd, data + n, sizeof data - 1 - n, 0)) > 0;) n += (size_t)got;
+    data[n] = 0;
+    const char *error = strstr(data, "{\"error\"");
+    CHECK(error && strstr(error, "the GPU has fallen off the bus"), "the stream ends so: %s", error ? error : "it does not");
+    close(fd);
+    const double until = now() + LOST_SECONDS;
+    pid_t ended = 0;
+    while (!(ended = waitpid(s.pid, &status, WNOHANG)) && now() < until) usleep(20000);
+    CHECK(ended == s.pid && WIFEXITED(status) && WEXITSTATUS(status) == 1, "within %d s the server ends so: %d, %x", LOST_SECONDS, (int)ended, status);
+    if (!ended) stop(s);
+    while (fgets(line, sizeof line, log)) {
+        told += !strcmp(line, "mote: the GPU has fallen off the bus\n");
+        snprintf(last, sizeof last, "%s", line);
+    }
+    CHECK(told == 1 && !strcmp(last, "mote: the device is lost\n"), "of its own device it tells %d times, and ends by %s", told, last);
+    fclose(log);
+}
+
 int main(int argc, char **argv) {
     static const char key[] = "a secret of the tests\n";
     char arguments[512], line[1024];
@@ -155,6 +190,11 @@ int main(int argc, char **argv) {
     }
     CHECK(told >= 3 && back >= 2 && told == back + 1, "the log tells of %d losses, and that it serves again %d times", told, back);
     fclose(log);
+    w = start_worker("models/demo", "127.0.0.1:0");
+    snprintf(arguments, sizeof arguments, "-m models/demo --device %s --threads 1 --parallel 1 --workers %s --secret-file %s", test_device, w.address,
+             temp_path("key"));
+    test_own_device(arguments);
+    kill_worker(&w);
     temp_close();
     return test_main_end();
 }

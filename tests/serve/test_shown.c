@@ -16,13 +16,13 @@ static const char count_path[] = "/v1/messages/count_tokens";
 #define CHAT(parts) "{\"max_tokens\": 1, \"messages\": [" USER(parts) "]}"
 #define WORDS TEXT("What is this?")
 
-// "key" of a request's answer, which must be 200.
+// "key" of a request's answer, which must be 200. Anthropic's input_tokens are those that were not known before: here all are meant.
 static long asked(server s, const char *path, const char *body, const char *key) {
     heard h = post(s, path, body);
     CHECK(h.status == 200, "%s %.200s: %d %.400s", path, body, h.status, h.body);
-    const long n = number(&h, key);
+    const long n = number(&h, key), known = strstr(h.body, "\"cache_read_input_tokens\"") ? number(&h, "cache_read_input_tokens") : 0;
     forget(&h);
-    return n;
+    return n + known;
 }
 
 static void check_refused(server s, const char *path, const char *body, const char *says) {
@@ -97,10 +97,12 @@ static void test_results(server s) {
 
 static void test_refusals(server s) {
     static const struct { const char *parts, *says; } refused[] = {
-        {SHOW("https://example.org/a.png"), "image 1: this server fetches no addresses"}, {SHOW("file:///etc/passwd"), "reads no files"},
-        {SHOW(DATA(RED_PNG)) ", " SHOW("http://a"), "image 2: "}, {SHOW("data:image/png," RED_PNG), "must be data:image/...;base64"},
+        {SHOW("https://example.org/a.png"), "messages[0].content[0]: this server fetches no addresses"}, {SHOW("file:///etc/passwd"), "reads no files"},
+        {SHOW(DATA(RED_PNG)) ", " SHOW("http://a"), "\"messages[0].content[1]: this server"}, {SHOW("data:image/png," RED_PNG), "must be data:image/...;base64"},
         {SHOW("data:image/png;base64,%%%%"), "no base64"}, {SHOW("data:image/png;base64,a"), "no base64"}, {SHOW("data:image/png;base64,"), "an empty image"},
-        {SHOW("data:image/png;base64,UklGRgAAAABXRUJQVlA4IA=="), "image 1: WebP is not read"}, {SHOW("data:image/png;base64,aGVsbG8="), "not an image"},
+        {SHOW("data:image/png;base64,UklGRgAAAABXRUJQVlA4IA=="), "messages[0].content[0]: WebP is not read"}, {SHOW("data:image/png;base64,aGVsbG8="), "not an image"},
+        {"{\"type\": \"image_url\", \"image_url\": {\"url\": \"" DATA(RED_PNG) "\", \"detail\": \"huge\"}}", "detail must be auto, low or high"},
+        {"{\"type\": \"image_url\", \"image_url\": {\"url\": \"" DATA(RED_PNG) "\", \"detail\": 1}}", "detail must be auto, low or high"},
         {"{\"type\": \"image_url\"}", "without its data"}, {"{\"type\": \"input_image\", \"file_id\": \"f\"}", "in place of file_id"},
         {"{\"type\": \"image\", \"source\": {\"type\": \"url\", \"url\": \"http://a\"}}", "type base64"},
         {"{\"type\": \"video_url\", \"video_url\": {\"url\": \"x\"}}", "text and images"}, {"{\"type\": \"image\"}", "without its data"}};
@@ -112,6 +114,12 @@ static void test_refusals(server s) {
     check_refused(s, chat_path, "{\"messages\": [{\"role\": \"system\", \"content\": [" SHOW(DATA(RED_PNG)) "]}, " USER(TEXT("a")) "]}", "what a user says");
     check_refused(s, chat_path, "{\"messages\": [" USER(TEXT("a")) ", {\"role\": \"assistant\", \"content\": [" SHOW(DATA(RED_PNG)) "]}, " USER(TEXT("a")) "]}",
                   "what a user says");
+    check_refused(s, chat_path, AFTER(SEEN("b", RED_PNG) ", " SEEN("a", "aGVsbG8=")), "\"messages[3].content[1]: not an image");
+    check_refused(s, chat_path, AFTER(SEEN("b", BROKEN_PNG) ", " SEEN("a", RED_PNG)), "\"messages[2].content[1]: a broken PNG");
+    check_refused(s, responses_path, "{\"input\": [" USER("{\"type\": \"input_text\", \"text\": \"a\"}, {\"type\": \"input_image\", \"image_url\": \"data:,\"}") "]}",
+                  "\"input[0].content[1]: a data: address");
+    check_refused(s, messages_path, CHAT("{\"type\": \"tool_result\", \"tool_use_id\": \"a\", \"content\": [" TEXT("a") ", " SOURCE("!") "]}"),
+                  "\"messages[0].content[0].content[1]: its data is no base64");
     check_refused(s, messages_path, "{\"max_tokens\": 1, \"messages\": [" USER("{\"type\": \"image\", \"source\": {\"type\": \"file\", \"file_id\": \"a\"}}") "]}",
                   "type base64");
 
@@ -120,6 +128,26 @@ static void test_refusals(server s) {
     strcpy(at, "]}]}");
     check_refused(s, chat_path, many, "at most 32 images");
     free(many);
+}
+
+#define OLLAMA(images) "{\"stream\": false, \"options\": {\"num_predict\": 1}, \"messages\": [{\"role\": \"user\", \"content\": \"What is this?\"" images "}]}"
+#define GENERATE(images) "{\"stream\": false, \"options\": {\"num_predict\": 1}, \"prompt\": \"What is this?\"" images "}"
+
+// Ollama's lists of base64 beside a text, before which they stand.
+static void test_ollama(server s) {
+    static const char key[] = "prompt_eval_count";
+    const long words = asked(s, "/api/chat", OLLAMA(""), key), prompt = asked(s, "/api/generate", GENERATE(""), key);
+    CHECK(asked(s, "/api/chat", OLLAMA(", \"images\": [\"" RED_PNG "\"]"), key) == words + 6, "an image of /api/chat");
+    CHECK(asked(s, "/api/chat", OLLAMA(", \"images\": [\"" RED_PNG "\", \"" DATA(BLUE_PNG) "\"]"), key) == words + 12, "two images of /api/chat");
+    CHECK(asked(s, "/api/generate", GENERATE(", \"images\": [\"" RED_PNG "\"]"), key) == prompt + 6, "an image of /api/generate");
+    const long all = asked(s, chat_path, CHAT(SHOW(DATA(BLUE_PNG)) ", " WORDS), "prompt_tokens");
+    (void)asked(s, "/api/chat", OLLAMA(", \"images\": [\"" BLUE_PNG "\"]"), key);
+    CHECK(asked(s, chat_path, CHAT(SHOW(DATA(BLUE_PNG)) ", " WORDS), "cached_tokens") > all - 10, "an image of Ollama's is not before the text");
+    check_refused(s, "/api/chat", OLLAMA(", \"images\": [\"" RED_PNG "\", \"aGVsbG8=\"]"), "\"messages[0].images[1]: not an image");
+    check_refused(s, "/api/chat", OLLAMA(", \"images\": [7]"), "messages[0].images[0] must be an image in base64");
+    check_refused(s, "/api/chat", OLLAMA(", \"images\": \"" RED_PNG "\""), "messages[0].images must be a list");
+    check_refused(s, "/api/chat", OLLAMA(", \"images\": [\"http://a/b.png\"]"), "messages[0].images[0]: its data is no base64");
+    check_refused(s, "/api/generate", GENERATE(", \"images\": [\"" BROKEN_PNG "\"]"), "\"images[0]: a broken PNG");
 }
 
 // Base64 of a PNG's header alone, of so many pixels: enough to count its tokens.
@@ -148,7 +176,7 @@ static void test_sizes(server s) {
     snprintf(body, sizeof body, CHAT("{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:image/png;base64,%s\"%s}}"), png, ", \"detail\": \"low\"");
     const long low = asked(s, count_path, body, "input_tokens");
     CHECK(low > 200 && low < 280, "with the detail low: %ld tokens", low);
-    check_refused(s, chat_path, body, "image 1: a broken PNG");
+    check_refused(s, chat_path, body, "messages[0].content[0]: a broken PNG");
     header_png(png, 60000, 60000);
     snprintf(body, sizeof body, CHAT("{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:image/png;base64,%s\"%s}}"), png, "");
     check_refused(s, chat_path, body, "60000 x 60000");
@@ -183,6 +211,21 @@ static void test_text_model(void) {
     stop(s);
 }
 
+// Two replicas, and a model in two parts: the same tokens and prefixes.
+static void test_shared(const char *folder) {
+    static const char *const splits[] = {"replicas", "pipeline", "tensor"};
+    for (int i = 0; i < 3; i++) {
+        char arguments[512];
+        snprintf(arguments, sizeof arguments, "-m %s --devices cpu,cpu --split %s --threads 2 --parallel 2 --context 2048", folder, splits[i]);
+        server s = serve(arguments);
+        test_words(s);
+        test_prefixes(s);
+        test_results(s);
+        check_refused(s, chat_path, CHAT(SHOW(DATA(BROKEN_PNG))), "messages[0].content[0]: a broken PNG");
+        stop(s);
+    }
+}
+
 int main(int argc, char **argv) {
     char arguments[512];
     test_main_begin("test_shown", argc, argv);
@@ -194,9 +237,11 @@ int main(int argc, char **argv) {
     test_prefixes(s);
     test_results(s);
     test_refusals(s);
+    test_ollama(s);
     test_sizes(s);
     stop(s);
     test_memory(temp_dir);
+    if (!strcmp(test_device, "cpu")) test_shared(temp_dir);
     test_text_model();
     temp_close();
     return test_main_end();

@@ -132,6 +132,25 @@ static void test_no_space(void) {
     mote_close(m);
 }
 
+/* Of layers that were divided by hand among hosts, only this host's must fit here; the last range is. */
+static void test_hosts_space(void) {
+    mote_model *m = model_on("cpu", several_demo, MOTE_DESCRIPTION);
+    device_list l = {.count = 2, .ranges = 2, .ranks = 1, .apart = 1, .name = {"cpu", "cpu"}};
+    m->c.tied = m->has_mtp = 0;
+    for (int i = 0; i < m->c.layers; i++) m->layer_bytes[i] = (uint64_t)1 << 50;
+    m->layer_bytes[m->c.layers] = m->layer_bytes[m->c.layers + 1] = 1000;           /* the last layer, and what comes after it */
+    EXPECT(MOTE_ENOMEM, parts_cut(m, &l, "model", 1, &failure));
+    l.layers[0] = m->c.layers - 1, l.layers[1] = 1;
+    EXPECT(MOTE_OK, parts_cut(m, &l, "model", 1, &failure));
+    l.layers[0] = m->c.layers - 2, l.layers[1] = 2;
+    EXPECT(MOTE_ENOMEM, parts_cut(m, &l, "model", 1, &failure));
+    CHECK(strstr(failure.message, "with 2 layers cpu needs 1125899.9 GB"), "%s", failure.message);
+    l.apart = 0;
+    l.layers[0] = m->c.layers - 1, l.layers[1] = 1;
+    EXPECT(MOTE_ENOMEM, parts_cut(m, &l, "model", 1, &failure));
+    mote_close(m);
+}
+
 /* ---- What lies where ----------------------------------------------------------------------------------------------------- */
 
 static mote_model *devices_of(const char *dir, const char *devices, int split, const char *layers, int parts) {
@@ -231,6 +250,15 @@ static void test_reads(const char *dir) {
     const uint64_t parts = bytes_to_open(dir, "cpu,cpu", 0, MOTE_WEIGHTS_ONLY) - headers_of_parts;
     CHECK(parts <= weights + again + SLACK && parts + SLACK >= weights + again, "%s: parts read %llu, the whole model %llu, and an embedding of %llu", dir,
           (unsigned long long)parts, (unsigned long long)weights, (unsigned long long)again);
+}
+
+/* Each of two ranks reads its rows, and all of what is divided by columns or not at all. */
+static void test_rank_reads(const char *dir) {
+    const uint64_t headers = bytes_to_open(dir, "cpu", 0, MOTE_DESCRIPTION), weights = bytes_to_open(dir, "cpu", 0, MOTE_WEIGHTS_ONLY) - headers;
+    if (!bytes_read()) return;             /* test_reads has said so */
+    const uint64_t parts = bytes_to_open(dir, "cpu,cpu", MOTE_SPLIT_TENSOR, MOTE_WEIGHTS_ONLY) - bytes_to_open(dir, "cpu,cpu", MOTE_SPLIT_TENSOR, MOTE_DESCRIPTION);
+    CHECK(parts >= weights && parts <= weights + weights / 2, "%s: two ranks read %llu, the whole model %llu", dir, (unsigned long long)parts,
+          (unsigned long long)weights);
 }
 
 /* ---- Bits ---------------------------------------------------------------------------------------------------------------- */
@@ -362,9 +390,11 @@ int main(int argc, char **argv) {
     test_devices_refused();
     test_cuts();
     test_no_space();
+    test_hosts_space();
     test_devices_told();
     test_plans();
     test_reads(several_demo);
+    test_rank_reads(several_demo);
     test_reads("tests/fixtures/f32-tied");
     test_reads("tests/fixtures/gptq-awq-int4");
     test_devices_callbacks();

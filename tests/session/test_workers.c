@@ -228,6 +228,60 @@ static void test_worker_refusals(const char *dir) {
     worker_kill(&w);
 }
 
+/* A worker of another version, for one leader: it says its hello and closes. */
+typedef struct strange_worker { int listens; const char *engine; uint32_t version; pthread_t thread; } strange_worker;
+
+static void *strange_main(void *user) {
+    strange_worker *w = (strange_worker *)user;
+    wire_hello own, other;
+    const int fd = accept(w->listens, NULL, NULL);
+    hello_is(&own);
+    own.version = w->version;
+    snprintf(own.engine, sizeof own.engine, "%s", w->engine);
+    (void)wire_write(fd, &own, sizeof own, WIRE_HANDSHAKE);
+    (void)wire_read_by(fd, &other, sizeof other, 0, seconds() + WIRE_HANDSHAKE);
+    close(fd);
+    return NULL;
+}
+
+/* Another version is named by both sides, with their own, and a strange one cannot write to anybody's terminal. */
+static void test_worker_version(const char *dir) {
+    static const struct { const char *engine; uint32_t more; const char *said; } others[] = {
+        {MOTE_VERSION, 1, "is mote " MOTE_VERSION ", protocol "}, {"9.9", 0, "is mote 9.9, protocol "}, {"1\x1b[2J\n", 0, "is mote 1?[2J?, protocol "}};
+    for (size_t i = 0; i < COUNT(others); i++) {
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+        socklen_t size = sizeof at;
+        char address[64];
+        strange_worker w = {.listens = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), .engine = others[i].engine, .version = WIRE_VERSION + others[i].more};
+        CHECK(!bind(w.listens, (struct sockaddr *)&at, size) && !listen(w.listens, 1) && !getsockname(w.listens, (struct sockaddr *)&at, &size), "no socket");
+        snprintf(address, sizeof address, "127.0.0.1:%d", ntohs(at.sin_port));
+        pthread_create(&w.thread, NULL, strange_main, &w);
+        const mote_options o = leader_options(address);
+        worker_refused(dir, &o, MOTE_EUNSUPPORTED, others[i].said);
+        CHECK(strstr(failure.message, address) && strstr(failure.message, "; this is mote " MOTE_VERSION), "%s", failure.message);
+        pthread_join(w.thread, NULL);
+        close(w.listens);
+    }
+    char line[300] = "";
+    int ends[2];
+    if (!CHECK(!pipe(ends), "no pipe")) return;
+    worker_log = ends[1];
+    worker_process w = worker_start(dir, worker_secret);
+    close(ends[1]);
+    worker_log = -1;
+    const int fd = wire_connect(w.address);
+    wire_hello own, other;
+    hello_is(&own);
+    own.version++;
+    CHECK(!wire_write(fd, &own, sizeof own, WIRE_HANDSHAKE) && !wire_read_by(fd, &other, sizeof other, 0, seconds() + WIRE_HANDSHAKE), "no hello");
+    CHECK(wire_read_by(fd, &other, 1, 0, seconds() + WIRE_HANDSHAKE), "a worker goes on with a leader of another version");
+    CHECK(read(ends[0], line, sizeof line - 1) > 0 && strstr(line, "is mote " MOTE_VERSION ", protocol ") && strstr(line, "; this is mote "), "said: %s", line);
+    close(fd);
+    close(ends[0]);
+    mote_close(leader_of(dir, &w, 1));                      /* who has the right one is served */
+    worker_kill(&w);
+}
+
 /* ---- Any bytes ------------------------------------------------------------------------------------------------------------ */
 
 static int worker_connection_to(const worker_process *w, int knows) {
@@ -438,6 +492,7 @@ int main(int argc, char **argv) {
     test_worker_plan("tests/fixtures/bf16-as-3.6", 1);
     test_worker_plan("tests/fixtures/families/gpt-oss-mxfp4", 3);
     test_worker_refusals("tests/fixtures/fp8-ragged");
+    test_worker_version("tests/fixtures/fp8-ragged");
     test_worker_bytes("tests/fixtures/fp8-ragged");
     test_worker_refused_often();
     if (!test_brief) test_worker_silence("tests/fixtures/fp8-ragged");
