@@ -202,13 +202,13 @@ part_tests() {
     check "test_hosts" "$build/test_hosts" --device cuda
     check "test_groups, experts in host memory" "$build/test_groups" --device cuda "" tests/fixtures/fp8-ragged tests/fixtures/families/qwen3-moe
     check "test_groups, experts of families" "$build/test_groups" --device cuda --brief "" \
-        tests/fixtures/families/{deepseek-v3,gemma4,glm4-moe-lite,gpt-oss-bf16,gpt-oss-mxfp4,laguna,mixtral,qwen3-next}
+        tests/fixtures/families/{deepseek-v3,gemma4,glm4-moe-lite,gpt-oss-bf16,gpt-oss-mxfp4,laguna,mixtral,nemotron-h,qwen3-next}
     if [ ${#gpus[@]} -gt 1 ]; then
         check "test_hosts by NCCL" "$build/test_hosts" --devices cuda:0,cuda:1
         check "test_replicas" "$build/test_replicas" --device cuda
         check "test_pipeline" "$build/test_pipeline" --device cuda
         check "test_ranks" "$build/test_ranks" --device cuda "" tests/fixtures/gptq-awq-int4 \
-            tests/fixtures/families/{gemma4,gemma4-dense,gpt-oss-bf16,llama,mistral,mixtral,qwen3,qwen3-moe,qwen3.5-dense}
+            tests/fixtures/families/{gemma4,gemma4-dense,gpt-oss-bf16,llama,mistral,mixtral,nemotron-h,qwen3,qwen3-moe,qwen3.5-dense}
     else
         for test in replicas pipeline ranks; do skip "test_$test" "one GPU"; done
     fi
@@ -221,7 +221,7 @@ part_tests() {
     check "gpu_exchange" "$build/gpu_exchange"
     check "gpu_vision" "$build/gpu_vision" "$([ ! -d build/data/vision-data ] || echo build/data)"
     check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
-    check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel tiny-oss:bf16 tiny-oss:mxfp4 tiny-latent
+    check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel tiny-oss:bf16 tiny-oss:mxfp4 tiny-latent tiny-mamba:fp8
     check "gpu_prefill windows" "$build/gpu_prefill" small-oss:mxfp4
     check "gpu_prefill heads" "$build/gpu_prefill" small-gemma:bf16 small-laguna:fp8
 }
