@@ -167,7 +167,7 @@ sanitizers() {
         beside "$tool mote run with seven drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 16 --greedy --mtp 7 -p hi
         beside "$tool mote run, experts in host memory" sanitize $tool "$mote" run -m models/demo --device cuda --experts host -n 12 --greedy --mtp 3 -p hi
         beside "$tool mote bench, three slots for experts" sanitize $tool "$mote" bench -m models/demo --device cuda --experts host --expert-slots 3 \
-            --mtp 0 --depth 0 --rows 1,4 --prompt 70 --tokens 8 --repeat 1
+            --mtp 0 --depth 0 --rows 1,4 --prompt 5 --tokens 4 --repeat 1
         beside "$tool test_engine" sanitize $tool "$build/test_engine" --device cuda --brief "" tests/fixtures/fp8-ragged
     done
     wait
