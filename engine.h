@@ -457,8 +457,8 @@ typedef struct mote_experts_seen {         /* of experts in host memory, since a
     uint64_t hits, misses;                 /* experts that passes found in slots of the GPU's memory, and that they did not: of each layer the
                                               different ones that a pass reads */
     uint64_t passes;                       /* those, and drafts: as many as a layer has computed */
-    uint64_t bytes;                        /* that crossed the link: of misses, and copies of whole layers for prompts */
-    int slots;                             /* of each such layer */
+    uint64_t bytes;                        /* that crossed the link: of misses, and copies for prompts */
+    int slots;                             /* of each such layer. One that has a slot for each expert counts nothing: all are there */
 } mote_experts_seen;
 
 /* As mote_runner_seen; also of the runner of a session, which may be its own. They are counted on the GPU: MOTE_EDEVICE if that is lost. */

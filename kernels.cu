@@ -227,6 +227,7 @@ enum {
 #include "layers/moe/decode.cu"
 #include "layers/moe/routing.cu"
 #include "layers/moe/place.cu"
+#include "layers/moe/bring.cu"
 #include "layers/moe/up.cu"
 #include "layers/moe/up_lone.cu"
 #include "layers/moe/down.cu"

@@ -62,6 +62,7 @@
      disk.c          timelines kept in a folder
      cache.c         which session takes a request, and how much of its prompt is there already
      answer.c        one answer, token by token
+     answer_run.c    how it comes to a session
      ask.c           what the APIs have in common in what they ask for
      tools.c         the tools of a request, and which to call
      prompt.c        messages as the chat template takes them
@@ -183,6 +184,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/disk.c"
 #include "serve/cache.c"
 #include "serve/answer.c"
+#include "serve/answer_run.c"
 #include "serve/ask.c"
 #include "serve/tools.c"
 #include "serve/images.c"

@@ -62,7 +62,8 @@ static int plan_text(accuracy *a, size_t count) {
     if (!context && count + begins < PIECE)
         return complain(EXIT_FAILURE, "%s: %zu tokens, and %d are needed at least", a->o->text, count, PIECE);
     if (!context) return complain(EXIT_FAILURE, "%s: its context of %d tokens is shorter than %d", a->name, info->context_max, PIECE);
-    const size_t most = a->o->contexts ? (size_t)a->o->contexts : a->against == AGAINST_DEFINITION ? 1 : CONTEXTS, fit = count / (context - begins);
+    const size_t most = a->o->contexts ? (size_t)a->o->contexts : a->against == AGAINST_DEFINITION ? 1 : CONTEXTS;
+    const size_t fit = count / (context - begins);
     a->context = (int)context;
     a->contexts = (int)(most < fit ? most : fit);
     return 0;
@@ -131,8 +132,9 @@ static int add_way(accuracy *a, const char *name, int kv, int call) {
     if (!a->other && a->against == AGAINST_DECODE && kv == a->reference.kv && call == a->reference.call) return 0;
     *w = (way){.name = name, .kv = kv, .call = call};
     const int code = open_way(a, a->model, w, &error);
-    if (code == MOTE_EUNSUPPORTED) return on_log(NULL, error.message), 0;
-    if (code) return report(&error);
+    if (code && code != MOTE_EUNSUPPORTED) return report(&error);
+    if (code) on_log(NULL, error.message);
+    if (code) return 0;
     a->count++;
     w->scores = malloc((size_t)scored_tokens(a) * sizeof *w->scores);
     return w->scores ? 0 : complain(EXIT_FAILURE, "out of memory for %d scores", scored_tokens(a));
@@ -146,8 +148,8 @@ static int open_ways(accuracy *a) {
         code = add_way(a, "decode", kv, decoded_call(a->model));
         if (!code && info->prefill_from) code = add_way(a, "prompt", kv, PIECE);
     }
-    if (!code && !a->count) code = complain(EXIT_USAGE, "accuracy: what is asked for is the reference itself: nothing is left to compare");
-    return code;
+    if (code || a->count) return code;
+    return complain(EXIT_USAGE, "accuracy: what is asked for is the reference itself: nothing is left to compare");
 }
 
 static int open_reference(accuracy *a) {
@@ -158,6 +160,14 @@ static int open_reference(accuracy *a) {
     return open_way(a, model, &a->reference, &error) ? report(&error) : 0;
 }
 
+/* Experts in host memory get no slots on a GPU: the first session's would leave nothing for the others', and passes of many tokens read most experts
+   anyway. */
+static int without_slots(mote_model *model) {
+    mote_error error = {0, ""};
+    if (!mote_model_info(model)->expert_layers || !mote_limit_expert_slots(model, 0, &error)) return 0;
+    return report(&error);
+}
+
 /* The reference's model, if it is not the one that is measured: unquantised, where that is asked for. */
 static int open_other(accuracy *a) {
     const int cpu = a->against == AGAINST_CPU || a->against == AGAINST_DEFINITION;
@@ -166,7 +176,8 @@ static int open_other(accuracy *a) {
     if (a->against == AGAINST_FOLDER) o.model = o.against;
     if (cpu) o.device = "cpu", o.devices = o.workers = o.secret_file = o.split_layers = NULL, o.split = 0;
     o.quantize = 0;
-    const int code = open_model(&o, a->against == AGAINST_FOLDER ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &a->other);
+    int code = open_model(&o, a->against == AGAINST_FOLDER ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &a->other);
+    if (!code) code = without_slots(a->other);
     if (code) return code;
     const int here = mote_model_info(a->model)->vocab_size, there = mote_model_info(a->other)->vocab_size;
     if (here == there) return 0;
@@ -180,7 +191,8 @@ static int read_piece(const way *w, const int32_t *ids, int count, float *logits
     mote_error error = {0, ""};
     for (int at = 0, n; at < count; at += n) {
         n = count - at < w->call ? count - at : w->call;
-        if (mote_feed_logits(w->session, ids + at, (size_t)n, logits ? logits + (size_t)at * (size_t)vocab : NULL, NULL, &error)) return report(&error);
+        float *to = logits ? logits + (size_t)at * (size_t)vocab : NULL;
+        if (mote_feed_logits(w->session, ids + at, (size_t)n, to, NULL, &error)) return report(&error);
     }
     return 0;
 }
@@ -197,8 +209,10 @@ static int read_reference(const accuracy *a, const int32_t *context, int at, int
     const mote_callbacks calls = callbacks();
     mote_error error = {0, ""};
     *to = a->expected;
-    if (a->against != AGAINST_DEFINITION) return read_piece(&a->reference, context + at, PIECE, scored ? a->expected : NULL, vocab);
-    if (!at && mote_trace(reference_model(a), context, (size_t)a->context, &calls, keep_defined, a->expected, &error)) return report(&error);
+    if (a->against != AGAINST_DEFINITION)
+        return read_piece(&a->reference, context + at, PIECE, scored ? a->expected : NULL, vocab);
+    if (!at && mote_trace(reference_model(a), context, (size_t)a->context, &calls, keep_defined, a->expected, &error))
+        return report(&error);
     *to += (size_t)at * (size_t)vocab;
     return 0;
 }
@@ -215,12 +229,13 @@ static int score_piece(accuracy *a, int c, int at) {
         const way *w = &a->ways[i];
         code = read_piece(w, context + at, PIECE, first < end ? a->logits : NULL, vocab);
         if (code || first >= end) continue;
-        const scoring s = {.reference = expected + skip, .logits = a->logits + skip, .next = context + first + 1, .scores = w->scores + c * half + first - (half - 1),
-                           .count = end - first, .vocab = vocab, .threads = a->threads};
+        const scoring s = {.reference = expected + skip, .logits = a->logits + skip, .next = context + first + 1,
+                           .scores = w->scores + c * half + first - (half - 1), .count = end - first, .vocab = vocab, .threads = a->threads};
         score_tokens(&s);
         for (int t = 0; t < s.count && !code; t++)
             if (!isfinite(s.scores[t].kl))
-                code = complain(EXIT_FAILURE, "accuracy: %s, %s KV cache, token %d of context %d: a logit is not a number", w->name, kv_names[w->kv], first + t, c + 1);
+                code = complain(EXIT_FAILURE, "accuracy: %s, %s KV cache, token %d of context %d: a logit is not a number", w->name,
+                                kv_names[w->kv], first + t, c + 1);
     }
     return code;
 }
@@ -255,34 +270,38 @@ static void describe_reference(const accuracy *a, char *to, size_t capacity) {
     const char *kv = kv_names[a->reference.kv];
     if (a->against == AGAINST_DEFINITION) snprintf(to, capacity, "the definition, in double precision, on the CPU");
     else if (a->against == AGAINST_FOLDER) snprintf(to, capacity, "%.200s, decode, %s KV cache", a->o->against, kv);
-    else snprintf(to, capacity, "decode%s, %s KV cache%s", a->against == AGAINST_CPU ? " on the CPU" : "", kv, a->o->quantize ? ", the checkpoint's own weights" : "");
+    else snprintf(to, capacity, "decode%s, %s KV cache%s", a->against == AGAINST_CPU ? " on the CPU" : "", kv,
+                  a->o->quantize ? ", the checkpoint's own weights" : "");
 }
 
 static void print_accuracy_head(const accuracy *a, FILE *table, const char *reference, double perplexity) {
     const mote_info *info = mote_model_info(a->model);
-    show_format(table, "model      %s%s\n", a->name, a->o->synthetic ? " (synthetic: random weights, which say little of real ones)" : a->o->quantize ? " with --quantize fp8" : "");
+    show_format(table, "model      %s%s\n", a->name,
+                a->o->synthetic ? " (synthetic: random weights, which say little of real ones)" : a->o->quantize ? " with --quantize fp8" : "");
     show_format(table, "device     %s\n", info->device);
-    show_format(table, "text       %s: %d context%s of %d tokens, the last %d of each scored\n", a->o->synthetic ? "random tokens" : a->o->text, a->contexts,
-                a->contexts == 1 ? "" : "s", a->context, a->context / 2);
+    show_format(table, "text       %s: %d context%s of %d tokens, the last %d of each scored\n", a->o->synthetic ? "random tokens" : a->o->text,
+                a->contexts, a->contexts == 1 ? "" : "s", a->context, a->context / 2);
     show_format(table, "reference  %s: perplexity %.6g\n\n", reference, perplexity);
     fprintf(table, "%-16s%30s%15s%14s\n", "", "KL divergence, nats a token", "first choice", "perplexity");
     fprintf(table, "%-8s%-8s%10s%10s%10s%15s%14s%10s\n", "", "KV", "mean", "99 %", "largest", "the same", "", "change");
 }
 
 static void print_way(const way *w, const accuracy_summary *s, FILE *table) {
-    fprintf(table, "%-8s%-8s%10.6f%10.6f%10.6f%13.2f %%%14.6g%+8.3f %%\n", w->name, kv_names[w->kv], s->kl, s->kl_99, s->kl_most, 100 * s->same, s->perplexity,
-            100 * (s->perplexity / s->expected - 1));
+    fprintf(table, "%-8s%-8s%10.6f%10.6f%10.6f%13.2f %%%14.6g%+8.3f %%\n", w->name, kv_names[w->kv], s->kl, s->kl_99, s->kl_most, 100 * s->same,
+            s->perplexity, 100 * (s->perplexity / s->expected - 1));
 }
 
 static void print_conclusion(const accuracy *a, const way *w, const accuracy_summary *s, FILE *table) {
-    fprintf(table, "%s, %s KV cache: %.2g nats a token, %s than %g", w->name, kv_names[w->kv], s->kl, s->kl < kl_bound ? "less" : "not less", kl_bound);
+    fprintf(table, "%s, %s KV cache: %.2g nats a token, %s than %g", w->name, kv_names[w->kv], s->kl, s->kl < kl_bound ? "less" : "not less",
+            kl_bound);
     if (!s->others) fprintf(table, "; all first choices are the reference's\n");
     else fprintf(table, "; 1 in %.0f first choices is another than the reference's\n", (double)scored_tokens(a) / s->others);
 }
 
 static void json_way(const way *w, const accuracy_summary *s, FILE *json, int first) {
-    fprintf(json, "%s\n  {\"name\": \"%s\", \"kv\": \"%s\", \"kl_mean\": %.12g, \"kl_99\": %.12g, \"kl_largest\": %.12g, \"same_first\": %.12g, \"perplexity\": %.12g}", first ? "" : ",",
-            w->name, kv_names[w->kv], s->kl, s->kl_99, s->kl_most, s->same, s->perplexity);
+    fprintf(json, "%s\n  {\"name\": \"%s\", \"kv\": \"%s\", ", first ? "" : ",", w->name, kv_names[w->kv]);
+    fprintf(json, "\"kl_mean\": %.12g, \"kl_99\": %.12g, \"kl_largest\": %.12g, \"same_first\": %.12g, \"perplexity\": %.12g}", s->kl, s->kl_99,
+            s->kl_most, s->same, s->perplexity);
 }
 
 static void json_accuracy_head(const accuracy *a, FILE *json, const char *reference, double perplexity) {
@@ -329,7 +348,8 @@ static int accuracy_usage(const options *o, int *against) {
     if (o->model && o->synthetic) return complain(EXIT_USAGE, "accuracy: -m and --synthetic exclude each other");
     if (o->synthetic && (o->text || o->quantize || *against == AGAINST_FOLDER))
         return complain(EXIT_USAGE, "accuracy: not with --synthetic: --text, --quantize, --against DIR");
-    if (!o->synthetic && !o->text) return complain(EXIT_USAGE, "accuracy: --text FILE is needed: some ten thousand words, as the model will read them");
+    if (!o->synthetic && !o->text)
+        return complain(EXIT_USAGE, "accuracy: --text FILE is needed: some ten thousand words, as the model will read them");
     if (o->context && o->context % PIECE) return complain(EXIT_USAGE, "accuracy: --context needs a multiple of %d, not '%d'", PIECE, o->context);
     if (*against == AGAINST_DEFINITION && o->context > MOTE_TRACE_TOKENS)
         return complain(EXIT_USAGE, "accuracy: --against definition takes a --context of up to %d", MOTE_TRACE_TOKENS);
@@ -380,7 +400,8 @@ static int command_accuracy(options *o) {
     if (!code) {
         snprintf(name, sizeof name, "%s", o->synthetic ? o->synthetic : o->model);
         a.model = model;
-        code = measure_accuracy(&a);
+        code = without_slots(model);
+        if (!code) code = measure_accuracy(&a);
     }
     if (!code) code = begin_outputs(&json, 1);
     if (!code) code = tell_accuracy(&a, to_screen ? stderr : stdout, to_screen ? stdout : json.file);

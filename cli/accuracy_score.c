@@ -25,7 +25,8 @@ static int most_probable(const float *logits, int vocab) {
     return best;
 }
 
-/* sum p log(p / q), p = e^(x - top) / sum of these, q likewise of y: the differences x - y weighted by p, less that of the logarithms of both sums. */
+/* x: logits of the reference, y: those that are scored. KL = sum p log(p / q), p = e^(x - top) / sum of these, q likewise of y: the differences
+   x - y weighted by p, less the logarithm of p's sum, plus that of q's. */
 static token_score score_token(const float *x, const float *y, int vocab, int32_t next) {
     const int first = most_probable(x, vocab), best = most_probable(y, vocab);
     const double x_top = x[first], y_top = y[best];
@@ -37,9 +38,8 @@ static token_score score_token(const float *x, const float *y, int vocab, int32_
         if (p > 0) weighted += p * (dx - dy);
     }
     const double kl = weighted / x_sum + log(y_sum) - log(x_sum);
-    const token_score score = {.kl = kl < 0 ? 0 : kl, .surprise = log(y_sum) - (y[next] - y_top), .expected = log(x_sum) - (x[next] - x_top),
-                               .same = first == best};
-    return score;
+    return (token_score){.kl = kl < 0 ? 0 : kl, .surprise = log(y_sum) - (y[next] - y_top), .expected = log(x_sum) - (x[next] - x_top),
+                         .same = first == best};
 }
 
 static void *score_some(void *argument) {

@@ -28,7 +28,6 @@ typedef struct prefill_rows {
     float *u_scale;              /* [T] */
     char *scratch;               /* scratch of the kind of layer that runs: name_prefill_bytes bytes */
     const float *looked_up;      /* [T][ngrams_width] of a layer of n-grams: the rows of its table, in memory that the GPU reads */
-    const char *experts;         /* a copy of the layer's experts, whose home is host memory; NULL: they are read where they are */
 } prefill_rows;
 
 /* The scratch of prefill, in GPU memory. */

@@ -15,15 +15,15 @@
      3. What writes step_parameters never releases: it is complete when the next kernel starts, so that all may read them
         early.
      4. Tags (gpu_tag). A kernel that can poll a buffer's tags does so, in place of a wait, if its direct predecessor stores
-        the buffer, in one launch, and if the older values that it may find there have other tags: they are of this step (one
-        was stored before late), and at most three were stored from late on. Otherwise it waits.
+        the buffer, in one launch, or polls it itself, and if the older values that it may find there have other tags: they are
+        of this step (one was stored before late), and at most three were stored from late on. Otherwise it waits.
      5. A kernel that polls may store `polled_writes` once it has seen all that it polls: its predecessor stores each value
         after its own wait, when it has loaded all that the value depends on. So these are not what its predecessor writes,
         nor what it loads for other ends (reads_without_tags).
    A schedule that breaks 1, 2, 3 or 5 is refused.
 
-   Why it cannot deadlock. A kernel polls only its direct predecessor. When it starts, every block of that has released it or
-   ended: each is resident or done, and, by induction, so is every block of every kernel before. Polling blocks hold SMs, but
+   Why it cannot deadlock. A kernel polls only kernels before it. When it starts, every block of its direct predecessor has released
+   it or ended: each is resident or done, and, by induction, so is every block of every kernel before. Polling blocks hold SMs, but
    no block that they wait for still needs one. A block waits for nothing but kernels before its own, and the first kernel
    of a step for none.
 
@@ -176,12 +176,21 @@ static int schedule_check(const node *nodes, int i, int late, schedule_conflict 
     return 1;
 }
 
+/* What nodes[i] polls: its direct predecessor, or what that polls, too. -1: there is none. */
+static int schedule_polled(const node *nodes, int i) {
+    const unsigned polls = kernels[nodes[i].kind].polls;
+    i--;
+    while (i >= 0 && nodes[i].link.await.mask && nodes[i].pieces == 1 && kernels[nodes[i].kind].polls == polls) i--;
+    return i;
+}
+
 /* Whether nodes[i] polls, by rule 4. stored, of this buffer: the generation stored last; before_late: that before late. */
 static int schedule_polls(const node *nodes, int i, int stored, int before_late) {
-    const node *n = &nodes[i], *front = i ? n - 1 : NULL;
-    unsigned polls = kernels[n->kind].polls;
-    return n->can_poll && !n->in_mtp && polls && front && !front->in_mtp && front->pieces == 1 &&
-           node_tags(front) & polls && before_late >= 1 && stored - before_late <= 3;
+    const node *n = &nodes[i];
+    const int at = schedule_polled(nodes, i);
+    const unsigned polls = kernels[n->kind].polls;
+    return n->can_poll && !n->in_mtp && polls && at >= 0 && !nodes[at].in_mtp && nodes[at].pieces == 1 &&
+           node_tags(&nodes[at]) & polls && before_late >= 1 && stored - before_late <= 3;
 }
 
 static gpu_tag tag_of(int generation) {
@@ -216,10 +225,11 @@ static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, 
             stored[b] += n->piece == 0;
             n->link.publish = tag_of(stored[b]);
         }
-        if (n->link.await.mask && i && k->polled_writes) {
-            const kernel_uses *front = &kernels[n[-1].kind];
-            unsigned clash = k->polled_writes & ((front->writes & ~front->tags) | front->reads_without_tags);
-            if (whole && clash) return schedule_refuse(nodes, c, i, i - 1, clash, "store of what the polled kernel may still use");
+        for (int polled = schedule_polled(nodes, i), j = polled; n->link.await.mask && j < i; j++) {
+            const kernel_uses *front = &kernels[nodes[j].kind];
+            const unsigned used = j == polled ? (front->writes & ~front->tags) | front->reads_without_tags : front->reads | front->writes;
+            unsigned clash = k->polled_writes & used;
+            if (whole && clash) return schedule_refuse(nodes, c, i, j, clash, "store of what the polled kernel may still use");
         }
         schedule_prefetch(nodes, count, i, prefetch);
         if (k->release == RELEASE_ENTRY) continue;

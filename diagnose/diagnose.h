@@ -138,6 +138,8 @@ enum { MOTE_TRACE_TOKENS = 1024 };         /* the most of a trace */
                                        g_proj are softplus, 0 or more
                   "index"              [groups] scores of the groups of tokens so far; only where there is an index
      "ngrams"     "e"                  [ngram rows][row_size] the rows of the table that the token has
+     "mamba"      "dt", "decay"        [heads] the token's step; 0..1: what is left of S
+                  "S", "y"             [heads][head_dim][state_dim] after the token; [heads][head_dim] what out_proj is given
      "mla"        "attention"          [heads][token + 1] as of "attention"
                   "latent"             [kv_lora_rank] what keys and values of the token are made of
      "moe"        "router"             [experts] the router's scores

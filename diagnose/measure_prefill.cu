@@ -74,7 +74,7 @@ static void measure_layers(mote_session *s, const prefill_rows *rows, unsigned s
         if (table_of(s->m, i)) r.looked_up = gpu_table_at(s->slot.runner, i);
         const int copy = stages >> STAGE_UP & 1 ? gpu_bring_experts(s->slot.runner, &r, i) : -1;
         gpu_check(&g->q, layer_run_prefill(&r, &s->m->layers[i], &g->layers, &s->slot.state[i]), "a layer");
-        gpu_release_experts(s->slot.runner, &r, copy);
+        gpu_release_experts(s->slot.runner, copy);
     }
 }
 

@@ -51,14 +51,14 @@ typedef struct walk {
 /* What a step on a GPU may be off the definition, in a stage's values or in what a sublayer adds.
    - Rows enter products as two BF16 terms, 16 bits: what comes out is off by some 4e-6 of its largest number.
    - FFNs are three products in a row, and router logits become weights by exp.
-   - DeltaNet divides o by its root mean square, which can be nearly nothing.
+   - DeltaNet divides o by its root mean square, which can be nearly nothing. Mamba-2 does so, too, of several heads together.
    - Keys and values are BF16 or FP8: each is off by up to 2^-9 or 2^-4, and so is o, which of the first tokens is hardly more than one
      value; keys add to that. The CPU's code with such keys and values is off by 4e-3 and 8e-2. */
 static double walk_allowed(const char *part, int kv) {
     const int meets_cache = !strcmp(part, "attention") || !strcmp(part, "rope_attend") || !strcmp(part, "mla") || !strcmp(part, "latent_out");
     if (meets_cache) return kv == MOTE_KV_FP8 ? 0.15 : 1e-2;
     if (!strcmp(part, "deltanet") || !strcmp(part, "conv_delta")) return 5e-4;
-    return !strcmp(part, "moe") || !strcmp(part, "mlp") ? 1e-4 : 2e-5;
+    return !strcmp(part, "moe") || !strcmp(part, "mlp") || !strcmp(part, "mamba") ? 1e-4 : 2e-5;
 }
 
 /* Of rows [rows][n], the first of which is row `first` of want and before. */

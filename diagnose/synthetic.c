@@ -53,6 +53,7 @@ static const preset presets[] = {
     {"tiny-dense", "qwen3_5", 4, 256, 1024, 32768, 1, 6, 1, 64, 2, 6, 32, 0, 0, 384, 0, 0},
     {"tiny-plain", "llama", 4, 256, 1024, 32768, 1, 6, 2, 64, 0, 0, 0, 0, 0, 384, 4, 0},
     {"tiny-oss", "gpt_oss", 4, 256, 1024, 131072, 0, 4, 2, 64, 0, 0, 0, 8, 2, 128, 32, 5},
+    {"small-experts", "gpt_oss", 2, 256, 1024, 131072, 0, 4, 2, 64, 0, 0, 0, 64, 2, 128, 32, 0},
     {"tiny-sliding", "mistral", 4, 256, 1024, 32768, 1, 4, 2, 128, 0, 0, 0, 0, 0, 384, 0, 70}};
 
 enum { PRESETS = sizeof presets / sizeof *presets };

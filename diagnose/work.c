@@ -45,7 +45,8 @@ static double deltanet_operations(const deltanet_weights *w, enum stage stage, d
 
 static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
     const attention_shape *s = &w->shape;
-    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj) + matrix_bytes(&w->g_proj);
+    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj) + matrix_bytes(&w->g_proj) +
+                                     matrix_bytes(&w->index_qk);
     const seen_rows seen = attention_seen(s, of->length - 1);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)(seen.end - seen.first) * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;

@@ -16,17 +16,21 @@ static const char *const nemotron_h_types[] = {"nemotron_h", NULL};
 
 enum nemotron_layer { NEMOTRON_MAMBA, NEMOTRON_ATTENTION, NEMOTRON_MOE, NEMOTRON_MLP };
 
-/* Which layer i is, by the pattern, or by the list that newer transformers write. */
+/* Which layer i is, by the pattern, or by the list that newer transformers write. Where both are there they say the same. */
 static enum nemotron_layer nemotron_layer_of(config_reader *r, const config *c, int i) {
     static const char letters[] = "M*E-", *const words[] = {"mamba", "attention", "moe", "mlp"};
     const uint32_t pattern = config_get(r, r->text, "hybrid_override_pattern");
     const json_node *n = &r->j->nodes[pattern];
+    const char *letter = NULL;
+    if (!r->code && pattern && n->type == JSON_STRING && n->size == (uint32_t)c->layers)
+        letter = (const char *)memchr(letters, r->j->text[n->start + (uint32_t)i], 4);
+    const int said = letter ? (int)(letter - letters) : -1, listed = r->code ? -1 : common_layer_word(r, c, "layers_block_type", i, words, 4, said);
     if (r->code) return NEMOTRON_MAMBA;
-    if (!pattern || n->type == JSON_NULL) return (enum nemotron_layer)common_layer_word(r, c, "layers_block_type", i, words, 4, NEMOTRON_MAMBA);
-    const char *letter = n->type == JSON_STRING && n->size == (uint32_t)c->layers ? (const char *)memchr(letters, r->j->text[n->start + (uint32_t)i], 4) : NULL;
-    config_get(r, r->text, "layers_block_type");       /* the same once more */
-    if (!letter) config_fail(r, MOTE_EUNSUPPORTED, "hybrid_override_pattern must have one of M, *, E and - for each of num_hidden_layers = %d layers", c->layers);
-    return letter ? (enum nemotron_layer)(letter - letters) : NEMOTRON_MAMBA;
+    if (listed < 0 || (pattern && n->type != JSON_NULL && !letter))
+        config_fail(r, MOTE_EUNSUPPORTED, "hybrid_override_pattern must have one of M, *, E and - for each of num_hidden_layers = %d layers", c->layers);
+    else if (letter && listed != said)
+        config_fail(r, MOTE_EFORMAT, "layers_block_type[%d] is %s, but hybrid_override_pattern has %c there", i, words[listed], *letter);
+    return r->code ? NEMOTRON_MAMBA : (enum nemotron_layer)listed;
 }
 
 /* The bounds of dt, [0, Infinity]: none. transformers 5 writes {"__float__": "Infinity"}. */

@@ -136,8 +136,9 @@ production() {
 
 # The longest first.
 sanitizers() {
-    # racecheck without experts_up: held to that kernel alone (--kernel-name) it ends with "Internal Sanitizer Error: failed to
-    # handle a hardware exception", where memcheck and synccheck find nothing. initcheck of decode takes more than a minute.
+    # racecheck without experts_up: held to one kernel of those that poll, as that and experts_place (--kernel-name), it ends with "Internal
+    # Sanitizer Error: failed to handle a hardware exception", where memcheck and synccheck, and racecheck of all kernels, find nothing.
+    # initcheck of decode takes more than a minute.
     local sessions tool model kernel
     for sessions in 17 3; do
         beside "racecheck --sessions $sessions small:fp8:4" sanitize racecheck \
@@ -165,6 +166,8 @@ sanitizers() {
         beside "$tool mote run with drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 12 --greedy --mtp 3 -p hi
         beside "$tool mote run with seven drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 16 --greedy --mtp 7 -p hi
         beside "$tool mote run, experts in host memory" sanitize $tool "$mote" run -m models/demo --device cuda --experts host -n 12 --greedy --mtp 3 -p hi
+        beside "$tool mote bench, three slots for experts" sanitize $tool "$mote" bench -m models/demo --device cuda --experts host --expert-slots 3 \
+            --mtp 0 --depth 0 --rows 1,4 --prompt 70 --tokens 8 --repeat 1
         beside "$tool test_engine" sanitize $tool "$build/test_engine" --device cuda --brief "" tests/fixtures/fp8-ragged
     done
     wait
@@ -199,13 +202,13 @@ part_tests() {
     check "test_hosts" "$build/test_hosts" --device cuda
     check "test_groups, experts in host memory" "$build/test_groups" --device cuda "" tests/fixtures/fp8-ragged tests/fixtures/families/qwen3-moe
     check "test_groups, experts of families" "$build/test_groups" --device cuda --brief "" \
-        tests/fixtures/families/{deepseek-v3,gemma4,glm4-moe-lite,gpt-oss-bf16,gpt-oss-mxfp4,laguna,mixtral,qwen3-next}
+        tests/fixtures/families/{deepseek-v3,gemma4,glm4-moe-lite,gpt-oss-bf16,gpt-oss-mxfp4,laguna,mixtral,nemotron-h,qwen3-next}
     if [ ${#gpus[@]} -gt 1 ]; then
         check "test_hosts by NCCL" "$build/test_hosts" --devices cuda:0,cuda:1
         check "test_replicas" "$build/test_replicas" --device cuda
         check "test_pipeline" "$build/test_pipeline" --device cuda
         check "test_ranks" "$build/test_ranks" --device cuda "" tests/fixtures/gptq-awq-int4 \
-            tests/fixtures/families/{gemma4,gemma4-dense,gpt-oss-bf16,llama,mistral,mixtral,qwen3,qwen3-moe,qwen3.5-dense}
+            tests/fixtures/families/{gemma4,gemma4-dense,gpt-oss-bf16,llama,mistral,mixtral,nemotron-h,qwen3,qwen3-moe,qwen3.5-dense}
     else
         for test in replicas pipeline ranks; do skip "test_$test" "one GPU"; done
     fi
@@ -218,7 +221,7 @@ part_tests() {
     check "gpu_exchange" "$build/gpu_exchange"
     check "gpu_vision" "$build/gpu_vision" "$([ ! -d build/data/vision-data ] || echo build/data)"
     check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
-    check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel tiny-oss:bf16 tiny-oss:mxfp4 tiny-latent
+    check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel tiny-oss:bf16 tiny-oss:mxfp4 tiny-latent tiny-mamba:fp8
     check "gpu_prefill windows" "$build/gpu_prefill" small-oss:mxfp4
     check "gpu_prefill heads" "$build/gpu_prefill" small-gemma:bf16 small-laguna:fp8
 }

@@ -6,7 +6,8 @@
                                          scores the whole groups that a row sees, if these are more than it attends to
      index_choose    (index_choose.cu)   the best of those, of equal ones the first
      index_attend    (index_attend.cu)   rope_attend over a row's entries: each row is for itself, with what the rows before it appended
-   A prompt has index_prepare_rows (index_prefill.cu) in front of the first two, and then attend_prefill, which passes over what is not chosen.
+   A prompt has index_prepare_rows (index_prefill.cu) in front of the first two, and then attend_prefill, which passes over what is not chosen. Where
+   contexts are so long that most of what that reads is not chosen, index_attend takes its rows, too.
 
    Why a row's bits do not depend on the rows beside it: a score is one of a row and a group. The key of a group is made from index keys as the
    cache holds them, whether they are in it already or are still projections. Entries are dealt to splits by their number alone.
@@ -64,6 +65,12 @@ __device__ __forceinline__ index_row index_row_of(const attention_gpu &p, int z)
     const int each = p.sequences ? (p.one_each ? 1 : STEP_ROWS) : INT_MAX, sequence = z / each, t = z % each;
     const index_turn r = index_turn_of(p, sequence);
     return {t < r.T ? r.row + t : -1, sequence, index_visible(r, t)};
+}
+
+/* The position by which dimension i of row r is rotated. */
+__device__ __forceinline__ int index_position(const attention_gpu &p, const index_row &r, int i) {
+    if (!p.step) return p.index.table[r.row].position[rope_axis(p.index.axes, i)];
+    return r.visible - 1 - p.step[r.sequence].lag;
 }
 
 /* The index keys of a slot, or the keys of its groups. */

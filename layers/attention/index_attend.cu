@@ -12,7 +12,7 @@ __device__ __forceinline__ attention_gpu index_lone_row(const attention_gpu &all
     const attention_shape *s = &all.shape;
     const size_t row = (size_t)max(r.row, 0), d = (size_t)s->head_dim;
     attention_gpu p = all;
-    p.step = all.step + r.sequence;
+    p.step = all.step ? all.step + r.sequence : NULL;
     p.slot = gpu_slot_of(&all.slot, p.step);
     p.T = 1;
     p.qg += row * s->heads * attention_q_size(s);
@@ -28,7 +28,6 @@ __device__ __forceinline__ attention_gpu index_lone_row(const attention_gpu &all
 typedef struct index_span {
     int entries, chunks;
     int index;                   /* its own; -1: it attends to nothing */
-    int position;                /* by which its queries are rotated */
     bool all;                    /* entry i is token i */
 } index_span;
 
@@ -38,7 +37,6 @@ __device__ __forceinline__ index_span index_span_of(const attention_gpu &p, cons
     s.all = !index_leaves_out(&p.shape, s.index);
     s.entries = s.all ? r.visible : index_entries(&p.shape, s.index);
     s.chunks = (s.entries + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
-    s.position = s.index - p.step->lag;
     return s;
 }
 
@@ -86,7 +84,7 @@ index_attend_fast(const __grid_constant__ attention_gpu all) {
     if (row.row < 0 || place.partial >= place.partials) return;
     const int half = p.shape.rotary_dim / 2;
     if (p.shape.normed) attend_load_vector(&q_norm, p.q_norm);
-    for (int i = threadIdx.x; i < half; i += GPU_THREADS) attend_angle(&p.shape, s.position, i, p.frequencies[i], sh->cs[0]);
+    for (int i = threadIdx.x; i < half; i += GPU_THREADS) attend_angle(&p.shape, index_position(all, row, i), i, p.frequencies[i], sh->cs[0]);
     if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = s.entries - 1;
     __syncthreads();
     pdl_wait();
@@ -134,7 +132,7 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) index_atte
     const int d = p.shape.head_dim, rows = p.q_per_kv, partial = blockIdx.y, partials = max(1, min(s.chunks, p.splits));
     float *q = (float *)memory, *o = q + d, *cs = o + d;
     if (of.row < 0 || partial >= partials) return;
-    for (int i = threadIdx.x; i < p.shape.rotary_dim / 2; i += GPU_THREADS) attend_angle(&p.shape, s.position, i, p.frequencies[i], cs);
+    for (int i = threadIdx.x; i < p.shape.rotary_dim / 2; i += GPU_THREADS) attend_angle(&p.shape, index_position(all, of, i), i, p.frequencies[i], cs);
     pdl_wait();
     for (int row = 0; row < rows; row++) {
         const bool sinks = p.sinks && partial == 0;

@@ -16,7 +16,7 @@ enum { INDEX_CANDIDATES = 3072, INDEX_TOPS = 4 * GPU_THREADS };
 typedef struct index_search {
     int histogram[256];
     int sums[GPU_WARPS];
-    int digit, equal;            /* found: a digit; of those that have it so many are kept */
+    int digit, equal, alike;     /* found: a digit; of those that have it so many are kept, of so many */
     int count;                   /* candidates, or more than there is space for */
     uint32_t key[INDEX_CANDIDATES];                          /* bits of scores */
     int group[INDEX_CANDIDATES];
@@ -33,9 +33,9 @@ __device__ __forceinline__ int index_block_prefix(int v, int *sums) {
     return sum;
 }
 
-/* The key of rank `kept` among at least so many, the greatest first; *equal: how many of those that are equal to it are kept. each(f) calls
-   f(key) in some thread for each. All threads of the block call it. */
-template <class EACH> __device__ __forceinline__ uint32_t index_of_rank(index_search *sh, int kept, int *equal, const EACH &each) {
+/* The key of rank `kept` among at least so many, the greatest first; sh->equal: how many of those that are equal to it are kept, of sh->alike. each(f)
+   calls f(key) in some thread for each. All threads of the block call it. */
+template <class EACH> __device__ __forceinline__ uint32_t index_of_rank(index_search *sh, int kept, const EACH &each) {
     uint32_t last = 0, mask = 0;
 #pragma unroll 1
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -49,13 +49,13 @@ template <class EACH> __device__ __forceinline__ uint32_t index_of_rank(index_se
         if (up_to >= kept && up_to - own < kept) {
             sh->digit = digit;
             sh->equal = kept - (up_to - own);
+            sh->alike = own;
         }
         __syncthreads();
         last |= (uint32_t)sh->digit << shift;
         mask |= 255u << shift;
         kept = sh->equal;
     }
-    *equal = kept;
     return last;
 }
 
@@ -74,14 +74,13 @@ template <class F> __device__ __forceinline__ void index_each_score(const float 
 /* What at least `kept` scores reach. */
 __device__ __forceinline__ uint32_t index_bound(index_search *sh, const float *score, int n, int kept) {
     uint32_t top[4] = {0, 0, 0, 0};
-    int equal;
     if (n <= INDEX_CANDIDATES || kept > INDEX_TOPS) return 0;
     index_each_score(score, n, [&](uint32_t bits, int group) {
 #pragma unroll
         for (int k = 0; k < 4; k++)
             if (group % 4 == k) top[k] = max(top[k], bits);
     });
-    return index_of_rank(sh, kept, &equal, [&](auto f) {
+    return index_of_rank(sh, kept, [&](auto f) {
 #pragma unroll
         for (int k = 0; k < 4; k++) f(top[k]);
     });
@@ -110,14 +109,15 @@ __device__ __forceinline__ void index_mark(index_search *sh, const float *score,
             if (group < n && bits >= bound) f(bits, group);
         });
     };
-    int equal, some;
-    const uint32_t last = index_of_rank(sh, kept, &equal, [&](auto f) { each([&](uint32_t bits, int) { f(bits); }); });
-    /* Of those that are equal to it the group of rank `equal`, the first ones first. */
-    const uint32_t before = index_of_rank(sh, equal, &some, [&](auto f) {
-        each([&](uint32_t bits, int group) {
-            if (bits == last) f(~(uint32_t)group);
+    const uint32_t last = index_of_rank(sh, kept, [&](auto f) { each([&](uint32_t bits, int) { f(bits); }); });
+    uint32_t before = 0;
+    if (sh->equal < sh->alike) {                             /* of those that are equal to it the last one, in the order of groups */
+        before = index_of_rank(sh, sh->equal, [&](auto f) {
+            each([&](uint32_t bits, int group) {
+                if (bits == last) f(~(uint32_t)group);
+            });
         });
-    });
+    }
     each([&](uint32_t bits, int group) {
         if (bits > last || (bits == last && ~(uint32_t)group >= before)) atomicOr(&marks[group / 32], 1u << group % 32);
     });
@@ -144,6 +144,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) index_choose(const __grid_
     if (r.row < 0 || !index_leaves_out(&p.shape, r.visible - 1)) return;
     uint32_t *marks = p.index.marks + (size_t)r.row * (p.index.stride / 32);
     index_mark(&sh, p.index.scores + (size_t)r.row * p.index.stride, n, kept, marks);
-    if (p.index.chosen) index_list(&sh, marks, n, p.index.chosen + (size_t)r.row * kept);
-    else if (threadIdx.x == 0) atomicOr(&marks[n / 32], 1u << n % 32);
+    index_list(&sh, marks, n, p.index.chosen + (size_t)r.row * kept);
+    __syncthreads();
+    if (threadIdx.x == 0) atomicOr(&marks[n / 32], 1u << n % 32);
 }

@@ -2,7 +2,8 @@
 
 enum {
     INDEX_DIM = 128,             /* of the keys of the fast kernel */
-    INDEX_PIECE = 2048           /* most rows of a prompt that have marks at a time */
+    INDEX_PIECE = 2048,          /* most rows of a prompt that have marks at a time */
+    INDEX_LONE = 16384           /* index_gpu.lone_from: by then a row attends to an eighth of what it sees, and its reads cost less than a tile's products */
 };
 
 /* As attend_splits has a window: most tokens that a row attends to. */
@@ -21,7 +22,8 @@ static void index_layout_gpu(layout *l, const attention_shape *s, const capacity
     to->rows = (int)T;
     to->qk = layout_alloc(l, T * (size_t)(s->index_heads + 1) * (size_t)s->index_dim);
     to->scores = layout_alloc(l, T * (size_t)to->stride);
-    to->chosen = (int32_t *)(void *)layout_alloc(l, T * (size_t)index_kept(s));
+    to->lone_from = INDEX_LONE;
+    to->chosen = (int32_t *)(void *)layout_alloc(l, max_size(T, INDEX_PIECE) * (size_t)index_kept(s));
     to->marks = (uint32_t *)(void *)layout_alloc(l, max_size(T, INDEX_PIECE) * (size_t)to->stride / 32);
 }
 
@@ -56,9 +58,9 @@ static attend_kernel index_scores_of(const attention_gpu *p, size_t *shared) {
     return p->kv == DTYPE_FP8 ? index_scores_kernel<true>(&p->shape, shared) : index_scores_kernel<false>(&p->shape, shared);
 }
 
-/* Blocks that score, of each of so many launches side by side: all tiles of a long context are in flight. */
+/* Blocks that score, of each of so many sets of rows side by side: two an SM. */
 static int index_blocks(int sms, int stride, int beside) {
-    return max_int(1, min_int(stride / INDEX_TILE, 4 * sms / beside));
+    return max_int(1, min_int(stride / INDEX_TILE, 2 * sms / beside));
 }
 
 /* Whether index_attend_fast takes a layer. */

@@ -11,8 +11,8 @@
    four heads, and keys come straight from the cache into registers, as in attend_fast (decode_chunk.cu). Queries enter as two terms. DIM 0: any
    other index, by plain loops.
 
-   Why it is fast: a group's key is read once for all rows, with the first tile's loads before pdl_wait; of a long context all tiles are in flight
-   at once. */
+   Why it is fast: a group's key is read once for all rows. A block has two tiles in flight, the first ones before pdl_wait: at 262,144 tokens, groups of
+   4 and two blocks an SM of an H200 that is all that there is to read. */
 
 enum { INDEX_TILE = 128, INDEX_HEADS = 4 };
 
@@ -148,8 +148,9 @@ __device__ __forceinline__ void index_scan(const attention_gpu &p, const index_t
     const int groups = r.end / s->index_group, old = min(r.before / s->index_group, groups), tiles = (groups + INDEX_TILE - 1) / INDEX_TILE;
     const char *keys = index_cache(p, r.slot, true);
     const float scale = rsqrtf((float)DIM);
-    index_tile<FP8, DIM> of;
-    index_load_tile(keys, block, old, &of);
+    index_tile<FP8, DIM> of[2];
+#pragma unroll
+    for (int k = 0; k < 2; k++) index_load_tile(keys, block + k * blocks, old, &of[k]);
     for (int i = threadIdx.x; i < (int)(sizeof sh->q / sizeof(uint4)); i += GPU_THREADS) ((uint4 *)sh->q)[i] = make_uint4(0, 0, 0, 0);
     index_angles(p, r, cs);
     __syncthreads();
@@ -167,13 +168,17 @@ __device__ __forceinline__ void index_scan(const attention_gpu &p, const index_t
     });
     __syncthreads();
 #pragma unroll 1
-    for (int tile = block; tile < tiles; tile += blocks) {
-        float c[2][4];
-        index_make_tile(p, r, tile, old, groups, own, sh, &of);
-        index_products(sh, &of, c);
-        index_load_tile(keys, tile + blocks, old, &of);
-        index_store_scores(p, r, tile, c, scale);
-    }
+    for (int first = block; first < tiles; first += 2 * blocks)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const int tile = first + k * blocks;
+            float c[2][4];
+            if (tile >= tiles) break;
+            index_make_tile(p, r, tile, old, groups, own, sh, &of[k]);
+            index_products(sh, &of[k], c);
+            index_load_tile(keys, tile + 2 * blocks, old, &of[k]);
+            index_store_scores(p, r, tile, c, scale);
+        }
 }
 
 /* The same for any index: a warp has every eighth group of a tile. */
@@ -248,7 +253,7 @@ template <bool FP8> __device__ __forceinline__ void index_append_kv(const attent
 }
 
 /* The kernel. See the top of this file. */
-template <bool FP8, int DIM> __global__ void __launch_bounds__(GPU_THREADS, 3) index_scores(const __grid_constant__ attention_gpu p) {
+template <bool FP8, int DIM> __global__ void __launch_bounds__(GPU_THREADS, 2) index_scores(const __grid_constant__ attention_gpu p) {
     extern __shared__ __align__(16) char memory[];
     const int appends = p.step ? p.shape.kv_heads + 1 : 0, block = (int)blockIdx.x - appends;
     pdl_launch_dependents();

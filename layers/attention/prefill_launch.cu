@@ -121,11 +121,11 @@ static cudaError_t attention_prefill_pieces(const prefill_rows *r, const attenti
     for (int first = 0, T; first < r->T && status == cudaSuccess; first += T) {
         T = min_int(r->T - first, w->shape.index_heads ? INDEX_PIECE : attend_piece(r->index + first, window, ring));
         const attention_prefill p = attention_prefill_of(r, w, scratch, state, job, first, T);
-        prefill_attend a = attention_prefill_rows(&p, w, job, scratch->prefill_warps, first, r->T);
+        const prefill_attend a = attention_prefill_rows(&p, w, job, scratch->prefill_warps, first, r->T);
         float *qk = job->index_qk + (size_t)first * (size_t)((w->shape.index_heads + 1) * w->shape.index_dim);
         status = attention_prefill_prepare(&p, r->stream);
-        if (status == cudaSuccess && w->shape.index_heads) status = index_run_prefill(&p, r, w, scratch, state, qk, &a);
-        if (status == cudaSuccess && !r->state_only) status = prefill_attend_run(&a, r->stream);
+        if (status == cudaSuccess && w->shape.index_heads) status = index_attend_piece(&p, r, w, scratch, state, qk, &a);
+        else if (status == cudaSuccess && !r->state_only) status = prefill_attend_run(&a, r->stream);
     }
     return status;
 }

@@ -64,6 +64,7 @@ typedef struct moe_gpu {
     uint32_t overlap;            /* of simulated_row; 0 but in measurements */
     uint32_t locality;           /* of simulated routing (place.cu); the same */
     const struct moe_slots *slots;                          /* on the host: [layers + 1] a runner's; NULL: it has none */
+    const struct moe_brought *brought;                      /* on the host, of a prompt: copies of the layer's experts; NULL: they are read where they are */
     const float *x;              /* [T][hidden] residual */
     float *to;                   /* [T][hidden] where the output goes */
     gpu_branches branches;       /* with shared_to, the shared expert's goes there */

@@ -88,6 +88,11 @@ enum { MOE_FIXED_COUNT = sizeof moe_fixed_kernels / sizeof *moe_fixed_kernels };
     X(FP8_BLOCK, fp8_block, 2) X(FP8_ROW, fp8_row, 2) X(BF16, bf16, 2)
 #define MOE_BATCH_DOWN(X) X(NVFP4, nvfp4) X(MXFP4, mxfp4) X(INT4, int4) X(FP8_BLOCK, fp8_block) X(FP8_ROW, fp8_row) X(BF16, bf16)
 
+/* Where a layer's experts are: in a runner's slots, or all at their home. */
+static const int64_t *moe_expert_table(const moe_gpu *scratch, const moe_weights *w, int layer) {
+    return scratch->slots && scratch->slots[layer].count ? scratch->slots[layer].at : w->expert_at;
+}
+
 /* The arguments for a layer's weights and token rows. */
 static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gpu_rows *rows) {
     moe_gpu p = *scratch;
@@ -103,8 +108,8 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
     p.per_tile = reciprocal_of(p.gate.panels);
-    p.placed = scratch->slots && scratch->slots[rows->layer].count;
-    p.expert_at = p.placed ? scratch->slots[rows->layer].at : w->expert_at;
+    p.placed = scratch->slots && scratch->slots[rows->layer].count && (!scratch->slots[rows->layer].resident || scratch->locality);
+    p.expert_at = moe_expert_table(scratch, w, rows->layer);
     p.correction = w->correction;
     p.expert_scale = w->expert_scale;
     p.ranks = moe_ranks_scores(&w->shape);
@@ -210,7 +215,7 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     const size_t bytes = activation_fragments_size(p->gate.format, rows, lone ? LONE_DEEP * GPU_WARPS : p->gate.k_blocks);
     int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
     node *n = gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p);
-    n->can_poll = fixed || lone;
+    n->can_poll = (fixed || lone) && !p->locality;          /* simulated logits have no tags */
     n->late_reads = p->placed ? BUFFER_EXPERTS : 0;
 }
 

@@ -9,7 +9,10 @@
    Grid: PLACE_BLOCKS blocks, which fill the link; each finds the same plan for itself, as a hand-off between blocks would take longer, and copies
    its part of each expert. Who is the last to have read the order of slots writes the new one, the table and the counts.
 
-   Where it polls the logits it copies before its wait: norm_router reads no expert, and what comes before that is complete once logits are there.
+   Latency. Between the last logit and experts_up's first weight all of this is on the critical path. So what does not depend on the routing is done
+   before it is known: the order is read, and it is found who will write the new one. Without misses nothing is copied, and the other blocks end.
+   Where it polls the logits it copies and writes before its wait: norm_router reads no expert, and what comes before that is complete once logits
+   are there.
 
    Memory order. The order is read before the block counts itself as ready, and changed by the last one to do so. Its successor, and all after it,
    read slots and table after their own wait, experts_down after experts_up has released it, which does so after its wait. */
@@ -23,12 +26,13 @@ enum {
     MOE_RECENT = 64                                         /* of simulated routing: experts that a layer remembers */
 };
 
-/* What a layer counts: experts that passes found in slots, that they did not; passes. */
-enum { MOE_SEEN_HITS, MOE_SEEN_MISSES, MOE_SEEN_PASSES, MOE_SEEN };
+/* What a layer counts: experts that passes found in slots, that they did not; passes; bytes that were copied for prompts. */
+enum { MOE_SEEN_HITS, MOE_SEEN_MISSES, MOE_SEEN_PASSES, MOE_SEEN_BROUGHT, MOE_SEEN };
 
 /* The slots of a layer, in a runner's memory. */
 typedef struct moe_slots {
     int count;                                              /* slots; 0: the layer has none */
+    int resident;                                           /* all experts are in slots, since the runner was opened: nothing has to be placed */
     int64_t piece;                                          /* bytes of an expert, a multiple of 16 */
     const char *host;                                       /* [experts][piece] in mapped host memory: where the layer's experts are */
     char *memory;                                           /* [count][piece] */
@@ -53,6 +57,26 @@ struct gpu_place_plan {
     int warps[GPU_WARPS];
     int hits, misses, last;                                 /* experts of this pass in slots; not in slots; the block writes the new order */
 };
+
+/* Parts in which an expert of so many bytes is copied. */
+__host__ __device__ __forceinline__ int gpu_expert_parts(int64_t piece) {
+    return (int)((piece - 1) / PLACE_PART) + 1;
+}
+
+/* A block copies one of them. Returns its bytes. */
+__device__ __forceinline__ int gpu_copy_part(char *to, const char *from, int64_t piece, int part) {
+    const int64_t begin = (int64_t)part * PLACE_PART + threadIdx.x * 16;
+    uint4 v[PLACE_LOADS];
+#pragma unroll
+    for (int k = 0; k < PLACE_LOADS; k++) {
+        v[k] = make_uint4(0, 0, 0, 0);
+        ld_streaming(&v[k], from + begin + k * GPU_THREADS * 16, begin + k * GPU_THREADS * 16 < piece);
+    }
+#pragma unroll
+    for (int k = 0; k < PLACE_LOADS; k++)
+        if (begin + k * GPU_THREADS * 16 < piece) *(uint4 *)(to + begin + k * GPU_THREADS * 16) = v[k];
+    return (int)min(piece - (int64_t)part * PLACE_PART, (int64_t)PLACE_PART);
+}
 
 /* The experts of row t, as experts_up chooses them, when norm_router's logits have arrived. */
 template <int LISTS> __device__ __forceinline__ int gpu_place_choice(const moe_place &p, int t) {
@@ -162,29 +186,18 @@ __device__ __forceinline__ void gpu_place_table(const moe_slots &s, const gpu_pl
 
 /* Copies the block's parts of the experts. */
 __device__ __forceinline__ void gpu_place_copy(const moe_slots &s, const gpu_place_plan *plan) {
-    const int parts = (int)((s.piece - 1) / PLACE_PART) + 1, all = gpu_place_filled(s, plan) * parts;
+    const int parts = gpu_expert_parts(s.piece), all = gpu_place_filled(s, plan) * parts;
 #pragma unroll 1
-    for (int i = blockIdx.x; i < all; i += gridDim.x) {
-        const int64_t begin = (int64_t)(i % parts) * PLACE_PART + threadIdx.x * 16;
-        const char *from = s.host + plan->missing[i / parts] * s.piece + begin;
-        char *to = s.memory + plan->victim[i / parts] * s.piece + begin;
-        uint4 v[PLACE_LOADS];
-#pragma unroll
-        for (int k = 0; k < PLACE_LOADS; k++) {
-            v[k] = make_uint4(0, 0, 0, 0);
-            ld_streaming(&v[k], from + k * GPU_THREADS * 16, begin + k * GPU_THREADS * 16 < s.piece);
-        }
-#pragma unroll
-        for (int k = 0; k < PLACE_LOADS; k++)
-            if (begin + k * GPU_THREADS * 16 < s.piece) *(uint4 *)(to + k * GPU_THREADS * 16) = v[k];
-    }
+    for (int i = blockIdx.x; i < all; i += gridDim.x)
+        (void)gpu_copy_part(s.memory + plan->victim[i / parts] * s.piece, s.host + plan->missing[i / parts] * s.piece, s.piece, i % parts);
 }
 
 /* Simulated routing (mote_simulate_experts): of a row's experts the share `locality`, of 2^32, is drawn from the last ones that the layer has
-   used, the others from all. experts_place then writes logits by which its successors choose the same. */
+   used, the others from all. They are drawn before experts_place waits for the router, and used after that, as if they came from there: so that
+   drawing takes no time that choosing would not. Then it writes logits by which its successors choose the same. */
 struct gpu_place_draws {
     uint16_t of[BATCH_ROWS_MAX][GPU_TOP];                   /* of a row */
-    uint16_t recent[MOE_RECENT];                            /* what the new moe_slots.recent is, while the old one is read */
+    uint16_t recent[MOE_RECENT];                            /* moe_slots.recent as it was */
 };
 
 /* How many of moe_slots.recent count. */
@@ -192,43 +205,52 @@ __device__ __forceinline__ int gpu_place_recent(const moe_place &p) {
     return min((int)MOE_RECENT, 2 * p.moe.shape.top_k);
 }
 
-/* A thread draws the experts of row t, each another one. */
-__device__ __forceinline__ void gpu_place_draw(const moe_place &p, gpu_place_plan *plan, uint16_t *of, int t) {
+/* A warp draws the experts of row t, each another one: a lane draws again as long as one before it has the same. */
+__device__ __forceinline__ void gpu_place_draw(const moe_place &p, gpu_place_plan *plan, gpu_place_draws *draws, int t) {
     enum { TRIES = 64 };
+    const int lane = threadIdx.x % 32, is = lane < p.moe.shape.top_k;
     const uint64_t seed = (uint64_t)(uintptr_t)p.slots.at ^ __ldcg(&p.slots.seen[MOE_SEEN_PASSES]) << 40;
-    uint64_t draw = (uint64_t)t << 32;
-    for (int r = 0; r < p.moe.shape.top_k; r++) {
-        const bool recent = uniform(seed, draw++) * 4294967296.0 < p.moe.locality;
-        int expert = 0, taken = 1;
-        for (int n = 0; taken; n++) {
+    uint64_t draw = (uint64_t)t << 32 | (uint64_t)lane << 24;
+    const bool recent = uniform(seed, draw++) * 4294967296.0 < p.moe.locality;
+    int expert = 0, again = is;
+    for (int n = 0; __any_sync(~0u, again); n++) {
+        if (again && n >= TRIES) expert = (expert + 1) % p.moe.shape.experts;
+        else if (again) {
             const double u = uniform(seed, draw++);
-            if (n >= TRIES) expert = (expert + 1) % p.moe.shape.experts;
-            else expert = recent ? __ldcg(&p.slots.recent[(int)(u * gpu_place_recent(p))]) : (int)(u * p.moe.shape.experts);
-            taken = 0;
-            for (int i = 0; i < r; i++) taken |= of[i] == expert;
+            expert = recent ? draws->recent[(int)(u * gpu_place_recent(p))] : (int)(u * p.moe.shape.experts);
         }
-        of[r] = (uint16_t)expert;
-        atomicOr(&plan->chosen[expert / 32], 1u << expert % 32);
+        const uint32_t same = __match_any_sync(~0u, is ? expert : -1 - lane);
+        again = is && (same & ((1u << lane) - 1));
     }
-}
-
-/* Logits by which all others choose the same, and the experts that were used last. One block, all of whose threads call it. */
-__device__ __forceinline__ void gpu_place_pretend(const moe_place &p, gpu_place_draws *draws) {
-    const int experts = p.moe.shape.experts, top_k = p.moe.shape.top_k, uses = p.moe.T * top_k, recent = gpu_place_recent(p);
-    for (int i = threadIdx.x; i < p.moe.T * experts; i += GPU_THREADS) p.moe.router[i] = -64;
-    if ((int)threadIdx.x < recent) {
-        const int i = threadIdx.x + uses;
-        draws->recent[threadIdx.x] = i < recent ? __ldcg(&p.slots.recent[i]) : draws->of[(i - recent) / top_k][(i - recent) % top_k];
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < uses; i += GPU_THREADS)
-        p.moe.router[i / top_k * experts + draws->of[i / top_k][i % top_k]] = 4 - 0.125f * (float)(i % top_k);
-    if ((int)threadIdx.x < recent) p.slots.recent[threadIdx.x] = draws->recent[threadIdx.x];
+    if (!is) return;
+    draws->of[t][lane] = (uint16_t)expert;
+    atomicOr(&plan->chosen[expert / 32], 1u << expert % 32);
 }
 
 /* A warp has every eighth row. */
 __device__ __forceinline__ void gpu_place_draw_all(const moe_place &p, gpu_place_plan *plan, gpu_place_draws *draws) {
-    for (int t = threadIdx.x / 32; t < p.moe.T && threadIdx.x % 32 == 0; t += GPU_WARPS) gpu_place_draw(p, plan, draws->of[t], t);
+    for (int t = threadIdx.x / 32; t < p.moe.T; t += GPU_WARPS) gpu_place_draw(p, plan, draws, t);
+}
+
+/* Logits by which all others choose the same, and the experts that were used last. One block, all of whose threads call it. */
+__device__ __forceinline__ void gpu_place_pretend(const moe_place &p, const gpu_place_draws *draws) {
+    const int experts = p.moe.shape.experts, top_k = p.moe.shape.top_k, uses = p.moe.T * top_k, recent = gpu_place_recent(p);
+    for (int i = threadIdx.x; i < p.moe.T * experts; i += GPU_THREADS) p.moe.router[i] = -64;
+    if ((int)threadIdx.x < recent) {
+        const int i = threadIdx.x + uses;
+        p.slots.recent[threadIdx.x] = i < recent ? draws->recent[i] : draws->of[(i - recent) / top_k][(i - recent) % top_k];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < uses; i += GPU_THREADS)
+        p.moe.router[i / top_k * experts + draws->of[i / top_k][i % top_k]] = 4 - 0.125f * (float)(i % top_k);
+}
+
+/* Whether the block is the last one to have read what places are found by. One thread, after all others have; the count then is 0 again. */
+__device__ __forceinline__ int gpu_place_is_last(const moe_slots &s) {
+    __threadfence();
+    const int last = atomicInc(s.ready, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
+    return last;
 }
 
 /* What it waits for before its end is norm_router, if it has polled that. */
@@ -240,30 +262,31 @@ template <bool SIMULATED> __global__ void __launch_bounds__(GPU_THREADS) gpu_exp
     pdl_launch_dependents();
     if (threadIdx.x < GPU_EXPERTS / 32) plan.chosen[threadIdx.x] = plan.resident[threadIdx.x] = 0;
     gpu_place_load(p.slots, entry);
+    if constexpr (SIMULATED)
+        if (threadIdx.x < MOE_RECENT) draws.recent[threadIdx.x] = __ldcg(&p.slots.recent[threadIdx.x]);
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < PLACE_OWN; k++) {
         const uint32_t expert = entry[k] >> 16;
         if (expert < GPU_EXPERTS) atomicOr(&plan.resident[expert / 32], 1u << expert % 32);
     }
-    if (!p.link.await.mask) pdl_wait();
     if constexpr (SIMULATED) gpu_place_draw_all(p, &plan, &draws);
-    else gpu_place_choose(p, &plan);
+    __syncthreads();
+    if (threadIdx.x == GPU_THREADS - 1) plan.last = gpu_place_is_last(p.slots);     /* of the warp that is the last to have a row to choose for */
+    if (!p.link.await.mask) pdl_wait();
+    if constexpr (!SIMULATED) gpu_place_choose(p, &plan);
     __syncthreads();
     if (threadIdx.x < 32) gpu_place_missing(&plan);
     const int idle = gpu_place_idle(p.slots, &plan, entry);
-    gpu_place_victims(p.slots, &plan, entry, idle);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        plan.last = atomicInc(p.slots.ready, gridDim.x - 1) == gridDim.x - 1;               /* and it is 0 again */
-        __threadfence();
+    if (plan.misses) {
+        gpu_place_victims(p.slots, &plan, entry, idle);
+        __syncthreads();
+        gpu_place_copy(p.slots, &plan);
     }
-    gpu_place_copy(p.slots, &plan);
+    if (plan.last) {
+        gpu_place_order(p.slots, &plan, entry, idle);
+        gpu_place_table(p.slots, &plan);
+        if constexpr (SIMULATED) gpu_place_pretend(p, &draws);
+    }
     pdl_wait();
-    __syncthreads();
-    if (!plan.last) return;
-    gpu_place_order(p.slots, &plan, entry, idle);
-    gpu_place_table(p.slots, &plan);
-    if constexpr (SIMULATED) gpu_place_pretend(p, &draws);
 }

@@ -8,6 +8,7 @@
      count      how many rows of each 64 chose each expert
      offsets    where the slots of each 64 rows and each expert begin; the list of tiles
      place      the slots
+     bring      experts whose home is host memory, as far as they are not there (bring.cu)
      up         h = SiLU(gate u) * (up u), F16, by slot; and of the shared expert, by row
      down       part = weight * (down h), BF16, by slot; of the shared expert straight into x
      combine    x += the row's parts, by ascending expert */
@@ -30,8 +31,7 @@ typedef struct moe_prefill_job {
     float *h_scale, *shared_h_scale;
     uint16_t *part;              /* BF16 [T top_k][hidden] */
     float *out;                  /* prefill_rows' */
-    int64_t copied;              /* bytes from expert 0 in host memory to its copy, after which the others' follow, */
-    int64_t piece;               /* each so many bytes; 0: there are none, experts are where the table says */
+    moe_brought brought;         /* copies of experts; to NULL: there are none, experts are where the table says */
 } moe_prefill_job;
 
 /* A warp has a row: lane r the r-th best expert, which goes to its place in ascending order. */
@@ -96,7 +96,8 @@ static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_offsets(const 
         p.offset[(size_t)b * experts + e] = at;
         at += count;
     }
-    const int64_t at_expert = p.piece ? p.copied + e * p.piece : own_tiles ? __ldg(p.moe.expert_at + e) : 0;
+    int64_t at_expert = 0;
+    if (e < experts) at_expert = p.brought.to ? gpu_brought_at(p.brought, e, own_tiles > 0) : gpu_expert_at(p.moe, e);
     for (int i = 0; i < own_tiles; i++) {
         const gemm_tile t = {at_expert, first + i * p.width, min(p.width, all - i * p.width)};
         p.tiles[tile + i] = t;
@@ -221,6 +222,7 @@ static void moe_prefill_grouped(const prefill_rows *r, const moe_prefill_job *p,
 }
 
 static void moe_prefill_up(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
+    if (p->brought.to) gpu_experts_bring<<<PLACE_BLOCKS, GPU_THREADS, 0, r->stream>>>(p->brought);
     gpu_gemm of = prefill_gemm(r, prefill_normed(r), r->T * p->moe.shape.top_k);
     gemm_product *up = prefill_product(&of, &w->gate_proj[0], GEMM_SWIGLU, NULL);
     of.row = p->slot_row;
@@ -249,18 +251,17 @@ static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const 
 /* out += the experts of u. */
 static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, const moe_gpu *scratch) {
     const moe_shape *s = &w->shape;
-    (void)scratch;
     moe_prefill_job p;
     memset(&p, 0, sizeof p);
     p.moe.shape = *s;
-    p.moe.expert_at = w->expert_at;
+    p.moe.expert_at = moe_expert_table(scratch, w, r->layer);
     p.moe.correction = w->correction;
     p.moe.expert_scale = w->expert_scale;
     p.moe.ranks = moe_ranks_scores(s);
     p.T = r->T;
     p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
     p.out = r->out;
-    if (r->experts) p.copied = r->experts - w->host_at, p.piece = (int64_t)w->piece;
+    if (scratch->brought) p.brought = *scratch->brought, p.brought.wanted_only = 1;
     moe_prefill_layout(s, r->T, r->scratch, &p);
     if (stage_in(r->stages, STAGE_ROUTER)) moe_prefill_router(r, w, &p);
     if (stage_in(r->stages, STAGE_UP)) moe_prefill_up(r, w, &p);

@@ -29,7 +29,7 @@ template <int ROWS> __device__ __forceinline__ const float *gpu_logit(const moe_
    done. Only if a tag does not match does the warp spin, on a single logit, so that polling does not compete with
    norm_router for the same L2 lines; with several rows each block polls one of eight cache lines, by blockIdx.
 
-   Deadlock: only the kernel after norm_router polls (experts_place, else experts_up), all of whose blocks are resident by then.
+   Deadlock: only experts_place and experts_up poll, and by the time they start all blocks of norm_router are resident.
    With an empty tag (mask 0) it never spins. */
 template <int LISTS, int ROWS>
 __device__ __forceinline__ void load_logits(const moe_gpu &p, int t, const gpu_tag &tag, uint32_t (*key)[8]) {

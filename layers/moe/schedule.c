@@ -1,8 +1,8 @@
 /* layers/moe/schedule.c: the kernels of a mixture of experts in a step, for cuda/schedule.c, which says what a row means.
 
    ROUTER: the router's logits. SHARED: h and gate of the shared expert. ROUTING: experts and rows. H: of the routed experts. EXPERTS: where a
-   layer's experts are, and slots of them, which experts_place writes in layers whose experts are in host memory; experts_up reads the addresses early
-   in all others. experts_down may store the shared expert's output early, where that is apart. route runs in passes of more than STEP_ROWS rows alone. */
+   layer's experts are, and slots of them, which experts_place writes in layers whose experts are in host memory, where experts_up polls logits beside
+   it and reads the addresses after its wait; early in all others. experts_down may store the shared expert's output early, where that is apart. route runs in passes of more than STEP_ROWS rows alone. */
 
 #define MOE_BUFFERS(ROW) ROW(ROUTER, 0) ROW(SHARED, 0) ROW(ROUTING, 0) ROW(H, 0) ROW(EXPERTS, 1)
 

@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
    Memory order: logits and x are read by relaxed or L2 loads after the poll. There is no acquire; that x is seen after the
    logits rests on the control dependency and on both being read from L2.
 
-   Deadlock: the kernel polls only its direct predecessor norm_router, all of whose blocks are resident when it starts, and
-   which waits for nothing that this kernel does.
+   Deadlock: the kernel polls only norm_router, all of whose blocks are resident when it starts, and which waits for nothing that
+   this kernel does. Where experts_place is between them, that has polled it, too, and the routing and x are known by the time it is complete.
 
    Performance: the latency from the last logit to the first weight is on the critical path of the step. So the kernel polls
    instead of waiting for all of norm_router, and straight-line code replaces the loops of gpu_run_tiles. Before a loop the
@@ -145,8 +145,12 @@ template <class SHAPE, int ROWS> struct gpu_shared_routing {
     int chosen[ROWS][SHAPE::TOP_K];
 };
 
-/* Starts the copy of the table of experts; gpu_route_lanes waits for it. Before the wait, unless experts_place writes the table: then a kernel polls
-   nothing, and has waited. */
+/* Whether the table of experts is there only after the wait, which comes after the routing is known: experts_place writes it, while this kernel polls. */
+__device__ __forceinline__ bool gpu_table_is_late(const moe_gpu &p) {
+    return p.placed && p.link.await.mask;
+}
+
+/* Starts the copy of the table of experts; gpu_route_lanes waits for it. */
 __device__ __forceinline__ void gpu_fetch_table(const moe_gpu &p, int64_t *to) {
     const int i = 2 * (int)threadIdx.x;                     /* the table's last 16 bytes are its own, too */
     if (i < p.shape.experts) cp_async16(shared_address(to + i), p.expert_at + i, true);
@@ -163,6 +167,10 @@ __device__ __forceinline__ gpu_lane_routing gpu_route_lanes(const moe_gpu &p, ui
     if (warp < ROWS) {
         int expert = gpu_choose<LISTS, TOP_K>(p, key);
         if (lane < TOP_K) shared->chosen[warp][lane] = expert;
+    }
+    if (gpu_table_is_late(p)) {
+        pdl_wait();
+        gpu_fetch_table(p, shared->at);
     }
     cp_async_wait<0>();
     __syncthreads();
@@ -254,8 +262,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     int tile = (int)blockIdx.x;
     l2_prefetch_share(p.link.prefetch);
     if (!p.placed) gpu_fetch_table(p, shared.at);
-    if (!p.link.await.mask) pdl_wait();
-    if (p.placed) gpu_fetch_table(p, shared.at);
+    if (!p.link.await.mask) {
+        pdl_wait();
+        if (p.placed) gpu_fetch_table(p, shared.at);
+    }
     if (threadIdx.x < 32 * ROWS) load_logits<SHAPE::LISTS, ROWS>(p, gpu_row_there<ROWS>(threadIdx.x / 32, p.T - 1), p.link.await, key);
     __syncthreads();
     x.load(0);

@@ -99,7 +99,8 @@ __device__ __forceinline__ int gpu_choose_lone(const moe_gpu &p, uint32_t (*key)
         const int other = __shfl_sync(~0u, expert, i);
         *place += other < expert || (other == expert && i < lane);
     }
-    if (lane < p.shape.top_k) to->at[*place] = to->table[expert];
+    if (gpu_table_is_late(p)) pdl_wait();
+    if (lane < p.shape.top_k) to->at[*place] = gpu_table_is_late(p) ? gpu_expert_at(p, expert) : to->table[expert];
     return expert;
 }
 
@@ -140,13 +141,16 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_lone(const __gr
     l2_prefetch_share(p.link.prefetch);
     if (tile == 0 && threadIdx.x == 0) l2_prefetch(p.norm, (uint32_t)(p.shape.hidden / 4 * 16));    /* of branches it is no other kernel's */
     if (!p.placed) gpu_fetch_table(p, choice.table);
-    if (!p.link.await.mask) pdl_wait();
-    if (p.placed) gpu_fetch_table(p, choice.table);
+    if (!p.link.await.mask) {
+        pdl_wait();
+        if (p.placed) gpu_fetch_table(p, choice.table);
+    }
     if (warp.warp == 0) load_logits<1, 1>(p, 0, p.link.await, key);
     cp_async_wait<0>();
     __syncthreads();                                        /* all of x is there */
     x.load(0);
     if (warp.warp == 0) expert = gpu_choose_lone(p, key, &choice, &place);
+    else if (gpu_table_is_late(p)) pdl_wait();
     __syncthreads();
     warp.begin(tile);
     x.stage(0, warp.staged(), square, true);

@@ -288,7 +288,7 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, const block *b) 
     else prefill_linear(&r, &m->mtp.fc, in, r.T, r.x);
     const int copy = r.state_only ? -1 : gpu_bring_experts(s->runner, &r, r.layer);
     gpu_check(&g->q, layer_run_prefill(&r, &m->mtp.layer, &g->layers, &s->state[m->c.layers]), "the MTP layer");
-    gpu_release_experts(s->runner, &r, copy);
+    gpu_release_experts(s->runner, copy);
     if (b->mtp_logits) prefill_logits(s, &r, 1, r.T, b->mtp_logits);
 }
 
@@ -300,7 +300,7 @@ static int prefill_layer(slot *s, const block *b, prefill_rows *r, int i, mote_e
     r->layer = i;
     const int copy = gpu_bring_experts(s->runner, r, i);
     gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
-    gpu_release_experts(s->runner, r, copy);
+    gpu_release_experts(s->runner, copy);
     gpu_looked_up_prompt(s, i);
     return gpu_failed(&g->q, err);
 }

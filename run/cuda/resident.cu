@@ -92,10 +92,12 @@ struct gpu_runner {
     moe_slots *slots;                                       /* [layers + 1] of experts in host memory: run/cuda/experts.cu; NULL: there are none */
     unsigned long long *expert_seen;                        /* in GPU memory: [layers + 1][MOE_SEEN] */
     char *copy[2];                                          /* all experts of a layer each, for prompts; NULL: these read them where they are */
+    uint32_t *copied_parts[2], *copy_wanted;                /* [GPU_EXPERTS] of moe_brought */
+    moe_brought brought;                                    /* of the layer that is launched next */
     int copied_layer[2], copy_next;                         /* whose they are, -1: nobody's; which one is overwritten next */
     cudaStream_t copies, counts;                            /* of such copies; of reading expert_seen */
     cudaEvent_t copy_full[2], copy_free[2];                 /* a buffer has been filled; its last reader is done */
-    uint64_t copied_bytes;                                  /* so far, for prompts (atomic) */
+    uint64_t copied_bytes;                                  /* so far, by the copy engine (atomic) */
 };
 
 /* In GPU memory, what a slot keeps while another is resident. */

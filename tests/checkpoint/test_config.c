@@ -1,7 +1,7 @@
 // Tests of config.json: sizes and keys made wrong one at a time, what has one value in all its forms, published configurations.
 // Usage: test_config [DATA], from the top of the repository; DATA is the unpacked data folder.
 //
-// A part: config_latent.c, DeepSeek V3's attention.
+// Parts: config_latent.c, DeepSeek V3's attention; config_nemotron.c, Nemotron-H.
 
 #include "inside.h"
 #include "api.h"
@@ -753,6 +753,7 @@ static int read_config(const char *dir, const char *name, config *c, mote_error 
 }
 
 #include "config_latent.c"
+#include "config_nemotron.c"
 
 static void test_published_dense(const char *dir) {
     static const struct { const char *name; int layers, hidden, heads, kv_heads, head_dim, rotary_dim, size, tied, value_heads; } known[] = {
@@ -910,6 +911,8 @@ int main(int argc, char **argv) {
     test_latent_defaults();
     test_latent_keys();
     test_latent_numbers();
+    test_nemotron_layers();
+    test_nemotron_keys();
     test_published_configs();
     temp_close();
     return test_main_end();

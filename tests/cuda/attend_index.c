@@ -273,9 +273,10 @@ static void indexed_same(const indexed *x, const char *what, int index) {
     indexed_free(&some), indexed_free(&all), free(fewer);
 }
 
-// Rows of a prompt choose what rows of steps choose, and append the same; attention of them is the CPU's.
-static void indexed_prompt(const indexed *x, const char *what, int T, int index) {
-    const trial *t = &x->t;
+// Rows of a prompt choose what rows of steps choose, and append the same; attention of them is the CPU's. lone: of these rows the first ones meet
+// tiles, the others are attended one by one.
+static void indexed_prompt(indexed *x, const char *what, int T, int index, int lone) {
+    trial *t = &x->t;
     const attention_shape *s = &t->shape;
     const size_t kept = (size_t)index_kept(s), heads = (size_t)s->heads, d = (size_t)s->head_dim, n = (size_t)T * heads * d;
     const int lag = lag_at(index), groups = index_stride_of(s, index + T);
@@ -297,6 +298,7 @@ static void indexed_prompt(const indexed *x, const char *what, int T, int index)
     copy(t->slots, t->rows, SLOTS * x->slot_bytes);
     text_rows(table, NULL, T, index, lag);
     copy(on, table, sizeof table);
+    t->scratch.index.lone_from = index + lone;
     const prefill_rows r = {.stream = q.stream, .sms = q.sms, .table = on, .T = T, .index = index, .stages = 1u << STAGE_ATTEND};
     ok(attention_prefill_pieces(&r, &t->there, &t->scratch, &x->state, &job), "a prompt");
     ok(cudaStreamSynchronize(q.stream), "a prompt");
@@ -324,7 +326,7 @@ static void indexed_prompt(const indexed *x, const char *what, int T, int index)
     j.job.index_of.chosen = chosen;
     attention_heads(threads, &j.job);
     const double off = difference(got, j.job.o, n);
-    CHECK(off < (t->kv == DTYPE_FP8 ? 4e-3 : 8e-3), "%s, a prompt of %d from %d on: off by %.2g", what, T, index, off);
+    CHECK(off < (t->kv == DTYPE_FP8 ? 4e-3 : 8e-3), "%s, a prompt of %d from %d on, %d of them by tiles: off by %.2g", what, T, index, lone, off);
     free_job(&j);
     indexed_free(&steps), free(own), free(there), free(chosen), free(marks), free(got);
     void *memory[] = {job.qg, job.k, job.v, job.g, job.index_qk, job.q, job.out, job.out_scale, on};
@@ -350,7 +352,11 @@ static void try_indexed(const attention_shape *s, dtype kv) {
         {.count = 1, .T = 4, .row = 0, .in_turn = 0, .kv_only = 1, .index = {126}, .slot = {0}}};
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++) indexed_bits(&x, what, &launches[i]);
     if (s->index_group > 1) indexed_same(&x, what, 1204);       // it is of a group that is not whole
-    if (s->head_dim == ATTEND_DIM && s->index_group == 4) indexed_prompt(&x, what, 11, 1121), indexed_prompt(&x, what, 9, edge - 5);
+    if (s->head_dim == ATTEND_DIM && s->index_group == 4) {
+        indexed_prompt(&x, what, 11, 1121, 11);
+        indexed_prompt(&x, what, 11, 1121, 0);
+        indexed_prompt(&x, what, 9, edge - 5, 4);
+    }
     free(t->scratch.layer_splits), free(t->rows), free(t->qg), free(t->k_new), free(t->v_new), free(t->g_new), free(x.index_qk);
     ok(cudaFree(t->slots), "freeing"), ok(cudaFree(t->memory), "freeing"), ok(cudaFree(t->steps), "freeing");
 }

@@ -31,7 +31,7 @@ typedef struct layer_case {
     float limit, alpha;
     int sigmoid, corrected, groups, groups_kept;
     float routed_scale;
-    int expert_scaled, ungated, gelu, branched;
+    int expert_scaled, ungated, gelu, branched, squared_relu;
 } layer_case;
 
 // name, format, shared_format, dense_format, hidden, experts, top_k, expert_size, shared_size, block, of_all, biased, limit, alpha
@@ -67,7 +67,7 @@ static const layer_case cases[] = {
     {"small bf16 beside f32", FORMAT_BF16, FORMAT_F32, FORMAT_F32, 256, 12, 2, 64, 128, 128},
     {"fp8, wide rows", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 7168, 4, 2, 64, 64, 128},
     {"nvfp4, wide rows", FORMAT_NVFP4, FORMAT_BF16, FORMAT_BF16, 5632, 4, 2, 32, 64, 128},
-    // sigmoid, corrected, groups, groups_kept, routed_scale, expert_scaled, ungated, gelu, branched
+    // sigmoid, corrected, groups, groups_kept, routed_scale, expert_scaled, ungated, gelu, branched, squared_relu
     {"nvfp4 of Laguna", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2048, 256, 8, 512, 512, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0},
     {"fp8 of GLM Flash", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 2048, 64, 4, 1536, 1536, 128, 0, 0, 0, 0, 1, 1, 0, 0, 1.8f, 0, 1, 0, 0},
     {"nvfp4 of Gemma 4", FORMAT_NVFP4, FORMAT_BF16, FORMAT_BF16, 2816, 128, 8, 704, 2112, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
@@ -79,7 +79,12 @@ static const layer_case cases[] = {
     {"small nvfp4, branches of one format", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 320, 8, 4, 704, 2112, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
     {"small fp8_row, branches", FORMAT_FP8_ROW, FORMAT_FP8_ROW, FORMAT_F32, 320, 8, 4, 704, 2112, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
     {"small bf16, branches alike", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 64, 64, 128, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 1},
-    {"small f16, sigmoids", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 0, 128, 1, 0, 0, 0, 1, 0, 0, 0, 0.5f, 0, 0, 1, 0}};
+    {"small f16, sigmoids", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 0, 128, 1, 0, 0, 0, 1, 0, 0, 0, 0.5f, 0, 0, 1, 0},
+    {"fp8 of Nemotron", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 2688, 128, 6, 1856, 3712, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
+    {"nvfp4 of Nemotron", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2688, 128, 6, 1856, 3712, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
+    {"small fp8, squared", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_F32, 192, 10, 3, 116, 232, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
+    {"small nvfp4, squared", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 320, 10, 3, 80, 240, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
+    {"small bf16, squared", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 10, 3, 68, 100, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1}};
 
 enum { CASES = sizeof cases / sizeof *cases, ROWS = BATCH_ROWS_MAX };
 
@@ -214,7 +219,7 @@ static void move_experts(void) {
         char *from = (char *)own[0]->component[CODES], *to = L.moved + place * (bytes + 2048) + place * place % 7 * 256;
         CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
         for (int i = 0; i < 3; i++)
-            for (int k = 0; k < formats[own[i]->format]->component_count; k++)
+            for (int k = 0; (i != 1 || own[1] != own[0]) && k < formats[own[i]->format]->component_count; k++)
                 own[i]->component[k] = to + ((char *)own[i]->component[k] - from);
         for (int i = 0; i < 3 && own[i]->bias; i++) own[i]->bias = (const float *)(void *)(to + ((char *)own[i]->bias - from));
     }
@@ -226,7 +231,8 @@ static void open_layer(const layer_case *c) {
     const moe_shape shape = {.hidden = c->hidden, .experts = c->experts, .top_k = c->top_k, .expert_size = c->expert_size,
                              .shared_size = c->shared_size, .shared_ungated = c->ungated, .sigmoid = c->sigmoid, .corrected = c->corrected,
                              .groups = c->groups, .groups_kept = c->groups_kept, .of_all = c->of_all, .routed_scale = c->routed_scale,
-                             .expert_scaled = c->expert_scaled, .limit = c->limit, .alpha = c->alpha, .gelu = c->gelu, .biased = c->biased};
+                             .expert_scaled = c->expert_scaled, .limit = c->limit, .alpha = c->alpha, .gelu = c->gelu,
+                             .squared_relu = c->squared_relu, .biased = c->biased};
     matrix gate = matrix_of(c->format, c->expert_size, c->hidden, c->block), down = matrix_of(c->format, c->hidden, c->expert_size, c->block);
     matrix shared_gate = matrix_of(c->shared_format, c->shared_size, c->hidden, c->block);
     matrix shared_down = matrix_of(c->shared_format, c->hidden, c->shared_size, c->block);
@@ -235,8 +241,8 @@ static void open_layer(const layer_case *c) {
     L.w.router = matrix_of(c->dense_format, c->experts, c->hidden, 128);
     L.w.shared_expert_gate = matrix_of(c->dense_format, 1, c->hidden, 128);
     L.w.gate_proj = (matrix *)calloc((size_t)all * 3, sizeof(matrix));
-    L.w.up_proj = L.w.gate_proj + all;
-    L.w.down_proj = L.w.up_proj + all;
+    L.w.up_proj = c->squared_relu ? L.w.gate_proj : L.w.gate_proj + all;
+    L.w.down_proj = L.w.gate_proj + 2 * all;
     L.size = (capacity_of_matrix(&gate) * 2 + capacity_of_matrix(&down)) * (size_t)c->experts + capacity_of_matrix(&L.w.router) * 2 + 4096;
     if (c->shared_size) L.size += capacity_of_matrix(&shared_gate) * 2 + capacity_of_matrix(&shared_down);
     L.size += (size_t)(c->experts + 2) * (size_t)(c->expert_size * 2 + c->shared_size * 2 + c->hidden + 48) * sizeof(float);      // biases
@@ -249,7 +255,7 @@ static void open_layer(const layer_case *c) {
     for (int e = 0; e < all; e++) {
         L.w.gate_proj[e] = L.w.up_proj[e] = e < c->experts ? gate : shared_gate;
         L.w.down_proj[e] = e < c->experts ? down : shared_down;
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 3; i += 1 + (i == 0 && c->squared_relu)) {
             matrix *w = &(i == 0 ? L.w.gate_proj : i == 1 ? L.w.up_proj : L.w.down_proj)[e];
             make_matrix(w, (uint32_t)(e * 3 + i));
             if (c->biased) make_bias(w);
@@ -444,11 +450,11 @@ static void open_host(const layer_case *c) {
     const int all = c->experts + (c->shared_size > 0);
     L.host = L.w;
     L.host.gate_proj = (matrix *)calloc((size_t)all * 3, sizeof(matrix));
-    L.host.up_proj = L.host.gate_proj + all;
-    L.host.down_proj = L.host.up_proj + all;
+    L.host.up_proj = c->squared_relu ? L.host.gate_proj : L.host.gate_proj + all;
+    L.host.down_proj = L.host.gate_proj + 2 * all;
     for (int e = 0; e < all; e++) {
         L.host.gate_proj[e] = matrix_to_host(&L.w.gate_proj[e], (uint32_t)e * 3);
-        L.host.up_proj[e] = matrix_to_host(&L.w.up_proj[e], (uint32_t)e * 3 + 1);
+        if (!c->squared_relu) L.host.up_proj[e] = matrix_to_host(&L.w.up_proj[e], (uint32_t)e * 3 + 1);
         L.host.down_proj[e] = matrix_to_host(&L.w.down_proj[e], (uint32_t)e * 3 + 2);
     }
     L.host.router = matrix_to_host(&L.w.router, 77777);

@@ -39,6 +39,7 @@ static enum layer_kind ffn = LAYER_MOE;
 static int first_layer;          // of a range that is not the first: its own
 static int in_turn;              // the rows are blocks of one slot, as those of a short prompt are
 static int indexed;              // attention is
+static const char *single;       // a letter for each layer, of one sublayer: M Mamba-2, * attention, E experts, - an MLP; NULL: layers are a mixer and an FFN
 static int normed_after;         // sublayers' outputs are stored, and add_output follows; logits are capped, as of models that have that
 
 // The kernels of a kind of layer, in their order.
@@ -75,11 +76,14 @@ static void add_mtp(int layers, int whole) {
 static void add_step(int layers, int interval, int drafts) {
     count = 0;
     add(KERNEL_EMBED, -1, 0);
-    for (int i = first_layer; i < layers; i++) {
+    for (int i = first_layer; i < layers && single; i++)
+        add_kind(single[i] == 'M' ? LAYER_MAMBA : single[i] == '*' ? LAYER_ATTENTION : single[i] == 'E' ? LAYER_MOE : LAYER_MLP, i, 0);
+    for (int i = first_layer; i < layers && !single; i++) {
         add_kind((i + 1) % interval ? LAYER_DELTANET : LAYER_ATTENTION, i, 0);
         add_kind(ffn, i, 0);
     }
     add_head(-1, 0);
+    if (single) return;
     add(KERNEL_MTP_ROWS, layers, 1);
     add_mtp(layers, 0);
     if (drafts < 0) return;
@@ -149,7 +153,7 @@ static void test_range(int layers, int first) {
     CHECK(nodes[0].kind == KERNEL_EMBED && !nodes[0].link.publish.mask, "what receives x stores it as it comes");
 }
 
-// Slots of experts: experts_place polls the router's logits in experts_up's place, and no one else; the generations stay.
+// Slots of experts: experts_place polls the router's logits, and so does experts_up after it; the generations stay.
 static int run_once(void);
 
 static void test_placed(int layers, int drafts) {
@@ -166,11 +170,15 @@ static void test_placed(int layers, int drafts) {
     for (int i = 0; i < count; i++) {
         const node *k = &nodes[i];
         if (kernels[k->kind].tags) CHECK(again < n && !memcmp(&tags[again++], &k->link.publish, sizeof *tags), "node %d: another generation", i);
-        if (k->kind == KERNEL_UP) CHECK(!k->link.await.mask && k[-1].kind == KERNEL_PLACE, "node %d polls", i);
         if (k->kind == KERNEL_PLACE) CHECK(!k->link.await.mask == (k->in_mtp || !k->layer), "node %d, experts_place of layer %d, polls", i, k->layer);
+        if (k->kind == KERNEL_UP)
+            CHECK(k[-1].kind == KERNEL_PLACE && !memcmp(&k->link.await, &k[-1].link.await, sizeof k->link.await), "node %d polls what place does not", i);
     }
     CHECK(again == n, "%d of %d stores", again, n);
     for (int again = 0; again < (test_brief ? 3 : 50); again++) CHECK(run_once(), "a step with slots, run %d", again);
+    for (int i = 0; i < count; i++) nodes[i].can_poll = nodes[i].kind != KERNEL_PLACE;
+    CHECK(link_all(1), "an experts_place that waits");
+    for (int i = 0; i < count; i++) CHECK(nodes[i].kind != KERNEL_UP || !nodes[i].link.await.mask, "node %d polls before experts_place does", i);
 }
 
 // Experts by units, blocks in turn: x and the logits have the generations that they have in a plain step, and no one polls for route's
@@ -233,6 +241,16 @@ static void test_dense(int layers, int interval, int turns) {
         const int polls = !n->in_mtp && n->layer > 0 && kernels[n->kind].polls;
         CHECK(!n->link.await.mask == !polls, "node %d, %s of layer %d polls: %d", i, kernels[n->kind].name, n->layer, !polls);
     }
+}
+
+// Layers of one sublayer, in any order: several mixers after each other, several FFNs.
+static void test_single(const char *letters, int turns) {
+    single = letters;
+    in_turn = in_units = turns;
+    add_step((int)strlen(letters), 1, -1);
+    single = NULL;
+    in_turn = in_units = 0;
+    CHECK(link_all(1), "layers %s, in turn %d", letters, turns);
 }
 
 // A step of a model whose attention is indexed, with drafts, and its blocks in turn.
@@ -401,9 +419,9 @@ static int event(int i, int *wrong) {
         if (cell(n, b)->tag != n->link.await.bits) return 0;
         r->polled = 1;
         *wrong |= !right_value(i, b);                       // an older value with the same tag?
-        for (b = 0; b < BUFFERS; b++)                       // all else that it reads is there, too
-            if (k->reads >> b & 1) *wrong |= !right_value(i, b);
-        r->reads = 0;
+        for (b = 0; b < BUFFERS; b++)                       // all else that it reads is there, too, but for what it leaves until its wait
+            if ((k->reads & ~n->late_reads) >> b & 1) *wrong |= !right_value(i, b);
+        r->reads &= n->late_reads;
         return 1;
     }
     unsigned free = r->waited ? r->writes : r->polled ? r->writes & k->polled_writes : 0;
@@ -463,6 +481,7 @@ static void test_machine(void) {
             if (i && x[-1].kind == KERNEL_OUT_PROJ && random_int(0, 2)) x->kind = KERNEL_ROUTER;
             if (i && x[-1].stores_output && random_int(0, 3)) x->kind = KERNEL_ADD_OUTPUT;
             if (i && x[-1].kind == KERNEL_ADD_OUTPUT && random_int(0, 2)) x->kind = random_int(0, 1) ? KERNEL_ROUTER : KERNEL_IN_PROJ;
+            if (i && x[-1].kind == KERNEL_PLACE && random_int(0, 2)) x->kind = KERNEL_UP;
             x->late_reads = x->kind == KERNEL_UP && random_int(0, 1) ? BUFFER_EXPERTS : 0;
             x->stores_output = kernels[x->kind].tags == BUFFER_X && x->kind != KERNEL_ADD_OUTPUT && random_int(0, 2) == 0;
         }
@@ -496,6 +515,8 @@ static void test_machine_real(void) {
         link_all(1);
         CHECK(run_once(), "a real step, run %d", again);
         ffn = LAYER_MOE;
+        test_single("MEM*EMMEE*-M", 0);
+        CHECK(run_once(), "layers of one sublayer, run %d", again);
     }
     for (int again = 0; again < 100; again++) {
         add_step(8, 4, -1);
@@ -560,6 +581,10 @@ int main(int argc, char **argv) {
     test_real(4, 1);
     test_real(5, 100);
     for (int first = 1; first < 8; first++) test_range(8, first);
+    for (int turns = 0; turns < 2; turns++) {
+        test_single("MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", turns);
+        test_single("MMMM**EE--M*M*-E", turns);
+    }
     test_pieces();
     test_placed(8, 3);
     test_placed(48, -1);

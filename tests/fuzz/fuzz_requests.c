@@ -56,6 +56,7 @@ enum { REPLICAS_MOST = 16 };            // program/replicas.c
 #include "../../serve/disk.c"
 #include "../../serve/cache.c"
 #include "../../serve/answer.c"
+#include "../../serve/answer_run.c"
 #include "../../serve/ask.c"
 #include "../../serve/tools.c"
 #include "../../serve/images.c"

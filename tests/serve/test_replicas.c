@@ -255,6 +255,16 @@ static void test_told(server s) {
     CHECK(metric_of(s, "weight_bytes", 1) > 1000000, "%ld bytes of weights", metric_of(s, "weight_bytes", 1));
 }
 
+// Experts in host memory are counted by their names, which a server without any does not have.
+static void test_experts_told(server none) {
+    static const char *const names[] = {"expert_hits_total", "expert_misses_total", "expert_link_bytes_total"};
+    for (int i = 0; i < 3; i++) CHECK(metric(none, names[i]) == -1, "%s of experts that are not in host memory", names[i]);
+    if (!on_gpus()) return;
+    server s = serve("--device cuda --experts host --parallel 1");
+    for (int i = 0; i < 3; i++) CHECK(metric(s, names[i]) >= 0, "%s is not told", names[i]);
+    stop(s);
+}
+
 static void check_refused(const char *arguments, const char *holds) {
     char command[512], said[2048] = "";
     snprintf(command, sizeof command, "%s serve --port 0 %s 2>&1", MOTE_PROGRAM, arguments);
@@ -348,6 +358,7 @@ int main(int argc, char **argv) {
     test_affinity(s, alone);
     test_alike(s);
     test_told(s);
+    test_experts_told(s);
     stop(s);
     test_swapping(alone);
     if (!on_gpus()) {

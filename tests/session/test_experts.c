@@ -282,6 +282,47 @@ static void test_integrated(const char *name) {
     unsetenv("SIMULATED_INTEGRATED");
 }
 
+/* Bytes that a prompt of n tokens, from the beginning, brings over the link; `device` makes the same logits of it. */
+static uint64_t brought(mote_session *s, mote_session *device, const char *name, int n) {
+    mote_experts_seen before, after;
+    int32_t ids[CONTEXT];
+    for (int i = 0; i < n; i++) ids[i] = (i * i * 5 + i * 11 + n) % 1000;
+    EXPECT(MOTE_OK, mote_reset(s, &failure));
+    EXPECT(MOTE_OK, mote_reset(device, &failure));
+    EXPECT(MOTE_OK, mote_session_experts(s, &before, &failure));
+    EXPECT(MOTE_OK, mote_feed(s, ids, (size_t)n, &failure));
+    EXPECT(MOTE_OK, mote_session_experts(s, &after, &failure));
+    EXPECT(MOTE_OK, mote_feed(device, ids, (size_t)n, &failure));
+    expect_same_logits(s, device, 1000, name, "after a prompt");
+    CHECK(n < PROMPT || (after.hits == before.hits && after.misses == before.misses), "%s: a prompt of %d counts as steps", name, n);
+    return after.bytes - before.bytes;
+}
+
+/* A prompt copies no expert that is in a slot, one of few rows none that these do not choose, and a model that has slots for all none at all. */
+static void test_brought(const char *name, int slots) {
+    mote_options o = {.experts = MOTE_EXPERTS_DEVICE};
+    mote_model *device, *host;
+    mote_experts_seen seen;
+    if (!CHECK(!open_with(name, &o, &device), "%s: %s", name, failure.message)) return;
+    o.experts = MOTE_EXPERTS_HOST;
+    if (!CHECK(!open_with(name, &o, &host), "%s: %s", name, failure.message)) return;
+    EXPECT(MOTE_OK, mote_limit_expert_slots(host, slots, &failure));
+    mote_session *s = session_of(host, .context = CONTEXT, .mtp = MOTE_MTP_OFF), *t = session_of(device, .context = CONTEXT, .mtp = MOTE_MTP_OFF);
+    const uint64_t one = mote_model_info(host)->expert_bytes / (uint64_t)mote_model_info(host)->expert_layers;       /* layers are alike */
+    (void)brought(s, t, name, 2);
+    EXPECT(MOTE_OK, mote_session_experts(s, &seen, &failure));
+    const uint64_t all = slots < 64 ? (2 * 64 - (slots ? seen.misses : 0)) * one : 0;
+    const uint64_t few = brought(s, t, name, PROMPT), many = brought(s, t, name, 200), again = brought(s, t, name, PROMPT);
+    CHECK(seen.misses == (slots && slots < 64 ? seen.bytes / one : 0), "%s: %llu misses", name, (unsigned long long)seen.misses);
+    CHECK(slots < 64 ? few && few < all && again == few && few % one == 0 : !few && !again, "%s, %d slots: few rows bring %llu and %llu bytes",
+          name, slots, (unsigned long long)few, (unsigned long long)again);
+    CHECK(many == all, "%s, %d slots: many rows bring %llu bytes, not %llu", name, slots, (unsigned long long)many, (unsigned long long)all);
+    mote_session_close(s);
+    mote_session_close(t);
+    mote_close(host);
+    mote_close(device);
+}
+
 int main(int argc, char **argv) {
     int i = test_main_begin("test_experts", argc, argv);
     is_gpu = strcmp(test_device, "cpu") != 0;
@@ -290,6 +331,7 @@ int main(int argc, char **argv) {
     if (is_gpu && !test_devices) test_cancelled(small);
     if (is_gpu && !test_devices) test_unpinned(small);
     if (is_gpu && !test_devices) test_integrated(small);
+    for (int slots = 0; slots <= 64 && is_gpu && !test_devices; slots += slots == 8 ? 56 : 8) test_brought("small-experts:mxfp4", slots);
     for (int k = i; k < argc; k++) test_model(argv[k]);
     if (i >= argc) {
         static const char *const synthetic[] = {"tiny:bf16", "tiny:fp8", "tiny:nvfp4", "tiny:int4", "tiny-oss:mxfp4"};

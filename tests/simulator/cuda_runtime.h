@@ -392,6 +392,8 @@ static inline cudaError_t cudaMemset(void *to, int value, size_t bytes) { return
 
 static inline cudaError_t cudaStreamCreate(cudaStream_t *to) { *to = new sim_stream{NULL, sim::current}; return cudaSuccess; }
 static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *to, unsigned) { return cudaStreamCreate(to); }
+static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *to, unsigned, int) { return cudaStreamCreate(to); }
+static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -1, cudaSuccess; }
 static inline cudaError_t cudaStreamDestroy(cudaStream_t s) { delete s; return cudaSuccess; }
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 static inline cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
