@@ -145,7 +145,7 @@ typedef struct gpu_rows {
                                     rings before it */
     int offset;                  /* index of row 0 minus step->index */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
-    float *x;                    /* [T][hidden] the residual */
+    float *x;                    /* [T][hidden] the residual; of streams what the sublayer reads of them, or, if that is all, [T][streams][hidden] */
     const float *norm;           /* [hidden] what a sublayer normalises x with */
     float eps;                   /* of norms */
     int hidden;
