@@ -215,11 +215,11 @@ static void test_served(void) {
     damage(1);
     heard h = post(s, "/v1/completions", "{\"prompt\": [7, 9, 11, 13], \"max_tokens\": 2}");
     CHECK(h.status == 500 && strstr(h.data, "of a table"), "rows that cannot be read: %d: %.300s", h.status, h.data);
-    free(h.data);
+    forget(&h);
     damage(0);
     h = post(s, "/v1/completions", "{\"prompt\": [7, 9, 11, 13], \"max_tokens\": 2}");
     CHECK(h.status == 200, "rows that can be read again: %d: %.300s", h.status, h.data);
-    free(h.data);
+    forget(&h);
     stop(s);
     fclose(said);
 }
