@@ -451,7 +451,7 @@ static void time_index(int tokens) {
             ok(cudaEventRecord(event[0], q.stream), "an event");
             for (int i = 0; i < LAYERS_OF; i++) {
                 p.index.groups = all + (size_t)i * groups;
-                if (kernel == 0) scores<<<dim3((unsigned)index_blocks(q.sms, p.index.stride, 1)), GPU_THREADS, shared, q.stream>>>(p);
+                if (kernel == 0) scores<<<dim3((unsigned)index_blocks(q.sms, p.kv, p.index.stride, 1)), GPU_THREADS, shared, q.stream>>>(p);
                 if (kernel == 1) index_choose<<<1, GPU_THREADS, 0, q.stream>>>(p);
                 if (kernel == 2) ok(index_attend_rows<false>(&p, q.stream), "index_attend");
             }
