@@ -142,10 +142,12 @@ static int device_samples(const mote_session *s, const sampler *sampler) {
 /* Computes the token after the timeline, chosen by the device; it is not part of the timeline yet. */
 static int step_sampled(mote_session *s, const mote_sampling *sampling, mote_error *err) {
     block b = timeline_block(s, NULL, 1);
+    int32_t id;                                             /* of a step that has not begun the timeline knows nothing */
     int code = runner_refuses(s->slot.runner, err);
     if (code) return code;
-    code = slot_step(&s->slot, &b, sampling, s->tokens + s->count, err);
+    code = slot_step(&s->slot, &b, sampling, &id, err);
     if (!slot_step_began(&s->slot, code)) return code;
+    if (!code) s->tokens[s->count] = id;
     timeline_computed(s, 1);
     if (code) timeline_drop(s);
     return code;

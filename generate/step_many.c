@@ -28,7 +28,7 @@ static int turn_begin(const mote_turn *t, pass_request *q, block *b, int32_t *ne
     b->last = 1;
     request_is(q, sampled ? REQUEST_STEP : REQUEST_FORWARD, &s->slot, b);
     q->sampling = t->sampling ? t->sampling : &greedy;
-    q->ids = s->tokens + s->count;
+    q->ids = next;
     return MOTE_OK;
 }
 
@@ -36,7 +36,7 @@ static int turn_begin(const mote_turn *t, pass_request *q, block *b, int32_t *ne
 static void turn_end(mote_turn *t, const pass_request *q) {
     mote_session *s = t->session;
     const int began = q->kind == REQUEST_FORWARD ? !q->code : slot_step_began(&s->slot, q->code);       /* as timeline_compute has it */
-    if (began && q->kind == REQUEST_FORWARD) s->tokens[s->count] = q->b->rows->id;
+    if (!q->code) s->tokens[s->count] = q->kind == REQUEST_FORWARD ? q->b->rows->id : *q->ids;
     if (began) timeline_computed(s, 1);
     if (!began) {
         t->error = q->error;

@@ -122,7 +122,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_streams_mix(const 
 }
 
 template <class KERNEL> static void prefill_streams_launch(const prefill_rows *r, KERNEL kernel, int rows, size_t floats, const prefill_streams *p) {
-    (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(floats * sizeof(float)));
+    (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED - 1024);
     kernel<<<rows, GPU_THREADS, floats * sizeof(float), r->stream>>>(*p);
 }
 

@@ -28,6 +28,7 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS) index_prepare
             float *q = qk + (size_t)k * n;
             const index_vector v = index_load(p, p.index.q_norm, own, cs, [&](int i) { return q[i]; });
             for (int i = lane; i < n; i += 32) q[i] = index_number(v, i);
+            __syncwarp();                                    /* the next vector takes its place */
         }
     }
 }
@@ -137,7 +138,7 @@ template <bool FP8> static cudaError_t index_attend_rows(const attention_gpu *p,
     const dim3 grid((unsigned)p->shape.kv_heads, (unsigned)p->splits, (unsigned)p->T);
     const size_t shared = sizeof(attend_shared<FP8, 16, ATTEND_DIM>);
     const void *kernel = (const void *)index_attend_fast<FP8, 16, ATTEND_DIM>;
-    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
+    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (status != cudaSuccess) return status;
     index_attend_fast<FP8, 16, ATTEND_DIM><<<grid, GPU_THREADS, shared, stream>>>(*p);
     return cudaGetLastError();

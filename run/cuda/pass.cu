@@ -292,6 +292,7 @@ static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_erro
     int drafts = -1, count = 0, waited = begin > 0;
     gpu_form f;
     int code = gpu_choose_first(all, begin, err);
+    if (begin) g->logits_pass++;                            /* logits of other slots may have been overwritten */
     if (code) return code;
     for (int i = 0; i < n; i++)
         if (!all[i]->code) of[count++] = all[i];

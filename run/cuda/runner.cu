@@ -198,7 +198,6 @@ static void gpu_close(mote_runner *r) {
         if (g->pass_copied) (void)cudaEventDestroy(g->pass_copied);
         if (g->tables_free) (void)cudaEventDestroy(g->tables_free);
         if (g->table_rows) (void)cudaFreeHost(g->table_rows);
-        pool_close(r->threads);
         gpu_close_experts(g);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (r->memory) (void)cudaFree(r->memory);
@@ -207,9 +206,9 @@ static void gpu_close(mote_runner *r) {
         peers_close(&g->peer);
         hosts_close(&g->hosts);
         (void)cudaGetLastError();
-    } else if (r->owner != getpid()) {
-        pool_abandon(r->threads);
     }
+    if (r->owner == getpid()) pool_close(r->threads);
+    else pool_abandon(r->threads);
     free(g->q.nodes);
     free(g->q.launches);
     free(g->launches);
