@@ -288,7 +288,7 @@ static int rows_sample(row_table *t, uint64_t *fingerprint, mote_error *err) {
     return code;
 }
 
-/* Whether it has, without its bytes. */
+/* Whether the cache has row r. */
 static int rows_in_cache(row_table *t, int64_t r) {
     pthread_mutex_lock(&t->lock);
     const int there = t->cached && t->cache && t->held && t->held[(size_t)r % t->cached] == r + 1;

@@ -114,7 +114,7 @@ static void bind_ignored(binder *b) {
 
 /* b->name becomes the family's name of a matrix, from which bind_part_name makes those of its tensors. */
 static void bind_matrix_name(binder *b, const char *where, const char *what) {
-    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+    snprintf(b->name, sizeof b->name, "%.160s%.90s", where, what);
     const size_t n = strlen(b->name), weight = sizeof ".weight" - 1;
     b->bare = n < weight || strcmp(b->name + n - weight, ".weight");
     b->module = b->bare ? n : n - weight;

@@ -51,7 +51,7 @@ static int check_tokens(const accuracy *a, const bytes *text, const bytes *ids, 
     return code;
 }
 
-/* How many contexts of how many tokens: of `count`, in each of which there is room for one less where texts begin with a token of their own. */
+/* How many contexts of how many tokens: of `count`, in each of which there is space for one less where texts begin with a token of their own. */
 static int plan_text(accuracy *a, size_t count) {
     const mote_info *info = mote_model_info(a->model);
     const size_t begins = info->begin_token >= 0;
@@ -149,6 +149,7 @@ static int open_ways(accuracy *a) {
         if (!code && info->prefill_from) code = add_way(a, "prompt", kv, PIECE);
     }
     if (code || a->count) return code;
+    if (a->o->kv && a->o->kv < widest_kv(a->model)) return complain(EXIT_USAGE, "accuracy: a GPU has no KV cache in F32");
     return complain(EXIT_USAGE, "accuracy: what is asked for is the reference itself: nothing is left to compare");
 }
 
@@ -172,9 +173,11 @@ static int without_slots(mote_model *model) {
 static int open_other(accuracy *a) {
     const int cpu = a->against == AGAINST_CPU || a->against == AGAINST_DEFINITION;
     options o = *a->o;
-    if (a->against != AGAINST_FOLDER && !o.quantize && !(cpu && on_gpu(mote_model_info(a->model)))) return 0;
+    const mote_info *info = mote_model_info(a->model);
+    const int elsewhere = on_gpu(info) || (a->against == AGAINST_DEFINITION && info->device_count > 1);
+    if (a->against != AGAINST_FOLDER && !o.quantize && !(cpu && elsewhere)) return 0;
     if (a->against == AGAINST_FOLDER) o.model = o.against;
-    if (cpu) o.device = "cpu", o.devices = o.workers = o.secret_file = o.split_layers = NULL, o.split = 0;
+    if (cpu) o.device = "cpu", o.devices = o.workers = o.secret_file = o.split_layers = NULL, o.split = 0, o.gpu_memory = 0, o.experts = 0;
     o.quantize = 0;
     int code = open_model(&o, a->against == AGAINST_FOLDER ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &a->other);
     if (!code) code = without_slots(a->other);
@@ -350,6 +353,8 @@ static int accuracy_usage(const options *o, int *against) {
         return complain(EXIT_USAGE, "accuracy: not with --synthetic: --text, --quantize, --against DIR");
     if (!o->synthetic && !o->text)
         return complain(EXIT_USAGE, "accuracy: --text FILE is needed: some ten thousand words, as the model will read them");
+    if (o->workers && (o->quantize || *against == AGAINST_FOLDER))
+        return complain(EXIT_USAGE, "accuracy: not with --workers, which serve one model at a time: --quantize, --against DIR");
     if (o->context && o->context % PIECE) return complain(EXIT_USAGE, "accuracy: --context needs a multiple of %d, not '%d'", PIECE, o->context);
     if (*against == AGAINST_DEFINITION && o->context > MOTE_TRACE_TOKENS)
         return complain(EXIT_USAGE, "accuracy: --against definition takes a --context of up to %d", MOTE_TRACE_TOKENS);

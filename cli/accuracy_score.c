@@ -75,7 +75,7 @@ typedef struct accuracy_summary {
     int others;                            /* first choices that are not the reference's */
 } accuracy_summary;
 
-/* count is at least 1; kl: room for count numbers. */
+/* count is at least 1; kl: [count] scratch. */
 static accuracy_summary summarise_scores(const token_score *scores, int count, double *kl) {
     accuracy_summary s = {0};
     for (int i = 0; i < count; i++) {

@@ -76,8 +76,9 @@ static int bench_usage(const options *o) {
     if (o->report && (o->ask || o->sessions.count)) return complain(EXIT_USAGE, "bench: not with --report: --ask, --sessions");
     if (o->sessions.count && (o->ask || o->depths.count || o->rows.count || o->stages))
         return complain(EXIT_USAGE, "bench: not with --sessions: --ask, --depth, --rows, --stages");
-    if (o->image_sides.count && (o->ask || o->report || o->sessions.count || o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count))
-        return complain(EXIT_USAGE, "bench: not with --image: --ask, --report, --sessions, --prompt, --depth, --rows, --stages, --accept");
+    if (o->image_sides.count && (o->ask || o->report || o->sessions.count || o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count ||
+                                 o->locality >= 0))
+        return complain(EXIT_USAGE, "bench: not with --image: --ask, --report, --sessions, --prompt, --depth, --rows, --stages, --accept, --locality");
     if (o->split == SPLIT_REPLICAS && (!o->sessions.count || o->beside))
         return complain(EXIT_USAGE, "bench: --split replicas belongs to --sessions without --beside");
     if (o->beside && (!o->sessions.count || o->accept.count))

@@ -224,11 +224,15 @@ static int trace_answer(trace *t) {
 
 /* Layers that are not a mixer and an FFN, or whose mixer has no picture, are refused. */
 static int trace_shows(const trace *t) {
-    static const char *const kinds[] = {"mamba", "ngrams"};
-    for (int k = 0; k < t->info->kind_count; k++)
-        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-            if (!strcmp(t->info->kinds[k].name, kinds[i])) return complain(EXIT_FAILURE, "trace: layers of %s are not shown", kinds[i]);
-    return 0;
+    int mixers = 0, ffns = 0;
+    for (int k = 0; k < t->info->kind_count; k++) {
+        const mote_layers *of = &t->info->kinds[k];
+        if (!strcmp(of->name, "mamba") || !strcmp(of->name, "ngrams")) return complain(EXIT_FAILURE, "trace: layers of %s are not shown", of->name);
+        if (!strcmp(of->name, "moe") || !strcmp(of->name, "mlp")) ffns += of->count;
+        else if (strcmp(of->name, "vision")) mixers += of->count;
+    }
+    if (mixers == t->info->layers && ffns == mixers) return 0;
+    return complain(EXIT_FAILURE, "trace: layers that are a mixer or an FFN alone are not shown");
 }
 
 /* Traces t->ids with t->model; to be freed in any case. */

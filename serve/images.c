@@ -112,7 +112,7 @@ static void take_image(request *x, buf *out, uint32_t node, int is_bare, int tok
 
 /* An image that is a part of a content. */
 static void ask_image(request *x, buf *out, const fields *part) {
-    static const char *const details[] = {"auto", "low", "high"};
+    static const char *const details[] = {"auto", "low", "high", "original"};
     const int most = x->a->server->image_tokens;
     char place[IMAGE_PLACE];
     fields detail;
@@ -120,8 +120,8 @@ static void ask_image(request *x, buf *out, const fields *part) {
     node_place(x->q.j, part->object, place, sizeof place);
     const uint32_t node = image_text(part, place, &is_bare, &detail);
     if (!node) return;
-    for (int i = 0; i < 3; i++) known |= field_is(&detail, "detail", details[i]);
-    if (field(&detail, "detail") && !known) refuse(x->q.f, 400, place, "%s: detail must be auto, low or high", place);
+    for (int i = 0; i < 4; i++) known |= field_is(&detail, "detail", details[i]);
+    if (field(&detail, "detail") && !known) refuse(x->q.f, 400, place, "%s: detail must be auto, low, high or original", place);
     const int is_low = field_is(&detail, "detail", "low") && (!most || most > IMAGE_LOW_TOKENS);
     take_image(x, out, node, is_bare, is_low ? IMAGE_LOW_TOKENS : most, place);
 }

@@ -37,7 +37,7 @@ __device__ __forceinline__ void gpu_bring_list(const moe_brought &p, uint32_t *s
     __syncthreads();
 }
 
-/* Copies the block's parts of an expert: of all parts of all experts every so-manieth is. Returns their bytes. */
+/* Copies the block's parts of an expert: of all parts of all experts, numbered in order, it has every gridDim.x-th one. Returns their bytes. */
 __device__ __forceinline__ int64_t gpu_bring_one(const moe_brought &p, int expert) {
     const int parts = gpu_expert_parts(p.piece), blocks = gridDim.x, first = (blocks - expert * parts % blocks + (int)blockIdx.x) % blocks;
     int64_t copied = 0;

@@ -1,4 +1,4 @@
-/* run/cpu/memory.c: memory for runners and sessions on the CPU, and for what they do. */
+/* run/cpu/memory.c: runners and slots on the CPU: their memory, how it is laid out, opening and closing them. */
 
 /* `floats` of memory, zero; NULL: there are not so many. */
 static float *cpu_alloc(size_t floats) {

@@ -101,8 +101,8 @@ static void test_refusals(server s) {
         {SHOW(DATA(RED_PNG)) ", " SHOW("http://a"), "\"messages[0].content[1]: this server"}, {SHOW("data:image/png," RED_PNG), "must be data:image/...;base64"},
         {SHOW("data:image/png;base64,%%%%"), "no base64"}, {SHOW("data:image/png;base64,a"), "no base64"}, {SHOW("data:image/png;base64,"), "an empty image"},
         {SHOW("data:image/png;base64,UklGRgAAAABXRUJQVlA4IA=="), "messages[0].content[0]: WebP is not read"}, {SHOW("data:image/png;base64,aGVsbG8="), "not an image"},
-        {"{\"type\": \"image_url\", \"image_url\": {\"url\": \"" DATA(RED_PNG) "\", \"detail\": \"huge\"}}", "detail must be auto, low or high"},
-        {"{\"type\": \"image_url\", \"image_url\": {\"url\": \"" DATA(RED_PNG) "\", \"detail\": 1}}", "detail must be auto, low or high"},
+        {"{\"type\": \"image_url\", \"image_url\": {\"url\": \"" DATA(RED_PNG) "\", \"detail\": \"huge\"}}", "detail must be auto, low, high or original"},
+        {"{\"type\": \"image_url\", \"image_url\": {\"url\": \"" DATA(RED_PNG) "\", \"detail\": 1}}", "detail must be auto, low, high or original"},
         {"{\"type\": \"image_url\"}", "without its data"}, {"{\"type\": \"input_image\", \"file_id\": \"f\"}", "in place of file_id"},
         {"{\"type\": \"image\", \"source\": {\"type\": \"url\", \"url\": \"http://a\"}}", "type base64"},
         {"{\"type\": \"video_url\", \"video_url\": {\"url\": \"x\"}}", "text and images"}, {"{\"type\": \"image\"}", "without its data"}};
