@@ -16,7 +16,7 @@
         early.
      4. Tags (gpu_tag). A kernel that can poll a buffer's tags does so, in place of a wait, if its direct predecessor stores
         the buffer, in one launch, or polls it itself, and if the older values that it may find there have other tags: they are
-        of this step (one was stored before late), and at most three were stored from late on. Otherwise it waits.
+        of this step (one was stored before late, and none without a tag since), and at most three were stored from late on. Otherwise it waits.
      5. A kernel that polls may store `polled_writes` once it has seen all that it polls: its predecessor stores each value
         after its own wait, when it has loaded all that the value depends on. So these are not what its predecessor writes,
         nor what it loads for other ends (reads_without_tags).
@@ -221,7 +221,10 @@ static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, 
         for (int b = 0; b < BUFFERS; b++) {
             if (k->polls >> b & 1 && tagged && schedule_polls(nodes, i, stored[b], before_late[b]))
                 n->link.await = tag_of(stored[b]);
-            if (!(node_tags(n) >> b & 1) || n->in_mtp) continue;
+            if (!(node_tags(n) >> b & 1) || n->in_mtp) {
+                if (node_writes(n) >> b & 1) stored[b] = before_late[b] = 0;    /* any bits may look like a tag */
+                continue;
+            }
             stored[b] += n->piece == 0;
             n->link.publish = tag_of(stored[b]);
         }
