@@ -5,6 +5,7 @@
 typedef struct binder {
     checkpoint *files;
     mote_model *m;
+    checkpoint *tables;                        /* tables that stay in files lie in these; NULL: in `files` */
     quantization_check *check;                 /* NULL: config.json says nothing of these files */
     const quantization_recipe *publishes;      /* what is asked for is entered into files' table, stored like this: checkpoint/publish.c */
     buf items;                                 /* struct load_item */

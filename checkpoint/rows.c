@@ -105,6 +105,27 @@ static int rows_layout(row_table *t) {
     return t->bytes <= ROW_BYTES && converted <= ROW_BYTES;
 }
 
+/* The tensors of part i of a table: those of b->tables, where tensors' names may begin otherwise, if that is there. */
+static enum encoding rows_part(binder *b, const char *where, const char *what, const tensor_slice *all, matrix *stored, const tensor **part) {
+    checkpoint *own = b->files;
+    const char *rest = strncmp(where, b->prefix, strlen(b->prefix)) ? where : where + strlen(b->prefix);
+    enum encoding e = bind_stored(b, all, stored, part);
+    if (!b->tables || b->code) return e;
+    for (size_t i = 0; i < table_count(&b->tables->table); i++) {
+        const char *name = table_name(&b->tables->table, table_at(&b->tables->table, i)), *at = strstr(name, rest);
+        char in[256];
+        if (!at) continue;
+        snprintf(in, sizeof in, "%.*s%.190s", min_int((int)(at - name), 60), name, rest);
+        bind_matrix_name(b, in, what);
+        b->files = b->tables;
+        e = bind_stored(b, all, stored, part);
+        b->files = own;
+        return e;
+    }
+    b->code = fail(b->err, MOTE_EFORMAT, "%s: no tensor of %s", b->tables->dir, rest);
+    return e;
+}
+
 /* A table of `parts` matrices of so many rows and columns; name: of the first one's tensor, with %d for its number. Of a part of a model that
    has not its layer the tensors are checked, and that is all. *to is to be rows_close'd by the model. */
 static void rows_bind(binder *b, const char *where, const char *name, int parts, int rows, int cols, row_table **to) {
@@ -126,16 +147,17 @@ static void rows_bind(binder *b, const char *where, const char *name, int parts,
         bind_matrix_name(b, where, what);
         publish_matrix(b, &all, 1, &stored);
         if (b->publishes) continue;
-        const enum encoding e = bind_stored(b, &all, &stored, part);
+        const checkpoint *files = b->tables ? b->tables : b->files;
+        const enum encoding e = rows_part(b, where, what, &all, &stored, part);
         if (b->code) break;
         for (int k = 0; k < MAX_PARTS; k++) t->stored += part[k] ? part[k]->size : 0;
         const int other = i && (tensor_encodings[e] != t->encoding || stored.block_cols != t->row.block_cols);
         if (!rows_are_apart(e) || other)
-            b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s, in which mote reads no single rows of a table", b->files->dir, b->name,
+            b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s, in which mote reads no single rows of a table", files->dir, b->name,
                            other ? "stored in another way than those before it" : tensor_encodings[e]->name);
         t->encoding = tensor_encodings[e];
-        made_up |= b->files->shards[part[CODES]->file].fd < 0;
-        if (!b->code && !made_up) b->code = rows_source(t, i, b->files, &stored, part, b->err);
+        made_up |= files->shards[part[CODES]->file].fd < 0;
+        if (!b->code && !made_up) b->code = rows_source(t, i, files, &stored, part, b->err);
         t->row = stored;
         t->row.rows = t->row.block_rows = 1;
         bind_seen(b, e, &stored);
@@ -266,14 +288,24 @@ static int rows_sample(row_table *t, uint64_t *fingerprint, mote_error *err) {
     return code;
 }
 
+/* Whether it has, without its bytes. */
+static int rows_in_cache(row_table *t, int64_t r) {
+    pthread_mutex_lock(&t->lock);
+    const int there = t->cached && t->cache && t->held && t->held[(size_t)r % t->cached] == r + 1;
+    pthread_mutex_unlock(&t->lock);
+    return there;
+}
+
 /* Says to the system that rows will be wanted: it may begin to read those that are not in its own memory. */
-static void rows_announce(const row_table *t, const int64_t *r, int n) {
-    for (int i = 0; i < n && t->sources; i++)
+static void rows_announce(row_table *t, const int64_t *r, int n) {
+    for (int i = 0; i < n && t->sources; i++) {
+        if (rows_in_cache(t, r[i])) continue;
         for (int k = 0; k < MAX_PARTS; k++) {
             const row_part *p = &t->sources[r[i] / t->part_rows].part[k];
             if (p->bytes && p->rows == 1)
                 (void)posix_fadvise(t->files[p->file].fd, (off_t)(p->begin + (uint64_t)(r[i] % t->part_rows) * p->bytes), (off_t)p->bytes, POSIX_FADV_WILLNEED);
         }
+    }
 }
 
 /* Adds what a table has done. */

@@ -16,7 +16,8 @@
         early.
      4. Tags (gpu_tag). A kernel that can poll a buffer's tags does so, in place of a wait, if its direct predecessor stores
         the buffer, in one launch, or polls it itself, and if the older values that it may find there have other tags: they are
-        of this step (one was stored before late, and none without a tag since), and at most three were stored from late on. Otherwise it waits.
+        of this step (one was stored before late), at most three were stored from late on, and none of them without a tag, nor
+        the one that was there before. Otherwise it waits.
      5. A kernel that polls may store `polled_writes` once it has seen all that it polls: its predecessor stores each value
         after its own wait, when it has loaded all that the value depends on. So these are not what its predecessor writes,
         nor what it loads for other ends (reads_without_tags).
@@ -184,13 +185,14 @@ static int schedule_polled(const node *nodes, int i) {
     return i;
 }
 
-/* Whether nodes[i] polls, by rule 4. stored, of this buffer: the generation stored last; before_late: that before late. */
-static int schedule_polls(const node *nodes, int i, int stored, int before_late) {
+/* Whether nodes[i] polls, by rule 4. stored, of this buffer: the generation stored last; before_late: that before late. untagged: buffers in which
+   it may find values without tags. */
+static int schedule_polls(const node *nodes, int i, int stored, int before_late, unsigned untagged) {
     const node *n = &nodes[i];
     const int at = schedule_polled(nodes, i);
     const unsigned polls = kernels[n->kind].polls;
     return n->can_poll && !n->in_mtp && polls && at >= 0 && !nodes[at].in_mtp && nodes[at].pieces == 1 &&
-           node_tags(&nodes[at]) & polls && before_late >= 1 && stored - before_late <= 3;
+           node_tags(&nodes[at]) & polls && !(untagged & polls) && before_late >= 1 && stored - before_late <= 3;
 }
 
 static gpu_tag tag_of(int generation) {
@@ -213,18 +215,16 @@ static void schedule_prefetch(node *nodes, int count, int i, uint32_t limit) {
    Returns 0, and says why, if the schedule breaks one. */
 static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, int whole, schedule_conflict *c) {
     int stored[BUFFERS] = {0}, before_late[BUFFERS] = {0}, late = -1;
+    unsigned untagged = 0, plain = 0;                       /* buffers that may have values without tags from late on, that have them now */
     for (int i = 0; i < count; i++) {
         node *n = &nodes[i];
         const kernel_uses *k = &kernels[n->kind];
         memset(&n->link, 0, sizeof n->link);
         if (whole && !schedule_check(nodes, i, late, c)) return 0;
         for (int b = 0; b < BUFFERS; b++) {
-            if (k->polls >> b & 1 && tagged && schedule_polls(nodes, i, stored[b], before_late[b]))
+            if (k->polls >> b & 1 && tagged && schedule_polls(nodes, i, stored[b], before_late[b], untagged))
                 n->link.await = tag_of(stored[b]);
-            if (!(node_tags(n) >> b & 1) || n->in_mtp) {
-                if (node_writes(n) >> b & 1) stored[b] = before_late[b] = 0;    /* any bits may look like a tag */
-                continue;
-            }
+            if (!(node_tags(n) >> b & 1) || n->in_mtp) continue;
             stored[b] += n->piece == 0;
             n->link.publish = tag_of(stored[b]);
         }
@@ -235,6 +235,10 @@ static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, 
             if (whole && clash) return schedule_refuse(nodes, c, i, j, clash, "store of what the polled kernel may still use");
         }
         schedule_prefetch(nodes, count, i, prefetch);
+        const unsigned tags = n->in_mtp ? 0 : node_tags(n);
+        if (k->release != RELEASE_ENTRY) untagged = plain;
+        plain = (plain | node_writes(n)) & ~tags;
+        untagged |= plain;
         if (k->release == RELEASE_ENTRY) continue;
         late = i;
         memcpy(before_late, stored, sizeof stored);

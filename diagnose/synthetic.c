@@ -211,22 +211,34 @@ static int preset_unknown(const char *name, int known, mote_error *err) {
                 name, names_text(recipes, sizeof recipes, endings, RECIPE_COUNT, ", :", " or :"), quantization_recipes[RECIPE_DEFAULT].name);
 }
 
+/* "tiny-flash:bf16@/folder": what comes before the folder, in to[], and the folder; NULL: there is none. */
+static const char *synthetic_folder(const char *name, char to[128]) {
+    const char *at = strchr(name, '@');
+    snprintf(to, 128, "%.*s", (int)(at ? at - name : (ptrdiff_t)strlen(name)), name);
+    return at ? at + 1 : NULL;
+}
+
 /* A part of a synthetic model, a part_opener. */
 static int synthetic_open(const char *name, const mote_options *o, const model_part *part, int load, mote_model **model, mote_error *err) {
-    checkpoint files;
+    checkpoint files, tables;
     binder b;
     preset p;
     const char *text;
     const quantization_recipe *recipe;
+    char preset_name[128];
+    const char *folder = synthetic_folder(name, preset_name);
     memset(&files, 0, sizeof files);
+    memset(&tables, 0, sizeof tables);
     memset(&b, 0, sizeof b);
-    if (!preset_find(name, &p, &text, &recipe)) return preset_unknown(name, p.name != NULL, err);
+    if (!preset_find(preset_name, &p, &text, &recipe)) return preset_unknown(preset_name, p.name != NULL, err);
     mote_model *m = model_new(o->device, 0, &o->callbacks, err);
     if (!m) return err->code;
     model_take(m, o);
     m->part = *part;
     files.dir = name;
-    int code = text ? preset_of_json(&p, text, &m->c, err) : preset_config(&p, &m->c, err);
+    int code = folder ? checkpoint_open(&tables, folder, 0, err) : MOTE_OK;
+    b.tables = folder ? &tables : NULL;
+    if (!code) code = text ? preset_of_json(&p, text, &m->c, err) : preset_config(&p, &m->c, err);
     if (!code && o->images > 0) preset_tower(&p, &m->c);
     picture_limits_of(VISION_PATCH, VISION_MERGE, &m->pictures);
     if (!code) code = model_publish(m, &files, recipe, err);
@@ -236,6 +248,7 @@ static int synthetic_open(const char *name, const mote_options *o, const model_p
     if (!code) model_info(m, &b);
     buf_free(&b.items);
     checkpoint_close(&files);
+    checkpoint_close(&tables);
     if (code) mote_close(m);
     else *model = m;
     return code;

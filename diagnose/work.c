@@ -48,6 +48,9 @@ static uint64_t attention_bytes(const attention_weights *w, enum stage stage, co
     if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj) + matrix_bytes(&w->g_proj) +
                                      matrix_bytes(&w->index_qk);
     const seen_rows seen = attention_seen(s, of->length - 1);
+    if (stage == STAGE_ATTEND && index_leaves_out(s, of->length - 1))              /* the keys of all groups, and what is chosen */
+        return (uint64_t)(of->length / s->index_group) * (uint64_t)s->index_dim * kv_size(of->kv) +
+               2 * (uint64_t)index_entries(s, of->length - 1) * attention_row_bytes(s, of->kv);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)(seen.end - seen.first) * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
 }

@@ -104,6 +104,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_streams_mix(const 
     __shared__ float shared[GPU_WARPS];
     const size_t t = p.t + blockIdx.x, width = (size_t)GPU_STREAMS * p.hidden;
     float top = 0;
+#pragma unroll 1
     for (int i = 4 * threadIdx.x; i < p.hidden; i += 4 * GPU_THREADS) {
         float4 u = make_float4(0, 0, 0, 0);
 #pragma unroll

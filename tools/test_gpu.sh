@@ -167,7 +167,7 @@ sanitizers() {
         beside "$tool mote run with seven drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 16 --greedy --mtp 7 -p hi
         beside "$tool mote run, experts in host memory" sanitize $tool "$mote" run -m models/demo --device cuda --experts host -n 12 --greedy --mtp 3 -p hi
         beside "$tool mote bench, three slots for experts" sanitize $tool "$mote" bench -m models/demo --device cuda --experts host --expert-slots 3 \
-            --mtp 0 --depth 0 --rows 1,4 --prompt 70 --tokens 8 --repeat 1
+            --mtp 0 --depth 0 --rows 1,4 --prompt 5 --tokens 4 --repeat 1
         beside "$tool test_engine" sanitize $tool "$build/test_engine" --device cuda --brief "" tests/fixtures/fp8-ragged
     done
     wait
@@ -199,6 +199,7 @@ part_tests() {
     more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
     for test in test_experts test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
+    check "test_tables" "$build/test_tables" --device cuda "$([ ! -d build/data/family-data ] || echo build/data)"
     check "test_hosts" "$build/test_hosts" --device cuda
     check "test_groups, experts in host memory" "$build/test_groups" --device cuda "" tests/fixtures/fp8-ragged tests/fixtures/families/qwen3-moe
     check "test_groups, experts of families" "$build/test_groups" --device cuda --brief "" \

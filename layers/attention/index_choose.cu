@@ -59,15 +59,15 @@ template <class EACH> __device__ __forceinline__ uint32_t index_of_rank(index_se
     return last;
 }
 
-/* Calls f(bits, group) for each of n scores, in some thread; bits after them are 0. */
+/* Calls f(bits, group, k) for each of n scores, in some thread, k = group % 4; bits after them are 0. */
 template <class F> __device__ __forceinline__ void index_each_score(const float *score, int n, const F &f) {
-#pragma unroll 4
+#pragma unroll 2
     for (int i = 4 * threadIdx.x; i < n; i += 4 * GPU_THREADS) {
         const float4 four = __ldcg((const float4 *)(score + i));
-        f(__float_as_uint(four.x), i);
-        f(i + 1 < n ? __float_as_uint(four.y) : 0, i + 1);
-        f(i + 2 < n ? __float_as_uint(four.z) : 0, i + 2);
-        f(i + 3 < n ? __float_as_uint(four.w) : 0, i + 3);
+        f(__float_as_uint(four.x), i, 0);
+        f(i + 1 < n ? __float_as_uint(four.y) : 0, i + 1, 1);
+        f(i + 2 < n ? __float_as_uint(four.z) : 0, i + 2, 2);
+        f(i + 3 < n ? __float_as_uint(four.w) : 0, i + 3, 3);
     }
 }
 
@@ -75,11 +75,7 @@ template <class F> __device__ __forceinline__ void index_each_score(const float 
 __device__ __forceinline__ uint32_t index_bound(index_search *sh, const float *score, int n, int kept) {
     uint32_t top[4] = {0, 0, 0, 0};
     if (n <= INDEX_CANDIDATES || kept > INDEX_TOPS) return 0;
-    index_each_score(score, n, [&](uint32_t bits, int group) {
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (group % 4 == k) top[k] = max(top[k], bits);
-    });
+    index_each_score(score, n, [&](uint32_t bits, int, int k) { top[k] = max(top[k], bits); });
     return index_of_rank(sh, kept, [&](auto f) {
 #pragma unroll
         for (int k = 0; k < 4; k++) f(top[k]);
@@ -93,7 +89,7 @@ __device__ __forceinline__ void index_mark(index_search *sh, const float *score,
     if (threadIdx.x == 0) sh->count = 0;
     for (int i = threadIdx.x; i <= n / 32; i += GPU_THREADS) marks[i] = 0;
     __syncthreads();
-    index_each_score(score, n, [&](uint32_t bits, int group) {
+    index_each_score(score, n, [&](uint32_t bits, int group, int) {
         if (group >= n || bits < bound || *(volatile int *)&sh->count > INDEX_CANDIDATES) return;
         const int at = atomicAdd(&sh->count, 1);
         if (at >= INDEX_CANDIDATES) return;
@@ -105,7 +101,7 @@ __device__ __forceinline__ void index_mark(index_search *sh, const float *score,
     auto each = [&](auto f) {
         for (int i = threadIdx.x; count <= INDEX_CANDIDATES && i < count; i += GPU_THREADS) f(sh->key[i], sh->group[i]);
         if (count <= INDEX_CANDIDATES) return;
-        index_each_score(score, n, [&](uint32_t bits, int group) {
+        index_each_score(score, n, [&](uint32_t bits, int group, int) {
             if (group < n && bits >= bound) f(bits, group);
         });
     };

@@ -58,9 +58,9 @@ static attend_kernel index_scores_of(const attention_gpu *p, size_t *shared) {
     return p->kv == DTYPE_FP8 ? index_scores_kernel<true>(&p->shape, shared) : index_scores_kernel<false>(&p->shape, shared);
 }
 
-/* Blocks that score, of each of so many sets of rows side by side: two an SM. */
-static int index_blocks(int sms, int stride, int beside) {
-    return max_int(1, min_int(stride / INDEX_TILE, 2 * sms / beside));
+/* Blocks that score, of each of so many sets of rows side by side: as many as the SMs hold at once, of keys in BF16 one each. */
+static int index_blocks(int sms, dtype kv, int stride, int beside) {
+    return max_int(1, min_int(stride / INDEX_TILE, (kv == DTYPE_FP8 ? 2 : 1) * sms / beside));
 }
 
 /* Whether index_attend_fast takes a layer. */
@@ -80,7 +80,7 @@ template <bool FP8> static void index_record_attend(gpu_queue *q, const attentio
 static void index_record(gpu_queue *q, const attention_gpu *of) {
     attention_gpu p = *of;
     const int sequences = max_int(p.sequences, 1), rows = !p.sequences ? p.T : p.one_each ? p.sequences : p.sequences * STEP_ROWS;
-    const int blocks = p.kv_only ? 0 : index_blocks(q->sms, p.index.stride, sequences);
+    const int blocks = p.kv_only ? 0 : index_blocks(q->sms, p.kv, p.index.stride, sequences);
     size_t shared;
     attend_kernel scores = index_scores_of(&p, &shared);
     if (!index_is_fast(&p.shape)) {                          /* every split stores a partial, where there is space for them */

@@ -52,7 +52,7 @@ static int index_choose_rows(const attention_gpu *piece, int from, int most_stri
     size_t shared;
     p.T = min_int(p.T, p.index.rows * (most_stride / p.index.stride));
     const int turns = (p.T - 1) / STEP_ROWS + 1;
-    const dim3 grid((unsigned)index_blocks(2 * sms, p.index.stride, turns), 1, (unsigned)turns);
+    const dim3 grid((unsigned)index_blocks(2 * sms, p.kv, p.index.stride, turns), 1, (unsigned)turns);
     attend_kernel scores = index_scores_of(&p, &shared);
     if (cudaFuncSetAttribute((const void *)scores, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED) != cudaSuccess) return 0;
     scores<<<grid, GPU_THREADS, shared, stream>>>(p);

@@ -253,7 +253,7 @@ template <bool FP8> __device__ __forceinline__ void index_append_kv(const attent
 }
 
 /* The kernel. See the top of this file. */
-template <bool FP8, int DIM> __global__ void __launch_bounds__(GPU_THREADS, 2) index_scores(const __grid_constant__ attention_gpu p) {
+template <bool FP8, int DIM> __global__ void __launch_bounds__(GPU_THREADS, FP8 ? 2 : 1) index_scores(const __grid_constant__ attention_gpu p) {
     extern __shared__ __align__(16) char memory[];
     const int appends = p.step ? p.shape.kv_heads + 1 : 0, block = (int)blockIdx.x - appends;
     pdl_launch_dependents();

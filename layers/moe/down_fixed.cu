@@ -181,21 +181,23 @@ template <class F, class SHAPE, int ROWS> struct gpu_active_experts {
 };
 
 /* Fills gpu_active_experts, before the wait: threads 0 .. 31 (warp 0) one routed expert each, thread 32 the shared one,
-   which has the first slots. A routed expert's first slot is a prefix sum of row counts over the warp. panel: the tile's first. */
+   which has the first slots. A routed expert's first slot is a prefix sum of row counts over the warp. panel: the tile's first.
+
+   Entries of no active expert, whose scales are loaded all the same, are the shared expert's: routed expert 0 may be in host memory. */
 template <class F, class SHAPE, int ROWS>
 __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int panel,
                                                         gpu_active_experts<F, SHAPE, ROWS> *to) {
     typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
     const int i = threadIdx.x, entry = i < 32 ? 1 + i : 0;
-    const gpu_matrix &w = entry ? p.down : p.shared_down;
-    const char *data = w.data + (size_t)panel * sizes::PANEL;
-    const float *scales = w.scale + (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols;
+    const auto put = [&](int at, const gpu_matrix &w, int64_t shift) {
+        to->data[at] = w.data + (size_t)panel * sizes::PANEL + shift;
+        to->scales[at] = (const float *)((const char *)(w.scale + (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols) + shift);
+    };
     if (i > 32) {
         const int spare = sizes::ACTIVE + i - 33;
         if (i - 33 < sizes::DEEP) {
             *(uint32_t *)to->slot[spare] = sizes::NONE * 0x01010101u;
-            to->data[spare] = data;
-            to->scales[spare] = scales;
+            put(spare, p.shared_down, 0);
         }
         if (i >= 64 && i - 64 < ROWS) to->gate[i - 64] = gpu_shared_weight(p, gpu_row_there<ROWS>(i - 64, p.T - 1));
         return;
@@ -208,9 +210,8 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int pa
     if (entry) before = ROWS + warp_prefix_sum(__popc(rows)) - __popc(rows);
     else to->count = 1 + count;
     if (entry >= sizes::ACTIVE) return;
-    const int64_t shift = rows && entry ? listed_at : 0;
-    to->data[entry] = data + shift;
-    to->scales[entry] = (const float *)((const char *)scales + shift);
+    if (rows && entry) put(entry, p.down, listed_at);
+    else put(entry, p.shared_down, 0);
 #pragma unroll
     for (int t = 0; t < STEP_ROWS; t++) {
         bool is = (rows >> t & 1) && before < sizes::ASSIGNMENTS;

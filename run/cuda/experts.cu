@@ -127,12 +127,12 @@ static moe_brought gpu_brought_of(const mote_runner *r, int i, int b) {
     return brought;
 }
 
-/* Starts to copy the experts of layer i, when all that was launched is done: it may have read the buffer's last ones. Without slots that is the copy
-   engine's, which takes no SM. Returns the buffer. */
+/* Starts to copy the experts of layer i, when all that was launched is done: it may have read the buffer's last ones. With slots for less than an
+   eighth of them that is the copy engine's, which takes no SM: on an H200 it brings 7 % more in a second. Returns the buffer. */
 static int gpu_copy_experts(mote_runner *r, const prefill_rows *rows, int i) {
     struct gpu_runner *g = r->gpu;
     const size_t bytes = r->m->homes[i].bytes;
-    const int b = g->copy_next, whole = !g->slots[i].count;
+    const int b = g->copy_next, whole = 8 * g->slots[i].count < gpu_host_experts(r->m, i)->shape.experts;
     const moe_brought brought = gpu_brought_of(r, i, b);
     gpu_check(&g->q, cudaEventRecord(g->copy_free[b], rows->stream), "copying experts");
     gpu_check(&g->q, cudaStreamWaitEvent(g->copies, g->copy_free[b], 0), "copying experts");

@@ -8,6 +8,7 @@
    The host never waits inside a step. gpu_step queues the sampling of a token and the step that runs this token, and
    returns when the token is in the mailbox, while the GPU is still computing. So the logits of the last row stay on the GPU
    until something reads them, and lm_head itself runs only for rows whose logits are wanted.
+   A model with tables that stay in files is the exception: its step is queued when the host has the token, and the rows that go by it.
 
    A cycle of speculation is one graph, too, for each number of rows and of drafts: the step; gpu_accept, which chooses what
    follows each row, writes step_parameters for the next cycle and posts the tokens to the mailbox; and the drafts that the

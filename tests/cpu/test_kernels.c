@@ -5,6 +5,7 @@
 //   kernels_numbers.c     numbers and threads
 //   kernels_matrices.c    matrices, norms and angles
 //   kernels_deltanet.c    DeltaNet
+//   kernels_mamba.c       Mamba-2
 //   kernels_attention.c   attention
 //   kernels_mla.c         multi-head latent attention
 //   kernels_moe.c         mixture of experts
@@ -52,6 +53,7 @@ static double distance(const float *a, const double *b, size_t n) {
 #include "kernels_nibbles.c"
 #include "kernels_matrices.c"
 #include "kernels_deltanet.c"
+#include "kernels_mamba.c"
 #include "kernels_attention.c"
 #include "kernels_mla.c"
 #include "kernels_moe.c"
@@ -87,6 +89,9 @@ int main(int argc, char **argv) {
     test_deltanet(2, 2, 128, 128, 4, pools);
     test_rejected_rows(pools[0]);
     test_gated_norm(pools[1]);
+    for (int taps = 1; taps <= 5; taps++) test_mamba(1 + taps % 3, taps, 12 + 13 * taps, 5 + taps, taps, pools);
+    test_mamba(2, 4, 128, 64, 4, pools);
+    test_mamba(2, 1, 32, 3, 12, pools);
     test_kv_codes();
     test_exp_below();
     test_attention(1, 1, 16, 16, 1, 40, 0, pools);

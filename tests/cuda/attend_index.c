@@ -396,6 +396,76 @@ static void try_choice(void) {
     free(score), free(want), free(got);
 }
 
+enum { FILL = 1 << 23 };         // bytes
+
+static void fill_with(char *to, size_t bytes, const char *from) {
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < FILL ? bytes - at : FILL;
+        copy(to + at, from, n);
+    }
+}
+
+// What the three kernels take for one row of Qwen3.8-Flash-Next's layers, each layer's keys elsewhere, us; without programmatic dependent launch.
+static void time_index(int tokens) {
+    enum { LAYERS_OF = 12, HEAD = 256, HEADS_OF = 24, KV_HEADS = 2, KEPT = 512 };
+    const attention_shape s = {.hidden = 64, .heads = HEADS_OF, .kv_heads = KV_HEADS, .head_dim = HEAD, .rotary_dim = 64, .eps = 1e-6f, .rope_scale = 1,
+                               .gated = 1, .normed = 1, .index_heads = 4, .index_dim = INDEX_DIM, .index_group = 4, .index_budget = 4 * KEPT};
+    const capacity r = {.context = tokens, .rows = MOTE_ROWS_MAX, .threads = 1, .kv = DTYPE_BF16, .layers = 1};
+    const size_t groups = (size_t)(tokens / 4) * INDEX_DIM * 2, row = KV_HEADS * HEAD * 2;
+    float *norms = random_floats(HEAD, 1), frequencies[32], *keys = random_floats(FILL / 2, 1);
+    token_row table[1], *on = (token_row *)device(sizeof table);
+    attention_gpu p;
+    layout l = layout_from(NULL);
+    cudaEvent_t event[2];
+    float us[3] = {0, 0, 0};
+    size_t shared;
+    attention_layout_gpu(&l, &s, &r, &q, &p);
+    l = layout_from((float *)device(l.used * sizeof(float)));
+    attention_layout_gpu(&l, &s, &r, &q, &p);
+    for (int i = 0; i < 32; i++) frequencies[i] = powf(1e7f, -(float)i / 32);
+    text_rows(table, NULL, 1, tokens - 1, 0);
+    copy(on, table, sizeof table);
+    copy(p.frequencies, frequencies, sizeof frequencies);
+    copy(p.qg, keys, (size_t)HEADS_OF * 2 * HEAD * sizeof(float));
+    copy(p.index.qk, keys, 5 * INDEX_DIM * sizeof(float));
+    p.q_per_kv = HEADS_OF / KV_HEADS;
+    p.q_norm = p.k_norm = p.index.q_norm = p.index.k_norm = on_device(norms, HEAD);
+    p.window = p.ring = INT_MAX;
+    p.slot = {NULL, INT_MAX};
+    p.T = 1;
+    p.offset = tokens - 1;
+    p.k_scale = p.v_scale = p.query_scale = 1;
+    p.splits = p.partials = attend_splits(index_window(&s), gpu_attention_most_splits(&q, &s));
+    p.index.table = on;
+    attend_kernel scores = index_scores_of(&p, &shared);
+    char *half = (char *)allocate(FILL);
+    kv_store(DTYPE_BF16, half, 0, keys, FILL / 2);
+    char *all = (char *)device(LAYERS_OF * groups), *kv = (char *)device((size_t)tokens * row);
+    fill_with(all, LAYERS_OF * groups, half);
+    fill_with(kv, (size_t)tokens * row, half);
+    p.k = p.v = kv;
+    for (int k = 0; k < 2; k++) ok(cudaEventCreate(&event[k]), "an event");
+    ok(cudaFuncSetAttribute((const void *)scores, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED), "shared memory");
+    for (int again = 0; again < 3; again++)
+        for (int kernel = 0; kernel < 3; kernel++) {
+            ok(cudaEventRecord(event[0], q.stream), "an event");
+            for (int i = 0; i < LAYERS_OF; i++) {
+                p.index.groups = all + (size_t)i * groups;
+                if (kernel == 0) scores<<<dim3((unsigned)index_blocks(q.sms, p.kv, p.index.stride, 1)), GPU_THREADS, shared, q.stream>>>(p);
+                if (kernel == 1) index_choose<<<1, GPU_THREADS, 0, q.stream>>>(p);
+                if (kernel == 2) ok(index_attend_rows<false>(&p, q.stream), "index_attend");
+            }
+            ok(cudaEventRecord(event[1], q.stream), "an event");
+            ok(cudaEventSynchronize(event[1]), "the kernels");
+            ok(cudaEventElapsedTime(&us[kernel], event[0], event[1]), "an event");
+            us[kernel] *= 1000.0f / LAYERS_OF;
+        }
+    printf("%7d tokens: index_scores %.1f us (%.2f TB/s), index_choose %.1f us, index_attend %.1f us\n", tokens, (double)us[0],
+           (double)groups / (double)us[0] * 1e-6, (double)us[1], (double)us[2]);
+    ok(cudaFree(all), "freeing"), ok(cudaFree(kv), "freeing");
+    free(norms), free(keys), free(half);
+}
+
 #define INDEXED(q, kv, dim, rotated) HEADS(q, kv, dim, rotated), .gated = 1, .normed = 1
 
 static const attention_shape indexed_shapes[] = {

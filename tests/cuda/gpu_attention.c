@@ -314,9 +314,9 @@ static const attention_shape shapes[] = {
     {HEADS(4, 2, 48, 24), .gate_size = 1, .normed = 1, .v_normed = 1, .v_of_k = 1, .scale = 0.125f, .window = 200, .sinks = 1},
     {HEADS(9, 1, 512, 384), .gated = 1, .gate_size = 1}};
 
-enum { INDEXES = 100 };
+enum { INDEXES = 100, INDEX_TIMES = 101 };
 
-// After DATA, which is none, a number: that shape alone; INDEXES: layers with an index.
+// After DATA, which is none, a number: that shape alone; INDEXES: layers with an index; INDEX_TIMES: what these take.
 int main(int argc, char **argv) {
     const int at = test_main_begin("gpu_attention", argc, argv), only = at < argc ? atoi(argv[at]) : -1;
     const attention_shape wider = {HEADS(32, 4, 512, 512), .gated = 1, .gate_size = 512};
@@ -339,6 +339,7 @@ int main(int argc, char **argv) {
             try_layer(&shapes[i], i % 2 ? &wider : &shapes[i], fp8 ? DTYPE_FP8 : DTYPE_BF16);
     if (only < 0) try_prompts();
     if (only < 0 || only == INDEXES) try_indexes();
+    for (int tokens = 8192; only == INDEX_TIMES && tokens <= 262144; tokens *= tokens == 8192 ? 8 : 4) time_index(tokens);
     pool_close(threads);
     return test_main_end();
 }

@@ -24,7 +24,7 @@ static void move_home(void) {
         char *to = home + (size_t)e * L.expert_bytes;
         CUDA(cudaMemcpy(to, from, L.expert_bytes, cudaMemcpyDeviceToHost));
         for (int i = 0; i < 3; i++) {
-            for (int k = 0; k < formats[own[i]->format]->component_count; k++)
+            for (int k = 0; (i != 1 || own[1] != own[0]) && k < formats[own[i]->format]->component_count; k++)
                 own[i]->component[k] = to + ((const char *)own[i]->component[k] - from);
             if (own[i]->bias) own[i]->bias = (const float *)(void *)(to + ((const char *)own[i]->bias - from));
         }

@@ -323,6 +323,32 @@ static void test_all_mxfp8(void) {
     CHECK(!bad && exact > 63000 && refused > 0, "MXFP8: %d numbers are others; %d exact, %d refused", bad, exact, refused);
 }
 
+// A matrix by both of its encodings: the scale of [row][col / 32].
+static void test_mxfp8_matrix(void) {
+    enum { ROWS = 5, COLS = 96, GROUPS = COLS / 32 };
+    static const tensor_encoding *const encodings[] = {&mxfp8_encoding, &mxfp8_e8m0_encoding};
+    uint8_t code[ROWS][COLS], scale[ROWS][GROUPS];
+    uint16_t word[ROWS][COLS];
+    const matrix w = {.format = FORMAT_BF16, .rows = ROWS, .cols = COLS};
+    for (int i = 0; i < ROWS * COLS; i++) code[i / COLS][i % COLS] = (uint8_t)(random_bits() & 0xf7);
+    for (int i = 0; i < ROWS * GROUPS; i++) scale[i / GROUPS][i % GROUPS] = (uint8_t)random_int(90, 140);
+    for (int e = 0; e < 2; e++) {
+        conversion c = {.w = &w, .rows = ROWS, .cols = COLS, .part = {code, scale}};
+        int bad = 0;
+        memset(word, 0, sizeof word);
+        CHECK(encodings[e]->components[CODES].convert(&c, word) == -1, "MXFP8: %s", c.why);
+        for (int i = 0; i < ROWS * COLS; i++) {
+            const uint8_t is = code[i / COLS][i % COLS];
+            const double want = ldexp((double)(fp8_bits(is) * FP8_BITS_SCALE), scale[i / COLS][i % COLS / 32] - 127);
+            bad += (double)float_of_bf16(word[i / COLS][i % COLS]) != want;
+        }
+        CHECK(!bad, "MXFP8: %d of %d weights are others", bad, ROWS * COLS);
+        scale[3][1] = 255;
+        CHECK(encodings[e]->components[CODES].convert(&c, word) == 1 && strstr(c.why, "scale 1 of row 3"), "MXFP8 without a scale: %s", c.why);
+        scale[3][1] = 127;
+    }
+}
+
 static void test_all_int4(void) {
     enum { ROWS = 34, COLS = 256 };
     static const int groups[] = {32, 64, 128, COLS};
@@ -424,6 +450,7 @@ int main(int argc, char **argv) {
     test_all_nvfp4();
     test_all_mxfp4();
     test_all_mxfp8();
+    test_mxfp8_matrix();
     test_all_int4();
     test_int4_words();
     test_wrong_numbers();

@@ -169,6 +169,38 @@ static void test_answer(int mtp) {
     done(s, m);
 }
 
+// A model of made-up weights with the table of a checkpoint: its rows are read there.
+static void test_folder(void) {
+    char name[600], plain[] = "tiny-flash:bf16";
+    mote_tables_seen seen[2];
+    float *logits[2] = {NULL, NULL};
+    size_t size = 0;
+    damage(0);
+    snprintf(name, sizeof name, "%s@%s", plain, temp_dir);
+    for (int k = 0; k < 2; k++) {
+        const mote_options o = {.device = test_device};
+        mote_model *m = NULL;
+        EXPECT(MOTE_OK, mote_open_synthetic(k ? name : plain, &o, &m, &failure));
+        if (!m) return;
+        mote_session *s = session_of(m, .context = 64);
+        int32_t few[12];
+        for (int i = 0; i < 12; i++) few[i] = ids[i] % mote_model_info(m)->vocab_size;
+        size = (size_t)mote_model_info(m)->vocab_size * sizeof **logits;
+        logits[k] = (float *)allocate(size);
+        EXPECT(MOTE_OK, mote_feed(s, few, 12, &failure));
+        memcpy(logits[k], mote_logits(s), size);
+        EXPECT(MOTE_OK, mote_model_tables(m, &seen[k], &failure));
+        done(s, m);
+    }
+    CHECK(!seen[0].read && seen[1].read && seen[1].bytes, "%d rows from files without, %d with a folder", (int)seen[0].read, (int)seen[1].read);
+    CHECK(memcmp(logits[0], logits[1], size), "rows of a folder are those that are made up");
+    free(logits[0]), free(logits[1]);
+    mote_model *m = NULL;
+    EXPECT(MOTE_EIO, mote_open_synthetic("tiny-flash:bf16@/nowhere", NULL, &m, &failure));
+    EXPECT(MOTE_EFORMAT, mote_open_synthetic("tiny-flash:bf16@models/demo", NULL, &m, &failure));
+    CHECK(strstr(failure.message, "ple_embedding"), "a folder without the table: %s", failure.message);
+}
+
 static void test_served(void) {
     char arguments[600];
     FILE *said;
@@ -183,11 +215,11 @@ static void test_served(void) {
     damage(1);
     heard h = post(s, "/v1/completions", "{\"prompt\": [7, 9, 11, 13], \"max_tokens\": 2}");
     CHECK(h.status == 500 && strstr(h.data, "of a table"), "rows that cannot be read: %d: %.300s", h.status, h.data);
-    free(h.data);
+    forget(&h);
     damage(0);
     h = post(s, "/v1/completions", "{\"prompt\": [7, 9, 11, 13], \"max_tokens\": 2}");
     CHECK(h.status == 200, "rows that can be read again: %d: %.300s", h.status, h.data);
-    free(h.data);
+    forget(&h);
     stop(s);
     fclose(said);
 }
@@ -215,6 +247,7 @@ int main(int argc, char **argv) {
     test_turns();
     test_answer(0);
     test_answer(1);
+    test_folder();
     if (!strcmp(test_device, "cpu")) test_served();
     free(tokens), free(file);
     temp_close();

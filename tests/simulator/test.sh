@@ -23,6 +23,8 @@ run simulator "$build/simulator"
 run test_engine "$build/test_engine" --device cuda --brief "" $checkpoints
 run test_batch "$build/test_batch" --device cuda --brief "" $fixtures/fp8-ragged $families/{gemma4-dense,gpt-oss-mxfp4}
 run gpu_exchange "$build/gpu_exchange" --brief
+run gpu_ngrams "$build/gpu_ngrams" --brief
+run test_tables "$build/test_tables" --device cuda --brief "$([ ! -d build/data/family-data ] || echo build/data)"
 run gpu_streams "$build/gpu_streams"
 run test_groups-slots "$build/test_groups" --device cuda --brief "" $families/qwen3-moe
 run test_experts "$build/test_experts" --device cuda --brief "" $families/{gpt-oss-mxfp4,deepseek-v3} tiny:nvfp4
