@@ -118,7 +118,7 @@ static void qwen4_index(config_reader *r, attention_shape *a) {
     config_int(r, "indexer_n_heads", 1, 1 << 8, &a->index_heads);
     config_int(r, "indexer_head_dim", 1, 1 << 14, &a->index_dim);
     config_int(r, "indexer_compress_ratio", 1, 1 << 10, &a->index_group);
-    config_int(r, "indexer_budget", 1, 1 << 24, &a->index_budget);
+    config_int(r, "indexer_budget", 1, 1 << 16, &a->index_budget);
     if (r->code) return;
     if (a->index_dim % a->index_group || a->rotary_dim > a->index_dim || a->index_budget % a->index_group)
         config_fail(r, MOTE_EUNSUPPORTED, "indexer_head_dim = %d and indexer_budget = %d must be multiples of indexer_compress_ratio = %d, and a head of the "
