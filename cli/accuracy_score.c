@@ -69,7 +69,7 @@ static void score_tokens(const scoring *s) {
 }
 
 typedef struct accuracy_summary {
-    double kl, kl_99, kl_most;             /* mean, the least that 99 % do not exceed, largest; nats */
+    double kl, kl_99, kl_most;             /* mean, one that a hundredth exceeds, largest; nats */
     double same;                           /* share of the tokens */
     double perplexity, expected;           /* of the text; by the reference */
     int others;                            /* first choices that are not the reference's */

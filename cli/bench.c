@@ -48,6 +48,7 @@ static int bench_model(bench *b, options *o, const replicas *r) {
     if (o->sessions.count) return bench_sessions(b, name, r);
     if (on_one_gpu(b->info) && o->steps > 1000)
         return complain(EXIT_USAGE, "bench: --tokens on a GPU needs a whole number from 1 to 1000, not '%d'", o->steps);
+    if (o->locality >= 0 && !on_gpu(b->info)) return complain(EXIT_USAGE, "bench: --locality is of experts in host memory, for a GPU");
     b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
     int code = b->ids ? open_session(model, o, &b->session) : complain(EXIT_FAILURE, "out of memory");
     if (!code && mote_read_speed(model, o->threads, &b->ceiling, &error)) code = report(&error);

@@ -86,6 +86,13 @@ static void nemotron_pass_over(config_reader *r) {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_get(r, r->text, keys[i]);
 }
 
+/* Keys of experts, in a model that has none. */
+static void nemotron_no_experts(config_reader *r) {
+    static const char *const keys[] = {"n_routed_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size", "n_shared_experts",
+                                       "num_experts_per_tok", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_get(r, r->text, keys[i]);
+}
+
 static void nemotron_h_read(config_reader *r, config *c) {
     config_layer mamba = config_layer_of(LAYER_MAMBA, LAYER_NONE), attention = config_layer_of(LAYER_ATTENTION, LAYER_NONE);
     config_layer moe = config_layer_of(LAYER_NONE, LAYER_MOE), mlp = config_layer_of(LAYER_NONE, LAYER_MLP);
@@ -102,6 +109,7 @@ static void nemotron_h_read(config_reader *r, config *c) {
     nemotron_mamba(r, c, &mamba.mixer.of.mamba);
     common_attention(r, c, &attention.mixer.of.attention, 0);
     if (kinds >> NEMOTRON_MOE & 1) nemotron_experts(r, c, &moe.ffn.of.moe);
+    else nemotron_no_experts(r);
     if (kinds >> NEMOTRON_MLP & 1) config_int(r, "intermediate_size", 1, 1 << 20, &mlp.ffn.of.mlp.size);
     mlp.ffn.of.mlp.hidden = c->hidden;
     mlp.ffn.of.mlp.squared_relu = 1;

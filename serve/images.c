@@ -126,12 +126,19 @@ static void ask_image(request *x, buf *out, const fields *part) {
     take_image(x, out, node, is_bare, is_low ? IMAGE_LOW_TOKENS : most, place);
 }
 
+/* What a model without a tower is told of an image in a tool's result, which an agent cannot take back. */
+#define UNREAD_IMAGE "[image: this model reads no images]"
+
 /* Ollama's: a list of base64 texts beside the content, before which they stand. Clients of others may send data: addresses. */
-static void ask_image_list(request *x, buf *out, uint32_t list) {
+static void ask_image_list(request *x, buf *out, uint32_t list, int is_result) {
     const fields *q = &x->q;
     char place[IMAGE_PLACE];
     if (!list || q->f->status || !field_asks(q, list, NULL)) return;
     node_place(q->j, list, place, sizeof place);
+    if (!x->a->server->reads_images && is_result) {
+        buf_text(out, UNREAD_IMAGE);
+        return;
+    }
     if (!x->a->server->reads_images) refuse(q->f, 400, place, "%s: this model reads no images", place);
     else if (node_type(q, list) != JSON_ARRAY) refuse(q->f, 400, place, "%s must be a list of images in base64", place);
     for (uint32_t k = list + 1; !q->f->status && k < node_next(q, list); k = node_next(q, k)) {

@@ -166,8 +166,9 @@ static int ollama_open(ollama *o, server *s, connection *c, const json *j, int i
     o->r.a.user = o;
     o->r.streams = 1;
     o->r.stream_type = "application/x-ndjson";
-    const uint32_t says = field(&o->r.request.q, is_chat ? "messages" : "prompt");
-    return says && j->nodes[says].size;
+    const fields *q = &o->r.request.q;
+    const uint32_t says = field(q, is_chat ? "messages" : "prompt"), shows = is_chat ? 0 : field(q, "images");
+    return (says && j->nodes[says].size) || (shows && j->nodes[shows].size);
 }
 
 static void serve_ollama(server *s, connection *c, const json *j, int is_chat) {

@@ -81,7 +81,7 @@ static void put_result_part(buf *out, const fields *part) {
         put_inside(out, part->j, name);
         buf_text(out, "]");
     } else if (is_image_part(part)) {      /* of a model that reads none */
-        buf_text(out, "[image: this model reads no images]");
+        buf_text(out, UNREAD_IMAGE);
     } else if (other || (field(part, "type") && part->j->nodes[part->object].size == 1)) {
         put_placeholder(out, part);
     } else {
@@ -171,7 +171,7 @@ static void ask_user_said(request *x, const buf *content, int images_before) {
 static void ask_user(request *x, uint32_t content, uint32_t images, const char *where) {
     const int before = x->image_count;
     buf said = {NULL, 0, 0, 0};
-    ask_image_list(x, &said, images);
+    ask_image_list(x, &said, images, 0);
     put_content(x, &said, content, CONTENT_ASKED, where);
     ask_user_said(x, &said, before);
     buf_free(&said);
@@ -187,7 +187,7 @@ static void ask_result(request *x, uint32_t id, uint32_t content, uint32_t image
     buf_text(&x->messages, "{\"role\": \"tool\"");
     put_member(&x->messages, x->q.j, "tool_call_id", id);
     buf_text(&x->messages, ", \"content\": ");
-    ask_image_list(x, &result, images);
+    ask_image_list(x, &result, images, 1);
     put_content(x, &result, content, CONTENT_RESULT, where);
     put_contents(x, &x->messages, &result, before);
     buf_text(&x->messages, "}");

@@ -144,6 +144,7 @@ static void test_ollama(server s) {
         {"/api/chat", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"images\": []}], \"stream\": false, \"options\": {\"num_predict\": 1}}", "\"done\": true", 200},
         {"/api/chat", "{\"messages\": [{\"role\": \"system\", \"content\": \"a\", \"images\": [\"eA==\"]}]}", "{\"error\": \"messages[0] holds images: they may", 400},
         {"/api/generate", "{\"prompt\": \"a\", \"images\": [\"eA==\"]}", "{\"error\": \"images: this model reads no images", 400},
+        {"/api/generate", "{\"images\": [\"eA==\"]}", "{\"error\": \"images: this model reads no images", 400},
         {"/api/generate", "{\"prompt\": \"a\", \"raw\": true, \"images\": [\"eA==\"]}", "{\"error\": \"images have no place in a raw prompt", 400},
         {"/api/chat", "{\"messages\": [" U "], \"format\": \"xml\"}", "{\"error\": \"format must be", 400},
         {"/api/chat", "{\"messages\": [" U "], \"think\": \"much\"}", "{\"error\": \"think must be", 400},
