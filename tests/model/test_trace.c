@@ -165,9 +165,9 @@ static void test_values(const char *folder) {
     t.mtp_logits = (double *)allocate(TRACED * vocab * sizeof *t.mtp_logits);
     CHECK(definition_model(m, ids, TRACED, t.logits, t.mtp_logits), "%s: out of memory", folder);
     EXPECT(MOTE_OK, mote_trace(m, ids, TRACED, &c, look, &t, &failure));
-    int whole = 0;
-    for (int i = 0; i < m->c.layers; i++) whole += m->layers[i].ffn.kind != LAYER_NONE;
-    CHECK(t.halves == TRACED * (m->c.layers + whole) + 2 * (TRACED - 1) * m->has_mtp, "%s: %d halves of layers", folder, t.halves);
+    int halves = 0;
+    for (int i = 0; i < m->c.layers; i++) halves += (m->layers[i].mixer.kind != LAYER_NONE) + (m->layers[i].ffn.kind != LAYER_NONE);
+    CHECK(t.halves == TRACED * halves + 2 * (TRACED - 1) * m->has_mtp, "%s: %d halves of layers", folder, t.halves);
     CHECK(t.progress == 1, "%s: ends at %g", folder, t.progress);
     t.token = -1;
     t.progress = t.have_row = 0;
