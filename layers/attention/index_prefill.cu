@@ -28,8 +28,8 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS) index_prepare
             float *q = qk + (size_t)k * n;
             const index_vector v = index_load(p, p.index.q_norm, own, cs, [&](int i) { return q[i]; });
             for (int i = lane; i < n; i += 32) q[i] = index_number(v, i);
-            __syncwarp();                                    /* the next vector takes its place */
         }
+        __syncwarp();                                        /* the next vector takes this one's place */
     }
 }
 
