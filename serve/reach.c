@@ -70,7 +70,10 @@ static int reach_ends(server *s, const replica *r) {
     const int code = mote_check_device(r->model, &error);
     if (code) show_format(stderr, "mote: %s\n", error.message);
     pthread_mutex_lock(&s->lock);
-    if (code) s->own_lost = serve_stops = 1;
+    if (code) {
+        s->own_lost = 1;
+        serve_stops = 1;
+    }
     return code != 0;
 }
 
