@@ -152,7 +152,7 @@ static void test_mistakes(void) {
     check_refused("mote bench --overlap 0", 2, "--overlap belongs");
     check_refused("mote bench --locality 0.8 --sessions 4", 2, "not with --locality");
     check_refused("mote bench --locality 1.5", 2, "--locality needs a number from 0 to 1, not '1.5'");
-    check_refused("mote bench --device cpu --synthetic tiny --prompt 8 --depth 0 --tokens 2 --locality 0.8", 1, "not on a GPU");
+    check_refused("mote bench --device cpu --synthetic tiny --prompt 8 --depth 0 --tokens 2 --locality 0.8", 2, "--locality is of experts in host memory, for a GPU");
     check_refused("mote bench --accept 0.8 --mtp 0", 2, "not with --mtp 0");
     check_refused("mote bench --ask x --depth 0", 2, "not with --ask");
     check_refused("mote tokenize --device cpu", 2, "'--device'");
