@@ -128,7 +128,7 @@ static const struct field_value {
     {.table = LAYER_MLP, .name = "hidden", .fixed = "columns of gate_proj and up_proj"},
     {.table = LAYER_MLP, .name = "size", .fixed = "rows of gate_proj and up_proj, columns of down_proj"},
     {.table = LAYER_MLP, .name = "gelu", .other = field_other, .without = "squared_relu"},
-    {.table = LAYER_MLP, .name = "squared_relu", .other = field_off},
+    {.table = LAYER_MLP, .name = "squared_relu", .fixed = "which tensors are there"},
     {.table = OF_RESIDUAL, .name = "normed_after", .other = field_other},
     {.table = OF_RESIDUAL, .name = "scaled", .other = field_other},
     {.table = OF_RESIDUAL, .name = "branched", .other = field_other, .plain = 1},
