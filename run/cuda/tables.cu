@@ -4,7 +4,7 @@
    Which rows these are follows from the tokens, and of those that the GPU chooses or drafts the host has to wait for its posts. So a model with
    tables launches a step when its token is known, and the GPU idles from the end of sampling on: a poll, some preads, a copy, a launch. In exchange what
    cannot be read has cost nothing: no state has been touched, the timeline is as it was. (A host function in the graph, or a kernel that
-   waits for a thread of the host, would hide all of that behind the first layer, and could only fail after states have changed.)
+   waits for a thread of the host, would do all of that while the first layer computes, and could only fail after states have changed.)
 
    The tokens before a block are the slot's, here: gpu_slot.tokens. In GPU memory, where a saved session has them, they are brought up to date
    when somebody looks there. */
