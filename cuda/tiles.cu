@@ -119,7 +119,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 
 /* The shapes with kernels of their own: hidden size, columns of out_proj and o_proj, of an expert's down_proj, experts of a row, and
    LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next and Flash-Next there is
-   experts_up alone, for one row: Coder-Next's projections are 35B's, and the experts_down of both is gpu_experts_down_lone. */
+   experts_up alone, for one row: Coder-Next's projections are 35B's, its experts_down is gpu_experts_down_lone, that of Flash-Next gpu_experts_down_dealt. */
 struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8, LISTS = 1 }; };
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8, LISTS = 1 }; };
 struct shape_coder_next { enum { HIDDEN = 2048, EXPERT = 512, TOP_K = 10, LISTS = 2 }; };

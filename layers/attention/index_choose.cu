@@ -1,20 +1,21 @@
-/* layers/attention/index_choose.cu: index_choose: the groups that a row attends to, on a GPU: the index_kept ones of the highest scores, of equal
-   ones the first. The definition is index_select (layers/attention/index.c). It knows scores alone, and of each octet of eight neighbours the highest.
+/* layers/attention/index_choose.cu: index_choose: the groups that a row attends to, on a GPU: the index_kept ones of the highest scores, of
+   equal ones the first. The definition is index_select (layers/attention/index.c). It knows scores, and the highest of each octet, eight
+   neighbours.
 
    Scores are not negative, so their bits are in their order. A block has a row:
-     1. With many scores it finds a bound, which at least `kept` scores reach: the highest scores of octets are dealt to 1,024 numbers, of which each
-        keeps the largest; the bound is the one of rank `kept` of these, or a little less.
+     1. With many scores it finds a bound, which at least `kept` scores reach: the highest scores of octets are dealt to 1,024 numbers, each of
+        which keeps the largest; the bound is the one of rank `kept` of these, or a little less.
      2. Octets that reach it are listed, in their order, and read: mostly not many more than `kept`, whatever the context.
      3. Scores that reach it are candidates, in shared memory, in their order. Are there too many, as where most are equal, what follows goes
         through the scores themselves.
-     4. Of the candidates the score of rank `kept`, eight bits at a time, until no two that are still alike are on different sides of it.
+     4. The score of rank `kept` of the candidates is found eight bits at a time, until all that are still alike are kept.
      5. What is above it, and of what is equal to it the first, is the list.
 
    Integers alone are counted by atomics: the result does not depend on their order.
 
-   Why it is fast: one SM reads some 64 bytes a cycle, so that all scores of a long context, 256 KB of 262,144 tokens, took most of the time. Of
-   these 32 KB are read twice and about 22 KB once, each in one round of loads. Histograms are of what is above the least key, in the bits
-   that there are: the first bits of floats are alike, and atomics on one counter queue. */
+   Why it is fast: a block runs on one SM, and of all scores of a long context, 256 KB of 262,144 tokens, it would wait for many rounds of
+   loads. Instead it loads 32 KB of octets' highest scores twice, and some 700 octets, each in one round. Histograms are of what is above the
+   least key, in the bits that there are: the first bits of floats are alike, and atomics on one counter queue. */
 
 enum {
     INDEX_NUMBERS = 4 * GPU_THREADS,
@@ -66,9 +67,9 @@ __device__ __forceinline__ void index_block_range(index_search *sh, uint32_t *lo
     }
 }
 
-/* The key of rank `kept` among at least so many, the greatest first; sh->equal: how many of those that are equal to it are kept, of sh->alike. each(f)
-   calls f(key) in some thread for each. Where all that have the first bits of it are kept, it is the least key of these bits, and all that reach it are
-   kept; after `digits` digits it is that, too. All threads of the block call it. */
+/* The key of rank `kept` among at least so many, the greatest first; sh->equal: how many of those that are equal to it are kept, of sh->alike.
+   each(f) calls f(key) in some thread for each. Where all that have its first bits are kept, it is the least key of these bits, and all that
+   reach it are kept; after `digits` digits it is such a key in any case. All threads of the block call it. */
 template <class EACH> __device__ __forceinline__ uint32_t index_of_rank(index_search *sh, int kept, int digits, const EACH &each) {
     uint32_t low = ~0u, high = 0, last = 0;
     each([&](uint32_t key) {
@@ -103,8 +104,8 @@ template <class EACH> __device__ __forceinline__ uint32_t index_of_rank(index_se
     return last ? base + last : 0;
 }
 
-/* Calls f(four, i) for each four of n numbers, i the number of the first; what is not there is 0. All threads of the block call it, and those of a warp
-   call f together. AT_ONCE fours of a thread are in flight. */
+/* Calls f(four, i) for each four of n numbers, i the number of the first; what is not there is 0. All threads of the block call it, and those
+   of a warp call f together. AT_ONCE fours of a thread are in flight. */
 template <class F> __device__ __forceinline__ void index_each_four(const float *numbers, int n, const F &f) {
     enum { AT_ONCE = 8, STEP = 4 * GPU_THREADS };
 #pragma unroll 1
@@ -145,7 +146,8 @@ __device__ __forceinline__ uint32_t index_bound(index_search *sh, const float *h
 
 /* Lists the octets that reach the bound, which is not 0; returns how many, or more than there is space for. */
 __device__ __forceinline__ int index_list_octets(index_search *sh, const float *highest, int octets, uint32_t bound) {
-    const int words = (octets + 31) / 32, each = (words + GPU_THREADS - 1) / GPU_THREADS, from = (int)threadIdx.x * each, end = min(from + each, words);
+    const int words = (octets + 31) / 32, each = (words + GPU_THREADS - 1) / GPU_THREADS;
+    const int from = (int)threadIdx.x * each, end = min(from + each, words);
     int own = 0, count;
     index_each_four(highest, octets, [&](uint4 v, int i) {
         uint32_t word = (v.x >= bound) | (v.y >= bound) << 1 | (v.z >= bound) << 2 | (v.w >= bound) << 3;
@@ -217,7 +219,8 @@ __device__ __forceinline__ int index_find_candidates(index_search *sh, const flo
     return listed > INDEX_LISTED ? INDEX_CANDIDATES + 1 : index_gather(sh, score, n, listed, bound);
 }
 
-/* The list of what is above `last`, and of the first sh->equal ones that are equal to it, or of all. key_of(i), group_of(i): of `count` in their order. */
+/* The list of what is above `last`, and of the first sh->equal ones that are equal to it, or of all. key_of(i), group_of(i): of `count` in their
+   order. */
 template <class KEY, class GROUP>
 __device__ __forceinline__ void index_list(index_search *sh, int count, uint32_t last, const KEY &key_of, const GROUP &group_of, int32_t *to) {
     const int each = (count + GPU_THREADS - 1) / GPU_THREADS | 1;       /* odd, for the banks */
@@ -257,7 +260,8 @@ static __global__ void __launch_bounds__(GPU_THREADS) index_choose(const __grid_
     const int kept = index_kept(&p.shape), n = r.visible / p.shape.index_group;
     pdl_wait();
     if (r.row < 0 || !index_leaves_out(&p.shape, r.visible - 1)) return;
-    const float *score = p.index.scores + (size_t)r.row * p.index.stride, *highest = p.index.highest + (size_t)r.row * (p.index.stride / INDEX_OCTET);
+    const float *score = p.index.scores + (size_t)r.row * p.index.stride;
+    const float *highest = p.index.highest + (size_t)r.row * (p.index.stride / INDEX_OCTET);
     int32_t *to = p.index.chosen + (size_t)r.row * kept;
     const int count = index_find_candidates(&sh, score, highest, n, kept);
     if (count <= INDEX_CANDIDATES) {
