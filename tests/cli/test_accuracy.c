@@ -154,7 +154,7 @@ static void test_refusals(void) {
 static void test_endless_text(void) {
     shell("sh -c \"yes 'of the same words' | " MOTE_PROGRAM " accuracy --device cpu --contexts 2 --context 256 --text /dev/stdin\"");
     CHECK(code == 0 && strstr(out.data, "2 contexts of 256 tokens"), "an endless text: %d %s", code, err.data);
-    shell("sh -c \"yes ================================================================ | tr -d '\\n' | head -c 300000 | " MOTE_PROGRAM
+    shell("sh -c \"yes '<|im_start|>' | tr -d '\\n' | head -c 300000 | " MOTE_PROGRAM
           " accuracy --device cpu --contexts 2 --context 256 --text /dev/stdin\"");
     CHECK(code == 0 && strstr(out.data, "2 contexts of 256 tokens"), "few tokens of many bytes: %d %s %s", code, err.data, out.data);
 }
