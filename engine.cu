@@ -260,8 +260,10 @@ static double seconds(void) {
 #include "layers/mlp/definition.c"
 #include "layers/vision/definition.c"
 #include "diagnose/definition.c"
-#include "diagnose/definition_block.c"
 #include "diagnose/trace.c"
+#ifdef MOTE_DEFINITIONS                                        /* of tests */
+#include "diagnose/definition_block.c"
+#endif
 #if defined __CUDACC__ || defined MOTE_DEFINITIONS             /* of mote selftest, and of tests */
 #include "diagnose/sublayers.c"
 #endif

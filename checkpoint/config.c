@@ -67,8 +67,8 @@ static config_layer config_layer_of(enum layer_kind mixer, enum layer_kind ffn) 
 
 enum { DRAFTER_TAPS = 32, DRAFTER_BLOCK = 64 };
 
-/* Of a block drafter, which stands beside another model, its target (families/dflash.c). causal: for layers of full attention and those with a window,
-   whether a row of a block sees the rows before it alone; else it sees all of the block. */
+/* Of a block drafter, which stands beside another model, its target (families/dflash.c). causal: of layers of full attention, and of those
+   with a window, whether a row of a block sees the rows before it alone; else it sees all of the block. */
 typedef struct drafter_shape {
     int32_t block;                             /* rows of a block, the token that begins it and masks; 0: it is no drafter */
     int32_t mask;                              /* the id whose embedding stands for a token that is not known */

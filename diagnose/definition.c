@@ -32,7 +32,7 @@ typedef struct definition {
     defined_branches branches;
     double *mtp_in, *mtp_x;      /* [hidden + width]; [width] the MTP layer's residual */
     double *normed, *mix, *low, *share;                           /* of streams: [width] twice, [mix_rank], [streams] */
-    double *taps;                /* [taps][hidden] the last token's residual after the layers that a block drafter takes it from; NULL: nobody wants it */
+    double *taps;                /* [taps][hidden] the last token's residual where a block drafter takes it; NULL: nobody wants it */
     double *x, *logits;          /* [width] the residual, and from the head on h; [vocab] where nobody wants them */
     int tokens;                  /* read so far */
     token_row row;               /* that is being read: the MTP layer's stands where it does, too */

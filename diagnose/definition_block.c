@@ -6,8 +6,8 @@
        for each layer: x += attention(norm(x)), x += mlp(norm(x))                      over the timeline's k and v, and the block's own
        logits = lm_head norm(x)                                                        the target's head
 
-   A row of a block sees all rows of the block, or, in causal layers, those up to its own; with a window, of what it sees, what is less than `window`
-   positions before it. */
+   A row of a block sees all rows of the block, or, in causal layers, those up to its own; with a window, of what it sees, what is less than
+   `window` positions before it. */
 
 typedef struct defined_drafter {
     const mote_model *m;         /* the target */
@@ -42,13 +42,13 @@ static void drafter_memory(defined_drafter *t, defined_memory *m) {
     mlp_define_memory(&d->layers[0].ffn.w.mlp.shape, m, &t->mlp);
 }
 
-static void drafter_close(defined_drafter *t) {
+static inline void drafter_close(defined_drafter *t) {
     definition_close(&t->target);
     free(t->memory);
 }
 
 /* Before any token, for up to `most` of them. To be closed by the caller. 0: there is not enough memory. */
-static int drafter_define(defined_drafter *t, const mote_model *m, int most) {
+static inline int drafter_define(defined_drafter *t, const mote_model *m, int most) {
     defined_memory memory = {NULL, 0};
     memset(t, 0, sizeof *t);
     t->m = m;
@@ -130,7 +130,7 @@ static void drafter_layer(defined_drafter *t, int layer, int count, const token_
 }
 
 /* The next token of the timeline. logits[vocab]: the target's. */
-static void drafter_read_token(defined_drafter *t, int32_t id, double *logits) {
+static inline void drafter_read_token(defined_drafter *t, int32_t id, double *logits) {
     const mote_model *d = t->m->drafter;
     const int count = t->target.tokens;
     define_token(&t->target, id, logits);
@@ -140,7 +140,7 @@ static void drafter_read_token(defined_drafter *t, int32_t id, double *logits) {
 }
 
 /* logits[block - 1][vocab] of the tokens after `next`, which follows the timeline. */
-static void drafter_block(defined_drafter *t, int32_t next, double *logits) {
+static inline void drafter_block(defined_drafter *t, int32_t next, double *logits) {
     const mote_model *d = t->m->drafter;
     const int hidden = d->c.hidden, block = d->c.drafter.block, count = t->target.tokens;
     token_row rows[DRAFTER_BLOCK];

@@ -104,8 +104,10 @@ static int drafter_config_of(config *c, const json *j, const char *dir, mote_err
     return r.code;
 }
 
+typedef int config_maker(config *c, const json *j, const char *dir, mote_error *err);
+
 /* Reads dir/config.json, as config_of or drafter_config_of. On success *c is the caller's to config_free. */
-static int config_read_as(config *c, const char *dir, int (*of)(config *c, const json *j, const char *dir, mote_error *err), mote_error *err) {
+static int config_read_as(config *c, const char *dir, config_maker *of, mote_error *err) {
     json j;
     memset(c, 0, sizeof *c);
     int code = read_json(dir, "config.json", &j, err);

@@ -1,5 +1,5 @@
-/* families/dflash.c: block drafters, as DFlash: what config.json says, what their tensors are called. Not in the table of families: a drafter is no model
-   that answers, it stands beside one, its target, and drafts several tokens at once.
+/* families/dflash.c: block drafters, as DFlash: what config.json says, what their tensors are called. Not in the table of families: a
+   drafter is no model that answers, it stands beside one, its target, and drafts several tokens at once.
 
    It takes the target's embedding and head and, of every token of the timeline, the target's residual after some of its layers, the taps.
    rms(x) = sqrt(mean(x^2) + eps), names are tensors':
@@ -9,8 +9,8 @@
          through the layers, which are Qwen3's (families/qwen3.c); a row attends to the timeline's k and v, and to those of the block's rows
      logits = lm_head (x / rms(x) norm)                                                 row i drafts the token i places after the next one
 
-   A config.json is often a copy of the target's: what it says of gates, of a part of a head that is rotated, and of layers that a drafter has
-   not, means nothing. So keys outside of dflash_config are not all asked about; those of a feature that a drafter may have are. */
+   A config.json is often a copy of the target's: what it says of gates, of a part of a head that is rotated, and of layers that a drafter
+   has not, means nothing. So not all keys outside of dflash_config are asked about; those of features that a drafter may have are. */
 
 /* A number of a drafter: inside dflash_config, or beside it. */
 static void dflash_int(config_reader *r, uint32_t inside, const char *key, int low, int high, int32_t *to) {
@@ -38,12 +38,13 @@ static void dflash_taps(config_reader *r, uint32_t inside, drafter_shape *d) {
         config_fail(r, MOTE_EFORMAT, "%s must list 1 to %d layers of the target", key, DRAFTER_TAPS);
     for (uint32_t node = list + 1; !r->code && node < r->j->nodes[list].next; node = r->j->nodes[node].next) {
         if (!json_u64(r->j, node, &layer) || layer < (uint64_t)from || layer >= (uint64_t)(d->target_layers + from))
-            config_fail(r, MOTE_EFORMAT, "%s[%d] must be a layer of the target, %d to %d", from ? other : key, d->taps, from, d->target_layers - 1 + from);
+            config_fail(r, MOTE_EFORMAT, "%s[%d] must be a layer of the target, %d to %d", from ? other : key, d->taps, from,
+                        d->target_layers - 1 + from);
         else d->tap[d->taps++] = (int32_t)layer - from;
     }
 }
 
-/* Whether rows of a block see those after them. In layers of full attention they do, in others they do not, unless a key says it for all. */
+/* Whether rows of a block see those after them. In layers of full attention they do, in others not, unless a key says it for all. */
 static void dflash_causal(config_reader *r, uint32_t inside, drafter_shape *d) {
     const uint32_t own = inside ? config_get(r, inside, "causal") : 0, beside = config_get(r, 0, "is_causal"), node = own ? own : beside;
     d->causal[0] = config_flag(r, node, own ? "causal" : "is_causal", 0);
@@ -77,7 +78,8 @@ static void dflash_refuse(config_reader *r, uint32_t inside, const config *c) {
     int drafted = c->vocab;
     config_int_or(r, "draft_vocab_size", 1, 1 << 24, c->vocab, &drafted);
     if (!r->code && drafted != c->vocab)
-        config_fail(r, MOTE_EUNSUPPORTED, "draft_vocab_size is %d of vocab_size = %d: a drafter with a vocabulary of its own is not supported", drafted, c->vocab);
+        config_fail(r, MOTE_EUNSUPPORTED, "draft_vocab_size is %d of vocab_size = %d: a drafter with a vocabulary of its own is not supported",
+                    drafted, c->vocab);
     config_only(r, r->text, "hidden_act", "silu|swish");
     config_only(r, r->text, "attention_bias", "false");
     config_only(r, r->text, "mlp_bias", "false");
@@ -107,15 +109,22 @@ static void dflash_read(config_reader *r, config *c) {
 /* Tensors by which a drafter is seen to be of another kind: no words of config.json tell it reliably. */
 static void dflash_check(binder *b) {
     static const struct { const char *part, *is; } others[] = {
-        {"markov", "a drafter whose drafts depend on each other (DSpark)"}, {"confidence", "a drafter with a confidence head (DSpark)"},
-        {"base_kernel", "a drafter with convolutions (DFlash2)"}, {"kernel_projection", "a drafter with convolutions (DFlash2)"},
-        {"selector", "a drafter that selects among candidates (DFlash2)"}, {"codebook", "a drafter that selects among candidates (DFlash2)"},
-        {"embed_tokens", "a drafter with an embedding of its own"}, {"lm_head", "a drafter with a head of its own"}, {"d2t", "a drafter with a vocabulary of its own"}};
+        {"markov", "a drafter whose drafts depend on each other (DSpark)"},
+        {"confidence", "a drafter with a confidence head (DSpark)"},
+        {"base_kernel", "a drafter with convolutions (DFlash2)"},
+        {"kernel_projection", "a drafter with convolutions (DFlash2)"},
+        {"selector", "a drafter that selects among candidates (DFlash2)"},
+        {"codebook", "a drafter that selects among candidates (DFlash2)"},
+        {"embed_tokens", "a drafter with an embedding of its own"},
+        {"lm_head", "a drafter with a head of its own"},
+        {"d2t", "a drafter with a vocabulary of its own"}};
     const tensor_table *table = &b->files->table;
-    for (size_t i = 0; i < table_count(table) && !b->code; i++)
+    for (size_t i = 0; i < table_count(table) && !b->code; i++) {
+        const char *name = table_name(table, table_at(table, i));
         for (size_t k = 0; k < sizeof others / sizeof *others && !b->code; k++)
-            if (strstr(table_name(table, table_at(table, i)), others[k].part))
-                b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s is not supported", b->files->dir, table_name(table, table_at(table, i)), others[k].is);
+            if (strstr(name, others[k].part))
+                b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s is not supported", b->files->dir, name, others[k].is);
+    }
 }
 
 /* Queries with gates, which are twice as many rows: then other things that config.json says would count, too. */

@@ -104,7 +104,8 @@ static void acceptance_await(speculation *p, const drafts *d, int i) {
 static void acceptance_count(speculation *p, const drafts *d, int verified, int judged, int accepted) {
     mote_speculation *stats = &p->stats;
     const int block = d->source == MOTE_DRAFT_BLOCK;
-    uint64_t *drafted = block ? p->blocks.drafted : stats->drafted[d->source], *right = block ? p->blocks.accepted : stats->accepted[d->source];
+    uint64_t *drafted = block ? p->blocks.drafted : stats->drafted[d->source];
+    uint64_t *right = block ? p->blocks.accepted : stats->accepted[d->source];
     size_t n = strlen(stats->recent);
     for (int i = 0; i < judged && i <= accepted; i++) {
         drafted[i]++;

@@ -2,8 +2,8 @@
 
    A pass that computes several rows costs far less than as many passes: it reads most weights once. So somebody drafts the tokens that
    may follow, and a pass computes the chosen token and its drafts as one block. There are three sources: the MTP layer, one layer where
-   the model has forty, a block drafter, a small model in a folder of its own that drafts several at once (run/cpu/drafter.c), and the timeline
-   itself, of which the end may stand in it already (copies.c). Then, row by row, the next token is
+   the model has forty; a block drafter, a small model in a folder of its own that drafts several tokens at once (run/cpu/drafter.c); and the
+   timeline itself, of which the end may stand in it already (copies.c). Then, row by row, the next token is
    chosen from the model's own logits, as it always is: with the same sampler, and the random number that belongs to the position. If it
    is the draft of the next row, that row was computed for the right text and is accepted; the first token that differs from its draft
    ends the pass, and begins the next one. So the text is that of plain decoding, whatever was drafted, and at any temperature; and
@@ -179,7 +179,8 @@ typedef struct draft_chain {
 /* So many have been drafted: *speed, what they promise if `more` follow of which nothing is known; returns how many of all are worth a row. */
 static int chain_worth(const draft_chain *c, int drafted, int more, const float *confidence, double *speed) {
     c->d->n = drafted + more;
-    for (int i = 0; i < c->d->n; i++) c->d->of[i] = acceptance_of_confidence(&c->s->decoder->spec.mtp, i, i < drafted ? confidence[i] : NAN);
+    for (int i = 0; i < c->d->n; i++)
+        c->d->of[i] = acceptance_of_confidence(&c->s->decoder->spec.mtp, i, i < drafted ? confidence[i] : NAN);
     return drafts_worth(&c->p, c->d, c->d->n * c->p.draft, speed);
 }
 
@@ -224,24 +225,22 @@ static int drafts_block(mote_session *s, const prices *p, int most, drafts *d, i
     return code;
 }
 
-/* Whether these drafts, which are there or cost nothing to have, promise more than others, which take so many seconds; *worth: how many are worth a row. Of a
-   given number of drafts it is the tokens that count, not what they cost. */
-static int copies_win(const mote_session *s, const prices *p, const drafts *copied, const drafts *others, double spent, int *worth) {
-    double speed = 0, of_others = 0;
+/* Whether these copies promise more than a model's drafts, which take so many seconds; *worth: how many are worth a row. Of a given number
+   of drafts it is the tokens that count, not what they cost. */
+static int copies_win(const mote_session *s, const prices *p, const drafts *copied, const drafts *model, double spent, int *worth) {
+    double speed = 0, of_model = 0;
     *worth = s->o.mtp > 0 ? copied->n : drafts_worth(p, copied, 0, &speed);
-    if (!*worth || s->o.mtp > 0) return *worth && drafts_tokens(copied, copied->n) > drafts_tokens(others, others->n);
-    (void)drafts_worth(p, others, spent, &of_others);
-    return speed > of_others;
+    if (!*worth || s->o.mtp > 0) return *worth && drafts_tokens(copied, copied->n) > drafts_tokens(model, model->n);
+    (void)drafts_worth(p, model, spent, &of_model);
+    return speed > of_model;
 }
 
-/* Whether at most `most` drafts of the block drafter promise more than none, and more than these of the MTP layer. A twentieth more, as drafting is a pass that
-   threads meet for. */
-static int block_wins(mote_session *s, const prices *p, const drafts *mtp, int most) {
+/* Whether a block promises more than no drafts, and more than these of the MTP layer: a twentieth, as for these (speed_by_place). */
+static int block_wins(const mote_session *s, const prices *p, const drafts *block, const drafts *mtp) {
     double speed, of_mtp;
-    if (!slot_drafter(&s->slot) || !most) return 0;
-    const drafts block = drafts_by_place(s, MOTE_DRAFT_BLOCK, min_int(most, s->m->drafter->c.drafter.block - 1));
-    if (s->o.mtp > 0) return drafts_tokens(&block, block.n) > drafts_tokens(mtp, mtp->n);
-    (void)drafts_worth(p, &block, p->block, &speed);
+    if (!block->n) return 0;
+    if (s->o.mtp > 0) return drafts_tokens(block, block->n) > drafts_tokens(mtp, mtp->n);
+    (void)drafts_worth(p, block, p->block, &speed);
     (void)drafts_worth(p, mtp, mtp->n * p->draft, &of_mtp);
     return speed > 1.05 * fmax(prices_speed(p, 1, 0, 0), of_mtp);
 }
@@ -251,11 +250,12 @@ static int drafts_choose(mote_session *s, int left, drafts *d, int *worth, mote_
     const int most = drafts_most(s, s->count, left), asked = min_int(s->slot.has_mtp ? s->decoder->spec.stats.depth : 0, most);
     const prices p = prices_now(s);
     const drafts mtp = drafts_by_place(s, MOTE_DRAFT_MTP, asked);
-    const int block = block_wins(s, &p, &mtp, most);
-    const drafts model = block ? drafts_by_place(s, MOTE_DRAFT_BLOCK, min_int(most, s->m->drafter->c.drafter.block - 1)) : mtp;
+    const mote_model *drafter = slot_drafter(&s->slot);
+    const drafts block = drafts_by_place(s, MOTE_DRAFT_BLOCK, drafter ? min_int(most, drafter->c.drafter.block - 1) : 0);
+    const int blocks = block_wins(s, &p, &block, &mtp);
     drafts_copy(s, 1, most, d);
-    if (copies_win(s, &p, d, &model, block ? p.block : asked * p.draft, worth)) return MOTE_OK;
-    if (block) return drafts_block(s, &p, most, d, worth, err);
+    if (copies_win(s, &p, d, blocks ? &block : &mtp, blocks ? p.block : asked * p.draft, worth)) return MOTE_OK;
+    if (blocks) return drafts_block(s, &p, most, d, worth, err);
     return asked ? drafts_make(s, &p, most, d, worth, err) : MOTE_OK;
 }
 

@@ -1,5 +1,5 @@
-/* model/drafter.c: opens a block drafter beside its target. It is a model of its own, in the host's memory, without embedding and head, which it takes from the
-   target. Knows what of a target it needs; must not know tensor names, nor how drafts are made or verified. */
+/* model/drafter.c: opens a block drafter beside its target. It is a model of its own, in the host's memory, without embedding and head,
+   which it takes from the target. Knows what of a target it needs; must not know tensor names, nor how drafts are made or verified. */
 
 /* Refuses a target for which nothing runs a drafter. */
 static int drafter_check_target(const mote_model *m, const char *dir, mote_error *err) {
@@ -17,8 +17,8 @@ static int drafter_check(const config *c, const mote_model *m, const char *dir, 
         {"hidden_size", c->hidden, m->c.hidden}, {"vocab_size", c->vocab, m->c.vocab}};
     for (size_t i = 0; i < sizeof alike / sizeof *alike; i++)
         if (alike[i].is != alike[i].target)
-            return fail(err, MOTE_EINVAL, "%s/config.json: %s is %d, the model has %d: the drafter is another model's", dir, alike[i].name, alike[i].is,
-                        alike[i].target);
+            return fail(err, MOTE_EINVAL, "%s/config.json: %s is %d, the model has %d: the drafter is another model's", dir, alike[i].name,
+                        alike[i].is, alike[i].target);
     return MOTE_OK;
 }
 
@@ -39,8 +39,8 @@ static int drafter_load(mote_model *m, const char *dir, const mote_callbacks *ca
     return code;
 }
 
-/* Opens the drafter that o names, for m. Of a description config.json alone is read. m gets a draft head, if it has none, and another fingerprint, as a saved
-   session holds the drafter's state, too. */
+/* Opens the drafter that o names, for m. Of a description config.json alone is read. m gets a draft head, if it has none, and another
+   fingerprint, as a saved session holds the drafter's state, too. */
 static int drafter_attach(mote_model *m, const mote_options *o, mote_error *err) {
     int code = drafter_check_target(m, o->drafter, err);
     mote_model *d = code ? NULL : model_new("cpu", 0, &o->callbacks, err);

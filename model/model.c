@@ -101,7 +101,7 @@ struct mote_model {
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
     mtp_layer mtp;
-    matrix tap_fc;                             /* of a block drafter: [hidden][taps hidden] of its target's residuals, and the norm after it */
+    matrix tap_fc;                             /* of a block drafter: [hidden][taps hidden], of its target's residuals; the norm after it */
     const float *tap_norm;                     /* [hidden] */
     struct mote_model *drafter;                /* drafts blocks for this one: model/drafter.c; NULL: none does */
     int has_vision;                            /* the part has the tower; of a front: the one that embeds has it */
@@ -122,7 +122,8 @@ struct mote_model {
 
 /* Layer i, or, of number c.layers, the MTP layer; after that come the drafter's. */
 static layer *model_layer(const mote_model *m, int i) {
-    return i < m->c.layers ? &m->layers[i] : i == m->c.layers ? (layer *)(uintptr_t)&m->mtp.layer : &m->drafter->layers[i - m->c.layers - 1];
+    if (i > m->c.layers) return &m->drafter->layers[i - m->c.layers - 1];
+    return i < m->c.layers ? &m->layers[i] : (layer *)(uintptr_t)&m->mtp.layer;
 }
 
 /* Layers of which a session may have a state: the model's, the MTP layer and the drafter's. */

@@ -198,7 +198,8 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (!code) code = open_check("mote_open", dir, &o, model, error);
     if (!code) code = model_devices(&devices, &o, error);
     mote_model *opened = NULL;
-    if (!code) code = parts_open(o.workers ? workers_open_part : model_open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, &opened, error);
+    part_opener *open = o.workers ? workers_open_part : model_open;
+    if (!code) code = parts_open(open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, &opened, error);
     if (!code && o.drafter && o.parts != MOTE_TEXT_ONLY) code = drafter_attach(opened, &o, error);
     if (code) mote_close(opened);
     else *model = opened;

@@ -19,7 +19,8 @@ typedef struct sides { int width[LIST_MAX], height[LIST_MAX], count; } sides;   
 typedef struct speeds { double link, memory; } speeds;          /* GB/s */
 
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
-    const char *model, *drafter, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *devices, *synthetic, *json, *ask, *html, *text, *against;
+    const char *drafter;                   /* a folder */
+    const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *devices, *synthetic, *json, *ask, *html, *text, *against;
     const char *host, *api_key, *api_key_file, *cache_dir, *name;
     texts stop, hosts, images;
     sides image_sides;                     /* of bench */

@@ -36,8 +36,8 @@ typedef struct scratch {
     float *confidence;                                      /* [rows of a pass] and its probability among the draft rows */
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     float *share, *shares;                                  /* of several ranks: what one of them gives the others, [ranks] what all give */
-    float *taps;                                            /* [chunk][taps][hidden] what a block drafter takes of the pass; NULL: there is none */
-    layer_shapes largest;                                   /* of each kind, of the model's layers and its drafter's: what jobs are laid out for */
+    float *taps;                                            /* [chunk][taps][hidden] what a block drafter takes; NULL: there is none */
+    layer_shapes largest;                                   /* of each kind, with the drafter's: what jobs are laid out for */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
     vision_job vision;                                      /* of an image of run_options.patches */
 } scratch;
@@ -97,8 +97,8 @@ enum request_kind { REQUEST_FORWARD, REQUEST_DRAFT, REQUEST_BLOCK, REQUEST_STEP,
 typedef struct pass_request {
     enum request_kind kind;
     slot *s;
-    const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT, BLOCK: after its first token, not computed yet; STEP, CYCLE: its first
-                                    row is the token's, nothing is computed yet; CYCLE: no ids: those that were drafted */
+    const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT, BLOCK: after its first token, not computed yet; STEP, CYCLE: its
+                                    first row is the token's, nothing is computed yet; CYCLE: no ids: those that were drafted */
     const mote_sampling *sampling;                          /* STEP, CYCLE */
     int drafts;                  /* DRAFT, BLOCK: at most; CYCLE: for the next pass */
     int32_t *ids;                /* DRAFT, BLOCK: [drafts]; STEP: [1]; CYCLE: as executor.cycle */

@@ -227,7 +227,8 @@ static int slot_forward(slot *s, const block *b, mote_error *err) {
     return meet_alone(&q, err);
 }
 
-/* At most *k drafts of kind DRAFT or BLOCK after the block's first token; then *k is how many were made. confidence, continue_drafting, user: as pass_request has them. */
+/* At most *k drafts of kind DRAFT or BLOCK after the block's first token; then *k is how many were made. confidence, continue_drafting,
+   user: as pass_request has them. */
 static int slot_draft(slot *s, enum request_kind kind, const block *b, int *k, int32_t *drafts, float *confidence,
                       int (*continue_drafting)(void *user, int drafted, const float *confidence), void *user, mote_error *err) {
     pass_request q;

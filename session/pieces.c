@@ -16,7 +16,7 @@ typedef struct saved_header {
     uint64_t checksum;           /* of all that follows it */
     int32_t count, generated_from, pending, accepted;
     int32_t kv;                  /* MOTE_KV_... */
-    int32_t has;                 /* SAVED_MTP, SAVED_WINDOWS, SAVED_DRAFTER, and how many ranks there are besides the first, times SAVED_RANK */
+    int32_t has;                 /* SAVED_MTP, _WINDOWS, _DRAFTER, and how many ranks there are besides the first, times SAVED_RANK */
     int32_t lag, images;         /* of the text after it, see mote_session; spans */
 } saved_header;
 

@@ -330,7 +330,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
     if (!(h->has & SAVED_MTP) && s->slot.has_mtp)
         return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it: open one without (--mtp 0)");
     if (!(h->has & SAVED_DRAFTER) && slot_drafter(&s->slot))
-        return fail(err, MOTE_EINVAL, "the saved session is without the drafter's state, this one was opened with it: open one without (--mtp 0)");
+        return fail(err, MOTE_EINVAL, "the saved session is without the drafter, this one was opened with it: open one without (--mtp 0)");
     return MOTE_OK;
 }
 

@@ -4,10 +4,10 @@
     make_drafter_fixture.py TARGET OUT       write it
     make_drafter_fixture.py --check TARGET OUT
 
-Needs numpy. A folder holds config.json and model.safetensors under the released names, and logits.f32 [len(COUNTS)][block - 1][vocab]: what a block
-drafts after the first COUNTS[i] tokens of the target's prompt and its greedy continuation, row by row; the next of these tokens begins the block. The reference
-is in float64, and computes everything again for each block: there is no state to get wrong.
-config.json has keys of its target that mean nothing in a drafter, as published ones have: partial_rotary_factor, attn_output_gate.
+Needs numpy. A folder holds config.json and model.safetensors under the released names, and logits.f32 [len(COUNTS)][block - 1][vocab]: what a
+block drafts after the first COUNTS[i] tokens of the target's prompt and its greedy continuation, row by row; the next of these tokens begins
+the block. The reference is in float64, and computes everything again for each block: there is no state to get wrong. config.json has keys of
+its target that mean nothing in a drafter, as published ones have: partial_rotary_factor, attn_output_gate.
 """
 import json
 import pathlib

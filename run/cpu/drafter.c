@@ -1,8 +1,8 @@
 /* run/cpu/drafter.c: a block drafter on the CPU: what it keeps of the rows that its target has computed, and the blocks that it drafts
    (families/dflash.c has the formulas). Which drafts are verified is none of its business.
 
-   Its layers' states are of the session, after the MTP layer's. Every row of a pass is kept in them, rows of drafts that are refused, too: the rows that come
-   to stand at their places overwrite them, as those of a block do, which stand after the timeline. */
+   Its layers' states are of the session, after the MTP layer's. Every row of a pass is kept in them, rows of drafts that are refused, too:
+   those that come to stand in their places overwrite them, and also those of a block, which stand after the timeline. */
 
 /* The number of the state of its layer i. */
 static int drafter_state(const mote_model *m, int i) {

@@ -227,7 +227,7 @@ static void test_drafter_auto(const mote_model *m) {
         const drafts d = drafts_by_place(s, MOTE_DRAFT_BLOCK, DRAFTER_MOST), none = drafts_by_place(s, MOTE_DRAFT_MTP, 0);
         for (int i = 0; i < 100; i++) acceptance_learn(&s->decoder->spec, &d, DRAFTER_MOST, right);
         const prices p = prices_now(s);
-        CHECK(block_wins(s, &p, &none, DRAFTER_MOST) == (right > 0), "drafts of which %d are right", right);
+        CHECK(block_wins(s, &p, &d, &none) == (right > 0), "drafts of which %d are right", right);
     }
     mote_session_close(s);
 }
