@@ -151,8 +151,8 @@ __device__ __forceinline__ void gemm_k_block(float (&sum)[TILES][NT][4], gemm_we
 
 /* The sums of a warp's rows and NT * 8 tokens, without the rows' last scale. scales: where the warps' ratios of scales go. */
 template <class F, int WIDTH, int TILES, int NT>
-__device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gemm_product &o, gemm_stages<WIDTH> &stages, gemm_weights<F, TILES> &w, int warp_row,
-                                          float *scales, int token, float (&sum)[TILES][NT][4]) {
+__device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gemm_product &o, gemm_stages<WIDTH> &stages, gemm_weights<F, TILES> &w,
+                                          int warp_row, float *scales, int token, float (&sum)[TILES][NT][4]) {
     enum { LOADS = F::prefill_loads, AHEAD = gemm_loads_ahead<F, WIDTH>(), STEP = AHEAD == 1 ? 1 : AHEAD / LOADS };
     const gpu_matrix &of = o.w;
     const int k_blocks = p.cols / GEMM_COLS, lane = threadIdx.x % 32;

@@ -151,7 +151,7 @@ typedef struct block_watch {
 /* An image for the vision tower. */
 typedef struct vision_image {
     const float *patches;        /* [rows * columns][VISION_PIXELS], or NULL: */
-    const unsigned char *rgb;    /* [rows * VISION_PATCH][columns * VISION_PATCH][3], where the executor makes patches of them (takes_pixels) */
+    const unsigned char *rgb;    /* [rows * VISION_PATCH][columns * VISION_PATCH][3], for an executor that takes_pixels */
     int rows, columns;           /* of patches; vision_reads them */
     float *features;             /* [rows * columns / VISION_JOINED][hidden] to be filled */
     void *user;

@@ -40,8 +40,8 @@ static int vision_compute(mote_runner *r, vision_image image, const mote_callbac
     image.between = vision_looks_on;
     if (!of) return vision_refused(r->m, err);
     if (!vision_reads(image.rows, image.columns))
-        return fail(err, MOTE_EINVAL, "an image of %d x %d patches, expected even numbers, and together %d patches at most", image.rows, image.columns,
-                    VISION_PATCHES_MAX);
+        return fail(err, MOTE_EINVAL, "an image of %d x %d patches, expected even numbers, and together %d patches at most",
+                    image.rows, image.columns, VISION_PATCHES_MAX);
     int code = prompt_enter(r, NULL, err);
     if (code) return code;
     if (r->group) group_settle(r->group);
@@ -56,9 +56,10 @@ static int vision_compute(mote_runner *r, vision_image image, const mote_callbac
    run_options.patches; for a larger one there is some for the time of the call, or MOTE_ENOMEM before any work. The runner is entered as for
    a prompt: one at a time, and between the tower's blocks, on the CPU every 50 ms, others compute. progress and cancel of the callbacks are
    called; MOTE_ECANCELLED: features are not what they should be. */
-static inline int vision_features(mote_runner *r, const float *patches, int rows, int columns, float *features, const mote_callbacks *callbacks,
-                                  mote_error *err) {
-    const vision_image image = {.patches = patches, .rgb = NULL, .rows = rows, .columns = columns, .features = features, .user = NULL, .between = NULL};
+static inline int vision_features(mote_runner *r, const float *patches, int rows, int columns, float *features,
+                                  const mote_callbacks *callbacks, mote_error *err) {
+    const vision_image image = {.patches = patches, .rgb = NULL, .rows = rows, .columns = columns, .features = features,
+                                .user = NULL, .between = NULL};
     return vision_compute(r, image, callbacks, err);
 }
 
@@ -71,6 +72,7 @@ static int vision_takes_pixels(mote_runner *r) {
 /* The same bits from a picture's pixels, [rows * VISION_PATCH][columns * VISION_PATCH][3], an eighth of the bytes of its patches. */
 static inline int vision_features_of_pixels(mote_runner *r, const unsigned char *rgb, int rows, int columns, float *features,
                                             const mote_callbacks *callbacks, mote_error *err) {
-    const vision_image image = {.patches = NULL, .rgb = rgb, .rows = rows, .columns = columns, .features = features, .user = NULL, .between = NULL};
+    const vision_image image = {.patches = NULL, .rgb = rgb, .rows = rows, .columns = columns, .features = features,
+                                .user = NULL, .between = NULL};
     return vision_compute(r, image, callbacks, err);
 }

@@ -248,11 +248,12 @@ static void reader_close(image_reader *r) {
 
 /* What the tower makes of a picture of so many patches, whose pixels or patches it is given. */
 static int image_features(mote_session *s, const picture *of, int rows, int columns, float *to, mote_error *err) {
-    if (vision_takes_pixels(s->slot.runner)) return vision_features_of_pixels(s->slot.runner, of->rgb, rows, columns, to, &s->o.callbacks, err);
+    mote_runner *r = s->slot.runner;
+    if (vision_takes_pixels(r)) return vision_features_of_pixels(r, of->rgb, rows, columns, to, &s->o.callbacks, err);
     float *patches = (float *)malloc((size_t)rows * (size_t)columns * VISION_PIXELS * sizeof *patches);
     if (!patches) return fail_memory(err);
     picture_patches(of, s->m->pictures.patch, s->m->pictures.merge, patches);
-    const int code = vision_features(s->slot.runner, patches, rows, columns, to, &s->o.callbacks, err);
+    const int code = vision_features(r, patches, rows, columns, to, &s->o.callbacks, err);
     free(patches);
     return code;
 }

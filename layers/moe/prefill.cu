@@ -121,7 +121,7 @@ __device__ __forceinline__ void moe_put_slot(const moe_prefill_job &p, int slot,
     p.slot_of[i] = slot;
 }
 
-/* All of it for MOE_SORT_ROWS rows or fewer, of which a row's slot of an expert is after those of the rows before it that chose it, too. One block. */
+/* What count, offsets and place do, for MOE_SORT_ROWS rows or fewer, and in the same order. One block. */
 static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_sort(const __grid_constant__ moe_prefill_job p) {
     enum { WORDS = MOE_SORT_ROWS / 32 };
     __shared__ uint32_t rows[GPU_EXPERTS][WORDS];           /* of an expert: bit set of its rows */
@@ -187,7 +187,8 @@ static int moe_can_prefill(const moe_weights *w, dtype kv) {
     return fits;
 }
 
-/* Slots of a tile: nearly all of an expert's rows shall fit one, as each reads the expert's matrices; wider ones compute columns that are not there. */
+/* Slots of a tile: nearly all of an expert's rows shall fit one, as each reads the expert's matrices, and columns that no slot has are computed,
+   too. */
 static int moe_prefill_width(const moe_shape *s, int T) {
     const int64_t slots = (int64_t)T * s->top_k, experts = s->experts;
     return slots < 8 * experts ? MOE_FEWEST_SLOTS : slots < 48 * experts ? 32 : 64;

@@ -64,7 +64,8 @@ static __global__ void __launch_bounds__(GPU_THREADS) vision_pixels_kernel(const
     int row, column;
     vision_place(p.first + (int)blockIdx.x, p.columns, &row, &column);
     for (int i = threadIdx.x; i < VISION_PIXELS; i += GPU_THREADS) {
-        const int colour = i / (VISION_FRAMES * FRAME), y = row * VISION_PATCH + i % FRAME / VISION_PATCH, x = column * VISION_PATCH + i % VISION_PATCH;
+        const int colour = i / (VISION_FRAMES * FRAME);
+        const int y = row * VISION_PATCH + i % FRAME / VISION_PATCH, x = column * VISION_PATCH + i % VISION_PATCH;
         const size_t at = ((size_t)y * (size_t)(p.columns * VISION_PATCH) + (size_t)x) * VISION_CHANNELS + (size_t)colour;
         to[i] = ((float)p.rgb[at] - 127.5f) / 127.5f;
     }

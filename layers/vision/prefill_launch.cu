@@ -109,8 +109,8 @@ static int vision_rows_from(const vision_run *r, int first) {
 /* Numbers of T patches, to y. Of an image's pixels they are made here, where all of them are already; its patches are in host memory. */
 static void vision_gpu_patches(const vision_run *r, const float *patches, int first, int T) {
     if (patches) {
-        gpu_check(r->q, cudaMemcpyAsync(r->at.y, patches + (size_t)first * VISION_PIXELS, (size_t)T * VISION_PIXELS * sizeof(float), cudaMemcpyHostToDevice,
-                                        r->q->stream), "copying an image");
+        gpu_check(r->q, cudaMemcpyAsync(r->at.y, patches + (size_t)first * VISION_PIXELS, (size_t)T * VISION_PIXELS * sizeof(float),
+                                        cudaMemcpyHostToDevice, r->q->stream), "copying an image");
         return;
     }
     const vision_pixels p = {.rgb = (const unsigned char *)r->at.q, .to = r->at.y, .first = first, .columns = r->columns};
@@ -122,8 +122,8 @@ static void vision_gpu_embed(const vision_run *r, const float *patches, const un
     const vision_shape *s = &r->w->shape;
     const vision_places places = {.positions = r->w->positions, .x = r->at.x, .o = r->at.o, .o_scale = r->at.o_scale, .rows = r->rows, .columns = r->columns,
                                   .side = s->side, .hidden = s->hidden, .o_cols = vision_whole(s->hidden)};
-    if (rgb)
-        gpu_check(r->q, cudaMemcpyAsync(r->at.q, rgb, (size_t)r->n * VISION_PIXELS / VISION_FRAMES, cudaMemcpyHostToDevice, r->q->stream), "copying an image");
+    const size_t pixels = (size_t)r->n * VISION_PIXELS / VISION_FRAMES;
+    if (rgb) gpu_check(r->q, cudaMemcpyAsync(r->at.q, rgb, pixels, cudaMemcpyHostToDevice, r->q->stream), "copying an image");
     vision_places_kernel<<<(unsigned)r->n, GPU_THREADS, 0, r->q->stream>>>(places);
     for (int first = 0, T; first < r->n; first += T) {
         T = vision_rows_from(r, first);

@@ -13,9 +13,10 @@ typedef struct product_case {
 } product_case;
 
 static const product_case cases[] = {
-    {FORMAT_BF16, 160, 320, 128, 0},    {FORMAT_FP8_BLOCK, 320, 704, 128, 0}, {FORMAT_FP8_ROW, 192, 448, 128, 0}, {FORMAT_NVFP4, 192, 576, 128, 0},
-    {FORMAT_MXFP4, 192, 320, 128, 0},   {FORMAT_INT4, 192, 384, 64, 0},       {FORMAT_INT4, 160, 512, 128, 0},    {FORMAT_INT4_FINE, 192, 320, 32, 0},
-    {FORMAT_FP8_BLOCK, 64, 64, 128, 0}, {FORMAT_NVFP4, 64, 64, 128, 0},       {FORMAT_BF16, 64, 64, 128, 0},      {FORMAT_MXFP4, 320, 192, 128, 1},
+    {FORMAT_BF16, 160, 320, 128, 0},  {FORMAT_FP8_BLOCK, 320, 704, 128, 0}, {FORMAT_FP8_ROW, 192, 448, 128, 0},
+    {FORMAT_NVFP4, 192, 576, 128, 0}, {FORMAT_MXFP4, 192, 320, 128, 0},     {FORMAT_INT4, 192, 384, 64, 0},
+    {FORMAT_INT4, 160, 512, 128, 0},  {FORMAT_INT4_FINE, 192, 320, 32, 0},  {FORMAT_FP8_BLOCK, 64, 64, 128, 0},
+    {FORMAT_NVFP4, 64, 64, 128, 0},   {FORMAT_BF16, 64, 64, 128, 0},        {FORMAT_MXFP4, 320, 192, 128, 1},
     {FORMAT_NVFP4, 128, 128, 128, 1}};
 
 // Matrices of the experts, all in one memory; and rows.
@@ -47,7 +48,8 @@ static matrix make_matrix(const product_case *c, char *at, uint32_t seed) {
         const component *of = &formats[w.format]->components[i];
         const size_t bytes = matrix_component_capacity(&w, i);
         char *here = (char *)allocate(bytes);
-        format_random(w.format, i, seed + (uint32_t)i, here, 0, (uint32_t)component_words(of, component_rows(of, &w), component_cols(of, &w)), 1);
+        const size_t words = component_words(of, component_rows(of, &w), component_cols(of, &w));
+        format_random(w.format, i, seed + (uint32_t)i, here, 0, (uint32_t)words, 1);
         w.component[i] = at;
         copy(of->packed ? packed : at, here, bytes);
         packed += of->packed ? bytes : 0;
@@ -119,7 +121,8 @@ static void multiply(const trial *t, enum gemm_out out, int T, const int *counts
     free(before);
     for (int e = 0; counts && e < EXPERTS; e++)
         for (int i = 0; i < counts[e]; i += width) {
-            const gemm_tile tile = {(const char *)t->w[e].component[CODES] - (const char *)t->w[0].component[CODES], slots, min_int(counts[e] - i, width)};
+            const int64_t at = (const char *)t->w[e].component[CODES] - (const char *)t->w[0].component[CODES];
+            const gemm_tile tile = {at, slots, min_int(counts[e] - i, width)};
             tiles[count++] = tile;
             slots += tile.count;
         }
@@ -151,7 +154,8 @@ static void multiply(const trial *t, enum gemm_out out, int T, const int *counts
 }
 
 // y[t][row], and in `size` the sum of magnitudes: block (row, t), one thread.
-static __global__ void plain_product(const __grid_constant__ gpu_matrix w, const uint16_t *x, const float *act_scale, int T, double *y, double *size) {
+static __global__ void plain_product(const __grid_constant__ gpu_matrix w, const uint16_t *x, const float *act_scale, int T, double *y,
+                                     double *size) {
     const int row = blockIdx.x, t = blockIdx.y, at = t * w.rows + row;
     double sum = w.bias ? w.bias[row] : 0, magnitude = fabs(sum);
     for (int k = 0; k < w.cols; k++) {
@@ -183,8 +187,8 @@ static void test_widths(const trial *t, enum gemm_out out, int T, const int *cou
         multiply(t, out, T, counts, widths[i], &got);
         const size_t all = SLOTS * (size_t)t->c->rows;
         CHECK(!memcmp(want.y, got.y, all * sizeof *got.y) && !memcmp(want.half, got.half, all * sizeof *got.half),
-              "%s, %d x %d, %s, %d rows of kind %d: other bits in tiles of %d than in tiles of 32", formats[t->c->format]->name, t->c->rows, t->c->cols,
-              counts ? "by expert" : "all", T, (int)out, widths[i]);
+              "%s, %d x %d, %s, %d rows of kind %d: other bits in tiles of %d than in tiles of 32", formats[t->c->format]->name,
+              t->c->rows, t->c->cols, counts ? "by expert" : "all", T, (int)out, widths[i]);
     }
 }
 
