@@ -122,7 +122,7 @@ __device__ __forceinline__ void moe_put_slot(const moe_prefill_job &p, int slot,
 }
 
 /* What count, offsets and place do, for MOE_SORT_ROWS rows or fewer, and in the same order. One block. */
-static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_sort(const __grid_constant__ moe_prefill_job p) {
+static __global__ void __launch_bounds__(GPU_EXPERTS, 1) moe_prefill_sort(const __grid_constant__ moe_prefill_job p) {
     enum { WORDS = MOE_SORT_ROWS / 32 };
     __shared__ uint32_t rows[GPU_EXPERTS][WORDS];           /* of an expert: bit set of its rows */
     __shared__ int shared[32], first[GPU_EXPERTS];
@@ -130,11 +130,13 @@ static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_sort(const __g
     int all = 0;
     for (int w = 0; w < WORDS; w++) rows[threadIdx.x][w] = 0;
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < n; i += GPU_EXPERTS) atomicOr(&rows[p.choice[i]][i / top_k / 32], 1u << i / top_k % 32);
     __syncthreads();
     for (int w = 0; w < WORDS; w++) all += __popc(rows[threadIdx.x][w]);
     first[threadIdx.x] = moe_list_tiles(p, all, shared);
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < n; i += GPU_EXPERTS) {
         const int e = p.choice[i], t = i / top_k;
         int slot = first[e] + __popc(rows[e][t / 32] & ((1u << t % 32) - 1));
