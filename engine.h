@@ -136,6 +136,8 @@ typedef struct mote_options {
     int experts;                           /* MOTE_EXPERTS_..., on a GPU. Host memory is of this process alone: another one that opens the same
                                               folder has its own. Both are of this host's GPUs: of workers each finds out by itself */
     int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
+    const char *drafter;                   /* folder of a block drafter that was trained for this checkpoint (DFlash), which drafts beside
+                                              the MTP layer: answers stay the same. On the CPU alone. NULL: none. See docs/speculation.md */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -766,7 +768,8 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
 enum {                                     /* who makes drafts */
     MOTE_DRAFT_MTP = 0,                    /* the MTP layer */
     MOTE_DRAFT_COPY = 1,                   /* the timeline: its last tokens stand earlier in it, and what followed them is the draft */
-    MOTE_DRAFT_SOURCES = 2
+    MOTE_DRAFT_SOURCES = 2,                /* those of which mote_speculation counts the drafts */
+    MOTE_DRAFT_BLOCK = 2                   /* the block drafter of mote_options.drafter: mote_drafter_of */
 };
 
 /* What speculation did on a session since it was opened. mote_generate and mote_ask draft, mote_step never does. The text is
@@ -778,15 +781,29 @@ typedef struct mote_speculation {
                                               first, second, .. drafts of a pass: that followed accepted ones only, and accepted too */
     uint64_t tokens;                       /* generated: one a pass and the accepted drafts, less those of passes in whose
                                               middle an answer ended */
-    double draft_seconds, pass_seconds;    /* in answers: that the MTP layer drafted, which a GPU does within passes; that passes took */
+    double draft_seconds, pass_seconds;    /* in answers: that the MTP layer or a block drafter drafted, which a GPU does within passes;
+                                              that passes took */
     double cost[MOTE_ROWS_MAX], draft;     /* seconds, as seen lately on the session's runner: of a pass of one session that verifies so
                                               many drafts, on a GPU with the making of as many; of a draft. 0: not seen */
     char recent[65];                       /* drafts verified by the last 64 passes, oldest first; ends with 0. The MTP layer's are
-                                              digits, copies letters: a is one */
+                                              digits, copies letters: a is one; a block drafter's capital letters */
 } mote_speculation;
 
 /* In a callback: up to the pass before. */
 int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error);
+
+/* What the block drafter of mote_options.drafter did on a session since it was opened. Its passes, and its time in answers, are part of
+   mote_speculation's. */
+typedef struct mote_drafter_use {
+    int rows;                              /* of a block, of which all but the first are drafts; a pass verifies at most MOTE_ROWS_MAX - 1.
+                                              0: the session has no drafter */
+    uint64_t passes;                       /* forward passes that verified drafts of its */
+    uint64_t drafted[MOTE_ROWS_MAX - 1], accepted[MOTE_ROWS_MAX - 1];      /* by place, as mote_speculation has them */
+    double cost;                           /* seconds of a block, as seen lately on the session's runner; 0: not seen */
+} mote_drafter_use;
+
+/* In a callback: up to the pass before. */
+int mote_drafter_of(const mote_session *session, mote_drafter_use *use, mote_error *error);
 
 /* ---- 7. Checkpoints, copies and files ---------------------------------------------------------------------------- */
 

@@ -387,5 +387,5 @@ int main(int argc, char **argv) {
     else if (!code) code = c->function(&o);
     if ((fflush(stdout) || ferror(stdout)) && !code)
         code = complain(EXIT_FAILURE, "standard output: %s", strerror(errno));
-    return code;
+    return end_of_program(code);
 }
