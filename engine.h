@@ -251,8 +251,9 @@ const mote_info *mote_model_info(const mote_model *model);
 
 enum {                                     /* how many tokens are drafted for a forward pass to verify; or 1 to MOTE_ROWS_MAX - 1 */
     MOTE_MTP_AUTO = 0,                     /* as many as pay, by what passes take and how many are accepted; also none. Those of the MTP
-                                              layer, if there is one, and copies of what stands in the timeline already */
-    MOTE_MTP_OFF = -1                      /* none: no copies, and the MTP layer has no KV rows, so there are no MTP logits either */
+                                              layer, if there is one, of a block drafter, and copies of what stands in the timeline already */
+    MOTE_MTP_OFF = -1                      /* none: no copies, and neither the MTP layer nor a block drafter has KV rows, so there are no
+                                              MTP logits either */
 };
 
 enum {                                     /* how keys and values of attention layers, or their latents, are kept */
@@ -835,8 +836,9 @@ int mote_clone(const mote_session *session, mote_session **clone, mote_error *er
    capacity rule of section 3; mote_load replaces the session's state. A session of another checkpoint is refused: all numbers
    of config.json must be the same, and a sample of the weights: of each matrix, vector and scale that is loaded (of each
    expert's alone) all bytes up to 4 KiB, of a larger one the first 64 bytes of each 64th part. Of a synthetic model, the numbers
-   and the name of its formats, which its weights are made of. A session that was opened with MOTE_MTP_OFF saves no
-   state of the MTP layer: one that has the layer refuses it.
+   and the name of its formats, which its weights are made of. A session of a model with a block drafter is one of another checkpoint
+   for the model without it, or with another one. A session that was opened with MOTE_MTP_OFF saves no state of the MTP layer and the drafter:
+   one that has them refuses it.
    mote_save_file writes the file whole or not at all, also beside others that write or read it: under another name in the
    same folder, synced, then renamed. A new file is for its owner alone (0600), an old one keeps its permissions; a symbolic
    link is followed; what is no regular file is refused. */

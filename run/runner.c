@@ -25,6 +25,7 @@ typedef struct scratch {
                                                                themselves, or made of their streams */
     float *branches;                                        /* [3][chunk][hidden] */
     stream_scratch mix;
+    int32_t *chosen;                                        /* [layers, and the MTP layer] different experts of the last pass, 0: it has none */
     float *mtp_in;                                          /* [chunk][hidden + width] */
     int64_t *table_rows;                                    /* [chunk][MAX_NGRAM_ROWS] of tables of n-grams, and of each table these rows, */
     float *looked_up[TABLES_MAX];                           /* [chunk][ngrams_width] */

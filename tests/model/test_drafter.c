@@ -215,6 +215,42 @@ static void test_drafter_answers(const mote_model *m) {
             test_drafter_answer(m, &kinds[k], right < 4 ? 4 : DRAFTER_MOST, right);
 }
 
+static void *drafter_thread(void *session) {
+    const mote_sampling warm = {.temperature = 1, .seed = 5};
+    const mote_generation g = {.size = sizeof g, .sampling = &warm, .max_tokens = DRAFTER_ANSWER, .raw = 1};
+    mote_error why;
+    CHECK(!mote_generate((mote_session *)session, &g, NULL, &why), "an answer beside others fails");
+    return NULL;
+}
+
+/* Answers at the same time, by sessions that share a runner, with other numbers of drafts and without: each is what it is alone. */
+static void test_drafter_threads(const mote_model *m) {
+    enum { THREADS = 4 };
+    static const int mtp[THREADS] = {MOTE_MTP_AUTO, 3, DRAFTER_MOST, MOTE_MTP_OFF};
+    mote_runner *r = NULL;
+    mote_session *s[THREADS];
+    pthread_t thread[THREADS];
+    size_t n, k;
+    EXPECT(MOTE_OK, mote_runner_open(m, &(mote_session_options){.context = DRAFTER_CONTEXT, .threads = 2}, &r, &failure));
+    for (int i = 0; i < THREADS; i++) {
+        s[i] = session_of(m, .context = DRAFTER_CONTEXT, .runner = r, .mtp = mtp[i]);
+        EXPECT(MOTE_OK, mote_feed(s[i], drafter_line, (size_t)(30 + 9 * i), &failure));
+    }
+    for (int i = 0; i < THREADS; i++) CHECK(!pthread_create(&thread[i], NULL, drafter_thread, s[i]), "no thread");
+    for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < THREADS; i++) {
+        mote_session *alone = session_of(m, .context = DRAFTER_CONTEXT, .threads = 1, .mtp = MOTE_MTP_OFF);
+        EXPECT(MOTE_OK, mote_feed(alone, drafter_line, (size_t)(30 + 9 * i), &failure));
+        (void)drafter_thread(alone);
+        const int32_t *want = mote_tokens(alone, &n), *got = mote_tokens(s[i], &k);
+        CHECK(n == k && !memcmp(got, want, n * sizeof *got) && same_logits(s[i], mote_logits(alone), m->c.vocab), "session %d in company: another answer", i);
+        if (mtp[i] != MOTE_MTP_OFF) drafter_same(s[i], "an answer in company");
+        mote_session_close(alone);
+        mote_session_close(s[i]);
+    }
+    mote_runner_close(r);
+}
+
 /* With as many drafts as pay: a drafter that is always right is what is asked, one that never is, is left alone. */
 static void test_drafter_auto(const mote_model *m) {
     mote_session *s = session_of(m, .context = DRAFTER_CONTEXT, .threads = 1);
@@ -327,6 +363,7 @@ int main(int argc, char **argv) {
     test_drafter_state(m);
     test_drafter_together(m);
     test_drafter_answers(m);
+    test_drafter_threads(m);
     test_drafter_auto(m);
     mote_close(m);
     test_drafter_configs();
