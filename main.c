@@ -7,6 +7,7 @@
 
      terminal.c      showing text, signals, callbacks
      foreign.c       options of other engines, and what mote has for them
+     values.c        values of options, from text
      options.c       the table of all options, and its parser
      files.c         growable bytes, a stream to its end
      write.c         JSON as it goes out
@@ -24,6 +25,7 @@
      screen.c        where run and chat show an answer
      run.c           run
      history.c       what was typed in chats, between runs as well
+     characters.c    characters and words of a line
      line_editor.c   a message typed on a terminal: editing, completion, looking through history
      attach.c        text files that go with a message
      conversation.c  what chat talks in: a session, turns, undo
@@ -132,6 +134,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 #include "program/terminal.c"
 #include "program/foreign.c"
+#include "program/values.c"
 #include "program/options.c"
 #include "program/files.c"
 #include "program/write.c"
@@ -148,6 +151,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/screen.c"
 #include "cli/run.c"
 #include "cli/history.c"
+#include "cli/characters.c"
 #include "cli/line_editor.c"
 #include "cli/attach.c"
 #include "cli/conversation.c"

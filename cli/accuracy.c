@@ -307,8 +307,9 @@ static void describe_reference(const accuracy *a, char *to, size_t capacity) {
 
 static void print_accuracy_head(const accuracy *a, FILE *table, const char *reference, double perplexity) {
     const mote_info *info = mote_model_info(a->model);
-    show_format(table, "model      %s%s\n", a->name,
-                a->o->synthetic ? " (synthetic: random weights, which say little of real ones)" : a->o->quantize ? " with --quantize fp8" : "");
+    show_format(table, "model      %s%s%s\n", a->name,
+                a->o->synthetic ? " (synthetic: random weights, which say little of real ones)" : a->o->quantize ? " with --quantize " : "",
+                a->o->quantize ? quantize_names[a->o->quantize] : "");
     show_format(table, "device     %s\n", info->device);
     show_format(table, "text       %s: %d context%s of %d tokens, the last %d of each scored\n", a->o->synthetic ? "random tokens" : a->o->text,
                 a->contexts, a->contexts == 1 ? "" : "s", a->context, a->context / 2);
@@ -340,7 +341,9 @@ static void json_accuracy_head(const accuracy *a, FILE *json, const char *refere
     json_text(json, "mote", mote_version());
     fputs(", ", json);
     json_text(json, "model", a->name);
-    fprintf(json, ", \"synthetic\": %s, \"quantize\": %s, ", a->o->synthetic ? "true" : "false", a->o->quantize ? "\"fp8\"" : "null");
+    fprintf(json, ", \"synthetic\": %s, \"quantize\": ", a->o->synthetic ? "true" : "false");
+    if (a->o->quantize) fprintf(json, "\"%s\", ", quantize_names[a->o->quantize]);
+    else fputs("null, ", json);
     json_text(json, "device", mote_model_info(a->model)->device);
     fputs(",\n ", json);
     json_text(json, "text", a->o->synthetic ? "" : a->o->text);

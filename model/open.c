@@ -150,7 +150,7 @@ static void answer_ends_of(const mote_model *m, int32_t *ends) {
 /* What mote_open checks before it looks at the folder. */
 static int open_check(const char *name, const char *dir, const mote_options *o, mote_model **model, mote_error *err) {
     if (dir && model && o->parts >= MOTE_EVERYTHING && o->parts <= MOTE_DESCRIPTION && o->draft_rows >= 0 &&
-        o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_FP8 && o->experts >= MOTE_EXPERTS_AUTO && o->experts <= MOTE_EXPERTS_HOST &&
+        o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_HEAD_FP8 && o->experts >= MOTE_EXPERTS_AUTO && o->experts <= MOTE_EXPERTS_HOST &&
         (o->images == 0 || o->images == -1))
         return MOTE_OK;
     return fail(err, MOTE_EINVAL, "%s: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., draft_rows of 0 or more, "
