@@ -224,7 +224,7 @@ __device__ __forceinline__ void mamba_prep_head(const mamba_prefill &p, delta_ro
 
 /* Grid: (groups, chunks) blocks of four warps, several on an SM: while one waits for memory another computes. C and B by all, C . B, then a warp per
    head: its x, and P. Limited by memory bandwidth: raw is read once, in F32; C, B and x are written in F16. */
-static __global__ void __launch_bounds__(DELTA_PREP_THREADS, DELTA_PREP_BLOCKS) mamba_prep(const __grid_constant__ mamba_slice s) {
+static __global__ void __launch_bounds__(DELTA_PREP_THREADS, 3) mamba_prep(const __grid_constant__ mamba_slice s) {
     __shared__ mamba_prep_block block;
     const mamba_prefill &p = s.p;
     const int group = blockIdx.x, warp = threadIdx.x / 32, ratio = p.shape.heads / p.shape.groups;

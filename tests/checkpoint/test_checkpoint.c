@@ -10,6 +10,7 @@
 //   checkpoint_latent.c      DeepSeek V3, GLM-4.7-Flash and their MTP layer
 //   checkpoint_laguna.c      Laguna
 //   checkpoint_gemma4.c      Gemma 4
+//   checkpoint_nemotron.c    Nemotron 3 Nano, as ModelOpt stores it
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
 //   checkpoint_dense.c       dense models, made of fixtures
@@ -34,6 +35,7 @@
 #include "checkpoint_dense.c"
 #include "checkpoint_autoround.c"
 #include "checkpoint_forms.c"
+#include "checkpoint_nemotron.c"
 
 // ---- Inside: plans and synthetic weights -----------------------------------------------------------------------------
 
@@ -279,6 +281,9 @@ int main(int argc, char **argv) {
     test_gpt_oss_forms_damaged();
     test_family_forms();
     test_gemma4_forms();
+    test_nemotron_forms();
+    test_nemotron_mixed();
+    test_nemotron_mixed_damaged();
     temp_close();
     return test_main_end();
 }
