@@ -18,6 +18,8 @@ typedef struct token_rows {
     const token_sequence *of;
     int count;
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
+    int given;                   /* u is there already, not made of x: with state_only */
+    int both_ways;               /* a row attends to all rows of its sequence, not to those up to itself alone */
     int hidden;
     float eps;                   /* of norms */
     float *x, *y;                /* [T][streams][hidden] the walk's: the residual; [T][hidden] outputs before they are added to it, if norms, streams

@@ -1,6 +1,8 @@
 /* model/open.c: opening and closing models: the calls of engine.h, and in which order a folder's files are read for them. Must not
    know tensor names, formats or how a device works. */
 
+static int drafter_attach(mote_model *m, const mote_options *o, mote_error *err);
+
 enum { DRAFT_ROWS = 65536 };                   /* of lm_head, for drafts, unless asked otherwise */
 
 /* A model without anything, on the device that `name` says; NULL: on a GPU if there is one that can be used. `idle`:
@@ -195,7 +197,13 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
     if (!code) code = open_check("mote_open", dir, &o, model, error);
     if (!code) code = model_devices(&devices, &o, error);
-    return code ? code : parts_open(o.workers ? workers_open_part : model_open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
+    mote_model *opened = NULL;
+    part_opener *open = o.workers ? workers_open_part : model_open;
+    if (!code) code = parts_open(open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, &opened, error);
+    if (!code && o.drafter && o.parts != MOTE_TEXT_ONLY) code = drafter_attach(opened, &o, error);
+    if (code) mote_close(opened);
+    else *model = opened;
+    return code;
 }
 
 /* Ids that can be chosen: those the tokenizer knows. Above them the table is padding. */
@@ -226,6 +234,7 @@ void mote_close(mote_model *model) {
     if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
     for (int i = 0; i < model->member_count; i++) mote_close(model->members[i]);
     free(model->members);
+    mote_close(model->drafter);
     remote_forget(model->remote);
     tokenizer_free(model->text);
     vocabulary_free(model->vocabulary);

@@ -19,6 +19,7 @@ typedef struct sides { int width[LIST_MAX], height[LIST_MAX], count; } sides;   
 typedef struct speeds { double link, memory; } speeds;          /* GB/s */
 
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
+    const char *drafter;                   /* a folder */
     const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *devices, *synthetic, *json, *ask, *html, *text, *against;
     const char *host, *api_key, *api_key_file, *cache_dir, *name;
     texts stop, hosts, images;
@@ -182,6 +183,8 @@ static const option option_table[] = {                     /* name, value, kind,
      "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
     {"--mtp", "auto|N", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH | SERVE,
      "tokens to draft for each pass, by the MTP layer or copied from before; auto: as many as pay (default)"},
+    {"--drafter", "DIR", TEXT, AT(drafter), 0, 0, CHAT | RUN | BENCH | SERVE,
+     "folder of a block drafter (DFlash) that was trained for the model, which drafts, too; on the CPU"},
     {"--quantize", "fp8", QUANTIZE, AT(quantize), 0, 0, COMPUTES,
      "turn BF16 weights, an untied lm_head too, into FP8 when they are loaded: half the bytes, not the checkpoint's own"},
     {"--gpu-memory", "SIZE", BYTES, AT(gpu_memory), 0, 0, COMPUTES,

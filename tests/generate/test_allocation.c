@@ -52,7 +52,7 @@ static void allocation_chosen(mote_session *const *s, const machine *of, const d
     memset(&r->costs, 0, sizeof r->costs);
     for (int i = 0; i < USERS; i++) {
         acceptance_begin(&s[i]->decoder->spec);
-        for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) s[i]->decoder->spec.place[k].share = k < DEPTH_MOST ? accept[k] : 0;
+        for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) acceptance_of(&s[i]->decoder->spec, MOTE_DRAFT_MTP)->place[k].share = k < DEPTH_MOST ? accept[k] : 0;
         s[i]->decoder->spec.stats.depth = begin;
     }
     for (int turn = 0; turn < TURNS; turn++) {
