@@ -85,10 +85,17 @@ static drafts drafts_by_place(mote_session *s, int source, int k) {
     return d;
 }
 
+/* By how much a session's drafts must raise the speed of a pass in which it is expected to get so many tokens: a twentieth, of its own share. In company
+   a twentieth of all tokens would be more than one session can bring, and none would ever change. */
+static double prices_margin(const prices *p, double tokens) {
+    return 1 + 0.05 * tokens / (p->others + tokens);
+}
+
 /* What they promise. Drafting is a pass more, for which threads meet and wait: no table has that, and a twentieth stands for it. */
 static double speed_by_place(mote_session *s, const prices *p, int k) {
     const drafts d = drafts_by_place(s, MOTE_DRAFT_MTP, k);
-    return prices_speed(p, drafts_tokens(&d, k), k, k * p->draft) / (k ? 1.05 : 1);
+    const double tokens = drafts_tokens(&d, k);
+    return prices_speed(p, tokens, k, k * p->draft) / (k ? prices_margin(p, tokens) : 1);
 }
 
 /* How many the MTP layer is asked for. A change must promise a twentieth. */
@@ -96,7 +103,8 @@ static void speculation_choose(mote_session *s) {
     mote_speculation *stats = &s->decoder->spec.stats;
     if (s->o.mtp != MOTE_MTP_AUTO || !s->slot.has_mtp) return;
     const prices p = prices_now(s);
-    double best = 1.05 * speed_by_place(s, &p, stats->depth);
+    const drafts d = drafts_by_place(s, MOTE_DRAFT_MTP, stats->depth);
+    double best = prices_margin(&p, drafts_tokens(&d, d.n)) * speed_by_place(s, &p, stats->depth);
     for (int k = 0, now = stats->depth; k < MOTE_ROWS_MAX; k++) {
         const double speed = k == now ? 0 : speed_by_place(s, &p, k);
         if (speed <= best) continue;
