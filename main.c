@@ -165,6 +165,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench_steps.c"
 #include "cli/bench_ask.c"
 #include "cli/bench_images.c"
+#include "cli/bench_text.c"
 #include "cli/bench_sessions.c"
 #include "cli/bench_report.c"
 #include "cli/bench.c"
@@ -264,6 +265,7 @@ static const char bench_more[] =
     "  mote bench --synthetic qwen3.5-35b-a3b:fp8:4        without a download: four layers, random weights\n"
     "  mote bench -m DIR --ask questions.txt               questions, one a line, with speculation and without\n"
     "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n"
+    "  mote bench -m DIR --sessions 8 --text FILE          eight sessions at once, each with its piece of a text\n"
     "  mote bench -m DIR --report                          a block of text that tells of a machine\n";
 
 static const char accuracy_more[] =
@@ -387,5 +389,5 @@ int main(int argc, char **argv) {
     else if (!code) code = c->function(&o);
     if ((fflush(stdout) || ferror(stdout)) && !code)
         code = complain(EXIT_FAILURE, "standard output: %s", strerror(errno));
-    return code;
+    return end_of_program(code);
 }

@@ -121,8 +121,8 @@ __device__ __forceinline__ void stream_multiply_rows(const gpu_streams &p, const
     }
 }
 
-/* Grid: (tiles of down, then of inject; streams * pieces). */
-static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_down(const __grid_constant__ gpu_streams p) {
+/* Grid: (tiles of down, then of inject; streams * pieces). ONE: there is one token row. */
+template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_down(const __grid_constant__ gpu_streams p) {
     __shared__ __align__(16) float part[2][TILE_ROWS][STEP_ROWS][GPU_WARPS], squares[2][STEP_ROWS][GPU_WARPS];
     const int tiles = (p.down.panels + 1) / 2, injects = (int)blockIdx.x >= tiles, tile = (int)blockIdx.x - (injects ? tiles : 0);
     const int c = (int)blockIdx.y / p.pieces, piece = (int)blockIdx.y % p.pieces, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_down(const 
     pdl_launch_dependents();
     w.begin(*of, tile, c * blocks + first, count);
     pdl_wait();
-    for (int t = 0, k = 0; t < p.T; t += STEP_ROWS, k ^= 1) {
+    const auto four = [&](int t, int k) {
         float sum[4] = {0, 0, 0, 0}, square = 0;
         stream_multiply_rows(p, w, min(t + lane / 4 % STEP_ROWS, p.T - 1), c, sum, &square);
         store_partial_of<STEP_ROWS>(part[k], sum, warp);
@@ -149,7 +149,9 @@ static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_down(const 
         if (stores && t + r < p.T) sums[(size_t)t * width] = sum_warp_partials(part[k][i][r]);
         if (blockIdx.x == 0 && threadIdx.x < STEP_ROWS && t + (int)threadIdx.x < p.T)
             p.squares[((t + (int)threadIdx.x) * GPU_STREAMS + c) * STREAM_PIECES + piece] = sum_warp_partials(squares[k][threadIdx.x]);
-    }
+    };
+    if constexpr (ONE) four(0, 0);
+    else for (int t = 0, k = 0; t < p.T; t += STEP_ROWS, k ^= 1) four(t, k);
 }
 
 __device__ __forceinline__ float stream_pieces(const float *of) {
@@ -174,24 +176,34 @@ __device__ __forceinline__ float stream_mean(float v) {
     return v / GPU_STREAMS;
 }
 
-/* low of row t, to[k_blocks * 32], by a block: a thread has a stream of every 64th, AT_ONCE of which it loads before it uses the first. */
-__device__ __forceinline__ void stream_put_low(const gpu_streams &p, int t, float *to) {
+/* low of a row, to[k_blocks * 32], by a block: a thread has a stream of every 64th, AT_ONCE of which it loads before it uses the first. */
+struct stream_low {
     enum { AT_ONCE = 5, STEP = GPU_THREADS / GPU_STREAMS };
-    const int c = threadIdx.x % GPU_STREAMS, own = threadIdx.x / GPU_STREAMS, cols = p.up.k_blocks * MIXER_K_COLS;
-    const float factor = stream_factor(p, t, c);
-#pragma unroll 1
-    for (int first = own; first - own < cols; first += AT_ONCE * STEP) {
-        float sum[AT_ONCE];
+    float sum[AT_ONCE];
+
+    __device__ __forceinline__ static int first() { return threadIdx.x / GPU_STREAMS; }
+    __device__ __forceinline__ void load(const gpu_streams &p, int t, int from) {
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) sum[k] = stream_sum(p, t, min(first + k * STEP, p.down.rows - 1), c);
+        for (int k = 0; k < AT_ONCE; k++) sum[k] = stream_sum(p, t, min(from + k * STEP, p.down.rows - 1), threadIdx.x % GPU_STREAMS);
+    }
+    /* factor: stream_factor of the row and the thread's stream. */
+    __device__ __forceinline__ void put(const gpu_streams &p, int from, float factor, float *to) const {
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            const int j = first + k * STEP;
+            const int j = from + k * STEP;
             const float low = gpu_silu(stream_mean(sum[k] * factor));
-            if (c == 0 && j < cols) to[j] = j < p.down.rows ? low : 0;
+            if (threadIdx.x % GPU_STREAMS == 0 && j < p.up.k_blocks * MIXER_K_COLS) to[j] = j < p.down.rows ? low : 0;
         }
     }
-}
+    /* From round number `round` on. */
+    __device__ __forceinline__ void put_rounds(const gpu_streams &p, int t, int round, float factor, float *to) {
+#pragma unroll 1
+        for (int from = first() + round * AT_ONCE * STEP; from - first() < p.up.k_blocks * MIXER_K_COLS; from += AT_ONCE * STEP) {
+            load(p, t, from);
+            put(p, from, factor, to);
+        }
+    }
+};
 
 /* The shares of what will be given, by a block: a thread has a stream c of a row's share for stream `to`. */
 __device__ __forceinline__ void stream_put_shares(const gpu_streams &p) {
@@ -204,16 +216,40 @@ __device__ __forceinline__ void stream_put_shares(const gpu_streams &p) {
     }
 }
 
+/* What a thread of streams_up has of a row: an element of R, and the factor of its stream. */
+struct stream_element {
+    float value, factor;
+
+    __device__ __forceinline__ stream_element(const gpu_streams &p, int row, int c, int col) {
+        const float before = stream_before(p, row, c), given = load_relaxed(stream_output(p, row, c) + col);
+        const float x = load_relaxed(p.x + ((size_t)row * GPU_STREAMS + c) * p.hidden + col);
+        factor = stream_factor(p, row, c);
+        value = fmaf(given, before, x);
+    }
+};
+
+/* sum += a round of k blocks of up, from number `from` on, times the rows that `fragments` are of. */
+__device__ __forceinline__ void stream_multiply_low(const stream_weights &w, int from, const float *fragments, float *sum) {
+#pragma unroll
+    for (int j = 0; j < STREAM_DEPTH; j++) {
+        const uint4 b = stream_fragment(*(const float4 *)(fragments + (w.first + min(from + j, w.count - 1)) * MIXER_K_COLS));
+        gpu_multiply<stream_weights::F, STEP_ROWS>(sum, w.raw[j], &b, 0, 0, 0, from + j < w.count);
+    }
+}
+
 /* Grid: hidden / 16, and a block for the shares. A thread has an element of R of a row. Shared memory: low of four rows, each of whole k blocks
-   and, for the banks, four floats more. */
-static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_up(const __grid_constant__ gpu_streams p) {
+   and, for the banks, four floats more.
+
+   ONE: there is one token row. Then from the wait to the first product there is no loop, before which the compiler would wait for what has been
+   asked for: the element, the squares and the sums come in one round. */
+template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_up(const __grid_constant__ gpu_streams p) {
     extern __shared__ __align__(16) float low[];
     __shared__ __align__(16) float part[TILE_ROWS][STEP_ROWS][GPU_WARPS];
     enum { EACH = GPU_WARPS / GPU_STREAMS };                /* warps of a stream, which share its columns of up */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, stride = p.up.k_blocks * MIXER_K_COLS + 4;
     const int c = threadIdx.x % GPU_STREAMS, i = threadIdx.x / GPU_STREAMS % TILE_ROWS, r = threadIdx.x / (GPU_STREAMS * TILE_ROWS);
     const int col = (int)blockIdx.x * TILE_ROWS + i;
-    const float *fragments = low + lane / 4 % STEP_ROWS * stride + stream_column();
+    const float *fragments = low + (ONE ? 0 : lane / 4 % STEP_ROWS * stride) + stream_column();
     stream_weights w;
     int count;
     if (col >= p.hidden) {
@@ -227,32 +263,35 @@ static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_up(const __
     w.begin(p.up, warp / EACH * (p.hidden / TILE_ROWS) + (int)blockIdx.x, first, count);
     const float norm = __ldg(p.norm + (size_t)c * p.hidden + col);
     pdl_wait();
-    for (int t = 0; t < p.T; t += STEP_ROWS) {
-        const int row = min(t + r, p.T - 1), rows = min(p.T - t, (int)STEP_ROWS);
-        float *x = p.x + ((size_t)row * GPU_STREAMS + c) * p.hidden + col, sum[4] = {0, 0, 0, 0};
-        const float value = fmaf(load_relaxed(stream_output(p, row, c) + col), stream_before(p, row, c), load_relaxed(x));
-        const float n = value * stream_factor(p, row, c) * norm;
+    const auto four = [&](int t) {
+        const int row = ONE ? 0 : min(t + r, p.T - 1), rows = ONE ? 1 : min(p.T - t, (int)STEP_ROWS);
+        float sum[4] = {0, 0, 0, 0}, mix = 0;
+        const stream_element of(p, row, c, col);
+        stream_low some;
+        if constexpr (ONE) {
+            some.load(p, 0, some.first());
+            some.put(p, some.first(), of.factor, low);
+            some.put_rounds(p, 0, 1, of.factor, low);
+        }
 #pragma unroll 1
-        for (int s = 0; s < rows; s++) stream_put_low(p, t + s, low + s * stride);
+        for (int s = 0; !ONE && s < rows; s++) some.put_rounds(p, t + s, 0, stream_factor(p, t + s, c), low + s * stride);
         __syncthreads();
+        if constexpr (ONE) stream_multiply_low(w, 0, fragments, sum);
 #pragma unroll 1
-        for (int from = 0; from < w.count; from += STREAM_DEPTH) {
-            if (w.count > STREAM_DEPTH && (from || t)) w.load(from);
-#pragma unroll
-            for (int j = 0; j < STREAM_DEPTH; j++) {
-                const uint4 b = stream_fragment(*(const float4 *)(fragments + (w.first + min(from + j, w.count - 1)) * MIXER_K_COLS));
-                gpu_multiply<stream_weights::F, STEP_ROWS>(sum, w.raw[j], &b, 0, 0, 0, from + j < w.count);
-            }
+        for (int from = ONE ? STREAM_DEPTH : 0; from < w.count; from += STREAM_DEPTH) {
+            if (ONE || (w.count > STREAM_DEPTH && (from || t))) w.load(from);
+            stream_multiply_low(w, from, fragments, sum);
         }
         store_partial_of<STEP_ROWS>(part, sum, warp);
         __syncthreads();
-        float mix = 0;
 #pragma unroll
         for (int k = 0; k < EACH; k++) mix += part[i][r][c * EACH + k];
-        const float u = stream_mean(gpu_sigmoid(mix) * n);
-        if (p.y && t + r < p.T) *x = value;
+        const float u = stream_mean(gpu_sigmoid(mix) * (of.value * of.factor * norm));
+        if (p.y && t + r < p.T) p.x[((size_t)row * GPU_STREAMS + c) * p.hidden + col] = of.value;
         if (c == 0 && t + r < p.T) p.u[(size_t)row * p.hidden + col] = u;
-    }
+    };
+    if constexpr (ONE) four(0);
+    else for (int t = 0; t < p.T; t += STEP_ROWS) four(t);
 }
 
 /* R += before y. Grid: (ceil(hidden / 1024), T); a thread has four columns of all streams. */
@@ -309,11 +348,13 @@ static void streams_record_read(gpu_queue *q, const streams_gpu *g, const stream
     p.share = g->share[q->shares == g->share[0]];
     p.sums = g->sums;
     p.squares = g->squares;
+    void (*const down)(gpu_streams) = T == 1 ? gpu_streams_down<true> : gpu_streams_down<false>;
+    void (*const up)(gpu_streams) = T == 1 ? gpu_streams_up<true> : gpu_streams_up<false>;
     const char *format = formats[w->down.format]->name;
     const dim3 pieces((unsigned)((p.down.panels + 1) / 2 + (p.inject.panels + 1) / 2), (unsigned)(GPU_STREAMS * p.pieces));
     const size_t low = (size_t)STEP_ROWS * (size_t)(p.up.k_blocks * MIXER_K_COLS + 4) * sizeof(float);
-    gpu_note_weights(gpu_record_grid(q, KERNEL_STREAMS_DOWN, format, gpu_streams_down, pieces, 0, &p), KERNEL_STREAMS_DOWN, &p.down);
-    gpu_record(q, KERNEL_STREAMS_UP, format, gpu_streams_up, hidden / TILE_ROWS + (p.inject.rows > 0), 1, low, &p);
+    gpu_note_weights(gpu_record_grid(q, KERNEL_STREAMS_DOWN, format, down, pieces, 0, &p), KERNEL_STREAMS_DOWN, &p.down);
+    gpu_record(q, KERNEL_STREAMS_UP, format, up, hidden / TILE_ROWS + (p.inject.rows > 0), 1, low, &p);
     q->pending = NULL;
     q->shares = p.share;
 }

@@ -134,6 +134,8 @@ static const option option_table[] = {                     /* name, value, kind,
      "GPU, experts in host memory: at most so many slots for them in each layer (default: as many as fit)"},
     {"--locality", "P", REAL, AT(locality), 0, 1, BENCH,
      "with slots: the probability with which an expert is one that its layer has used last, simulated"},
+    {"--text", "FILE", TEXT, AT(text), 0, 0, BENCH,
+     "with --sessions: each reads another piece of this text, and goes on with what is most probable: with plain steps, then speculating"},
     {"--text", "FILE", TEXT, AT(text), 0, 0, ACCURACY, "the text to read, as mote run --raw reads it: a file"},
     {"--against", "WHAT", TEXT, AT(against), 0, 0, ACCURACY,
      "the reference: decode, with the device's widest KV cache (default); cpu, which computes in F32; definition, in double precision, slow; or "

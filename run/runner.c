@@ -25,6 +25,7 @@ typedef struct scratch {
                                                                themselves, or made of their streams */
     float *branches;                                        /* [3][chunk][hidden] */
     stream_scratch mix;
+    int32_t *chosen;                                        /* [layers, and the MTP layer] different experts of the last pass, 0: it has none */
     float *mtp_in;                                          /* [chunk][hidden + width] */
     int64_t *table_rows;                                    /* [chunk][MAX_NGRAM_ROWS] of tables of n-grams, and of each table these rows, */
     float *looked_up[TABLES_MAX];                           /* [chunk][ngrams_width] */
@@ -149,8 +150,9 @@ typedef struct block_watch {
 
 /* An image for the vision tower. */
 typedef struct vision_image {
-    const float *patches;        /* [rows * columns][VISION_PIXELS] */
-    int rows, columns;           /* vision_reads them */
+    const float *patches;        /* [rows * columns][VISION_PIXELS], or NULL: */
+    const unsigned char *rgb;    /* [rows * VISION_PATCH][columns * VISION_PATCH][3], for an executor that takes_pixels */
+    int rows, columns;           /* of patches; vision_reads them */
     float *features;             /* [rows * columns / VISION_JOINED][hidden] to be filled */
     void *user;
     int (*between)(void *user, double done);                /* between two blocks, or slices of them: returns nonzero to cancel */
@@ -162,6 +164,7 @@ typedef struct executor {
     int ring_rows;               /* as capacity has it */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
     int reads_text;              /* forward() takes rows of text, or one of an image, and what follows it text alone; prompt() takes any */
+    int takes_pixels;            /* vision() takes an image's pixels, too */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
     void (*layout_runner)(layout *l, mote_runner *r);       /* scratch; NULL: there is none */
     void (*layout_slot)(layout *l, slot *s);                /* what a slot has besides states and hidden rows; NULL: nothing */

@@ -45,10 +45,11 @@ typedef struct index_gpu {
     char *keys, *groups;         /* of the captured slot: [context][index_dim], [context / index_group][index_dim] */
     int64_t growth[2], past[2];  /* of both, as k_growth and k_past */
     float *scores;               /* [T][stride] of whole groups, as far as there are any */
+    float *highest;              /* [T][stride / INDEX_OCTET] the highest score of each octet of groups */
     int stride, rows;            /* a multiple of 128, of more groups than there are; rows that there is memory for */
     int in_turn;                 /* the sequences are blocks of one slot */
     int32_t *chosen;             /* [T][index_kept] of a row that leaves tokens out, its groups in their order */
-    uint32_t *marks;             /* [T][stride / 32] the same as bits, with the group that is not whole yet */
+    uint32_t *marks;             /* [T][stride / 32] of a prompt the same as bits, with the group that is not whole yet */
     int lone_from;               /* of a prompt: rows from this index on are attended one by one */
     const token_row *table;      /* [T] of a prompt, and by which of a row's positions its dimensions are rotated */
     rope_axes axes;

@@ -22,6 +22,7 @@ static void index_layout_gpu(layout *l, const attention_shape *s, const capacity
     to->rows = (int)T;
     to->qk = layout_alloc(l, T * (size_t)(s->index_heads + 1) * (size_t)s->index_dim);
     to->scores = layout_alloc(l, T * (size_t)to->stride);
+    to->highest = layout_alloc(l, T * (size_t)to->stride / INDEX_OCTET);
     to->lone_from = INDEX_LONE;
     to->chosen = (int32_t *)(void *)layout_alloc(l, max_size(T, INDEX_PIECE) * (size_t)index_kept(s));
     to->marks = (uint32_t *)(void *)layout_alloc(l, max_size(T, INDEX_PIECE) * (size_t)to->stride / 32);

@@ -14,7 +14,7 @@
    Why it is fast: a group's key is read once for all rows. A block has two tiles in flight, the first ones before pdl_wait: at 262,144 tokens, groups of
    4 and two blocks an SM of an H200 that is all that there is to read. */
 
-enum { INDEX_TILE = 128, INDEX_HEADS = 4 };
+enum { INDEX_TILE = 128, INDEX_HEADS = 4, INDEX_OCTET = 8 };
 
 /* Shared memory, before the warps' vectors. */
 template <bool FP8, int DIM> struct index_shared {
@@ -118,7 +118,7 @@ __device__ __forceinline__ float index_part(float product) {
     return product > 0 ? product : 0;
 }
 
-/* Adds up the heads, in one order, and stores the scores of rows. */
+/* Adds up the heads, in one order, and stores the scores of rows, and the highest of each octet, of which a lane has two groups. */
 __device__ __forceinline__ void index_store_scores(const attention_gpu &p, const index_turn &r, int tile, const float (*c)[4], float scale) {
     const int lane = threadIdx.x % 32, g = lane / 4;
 #pragma unroll
@@ -132,9 +132,15 @@ __device__ __forceinline__ void index_store_scores(const attention_gpu &p, const
                 sum.x += __shfl_xor_sync(~0u, sum.x, i);
                 sum.y += __shfl_xor_sync(~0u, sum.y, i);
             }
-            const int t = 2 * half + g / INDEX_HEADS;
-            if (g % INDEX_HEADS || t >= r.T || group >= index_visible(r, t) / p.shape.index_group) continue;
-            *(float2 *)(p.index.scores + (size_t)(r.row + t) * p.index.stride + group) = make_float2(sum.x * scale, sum.y * scale);
+            const int t = 2 * half + g / INDEX_HEADS, end = t < r.T ? index_visible(r, t) / p.shape.index_group : 0;
+            sum = make_float2(sum.x * scale, sum.y * scale);
+            float highest = fmaxf(group < end ? sum.x : 0, group + 1 < end ? sum.y : 0);
+            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
+            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+            if (g % INDEX_HEADS || group >= end) continue;
+            float *to = p.index.scores + (size_t)(r.row + t) * p.index.stride + group;
+            *(float2 *)to = sum;
+            if (lane % 4 == 0) p.index.highest[((size_t)(r.row + t) * p.index.stride + group) / INDEX_OCTET] = highest;
         }
     }
 }
@@ -181,7 +187,7 @@ __device__ __forceinline__ void index_scan(const attention_gpu &p, const index_t
         }
 }
 
-/* The same for any index: a warp has every eighth group of a tile. */
+/* The same for any index: a warp has every eighth octet. */
 template <bool FP8> __device__ __forceinline__ void index_scan_any(const attention_gpu &p, const index_turn &r, int block, int blocks, char *memory) {
     const attention_shape *s = &p.shape;
     const int n = s->index_dim, heads = s->index_heads, groups = r.end / s->index_group, old = min(r.before / s->index_group, groups);
@@ -197,26 +203,34 @@ template <bool FP8> __device__ __forceinline__ void index_scan_any(const attenti
         for (int i = lane; i < n; i += 32) q[(t * heads + h) * n + i] = index_query_number(p, v, i);
     });
     __syncthreads();
-    for (int g = block * GPU_WARPS + (int)threadIdx.x / 32; g < groups; g += blocks * GPU_WARPS) {
-        const char *from = keys;
-        size_t at = (size_t)g * n;
-        if (g >= old) {
-            index_make_group<FP8>(p, r, g, own, [&](int i, float *to) {
-                attend_angle(s, g * s->index_group - r.lag, i, p.frequencies[i], to);
-            }, made, 0);
-            from = (const char *)made;
-            at = 0;
-        }
-        for (int t = 0; t < r.T; t++) {
-            float sum = 0;
-            for (int h = 0; h < heads; h++) {
-                float product = 0;
-                for (int i = lane; i < n; i += 32) product = fmaf(q[(t * heads + h) * n + i], attend_load<FP8>(from, at + i), product);
-                sum += index_part(warp_sum(product));
+    for (int octet = block * GPU_WARPS + (int)threadIdx.x / 32; octet * INDEX_OCTET < groups; octet += blocks * GPU_WARPS) {
+        const int begin = octet * INDEX_OCTET;
+        float highest = 0;       /* lane t's of row t */
+        for (int g = begin; g < min(begin + INDEX_OCTET, groups); g++) {
+            const char *from = keys;
+            size_t at = (size_t)g * n;
+            if (g >= old) {
+                index_make_group<FP8>(p, r, g, own, [&](int i, float *to) {
+                    attend_angle(s, g * s->index_group - r.lag, i, p.frequencies[i], to);
+                }, made, 0);
+                from = (const char *)made;
+                at = 0;
             }
-            if (lane == 0 && g < index_visible(r, t) / s->index_group) p.index.scores[(size_t)(r.row + t) * p.index.stride + g] = sum * scale;
+            for (int t = 0; t < r.T; t++) {
+                float sum = 0;
+                if (g >= index_visible(r, t) / s->index_group) continue;
+                for (int h = 0; h < heads; h++) {
+                    float product = 0;
+                    for (int i = lane; i < n; i += 32) product = fmaf(q[(t * heads + h) * n + i], attend_load<FP8>(from, at + i), product);
+                    sum += index_part(warp_sum(product));
+                }
+                if (lane == t) highest = fmaxf(highest, sum * scale);
+                if (lane == 0) p.index.scores[(size_t)(r.row + t) * p.index.stride + g] = sum * scale;
+            }
+            __syncwarp();
         }
-        __syncwarp();
+        if (lane < r.T && begin < index_visible(r, lane) / s->index_group)
+            p.index.highest[(size_t)(r.row + lane) * (p.index.stride / INDEX_OCTET) + octet] = highest;
     }
 }
 

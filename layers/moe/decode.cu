@@ -1,7 +1,7 @@
 /* layers/moe/decode.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
-   Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu, down_fixed.cu, down_row.cu). More rows, and shapes
-   without an experts_down for several, run through route and its own two (batch_route.cu, batch_up.cu, batch_down.cu).
+   Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu, down_fixed.cu, down_row.cu, down_dealt.cu). More
+   rows, and shapes without an experts_down for several, run through route and its own two (batch_route.cu, batch_up.cu, batch_down.cu).
    decode_launch.cu records them, and says which runs when. They know no session and no other kind of layer. The definition is layers/moe/cpu.c.
 
    An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,

@@ -5,7 +5,8 @@
      1              of the table below                     gpu_experts_up_fixed   gpu_experts_down_row              up.cu, down_fixed.cu
                     FP8 blocks, few enough items           gpu_experts_up         gpu_experts_down_lone             up.cu, down_row.cu
                     NVFP4, MXFP4, likewise                 gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
-                    FP8 by row, the shared expert apart    gpu_experts_up_lone    gpu_experts_down_lone             the same
+                    NVFP4, more items, evenly dealt        the same               gpu_experts_down_dealt            down_dealt.cu
+                    FP8 by row, the shared expert apart    gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
                     FP8 by row                             gpu_experts_up_lone    gpu_experts_down<1>               up_lone.cu, down.cu
                     any                                    gpu_experts_up<1>      gpu_experts_down<1>               up.cu, down.cu
      2 to 4         of the table                           gpu_experts_up_fixed   gpu_experts_down_rows, _parts     up.cu, down_fixed.cu
@@ -201,6 +202,14 @@ static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
     return lone;
 }
 
+/* gpu_experts_down_dealt, if it takes these sizes. */
+static gpu_down_kernel gpu_dealt_down(const moe_gpu *p) {
+    typedef format_nvfp4 F;
+    if (p->T > 1 || p->down.format != FORMAT_NVFP4 || p->down.panels % 2 || gpu_has_down_bias(*p) || p->branches.shared_to) return {};
+    if ((p->shape.shared_size && !gpu_down_alike(p)) || gpu_dealt_share(*p) > (int)down_dealt_sizes<F>::ITEMS) return {};
+    return {gpu_experts_down_dealt<F>, (size_t)(GPU_WARPS * gpu_dealt_bytes<F>(*p)), 2, 0};
+}
+
 /* gpu_experts_down for one row, or for several. */
 static gpu_down_kernel gpu_down_of_any(const moe_gpu *p) {
     if (p->T == 1) return {gpu_experts_down<1>, GPU_WARPS * (size_t)gpu_down_bytes<1>(), gpu_down_sizes<1>::PANELS, 0};
@@ -222,6 +231,7 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_down_kernel down = gpu_fixed_down(p);
     if (!down.kernel) down = gpu_lone_down(p);
+    if (!down.kernel) down = gpu_dealt_down(p);
     if (!down.kernel) down = gpu_down_of_any(p);
     const int blocks = ((gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1) * (1 + down.apart);
     node *n = gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);

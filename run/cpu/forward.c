@@ -54,6 +54,7 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     rows.given = rows.both_ways = 0;
     rows.hidden = r->m->c.hidden;
     rows.mix = &r->s.mix;
+    rows.chosen = &r->s.chosen[i];
     rows.looked_up = l->mixer.kind == LAYER_NGRAMS ? r->s.looked_up[l->mixer.w.ngrams.shape.number] : NULL;
     rows.eps = r->m->c.eps;
     rows.x = r->s.x;

@@ -75,6 +75,7 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     s->hidden = layout_alloc(l, wide);
     s->h = m->c.streams ? layout_alloc(l, rows) : s->hidden;
     streams_layout(l, m->c.streams, m->c.mix_rank, m->c.hidden, most.rows, &s->mix);
+    s->chosen = (int32_t *)(void *)layout_alloc(l, (size_t)m->c.layers + 1);
     cpu_layout_tables(l, m, most.rows, s);
     s->mtp_in = s->head_in = layout_alloc(l, rows + wide);
     s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));

@@ -361,11 +361,35 @@ static void try_indexed(const attention_shape *s, dtype kv) {
     ok(cudaFree(t->slots), "freeing"), ok(cudaFree(t->memory), "freeing"), ok(cudaFree(t->steps), "freeing");
 }
 
+enum { RISING = -1, FEW = -2 };
+
+// Score number i: one of `alike` + 1 values; or they rise, as where a text is about what it said last; or all are 0 but few.
+static float choice_score(int i, int alike) {
+    if (alike == RISING) return (float)(i / 3) + 0.5f * (float)random_int(0, 1);
+    if (alike == FEW) return i % 90 ? 0 : 1 + (float)i;
+    return alike > 1000 ? fabsf((float)random_int(-alike, alike)) * 0x1p-9f : (float)random_int(0, alike) * 0.25f;
+}
+
+// What index_scores stores beside the scores of p's rows: what is after the last one is in no octet.
+static float *highest_of(const float *score, const attention_gpu *p) {
+    const int octets = p->index.stride / INDEX_OCTET;
+    float *highest = floats((size_t)(p->T * octets));
+    for (int t = 0; t < p->T; t++)
+        for (int g = 0; g < (p->offset + t + 1) / p->shape.index_group; g++) {
+            float *of = highest + t * octets + g / INDEX_OCTET;
+            *of = fmaxf(*of, score[t * p->index.stride + g]);
+        }
+    float *on = on_device(highest, (size_t)(p->T * octets));
+    free(highest);
+    return on;
+}
+
 // The best of scores that are alike, all or in part, and of more than there is space for.
 static void try_choice(void) {
-    enum { ROWS_OF = 3, MOST = 9000 };
-    static const struct { int n, kept, alike; } of[] = {{700, 512, 1 << 20}, {4000, 512, 1 << 20}, {MOST, 512, 1 << 20}, {MOST, 512, 300}, {MOST, 512, 0},
-                                                        {MOST, 5, 1 << 20}, {MOST, 2000, 40}, {33, 32, 3}, {5000, 1500, 1 << 20}};
+    enum { ROWS_OF = 3, MOST = 70000 };
+    static const struct { int n, kept, alike; } of[] = {{700, 512, 1 << 20}, {4000, 512, 1 << 20}, {4099, 512, 1 << 20}, {9000, 512, 1 << 20}, {MOST, 512, 1 << 20},
+                                                        {MOST, 512, 3000}, {9000, 512, 300}, {9000, 512, 0}, {9000, 5, 1 << 20}, {9000, 2000, 40},
+                                                        {33, 32, 3}, {5000, 1500, 1 << 20}, {30000, 512, RISING}, {30000, 512, FEW}};
     const int stride = (MOST + INDEX_TILE) / INDEX_TILE * INDEX_TILE;
     float *score = floats((size_t)(ROWS_OF * stride));
     int32_t *want = (int32_t *)allocate(MOST * sizeof *want), *got = (int32_t *)allocate(MOST * sizeof *got);
@@ -377,9 +401,9 @@ static void try_choice(void) {
         p.T = ROWS_OF;
         p.offset = of[i].n - ROWS_OF;
         p.index.stride = stride;
-        for (int k = 0; k < ROWS_OF * stride; k++)
-            score[k] = of[i].alike > 1000 ? fabsf((float)random_int(-of[i].alike, of[i].alike)) * 0x1p-9f : (float)random_int(0, of[i].alike) * 0.25f;
+        for (int k = 0; k < ROWS_OF * stride; k++) score[k] = choice_score(k % stride, of[i].alike);
         p.index.scores = on_device(score, (size_t)(ROWS_OF * stride));
+        p.index.highest = highest_of(score, &p);
         p.index.marks = (uint32_t *)device((size_t)(ROWS_OF * stride) / 8);
         p.index.chosen = (int32_t *)device((size_t)(ROWS_OF * of[i].kept) * sizeof(int32_t));
         index_choose<<<dim3(1, 1, ROWS_OF), GPU_THREADS, 0, q.stream>>>(p);
@@ -391,7 +415,7 @@ static void try_choice(void) {
             copy(got, p.index.chosen + (size_t)t * (size_t)of[i].kept, (size_t)of[i].kept * sizeof *got);
             CHECK(!memcmp(want, got, (size_t)of[i].kept * sizeof *got), "%d of %d scores, %d alike: others are chosen", of[i].kept, n, of[i].alike);
         }
-        ok(cudaFree(p.index.scores), "freeing"), ok(cudaFree(p.index.marks), "freeing"), ok(cudaFree(p.index.chosen), "freeing");
+        ok(cudaFree(p.index.scores), "freeing"), ok(cudaFree(p.index.highest), "freeing"), ok(cudaFree(p.index.marks), "freeing"), ok(cudaFree(p.index.chosen), "freeing");
     }
     free(score), free(want), free(got);
 }

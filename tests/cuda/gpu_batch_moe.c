@@ -61,6 +61,8 @@ static const layer_case cases[] = {
     {"nvfp4, biased", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2048, 256, 8, 512, 512, 128, 0, 1},
     {"small mxfp4, biased, clamped", FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_BF16, 320, 32, 4, 320, 0, 128, 0, 1, 0.1f, 1.702f},
     {"small bf16, biased, clamped", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 68, 100, 128, 0, 1, 0.1f, 1.702f},
+    {"small nvfp4, dealt", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 320, 24, 10, 640, 640, 128},
+    {"small nvfp4, dealt, none shared", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 160, 24, 10, 600, 0, 128},
     {"small nvfp4, clamped", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 1024, 8, 2, 64, 64, 128, 0, 0, 0.1f},
     {"small f16", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 64, 128},
     {"small f32", FORMAT_F32, FORMAT_F32, FORMAT_F32, 100, 8, 2, 36, 64, 128},
