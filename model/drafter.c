@@ -1,14 +1,23 @@
 /* model/drafter.c: opens a block drafter beside its target. It is a model of its own, in the host's memory, without embedding and head,
    which it takes from the target. Knows what of a target it needs; must not know tensor names, nor how drafts are made or verified. */
 
+/* Refuses what has no drafter; NULL: nothing. */
+static int drafter_refuse(const char *dir, const char *on, mote_error *err) {
+    return on ? fail(err, MOTE_EUNSUPPORTED, "%s: a drafter is not supported on %s", dir, on) : MOTE_OK;
+}
+
+/* Before a model is opened on devices, which takes long: on how many, and, of its part, on which. */
+static int drafter_check_devices(const mote_options *o, const device_list *l, mote_error *err) {
+    return drafter_refuse(o->drafter, o->workers || l->count > 1 ? "several devices or workers" : NULL, err);
+}
+
+static int drafter_check_device(const mote_model *m, const mote_options *o, mote_error *err) {
+    return drafter_refuse(o->drafter, m->device.gpu >= 0 ? "a GPU, use the CPU" : NULL, err);
+}
+
 /* Refuses a target for which nothing runs a drafter. */
 static int drafter_check_target(const mote_model *m, const char *dir, mote_error *err) {
-    const char *wrong = NULL;
-    if (m->members) wrong = "several devices or workers";
-    else if (m->device.gpu >= 0) wrong = "a GPU, use the CPU";
-    else if (m->c.streams) wrong = "a model with several residual streams";
-    else if (m->c.embed_factor != 0) wrong = "a model with scaled embeddings";
-    return wrong ? fail(err, MOTE_EUNSUPPORTED, "%s: a drafter is not supported on %s", dir, wrong) : MOTE_OK;
+    return drafter_refuse(dir, m->c.streams ? "a model with several residual streams" : m->c.embed_factor != 0 ? "a model with scaled embeddings" : NULL, err);
 }
 
 /* Refuses one that was made for another target. */

@@ -1,6 +1,8 @@
 /* model/open.c: opening and closing models: the calls of engine.h, and in which order a folder's files are read for them. Must not
    know tensor names, formats or how a device works. */
 
+static int drafter_check_devices(const mote_options *o, const device_list *l, mote_error *err);
+static int drafter_check_device(const mote_model *m, const mote_options *o, mote_error *err);
 static int drafter_attach(mote_model *m, const mote_options *o, mote_error *err);
 
 enum { DRAFT_ROWS = 65536 };                   /* of lm_head, for drafts, unless asked otherwise */
@@ -166,7 +168,8 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
     model_take(m, o);
     m->part = *part;
     int32_t ends[2];
-    int code = generation_read(m, dir, &told, error);
+    int code = o->drafter && o->parts != MOTE_TEXT_ONLY ? drafter_check_device(m, o, error) : MOTE_OK;
+    if (!code) code = generation_read(m, dir, &told, error);
     if (!code) pooling_read(m, dir);
     if (!code && o->parts != MOTE_WEIGHTS_ONLY) code = model_open_text(m, dir, o->parts == MOTE_TEXT_ONLY, &told, error);
     answer_ends_of(m, ends);
@@ -197,6 +200,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
     if (!code) code = open_check("mote_open", dir, &o, model, error);
     if (!code) code = model_devices(&devices, &o, error);
+    if (!code && o.drafter) code = drafter_check_devices(&o, &devices, error);
     mote_model *opened = NULL;
     part_opener *open = o.workers ? workers_open_part : model_open;
     if (!code) code = parts_open(open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, &opened, error);
