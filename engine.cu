@@ -51,7 +51,7 @@ enum {
     GENERATION_0_3 = END_OF(mote_generation, thinking_budget),
     EMBEDDING_0_3 = END_OF(mote_embedding, dimensions)
 };
-static_assert(sizeof(mote_options) == END_OF(mote_options, images), "mote_options has padding at its end");
+static_assert(sizeof(mote_options) == END_OF(mote_options, drafter), "mote_options has padding at its end");
 static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, reserved), "mote_session_options has padding at its end");
 static_assert(sizeof(mote_generation) == END_OF(mote_generation, reserved), "mote_generation has padding at its end");
 static_assert(sizeof(mote_embedding) == END_OF(mote_embedding, dimensions), "mote_embedding has padding at its end");
@@ -138,6 +138,7 @@ static double seconds(void) {
 #include "families/nemotron_h.c"
 #include "families/families.c"
 #include "families/keys.c"
+#include "families/dflash.c"
 #include "families/config.c"
 #include "model/home.c"
 #include "model/weights.c"
@@ -154,6 +155,7 @@ static double seconds(void) {
 #include "workers/messages.c"
 #include "workers/model.c"
 #include "model/open.c"
+#include "model/drafter.c"
 #include "diagnose/diagnose.h"
 #include "diagnose/parts.c"
 #include "diagnose/random.c"
@@ -173,6 +175,7 @@ static double seconds(void) {
 #include "run/cpu/memory.c"
 #include "run/cpu/vision.c"
 #include "run/cpu/forward.c"
+#include "run/cpu/drafter.c"
 #include "workers/runner.c"
 #include "run/members.c"
 #include "run/group.c"
@@ -258,6 +261,9 @@ static double seconds(void) {
 #include "layers/vision/definition.c"
 #include "diagnose/definition.c"
 #include "diagnose/trace.c"
+#ifdef MOTE_DEFINITIONS                                        /* of tests */
+#include "diagnose/definition_block.c"
+#endif
 #if defined __CUDACC__ || defined MOTE_DEFINITIONS             /* of mote selftest, and of tests */
 #include "diagnose/sublayers.c"
 #endif

@@ -96,8 +96,10 @@ enum {                                     /* which parts of a checkpoint folder
 
 enum {                                     /* what weights become when they are loaded */
     MOTE_QUANTIZE_OFF = 0,                 /* nothing: they are what the checkpoint has */
-    MOTE_QUANTIZE_FP8 = 1                  /* BF16 matrices become FP8 in blocks of 128 x 128, half the bytes, lm_head too unless it is
+    MOTE_QUANTIZE_FP8 = 1,                 /* BF16 matrices become FP8 in blocks of 128 x 128, half the bytes, lm_head too unless it is
                                               the embedding table; not embeddings, routers and other small ones */
+    MOTE_QUANTIZE_HEAD_FP8 = 2             /* a BF16 lm_head alone becomes FP8. One that is the embedding table becomes a copy in FP8 beside it:
+                                              half as many bytes more in memory, half as many read for a token */
 };
 
 enum {                                     /* how several devices share a model */
@@ -136,6 +138,8 @@ typedef struct mote_options {
     int experts;                           /* MOTE_EXPERTS_..., on a GPU. Host memory is of this process alone: another one that opens the same
                                               folder has its own. Both are of this host's GPUs: of workers each finds out by itself */
     int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
+    const char *drafter;                   /* folder of a block drafter that was trained for this checkpoint (DFlash), which drafts beside
+                                              the MTP layer: answers stay the same. On the CPU alone. NULL: none. See docs/speculation.md */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -249,8 +253,9 @@ const mote_info *mote_model_info(const mote_model *model);
 
 enum {                                     /* how many tokens are drafted for a forward pass to verify; or 1 to MOTE_ROWS_MAX - 1 */
     MOTE_MTP_AUTO = 0,                     /* as many as pay, by what passes take and how many are accepted; also none. Those of the MTP
-                                              layer, if there is one, and copies of what stands in the timeline already */
-    MOTE_MTP_OFF = -1                      /* none: no copies, and the MTP layer has no KV rows, so there are no MTP logits either */
+                                              layer, if there is one, of a block drafter, and copies of what stands in the timeline already */
+    MOTE_MTP_OFF = -1                      /* none: no copies, and neither the MTP layer nor a block drafter has KV rows, so there are no
+                                              MTP logits either */
 };
 
 enum {                                     /* how keys and values of attention layers, or their latents, are kept */
@@ -766,7 +771,8 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
 enum {                                     /* who makes drafts */
     MOTE_DRAFT_MTP = 0,                    /* the MTP layer */
     MOTE_DRAFT_COPY = 1,                   /* the timeline: its last tokens stand earlier in it, and what followed them is the draft */
-    MOTE_DRAFT_SOURCES = 2
+    MOTE_DRAFT_SOURCES = 2,                /* those of which mote_speculation counts the drafts */
+    MOTE_DRAFT_BLOCK = 2                   /* the block drafter of mote_options.drafter: mote_drafter_of */
 };
 
 /* What speculation did on a session since it was opened. mote_generate and mote_ask draft, mote_step never does. The text is
@@ -778,15 +784,29 @@ typedef struct mote_speculation {
                                               first, second, .. drafts of a pass: that followed accepted ones only, and accepted too */
     uint64_t tokens;                       /* generated: one a pass and the accepted drafts, less those of passes in whose
                                               middle an answer ended */
-    double draft_seconds, pass_seconds;    /* in answers: that the MTP layer drafted, which a GPU does within passes; that passes took */
+    double draft_seconds, pass_seconds;    /* in answers: that the MTP layer or a block drafter drafted, which a GPU does within passes;
+                                              that passes took */
     double cost[MOTE_ROWS_MAX], draft;     /* seconds, as seen lately on the session's runner: of a pass of one session that verifies so
                                               many drafts, on a GPU with the making of as many; of a draft. 0: not seen */
     char recent[65];                       /* drafts verified by the last 64 passes, oldest first; ends with 0. The MTP layer's are
-                                              digits, copies letters: a is one */
+                                              digits, copies letters: a is one; a block drafter's capital letters */
 } mote_speculation;
 
 /* In a callback: up to the pass before. */
 int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error);
+
+/* What the block drafter of mote_options.drafter did on a session since it was opened. Its passes, and its time in answers, are part of
+   mote_speculation's. */
+typedef struct mote_drafter_use {
+    int rows;                              /* of a block, of which all but the first are drafts; a pass verifies at most MOTE_ROWS_MAX - 1.
+                                              0: the session has no drafter */
+    uint64_t passes;                       /* forward passes that verified drafts of its */
+    uint64_t drafted[MOTE_ROWS_MAX - 1], accepted[MOTE_ROWS_MAX - 1];      /* by place, as mote_speculation has them */
+    double cost;                           /* seconds of a block, as seen lately on the session's runner; 0: not seen */
+} mote_drafter_use;
+
+/* In a callback: up to the pass before. */
+int mote_drafter_of(const mote_session *session, mote_drafter_use *use, mote_error *error);
 
 /* ---- 7. Checkpoints, copies and files ---------------------------------------------------------------------------- */
 
@@ -818,8 +838,9 @@ int mote_clone(const mote_session *session, mote_session **clone, mote_error *er
    capacity rule of section 3; mote_load replaces the session's state. A session of another checkpoint is refused: all numbers
    of config.json must be the same, and a sample of the weights: of each matrix, vector and scale that is loaded (of each
    expert's alone) all bytes up to 4 KiB, of a larger one the first 64 bytes of each 64th part. Of a synthetic model, the numbers
-   and the name of its formats, which its weights are made of. A session that was opened with MOTE_MTP_OFF saves no
-   state of the MTP layer: one that has the layer refuses it.
+   and the name of its formats, which its weights are made of. A session of a model with a block drafter is one of another checkpoint
+   for the model without it, or with another one. A session that was opened with MOTE_MTP_OFF saves no state of the MTP layer and the drafter:
+   one that has them refuses it.
    mote_save_file writes the file whole or not at all, also beside others that write or read it: under another name in the
    same folder, synced, then renamed. A new file is for its owner alone (0600), an old one keeps its permissions; a symbolic
    link is followed; what is no regular file is refused. */

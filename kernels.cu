@@ -197,6 +197,8 @@ enum {
 #include "layers/mamba/decode.cu"
 #include "layers/mamba/decode_launch.cu"
 #include "layers/mamba/prefill.cu"
+#include "layers/mamba/prefill_scan.cu"
+#include "layers/mamba/prefill_launch.cu"
 #include "layers/attention/chunks.c"
 #include "layers/attention/decode.cu"
 #include "layers/attention/decode_chunk.cu"

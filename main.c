@@ -7,6 +7,7 @@
 
      terminal.c      showing text, signals, callbacks
      foreign.c       options of other engines, and what mote has for them
+     values.c        values of options, from text
      options.c       the table of all options, and its parser
      files.c         growable bytes, a stream to its end
      write.c         JSON as it goes out
@@ -24,6 +25,7 @@
      screen.c        where run and chat show an answer
      run.c           run
      history.c       what was typed in chats, between runs as well
+     characters.c    characters and words of a line
      line_editor.c   a message typed on a terminal: editing, completion, looking through history
      attach.c        text files that go with a message
      conversation.c  what chat talks in: a session, turns, undo
@@ -132,6 +134,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 #include "program/terminal.c"
 #include "program/foreign.c"
+#include "program/values.c"
 #include "program/options.c"
 #include "program/files.c"
 #include "program/write.c"
@@ -148,6 +151,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/screen.c"
 #include "cli/run.c"
 #include "cli/history.c"
+#include "cli/characters.c"
 #include "cli/line_editor.c"
 #include "cli/attach.c"
 #include "cli/conversation.c"
@@ -165,6 +169,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench_steps.c"
 #include "cli/bench_ask.c"
 #include "cli/bench_images.c"
+#include "cli/bench_text.c"
 #include "cli/bench_sessions.c"
 #include "cli/bench_report.c"
 #include "cli/bench.c"
@@ -264,6 +269,7 @@ static const char bench_more[] =
     "  mote bench --synthetic qwen3.5-35b-a3b:fp8:4        without a download: four layers, random weights\n"
     "  mote bench -m DIR --ask questions.txt               questions, one a line, with speculation and without\n"
     "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n"
+    "  mote bench -m DIR --sessions 8 --text FILE          eight sessions at once, each with its piece of a text\n"
     "  mote bench -m DIR --report                          a block of text that tells of a machine\n";
 
 static const char accuracy_more[] =
@@ -387,5 +393,5 @@ int main(int argc, char **argv) {
     else if (!code) code = c->function(&o);
     if ((fflush(stdout) || ferror(stdout)) && !code)
         code = complain(EXIT_FAILURE, "standard output: %s", strerror(errno));
-    return code;
+    return end_of_program(code);
 }

@@ -120,6 +120,7 @@
 #include "families/nemotron_h.c"
 #include "families/families.c"
 #include "families/keys.c"
+#include "families/dflash.c"
 #include "families/config.c"
 #include "model/home.c"
 #include "model/weights.c"

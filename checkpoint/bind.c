@@ -51,7 +51,7 @@ static void bind_item(binder *b, const load_item *like) {
     b->arena += item_capacity(item);
     mote_module *m = &b->m->report.modules[b->kind];
     const uint64_t held = item_held(item);
-    m->parameters += is_weight ? numbers : 0;
+    m->parameters += is_weight && !tied_head ? numbers : 0;
     m->bytes += held;
     m->bytes_per_token += held * b->used / b->of;
     if (is_weight) b->active[b->kind] += numbers * b->used / b->of;
@@ -137,9 +137,13 @@ static void bind_cut(binder *b, const tensor_slice *s, enum encoding as, const m
                        "supported on a GPU, use the CPU", b->files->dir, b->name);
 }
 
-/* Makes BF16 weights FP8 blocks of 128 x 128 if that is asked for. */
-static enum encoding bind_quantised(const binder *b, enum encoding e, matrix *w) {
-    if (e != ENCODING_BF16 || !b->m->quantize) return e;
+/* Makes BF16 weights FP8 blocks of 128 x 128 if that is asked for, of all or of the head. */
+static enum encoding bind_quantised(binder *b, enum encoding e, matrix *w) {
+    const int head_alone = b->m->quantize == MOTE_QUANTIZE_HEAD_FP8;
+    if (head_alone && b->kind == MODULE_HEAD && e != ENCODING_BF16)
+        b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: a head of %s does not become FP8, only one of BF16 does", b->files->dir,
+                       b->name, tensor_encodings[e]->name);
+    if (e != ENCODING_BF16 || !b->m->quantize || (head_alone && b->kind != MODULE_HEAD)) return e;
     w->format = FORMAT_FP8_BLOCK;
     w->block_rows = w->block_cols = TILE;
     return ENCODING_QUANTISED;
@@ -223,6 +227,7 @@ static void bind_slice(binder *b, const char *where, const char *what, const ten
     if (!b->code) bind_cut(b, &s, e, &stored, w);
     if (b->code) return;
     if (!keep_precision) e = bind_quantised(b, e, w);
+    if (b->code) return;
     bind_rounded(b, e, w);
     bind_components(b, &s, e, &stored, part, w);
 }
@@ -252,6 +257,11 @@ static void bind_whole(binder *b, const char *where, const char *what, matrix *w
 /* Whether each rank has the whole embedding, to need none of the others for it: a GPU does. A tied head is its share's copy then. */
 static int ranks_embed_alone(const mote_model *m) {
     return m->memory->packs && m->part.ranks > 1;
+}
+
+/* Whether the embedding is the head, too. A tied head is else a copy of its rows: a rank's share, or all of them in FP8. */
+static int embedding_is_head(const mote_model *m) {
+    return m->c.tied && !ranks_embed_alone(m) && m->quantize != MOTE_QUANTIZE_HEAD_FP8;
 }
 
 /* The embedding, or the head: of several ranks each has rows of the vocabulary, or all. */

@@ -65,11 +65,24 @@ static config_layer config_layer_of(enum layer_kind mixer, enum layer_kind ffn) 
     X(int,   mix_rank,     NONE, NONE, "")                                                                                           \
     X(int,   eos,          NONE, NONE, "")
 
+enum { DRAFTER_TAPS = 32, DRAFTER_BLOCK = 64 };
+
+/* Of a block drafter, which stands beside another model, its target (families/dflash.c). causal: of layers of full attention, and of those
+   with a window, whether a row of a block sees the rows before it alone; else it sees all of the block. */
+typedef struct drafter_shape {
+    int32_t block;                             /* rows of a block, the token that begins it and masks; 0: it is no drafter */
+    int32_t mask;                              /* the id whose embedding stands for a token that is not known */
+    int32_t target_layers;
+    int32_t taps, tap[DRAFTER_TAPS];           /* layers of the target after which it takes the residual */
+    int32_t causal[2];
+} drafter_shape;
+
 /* A model as config.json, and its family, say it. The fields come first. */
 typedef struct config {
     CONFIG_FIELDS(FIELD_MEMBER)
     const struct model_family *family;
     vision_shape vision;                       /* of depth 0: config.json says of no vision tower, or of one that its family does not read */
+    drafter_shape drafter;
     int image_token, video_token, vision_start, vision_end; /* ids that stand for what it reads, and around that; -1: config.json does not say */
     config_layer *layer;                       /* [layers + 1], the last one the MTP layer; config_free frees them */
     char beside[64];                           /* a key that text_config has, and that says something else beside it; "": there is none */

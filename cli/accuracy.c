@@ -51,18 +51,27 @@ static int check_tokens(const accuracy *a, const bytes *text, const bytes *ids, 
     return code;
 }
 
+static int wanted_context(const accuracy *a) {
+    const int context_max = mote_model_info(a->model)->context_max;
+    const int wanted = a->o->context ? a->o->context : a->against == AGAINST_DEFINITION ? DEFINED_CONTEXT : CONTEXT;
+    return wanted < context_max ? wanted : context_max;
+}
+
+static int wanted_contexts(const accuracy *a) {
+    return a->o->contexts ? a->o->contexts : a->against == AGAINST_DEFINITION ? 1 : CONTEXTS;
+}
+
 /* How many contexts of how many tokens: of `count`, in each of which there is space for one less where texts begin with a token of their own. */
 static int plan_text(accuracy *a, size_t count) {
     const mote_info *info = mote_model_info(a->model);
     const size_t begins = info->begin_token >= 0;
-    const int wanted = a->o->context ? a->o->context : a->against == AGAINST_DEFINITION ? DEFINED_CONTEXT : CONTEXT;
-    size_t context = (size_t)(wanted < info->context_max ? wanted : info->context_max);
+    size_t context = (size_t)wanted_context(a);
     if (context > count + begins) context = count + begins;
     context -= context % PIECE;
     if (!context && count + begins < PIECE)
         return complain(EXIT_FAILURE, "%s: %zu tokens, and %d are needed at least", a->o->text, count, PIECE);
     if (!context) return complain(EXIT_FAILURE, "%s: its context of %d tokens is shorter than %d", a->name, info->context_max, PIECE);
-    const size_t most = a->o->contexts ? (size_t)a->o->contexts : a->against == AGAINST_DEFINITION ? 1 : CONTEXTS;
+    const size_t most = (size_t)wanted_contexts(a);
     const size_t fit = count / (context - begins);
     a->context = (int)context;
     a->contexts = (int)(most < fit ? most : fit);
@@ -84,14 +93,33 @@ static int cut_text(accuracy *a, const int32_t *ids, size_t count) {
     return 0;
 }
 
+/* Reads on until `text` has more than `limit` bytes, or all: *size, how many of them are whole lines or, of a line that is longer, whole characters. */
+static int read_lines(FILE *in, const char *path, size_t limit, bytes *text, size_t *size) {
+    const int code = read_some(in, path, limit, text);
+    *size = text->size;
+    if (code || text->size <= limit) return code;
+    while (*size && text->data[*size - 1] != '\n') --*size;
+    if (*size) return 0;
+    for (*size = limit; *size && (text->data[*size] & 0xC0) == 0x80;) --*size;
+    return 0;
+}
+
+/* As much of the file as the contexts need, and one token more, since what follows might be part of the last one; at most TEXT_MAX bytes. */
 static int take_text(accuracy *a) {
+    const size_t wanted = (size_t)wanted_context(a) * (size_t)wanted_contexts(a);
     bytes text = {NULL, 0, 0}, ids = {NULL, 0, 0};
-    size_t count = 0;
+    size_t count = 0, size = 0;
     FILE *in = open_input(a->o->text, 1);
     if (!in) return input_failure();
-    int code = read_text(in, a->o->text, &text);
+    int code = 0;
+    for (size_t limit = 8 * wanted; !code && count <= wanted; limit *= 4) {
+        if (limit > TEXT_MAX) limit = TEXT_MAX;
+        code = read_lines(in, a->o->text, limit, &text, &size);
+        if (!code) code = tokenize(a->model, text.data, size, &ids, &count);
+        if (limit == TEXT_MAX || text.size <= limit) break;
+    }
     fclose(in);
-    if (!code) code = tokenize(a->model, text.data, text.size, &ids, &count);
+    text.size = size;
     if (!code && a->against == AGAINST_FOLDER) code = check_tokens(a, &text, &ids, count);
     if (!code) code = cut_text(a, (const int32_t *)(const void *)ids.data, count);
     free(text.data);
@@ -279,8 +307,9 @@ static void describe_reference(const accuracy *a, char *to, size_t capacity) {
 
 static void print_accuracy_head(const accuracy *a, FILE *table, const char *reference, double perplexity) {
     const mote_info *info = mote_model_info(a->model);
-    show_format(table, "model      %s%s\n", a->name,
-                a->o->synthetic ? " (synthetic: random weights, which say little of real ones)" : a->o->quantize ? " with --quantize fp8" : "");
+    show_format(table, "model      %s%s%s\n", a->name,
+                a->o->synthetic ? " (synthetic: random weights, which say little of real ones)" : a->o->quantize ? " with --quantize " : "",
+                a->o->quantize ? quantize_names[a->o->quantize] : "");
     show_format(table, "device     %s\n", info->device);
     show_format(table, "text       %s: %d context%s of %d tokens, the last %d of each scored\n", a->o->synthetic ? "random tokens" : a->o->text,
                 a->contexts, a->contexts == 1 ? "" : "s", a->context, a->context / 2);
@@ -312,7 +341,9 @@ static void json_accuracy_head(const accuracy *a, FILE *json, const char *refere
     json_text(json, "mote", mote_version());
     fputs(", ", json);
     json_text(json, "model", a->name);
-    fprintf(json, ", \"synthetic\": %s, \"quantize\": %s, ", a->o->synthetic ? "true" : "false", a->o->quantize ? "\"fp8\"" : "null");
+    fprintf(json, ", \"synthetic\": %s, \"quantize\": ", a->o->synthetic ? "true" : "false");
+    if (a->o->quantize) fprintf(json, "\"%s\", ", quantize_names[a->o->quantize]);
+    else fputs("null, ", json);
     json_text(json, "device", mote_model_info(a->model)->device);
     fputs(",\n ", json);
     json_text(json, "text", a->o->synthetic ? "" : a->o->text);

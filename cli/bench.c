@@ -86,6 +86,8 @@ static int bench_usage(const options *o) {
         return complain(EXIT_USAGE, "bench: --beside belongs to --sessions without --accept");
     if (o->overlap >= 0 && !o->accept.count)
         return complain(EXIT_USAGE, "bench: --overlap belongs to simulated speculation: it needs --accept");
+    if (o->text && (!o->sessions.count || o->beside || o->accept.count || o->synthetic))
+        return complain(EXIT_USAGE, "bench: --text belongs to --sessions without --beside, --accept and --synthetic");
     if (o->locality >= 0 && (o->sessions.count || o->ask || o->report || o->overlap >= 0))
         return complain(EXIT_USAGE, "bench: not with --locality: --sessions, --ask, --report, --overlap");
     if (o->accept.count && o->mtp == MOTE_MTP_OFF)
@@ -110,7 +112,7 @@ static int command_bench(options *o) {
     if (!code && o->report) code = append(&b.file, report_questions, sizeof report_questions - 1) || split_questions(&b, "--report");
     if (!code && o->report) code = report_selftest(&b);
     if (!code) code = find_replicas(o, 0, &r);
-    if (!code) code = open_replicas(o, o->ask || o->report ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &r);
+    if (!code) code = open_replicas(o, o->ask || o->report || o->text ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &r);
     if (!code) code = begin_outputs(&json, 1);
     if (!code) code = bench_model(&b, o, &r);
     code = close_outputs(&json, 1, code);

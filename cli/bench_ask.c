@@ -93,6 +93,16 @@ static void put_numbered(const bench *b, const char *name, int number, double va
     put(b, numbered, value, 1, 0, 0);
 }
 
+/* What a block drafter's drafts were, where there is one. */
+static void put_drafter(const bench *b, const mote_drafter_use *use) {
+    if (!use->rows) return;
+    put(b, "seconds_block", use->cost > 0 ? use->cost : NAN, 1, 0, 0);
+    for (int k = 1; k < MOTE_ROWS_MAX; k++) {
+        put_numbered(b, "drafted_block", k, (double)use->drafted[k - 1]);
+        put_numbered(b, "accept_block", k, (double)use->accepted[k - 1] / (double)use->drafted[k - 1]);
+    }
+}
+
 /* seconds: of the answers. */
 static void put_speculation(const bench *b, const mote_speculation *s, double seconds) {
     static const char *const accept[MOTE_DRAFT_SOURCES] = {"accept_mtp", "accept_copy"};
@@ -117,7 +127,9 @@ static void put_speculation(const bench *b, const mote_speculation *s, double se
    of the rounds. */
 static void print_asked(bench *b, const side *on, timing off_rate, timing on_rate, timing ratio, int differing) {
     mote_speculation s = {0};
+    mote_drafter_use blocks = {0};
     mote_speculation_of(on->session, &s, NULL);
+    mote_drafter_of(on->session, &blocks, NULL);
     fprintf(b->table, "%d questions, at most %d tokens an answer, %d rounds without speculation and with it\n",
             b->question_count, b->o->steps, b->o->repeat);
     fprintf(b->table, "%-8s%10s%10s%10s%9s%9s%9s%11s\n", "", "tokens", "tok/s off", "tok/s on", "ratio", "lowest",
@@ -132,9 +144,10 @@ static void print_asked(bench *b, const side *on, timing off_rate, timing on_rat
     put(b, "ratio_lowest", ratio.low, 1, 9, 2);
     put(b, "ratio_highest", ratio.high, 1, 9, 2);
     put(b, "differing", differing, 1, 11, 0);
+    put_drafter(b, &blocks);
     put_speculation(b, &s, on->seconds);
     end_row(b);
-    if (s.tokens) print_speculation(b->table, &s, on->seconds);
+    if (s.tokens) print_speculation(b->table, &s, &blocks, on->seconds);
 }
 
 static int bench_ask(bench *b, options *o, const char *name, const mote_model *model) {

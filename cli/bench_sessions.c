@@ -5,7 +5,8 @@
    With replicas each has a runner, the sessions are dealt out over them, and a thread for each replica steps those that it has.
 
    With --beside one more session reads a long prompt meanwhile, in a thread of its own.
-   With --accept each is a thread that generates with as many drafts as there are rates, of which as many are accepted as these say. */
+   With --accept each is a thread that generates with as many drafts as there are rates, of which as many are accepted as these say.
+   With --text each has read another piece of a file; all say what is most probable, first by steps, then as threads that speculate. */
 
 enum { SESSIONS_MOST = 64 };
 
@@ -18,28 +19,38 @@ typedef struct group {
     mote_sampling sampling[SESSIONS_MOST];
     int32_t *alone;                        /* [sessions][steps] what each says alone */
     int32_t *ids;                          /* [prompt] */
-    int count, prompt, drafts;
+    bytes text;                            /* token ids of --text; empty: prompts are random */
+    int count, most, prompt, drafts;       /* drafts: simulated ones; 0: none are */
+    int speaks;                            /* each is a thread, which generates */
     int tokens[SESSIONS_MOST];             /* that each has generated */
+    int other[SESSIONS_MOST];              /* of these, those that are not what it says alone */
     int failed;
 } group;
 
+/* The prompt of session i. */
+static void group_prompt(group *g, int i) {
+    uint64_t random = (uint64_t)i + 1;
+    if (g->text.size) take_piece(g->b->info, &g->text, i, g->most, g->prompt, g->ids);
+    for (int k = 0; k < g->prompt && !g->text.size; k++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        g->ids[k] = (int32_t)((random >> 33) % (uint64_t)g->b->info->vocab_size);
+    }
+}
+
 /* Opens a session and has it read its prompt. */
 static int group_join(group *g) {
-    const int i = g->count, replica = i % g->r->count, vocab = g->b->info->vocab_size;
+    const int i = g->count, replica = i % g->r->count;
     mote_session_options how = session_options(g->b->o);
     mote_error error = {0, ""};
-    uint64_t random = (uint64_t)i + 1;
     how.runner = g->runner[replica];
-    how.mtp = g->drafts ? g->drafts : MOTE_MTP_OFF;
-    for (int k = 0; k < g->prompt; k++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        g->ids[k] = (int32_t)((random >> 33) % (uint64_t)vocab);
-    }
+    if (!g->speaks) how.mtp = MOTE_MTP_OFF;
+    if (g->drafts) how.mtp = g->drafts;
+    group_prompt(g, i);
     if (mote_session_open(g->r->model[replica], &how, &g->session[i], &error)) return report(&error);
     g->count++;
     if (mote_feed(g->session[i], g->ids, (size_t)g->prompt, &error) || mote_checkpoint_take(g->session[i], &g->read[i], &error))
         return report(&error);
-    g->sampling[i] = (mote_sampling){.temperature = 1.0f, .top_k = 20, .seed = (uint64_t)i + 1};
+    if (!g->text.size) g->sampling[i] = (mote_sampling){.temperature = 1.0f, .top_k = 20, .seed = (uint64_t)i + 1};
     return 0;
 }
 
@@ -122,7 +133,7 @@ static int group_run(group *g, int n, double *seconds, int *differing) {
     return 0;
 }
 
-/* Experts of a layer that the last pass of a replica has read. */
+/* Different experts of a layer that the last pass of a replica has read. */
 static double group_experts(const group *g) {
     double sum = 0, experts = NAN;
     for (int i = 0; i < g->r->count; i++) {
@@ -132,16 +143,42 @@ static double group_experts(const group *g) {
     return sum / g->r->count;
 }
 
+/* The same on average over steps of the first n sessions, which are not timed. */
+static int group_experts_mean(group *g, int n, double *mean) {
+    double sum = 0;
+    int code = group_rewind(g, n);
+    for (int k = 0; k < g->b->o->steps && !code; k++) {
+        mote_error error = {0, ""};
+        for (int i = 0; i < g->r->count && !code; i++) {
+            stepper p = stepper_of(g, i, n);
+            if (p.count && mote_step_many(p.turn, p.count, &error)) code = report(&error);
+        }
+        sum += group_experts(g);
+        if (interrupted) code = EXIT_INTERRUPTED;
+    }
+    *mean = sum / g->b->o->steps;
+    return code;
+}
+
 typedef struct speaker { group *g; int number; } speaker;
 
-static void *speak(void *user) {
+static int on_spoken(void *user, int32_t id) {
     const speaker *me = user;
     group *g = me->g;
-    mote_generation how = {.size = sizeof how, .sampling = &g->sampling[me->number], .max_tokens = g->b->o->steps, .raw = 1};
+    const int at = g->tokens[me->number]++;
+    if (!g->drafts) g->other[me->number] += id != g->alone[(size_t)me->number * (size_t)g->b->o->steps + (size_t)at];
+    return interrupted;
+}
+
+static void *speak(void *user) {
+    speaker *me = user;
+    group *g = me->g;
+    mote_generation how = {.size = sizeof how, .sampling = &g->sampling[me->number], .max_tokens = g->b->o->steps, .raw = 1,
+                           .on_token = on_spoken, .user = me};
     mote_result result;
     mote_error error = {0, ""};
+    g->tokens[me->number] = g->other[me->number] = 0;
     if (mote_generate(g->session[me->number], &how, &result, &error)) __atomic_store_n(&g->failed, report(&error), __ATOMIC_RELAXED);
-    g->tokens[me->number] = result.generated_tokens;
     return NULL;
 }
 
@@ -163,11 +200,21 @@ static int group_speak(group *g, int n, double *rate) {
     return g->failed ? g->failed : interrupted ? EXIT_INTERRUPTED : 0;
 }
 
+static int group_same(int differing) {
+    return differing ? complain(EXIT_FAILURE, "bench: %d tokens differ from those of a session that is alone", differing) : 0;
+}
+
 static int bench_speaking(group *g, int n) {
     double rates[99], none;
     char label[16];
-    int code = group_speak(g, n, &none);                    /* what is captured once */
-    for (int r = 0; r < g->b->o->repeat && !code; r++) code = group_speak(g, n, &rates[r]);
+    mote_speculation before, after;
+    int differing = 0, code = group_speak(g, n, &none);     /* what is captured once */
+    if (!code) code = sum_speculation(g->session, n, &before);
+    for (int r = 0; r < g->b->o->repeat && !code; r++) {
+        code = group_speak(g, n, &rates[r]);
+        for (int i = 0; i < n; i++) differing += g->other[i];
+    }
+    if (!code) code = sum_speculation(g->session, n, &after);
     if (code) return code;
     const timing t = summarise(rates, g->b->o->repeat);
     snprintf(label, sizeof label, "%d", n);
@@ -178,10 +225,12 @@ static int bench_speaking(group *g, int n) {
     put(g->b, "lowest", t.low, 1, 12, 1);
     put(g->b, "highest", t.high, 1, 12, 1);
     put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
-    put(g->b, "distinct_experts", group_experts(g), 1, 20, 1);
+    put(g->b, "distinct_experts", group_experts(g), 1, g->drafts ? 20 : 10, 1);
+    if (!g->drafts) put_sum(g->b, &before, &after);
     put(g->b, "replicas", g->r->count, 1, 0, 0);
+    if (!g->drafts) put(g->b, "differing", differing, 1, 11, 0);
     end_row(g->b);
-    return 0;
+    return group_same(differing);
 }
 
 /* The session that reads a prompt beside the others. */
@@ -257,7 +306,7 @@ static int bench_beside(group *g, int n) {
 }
 
 static int bench_group(group *g, int n) {
-    double rates[99], seconds = 0;
+    double rates[99], seconds = 0, experts = NAN;
     int differing = 0, more = 0;
     char label[16];
     for (int r = 0; r < g->b->o->repeat; r++) {
@@ -265,6 +314,10 @@ static int bench_group(group *g, int n) {
         if (code) return code;
         rates[r] = (double)n * g->b->o->steps / seconds;
         differing += more;
+    }
+    if (g->text.size) {
+        const int code = group_experts_mean(g, n, &experts);
+        if (code) return code;
     }
     const timing t = summarise(rates, g->b->o->repeat);
     snprintf(label, sizeof label, "%d", n);
@@ -275,24 +328,25 @@ static int bench_group(group *g, int n) {
     put(g->b, "highest", t.high, 1, 12, 1);
     put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
     put(g->b, "seconds", n / t.median, 1e3, 10, 3);
-    put(g->b, "distinct_experts", group_experts(g), 1, 10, 1);
+    put(g->b, "distinct_experts", g->text.size ? experts : group_experts(g), 1, 10, 1);
+    if (g->text.size) put(g->b, "independent_experts", independent_experts(g->b->info, n < g->r->count ? 1 : (double)n / g->r->count), 1, 12, 1);
     put(g->b, "replicas", g->r->count, 1, 0, 0);
     put(g->b, "differing", differing, 1, 11, 0);
     end_row(g->b);
-    return differing ? complain(EXIT_FAILURE, "bench: %d tokens differ from those of a session that is alone", differing) : 0;
+    return group_same(differing);
 }
 
-static int group_open(group *g, int most) {
+static int group_open(group *g) {
+    const int most = g->most;
     mote_session_options how = session_options(g->b->o);
     mote_error error = {0, ""};
     how.context = g->b->o->context ? g->b->o->context : g->prompt + g->b->o->steps + MOTE_ROWS_MAX;
     if (how.context < g->b->o->beside) how.context = g->b->o->beside;
     how.sessions = (size_t)most + 2;       /* one that is alone, one beside */
-    g->drafts = g->b->o->accept.count;
     g->ids = malloc((size_t)g->prompt * sizeof *g->ids);
     g->alone = malloc((size_t)most * (size_t)g->b->o->steps * sizeof *g->alone);
     if (!g->ids || !g->alone) return complain(EXIT_FAILURE, "out of memory");
-    int code = 0;
+    int code = g->b->o->text ? read_pieces(g->b, g->r->model[0], most, g->prompt, &g->text) : 0;
     for (int i = 0; i < g->r->count && !code; i++)
         if (mote_runner_open(g->r->model[i], &how, &g->runner[i], &error)) code = report(&error);
     for (int i = 0; i < most && !code; i++) code = group_join(g);
@@ -302,34 +356,58 @@ static int group_open(group *g, int most) {
     return code;
 }
 
+static void group_close(group *g) {
+    for (int i = 0; i < g->count; i++) {
+        mote_checkpoint_free(g->read[i]);
+        mote_session_close(g->session[i]);
+    }
+    for (int i = 0; i < g->r->count; i++) mote_runner_close(g->runner[i]);
+    free(g->text.data);
+    free(g->alone);
+    free(g->ids);
+}
+
+static void print_group_head(const group *g) {
+    FILE *to = g->b->table;
+    if (g->b->o->beside) {
+        fprintf(to, "\n%-8s%10s%14s%8s%14s%14s%8s\n", "beside", "prompt", "longest wait", "steps", "ms alone", "ms beside", "slower");
+        return;
+    }
+    if (g->speaks && !g->drafts) fputs("\nspeculation\n", to);
+    fprintf(to, "%-8s%12s%12s%12s%12s", "sessions", "tok/s", "lowest", "highest", "each");
+    if (g->drafts) fprintf(to, "%20s\n", "experts");
+    else if (g->speaks) fprintf(to, "%10s%10s%10s%10s%11s\n", "experts", "drafts", "accept%", "tok/pass", "differing");
+    else fprintf(to, "%10s%10s%*s%11s\n", "ms/step", "experts", g->text.size ? 12 : 0, g->text.size ? "independent" : "", "differing");
+}
+
+/* All numbers of sessions: by steps, or as threads that generate. */
+static int bench_round(group *g, const char *name, int first) {
+    bench *b = g->b;
+    int code = group_open(g);
+    b->session = g->session[0];
+    if (!code && first && g->r->count > 1) fprintf(b->table, "replicas %d, on %s\n", g->r->count, b->o->devices);
+    if (!code && first) print_head(b, name);
+    if (!code && first) json_head(b, name);
+    if (!code) print_group_head(g);
+    for (int i = 0; i < b->o->sessions.count && !code; i++)
+        code = b->o->beside ? bench_beside(g, b->o->sessions.value[i])
+             : g->speaks    ? bench_speaking(g, b->o->sessions.value[i])
+                            : bench_group(g, b->o->sessions.value[i]);
+    b->session = NULL;
+    group_close(g);
+    return code;
+}
+
 static int bench_sessions(bench *b, const char *name, const replicas *r) {
     const options *o = b->o;
-    group g = {.b = b, .r = r, .prompt = o->prompts.count ? o->prompts.value[0] : 128};
-    int most = 0, code;
+    const int drafts = o->accept.count, prompt = o->prompts.count ? o->prompts.value[0] : 128;
+    int most = 0;
     for (int i = 0; i < o->sessions.count; i++)
         if (o->sessions.value[i] > most) most = o->sessions.value[i];
-    code = group_open(&g, most);
-    b->session = g.session[0];
-    if (!code && r->count > 1) fprintf(b->table, "replicas %d, on %s\n", r->count, o->devices);
-    if (!code) print_head(b, name);
-    if (!code) json_head(b, name);
-    if (!code && !o->beside)
-        fprintf(b->table, "%-8s%12s%12s%12s%12s%10s%10s%11s\n", "sessions", "tok/s", "lowest", "highest", "each",
-                g.drafts ? "" : "ms/step", "experts", g.drafts ? "" : "differing");
-    if (!code && o->beside)
-        fprintf(b->table, "\n%-8s%10s%14s%8s%14s%14s%8s\n", "beside", "prompt", "longest wait", "steps", "ms alone", "ms beside", "slower");
-    for (int i = 0; i < o->sessions.count && !code; i++)
-        code = o->beside ? bench_beside(&g, o->sessions.value[i])
-             : g.drafts  ? bench_speaking(&g, o->sessions.value[i])
-                         : bench_group(&g, o->sessions.value[i]);
+    group plain = {.b = b, .r = r, .most = most, .prompt = prompt, .drafts = drafts, .speaks = drafts > 0};
+    group speaking = {.b = b, .r = r, .most = most, .prompt = prompt, .speaks = 1};
+    int code = bench_round(&plain, name, 1);
+    if (!code && o->text && o->mtp != MOTE_MTP_OFF) code = bench_round(&speaking, name, 0);
     if (!code && b->json) fputs("\n]}\n", b->json);
-    b->session = NULL;
-    for (int i = 0; i < g.count; i++) {
-        mote_checkpoint_free(g.read[i]);
-        mote_session_close(g.session[i]);
-    }
-    for (int i = 0; i < r->count; i++) mote_runner_close(g.runner[i]);
-    free(g.alone);
-    free(g.ids);
     return code;
 }

@@ -138,14 +138,15 @@ static void chat_fail(chat *c, const mote_error *error) {
     else complain(0, "%s", error->message);
 }
 
-static void chat_stats(const chat *c, const mote_result *r, const mote_speculation *before) {
-    mote_speculation speculation = speculation_since(c->session, before);
+static void chat_stats(const chat *c, const mote_result *r, const mote_speculation *before, const mote_drafter_use *blocks_before) {
+    const mote_speculation speculation = speculation_since(c->session, before);
+    const mote_drafter_use blocks = drafter_since(c->session, blocks_before);
     size_t used;
     mote_tokens(c->session, &used);
     say(c, "[read %d tokens, %.1f tok/s; wrote %d, %.1f tok/s; context %zu of %d]\n", r->prompt_tokens,
         r->prompt_seconds > 0 ? r->prompt_tokens / r->prompt_seconds : 0, r->generated_tokens,
         r->generate_seconds > 0 ? r->generated_tokens / r->generate_seconds : 0, used, c->context);
-    if (c->speculates && speculation.tokens) print_speculation(remarks(c), &speculation, r->generate_seconds);
+    if (c->speculates && speculation.tokens) print_speculation(remarks(c), &speculation, &blocks, r->generate_seconds);
 }
 
 /* The answer's last line on a terminal. */
@@ -173,6 +174,7 @@ static void chat_ask(chat *c) {
     mote_generation g = generation_for(c->o, &c->sampling, &s);
     mote_result result;
     mote_speculation before = {0};
+    mote_drafter_use blocks = {0};
     mote_error error = {0, ""}, ignored;
     g.system = c->system.size ? c->system.data : NULL;
     g.images = c->shown.of;
@@ -185,6 +187,7 @@ static void chat_ask(chat *c) {
         return;
     }
     mote_speculation_of(c->session, &before, NULL);
+    mote_drafter_of(c->session, &blocks, NULL);
     int code = mote_ask(c->session, c->asked.data, &g, &result, &error);
     if (code == MOTE_ECANCELLED && result.prompt_tokens) code = 0;     /* in the answer: it stays as far as it came */
     if (!code || s.last) end_screen(&s);
@@ -203,7 +206,7 @@ static void chat_ask(chat *c) {
     if (result.stop == MOTE_STOP_LENGTH && c->styled) say(c, "[cut after -n %d; /set max-tokens N says otherwise]\n", c->o->max_tokens);
     if (result.stop == MOTE_STOP_CONTEXT) say(c, "[the context of %d tokens is full: %s]\n", c->context, context_remedies(c));
     else chat_tell_context(c);
-    if (c->show_stats) chat_stats(c, &result, &before);
+    if (c->show_stats) chat_stats(c, &result, &before, &blocks);
     else chat_line(c);
 }
 

@@ -25,6 +25,18 @@ static mote_speculation speculation_since(const mote_session *session, const mot
     return s;
 }
 
+/* The same of a block drafter's. */
+static mote_drafter_use drafter_since(const mote_session *session, const mote_drafter_use *before) {
+    mote_drafter_use use = {0};
+    mote_drafter_of(session, &use, NULL);
+    use.passes -= before->passes;
+    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
+        use.drafted[k] -= before->drafted[k];
+        use.accepted[k] -= before->accepted[k];
+    }
+    return use;
+}
+
 static double tokens_per_pass(const mote_speculation *s) {
     uint64_t passes = 0;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) passes += s->passes[k];
@@ -38,13 +50,13 @@ static void print_accepted(FILE *out, const char *of, const uint64_t *drafted, c
 }
 
 /* At most three lines. seconds: of the answers; 0: unknown. */
-static void print_speculation(FILE *out, const mote_speculation *s, double seconds) {
-    const int none = !s->drafted[MOTE_DRAFT_MTP][0] && !s->drafted[MOTE_DRAFT_COPY][0];
+static void print_speculation(FILE *out, const mote_speculation *s, const mote_drafter_use *blocks, double seconds) {
+    const int models = s->drafted[MOTE_DRAFT_MTP][0] || blocks->drafted[0], none = !models && !s->drafted[MOTE_DRAFT_COPY][0];
     int priced = 0;
     fprintf(out, " %.2f tokens per pass; drafts accepted, by place:%s", tokens_per_pass(s), none ? " none" : "");
     print_accepted(out, " MTP", s->drafted[MOTE_DRAFT_MTP], s->accepted[MOTE_DRAFT_MTP]);
-    print_accepted(out, s->drafted[MOTE_DRAFT_MTP][0] ? "; copies" : " copies", s->drafted[MOTE_DRAFT_COPY],
-                   s->accepted[MOTE_DRAFT_COPY]);
+    print_accepted(out, s->drafted[MOTE_DRAFT_MTP][0] ? "; drafter" : " drafter", blocks->drafted, blocks->accepted);
+    print_accepted(out, models ? "; copies" : " copies", s->drafted[MOTE_DRAFT_COPY], s->accepted[MOTE_DRAFT_COPY]);
     fprintf(out, "; passes with 0 to %d:", MOTE_ROWS_MAX - 1);
     for (int k = 0; k < MOTE_ROWS_MAX; k++) fprintf(out, "%s %" PRIu64, k ? "," : "", s->passes[k]);
     if (seconds > 0)
@@ -55,5 +67,7 @@ static void print_speculation(FILE *out, const mote_speculation *s, double secon
             fprintf(out, "%s %.2f with %d", priced++ ? "," : " cost of a pass, plain = 1:", s->cost[k] / s->cost[0], k);
     if (s->cost[0] > 0 && s->draft > 0)
         fprintf(out, "%s %.2f a draft", priced++ ? "," : " cost of a pass, plain = 1:", s->draft / s->cost[0]);
+    if (s->cost[0] > 0 && blocks->cost > 0)
+        fprintf(out, "%s %.2f a block of drafts", priced++ ? "," : " cost of a pass, plain = 1:", blocks->cost / s->cost[0]);
     fprintf(out, "%s drafts of the last passes: %s\n", priced ? "\n" : "", s->recent);
 }

@@ -118,11 +118,15 @@ static void put_attention(buf *out, const trace *t, const traced_layer *l, int t
 }
 
 static void put_mixer(buf *out, const trace *t, const traced_layer *l, int tokens) {
+    if (!l->mixer) {
+        buf_text(out, "null");
+        return;
+    }
     putf(out, "{\"kind\":\"%s\",\"heads\":%d", l->mixer, l->heads);
     put_series(out, "before", &l->of[MIXER_X], tokens);
     put_series(out, "added", &l->of[MIXER_ADDED], tokens);
     put_series(out, "decay", &l->of[DECAY], tokens);
-    put_series(out, "write", &l->of[BETA], tokens);
+    put_series(out, "write", &l->of[WRITE], tokens);
     put_series(out, "length", &l->of[S_LENGTH], tokens);
     put_series(out, "gate", &l->of[GATE], tokens);
     if (l->S) put_picture(out, l);
@@ -147,6 +151,10 @@ static void put_chosen(buf *out, const series *of, int tokens) {
 }
 
 static void put_ffn(buf *out, const trace *t, const traced_layer *l, int tokens) {
+    if (!l->ffn) {
+        buf_text(out, "null");
+        return;
+    }
     putf(out, "{\"kind\":\"%s\"", l->ffn);
     put_series(out, "before", &l->of[FFN_X], tokens);
     put_series(out, "added", &l->of[FFN_ADDED], tokens);
@@ -163,7 +171,7 @@ static void put_layers(buf *out, const trace *t) {
     buf_text(out, ",\n\"layers\":[");
     for (int i = 0; i <= t->info->layers; i++) {
         const traced_layer *l = &t->layers[i];
-        if (!l->mixer) continue;
+        if (!l->mixer && !l->ffn) continue;
         putf(out, "%s\n{\"index\":%d,\"mtp\":%s,\"mixer\":", i ? "," : "", i, i == t->info->layers ? "true" : "false");
         put_mixer(out, t, l, layer_tokens(t, i));
         buf_text(out, ",\"ffn\":");

@@ -101,8 +101,8 @@ static void print_looks(const trace *t, const traced_layer *l, int token) {
     }
 }
 
-/* The experts of most weight, at most two, and how many more there are. */
-static void print_experts(const series *of, int token) {
+/* The experts of most weight, at most two, and how many more there are, in so many columns. */
+static void print_experts(const series *of, int token, int width) {
     const float *weights = trace_at(of, token);
     int e = -1, more = 0, column = 0;
     printf("  ");
@@ -111,30 +111,35 @@ static void print_experts(const series *of, int token) {
         else more++;
     }
     if (more) column += printf(" +%d", more);
-    printf("%*s", column < 20 ? 20 - column : 0, "");
+    printf("%*s", column < width ? width - column : 0, "");
 }
 
-static void print_layer_token(const trace *t, const traced_layer *l, int token) {
-    print_token(t, token);
-    print_length(&l->of[MIXER_X], token);
+static void print_mixer_token(const trace *t, const traced_layer *l, int token) {
     print_length(&l->of[MIXER_ADDED], token);
     if (l->of[DECAY].values) {
         print_range(trace_at(&l->of[DECAY], token), l->heads);
-        print_range(trace_at(&l->of[BETA], token), l->heads);
+        print_range(trace_at(&l->of[WRITE], token), l->heads);
         print_range(trace_at(&l->of[S_LENGTH], token), l->heads);
     } else if (l->of[ATTENTION].values) {
         print_looks(t, l, token);
     }
-    print_length(&l->of[FFN_ADDED], token);
-    if (l->of[EXPERTS].values) print_experts(&l->of[EXPERTS], token);
+}
+
+static void print_layer_token(const trace *t, const traced_layer *l, int token) {
+    print_token(t, token);
+    print_length(&l->of[l->mixer ? MIXER_X : FFN_X], token);
+    if (l->mixer) print_mixer_token(t, l, token);
+    if (l->ffn) print_length(&l->of[FFN_ADDED], token);
+    if (l->of[EXPERTS].values) print_experts(&l->of[EXPERTS], token, l->of[SHARED].values ? 20 : 0);
     if (l->of[SHARED].values) printf("%5.2f", (double)*trace_at(&l->of[SHARED], token));
     putchar('\n');
 }
 
 static void print_layer_head(const trace *t, int i) {
     const traced_layer *l = &t->layers[i];
-    if (i == t->info->layers) printf("\nMTP layer, %s + %s\n", l->mixer, l->ffn);
-    else printf("\nlayer %d, %s + %s\n", i, l->mixer, l->ffn);
+    if (i == t->info->layers) printf("\nMTP layer, ");
+    else printf("\nlayer %d, ", i);
+    printf("%s%s%s\n", l->mixer ? l->mixer : "", l->mixer && l->ffn ? " + " : "", l->ffn ? l->ffn : "");
 }
 
 /* Tokens of which the layer knows: the MTP layer needs the one after it, too. */
@@ -144,11 +149,14 @@ static int layer_tokens(const trace *t, int i) {
 
 static void print_layer(const trace *t, int i) {
     const traced_layer *l = &t->layers[i];
-    if (!l->mixer) return;
+    if (!l->mixer && !l->ffn) return;
     print_layer_head(t, i);
-    printf("token%*s%7s%7s%-33s%7s%s%s\n", LABEL_WIDTH - 1, "", "|x|", "+mixer",
-           l->of[DECAY].values ? "  decay      write      |S|" : " head>token weight", "+FFN",
-           l->of[EXPERTS].values ? "  experts             " : "", l->of[SHARED].values ? "share" : "");
+    printf("token%*s%7s", LABEL_WIDTH - 1, "", "|x|");
+    if (l->mixer)
+        printf(l->ffn ? "%7s%-33s" : "%7s%s", "+mixer", l->of[DECAY].values ? "  decay      write      |S|" : " head>token weight");
+    const int shared = l->of[SHARED].values != NULL;
+    if (l->ffn) printf("%7s%s", "+FFN", !l->of[EXPERTS].values ? "" : shared ? "  experts             share" : "  experts");
+    putchar('\n');
     for (int token = 0; token < layer_tokens(t, i); token++) print_layer_token(t, l, token);
 }
 
@@ -167,7 +175,7 @@ static void print_head_looks(const trace *t, const float *weights, int tokens) {
 static void print_head_detail(const trace *t, const traced_layer *l, int token, int h) {
     printf("  head %-2d ", h);
     if (l->of[DECAY].values)
-        printf("decay %5.3f, write %5.3f, |S| %6.2f", (double)trace_at(&l->of[DECAY], token)[h], (double)trace_at(&l->of[BETA], token)[h],
+        printf("decay %5.3f, write %5.3f, |S| %6.2f", (double)trace_at(&l->of[DECAY], token)[h], (double)trace_at(&l->of[WRITE], token)[h],
                (double)trace_at(&l->of[S_LENGTH], token)[h]);
     if (l->of[GATE].values) printf("gate %4.2f, ", (double)trace_at(&l->of[GATE], token)[h]);
     if (l->of[ATTENTION].values) print_head_looks(t, trace_at(&l->of[ATTENTION], token) + h * t->count, token + 1);
@@ -183,14 +191,20 @@ static void print_numbered(const char *what, const float *values, int n, int mos
     putchar('\n');
 }
 
+static void print_added(const traced_layer *l, int token) {
+    printf(" |x| %.2f; ", (double)*trace_at(&l->of[l->mixer ? MIXER_X : FFN_X], token));
+    if (l->mixer) printf("the mixer adds %.2f", (double)*trace_at(&l->of[MIXER_ADDED], token));
+    if (l->mixer && l->ffn)
+        printf(", the FFN to %.2f %.2f", (double)*trace_at(&l->of[FFN_X], token), (double)*trace_at(&l->of[FFN_ADDED], token));
+    else if (l->ffn) printf("the FFN adds %.2f", (double)*trace_at(&l->of[FFN_ADDED], token));
+}
+
 static void print_detail(const trace *t, int i) {
     const traced_layer *l = &t->layers[i];
     print_layer_head(t, i);
     for (int token = 0; token < layer_tokens(t, i); token++) {
         print_token(t, token);
-        printf(" |x| %.2f; the mixer adds %.2f, the FFN to %.2f %.2f", (double)*trace_at(&l->of[MIXER_X], token),
-               (double)*trace_at(&l->of[MIXER_ADDED], token), (double)*trace_at(&l->of[FFN_X], token),
-               (double)*trace_at(&l->of[FFN_ADDED], token));
+        print_added(l, token);
         if (l->of[SHARED].values) printf("; shared expert %.2f", (double)*trace_at(&l->of[SHARED], token));
         putchar('\n');
         for (int h = 0; h < l->heads; h++) print_head_detail(t, l, token, h);
@@ -203,16 +217,16 @@ static void print_detail(const trace *t, int i) {
 
 static void print_legend(const trace *t) {
     const traced_layer *l = t->layers;
-    int delta = 0, attention = 0, experts = 0, shared = 0;
+    int states = 0, attention = 0, experts = 0, shared = 0;
     for (int i = 0; i < t->info->layers; i++) {
-        delta |= l[i].of[DECAY].values != NULL;
+        states |= l[i].of[DECAY].values != NULL;
         attention |= l[i].of[ATTENTION].values != NULL;
         experts |= l[i].of[EXPERTS].values != NULL;
         shared |= l[i].of[SHARED].values != NULL;
     }
     printf("|x|      length of the residual, the vector of a token that every layer reads and adds to\n"
            "+mixer   length of what the mixer adds, which looks at earlier tokens; +FFN: which looks at none\n");
-    if (delta)
+    if (states)
         printf("decay    what is left of a head's memory S, from 0, nothing, to 1, all; write: how strongly a token\n"
                "         is written into it; |S|: its length then; each from the lowest of the heads to the highest\n");
     if (attention) printf("5>2 0.91 head 5 takes 91 %% of what it reads from token 2; the three heads that look hardest\n");

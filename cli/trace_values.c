@@ -7,7 +7,7 @@ enum { PICTURE_CELLS = 400000 };           /* of all pictures of S together */
 /* What is kept of each token in a layer: so many numbers, "n". */
 enum series_name {
     MIXER_X, MIXER_ADDED, FFN_X, FFN_ADDED,    /* 1: lengths of vectors, |x| */
-    DECAY, BETA, S_LENGTH,                     /* [heads] of DeltaNet */
+    DECAY, WRITE, S_LENGTH,                    /* [heads] of DeltaNet and Mamba */
     ATTENTION, GATE,                           /* [heads][tokens], zeros after the token; [heads] the mean */
     ROUTER, EXPERTS, SHARED,                   /* [experts] probabilities; [experts] weights; 1: sigmoid of the gate */
     SERIES_COUNT
@@ -16,7 +16,7 @@ enum series_name {
 typedef struct series { float *values; int n; } series;    /* [tokens][n]; NULL: there are none */
 
 typedef struct traced_layer {
-    const char *mixer, *ffn;               /* kinds; NULL: nothing was told of the layer */
+    const char *mixer, *ffn;               /* kinds; NULL: the layer has none, or nothing was told of it */
     int heads;
     series of[SERIES_COUNT];
     float *S;                              /* [heads][rows][columns] after the last token; NULL: none */
@@ -36,7 +36,7 @@ typedef struct trace {
     candidate *next;                       /* [count][TRACE_NEXT] after each token */
     candidate *drafts;                     /* [count] of the MTP layer, for the token after the next one; the last one is none */
     bytes passes;                          /* mote_traced_pass */
-    int delta_layers;
+    int state_layers;                      /* with an S */
     int failed;                            /* no memory */
 } trace;
 
@@ -125,9 +125,10 @@ static int64_t blocks_of(int n, int block) {
 
 /* S of every head, after the last token; of many or large ones the largest number of a block of it. */
 static void keep_picture(trace *t, traced_layer *l, const mote_traced *v) {
-    const int key_dim = size_named(t->info, "deltanet", "key_head_dim"), value_dim = v->count / l->heads / key_dim;
+    const int key_dim = strcmp(v->kind, "mamba") ? size_named(t->info, "deltanet", "key_head_dim") : size_named(t->info, "mamba", "state_dim");
+    const int value_dim = v->count / l->heads / key_dim;
     int block = 1;
-    while (blocks_of(value_dim, block) * blocks_of(key_dim, block) * l->heads * t->delta_layers > PICTURE_CELLS && block < v->count) block++;
+    while (blocks_of(value_dim, block) * blocks_of(key_dim, block) * l->heads * t->state_layers > PICTURE_CELLS && block < v->count) block++;
     l->rows = (int)blocks_of(value_dim, block);
     l->columns = (int)blocks_of(key_dim, block);
     l->S = calloc((size_t)l->heads * (size_t)l->rows * (size_t)l->columns, sizeof *l->S);
@@ -165,7 +166,7 @@ static void keep_value(void *user, const mote_traced *v) {
     else if (!strcmp(v->name, "attention")) keep_attention(t, l, v);
     else if (!strcmp(v->name, "gate")) keep_heads(t, l, GATE, v, 1);
     else if (!strcmp(v->name, "decay")) l->heads = v->count, keep_all(t, l, DECAY, v);
-    else if (!strcmp(v->name, "beta")) keep_all(t, l, BETA, v);
+    else if (!strcmp(v->name, "beta") || !strcmp(v->name, "dt")) keep_all(t, l, WRITE, v);
     else if (!strcmp(v->name, "S")) {
         keep_heads(t, l, S_LENGTH, v, 0);
         if (v->token == t->count - 1) keep_picture(t, l, v);
@@ -198,8 +199,10 @@ static void trace_free(trace *t) {
 
 static int trace_memory(trace *t) {
     const size_t count = (size_t)t->count;
-    for (int k = 0; k < t->info->kind_count; k++)
-        if (!strcmp(t->info->kinds[k].name, "deltanet")) t->delta_layers = t->info->kinds[k].count;
+    for (int k = 0; k < t->info->kind_count; k++) {
+        const mote_layers *of = &t->info->kinds[k];
+        if (!strcmp(of->name, "deltanet") || !strcmp(of->name, "mamba")) t->state_layers += of->count;
+    }
     t->layers = calloc((size_t)t->info->layers + 1, sizeof *t->layers);
     t->final = calloc(count, sizeof *t->final);
     t->next = calloc(count * TRACE_NEXT, sizeof *t->next);
@@ -222,17 +225,11 @@ static int trace_answer(trace *t) {
     return code ? report(&error) : 0;
 }
 
-/* Layers that are not a mixer and an FFN, or whose mixer has no picture, are refused. */
+/* Layers of n-grams have no picture, and are refused. */
 static int trace_shows(const trace *t) {
-    int mixers = 0, ffns = 0;
-    for (int k = 0; k < t->info->kind_count; k++) {
-        const mote_layers *of = &t->info->kinds[k];
-        if (!strcmp(of->name, "mamba") || !strcmp(of->name, "ngrams")) return complain(EXIT_FAILURE, "trace: layers of %s are not shown", of->name);
-        if (!strcmp(of->name, "moe") || !strcmp(of->name, "mlp")) ffns += of->count;
-        else if (strcmp(of->name, "vision")) mixers += of->count;
-    }
-    if (mixers == t->info->layers && ffns == mixers) return 0;
-    return complain(EXIT_FAILURE, "trace: layers that are a mixer or an FFN alone are not shown");
+    for (int k = 0; k < t->info->kind_count; k++)
+        if (!strcmp(t->info->kinds[k].name, "ngrams")) return complain(EXIT_FAILURE, "%s: trace: layers of n-grams are not shown", t->name);
+    return 0;
 }
 
 /* Traces t->ids with t->model; to be freed in any case. */

@@ -51,14 +51,7 @@ INLINE float sum_lanes(const partial *sum) {
 
 /* to[r] = sum_lanes of sum[r], of four. */
 INLINE void sum_four_lanes(const partial *sum, float *to) {
-#ifdef __SSE2__
-    __m128 a = (__m128)fold_lanes(sum), b = (__m128)fold_lanes(sum + 1);
-    __m128 c = (__m128)fold_lanes(sum + 2), d = (__m128)fold_lanes(sum + 3);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_storeu_ps(to, (a + c) + (b + d));
-#else
-    for (int r = 0; r < 4; r++) to[r] = sum_lanes(&sum[r]);
-#endif
+    *(quarter_lanes *)to = sum_quarters(fold_lanes(sum), fold_lanes(sum + 1), fold_lanes(sum + 2), fold_lanes(sum + 3));
 }
 
 /* sum + the last n % 32 products, one after the other. */

@@ -124,14 +124,26 @@ LEVEL static void FOR(add_last)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
     FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, padded, count, 0, LANES, NULL, 0);
 }
 
-/* The sum of n partial sums, a constant, pairwise. */
-LEVEL INLINE float FOR(sum_partial)(const float *partial, const int n) {
+/* The sum of n partial sums, a constant, down to four. */
+LEVEL INLINE quarter_lanes FOR(fold_partial)(const float *partial, const int n) {
     quarter_lanes sum = *(const quarter_lanes *)partial;
     if (n == 8) sum += *(const quarter_lanes *)(partial + 4);
     if (n == 16)
         sum = (sum + *(const quarter_lanes *)(partial + 4)) +
               (*(const quarter_lanes *)(partial + 8) + *(const quarter_lanes *)(partial + 12));
+    return sum;
+}
+
+/* The sum of n partial sums, a constant, pairwise. */
+LEVEL INLINE float FOR(sum_partial)(const float *partial, const int n) {
+    const quarter_lanes sum = FOR(fold_partial)(partial, n);
     return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+/* The same of four rows. */
+LEVEL INLINE quarter_lanes FOR(sum_four_partial)(const float (*partial)[LANES]) {
+    return sum_quarters(FOR(fold_partial)(partial[0], LANES), FOR(fold_partial)(partial[1], LANES),
+                        FOR(fold_partial)(partial[2], LANES), FOR(fold_partial)(partial[3], LANES));
 }
 
 /* row_floats of any matrix, compiled for this level. */
@@ -160,21 +172,29 @@ LEVEL INLINE void FOR(prefetch_row)(const matrix *w, const weight_row *from, int
     for (size_t i = 0; i < (size_t)n * bytes; i += CACHE_LINE) __builtin_prefetch((const void *)(at + i), 0, 2);
 }
 
+/* STREAM_COLS columns of codes as floats; kernel, a constant: CPU_E4M3, CPU_BF16 or CPU_F16. */
+LEVEL INLINE void FOR(unpack_codes)(const char *codes, float *weights, const enum cpu_kernel kernel) {
+    if (kernel == CPU_BF16) FOR(unpack_bf16)((const uint16_t *)(const void *)codes, STREAM_COLS, weights);
+    else if (kernel == CPU_F16) FOR(unpack_f16)((const uint16_t *)(const void *)codes, STREAM_COLS, weights);
+    else FOR(unpack_e4m3)((const uint8_t *)codes, STREAM_COLS, weights);
+}
+
 #if TOKENS > 4
-/* For FEW_ROWS token rows E4M3 weights are unpacked into registers and need not go through the L1. With fewer registers that is
-   no faster.
+/* For FEW_ROWS token rows weights are unpacked into registers and need not go through the L1. With fewer registers that is no
+   faster.
 
    add_products of four weight rows' codes from column col on, for `count` <= FEW_ROWS token rows, a constant. n: a multiple of
-   STREAM_COLS. */
+   STREAM_COLS. kernel: as in unpack_codes. */
 LEVEL INLINE void FOR(add_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int col, const float *const *x, int n,
-                                 const int count) {
+                                 const int count, const enum cpu_kernel kernel) {
+    const size_t bytes = kernel == CPU_E4M3 ? 1 : 2;
     FOR(vec) partial[FEW_ROWS][4];
     for (int j = 0; j < count; j++)
         for (int r = 0; r < 4; r++) partial[j][r] = *(const FOR(vec) *)sum[j][r];
     for (int i = 0; i < n; i += STREAM_COLS)
         for (int r = 0; r < 4; r++) {
             float weights[STREAM_COLS] __attribute__((aligned(64)));
-            FOR(unpack_e4m3)((const uint8_t *)from[r].component[CODES] + col + i, STREAM_COLS, weights);
+            FOR(unpack_codes)(from[r].component[CODES] + (size_t)(col + i) * bytes, weights, kernel);
             for (int k = 0; k < STREAM_COLS; k += LANES)
                 for (int j = 0; j < count; j++)
                     partial[j][r] += *(const FOR(vec) *)(weights + k) * *(const FOR(vec) *)(x[j] + i + k);
@@ -183,19 +203,19 @@ LEVEL INLINE void FOR(add_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_ro
         for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[j][r] = partial[j][r];
 }
 
-/* add_tile of E4M3 codes for `count` <= FEW_ROWS token rows. */
-LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int rows, const float *const *x,
-                                     int count, int col, int n, const float *x_scale) {
+/* add_tile of codes for `count` <= FEW_ROWS token rows. */
+LEVEL INLINE void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int rows, const float *const *x,
+                                     int count, int col, int n, const float *x_scale, const enum cpu_kernel kernel) {
     float scaled[TOKENS][TILE_COLS] __attribute__((aligned(64)));
     const float *token[TOKENS] = {NULL};
     FOR(scale_tokens)(token, scaled, x, count, col, n, x_scale);
     for (int r = 0; r < rows; r += 4) {
         float (*to)[ROW_BLOCK][LANES] = (float (*)[ROW_BLOCK][LANES])sum[0][r];
         switch (count) {
-            case 1: FOR(add_codes)(to, from + r, col, token, n, 1); break;
-            case 2: FOR(add_codes)(to, from + r, col, token, n, 2); break;
-            case 3: FOR(add_codes)(to, from + r, col, token, n, 3); break;
-            default: FOR(add_codes)(to, from + r, col, token, n, FEW_ROWS); break;
+            case 1: FOR(add_codes)(to, from + r, col, token, n, 1, kernel); break;
+            case 2: FOR(add_codes)(to, from + r, col, token, n, 2, kernel); break;
+            case 3: FOR(add_codes)(to, from + r, col, token, n, 3, kernel); break;
+            default: FOR(add_codes)(to, from + r, col, token, n, FEW_ROWS, kernel); break;
         }
     }
 }
@@ -215,7 +235,7 @@ LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
 #if TOKENS > 4
         if (count <= FEW_ROWS && n % STREAM_COLS == 0) {
             for (int r = 0; r < rows; r++) FOR(prefetch_row)(w, from, rows, r, col, n);
-            FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? scale : NULL);
+            FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? scale : NULL, CPU_E4M3);
             continue;
         }
 #endif
@@ -234,6 +254,13 @@ LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *
     const int last = w->cols % LANES;
     for (int col = 0, n; col < w->cols - last; col += n) {
         n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
+#if TOKENS > 4
+        if (count <= FEW_ROWS && n % STREAM_COLS == 0 && kernel_of(w->format) == CPU_BF16) {
+            for (int r = 0; r < rows; r++) FOR(prefetch_row)(w, from, rows, r, col, n);
+            FOR(add_few_codes)(sum, from, rows, x, count, col, n, NULL, CPU_BF16);
+            continue;
+        }
+#endif
         for (int r = 0; r < rows; r++) {
             FOR(row_floats)(w, &from[r], col, n, tile[r]);
             FOR(prefetch_row)(w, from, rows, r, col, n);
@@ -269,9 +296,7 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const int rows, con
         for (int r = 0; r < rows; r++) {
             float weights[STREAM_COLS] __attribute__((aligned(64)));
             const char *at = codes + (size_t)r * below + (size_t)col * bytes;
-            if (kernel_of(f) == CPU_BF16) FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
-            else if (kernel_of(f) == CPU_F16) FOR(unpack_f16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
-            else FOR(unpack_e4m3)((const uint8_t *)at, STREAM_COLS, weights);
+            FOR(unpack_codes)(at, weights, kernel_of(f));
             for (int i = 0; i < STREAM_COLS / LANES; i++) partial[r] += *(const FOR(vec) *)(weights + i * LANES) * token[i];
         }
         const int end = col + STREAM_COLS;
@@ -329,10 +354,11 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const toke
     while (++filled < fours);
     if (codes) FOR(add_e4m3)(sum, w, from, fours, x, count);
     else FOR(add_floats)(sum, w, from, row, fours, x, count);
-    for (int r = 0; r < rows; r++) {
-        const float row_scale = codes && has_row_scales(w->format) ? row_scale_of(&from[r]) : 1;
-        for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * row_scale;
-    }
+    quarter_lanes row_scale[ROW_BLOCK / 4];
+    for (int r = 0; r < fours; r++) row_scale[r / 4][r % 4] = codes && has_row_scales(w->format) ? row_scale_of(&from[r]) : 1;
+    for (int j = 0; j < count; j++)
+        for (int r = 0; r < fours; r += 4)
+            *(quarter_lanes *)(y[j] + r) = FOR(sum_four_partial)((const float (*)[LANES])sum[j] + r) * row_scale[r / 4];
 }
 /* Products with the transposed of weight rows: to->y[t][i] = sum over r < rows of x[t][r] W[row + r][col + i], for i < n <= TILE columns from a
    multiple of TILE on. A weight becomes a float once for all token rows; a sum takes its rows in ascending order, whatever their number. */

@@ -53,3 +53,14 @@ static size_t bytes_ahead(size_t bytes) {
 typedef float half_lanes __attribute__((vector_size(32)));
 typedef float quarter_lanes __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));
+
+/* The sum of each of four registers, pairwise: (0 + 2) + (1 + 3). */
+static inline __attribute__((always_inline)) quarter_lanes sum_quarters(quarter_lanes a, quarter_lanes b, quarter_lanes c, quarter_lanes d) {
+#ifdef __SSE2__
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    return (a + c) + (b + d);
+#else
+    return (quarter_lanes){(a[0] + a[2]) + (a[1] + a[3]), (b[0] + b[2]) + (b[1] + b[3]), (c[0] + c[2]) + (c[1] + c[3]),
+                           (d[0] + d[2]) + (d[1] + d[3])};
+#endif
+}

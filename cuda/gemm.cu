@@ -28,11 +28,14 @@
    A tile of WIDTH tokens, gemm_form. 128 tokens: 4 warps, each 64 of 128 weight rows (eight row panels; for GEMM_SWIGLU four of
    each matrix, so that gate and up of an element meet in one lane) x 64 tokens: 128 sums a lane. What a warp reads of the tokens
    serves twice the rows that 32 would, and reading them is what the memory path of an SM has most to do with. 64 or 32 tokens: 8
-   warps, each 32 of 256 rows: there the weights are most of what is read, and more warps have more of them on their way. Columns
-   do not mix and k goes upward in any tile, so a row's bits depend neither on WIDTH nor on the rows beside it.
+   warps, each 32 of 256 rows: there the weights are most of what is read, and more warps have more of them on their way. 16 tokens, of
+   prompts whose experts have a few rows each: 4 warps, each 32 of 128 rows, four blocks an SM, and the registers that sums leave hold weights of up
+   to four k blocks (gemm_loads_ahead): there nothing else is read, so bytes on their way are what counts, and a block's start, which one of
+   few k blocks does not hide, is hidden by three others. Columns do not mix and k goes upward in any tile, so a row's bits depend neither on
+   WIDTH nor on the rows beside it.
 
    Shared memory: stages of 64 k, filled by cp.async. Of 128 tokens, 16 KB, there are two, so that two blocks fit an SM of 100
-   KB: one computes while the other waits at its barrier; of fewer, three. Row r's eight 16-byte chunks lie at chunk ^ 5 (r % 2):
+   KB: one computes while the other waits at its barrier; of 64 and 32, three, of 16, four. Row r's eight 16-byte chunks lie at chunk ^ 5 (r % 2):
    then the eight lanes that a load serves at a time, two rows of them, take eight different bank groups, for the chunks 2i + p
    that FP8 wants and for the chunks 4p + i of BF16. */
 
@@ -146,35 +149,46 @@ __device__ __forceinline__ void gemm_k_block(float (&sum)[TILES][NT][4], gemm_we
     }
 }
 
-/* The sums of a warp's rows and NT * 8 tokens, without the rows' last scale. */
+/* The sums of a warp's rows and NT * 8 tokens, without the rows' last scale. scales: where the warps' ratios of scales go. */
 template <class F, int WIDTH, int TILES, int NT>
-__device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &of, gemm_stages<WIDTH> &stages,
-                                          gemm_weights<F, TILES> &w, int token, float (&sum)[TILES][NT][4]) {
+__device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gemm_product &o, gemm_stages<WIDTH> &stages, gemm_weights<F, TILES> &w,
+                                          int warp_row, float *scales, int token, float (&sum)[TILES][NT][4]) {
+    enum { LOADS = F::prefill_loads, AHEAD = gemm_loads_ahead<F, WIDTH>(), STEP = AHEAD == 1 ? 1 : AHEAD / LOADS };
+    const gpu_matrix &of = o.w;
     const int k_blocks = p.cols / GEMM_COLS, lane = threadIdx.x % 32;
     const uint32_t row = (uint32_t)(token + lane / 4) * GEMM_ROW_BYTES;
     typedef gemm_stages<WIDTH> stage;
-    typename F::raw raw[TILES][2] = {};
+    typename F::raw raw[AHEAD][TILES][2] = {};
     float row_scale[TILES][2];
-    w.load(raw);
-#pragma unroll 1
-    for (int kb = 0; kb < k_blocks; kb++) {
-        cp_async_wait<stage::COUNT - 2>();
-        __syncthreads();
-        stages.fill(kb + stage::COUNT - 1, k_blocks);
-        if (F::scaled && (kb & ((1 << of.k_block_shift) - 1)) == 0) {
-            const uint32_t ratio = w.ratios + (kb >> of.k_block_shift) * 4;
-            gemm_change_scale(sum, load_shared(ratio), load_shared(ratio + (of.scale_cols + 1) * 4));
-        }
-        if (p.in.act_scales > 1 && kb)
-            gemm_change_act_scale(sum, stages.act_scales_at(kb - 1) + token * 4, stages.act_scales_at(kb) + token * 4);
-        const uint32_t tokens = stages.base + kb % stage::COUNT * stage::BYTES + row;
+    if (AHEAD == 1) w.begin_scales(o, stages.at, warp_row, scales);
 #pragma unroll
-        for (int half = 0; half < F::prefill_loads; half++) {
-            const bool begins = (kb & ((1 << of.k_block_shift) - 1)) == 0;         /* a group; halves are groups themselves */
-            if (F::by_row && (F::groups ? begins : kb == 0)) gemm_change_rows<F>(sum, raw, row_scale, kb + half == 0);
-            gemm_k_block(sum, w, raw, row_scale, half + 1 < F::prefill_loads || kb + 1 < k_blocks, half, p.factor, tokens);
+    for (int n = 0; n < AHEAD; n++)
+        if (AHEAD == 1 || n < k_blocks * LOADS) w.load(raw[n]);
+    if (AHEAD > 1) w.begin_scales(o, stages.at, warp_row, scales);
+#pragma unroll 1
+    for (int first = 0; first < k_blocks; first += STEP)
+#pragma unroll
+        for (int n = 0; n < STEP; n++) {                    /* a k block; those of one n have their weights in the same registers */
+            const int kb = first + n;
+            if (STEP > 1 && kb >= k_blocks) break;
+            cp_async_wait<stage::COUNT - 2>();
+            __syncthreads();
+            stages.fill(kb + stage::COUNT - 1, k_blocks);
+            if (F::scaled && (kb & ((1 << of.k_block_shift) - 1)) == 0) {
+                const uint32_t ratio = w.ratios + (kb >> of.k_block_shift) * 4;
+                gemm_change_scale(sum, load_shared(ratio), load_shared(ratio + (of.scale_cols + 1) * 4));
+            }
+            if (p.in.act_scales > 1 && kb)
+                gemm_change_act_scale(sum, stages.act_scales_at(kb - 1) + token * 4, stages.act_scales_at(kb) + token * 4);
+            const uint32_t tokens = stages.base + kb % stage::COUNT * stage::BYTES + row;
+#pragma unroll
+            for (int half = 0; half < LOADS; half++) {
+                const bool begins = (kb & ((1 << of.k_block_shift) - 1)) == 0;     /* a group; halves are groups themselves */
+                typename F::raw (&now)[TILES][2] = raw[AHEAD == 1 ? 0 : n * LOADS + half];
+                if (F::by_row && (F::groups ? begins : kb == 0)) gemm_change_rows<F>(sum, now, row_scale, kb + half == 0);
+                gemm_k_block(sum, w, now, row_scale, (AHEAD == 1 && half + 1 < LOADS) || kb + STEP < k_blocks, half, p.factor, tokens);
+            }
         }
-    }
     if (F::by_row) {
         gemm_scale_rows(sum, row_scale);
         return;
@@ -305,8 +319,8 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
     for (int kb = 0; kb < form::STAGES - 1; kb++) stages.fill(kb, p.cols / GEMM_COLS);
     const auto multiply = [&](auto format) {
         gemm_weights<decltype(format), form::TILES> w;
-        w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
-        gemm_sums(p, o.w, stages, w, token, sum);
+        w.begin(o, at, row);
+        gemm_sums(p, o, stages, w, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()), token, sum);
     };
     if (std::is_same<F, format_bf16>::value || o.w.format != FORMAT_BF16) multiply(F());
     else multiply(format_bf16());
@@ -323,8 +337,8 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
 /* Products of matrices of format F and, beside them, of BF16. Grid: weight tiles x token tiles. Tiles of half the tokens or fewer skip
    the other half. */
 template <class F, int WIDTH>
-__global__ void __launch_bounds__(gemm_form<WIDTH>::THREADS, 2) gemm_kernel(const __grid_constant__ gpu_gemm p) {
-    enum { NT = WIDTH == 128 ? 8 : WIDTH / 8, HALF = WIDTH < 128 ? NT / 2 : NT };
+__global__ void __launch_bounds__(gemm_form<WIDTH>::THREADS, gemm_form<WIDTH>::BLOCKS) gemm_kernel(const __grid_constant__ gpu_gemm p) {
+    enum { NT = WIDTH == 128 ? 8 : WIDTH / 8, HALF = WIDTH < 128 && WIDTH > 16 ? NT / 2 : NT };
     extern __shared__ uint4 dynamic[];
     __shared__ gemm_place at;
     if (threadIdx.x == 0 && !gemm_place_of<WIDTH>(p, &at)) at.count = 0;

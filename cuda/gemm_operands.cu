@@ -8,10 +8,16 @@ enum { GEMM_COLS = 64, GEMM_ROW_BYTES = 2 * GEMM_COLS, GEMM_GROUP = 8,
 
 /* A block for tiles of WIDTH tokens. */
 template <int WIDTH> struct gemm_form {
-    enum { WIDE = WIDTH == 128, WARPS = WIDE ? 4 : 8, THREADS = 32 * WARPS, STAGES = WIDE ? 2 : 3,
+    enum { WIDE = WIDTH == 128, FEW = WIDTH == 16, WARPS = WIDE || FEW ? 4 : 8, THREADS = 32 * WARPS, STAGES = WIDE ? 2 : FEW ? 4 : 3,
+           BLOCKS = FEW ? 4 : 2,                                    /* of an SM */
            ACROSS = WIDE ? 2 : 1,                                   /* warps that share weight rows, 64 tokens each */
            TILES = WIDE ? 4 : 2, WARP_ROWS = 2 * TILES * PANEL_ROWS };          /* of a warp: m16 tiles, each of two panels */
 };
+
+/* Loads of weights that a warp has on their way; of few tokens, whose sums leave registers for them, as many as fit. */
+template <class F, int WIDTH> __host__ __device__ constexpr int gemm_loads_ahead() {
+    return !gemm_form<WIDTH>::FEW ? 1 : sizeof(typename F::raw) > 12 ? 2 : 4;
+}
 
 /* Token rows as the product takes them. */
 typedef struct gemm_rows {
@@ -150,7 +156,7 @@ template <class F, int TILES> struct gemm_weights {
     int to_high_row, step_row;   /* floats from there */
     uint32_t ratios;             /* the warp's two rows of gemm_scales, in shared memory */
 
-    __device__ __forceinline__ void begin(const gemm_product &p, const gemm_place &at, int warp_row, float *scales) {
+    __device__ __forceinline__ void begin(const gemm_product &p, const gemm_place &at, int warp_row) {
         const bool pairs = p.out == GEMM_SWIGLU;
         const uint32_t panel_bytes = (uint32_t)p.w.k_blocks * F::panel, lane = threadIdx.x % 32;
         const int first = (at.row + warp_row) / PANEL_ROWS, panel = min(first, p.w.panels - 1);
@@ -163,8 +169,12 @@ template <class F, int TILES> struct gemm_weights {
             to_high_row = pairs ? (int)(p.up.scale - p.w.scale) : PANEL_ROWS;
             step_row = pairs ? PANEL_ROWS : 2 * PANEL_ROWS;
         }
+    }
+    /* The ratios of the scales, where matrices have such. */
+    __device__ __forceinline__ void begin_scales(const gemm_product &p, const gemm_place &at, int warp_row, float *scales) {
         if (!F::scaled) return;
-        const int cols = p.w.scale_cols;
+        const bool pairs = p.out == GEMM_SWIGLU;
+        const int cols = p.w.scale_cols, panel = min((at.row + warp_row) / PANEL_ROWS, p.w.panels - 1);
         const float *scale = (const float *)((const char *)p.w.scale + at.offset);
         scale += (panel * PANEL_ROWS >> p.w.row_shift) * cols;
         scales += threadIdx.x / 32 * 2 * (cols + 1);
@@ -190,6 +200,7 @@ template <int WIDTH> struct gemm_stages {
     enum { COUNT = gemm_form<WIDTH>::STAGES, BYTES = WIDTH * GEMM_ROW_BYTES, SCALE_STAGES = COUNT + 1,
            APART = gemm_form<WIDTH>::THREADS / 8, PER_THREAD = WIDTH / APART,   /* rows, of those that a thread copies a chunk of */
            GATHERS = WIDTH < 128,                           /* the rows of grouped tiles, which are no wider, are gathered */
+           REPEATS = GATHERS && !gemm_form<WIDTH>::FEW,     /* after the last row are copies of it: fewer registers than zeros take */
            TILE_BIASES = gemm_form<WIDTH>::WARPS / gemm_form<WIDTH>::ACROSS * gemm_form<WIDTH>::WARP_ROWS };
     const gpu_gemm &p;
     const gemm_place &at;
@@ -248,7 +259,7 @@ template <int WIDTH> struct gemm_stages {
             for (int n = 0; n < PER_THREAD; n++)
                 cp_async16(to + n * APART * GEMM_ROW_BYTES,
                            from + (GATHERS ? row[GATHERS ? n : 0] : n * APART) * (uint32_t)(p.cols / 8),
-                           GATHERS || n * APART < rows);
+                           REPEATS || n * APART < rows);
             from += 8;
             if (p.in.act_scales > 1 && threadIdx.x < WIDTH)
                 cp_async4(act_scales_at(kb) + threadIdx.x * 4, p.in.act_scale + (size_t)kb * p.T + row_of(threadIdx.x));

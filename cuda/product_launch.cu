@@ -277,7 +277,9 @@ template <int WIDTH> static int gemm_deal_tiles(gpu_gemm *p) {
 
 /* Token rows of a tile of products of which none is grouped: narrow tiles for few rows, and where wide ones would leave SMs idle. */
 static int gemm_width(gpu_gemm *p, int sms) {
+    enum { FEW = 128 };          /* token rows whose tiles of 16 are few enough: each reads the weights anew, from the L2 */
     const int tokens = (p->T + 127) / 128;
+    if (p->T <= FEW && gemm_deal_tiles<32>(p) * ((p->T + 31) / 32) < sms) return 16;
     return p->T <= 32 || gemm_deal_tiles<128>(p) * tokens < sms ? 32 : p->T <= 64 ? 64 : 128;
 }
 
@@ -323,10 +325,11 @@ static gpu_gemm gemm_take(gpu_gemm *p) {
     return taken;
 }
 
-/* Launches the products, all of one kernel, with tiles of 128, 64 or 32 tokens. Grouped: at most `token_tiles` tiles. A failure is
+/* Launches the products, all of one kernel, with tiles of 128, 64, 32 or 16 tokens. Grouped: at most `token_tiles` tiles. A failure is
    cudaGetLastError's. */
 static void gemm_launch(gpu_gemm *p, int width, int token_tiles, cudaStream_t stream) {
     if (width == 128) gemm_launch_as<128>(p, token_tiles, stream);
     else if (width == 64) gemm_launch_as<64>(p, token_tiles, stream);
-    else gemm_launch_as<32>(p, token_tiles, stream);
+    else if (width == 32) gemm_launch_as<32>(p, token_tiles, stream);
+    else gemm_launch_as<16>(p, token_tiles, stream);
 }

@@ -32,6 +32,7 @@ typedef struct definition {
     defined_branches branches;
     double *mtp_in, *mtp_x;      /* [hidden + width]; [width] the MTP layer's residual */
     double *normed, *mix, *low, *share;                           /* of streams: [width] twice, [mix_rank], [streams] */
+    double *taps;                /* [taps][hidden] the last token's residual where a block drafter takes it; NULL: nobody wants it */
     double *x, *logits;          /* [width] the residual, and from the head on h; [vocab] where nobody wants them */
     int tokens;                  /* read so far */
     token_row row;               /* that is being read: the MTP layer's stands where it does, too */
@@ -215,12 +216,23 @@ static void define_mtp(definition *d, const token_row *next, double *logits) {
     define_head(d, d->m->mtp.norm, &d->m->mtp.mixer, d->mtp_x, logits);
 }
 
+/* After layer i, for a block drafter. */
+static void define_taps(definition *d, int i) {
+    const int n = d->m->c.hidden;
+    const drafter_shape *s = d->taps ? &d->m->drafter->c.drafter : NULL;
+    for (int k = 0; s && k < s->taps; k++)
+        if (s->tap[k] == i) memcpy(d->taps + k * n, d->x, (size_t)n * sizeof *d->x);
+}
+
 /* One row through the model: its logits[vocab]; d->x becomes h. */
 static void define_row(definition *d, const token_row *r, double *logits) {
     d->row = *r;
     d->tokens++;
     define_embedding_streams(d->m, r, d->x);
-    for (int i = 0; i < d->m->c.layers && !d->told.stopped; i++) define_layer(d, i, d->x);
+    for (int i = 0; i < d->m->c.layers && !d->told.stopped; i++) {
+        define_layer(d, i, d->x);
+        define_taps(d, i);
+    }
     d->told.layer_index = -1;
     if (!d->told.stopped) define_head(d, d->m->norm, &d->m->mixer, d->x, logits);
 }

@@ -108,10 +108,30 @@ static int computes_on_gpus(const mote_runner *r) {
     return (r->members ? r->members[0] : r)->m->device.gpu >= 0;
 }
 
+/* The experts that layers have counted, to chosen[layers]; 0 where a layer has none, or is another member's. */
+static int count_chosen(const mote_runner *r, int32_t *chosen, mote_error *err) {
+    if (r->remote) return fail(err, MOTE_EUNSUPPORTED, "mote_distinct_experts: layers are on another host");
+    if (r->m->device.gpu >= 0) return gpu_chosen(r, chosen, err);
+    memcpy(chosen, r->s.chosen, (size_t)r->m->c.layers * sizeof *chosen);
+    return MOTE_OK;
+}
+
 int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *error) {
     if (!runner || !experts) return fail(error, MOTE_EINVAL, "mote_distinct_experts: needs a runner and a place for the number");
-    return computes_on_gpus(runner) ? gpu_distinct_experts(runner, experts, error)
-                               : fail(error, MOTE_EUNSUPPORTED, "mote_distinct_experts: the model is not on a GPU");
+    const int layers = runner->m->c.layers;
+    int32_t *chosen = (int32_t *)malloc((size_t)layers * sizeof *chosen);
+    int code = chosen ? runner_enter(runner, NULL, error) : fail_memory(error), counted = 0;
+    const int entered = !code;
+    *experts = 0;
+    for (int k = 0; k < runners_of(runner) && !code; k++) {
+        const mote_runner *of = runner_number(runner, k);
+        code = count_chosen(of, chosen, error);
+        for (int i = 0; i < layers && !code && !of->m->part.rank; i++) counted += chosen[i] > 0, *experts += chosen[i];
+    }
+    if (entered) runner_leave(runner);
+    if (counted) *experts /= counted;
+    free(chosen);
+    return code;
 }
 
 int mote_simulate(mote_runner *runner, const double *accept, mote_error *error) {

@@ -90,7 +90,8 @@ typedef struct mote_launch {               /* one kernel as it was launched, rea
    MOTE_EUNSUPPORTED. */
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error);
 
-/* The experts that the runner's last step or pass has read in a layer, on average: *experts. GPU only: else MOTE_EUNSUPPORTED. */
+/* The different experts that the runner's last step or pass has read in a layer with experts, on average, the shared one not counted: *experts; 0: in
+   none. MOTE_EUNSUPPORTED: layers are on other hosts. */
 int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *error);
 
 /* For measurements: tokens that the runner's GPU chooses from now on are random, and its drafts are accepted at these rates,

@@ -140,34 +140,12 @@ static int gpu_measure(mote_session *s, mote_measurement *m, unsigned stages, mo
     return code ? code : cleared;
 }
 
-/* The runners that compute for a runner: it itself, or its group's members. */
-static int runners_of(const mote_runner *r) {
-    return r->members ? r->m->member_count : 1;
-}
-
-static mote_runner *runner_number(mote_runner *r, int i) {
-    return r->members ? r->members[i] : r;
-}
-
-/* Those that layers have counted: the shared expert is none of them. */
-static int gpu_distinct_experts(mote_runner *r, double *experts, mote_error *err) {
-    const int layers = r->m->c.layers;
-    int32_t *chosen = (int32_t *)malloc((size_t)layers * sizeof *chosen);
-    int code = chosen ? runner_enter(r, NULL, err) : fail_memory(err), counted = 0;
-    const int entered = !code;
-    *experts = 0;
-    for (int k = 0; k < runners_of(r) && !code; k++) {
-        const mote_runner *of = runner_number(r, k);
-        struct gpu_runner *g = of->gpu;
-        gpu_check(&g->q, cudaMemcpyAsync(chosen, g->chosen, (size_t)layers * sizeof *chosen, cudaMemcpyDefault, g->stream), "counting");
-        gpu_check(&g->q, cudaStreamSynchronize(g->stream), "counting");
-        code = gpu_failed(&g->q, err);
-        for (int i = 0; i < layers && !code && !of->m->part.rank; i++) counted += chosen[i] > 0, *experts += chosen[i];
-    }
-    if (entered) runner_leave(r);
-    if (counted) *experts /= counted;
-    free(chosen);
-    return code;
+/* What each layer of a runner has counted, to chosen[layers]. */
+static int gpu_chosen(const mote_runner *r, int32_t *chosen, mote_error *err) {
+    struct gpu_runner *g = r->gpu;
+    gpu_check(&g->q, cudaMemcpyAsync(chosen, g->chosen, (size_t)r->m->c.layers * sizeof *chosen, cudaMemcpyDefault, g->stream), "counting");
+    gpu_check(&g->q, cudaStreamSynchronize(g->stream), "counting");
+    return gpu_failed(&g->q, err);
 }
 
 static int gpu_simulate(mote_runner *r, const double *accept, mote_error *err) {

@@ -30,8 +30,8 @@ static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_
     return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
 }
 
-static int gpu_distinct_experts(mote_runner *r, double *experts, mote_error *err) {
-    (void)r, (void)experts;
+static int gpu_chosen(const mote_runner *r, int32_t *chosen, mote_error *err) {
+    (void)r, (void)chosen;
     return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
 }
 

@@ -281,6 +281,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
         o.draft_rows < 0 || o.quantize || o.experts < MOTE_EXPERTS_AUTO || o.experts > MOTE_EXPERTS_HOST || o.images < -1 || o.images > 1)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
                                         "more, experts of MOTE_EXPERTS_..., images of -1 to 1, and quantize of 0: the name says the format");
+    if (o.drafter) return fail(error, MOTE_EUNSUPPORTED, "mote_open_synthetic: a drafter is not supported with a synthetic model");
     code = model_devices(&devices, &o, error);
     return code ? code : parts_open(o.workers ? synthetic_open_remote : synthetic_open, name, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
 }

@@ -55,13 +55,22 @@ static uint64_t attention_bytes(const attention_weights *w, enum stage stage, co
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
 }
 
-/* As deltanet_operations. Of attention: q . k and the weighted sum of v, over as many positions as the first and the last row see in the mean. */
+/* Of the row of an index: q . k and the weighted sum of v of each position that it attends to; where an index leaves some out, the scores of all
+   whole groups. */
+static double attend_operations(const attention_shape *s, int index) {
+    const seen_rows seen = attention_seen(s, index);
+    if (!index_leaves_out(s, index)) return 4.0 * s->heads * s->head_dim * (seen.end - seen.first);
+    return 4.0 * s->heads * s->head_dim * index_entries(s, index) + 2.0 * s->index_heads * s->index_dim * ((index + 1) / s->index_group);
+}
+
+/* As deltanet_operations. */
 static double attention_operations(const attention_weights *w, enum stage stage, double rows, double position) {
-    const attention_shape *s = &w->shape;
-    const seen_rows first = attention_seen(s, (int)position), last = attention_seen(s, (int)(position + rows) - 1);
+    double attend = 0;
     if (stage == STAGE_QKV)
-        return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj) + matrix_operations(&w->g_proj));
-    if (stage == STAGE_ATTEND) return 2.0 * s->heads * s->head_dim * rows * (first.end - first.first + last.end - last.first);
+        return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj) + matrix_operations(&w->g_proj) +
+                       matrix_operations(&w->index_qk));
+    for (int i = 0; i < (int)rows && stage == STAGE_ATTEND; i++) attend += attend_operations(&w->shape, (int)position + i);
+    if (stage == STAGE_ATTEND) return attend;
     return stage == STAGE_O_PROJ ? rows * matrix_operations(&w->o_proj) : 0;
 }
 

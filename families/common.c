@@ -179,12 +179,12 @@ static void common_bind_ends_of(binder *b, const char *embedding, const char *no
     const config *c = &m->c;
     common_name_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
     bind_for_layer(b, EMBEDDING);
-    bind_as(b, MODULE_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
+    bind_as(b, MODULE_EMBED, 1, embedding_is_head(m) ? 1 : (uint64_t)c->vocab);
     bind_vocab(b, b->prefix, embedding, 1, &m->embed_tokens, ranks_embed_alone(m));
     bind_for_layer(b, c->layers);
     bind_as(b, MODULE_HEAD, 1, 1);
-    if (c->tied && ranks_embed_alone(m)) bind_vocab(b, b->prefix, embedding, 1, &m->lm_head, 0);
-    else if (c->tied) m->lm_head = m->embed_tokens;
+    if (embedding_is_head(m)) m->lm_head = m->embed_tokens;
+    else if (c->tied) bind_vocab(b, b->prefix, embedding, m->quantize != MOTE_QUANTIZE_HEAD_FP8, &m->lm_head, 0);
     else bind_vocab(b, b->head_prefix, "lm_head.weight", 0, &m->lm_head, 0);
     bind_as(b, MODULE_NORMS, 1, 1);
     if (bind_norm) bind_norm(b, b->prefix, norm, &m->norm, c->hidden);

@@ -78,13 +78,45 @@ static int config_of(config *c, const json *j, const char *dir, mote_error *err)
     return r.code;
 }
 
-/* Reads dir/config.json. On success *c is the caller's to config_free. */
-static int config_read(config *c, const char *dir, mote_error *err) {
+/* The same of a block drafter's, which is flat, or has the keys of its layers inside "transformer_layer_config". */
+static int drafter_config_of(config *c, const json *j, const char *dir, mote_error *err) {
+    static const char inner[] = "transformer_layer_config";
+    config_reader r;
+    memset(c, 0, sizeof *c);
+    memset(&r, 0, sizeof r);
+    c->image_token = c->video_token = c->vision_start = c->vision_end = c->eos = -1;
+    c->family = &dflash_family;
+    r.j = j;
+    r.dir = dir;
+    r.err = err;
+    r.read = (unsigned char *)calloc(j->count, 1);
+    r.text = r.read ? config_get(&r, 0, inner) : 0;
+    if (!r.read) r.code = fail_memory(err);
+    else if (r.text && j->nodes[r.text].type != JSON_OBJECT) config_fail(&r, MOTE_EFORMAT, "%s is not an object", inner);
+    config_few_keys(&r, 0);
+    config_few_keys(&r, r.text);
+    if (!r.code) config_common(&r, c);
+    config_layers(&r, c);
+    if (!r.code) dflash_read(&r, c);
+    if (!r.code) config_quantization(&r, c);
+    free(r.read);
+    if (r.code) config_free(c);
+    return r.code;
+}
+
+typedef int config_maker(config *c, const json *j, const char *dir, mote_error *err);
+
+/* Reads dir/config.json, as config_of or drafter_config_of. On success *c is the caller's to config_free. */
+static int config_read_as(config *c, const char *dir, config_maker *of, mote_error *err) {
     json j;
     memset(c, 0, sizeof *c);
     int code = read_json(dir, "config.json", &j, err);
     if (code) return code;
-    code = config_of(c, &j, dir, err);
+    code = of(c, &j, dir, err);
     json_free(&j);
     return code;
+}
+
+static int config_read(config *c, const char *dir, mote_error *err) {
+    return config_read_as(c, dir, config_of, err);
 }

@@ -16,20 +16,34 @@ static const char *const nemotron_h_types[] = {"nemotron_h", NULL};
 
 enum nemotron_layer { NEMOTRON_MAMBA, NEMOTRON_ATTENTION, NEMOTRON_MOE, NEMOTRON_MLP };
 
-/* Which layer i is, by the pattern, or by the list that newer transformers write. Where both are there they say the same. */
-static enum nemotron_layer nemotron_layer_of(config_reader *r, const config *c, int i) {
-    static const char letters[] = "M*E-", *const words[] = {"mamba", "attention", "moe", "mlp"};
+static const char nemotron_letters[] = "M*E-";
+
+/* The letter of layer i in hybrid_override_pattern, by its place in nemotron_letters; -1: there is none. */
+static int nemotron_letter_of(config_reader *r, const config *c, int i) {
     const uint32_t pattern = config_get(r, r->text, "hybrid_override_pattern");
     const json_node *n = &r->j->nodes[pattern];
-    const char *letter = NULL;
-    if (!r->code && pattern && n->type == JSON_STRING && n->size == (uint32_t)c->layers)
-        letter = (const char *)memchr(letters, r->j->text[n->start + (uint32_t)i], 4);
-    const int said = letter ? (int)(letter - letters) : -1, listed = r->code ? -1 : common_layer_word(r, c, "layers_block_type", i, words, 4, said);
+    if (r->code || !pattern || n->type == JSON_NULL) return -1;
+    if (n->type != JSON_STRING || n->size != (uint32_t)c->layers) {
+        if (n->type != JSON_STRING) config_fail(r, MOTE_EFORMAT, "hybrid_override_pattern must be a text with one of M, *, E and - for each layer");
+        else config_fail(r, MOTE_EFORMAT, "hybrid_override_pattern has %u letters, num_hidden_layers is %d", n->size, c->layers);
+        return -1;
+    }
+    const unsigned char said = (unsigned char)r->j->text[n->start + (uint32_t)i];
+    const char *letter = (const char *)memchr(nemotron_letters, said, 4);
+    if (!letter)
+        config_fail(r, MOTE_EUNSUPPORTED, said < 0x80 ? "hybrid_override_pattern has %c for layer %d, mote supports M, *, E and -"
+                                                      : "hybrid_override_pattern has byte 0x%02X for layer %d, mote supports M, *, E and -", said, i);
+    return letter ? (int)(letter - nemotron_letters) : -1;
+}
+
+/* Which layer i is, by the pattern, or by the list that newer transformers write. Where both are there they say the same. */
+static enum nemotron_layer nemotron_layer_of(config_reader *r, const config *c, int i) {
+    static const char *const words[] = {"mamba", "attention", "moe", "mlp"};
+    const int said = nemotron_letter_of(r, c, i), listed = r->code ? -1 : common_layer_word(r, c, "layers_block_type", i, words, 4, said);
     if (r->code) return NEMOTRON_MAMBA;
-    if (listed < 0 || (pattern && n->type != JSON_NULL && !letter))
-        config_fail(r, MOTE_EUNSUPPORTED, "hybrid_override_pattern must have one of M, *, E and - for each of num_hidden_layers = %d layers", c->layers);
-    else if (letter && listed != said)
-        config_fail(r, MOTE_EFORMAT, "layers_block_type[%d] is %s, but hybrid_override_pattern has %c there", i, words[listed], *letter);
+    if (listed < 0) config_fail(r, MOTE_EUNSUPPORTED, "neither hybrid_override_pattern nor layers_block_type says what the layers are");
+    else if (said >= 0 && listed != said)
+        config_fail(r, MOTE_EFORMAT, "layers_block_type[%d] is %s, but hybrid_override_pattern has %c there", i, words[listed], nemotron_letters[said]);
     return r->code ? NEMOTRON_MAMBA : (enum nemotron_layer)listed;
 }
 

@@ -1,5 +1,5 @@
-/* generate/acceptance.c: how likely drafts are to be accepted, learned from those that were: the MTP layer's by their place and by the
-   probability that the draft head gave them, copies by the length of the match. It neither drafts nor verifies. */
+/* generate/acceptance.c: how likely drafts are to be accepted, learned from those that were: the MTP layer's and the block drafter's by
+   their place and by the probability that the draft head gave them, copies by the length of the match. It neither drafts nor verifies. */
 
 /* A draft that is not tried drifts back to what is believed at first, so that what did not pay is tried again after some thousand passes.
    The weight of what was seen decays sooner: then two passes are enough to refute it. */
@@ -21,18 +21,28 @@ static void rate_learn(rate *r, int hit) {
     r->share += (hit - r->share) / r->weight;
 }
 
+static void rates_begin(draft_rates *r) {
+    for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) rate_begin(&r->place[i], fmax(0.95 - 0.1 * i, 0.5));
+    for (int i = 0; i < CONFIDENCE_CLASSES; i++) rate_begin(&r->confidence[i], CONFIDENCE_FIRST[i]);
+}
+
 static void acceptance_begin(speculation *p) {
-    for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) rate_begin(&p->place[i], fmax(0.95 - 0.1 * i, 0.5));
-    for (int i = 0; i < CONFIDENCE_CLASSES; i++) rate_begin(&p->confidence[i], CONFIDENCE_FIRST[i]);
+    rates_begin(&p->mtp);
+    rates_begin(&p->block);
     for (int i = 0; i < COPY_CLASSES; i++) rate_begin(&p->copied[i], COPY_FIRST[i]);
 }
 
+/* The rates of a source that is a model; NULL: of copies. */
+static draft_rates *acceptance_of(speculation *p, int source) {
+    return source == MOTE_DRAFT_MTP ? &p->mtp : source == MOTE_DRAFT_BLOCK ? &p->block : NULL;
+}
+
 /* The rate of a draft of this probability; of the draft at its place, if there is none. */
-static rate *acceptance_of_confidence(speculation *p, int place, float confidence) {
+static rate *acceptance_of_confidence(draft_rates *r, int place, float confidence) {
     int i = 0;
-    if (isnan(confidence)) return &p->place[place];
+    if (isnan(confidence)) return &r->place[place];
     while (i < CONFIDENCE_CLASSES - 1 && confidence >= CONFIDENCE_ENDS[i]) i++;
-    return &p->confidence[i];
+    return &r->confidence[i];
 }
 
 /* That of a copy after a match of so many tokens, copies before it included. */
@@ -56,18 +66,22 @@ static double drafts_tokens(const drafts *d, int n) {
     return tokens;
 }
 
+/* Rate i of those by place was not tried: it drifts. */
+static void rate_drift(draft_rates *r, int i) {
+    rate *place = &r->place[i];
+    place->weight += (WEIGHT_MIN - place->weight) / WEIGHT_DRIFT;
+    place->share += ((i ? r->place[i - 1].share : 1) - place->share) / RATE_DRIFT;
+}
+
 /* The first `judged` drafts were verified, and the first `accepted` of these are right. */
 static void acceptance_learn(speculation *p, const drafts *d, int judged, int accepted) {
+    draft_rates *own = acceptance_of(p, d->source);
     for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) {
-        rate *place = &p->place[i];
-        const int known = i < judged && i <= accepted, mtp = d->source == MOTE_DRAFT_MTP;
-        if (known && d->of[i] != place) rate_learn(d->of[i], i < accepted);
-        if (known && mtp) {
-            rate_learn(place, i < accepted);
-        } else {
-            place->weight += (WEIGHT_MIN - place->weight) / WEIGHT_DRIFT;
-            place->share += ((i ? p->place[i - 1].share : 1) - place->share) / RATE_DRIFT;
-        }
+        const int known = i < judged && i <= accepted;
+        if (known && (!own || d->of[i] != &own->place[i])) rate_learn(d->of[i], i < accepted);
+        if (known && own) rate_learn(&own->place[i], i < accepted);
+        if (!known || own != &p->mtp) rate_drift(&p->mtp, i);
+        if (!known || own != &p->block) rate_drift(&p->block, i);
     }
 }
 
@@ -82,18 +96,24 @@ static void acceptance_judge(speculation *p, int32_t id) {
 static void acceptance_await(speculation *p, const drafts *d, int i) {
     p->unverified = d->ids[i + 1];
     p->judges[0] = d->of[i];
-    p->judges[1] = d->source == MOTE_DRAFT_MTP && d->of[i] != &p->place[i] ? &p->place[i] : NULL;
+    draft_rates *own = acceptance_of(p, d->source);
+    p->judges[1] = own && d->of[i] != &own->place[i] ? &own->place[i] : NULL;
 }
 
-/* A pass has verified so many drafts, for mote_speculation_of. */
-static void acceptance_count(mote_speculation *stats, const drafts *d, int verified, int judged, int accepted) {
+/* A pass has verified so many drafts, for mote_speculation_of and mote_drafter_of. */
+static void acceptance_count(speculation *p, const drafts *d, int verified, int judged, int accepted) {
+    mote_speculation *stats = &p->stats;
+    const int block = d->source == MOTE_DRAFT_BLOCK;
+    uint64_t *drafted = block ? p->blocks.drafted : stats->drafted[d->source];
+    uint64_t *right = block ? p->blocks.accepted : stats->accepted[d->source];
     size_t n = strlen(stats->recent);
     for (int i = 0; i < judged && i <= accepted; i++) {
-        stats->drafted[d->source][i]++;
-        stats->accepted[d->source][i] += (uint64_t)(i < accepted);
+        drafted[i]++;
+        right[i] += (uint64_t)(i < accepted);
     }
     stats->passes[verified]++;
+    p->blocks.passes += (uint64_t)(block && verified > 0);
     if (n + 1 == sizeof stats->recent) memmove(stats->recent, stats->recent + 1, n--);
-    stats->recent[n] = (char)(verified && d->source == MOTE_DRAFT_COPY ? 'a' + verified - 1 : '0' + verified);
+    stats->recent[n] = (char)(!verified || d->source == MOTE_DRAFT_MTP ? '0' + verified : (block ? 'A' : 'a') + verified - 1);
     stats->recent[n + 1] = 0;
 }

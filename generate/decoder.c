@@ -11,10 +11,16 @@ enum {
     COPY_CLASSES = 7             /* of the length of a match */
 };
 
+/* A model's drafts accepted, if those before them are. */
+typedef struct draft_rates {
+    rate place[MOTE_ROWS_MAX - 1];                          /* by place, */
+    rate confidence[CONFIDENCE_CLASSES];                    /* by the probability that the draft head gave them */
+} draft_rates;
+
 typedef struct speculation {
     mote_speculation stats;
-    rate place[MOTE_ROWS_MAX - 1];                          /* the MTP layer's drafts accepted, if those before them are: by place, */
-    rate confidence[CONFIDENCE_CLASSES];                    /* by the probability that the draft head gave them */
+    mote_drafter_use blocks;                                /* the same of the block drafter */
+    draft_rates mtp, block;                                 /* of the MTP layer; of the block drafter */
     rate copied[COPY_CLASSES];                              /* copies accepted, by the length of the match so far */
     rate *judges[2];                                        /* to be told whether a draft that was not verified was right; or NULL */
     int32_t unverified;                                     /* that draft */

@@ -1,8 +1,9 @@
 /* generate/speculation.c: speculative decoding: how many tokens to draft, who drafts and verifies, which rows are accepted.
 
    A pass that computes several rows costs far less than as many passes: it reads most weights once. So somebody drafts the tokens that
-   may follow, and a pass computes the chosen token and its drafts as one block. There are two sources: the MTP layer, one layer where
-   the model has forty, and the timeline itself, of which the end may stand in it already (copies.c). Then, row by row, the next token is
+   may follow, and a pass computes the chosen token and its drafts as one block. There are three sources: the MTP layer, one layer where
+   the model has forty; a block drafter, a small model in a folder of its own that drafts several tokens at once (run/cpu/drafter.c); and the
+   timeline itself, of which the end may stand in it already (copies.c). Then, row by row, the next token is
    chosen from the model's own logits, as it always is: with the same sampler, and the random number that belongs to the position. If it
    is the draft of the next row, that row was computed for the right text and is accepted; the first token that differs from its draft
    ends the pass, and begins the next one. So the text is that of plain decoding, whatever was drafted, and at any temperature; and
@@ -33,6 +34,7 @@ static void speculation_start(mote_session *s) {
 typedef struct prices {
     double pass[MOTE_ROWS_MAX];  /* seconds of one in which this session verifies so many drafts; all 0: unknown */
     double draft;                /* seconds of a draft of the MTP layer, or this session's share of that */
+    double block;                /* the same of a block of the block drafter */
     double others;               /* tokens that other sessions get out of the pass */
 } prices;
 
@@ -49,6 +51,7 @@ static prices prices_now(const mote_session *s) {
         if (k && company && (rows > r->pass_rows || k >= r->company_rows)) p.pass[k] = INFINITY;
     }
     p.draft = company && !r->costs.drafters ? 0 : cost_fitted(&r->costs.drafting, drafters, s->count) / drafters;
+    p.block = company && !r->costs.drafters ? 0 : cost_fitted(&r->costs.blocks, drafters, s->count) / drafters;
     p.others = company * fmax(r->costs.accepted, 1);
     pthread_mutex_unlock(&r->lock);
     return p;
@@ -71,19 +74,28 @@ static int drafts_worth(const prices *p, const drafts *d, double spent, double *
     return best;
 }
 
-/* k drafts of the MTP layer of which only their places are known. */
-static drafts drafts_by_place(mote_session *s, int k) {
+/* k drafts of a model, MOTE_DRAFT_MTP or _BLOCK, of which only their places are known. */
+static drafts drafts_by_place(mote_session *s, int source, int k) {
+    draft_rates *rates = acceptance_of(&s->decoder->spec, source);
     drafts d;
     memset(&d, 0, sizeof d);
+    d.source = source;
     d.n = k;
-    for (int i = 0; i < k; i++) d.of[i] = &s->decoder->spec.place[i];
+    for (int i = 0; i < k; i++) d.of[i] = &rates->place[i];
     return d;
+}
+
+/* By how much a session's drafts must raise the speed of a pass in which it is expected to get so many tokens: a twentieth, of its own share. In company
+   a twentieth of all tokens would be more than one session can bring, and none would ever change. */
+static double prices_margin(const prices *p, double tokens) {
+    return 1 + 0.05 * tokens / (p->others + tokens);
 }
 
 /* What they promise. Drafting is a pass more, for which threads meet and wait: no table has that, and a twentieth stands for it. */
 static double speed_by_place(mote_session *s, const prices *p, int k) {
-    const drafts d = drafts_by_place(s, k);
-    return prices_speed(p, drafts_tokens(&d, k), k, k * p->draft) / (k ? 1.05 : 1);
+    const drafts d = drafts_by_place(s, MOTE_DRAFT_MTP, k);
+    const double tokens = drafts_tokens(&d, k);
+    return prices_speed(p, tokens, k, k * p->draft) / (k ? prices_margin(p, tokens) : 1);
 }
 
 /* How many the MTP layer is asked for. A change must promise a twentieth. */
@@ -91,7 +103,8 @@ static void speculation_choose(mote_session *s) {
     mote_speculation *stats = &s->decoder->spec.stats;
     if (s->o.mtp != MOTE_MTP_AUTO || !s->slot.has_mtp) return;
     const prices p = prices_now(s);
-    double best = 1.05 * speed_by_place(s, &p, stats->depth);
+    const drafts d = drafts_by_place(s, MOTE_DRAFT_MTP, stats->depth);
+    double best = prices_margin(&p, drafts_tokens(&d, d.n)) * speed_by_place(s, &p, stats->depth);
     for (int k = 0, now = stats->depth; k < MOTE_ROWS_MAX; k++) {
         const double speed = k == now ? 0 : speed_by_place(s, &p, k);
         if (speed <= best) continue;
@@ -117,6 +130,19 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
     for (int k = 0; k < MOTE_ROWS_MAX; k++)
         if (cost_is_known(alone, k + 1, session->count)) speculation->cost[k] = alone->of[k + 1].seconds;
     if (cost_is_known(drafting, 1, session->count)) speculation->draft = drafting->of[1].seconds;
+    pthread_mutex_unlock(&r->lock);
+    return MOTE_OK;
+}
+
+int mote_drafter_of(const mote_session *session, mote_drafter_use *use, mote_error *error) {
+    int code = session_enter_within(session, use != NULL, "mote_drafter_of: needs a session and a place for the result", error);
+    if (code) return code;
+    mote_runner *r = session->slot.runner;
+    const mote_model *d = slot_drafter(&session->slot);
+    *use = session->decoder->spec.blocks;
+    use->rows = d ? d->c.drafter.block : 0;
+    pthread_mutex_lock(&r->lock);
+    if (cost_is_known(&r->costs.blocks, 1, session->count)) use->cost = r->costs.blocks.of[1].seconds;
     pthread_mutex_unlock(&r->lock);
     return MOTE_OK;
 }
@@ -161,7 +187,8 @@ typedef struct draft_chain {
 /* So many have been drafted: *speed, what they promise if `more` follow of which nothing is known; returns how many of all are worth a row. */
 static int chain_worth(const draft_chain *c, int drafted, int more, const float *confidence, double *speed) {
     c->d->n = drafted + more;
-    for (int i = 0; i < c->d->n; i++) c->d->of[i] = acceptance_of_confidence(&c->s->decoder->spec, i, i < drafted ? confidence[i] : NAN);
+    for (int i = 0; i < c->d->n; i++)
+        c->d->of[i] = acceptance_of_confidence(&c->s->decoder->spec.mtp, i, i < drafted ? confidence[i] : NAN);
     return drafts_worth(&c->p, c->d, c->d->n * c->p.draft, speed);
 }
 
@@ -182,7 +209,7 @@ static int drafts_make(mote_session *s, const prices *p, int most, drafts *d, in
     const double start = seconds();
     double speed;
     int n = most;
-    int code = slot_draft(&s->slot, &b, &n, d->ids + 1, confidence, chain_continues, &c, err);
+    int code = slot_draft(&s->slot, REQUEST_DRAFT, &b, &n, d->ids + 1, confidence, chain_continues, &c, err);
     d->source = MOTE_DRAFT_MTP;
     *worth = chain_worth(&c, n, 0, confidence, &speed);
     if (s->o.mtp > 0) *worth = n;
@@ -190,23 +217,54 @@ static int drafts_make(mote_session *s, const prices *p, int most, drafts *d, in
     return code;
 }
 
-/* Whether these copies promise more than the MTP layer's drafts, which take so many seconds; *worth: how many are worth a row. Of a given
-   number of drafts it is the tokens that count, not what they cost. */
-static int copies_win(const mote_session *s, const prices *p, const drafts *copied, const drafts *mtp, double spent, int *worth) {
-    double speed = 0, of_mtp = 0;
+/* ids[1..] = at most `most` drafts of the block drafter; returns a code, *worth: how many are worth a row. */
+static int drafts_block(mote_session *s, const prices *p, int most, drafts *d, int *worth, mote_error *err) {
+    float confidence[MOTE_ROWS_MAX];
+    const block b = timeline_block(s, d->ids, 1);
+    const double start = seconds();
+    double speed;
+    int n = most;
+    int code = slot_draft(&s->slot, REQUEST_BLOCK, &b, &n, d->ids + 1, confidence, NULL, NULL, err);
+    d->source = MOTE_DRAFT_BLOCK;
+    d->n = code ? 0 : n;
+    for (int i = 0; i < d->n; i++) d->of[i] = acceptance_of_confidence(&s->decoder->spec.block, i, confidence[i]);
+    *worth = s->o.mtp > 0 ? d->n : drafts_worth(p, d, p->block, &speed);
+    s->decoder->spec.stats.draft_seconds += seconds() - start;
+    return code;
+}
+
+/* Whether these copies promise more than a model's drafts, which take so many seconds; *worth: how many are worth a row. Of a given number
+   of drafts it is the tokens that count, not what they cost. */
+static int copies_win(const mote_session *s, const prices *p, const drafts *copied, const drafts *model, double spent, int *worth) {
+    double speed = 0, of_model = 0;
     *worth = s->o.mtp > 0 ? copied->n : drafts_worth(p, copied, 0, &speed);
-    if (!*worth || s->o.mtp > 0) return *worth && drafts_tokens(copied, copied->n) > drafts_tokens(mtp, mtp->n);
-    (void)drafts_worth(p, mtp, spent, &of_mtp);
-    return speed > of_mtp;
+    if (!*worth || s->o.mtp > 0) return *worth && drafts_tokens(copied, copied->n) > drafts_tokens(model, model->n);
+    (void)drafts_worth(p, model, spent, &of_model);
+    return speed > of_model;
+}
+
+/* Whether a block promises more than no drafts, and more than these of the MTP layer: a twentieth, as for these (speed_by_place). */
+static int block_wins(const mote_session *s, const prices *p, const drafts *block, const drafts *mtp) {
+    double speed, of_mtp;
+    if (!block->n) return 0;
+    if (s->o.mtp > 0) return drafts_tokens(block, block->n) > drafts_tokens(mtp, mtp->n);
+    (void)drafts_worth(p, block, p->block, &speed);
+    (void)drafts_worth(p, mtp, mtp->n * p->draft, &of_mtp);
+    return speed > 1.05 * fmax(prices_speed(p, 1, 0, 0), of_mtp);
 }
 
 /* Drafts after the chosen token, d->ids[0]; *worth: how many are to be verified. */
 static int drafts_choose(mote_session *s, int left, drafts *d, int *worth, mote_error *err) {
     const int most = drafts_most(s, s->count, left), asked = min_int(s->slot.has_mtp ? s->decoder->spec.stats.depth : 0, most);
     const prices p = prices_now(s);
-    const drafts mtp = drafts_by_place(s, asked);
+    const drafts mtp = drafts_by_place(s, MOTE_DRAFT_MTP, asked);
+    const mote_model *drafter = slot_drafter(&s->slot);
+    const drafts block = drafts_by_place(s, MOTE_DRAFT_BLOCK, drafter ? min_int(most, drafter->c.drafter.block - 1) : 0);
+    const int blocks = block_wins(s, &p, &block, &mtp);
     drafts_copy(s, 1, most, d);
-    return copies_win(s, &p, d, &mtp, asked * p.draft, worth) || !asked ? MOTE_OK : drafts_make(s, &p, most, d, worth, err);
+    if (copies_win(s, &p, d, blocks ? &block : &mtp, blocks ? p.block : asked * p.draft, worth)) return MOTE_OK;
+    if (blocks) return drafts_block(s, &p, most, d, worth, err);
+    return asked ? drafts_make(s, &p, most, d, worth, err) : MOTE_OK;
 }
 
 /* ---- Passes --------------------------------------------------------------------------------------------------------- */
@@ -280,12 +338,12 @@ static int drafts_of_device(mote_session *s, const prices *p, drafts *d, int *wo
     float confidence[MOTE_ROWS_MAX];
     double speed;
     int code = MOTE_OK;
-    *d = drafts_by_place(s, made);
+    *d = drafts_by_place(s, MOTE_DRAFT_MTP, made);
     *worth = made;
     if (s->o.mtp > 0 || !made || p->others > 0) return MOTE_OK;
     code = slot_drafted(&s->slot, made, d->ids + 1, confidence, err);
     if (code || isnan(confidence[0])) return code;
-    for (int i = 0; i < made; i++) d->of[i] = acceptance_of_confidence(&s->decoder->spec, i, confidence[i]);
+    for (int i = 0; i < made; i++) d->of[i] = acceptance_of_confidence(&s->decoder->spec.mtp, i, confidence[i]);
     *worth = drafts_worth(p, d, 0, &speed);
     pthread_mutex_lock(&s->slot.runner->lock);
     cost_learn(&s->slot.runner->costs.drafting, 1, s->count, (seconds() - s->decoder->spec.passed) / made);
@@ -349,7 +407,7 @@ static void pass_end(mote_session *s, const decode_pass *p) {
     mote_runner *r = s->slot.runner;
     if (!p->rows) return;
     acceptance_learn(&s->decoder->spec, &p->d, p->judged, p->accepted - 1);
-    acceptance_count(&s->decoder->spec.stats, &p->d, p->rows - 1, p->judged, p->accepted - 1);
+    acceptance_count(&s->decoder->spec, &p->d, p->rows - 1, p->judged, p->accepted - 1);
     if (p->accepted == p->rows && p->d.n >= p->rows) acceptance_await(&s->decoder->spec, &p->d, p->rows - 1);
     s->decoder->spec.rows = p->rows;
     pthread_mutex_lock(&r->lock);

@@ -15,6 +15,32 @@ static int picture_size(const void *data, size_t size, int *width, int *height, 
     return MOTE_OK;
 }
 
+/* A PNG's CRC-32 of n bytes. */
+static uint32_t png_crc(const uint32_t table[256], const unsigned char *data, size_t n) {
+    uint32_t crc = 0xFFFFFFFF;
+    for (size_t i = 0; i < n; i++) crc = crc >> 8 ^ table[(crc ^ data[i]) & 255];
+    return ~crc;
+}
+
+/* Whether each chunk up to IEND has its checksum, of its type and its data. A chunk that is not whole is the decoder's to complain of. */
+static int png_check(const void *data, size_t size, mote_error *err) {
+    const image_bytes b = {(const unsigned char *)data, size};
+    uint32_t table[256];
+    for (uint32_t i = 0; i < 256; i++) {
+        table[i] = i;
+        for (int bit = 0; bit < 8; bit++) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xEDB88320 : 0);
+    }
+    for (size_t at = PNG_SIGNATURE; size - at >= 12;) {
+        const size_t n = image_number(&b, at, 4, 0);
+        if (n > size - at - 12) return MOTE_OK;
+        if (png_crc(table, b.data + at + 4, n + 4) != image_number(&b, at + 8 + n, 4, 0))
+            return fail(err, MOTE_EFORMAT, "a broken PNG: its chunk at byte %zu has not the checksum that stands there", at);
+        if (image_has(&b, at + 4, "IEND", 4)) return MOTE_OK;
+        at += 12 + n;
+    }
+    return MOTE_OK;
+}
+
 /* A byte over white: s a + 255 (255 - a), divided by 255 and rounded. */
 static unsigned char over_white(unsigned s, unsigned a) {
     const unsigned t = s * a + 255 * (255 - a) + 128;
@@ -53,7 +79,8 @@ static int picture_decode(const void *data, size_t size, picture *to, mote_error
     int code = picture_read_header(data, size, &h, err);
     if (code) return code;
     const int width = (int)h.width, height = (int)h.height;
-    code = stb_decode(data, size, h.is_png, width, height, &pixels, &channels, err);
+    code = h.is_png ? png_check(data, size, err) : MOTE_OK;
+    if (!code) code = stb_decode(data, size, h.is_png, width, height, &pixels, &channels, err);
     if (code) return code;
     if (channels == 3 && h.orientation == 1) {
         to->width = width;

@@ -126,7 +126,7 @@ static void mixer_read(const token_rows *rows, const sublayer *l) {
    has them in x. */
 static token_rows residual_read(const token_rows *all, const sublayer *l) {
     token_rows rows = *all;
-    if (l->residual.whole) return rows;
+    if (l->residual.whole || rows.given) return rows;
     if (l->residual.streams) mixer_read(&rows, l);
     else rms_norm(rows.u, rows.x, l->norm, rows.T, rows.hidden, rows.eps);
     rows.out = residual_apart(&l->residual) || rows.ranks ? rows.y : rows.x;

@@ -18,6 +18,8 @@ typedef struct token_rows {
     const token_sequence *of;
     int count;
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
+    int given;                   /* u is there already, not made of x: with state_only */
+    int both_ways;               /* a row attends to all rows of its sequence, not to those up to itself alone */
     int hidden;
     float eps;                   /* of norms */
     float *x, *y;                /* [T][streams][hidden] the walk's: the residual; [T][hidden] outputs before they are added to it, if norms, streams
@@ -26,6 +28,7 @@ typedef struct token_rows {
     float *router_u, *shared_u, *shared_out;                /* the same of the branches of an FFN, where these have norms of their own; else u, u, out */
     float *branches;             /* [3][T][hidden] memory for these; NULL: no FFN needs it */
     const struct stream_scratch *mix;                       /* memory of what mixes streams */
+    int32_t *chosen;             /* where an FFN of experts says how many different ones the rows choose, the shared one not counted; NULL: nowhere */
     const float *looked_up;      /* [T][ngrams_width] of a table of n-grams: the rows' own */
     peer *ranks;                 /* of which this is one: outputs are shares of a sum; NULL: there is no other */
     float *shares;               /* [ranks][T][hidden] of all */

@@ -133,7 +133,7 @@ static void model_info(mote_model *m, const binder *b) {
     o->quantize = m->quantize;
     o->modules = m->report.modules;
     for (int k = 0; k < MODULE_KINDS; k++) {
-        if (!m->report.modules[k].parameters) continue;
+        if (!m->report.modules[k].parameters && !m->report.modules[k].bytes) continue;
         o->parameters += m->report.modules[k].parameters;
         if (k != MODULE_MTP) o->active_parameters += b->active[k];
         o->weight_bytes += m->report.modules[k].bytes;

@@ -101,6 +101,9 @@ struct mote_model {
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
     mtp_layer mtp;
+    matrix tap_fc;                             /* of a block drafter: [hidden][taps hidden], of its target's residuals; the norm after it */
+    const float *tap_norm;                     /* [hidden] */
+    struct mote_model *drafter;                /* drafts blocks for this one: model/drafter.c; NULL: none does */
     int has_vision;                            /* the part has the tower; of a front: the one that embeds has it */
     vision_weights vision;
     const char *vision_refused;                /* what of the tower the device does not take; NULL: that is not why there is none */
@@ -117,9 +120,15 @@ struct mote_model {
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
 
-/* Layer i, or, of number c.layers, the MTP layer. */
+/* Layer i, or, of number c.layers, the MTP layer; after that come the drafter's. */
 static layer *model_layer(const mote_model *m, int i) {
+    if (i > m->c.layers) return &m->drafter->layers[i - m->c.layers - 1];
     return i < m->c.layers ? &m->layers[i] : (layer *)(uintptr_t)&m->mtp.layer;
+}
+
+/* Layers of which a session may have a state: the model's, the MTP layer and the drafter's. */
+static int model_states(const mote_model *m) {
+    return m->c.layers + 1 + (m->drafter ? m->drafter->c.layers : 0);
 }
 
 /* Numbers of a row of the residual, and of a final row, which the MTP layer takes in. */

@@ -1,6 +1,10 @@
 /* model/open.c: opening and closing models: the calls of engine.h, and in which order a folder's files are read for them. Must not
    know tensor names, formats or how a device works. */
 
+static int drafter_check_devices(const mote_options *o, const device_list *l, mote_error *err);
+static int drafter_check_device(const mote_model *m, const mote_options *o, mote_error *err);
+static int drafter_attach(mote_model *m, const mote_options *o, mote_error *err);
+
 enum { DRAFT_ROWS = 65536 };                   /* of lm_head, for drafts, unless asked otherwise */
 
 /* A model without anything, on the device that `name` says; NULL: on a GPU if there is one that can be used. `idle`:
@@ -148,7 +152,7 @@ static void answer_ends_of(const mote_model *m, int32_t *ends) {
 /* What mote_open checks before it looks at the folder. */
 static int open_check(const char *name, const char *dir, const mote_options *o, mote_model **model, mote_error *err) {
     if (dir && model && o->parts >= MOTE_EVERYTHING && o->parts <= MOTE_DESCRIPTION && o->draft_rows >= 0 &&
-        o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_FP8 && o->experts >= MOTE_EXPERTS_AUTO && o->experts <= MOTE_EXPERTS_HOST &&
+        o->quantize >= MOTE_QUANTIZE_OFF && o->quantize <= MOTE_QUANTIZE_HEAD_FP8 && o->experts >= MOTE_EXPERTS_AUTO && o->experts <= MOTE_EXPERTS_HOST &&
         (o->images == 0 || o->images == -1))
         return MOTE_OK;
     return fail(err, MOTE_EINVAL, "%s: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., draft_rows of 0 or more, "
@@ -164,7 +168,8 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
     model_take(m, o);
     m->part = *part;
     int32_t ends[2];
-    int code = generation_read(m, dir, &told, error);
+    int code = o->drafter && o->parts != MOTE_TEXT_ONLY ? drafter_check_device(m, o, error) : MOTE_OK;
+    if (!code) code = generation_read(m, dir, &told, error);
     if (!code) pooling_read(m, dir);
     if (!code && o->parts != MOTE_WEIGHTS_ONLY) code = model_open_text(m, dir, o->parts == MOTE_TEXT_ONLY, &told, error);
     answer_ends_of(m, ends);
@@ -195,7 +200,14 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
     if (!code) code = open_check("mote_open", dir, &o, model, error);
     if (!code) code = model_devices(&devices, &o, error);
-    return code ? code : parts_open(o.workers ? workers_open_part : model_open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
+    if (!code && o.drafter) code = drafter_check_devices(&o, &devices, error);
+    mote_model *opened = NULL;
+    part_opener *open = o.workers ? workers_open_part : model_open;
+    if (!code) code = parts_open(open, dir, &o, &devices, o.parts != MOTE_DESCRIPTION, &opened, error);
+    if (!code && o.drafter && o.parts != MOTE_TEXT_ONLY) code = drafter_attach(opened, &o, error);
+    if (code) mote_close(opened);
+    else *model = opened;
+    return code;
 }
 
 /* Ids that can be chosen: those the tokenizer knows. Above them the table is padding. */
@@ -226,6 +238,7 @@ void mote_close(mote_model *model) {
     if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
     for (int i = 0; i < model->member_count; i++) mote_close(model->members[i]);
     free(model->members);
+    mote_close(model->drafter);
     remote_forget(model->remote);
     tokenizer_free(model->text);
     vocabulary_free(model->vocabulary);

@@ -219,7 +219,7 @@ static int place_weights(binder *b, mote_error *err) {
     int code = homes_pin(b, err);
     if (!code) code = arena_open(b, err);
     if (code) return code;
-    if (m->c.tied && !ranks_embed_alone(m)) m->lm_head = m->embed_tokens;
+    if (embedding_is_head(m)) m->lm_head = m->embed_tokens;
     memcpy(m->draft_head.component, m->lm_head.component, sizeof m->draft_head.component);
     return place_experts(b);
 }

@@ -34,7 +34,8 @@ static int find_model(options *o, int parts) {
 static mote_options model_options(const options *o, int parts) {
     mote_options how = {.size = sizeof how, .parts = parts, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize,
                         .devices = o->devices, .split = o->workers ? MOTE_SPLIT_AUTO : o->split, .layers = o->split_layers, .workers = o->workers, .secret = o->workers ? o->secret : NULL,
-                        .gpu_memory = (uint64_t)o->gpu_memory, .experts = o->experts, .images = o->synthetic && o->image_sides.count};
+                        .gpu_memory = (uint64_t)o->gpu_memory, .experts = o->experts, .images = o->synthetic && o->image_sides.count,
+                        .drafter = o->drafter};
     return how;
 }
 

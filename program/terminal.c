@@ -131,15 +131,24 @@ static int report(const mote_error *error) {
 }
 
 static void on_interrupt(int signal) {
-    (void)signal;
-    interrupted = 1;
+    interrupted = signal;
 }
 
-/* once: a second Ctrl-C ends the program the hard way. No SA_RESTART: waiting for a line must end, too. */
+/* once: a second Ctrl-C ends the program the hard way, and so it is with SIGTERM, so that a command which is ended leaves no half file. No
+   SA_RESTART: waiting for a line must end, too. */
 static void catch_interrupt(int once) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
     action.sa_flags = once ? (int)SA_RESETHAND : 0;
     sigaction(SIGINT, &action, NULL);
+    if (once) sigaction(SIGTERM, &action, NULL);
+}
+
+/* What the program ends with: by a SIGTERM that ended the command, by that signal, as whoever sent it expects. */
+static int end_of_program(int code) {
+    if (code != EXIT_INTERRUPTED || interrupted != SIGTERM) return code;
+    signal(SIGTERM, SIG_DFL);
+    raise(SIGTERM);
+    return code;
 }

@@ -108,7 +108,7 @@ static void runner_leave(mote_runner *r) {
 /* ---- Passes --------------------------------------------------------------------------------------------------------- */
 
 static int request_rows(const pass_request *q) {
-    return q->kind == REQUEST_DRAFT || q->kind == REQUEST_STEP ? 1 : q->b->T;
+    return request_drafts(q) || q->kind == REQUEST_STEP ? 1 : q->b->T;
 }
 
 /* Whether a pass may get more requests soon: it has not got as many as fit, and a session that was in the last one, and answers, has
@@ -143,12 +143,14 @@ static void pass_tell(mote_runner *r) {
     if (r->expects && !pass_expects(r)) pthread_cond_signal(&r->expects->wake);
 }
 
-/* Takes the drafts or, if there are none, what else fits into a pass; returns how many. */
+/* Takes the drafts of one kind or, if there are none, what else fits into a pass; returns how many. */
 static int pass_take(mote_runner *r, pass_request **to) {
-    int n = 0, rows = 0, drafts = 0;
-    for (const pass_request *q = r->first; q; q = q->next) drafts |= q->kind == REQUEST_DRAFT;
+    int n = 0, rows = 0;
+    enum request_kind drafts = REQUEST_LEAD;                /* the kind; LEAD: none is wanted */
+    for (const pass_request *q = r->first; q && drafts == REQUEST_LEAD; q = q->next)
+        if (request_drafts(q)) drafts = q->kind;
     for (pass_request **at = &r->first; *at && n < PASS_ROWS_MAX && (!n || r->pass_rows);) {
-        const int is = (*at)->kind != REQUEST_LEAD && ((*at)->kind == REQUEST_DRAFT) == drafts;
+        const int is = (*at)->kind != REQUEST_LEAD && (drafts == REQUEST_LEAD || (*at)->kind == drafts);
         if (is && (!n || rows + request_rows(*at) <= r->pass_rows)) {
             rows += request_rows(*at);
             to[n++] = queue_take(r, at);
@@ -162,7 +164,7 @@ static int pass_take(mote_runner *r, pass_request **to) {
 /* A step whose token has been chosen is a block. */
 static void pass_compute(mote_runner *r, pass_request *const *of, int n) {
     pass_request *q = of[0];
-    if (n > 1 || (q->kind == REQUEST_DRAFT && !r->backend->draft)) r->backend->pass(r, of, n);
+    if (n > 1 || q->kind == REQUEST_BLOCK || (q->kind == REQUEST_DRAFT && !r->backend->draft)) r->backend->pass(r, of, n);
     else if (q->kind == REQUEST_FORWARD || (q->kind == REQUEST_STEP && q->b->rows->id >= 0)) q->code = r->backend->forward(q->s, q->b, &q->error);
     else if (q->kind == REQUEST_DRAFT) q->code = r->backend->draft(q->s, q->b, q->drafts, q->ids, q->confidence, &q->error);
     else if (q->kind == REQUEST_STEP) q->code = r->backend->step(q->s, q->b, q->sampling, q->ids, &q->error);
@@ -182,7 +184,7 @@ static void pass_over(mote_runner *r, pass_request *const *of, int n) {
 
 /* What the pass took. A block of one session whose logits nobody waits for may still be under way: it tells nothing. */
 static void pass_learn(mote_runner *r, pass_request *const *of, int n, double spent) {
-    const int drafts = of[0]->kind == REQUEST_DRAFT;
+    const int drafts = request_drafts(of[0]), blocks = of[0]->kind == REQUEST_BLOCK;
     int rows = 0, most = 1, position = 0;
     for (int i = 0; i < n; i++) {
         rows += request_rows(of[i]);
@@ -191,7 +193,7 @@ static void pass_learn(mote_runner *r, pass_request *const *of, int n, double sp
     }
     if (drafts) {
         r->costs.drafters = n;
-        cost_learn(&r->costs.drafting, n, position, spent / most);
+        cost_learn(blocks ? &r->costs.blocks : &r->costs.drafting, n, position, blocks ? spent : spent / most);
         return;
     }
     r->costs.sessions = n;
@@ -205,7 +207,7 @@ static void lead_pass(mote_runner *r, caller *me) {
     pass_request *of[PASS_ROWS_MAX];
     lead_take(r, NULL);
     if (r->pass_rows) pass_wait(r, me);
-    const int n = pass_take(r, of), drafts = of[0]->kind == REQUEST_DRAFT;
+    const int n = pass_take(r, of), drafts = request_drafts(of[0]);
     pthread_mutex_unlock(&r->lock);
     const double start = seconds();
     pass_compute(r, of, n);

@@ -321,3 +321,12 @@ static int group_ask_one(slot *s, enum member_op op, const block *b, const block
     else slot_take_flags(s);
     return group_state(g, err);
 }
+
+/* The runners that compute for a runner: it itself, or its group's members. */
+static int runners_of(const mote_runner *r) {
+    return r->members ? r->m->member_count : 1;
+}
+
+static mote_runner *runner_number(mote_runner *r, int i) {
+    return r->members ? r->members[i] : r;
+}

@@ -25,6 +25,7 @@ typedef struct scratch {
                                                                themselves, or made of their streams */
     float *branches;                                        /* [3][chunk][hidden] */
     stream_scratch mix;
+    int32_t *chosen;                                        /* [layers, and the MTP layer] different experts of the last pass, 0: it has none */
     float *mtp_in;                                          /* [chunk][hidden + width] */
     int64_t *table_rows;                                    /* [chunk][MAX_NGRAM_ROWS] of tables of n-grams, and of each table these rows, */
     float *looked_up[TABLES_MAX];                           /* [chunk][ngrams_width] */
@@ -36,6 +37,8 @@ typedef struct scratch {
     float *confidence;                                      /* [rows of a pass] and its probability among the draft rows */
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     float *share, *shares;                                  /* of several ranks: what one of them gives the others, [ranks] what all give */
+    float *taps;                                            /* [chunk][taps][hidden] what a block drafter takes; NULL: there is none */
+    layer_shapes largest;                                   /* of each kind, with the drafter's: what jobs are laid out for */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
     vision_job vision;                                      /* of an image of run_options.patches */
 } scratch;
@@ -50,7 +53,7 @@ typedef struct slot {
     int verifies;                /* drafts: it has a place for the logits of a block */
     float *memory;               /* of the device: all that follows up to logits */
     size_t floats, host_floats;  /* of memory; of host */
-    layer_state *state;          /* [layers + 1] of the mixers, the last one the MTP layer's */
+    layer_state *state;          /* [model_states] of the mixers, after the layers' the MTP layer's and the drafter's */
     float *recurrent;            /* of these, what cannot be truncated, of all layers, contiguous */
     size_t recurrent_floats;
     float *hidden;               /* [MOTE_ROWS_MAX][width] final rows, of the last block's: after the final norm, of streams as they are */
@@ -88,19 +91,20 @@ typedef struct block {
     int residual_rows;           /* rows; 0: not wanted */
 } block;
 
-enum request_kind { REQUEST_FORWARD, REQUEST_DRAFT, REQUEST_STEP, REQUEST_CYCLE, REQUEST_LEAD };
+/* DRAFT: by the MTP layer; BLOCK: by a block drafter. */
+enum request_kind { REQUEST_FORWARD, REQUEST_DRAFT, REQUEST_BLOCK, REQUEST_STEP, REQUEST_CYCLE, REQUEST_LEAD };
 
 /* What one session wants of a pass. Of LEAD: that nobody else computes, see runner_enter. */
 typedef struct pass_request {
     enum request_kind kind;
     slot *s;
-    const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT: after its first token, not computed yet; STEP, CYCLE: its first
-                                    row is the token's, nothing is computed yet; CYCLE: no ids: those that were drafted */
+    const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT, BLOCK: after its first token, not computed yet; STEP, CYCLE: its
+                                    first row is the token's, nothing is computed yet; CYCLE: no ids: those that were drafted */
     const mote_sampling *sampling;                          /* STEP, CYCLE */
-    int drafts;                  /* DRAFT: at most; CYCLE: for the next pass */
-    int32_t *ids;                /* DRAFT: [drafts]; STEP: [1]; CYCLE: as executor.cycle */
-    int *count;                  /* DRAFT: made; CYCLE: as executor.cycle */
-    float *confidence;           /* DRAFT: [drafts] the draft head's probability of each; NAN: the device does not tell */
+    int drafts;                  /* DRAFT, BLOCK: at most; CYCLE: for the next pass */
+    int32_t *ids;                /* DRAFT, BLOCK: [drafts]; STEP: [1]; CYCLE: as executor.cycle */
+    int *count;                  /* DRAFT, BLOCK: made; CYCLE: as executor.cycle */
+    float *confidence;           /* DRAFT, BLOCK: [drafts] the draft head's probability of each; NAN: the device does not tell */
     int (*continue_drafting)(void *user, int drafted, const float *confidence); /* DRAFT: asks, if the device can, whether another one is wanted */
     void *user;                                             /* of continue_drafting */
     int code;                    /* its own outcome */
@@ -114,6 +118,11 @@ static inline void request_is(pass_request *q, enum request_kind kind, slot *s, 
     q->kind = kind;
     q->s = s;
     q->b = b;
+}
+
+/* Whether it drafts, and computes nothing of the timeline. */
+static inline int request_drafts(const pass_request *q) {
+    return q->kind == REQUEST_DRAFT || q->kind == REQUEST_BLOCK;
 }
 
 static inline void request_is_step(pass_request *q, slot *s, const block *b, const mote_sampling *p, int32_t *id) {
@@ -141,8 +150,9 @@ typedef struct block_watch {
 
 /* An image for the vision tower. */
 typedef struct vision_image {
-    const float *patches;        /* [rows * columns][VISION_PIXELS] */
-    int rows, columns;           /* vision_reads them */
+    const float *patches;        /* [rows * columns][VISION_PIXELS], or NULL: */
+    const unsigned char *rgb;    /* [rows * VISION_PATCH][columns * VISION_PATCH][3], for an executor that takes_pixels */
+    int rows, columns;           /* of patches; vision_reads them */
     float *features;             /* [rows * columns / VISION_JOINED][hidden] to be filled */
     void *user;
     int (*between)(void *user, double done);                /* between two blocks, or slices of them: returns nonzero to cancel */
@@ -154,6 +164,7 @@ typedef struct executor {
     int ring_rows;               /* as capacity has it */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
     int reads_text;              /* forward() takes rows of text, or one of an image, and what follows it text alone; prompt() takes any */
+    int takes_pixels;            /* vision() takes an image's pixels, too */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
     void (*layout_runner)(layout *l, mote_runner *r);       /* scratch; NULL: there is none */
     void (*layout_slot)(layout *l, slot *s);                /* what a slot has besides states and hidden rows; NULL: nothing */
@@ -240,7 +251,8 @@ struct mote_runner {
     double step_seconds;         /* of the last pass that was not of drafts */
     struct {                     /* what passes take, for the choice of how many drafts pay: see pass_learn */
         cost_table alone, together;                         /* of one session, of several */
-        cost_table drafting;     /* of one draft, by the sessions that get one */
+        cost_table drafting;     /* of one draft of the MTP layer, by the sessions that get one */
+        cost_table blocks;       /* of a block of drafts, likewise */
         int sessions, rows;      /* of the last pass but for drafts */
         int drafters;            /* sessions of the last pass of drafts */
         double accepted;         /* tokens that a session keeps of a pass of several, lately */
@@ -334,6 +346,25 @@ static void layout_states(layout *l, const mote_model *m, const capacity *r, enu
     }
 }
 
+/* The drafter that has a state in the slot; NULL: none. */
+static const mote_model *slot_drafter(const slot *s) {
+    return s->verifies ? s->m->drafter : NULL;
+}
+
+/* The capacity of the drafter's layers: none has a ring, and a block follows the context's last token. */
+static capacity drafter_capacity(const mote_model *drafter, const capacity *r) {
+    capacity own = *r;
+    own.window = 0;
+    own.context += drafter->c.drafter.block;
+    return own;
+}
+
+static void layout_drafter(layout *l, const slot *s, const capacity *r) {
+    const mote_model *d = slot_drafter(s);
+    const capacity own = d ? drafter_capacity(d, r) : *r;
+    for (int i = 0; d && i < d->c.layers; i++) layer_layout_state(&d->layers[i], l, &own, &s->state[s->m->c.layers + 1 + i]);
+}
+
 /* The slot's buffers that the host can use: of a group's members one has them. */
 static void layout_host(layout *l, slot *s) {
     const size_t vocab = (size_t)s->m->c.vocab;
@@ -359,6 +390,7 @@ static memory_parts layout_slot(float *base, float *host, slot *s) {
     layout_host(s->gpu ? &on_host : &l, s);
     parts.scratch = l.used - parts.state;
     layout_states(&l, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, s->state);
+    layout_drafter(&l, s, &r);
     parts.kv = l.used - parts.state - parts.scratch;
     s->floats = l.used;
     s->host_floats = on_host.used;

@@ -23,7 +23,7 @@ static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_er
     s->context = context;
     s->has_mtp = has_mtp;
     s->number = -1;
-    s->state = (layer_state *)calloc((size_t)r->m->c.layers + 1, sizeof *s->state);
+    s->state = (layer_state *)calloc((size_t)model_states(r->m), sizeof *s->state);
     if (r->backend->slot_bytes) s->gpu = (struct gpu_slot *)calloc(1, r->backend->slot_bytes);
     if (!s->state || (!s->gpu && r->backend->slot_bytes)) return fail_memory(err);
     return r->members ? slot_begin_parts(s, err) : MOTE_OK;
@@ -227,11 +227,12 @@ static int slot_forward(slot *s, const block *b, mote_error *err) {
     return meet_alone(&q, err);
 }
 
-/* At most *k drafts after the block's first token; then *k is how many were made. confidence, continue_drafting, user: as pass_request has them. */
-static int slot_draft(slot *s, const block *b, int *k, int32_t *drafts, float *confidence,
+/* At most *k drafts of kind DRAFT or BLOCK after the block's first token; then *k is how many were made. confidence, continue_drafting,
+   user: as pass_request has them. */
+static int slot_draft(slot *s, enum request_kind kind, const block *b, int *k, int32_t *drafts, float *confidence,
                       int (*continue_drafting)(void *user, int drafted, const float *confidence), void *user, mote_error *err) {
     pass_request q;
-    request_is(&q, REQUEST_DRAFT, s, b);
+    request_is(&q, kind, s, b);
     q.drafts = *k;
     q.ids = drafts;
     q.count = k;

@@ -4,7 +4,7 @@
 /* With r->lock held: a pass of n requests is over. Passes of drafts count with those that verify them. */
 static void count_pass(mote_runner *r, pass_request *const *of, int n, double spent) {
     mote_seen *stats = &r->stats.of;
-    if (of[0]->kind == REQUEST_DRAFT) return;
+    if (request_drafts(of[0])) return;
     stats->passes++;
     stats->sessions += (uint64_t)n;
     stats->pass_seconds += spent;

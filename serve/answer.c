@@ -137,19 +137,22 @@ static int on_pause(void *user) {
 }
 
 /* What has been drafted for it: `now`, without what the slot's session had drafted before. */
-static void answer_count_drafts(answer *a, const mote_speculation *now) {
+static void answer_count_drafts(answer *a, const mote_speculation *now, const mote_drafter_use *blocks) {
     const mote_speculation *before = &a->slot->counted;
     a->drafted = a->accepted = 0;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) a->drafted += (uint64_t)k * (now->passes[k] - before->passes[k]);
     for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
         for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) a->accepted += now->accepted[of][k] - before->accepted[of][k];
+    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) a->accepted += blocks->accepted[k] - a->slot->counted_blocks.accepted[k];
 }
 
 static int on_answer_token(void *user, int32_t id) {
     answer *a = (answer *)user;
     mote_speculation now;
+    mote_drafter_use blocks;
     if (a->has_token) answer_event(a);
-    if (a->gives_timings && !mote_speculation_of(a->slot->session, &now, NULL)) answer_count_drafts(a, &now);
+    if (a->gives_timings && !mote_speculation_of(a->slot->session, &now, NULL) && !mote_drafter_of(a->slot->session, &blocks, NULL))
+        answer_count_drafts(a, &now, &blocks);
     a->has_token = 1;
     a->token = id;
     a->is_end = mote_is_end(a->server->model, id);

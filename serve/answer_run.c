@@ -43,10 +43,23 @@ static server_slot *server_slot_take(answer *a, const wanted *w, swapped **e, fa
     return t;
 }
 
+/* What a block drafter did. */
+static void server_slot_count_blocks(server_slot *t, const mote_drafter_use *now) {
+    mote_drafter_use *c = &t->server->counted.blocks, *before = &t->counted_blocks;
+    c->rows = now->rows;
+    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
+        c->drafted[k] += now->drafted[k] - before->drafted[k];
+        c->accepted[k] += now->accepted[k] - before->accepted[k];
+    }
+    *before = *now;
+}
+
 static void server_slot_count_speculation(server_slot *t, answer *a) {
     mote_speculation *c = &t->server->counted.speculation, now, *before = &t->counted;
-    if (mote_speculation_of(t->session, &now, NULL)) return;
-    answer_count_drafts(a, &now);
+    mote_drafter_use blocks;
+    if (mote_speculation_of(t->session, &now, NULL) || mote_drafter_of(t->session, &blocks, NULL)) return;
+    answer_count_drafts(a, &now, &blocks);
+    server_slot_count_blocks(t, &blocks);
     for (int k = 0; k < MOTE_ROWS_MAX; k++) c->passes[k] += now.passes[k] - before->passes[k];
     for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
         for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {

@@ -14,19 +14,23 @@ static int base64_digit(char c) {
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* Decodes n characters (RFC 4648; padding may be left out) to `to`, which may be where they begin or before that. 0: they are no base64. */
+/* Decodes n characters (RFC 4648; padding may be left out, lines may be broken) to `to`, which may be where they begin or before that. 0: they are
+   no base64. */
 static int base64_decode(const char *text, size_t n, char *to, size_t *size) {
     uint32_t held = 0;
-    if (n % 4 == 0)
-        for (int i = 0; i < 2 && n && text[n - 1] == '='; i++) n--;
+    size_t digits = 0, padding = 0;
     *size = 0;
     for (size_t i = 0; i < n; i++) {
+        if (text[i] == '\r' || text[i] == '\n') continue;
         const int digit = base64_digit(text[i]);
-        if (digit < 0) return 0;
+        padding += text[i] == '=';
+        if (text[i] == '=') continue;
+        if (digit < 0 || padding) return 0;
         held = held << 6 | (uint32_t)digit;
-        if (i % 4) to[(*size)++] = (char)(held >> (6 - 2 * (i % 4)));
+        if (digits % 4) to[(*size)++] = (char)(held >> (6 - 2 * (digits % 4)));
+        digits++;
     }
-    return n % 4 != 1;
+    return digits % 4 != 1 && (!padding || (padding <= 2 && (digits + padding) % 4 == 0));
 }
 
 /* Bytes of a list of messages in texts that may be images. */
@@ -96,7 +100,7 @@ static void take_image(request *x, buf *out, uint32_t node, int is_bare, int tok
     char *text = node_text(x->q.j, node);
     const char *data = !text ? NULL : is_bare ? text : image_data(text, place, f);
     if (!text) refuse(f, 503, NULL, "out of memory");
-    else if (data && !base64_decode(data, n - (size_t)(data - text), text, &size)) refuse(f, 400, place, "%s: its data is no base64, in one line", place);
+    else if (data && !base64_decode(data, n - (size_t)(data - text), text, &size)) refuse(f, 400, place, "%s: its data is no base64", place);
     else if (data && (x->image_bytes += size) > IMAGE_BYTES_MOST) refuse(f, 413, place, "%s: the images have more than 64 MiB", place);
     if (f->status) {
         free(text);

@@ -18,22 +18,25 @@ static void put_replicas(buf *out, const server *s, const char *name, const char
     }
 }
 
-static void put_drafts(buf *out, const char *name, const char *help, const uint64_t of[MOTE_DRAFT_SOURCES][MOTE_ROWS_MAX - 1]) {
-    static const char *const sources[MOTE_DRAFT_SOURCES] = {"mtp", "copy"};
+/* blocks: of a block drafter; NULL: there is none. */
+static void put_drafts(buf *out, const char *name, const char *help, const uint64_t of[MOTE_DRAFT_SOURCES][MOTE_ROWS_MAX - 1],
+                       const uint64_t *blocks) {
+    static const char *const sources[] = {"mtp", "copy", "block"};
+    const uint64_t *const all[] = {of[MOTE_DRAFT_MTP], of[MOTE_DRAFT_COPY], blocks};
     putf(out, "# HELP mote_%s %s\n# TYPE mote_%s counter\n", name, help, name);
-    for (int i = 0; i < MOTE_DRAFT_SOURCES; i++)
+    for (int i = 0; i < 3 && all[i]; i++)
         for (int k = 0; k < MOTE_ROWS_MAX - 1; k++)
-            putf(out, "mote_%s{source=\"%s\",place=\"%d\"} %.17g\n", name, sources[i], k + 1, (double)of[i][k]);
+            putf(out, "mote_%s{source=\"%s\",place=\"%d\"} %.17g\n", name, sources[i], k + 1, (double)all[i][k]);
 }
 
 /* The passes of answers, and what was drafted for them: by who drafted, and the place of a draft in its pass. */
-static void put_speculation_metrics(buf *out, const mote_speculation *s) {
+static void put_speculation_metrics(buf *out, const mote_speculation *s, const mote_drafter_use *blocks) {
     double passes = 0;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) passes += (double)s->passes[k];
     put_metric(out, "passes_total", "counter", "Forward passes that generated tokens.", passes);
-    put_drafts(out, "drafted_tokens_total", "Drafts that were judged.", s->drafted);
-    put_drafts(out, "accepted_tokens_total", "Drafts that were accepted.", s->accepted);
-    put_metric(out, "drafting_seconds_total", "counter", "Seconds in which answers waited for the MTP layer's drafts.", s->draft_seconds);
+    put_drafts(out, "drafted_tokens_total", "Drafts that were judged.", s->drafted, blocks->rows ? blocks->drafted : NULL);
+    put_drafts(out, "accepted_tokens_total", "Drafts that were accepted.", s->accepted, blocks->rows ? blocks->accepted : NULL);
+    put_metric(out, "drafting_seconds_total", "counter", "Seconds in which answers waited for a model's drafts.", s->draft_seconds);
     put_metric(out, "passes_seconds_total", "counter", "Seconds in which answers waited for their passes.", s->pass_seconds);
 }
 
@@ -119,7 +122,7 @@ static void serve_metrics(server *s, connection *c, const json *j) {
     put_metric(&out, "generated_tokens_total", "counter", "Tokens generated.", (double)n.generated_tokens);
     put_metric(&out, "prompt_seconds_total", "counter", "Seconds in which prompts were read.", n.prompt_seconds);
     put_metric(&out, "generate_seconds_total", "counter", "Seconds in which tokens were generated.", n.generate_seconds);
-    put_speculation_metrics(&out, &n.speculation);
+    put_speculation_metrics(&out, &n.speculation, &n.blocks);
     put_runner_metrics(&out, s);
     put_metric(&out, "cache_bytes", "gauge", "Memory of snapshots and swapped-out timelines.", (double)cache);
     put_metric(&out, "cache_bytes_limit", "gauge", "What it may grow to.", (double)s->cache_most);

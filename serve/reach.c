@@ -25,6 +25,7 @@ static void replica_forget(server *s, const replica *r) {
         snapshots_cut(s, &t->past, 0);
         t->asked = 0;
         memset(&t->counted, 0, sizeof t->counted);
+        memset(&t->counted_blocks, 0, sizeof t->counted_blocks);
     }
 }
 

@@ -48,6 +48,7 @@ typedef struct server_slot {                      /* a session and what is known
     size_t asked;                          /* of the last prompt: tokens up to the end of the user's last question */
     int of_chats;                          /* its tokens are those of rendered chats and of answers to them */
     mote_speculation counted;              /* counted so far */
+    mote_drafter_use counted_blocks;       /* the same */
 } server_slot;
 
 typedef struct swapped {                   /* a timeline without a session */
@@ -71,6 +72,7 @@ typedef struct counters {
     uint64_t requests, refused, cancelled, prompt_tokens, cached_tokens, generated_tokens;
     double prompt_seconds, generate_seconds;
     mote_speculation speculation;          /* its counts and seconds, of all sessions */
+    mote_drafter_use blocks;               /* its counts, likewise */
 } counters;
 
 typedef struct server {

@@ -246,18 +246,25 @@ static void reader_close(image_reader *r) {
     memset(r, 0, sizeof *r);
 }
 
+/* What the tower makes of a picture of so many patches, whose pixels or patches it is given. */
+static int image_features(mote_session *s, const picture *of, int rows, int columns, float *to, mote_error *err) {
+    mote_runner *r = s->slot.runner;
+    if (vision_takes_pixels(r)) return vision_features_of_pixels(r, of->rgb, rows, columns, to, &s->o.callbacks, err);
+    float *patches = (float *)malloc((size_t)rows * (size_t)columns * VISION_PIXELS * sizeof *patches);
+    if (!patches) return fail_memory(err);
+    picture_patches(of, s->m->pictures.patch, s->m->pictures.merge, patches);
+    const int code = vision_features(r, patches, rows, columns, to, &s->o.callbacks, err);
+    free(patches);
+    return code;
+}
+
 /* The tower's work on an image. */
 static int image_compute(mote_session *s, const seen_image *image, features **to, mote_error *err) {
-    const int patch = s->m->pictures.patch, merge = s->m->pictures.merge, tokens = image_tokens(image);
-    const int rows = image->rows * merge, columns = image->columns * merge;
+    const int merge = s->m->pictures.merge, tokens = image_tokens(image);
     if (tokens > s->o.image_tokens)
         return fail(err, MOTE_EINVAL, "it takes %d tokens, the session reads images of %d at most", tokens, s->o.image_tokens);
-    float *patches = (float *)malloc((size_t)rows * (size_t)columns * VISION_PIXELS * sizeof *patches);
-    features *f = patches ? features_new(image->hash, (size_t)tokens * (size_t)s->m->c.hidden * sizeof(float)) : NULL;
-    int code = f ? MOTE_OK : fail_memory(err);
-    if (!code) picture_patches(&image->pixels, patch, merge, patches);
-    if (!code) code = vision_features(s->slot.runner, patches, rows, columns, f->rows, &s->o.callbacks, err);
-    free(patches);
+    features *f = features_new(image->hash, (size_t)tokens * (size_t)s->m->c.hidden * sizeof(float));
+    const int code = f ? image_features(s, &image->pixels, image->rows * merge, image->columns * merge, f->rows, err) : fail_memory(err);
     if (code) {
         features_drop(f);
         return code;

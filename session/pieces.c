@@ -16,13 +16,14 @@ typedef struct saved_header {
     uint64_t checksum;           /* of all that follows it */
     int32_t count, generated_from, pending, accepted;
     int32_t kv;                  /* MOTE_KV_... */
-    int32_t has;                 /* SAVED_MTP, SAVED_WINDOWS, and how many ranks there are besides the first, times SAVED_RANK */
+    int32_t has;                 /* SAVED_MTP, _WINDOWS, _DRAFTER, and how many ranks there are besides the first, times SAVED_RANK */
     int32_t lag, images;         /* of the text after it, see mote_session; spans */
 } saved_header;
 
 enum {
     SAVED_MTP = 1,               /* keys and values of the MTP layer are there */
     SAVED_WINDOWS = 2,           /* of layers with a window those alone that the next token sees */
+    SAVED_DRAFTER = 4,           /* keys and values of the block drafter are there */
     SAVED_RANK = 256
 };
 
@@ -51,7 +52,7 @@ static int saved_layers(const mote_session *s) {
 }
 
 static int saved_pieces(const mote_session *s) {
-    return saved_layers(s) + STATE_PIECES * slot_ranks(&s->slot) * (s->m->c.layers + 1);
+    return saved_layers(s) + STATE_PIECES * slot_ranks(&s->slot) * model_states(s->m);
 }
 
 static enum saved_kind saved_kind_of(const mote_session *s, int i) {
@@ -69,7 +70,11 @@ static int session_pieces(const mote_session *s, int i, int rank, int kv, state_
     capacity r = capacity_of(&s->slot.runner->o, s->o.context);
     const slot *at = slot_of_layer(&s->slot, i, rank);
     r.kv = kv_type_of(kv);
-    return layer_pieces(model_layer(at->m, i), &r, &at->state[i], to);
+    const int drafts = i > s->m->c.layers;
+    if (drafts) r = drafter_capacity(at->m->drafter, &r);
+    const int n = layer_pieces(model_layer(at->m, i), &r, &at->state[i], to);
+    for (int k = 0; k < n && drafts; k++) to[k].window = 0; /* all rows are there, and stay when the session goes back */
+    return n;
 }
 
 /* Floats of what cannot be truncated, of all members. */
@@ -88,6 +93,17 @@ static int session_has_window(const mote_session *s, int in_ring) {
     return 0;
 }
 
+/* What sessions like this one hold beside the layers' states. */
+static int session_holds(const mote_session *s) {
+    return (s->slot.has_mtp ? SAVED_MTP : 0) | (slot_drafter(&s->slot) ? SAVED_DRAFTER : 0);
+}
+
+/* Tokens, of `rows`, of which the state of number i has rows. */
+static int saved_end(const mote_session *s, const saved_header *h, int i, int rows) {
+    const int layers = s->m->c.layers;
+    return i < layers ? rows : i == layers ? (h->has & SAVED_MTP ? rows - 1 : 0) : h->has & SAVED_DRAFTER ? rows : 0;
+}
+
 /* Piece `at` of the rows that a layer has for each token, as h says; nothing where it has none. */
 static saved_piece saved_rows(const mote_session *s, const saved_header *h, int i, int rank, int at) {
     const int rows = max_int(h->count, 0);
@@ -96,7 +112,7 @@ static saved_piece saved_rows(const mote_session *s, const saved_header *h, int 
     memset(&p, 0, sizeof p);
     p.in = slot_of_layer(&s->slot, i, rank);
     p.is_kv = 1;
-    const int end = i < s->m->c.layers ? rows : h->has & SAVED_MTP ? rows - 1 : 0;
+    const int end = saved_end(s, h, i, rows);
     if (end <= 0 || at >= session_pieces(s, i, rank, h->kv, piece) || !piece[at].rows) return p;
     p.of = piece[at];
     p.first = h->has & SAVED_WINDOWS ? piece_seen_from(&p.of, end) : 0;
@@ -125,7 +141,7 @@ static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, 
 
 /* Piece i of what a checkpoint takes of the rows of the first `count` tokens; nothing but where a layer has a window. */
 static saved_piece window_piece(const mote_session *s, int count, int i) {
-    const saved_header h = {.count = count, .kv = s->o.kv, .has = SAVED_WINDOWS | (s->slot.has_mtp ? SAVED_MTP : 0)};
+    const saved_header h = {.count = count, .kv = s->o.kv, .has = SAVED_WINDOWS | session_holds(s)};
     saved_piece p = saved_piece_of(s, &h, NULL, i);
     if (!p.of.window) p.end = p.first;
     return p;

@@ -236,7 +236,7 @@ static void saved_describe(const mote_session *s, saved_header *h) {
     h->kv = s->o.kv;
     h->lag = s->lag;
     h->images = spans_before(&s->images, s->count);
-    h->has = (s->slot.has_mtp ? SAVED_MTP : 0) | (s->only_windows ? SAVED_WINDOWS : 0) | (slot_ranks(&s->slot) - 1) * SAVED_RANK;
+    h->has = session_holds(s) | (s->only_windows ? SAVED_WINDOWS : 0) | (slot_ranks(&s->slot) - 1) * SAVED_RANK;
 }
 
 /* KV elements of one type, at any address, to another. */
@@ -308,7 +308,7 @@ static int save_bytes(mote_session *s, char **bytes, size_t *size, mote_error *e
 
 /* Checks a saved session's header, and its size, before any of it is used or memory is taken for it. */
 static int saved_check_header(const mote_session *s, const saved_header *h, uint64_t size, mote_error *err) {
-    const int has = (s->m->has_mtp ? SAVED_MTP : 0) | (session_has_window(s, 0) ? SAVED_WINDOWS : 0);
+    const int has = (s->m->has_mtp ? SAVED_MTP : 0) | (s->m->drafter ? SAVED_DRAFTER : 0) | (session_has_window(s, 0) ? SAVED_WINDOWS : 0);
     const int ranks = h->has < 0 ? 0 : h->has / SAVED_RANK + 1;
     if (memcmp(h->magic, SAVED_MAGIC, sizeof h->magic))
         return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
@@ -329,6 +329,8 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
                     (unsigned long long)size, expected, h->count);
     if (!(h->has & SAVED_MTP) && s->slot.has_mtp)
         return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it: open one without (--mtp 0)");
+    if (!(h->has & SAVED_DRAFTER) && slot_drafter(&s->slot))
+        return fail(err, MOTE_EINVAL, "the saved session is without the drafter, this one was opened with it: open one without (--mtp 0)");
     return MOTE_OK;
 }
 

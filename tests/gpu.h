@@ -34,4 +34,22 @@ static inline float *random_floats(size_t n, float size) {
     return to;
 }
 
+// A random matrix in BF16, its values from -size to size: on the CPU, and packed on the GPU.
+static inline void device_matrix(int rows, int cols, float size, int sms, matrix *here, matrix *there) {
+    const matrix w = {.format = FORMAT_BF16, .rows = rows, .cols = cols, .block_rows = 1, .block_cols = 1};
+    const size_t n = (size_t)rows * (size_t)cols;
+    float *random = random_floats(n, size);
+    uint16_t *codes = (uint16_t *)allocate(n * sizeof *codes);
+    for (size_t i = 0; i < n; i++) codes[i] = bf16_of_float(random[i]);
+    *here = *there = w;
+    here->component[CODES] = (char *)codes;
+    char *raw = (char *)device(matrix_component_capacity(there, CODES));
+    there->component[CODES] = (char *)device(matrix_component_capacity(there, CODES));
+    copy(raw, codes, n * sizeof *codes);
+    ok(gpu_pack(there, raw, (char *)there->component[CODES], sms), "packing");
+    ok(cudaDeviceSynchronize(), "packing");
+    ok(cudaFree(raw), "freeing");
+    free(random);
+}
+
 #endif

@@ -90,8 +90,16 @@
 #include "model/test_shapes.c"
 
 #undef main
+#define main allocation_main
+#include "generate/test_allocation.c"
+
+#undef main
 #define main dense_layers_main
 #include "model/test_dense_layers.c"
+
+#undef main
+#define main drafter_main
+#include "model/test_drafter.c"
 #undef main
 
 int main(int argc, char **argv) {
@@ -103,7 +111,7 @@ int main(int argc, char **argv) {
         {"test_rings", rings_main},     {"test_devices", devices_main},     {"test_definition", definition_main},
         {"test_fields", fields_main},   {"test_vision", vision_main},   {"test_trace", trace_main},           {"test_shapes", shapes_main},
         {"test_dense_layers", dense_layers_main},                             {"test_timelines", timelines_main},
-        {"test_gemma", gemma_main},      {"test_workers", workers_main}};
+        {"test_gemma", gemma_main},      {"test_workers", workers_main}, {"test_drafter", drafter_main},   {"test_allocation", allocation_main}};
     const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
     for (size_t i = 0; i < COUNT(tests); i++)
         if (!strcmp(name, tests[i].name)) return tests[i].main(argc, argv);

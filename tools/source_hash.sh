@@ -18,8 +18,8 @@ compute='cpu cuda exchange formats layers run'
 case ${1:-} in
     tests)      files="engine.h engine.cu kernels.cu tokenizer.c
                        $(sources $compute checkpoint diagnose families generate model session text workers)
-                       tests/cuda/gpu_attention.c tests/cuda/gpu_latent.c tests/cuda/gpu_ngrams.c tests/cuda/gpu_streams.c tests/cuda/gpu_batch.c tests/cuda/gpu_batch_moe.c
-                       tests/cuda/gpu_exchange.c tests/cuda/gpu_prefill.c tests/cuda/gpu_vision.c
+                       tests/cuda/gpu_attention.c tests/cuda/gpu_latent.c tests/cuda/gpu_ngrams.c tests/cuda/gpu_streams.c tests/cuda/gpu_mamba.c tests/cuda/gpu_batch.c tests/cuda/gpu_batch_moe.c
+                       tests/cuda/gpu_exchange.c tests/cuda/gpu_prefill.c tests/cuda/gpu_product.c tests/cuda/gpu_vision.c
                        tests/gpu_inside.c tests/model/test_vision.c" ;;
     sanitizers) files="kernels.cu $(sources $compute) tests/cuda/gpu_attention.c tests/cuda/gpu_production.c" ;;
     oracles)    files="kernels.cu $(sources $compute checkpoint families model) tests/cuda/gpu_accuracy.c"

@@ -217,8 +217,10 @@ part_tests() {
     check "gpu_latent" "$build/gpu_latent"
     check "gpu_ngrams" "$build/gpu_ngrams"
     check "gpu_streams" "$build/gpu_streams"
+    check "gpu_mamba" "$build/gpu_mamba"
     check "gpu_batch" "$build/gpu_batch"
     check "gpu_batch_moe" "$build/gpu_batch_moe"
+    check "gpu_product" "$build/gpu_product"
     check "gpu_exchange" "$build/gpu_exchange"
     check "gpu_vision" "$build/gpu_vision" "$([ ! -d build/data/vision-data ] || echo build/data)"
     check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16

@@ -75,7 +75,7 @@ typedef struct message_answer {
 static void answer_settle(message_answer *a) {
     a->text[sizeof a->text - 1] = 0;
     for (char *c = a->text; *c; c++)
-        if (*c < ' ' && *c >= 0) *c = ' ';
+        if ((unsigned char)*c < ' ') *c = ' ';
     if (a->code < MOTE_OK || a->code > MOTE_EMISMATCH) a->code = MOTE_EDEVICE;
 }
 

@@ -72,7 +72,7 @@ static int worker_take(worker_connection *c, const wire_head *h, void *to, size_
 static int worker_part_is_sound(const message_model *say) {
     return say->ranges >= 2 && say->ranges <= DEVICES_MAX && say->range >= 0 && say->range < say->ranges - 1 &&
            say->first >= 0 && say->end > say->first &&
-           say->end <= DEVICE_LAYERS_MAX && say->draft_rows >= 0 && say->quantize >= MOTE_QUANTIZE_OFF && say->quantize <= MOTE_QUANTIZE_FP8;
+           say->end <= DEVICE_LAYERS_MAX && say->draft_rows >= 0 && say->quantize >= MOTE_QUANTIZE_OFF && say->quantize <= MOTE_QUANTIZE_HEAD_FP8;
 }
 
 /* Hosts compute on devices of one kind: whose bits they have. */

@@ -8,8 +8,8 @@ const tokenMap = (rows, more) => ({rows, columns: trace.tokens.length, width: CO
 // ---- All layers ------------------------------------------------------------------------------------------------------
 
 // Numbers of each layer and token, shown as a share of the largest one.
-function lengthMap(caption, of, shown, words) {
-    const layers = trace.layers.filter(l => !l.mtp);
+function lengthMap(caption, half, of, shown, words) {
+    const layers = trace.layers.filter(l => !l.mtp && half(l));
     const most = Math.max(...layers.flatMap(l => of(l).map(shown)));
     return heat(caption, tokenMap(layers.length, {
         height: Math.max(4, Math.min(18, 400 / layers.length)), names: true, rowName: row => layerName(layers[row]),
@@ -18,13 +18,14 @@ function lengthMap(caption, of, shown, words) {
 }
 
 function showLengths() {
-    const share = half => l => l[half].added.map((added, t) => added / (l[half].before[t] || 1));
-    const words = (half, of) => (l, t) => "the " + of + " adds " + l[half].added[t] + " to " + l[half].before[t];
+    const first = l => l.mixer || l.ffn;
+    const added = (half, name) => !trace.layers.some(half) ? [] : [lengthMap(
+        "what the " + name + " adds, as a share of it", half, l => half(l).added.map((added, t) => added / (half(l).before[t] || 1)),
+        v => Math.min(v, 1), (l, t) => "the " + name + " adds " + half(l).added[t] + " to " + half(l).before[t])];
     $("lengths").append(
-        lengthMap("length of the residual before each layer, log scale", l => l.mixer.before, Math.log1p,
-                  (l, t) => l.mixer.before[t]),
-        lengthMap("what the mixer adds, as a share of it", share("mixer"), v => Math.min(v, 1), words("mixer", "mixer")),
-        lengthMap("what the FFN adds, as a share of it", share("ffn"), v => Math.min(v, 1), words("ffn", "FFN")));
+        lengthMap("length of the residual before each layer, log scale", first, l => first(l).before, Math.log1p,
+                  (l, t) => first(l).before[t]),
+        ...added(l => l.mixer, "mixer"), ...added(l => l.ffn, "FFN"));
 }
 
 // Experts lit by token: a grid of all experts for each token and layer. Of few they are large, of many small.
@@ -63,7 +64,7 @@ function litExperts(layers, experts, caption) {
 }
 
 function showExperts() {
-    const layers = trace.layers.filter(l => l.ffn.kind === "moe");
+    const layers = trace.layers.filter(l => l.ffn && l.ffn.kind === "moe");
     $("experts").hidden = !layers.length;
     if (!layers.length) return;
     const {experts, top_k} = layers[0].ffn;
@@ -103,9 +104,10 @@ function attentionMaps(l) {
 
 function mixerPictures(l) {
     const m = l.mixer;
-    if (m.kind === "deltanet")
+    if (!m) return [];
+    if (m.decay)
         return [headMap(l, "decay: what is left of S; rows are heads, columns tokens", m.decay, 1, "decay"),
-                headMap(l, "write: how strongly the token is written", m.write, 1, "write"),
+                headMap(l, "write: how strongly the token is written", m.write, Math.max(1, ...m.write.flat()), "write"),
                 headMap(l, "|S| after each token", m.length, Math.max(...m.length.flat()), "|S| is"),
                 element("div", {className: "row"}, ...stateMaps(l))];
     const gates = m.gate ? [headMap(l, "gate: what a head's output is multiplied with, on average", m.gate, Math.max(1, ...m.gate.flat()), "gate")] : [];
@@ -114,7 +116,7 @@ function mixerPictures(l) {
 
 function ffnPictures(l) {
     const f = l.ffn;
-    if (f.kind !== "moe") return [];
+    if (!f || f.kind !== "moe") return [];
     const maps = [heat("router: probability of each expert; rows are experts, columns tokens", tokenMap(f.experts, {
         height: f.experts <= 16 ? 12 : f.experts <= 64 ? 5 : 2, rowName: String,
         value: (e, t) => f.router[t] ? f.router[t][e] : null,
@@ -127,9 +129,9 @@ function ffnPictures(l) {
 }
 
 function layerBlock(l) {
-    const note = l.mixer.weights ? "rows look at columns" : "S: values down, keys across, after the last token";
+    const note = !l.mixer ? "" : l.mixer.weights ? "; rows look at columns" : "; S: values down, keys across, after the last token";
     const block = element("details", {}, element("summary", {}, longName(l), element("span", {className: "soft"},
-        l.mixer.kind + " + " + l.ffn.kind + "; " + note)));
+        [l.mixer, l.ffn].filter(half => half).map(half => half.kind).join(" + ") + note)));
     block.addEventListener("toggle", () => {
         if (!block.open || block.childElementCount > 1) return;
         block.append(element("div", {className: "row"}, ...mixerPictures(l), ...ffnPictures(l)));
@@ -139,7 +141,7 @@ function layerBlock(l) {
 
 // Pictures of a layer are made when it is opened; where there are few, they all are.
 function showLayers() {
-    const blocks = trace.layers.map(layerBlock), first = trace.layers.findIndex(l => l.mixer.weights);
+    const blocks = trace.layers.map(layerBlock), first = trace.layers.findIndex(l => l.mixer && l.mixer.weights);
     $("layers").append(...blocks);
     blocks.forEach((block, i) => block.open = blocks.length <= 12 || i === 0 || i === first);
 }

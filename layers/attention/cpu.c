@@ -23,6 +23,7 @@ typedef struct attention_job {
     float *angles;               /* [T][rotary_dim] */
     float *qg;                   /* [T][heads][attention_q_size] */
     int kv_only;                 /* only KV rows are wanted, there is no qg */
+    int both_ways;               /* a row sees those after it, too */
     float *k_new;                /* [T][kv_heads][head_dim] */
     float *v_new;                /* the same shape */
     float *g_new;                /* [T][heads][gate_size] */
@@ -91,7 +92,9 @@ static inline seen_rows attention_seen(const attention_shape *s, int index) {
 /* The entries [first, end) of row t: indexes, or with an index what is left of them. */
 static seen_rows attention_entries(const attention_job *job, int t) {
     const seen_rows some = {0, index_leaves_out(job->shape, job->index + t) ? index_entries(job->shape, job->index + t) : 0};
-    return some.end ? some : attention_seen(job->shape, job->index + t);
+    seen_rows seen = attention_seen(job->shape, job->index + t);
+    if (job->both_ways) seen.end = job->index + job->T;
+    return some.end ? some : seen;
 }
 
 /* Spans [first, end) that row t sees a part of. */
@@ -325,6 +328,7 @@ static void attention_project(const token_rows *rows, const attention_weights *w
     job->w = w;
     job->T = rows->T;
     job->kv_only = rows->state_only;
+    job->both_ways = rows->both_ways;
     stage_qkv(rows->threads, w, rows->u, rows->T, job->kv_only ? NULL : job->qg, job->k_new, job->v_new, job->g_new,
               job->index_of.qk, job->limbs);
 }

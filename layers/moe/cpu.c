@@ -320,6 +320,7 @@ static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *j
     job->out = rows->out;
     job->shared_out = rows->shared_out;
     stage_router(rows->threads, job);
+    if (rows->chosen) *rows->chosen = job->count - (w->shape.shared_size > 0);
     stage_experts_up(rows->threads, job);
     stage_experts_down(rows->threads, job);
 }

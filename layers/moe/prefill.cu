@@ -8,12 +8,15 @@
      count      how many rows of each 64 chose each expert
      offsets    where the slots of each 64 rows and each expert begin; the list of tiles
      place      the slots
+     sort       in the place of count, offsets and place where the rows are few
      bring      experts whose home is host memory, as far as they are not there (bring.cu)
      up         h = SiLU(gate u) * (up u), F16, by slot; and of the shared expert, by row
      down       part = weight * (down h), BF16, by slot; of the shared expert straight into x
      combine    x += the row's parts, by ascending expert */
 
-enum { MOE_ROWS = 64 };          /* token rows that a block counts and places */
+enum { MOE_ROWS = 64,            /* token rows that a block counts and places */
+       MOE_SORT_ROWS = 128,      /* token rows, at most, that one block sorts: a bit set of each expert's fits shared memory */
+       MOE_FEWEST_SLOTS = 16 };  /* of a tile */
 
 typedef struct moe_prefill_job {
     moe_gpu moe;                 /* router logits and shape, as the routing of decode takes them */
@@ -80,6 +83,21 @@ __device__ __forceinline__ int moe_prefix_sum(int v, int *shared) {
     return sum - v + shared[warp];
 }
 
+/* A thread has an expert, which `all` rows chose: lists its tiles; returns its first slot. Experts are in order. The block is of GPU_EXPERTS
+   threads; `shared`: one for each warp. */
+__device__ __forceinline__ int moe_list_tiles(const moe_prefill_job &p, int all, int *shared) {
+    const int e = threadIdx.x, first = moe_prefix_sum(all, shared), own_tiles = (all + p.width - 1) / p.width;
+    const int tile = moe_prefix_sum(own_tiles, shared);
+    int64_t at_expert = 0;
+    if (e < p.moe.shape.experts) at_expert = p.brought.to ? gpu_brought_at(p.brought, e, own_tiles > 0) : gpu_expert_at(p.moe, e);
+    for (int i = 0; i < own_tiles; i++) {
+        const gemm_tile t = {at_expert, first + i * p.width, min(p.width, all - i * p.width)};
+        p.tiles[tile + i] = t;
+    }
+    if (e == GPU_EXPERTS - 1) *p.tile_count = tile + own_tiles;
+    return first;
+}
+
 /* counts -> first slots: experts in order, within an expert the rows in order. One block; a thread has an expert. */
 static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_offsets(const __grid_constant__ moe_prefill_job p) {
     __shared__ int shared[32];
@@ -87,22 +105,44 @@ static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_offsets(const 
     int all = 0;
 #pragma unroll 16
     for (int b = 0; b < (e < experts ? blocks : 0); b++) all += p.offset[(size_t)b * experts + e];
-    const int first = moe_prefix_sum(all, shared), own_tiles = (all + p.width - 1) / p.width;
-    const int tile = moe_prefix_sum(own_tiles, shared);
-    int at = first;
+    int at = moe_list_tiles(p, all, shared);
 #pragma unroll 16
     for (int b = 0; b < (e < experts ? blocks : 0); b++) {
         const int count = p.offset[(size_t)b * experts + e];
         p.offset[(size_t)b * experts + e] = at;
         at += count;
     }
-    int64_t at_expert = 0;
-    if (e < experts) at_expert = p.brought.to ? gpu_brought_at(p.brought, e, own_tiles > 0) : gpu_expert_at(p.moe, e);
-    for (int i = 0; i < own_tiles; i++) {
-        const gemm_tile t = {at_expert, first + i * p.width, min(p.width, all - i * p.width)};
-        p.tiles[tile + i] = t;
+}
+
+/* Writes slot number `slot`, of choice number i. */
+__device__ __forceinline__ void moe_put_slot(const moe_prefill_job &p, int slot, int i) {
+    p.slot_row[slot] = i / p.moe.shape.top_k;
+    p.slot_weight[slot] = p.choice_weight[i];
+    p.slot_of[i] = slot;
+}
+
+/* What count, offsets and place do, for MOE_SORT_ROWS rows or fewer, and in the same order. One block. */
+static __global__ void __launch_bounds__(GPU_EXPERTS, 1) moe_prefill_sort(const __grid_constant__ moe_prefill_job p) {
+    enum { WORDS = MOE_SORT_ROWS / 32 };
+    __shared__ uint32_t rows[GPU_EXPERTS][WORDS];           /* of an expert: bit set of its rows */
+    __shared__ int shared[32], first[GPU_EXPERTS];
+    const int top_k = p.moe.shape.top_k, n = p.T * top_k;
+    int all = 0;
+    for (int w = 0; w < WORDS; w++) rows[threadIdx.x][w] = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += GPU_EXPERTS) atomicOr(&rows[p.choice[i]][i / top_k / 32], 1u << i / top_k % 32);
+    __syncthreads();
+    for (int w = 0; w < WORDS; w++) all += __popc(rows[threadIdx.x][w]);
+    first[threadIdx.x] = moe_list_tiles(p, all, shared);
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += GPU_EXPERTS) {
+        const int e = p.choice[i], t = i / top_k;
+        int slot = first[e] + __popc(rows[e][t / 32] & ((1u << t % 32) - 1));
+        for (int w = 0; w < t / 32; w++) slot += __popc(rows[e][w]);
+        moe_put_slot(p, slot, i);
     }
-    if (e == GPU_EXPERTS - 1) *p.tile_count = tile + own_tiles;
 }
 
 /* Writes the slots of the block's rows. */
@@ -112,10 +152,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_place(const __
     for (int e = threadIdx.x; e < p.moe.shape.experts; e += GPU_THREADS) {
         int slot = p.offset[(size_t)blockIdx.x * p.moe.shape.experts + e];
         for (int i = 0; i < n; i++) {
-            if (choice[i] != e) continue;
-            p.slot_row[slot] = first + i / top_k;
-            p.slot_weight[slot] = p.choice_weight[first * top_k + i];
-            p.slot_of[first * top_k + i] = slot++;
+            if (choice[i] == e) moe_put_slot(p, slot++, first * top_k + i);
         }
     }
 }
@@ -152,6 +189,13 @@ static int moe_can_prefill(const moe_weights *w, dtype kv) {
     return fits;
 }
 
+/* Slots of a tile: nearly all of an expert's rows shall fit one, as each reads the expert's matrices, and columns that no slot has are computed,
+   too. */
+static int moe_prefill_width(const moe_shape *s, int T) {
+    const int64_t slots = (int64_t)T * s->top_k, experts = s->experts;
+    return slots < 8 * experts ? MOE_FEWEST_SLOTS : slots < 48 * experts ? 32 : 64;
+}
+
 /* Lays the job's scratch for T rows out; returns its bytes. */
 static size_t moe_prefill_layout(const moe_shape *s, int T, char *scratch, moe_prefill_job *p) {
     const size_t slots = (size_t)T * (size_t)s->top_k, blocks = (size_t)(T + MOE_ROWS - 1) / MOE_ROWS;
@@ -162,7 +206,7 @@ static size_t moe_prefill_layout(const moe_shape *s, int T, char *scratch, moe_p
     p->shared_weight = (float *)prefill_take(scratch, &used, (size_t)T * 4);
     p->offset = (int32_t *)prefill_take(scratch, &used, blocks * (size_t)s->experts * 4);
     p->tile_count = (int32_t *)prefill_take(scratch, &used, 4);
-    p->tiles = (gemm_tile *)prefill_take(scratch, &used, (slots / 32 + (size_t)s->experts) * sizeof(gemm_tile));
+    p->tiles = (gemm_tile *)prefill_take(scratch, &used, (slots / MOE_FEWEST_SLOTS + (size_t)s->experts) * sizeof(gemm_tile));
     p->slot_row = (int32_t *)prefill_take(scratch, &used, slots * 4);
     p->slot_weight = (float *)prefill_take(scratch, &used, slots * 4);
     p->slot_of = (int32_t *)prefill_take(scratch, &used, slots * 4);
@@ -208,6 +252,10 @@ static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, cons
     prefill_launch(r, &of);
     if (branched) prefill_rms_norm(r, r->x, r->norm, r->T, r->hidden, r->eps);
     moe_prefill_route<<<(r->T + GPU_WARPS - 1) / GPU_WARPS, GPU_THREADS, 0, r->stream>>>(*p);
+    if (r->T <= MOE_SORT_ROWS) {
+        moe_prefill_sort<<<1, GPU_EXPERTS, 0, r->stream>>>(*p);
+        return;
+    }
     moe_prefill_count<<<blocks, GPU_THREADS, 0, r->stream>>>(*p);
     moe_prefill_offsets<<<1, GPU_EXPERTS, 0, r->stream>>>(*p);
     moe_prefill_place<<<blocks, GPU_THREADS, 0, r->stream>>>(*p);
@@ -259,7 +307,7 @@ static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, 
     p.moe.expert_scale = w->expert_scale;
     p.moe.ranks = moe_ranks_scores(s);
     p.T = r->T;
-    p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
+    p.width = moe_prefill_width(s, r->T);
     p.out = r->out;
     if (scratch->brought) p.brought = *scratch->brought, p.brought.wanted_only = 1;
     moe_prefill_layout(s, r->T, r->scratch, &p);

@@ -50,6 +50,27 @@ static __global__ void __launch_bounds__(GPU_THREADS) vision_rows_kernel(const _
     for (int i = p.cols + 2 * threadIdx.x; i < p.to_cols; i += 2 * GPU_THREADS) *(uint32_t *)(to + i) = 0;
 }
 
+/* Pixels of an image as numbers of patches, each in both frames, whose values are those that images/patches.c gives them. */
+typedef struct vision_pixels {
+    const unsigned char *rgb;    /* [rows * VISION_PATCH][columns * VISION_PATCH][VISION_CHANNELS] */
+    float *to;                   /* [patches][VISION_PIXELS] from patch `first` on */
+    int first, columns;
+} vision_pixels;
+
+/* Block t has patch first + t. */
+static __global__ void __launch_bounds__(GPU_THREADS) vision_pixels_kernel(const __grid_constant__ vision_pixels p) {
+    enum { FRAME = VISION_PATCH * VISION_PATCH };
+    float *to = p.to + (size_t)blockIdx.x * VISION_PIXELS;
+    int row, column;
+    vision_place(p.first + (int)blockIdx.x, p.columns, &row, &column);
+    for (int i = threadIdx.x; i < VISION_PIXELS; i += GPU_THREADS) {
+        const int colour = i / (VISION_FRAMES * FRAME);
+        const int y = row * VISION_PATCH + i % FRAME / VISION_PATCH, x = column * VISION_PATCH + i % VISION_PATCH;
+        const size_t at = ((size_t)y * (size_t)(p.columns * VISION_PATCH) + (size_t)x) * VISION_CHANNELS + (size_t)colour;
+        to[i] = ((float)p.rgb[at] - 127.5f) / 127.5f;
+    }
+}
+
 typedef struct vision_places {
     const float *positions;      /* [side][side][hidden] */
     float *x;                    /* [n][hidden] */

@@ -8,7 +8,7 @@ enum { VISION_GPU_ROWS = 4096 };               /* patches, a multiple of VISION_
 
 typedef struct vision_gpu {
     float *x;                    /* [n][hidden] */
-    uint16_t *q, *k, *v;         /* F16 [heads][n][vision_attend_dim] */
+    uint16_t *q, *k, *v;         /* F16 [heads][n][vision_attend_dim]; before the first block q has the image's pixels */
     uint16_t *o;                 /* F16 [n][hidden in whole GEMM_COLS] */
     float *o_scale;              /* [n] */
     uint16_t *u;                 /* F16 [rows][vision_gpu_input] what products are given, */
@@ -34,9 +34,10 @@ static int vision_gpu_widest(const vision_shape *s) {
 static size_t vision_gpu_layout(const vision_shape *s, int n, char *memory, vision_gpu *to) {
     const size_t patches = (size_t)n, rows = (size_t)min_int(n, VISION_GPU_ROWS);
     const size_t heads = patches * (size_t)(s->heads * vision_attend_dim(vision_head_dim(s))) * sizeof(uint16_t);
+    const size_t pixels = patches * VISION_PIXELS / VISION_FRAMES;
     size_t used = 0;
     to->x = (float *)prefill_take(memory, &used, patches * (size_t)s->hidden * sizeof(float));
-    to->q = (uint16_t *)prefill_take(memory, &used, heads);
+    to->q = (uint16_t *)prefill_take(memory, &used, max_size(heads, pixels));
     to->k = (uint16_t *)prefill_take(memory, &used, heads);
     to->v = (uint16_t *)prefill_take(memory, &used, heads);
     to->o = (uint16_t *)prefill_take(memory, &used, patches * (size_t)vision_whole(s->hidden) * sizeof(uint16_t));
@@ -105,16 +106,28 @@ static int vision_rows_from(const vision_run *r, int first) {
     return min_int(VISION_GPU_ROWS, r->n - first);
 }
 
-/* x of all patches before the first block; patches: in host memory. */
-static void vision_gpu_embed(const vision_run *r, const float *patches) {
+/* Numbers of T patches, to y. Of an image's pixels they are made here, where all of them are already; its patches are in host memory. */
+static void vision_gpu_patches(const vision_run *r, const float *patches, int first, int T) {
+    if (patches) {
+        gpu_check(r->q, cudaMemcpyAsync(r->at.y, patches + (size_t)first * VISION_PIXELS, (size_t)T * VISION_PIXELS * sizeof(float),
+                                        cudaMemcpyHostToDevice, r->q->stream), "copying an image");
+        return;
+    }
+    const vision_pixels p = {.rgb = (const unsigned char *)r->at.q, .to = r->at.y, .first = first, .columns = r->columns};
+    vision_pixels_kernel<<<(unsigned)T, GPU_THREADS, 0, r->q->stream>>>(p);
+}
+
+/* x of all patches before the first block. Of patches and rgb, both in host memory, one is NULL. */
+static void vision_gpu_embed(const vision_run *r, const float *patches, const unsigned char *rgb) {
     const vision_shape *s = &r->w->shape;
     const vision_places places = {.positions = r->w->positions, .x = r->at.x, .o = r->at.o, .o_scale = r->at.o_scale, .rows = r->rows, .columns = r->columns,
                                   .side = s->side, .hidden = s->hidden, .o_cols = vision_whole(s->hidden)};
+    const size_t pixels = (size_t)r->n * VISION_PIXELS / VISION_FRAMES;
+    if (rgb) gpu_check(r->q, cudaMemcpyAsync(r->at.q, rgb, pixels, cudaMemcpyHostToDevice, r->q->stream), "copying an image");
     vision_places_kernel<<<(unsigned)r->n, GPU_THREADS, 0, r->q->stream>>>(places);
     for (int first = 0, T; first < r->n; first += T) {
         T = vision_rows_from(r, first);
-        gpu_check(r->q, cudaMemcpyAsync(r->at.y, patches + (size_t)first * VISION_PIXELS, (size_t)T * VISION_PIXELS * sizeof(float), cudaMemcpyHostToDevice,
-                                        r->q->stream), "copying an image");
+        vision_gpu_patches(r, patches, first, T);
         const gemm_rows u = vision_prepare(r, r->at.y, VISION_PLAIN, NULL, T, VISION_PIXELS, VISION_PIXELS);
         vision_product(r, &r->w->patches, u, T, GEMM_ADD, r->at.x + (size_t)first * (size_t)s->hidden);
     }

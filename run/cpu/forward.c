@@ -51,8 +51,10 @@ static void run_layer(mote_runner *r, const layer *l, int i, const token_sequenc
     rows.of = of;
     rows.count = n;
     rows.state_only = state_only;
+    rows.given = rows.both_ways = 0;
     rows.hidden = r->m->c.hidden;
     rows.mix = &r->s.mix;
+    rows.chosen = &r->s.chosen[i];
     rows.looked_up = l->mixer.kind == LAYER_NGRAMS ? r->s.looked_up[l->mixer.w.ngrams.shape.number] : NULL;
     rows.eps = r->m->c.eps;
     rows.x = r->s.x;
@@ -229,12 +231,19 @@ static void cpu_computed(slot *s, const block *b, const float *final_rows) {
     slot_computed(s, b);
 }
 
+static void drafter_tap(const mote_runner *r, int layer, int rows);
+static void drafter_read(mote_runner *r, pass_request *const *of, const token_sequence *at, int n);
+static void cpu_draft_blocks(mote_runner *r, pass_request *const *of, int n);
+
 /* x of n rows through the part's layers: from the embedding, or from the range before; to the next one, if there is one. */
 static void cpu_walk(mote_runner *r, const token_sequence *at, int n, int rows) {
     const mote_model *m = r->m;
     const size_t floats = (size_t)rows * (size_t)model_width(m);
     if (!part_is_first(&m->part)) exchange_receive(r->me, r->s.x, floats);
-    for (int i = m->part.first; i < m->part.end && !cpu_ended(r); i++) run_layer(r, &m->layers[i], i, at, n, 0);
+    for (int i = m->part.first; i < m->part.end && !cpu_ended(r); i++) {
+        run_layer(r, &m->layers[i], i, at, n, 0);
+        if (m->drafter) drafter_tap(r, i, rows);
+    }
     if (!part_is_last(&m->part)) exchange_send(r->me, r->s.x, floats);
 }
 
@@ -280,6 +289,7 @@ static int cpu_forward_all(mote_runner *r, pass_request *const *of, int n, mote_
     cpu_end(r, m->norm, &m->mixer, rows, w->hidden, w->h);
     for (int i = 0; i < n; i++) cpu_residual(r, of[i]->b, &at[i]);
     run_head(r, of, at, n);
+    if (m->drafter) drafter_read(r, of, at, n);
     run_mtp(r, of, at, n);
     for (int i = 0; i < n; i++) cpu_computed(of[i]->s, of[i]->b, w->hidden + (size_t)at[i].first * width);
     return MOTE_OK;
@@ -377,11 +387,12 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
     }
 }
 
-/* Of one kind, FORWARD or DRAFT: the host samples. */
+/* Of one kind, FORWARD, DRAFT or BLOCK: the host samples. */
 static void cpu_pass(mote_runner *r, pass_request *const *of, int n) {
     mote_error why;
     int code = MOTE_OK;
-    if (of[0]->kind != REQUEST_DRAFT) code = cpu_forward_all(r, of, n, &why);
+    if (of[0]->kind == REQUEST_BLOCK) cpu_draft_blocks(r, of, n);
+    else if (of[0]->kind != REQUEST_DRAFT) code = cpu_forward_all(r, of, n, &why);
     else if (part_is_last(&r->m->part)) cpu_draft_all(r, of, n);
     const int apart = code && n > 1 && !r->me;              /* nothing has begun: what cannot be read is one session's failure */
     for (int i = 0; i < n && apart; i++) of[i]->code = cpu_forward_all(r, &of[i], 1, &of[i]->error);

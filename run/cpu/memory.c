@@ -43,10 +43,27 @@ static void cpu_layout_tables(layout *l, const mote_model *m, int rows, scratch 
     }
 }
 
+/* Of a pass, and of blocks of drafts; *largest: of each kind, of the model's layers and its drafter's. */
+static capacity cpu_capacity(const mote_runner *r, layer_shapes *largest) {
+    const mote_model *d = r->m->drafter;
+    capacity most = capacity_of(&r->o, r->o.context);
+    *largest = r->m->largest;
+    if (!d) return most;
+    for (int i = 0; i < d->c.layers; i++) {
+        sublayer_widen(largest, &d->layers[i].mixer);
+        sublayer_widen(largest, &d->layers[i].ffn);
+    }
+    most.rows = max_int(most.rows, d->c.drafter.block);
+    most.context += d->c.drafter.block;
+    return most;
+}
+
 static void cpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
-    const capacity most = capacity_of(&r->o, r->o.context);
-    const size_t rows = (size_t)most.rows * (size_t)m->c.hidden, drafts = r->one_slot ? 1 : (size_t)cpu_pass_rows(r);
+    const capacity most = cpu_capacity(r, &r->s.largest);
+    const int taps = m->drafter ? m->drafter->c.drafter.taps : 0;
+    const size_t rows = (size_t)most.rows * (size_t)m->c.hidden;
+    const size_t drafts = max_size(r->one_slot ? 1 : (size_t)cpu_pass_rows(r), m->drafter ? MOTE_ROWS_MAX : 0);
     const size_t wide = (size_t)most.rows * (size_t)model_width(m);
     const int streams = max_int(m->c.streams, 1);
     scratch *s = &r->s;
@@ -58,6 +75,7 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     s->hidden = layout_alloc(l, wide);
     s->h = m->c.streams ? layout_alloc(l, rows) : s->hidden;
     streams_layout(l, m->c.streams, m->c.mix_rank, m->c.hidden, most.rows, &s->mix);
+    s->chosen = (int32_t *)(void *)layout_alloc(l, (size_t)m->c.layers + 1);
     cpu_layout_tables(l, m, most.rows, s);
     s->mtp_in = s->head_in = layout_alloc(l, rows + wide);
     s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));
@@ -65,12 +83,13 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     s->choice = (draft_choice *)(void *)layout_alloc(l, drafts * (size_t)m->part.ranks * sizeof *s->choice / sizeof(float));
     s->drafted = (int32_t *)(void *)layout_alloc(l, drafts);
     s->confidence = layout_alloc(l, drafts);
-    s->limbs = limbs_alloc(l, (size_t)(most.rows * streams), m->c.streams ? m->c.hidden : 2 * m->c.hidden);
+    s->taps = taps ? layout_alloc(l, (size_t)taps * rows) : NULL;
+    s->limbs = limbs_alloc(l, (size_t)(most.rows * streams), max_int(m->c.streams ? 1 : 2, taps) * m->c.hidden);
     if (m->part.ranks > 1) {
         s->share = layout_alloc(l, cpu_share(m, most.rows));
         s->shares = layout_alloc(l, (size_t)m->part.ranks * cpu_share(m, most.rows));
     }
-    layer_layout_scratch(l, &m->largest, &most, &s->jobs);
+    layer_layout_scratch(l, &s->largest, &most, &s->jobs);
     if (m->has_vision && r->o.patches) vision_layout(l, &m->vision.shape, r->o.patches, &s->vision);
 }
 

@@ -264,7 +264,7 @@ static void gpu_slot_close(slot *s) {
 
 static const executor cuda_executor = {
     .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .ring_rows = RING_ROWS,
-    .shares_memory = 0, .reads_text = 1,
+    .shares_memory = 0, .reads_text = 1, .takes_pixels = 1,
     .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .layout_runner = gpu_layout_runner,
     .layout_slot = gpu_layout_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,

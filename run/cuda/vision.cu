@@ -18,7 +18,7 @@ static void gpu_layout_vision(layout *l, mote_runner *r) {
 static int gpu_vision_run(mote_runner *r, const vision_run *run, const vision_image *image, mote_error *err) {
     struct gpu_runner *g = r->gpu;
     const int depth = run->w->shape.depth;
-    vision_gpu_embed(run, image->patches);
+    vision_gpu_embed(run, image->patches, image->rgb);
     for (int i = 0; i < depth && g->q.status == cudaSuccess; i++) {
         if (i >= 2) gpu_check(&g->q, cudaEventSynchronize(g->layer_done[i % 2]), "a block of the vision tower");
         if (image->between(image->user, (double)i / depth)) {

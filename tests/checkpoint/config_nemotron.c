@@ -36,10 +36,11 @@ static void test_nemotron_layers(void) {
 
 static void test_nemotron_keys(void) {
     static const struct { const char *keys; int code; const char *needle; } cases[] = {
-        {"'hybrid_override_pattern':'M*E'", NOT, "hybrid_override_pattern must have one of M, *, E and - for each of num_hidden_layers = 4 layers"},
-        {"'hybrid_override_pattern':'M*EX'", NOT, "hybrid_override_pattern must have one of"},
-        {"'hybrid_override_pattern':4", NOT, "hybrid_override_pattern must have one of"},
-        {"'hybrid_override_pattern':null", NOT, "hybrid_override_pattern must have one of"},
+        {"'hybrid_override_pattern':'M*E'", BAD, "config.json: hybrid_override_pattern has 3 letters, num_hidden_layers is 4"},
+        {"'hybrid_override_pattern':'M*EX'", NOT, "config.json: hybrid_override_pattern has X for layer 3, mote supports M, *, E and -"},
+        {"'hybrid_override_pattern':'M\xc3\xa9-'", NOT, "config.json: hybrid_override_pattern has byte 0xC3 for layer 1, mote supports M, *, E and -"},
+        {"'hybrid_override_pattern':4", BAD, "config.json: hybrid_override_pattern must be a text with one of M, *, E and - for each layer"},
+        {"'hybrid_override_pattern':null", NOT, "config.json: neither hybrid_override_pattern nor layers_block_type says what the layers are"},
         {"'hybrid_override_pattern':null,'layers_block_type':['mamba']", BAD, "layers_block_type lists 1 layers, num_hidden_layers is 4"},
         {"'hybrid_override_pattern':null,'layers_block_type':['mamba','attention','moe','gru']", NOT, "layers_block_type[3] is not mamba, attention, moe or mlp"},
         {"'layers_block_type':['mamba','moe','moe','mlp']", BAD, "layers_block_type[1] is moe, but hybrid_override_pattern has * there"},

@@ -10,6 +10,7 @@
 //   checkpoint_latent.c      DeepSeek V3, GLM-4.7-Flash and their MTP layer
 //   checkpoint_laguna.c      Laguna
 //   checkpoint_gemma4.c      Gemma 4
+//   checkpoint_nemotron.c    Nemotron 3 Nano, as ModelOpt stores it
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
 //   checkpoint_dense.c       dense models, made of fixtures
@@ -34,6 +35,7 @@
 #include "checkpoint_dense.c"
 #include "checkpoint_autoround.c"
 #include "checkpoint_forms.c"
+#include "checkpoint_nemotron.c"
 
 // ---- Inside: plans and synthetic weights -----------------------------------------------------------------------------
 
@@ -60,9 +62,11 @@ static void test_fits(void) {
     mote_close(m);
 }
 
-// lm_head turned into FP8: the codes and scales of the checkpoint's BF16, block by block, also of drafts; a tied one is the embedding.
-static void test_quantised_head(const char *dir) {
-    mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = "cpu", .quantize = MOTE_QUANTIZE_FP8};
+// lm_head turned into FP8: the codes and scales of the checkpoint's BF16, block by block, also of drafts; a tied one is the embedding, or a
+// copy where the head alone is turned: then all else is as it was.
+static void test_quantised_head(const char *dir, int quantize) {
+    mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = "cpu", .quantize = quantize};
+    const int alone = quantize == MOTE_QUANTIZE_HEAD_FP8;
     mote_model *m = NULL, *plain = model_of(dir, MOTE_WEIGHTS_ONLY);
     EXPECT(MOTE_OK, mote_open(dir, &o, &m, &failure));
     if (!m) return;
@@ -73,7 +77,7 @@ static void test_quantised_head(const char *dir) {
     const int across = (w->cols + 127) / 128;
     int wrong = 0;
     CHECK(m->embed_tokens.format == FORMAT_BF16 && of->format == FORMAT_BF16 && m->embed_tokens.rows == w->rows, "%s: another embedding", dir);
-    if (m->c.tied) CHECK(w->format == FORMAT_BF16 && code == m->embed_tokens.component[CODES], "%s: a tied head is turned", dir);
+    if (m->c.tied && !alone) CHECK(w->format == FORMAT_BF16 && code == m->embed_tokens.component[CODES], "%s: a tied head is turned", dir);
     else if (CHECK(w->format == FORMAT_FP8_BLOCK && w->rows == of->rows && w->cols == of->cols, "%s: the head is %s", dir, formats[w->format]->name)) {
         float most[16] = {0};                                /* of blocks */
         CHECK((w->rows + 127) / 128 * across <= (int)COUNT(most), "%s: more blocks", dir);
@@ -89,8 +93,27 @@ static void test_quantised_head(const char *dir) {
         CHECK(!m->has_mtp || (m->draft_head.format == w->format && m->draft_head.component[CODES] == w->component[CODES] &&
                               m->draft_head.component[SCALES] == w->component[SCALES]), "%s: drafts have another head", dir);
     }
+    const mote_info *a = mote_model_info(m), *b = mote_model_info(plain);
+    const uint64_t head = (uint64_t)w->rows * (uint64_t)w->cols, scales = (uint64_t)((w->rows + 127) / 128 * across) * sizeof *scale;
+    const uint64_t row = m->c.tied && alone ? (uint64_t)w->cols : 0;                    /* of the embedding, beside the head */
+    CHECK(a->parameters == b->parameters && a->active_parameters == b->active_parameters + row, "%s: other parameters", dir);
+    if (alone) {
+        CHECK(a->weight_bytes == (m->c.tied ? b->weight_bytes + head : b->weight_bytes - head) + scales, "%s: other bytes", dir);
+        CHECK(a->weight_bytes_per_token < b->weight_bytes_per_token, "%s: a token reads no less", dir);
+    }
     mote_close(m);
     mote_close(plain);
+}
+
+// A head that has no BF16 to be turned is refused by its tensor.
+static void test_other_heads(void) {
+    static const char *const dirs[] = {"tests/fixtures/f32-tied", "tests/fixtures/f16-all-delta"};
+    for (int i = 0; i < (int)COUNT(dirs); i++) {
+        const mote_options o = {.parts = MOTE_DESCRIPTION, .device = "cpu", .quantize = MOTE_QUANTIZE_HEAD_FP8};
+        mote_model *m = NULL;
+        EXPECT(MOTE_EUNSUPPORTED, mote_open(dirs[i], &o, &m, &failure));
+        CHECK(strstr(failure.message, i ? "lm_head.weight: a head of F16" : "embed_tokens.weight: a head of F32"), "%s", failure.message);
+    }
 }
 
 // The spread of what is made up, and codes that are no NaN.
@@ -235,9 +258,13 @@ int main(int argc, char **argv) {
     test_large_index();
     test_large_tokenizer();
     test_fits();
-    test_quantised_head("tests/fixtures/bf16-as-3.5");
-    test_quantised_head("tests/fixtures/families/gpt-oss-bf16");
-    test_quantised_head("tests/fixtures/families/gemma4");
+    test_quantised_head("tests/fixtures/bf16-as-3.5", MOTE_QUANTIZE_FP8);
+    test_quantised_head("tests/fixtures/bf16-as-3.5", MOTE_QUANTIZE_HEAD_FP8);
+    test_quantised_head("tests/fixtures/families/gpt-oss-bf16", MOTE_QUANTIZE_FP8);
+    test_quantised_head("tests/fixtures/families/gpt-oss-bf16", MOTE_QUANTIZE_HEAD_FP8);
+    test_quantised_head("tests/fixtures/families/gemma4", MOTE_QUANTIZE_FP8);
+    test_quantised_head("tests/fixtures/families/gemma4", MOTE_QUANTIZE_HEAD_FP8);
+    test_other_heads();
     test_synthetic_values();
     test_presets();
     test_synthetic("tiny:fp8");
@@ -254,6 +281,9 @@ int main(int argc, char **argv) {
     test_gpt_oss_forms_damaged();
     test_family_forms();
     test_gemma4_forms();
+    test_nemotron_forms();
+    test_nemotron_mixed();
+    test_nemotron_mixed_damaged();
     temp_close();
     return test_main_end();
 }

@@ -150,6 +150,25 @@ static void test_refusals(void) {
     CHECK(!temp_exists("part"), "the JSON of what was refused is there");
 }
 
+// Of a text only what the contexts need is read, of one without an end, too.
+static void test_endless_text(void) {
+    shell("sh -c \"yes 'of the same words' | " MOTE_PROGRAM " accuracy --device cpu --contexts 2 --context 256 --text /dev/stdin\"");
+    CHECK(code == 0 && strstr(out.data, "2 contexts of 256 tokens"), "an endless text: %d %s", code, err.data);
+    shell("sh -c \"yes '<|im_start|>' | tr -d '\\n' | head -c 300000 | " MOTE_PROGRAM
+          " accuracy --device cpu --contexts 2 --context 256 --text /dev/stdin\"");
+    CHECK(code == 0 && strstr(out.data, "2 contexts of 256 tokens"), "few tokens of many bytes: %d %s %s", code, err.data, out.data);
+}
+
+static void test_terminated(void) {
+    if (system("timeout 1 true 2>/dev/null")) {
+        test_skip("no timeout command");
+        return;
+    }
+    shell("sh -c \"yes 'of the same words' | timeout --preserve-status -s TERM 2 " MOTE_PROGRAM
+          " accuracy --device cpu --contexts 900 --context 1024 --threads 1 --text /dev/stdin --json @/term\"");
+    CHECK(code == 143 && err.size == 0 && out.size == 0 && !temp_exists("term"), "ended by SIGTERM: exit code %d: %s", code, err.data);
+}
+
 int main(int argc, char **argv) {
     test_main_begin("test_accuracy", argc, argv);
     if (!temp_open()) return test_main_end();
@@ -157,6 +176,8 @@ int main(int argc, char **argv) {
     test_references();
     test_contexts();
     test_refusals();
+    test_endless_text();
+    test_terminated();
     temp_close();
     return test_main_end();
 }

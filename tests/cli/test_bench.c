@@ -105,6 +105,28 @@ static void test_bench_replicas(void) {
     check_refused("mote bench --split replicas --sessions 2", 2, "--split needs --devices");
 }
 
+// Sessions that read pieces of a text: what they say with drafts is what they say with steps, and experts are counted.
+static void test_bench_text(void) {
+    static char data[1 << 16];
+    shell("mote bench --device cpu --threads 1 --sessions 1,3 --text docs/server.md --prompt 24 --tokens 12 --repeat 1 --mtp 2 --json @/j");
+    data[read_temp("j", data, sizeof data - 1)] = 0;
+    CHECK(code == 0 && is_json(data) && strstr(out.data, "independent") && strstr(out.data, "\nspeculation\n"), "bench --text: %d %s %s", code, err.data, data);
+    const char *one = strstr(data, "\"name\": \"1\""), *three = strstr(data, "\"name\": \"3\""), *drafting = strstr(data, "\"sessions_speculating\"");
+    if (!CHECK(one && three && drafting && three < drafting, "bench --text: %s", data)) return;
+    CHECK(number_of(one, "distinct_experts") == 2 && number_of(one, "independent_experts") == 2, "one row chooses two: %s", one);
+    CHECK(number_of(three, "distinct_experts") > 2 && number_of(three, "distinct_experts") <= 6, "three rows: %s", three);
+    CHECK(fabs(number_of(three, "independent_experts") - 8 * (1 - pow(0.75, 3))) < 1e-9, "of 8 experts two, three times: %s", three);
+    CHECK(number_of(drafting, "drafts_per_pass") > 0.5 && number_of(drafting, "accepted") >= 0 && number_of(drafting, "accepted") <= 1 &&
+              number_of(drafting, "tokens_per_pass") >= 1 && number_of(drafting, "differing") == 0, "drafts: %s", drafting);
+    shell("mote bench --device cpu --threads 1 --sessions 1 --text docs/server.md --prompt 8 --tokens 2 --repeat 1 --mtp 0");
+    CHECK(code == 0 && !strstr(out.data, "speculation"), "bench --text --mtp 0: %d %s", code, out.data);
+    temp_write("few", "a few words", 11);
+    check_refused("mote bench --device cpu --sessions 2 --prompt 8 --text @/few", 1, "but 2 sessions with prompts of 8 need 16");
+    check_refused("mote bench --device cpu --sessions 2 --text @/none", 1, "/none: No such file");
+    check_refused("mote bench --device cpu --text docs/server.md", 2, "--text belongs to --sessions");
+    check_refused("mote bench --device cpu --sessions 2 --text docs/server.md --synthetic tiny", 2, "without --beside, --accept and --synthetic");
+}
+
 static void test_bench_ask(void) {
     static const char questions[] = "What is mote?\n\r\n \nWhat is a router?";
     static char data[1 << 16];
@@ -178,7 +200,8 @@ int main(int argc, char **argv) {
     test_bench_images();
     test_bench_replicas();
     if (access("models/demo/config.json", F_OK) == 0) {
-        test_bench_ask();
+        test_bench_text();
+    test_bench_ask();
         test_bench_report();
     } else {
         test_skip("no models/demo: bench --ask, --report");

@@ -125,7 +125,7 @@ static void test_mistakes(void) {
     check_refused("mote info --device cuda:", 2, "not 'cuda:'");
     check_refused("mote run -p x --device cuda:1x", 2, "not 'cuda:1x'");
     check_refused("mote info --kv f16", 2, "--kv needs f32, bf16 or fp8, not 'f16'");
-    check_refused("mote info --quantize int4", 2, "--quantize needs fp8, not 'int4'");
+    check_refused("mote info --quantize int4", 2, "--quantize needs fp8 or head-fp8, not 'int4'");
     check_refused("mote info --gpu-memory 16", 2, "--gpu-memory needs gigabytes, as 16G or 16Gi, not '16'");
     check_refused("mote info --gpu-memory -1G", 2, "not '-1G'");
     check_refused("mote run -p x --gpu-memory nanG", 2, "not 'nanG'");

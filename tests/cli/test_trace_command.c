@@ -158,6 +158,29 @@ static void test_models(void) {
     }
 }
 
+// Layers of one sublayer, a mixer or an FFN alone; those of nemotron-h, and of them attention, MLP and experts without Mamba's.
+static void test_sublayers(void) {
+    shell("head -c 60 tests/fixtures/families/nemotron-h/tokens.i32 >@/ids; cp -r tests/fixtures/families/nemotron-h @/plain-h; cd @/plain-h; "
+          "LC_ALL=C sed -i 's/layers[.]0[.]/mtp.l.00./g; s/layers[.]3[.]/mtp.l.03./g; s/layers[.]1[.]/layers.0./g; s/layers[.]2[.]/layers.1./g; "
+          "s/layers[.]4[.]/layers.2./g' model.safetensors; sed -i 's/M.-ME/*-E/; s/num_hidden_layers\": 5/num_hidden_layers\": 3/' config.json");
+    shell("mote trace -m tests/fixtures/families/nemotron-h --tokens @/ids --html @/page.html");
+    CHECK(code == 0 && !err.size && widest(out.data) <= 100 && !strstr(out.data, "nan") && !strstr(out.data, " \n"), "nemotron-h: %d %s %s", code, err.data, out.data);
+    CHECK(strstr(out.data, "\nlayer 0, mamba\n") && strstr(out.data, "\nlayer 1, attention\n") && strstr(out.data, "\nlayer 2, mlp\n") &&
+              strstr(out.data, "\nlayer 3, mamba\n") && strstr(out.data, "\nlayer 4, moe\n") && times(out.data, "|x| +mixer") == 3 &&
+              times(out.data, "|x|   +FFN") == 2, "halves: %s", out.data);
+    const char *json = traced();
+    CHECK(times(json, "\"ffn\":null") == 3 && times(json, "\"mixer\":null") == 2 && times(json, "\"S\":{\"rows\":8,\"columns\":12,") == 2 &&
+              times(json, "\"kind\":\"mamba\",\"heads\":4") == 2 && times(json, "\"write\":[[") == 2, "%.2000s", json);
+    shell("mote trace -m tests/fixtures/families/nemotron-h --tokens @/ids --layer 0");
+    CHECK(code == 0 && times(out.data, "the mixer adds ") == 15 && times(out.data, "decay ") == 60 && !strstr(out.data, "FFN"), "--layer 0: %d %s", code, out.data);
+    shell("mote trace -m tests/fixtures/families/nemotron-h --tokens @/ids --layer 4");
+    CHECK(code == 0 && times(out.data, "the FFN adds ") == 15 && times(out.data, "\n  experts ") == 15 && !strstr(out.data, "mixer"), "--layer 4: %d %s", code, out.data);
+    shell("mote trace -m @/plain-h --tokens @/ids --html @/page.html");
+    CHECK(code == 0 && strstr(out.data, "\nlayer 0, attention\n") && strstr(out.data, "\nlayer 2, moe\n") && !strstr(out.data, "decay"), "*-E: %d %s", code, err.data);
+    json = traced();
+    CHECK(times(json, "\"ffn\":null") == 1 && times(json, "\"mixer\":null") == 2 && times(json, "\"weights\":[[") == 1, "%.2000s", json);
+}
+
 static void test_refused(void) {
     check_refused("mote trace", 2, "trace: no text");
     check_refused("mote trace ''", 2, "trace: no text");
@@ -200,6 +223,7 @@ int main(int argc, char **argv) {
     test_page();
     test_bytes();
     test_models();
+    test_sublayers();
     test_refused();
     temp_close();
     return test_main_end();

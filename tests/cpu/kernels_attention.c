@@ -163,7 +163,7 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
     for (dtype kv_type = DTYPE_F32; kv_type <= DTYPE_FP8; kv_type = (dtype)(kv_type + 1)) {
         /* A key or value is off by at most 1/2^9 (BF16) or 1/2^4 (FP8) of itself: scores of some units move that much. */
         double allowed = kv_type == DTYPE_F32 ? 2e-5 : kv_type == DTYPE_BF16 ? 0.02 : 0.35;
-        if (kv_type == DTYPE_F16) continue;
+        if (kv_type == DTYPE_F16 || (test_brief && length > 40 && kv_type == DTYPE_BF16)) continue;      /* in brief BF16 in short ones */
         attention_run(&c, pools[0], 1, 1, 1e4f, kv_type, o);
         CHECK(distance(o, want, length * wide) < allowed, "attention %d:%d heads of %d, KV type %d: off by %g", heads,
               kv_heads, head_dim, kv_type, distance(o, want, length * wide));

@@ -39,8 +39,8 @@ typedef struct router_case {
     moe_shape shape;
     moe_weights w;
     moe_job job;
-    float logits[64], correction[64], rank[64], group[64], weight[65];
-    int32_t choice[65];
+    float logits[64], correction[64], rank[64], group[64], weight[65], by[64], pair[64];      /* the last two and kept: router_define */
+    int32_t choice[65], kept[64];
 } router_case;
 
 // logits and corrections are of these values, with many ties, or any.
@@ -61,35 +61,30 @@ static void router_draw(router_case *c, int any, const float *values, int count)
     for (int i = 0; i < 65; i++) c->choice[i] = 1 << 30;
 }
 
-// What expert e is chosen by, before groups.
-static double router_rank(const router_case *c, int e) {
-    const float score = c->shape.sigmoid ? sigmoid(c->logits[e]) : c->logits[e];
-    return (double)(c->shape.corrected ? score + c->correction[e] : score);
-}
-
-// The largest sum of two experts of group g.
-static float router_pair(const router_case *c, int g) {
-    const int size = c->shape.experts / c->shape.groups;
-    float most = -INFINITY;
-    for (int i = g * size; i < (g + 1) * size; i++)
-        for (int k = g * size; k < i; k++) most = fmaxf(most, (float)router_rank(c, i) + (float)router_rank(c, k));
-    return most;
-}
-
-// Is its group one that is kept, the lower one first among equals?
-static int router_keeps(const router_case *c, int e) {
-    const int size = c->shape.groups ? c->shape.experts / c->shape.groups : 0;
-    int before = 0;
-    for (int g = 0; g < c->shape.groups; g++)
-        before += router_pair(c, g) > router_pair(c, e / size) || (router_pair(c, g) == router_pair(c, e / size) && g < e / size);
-    return !c->shape.groups || before < c->shape.groups_kept;
+// What experts are chosen by before groups, the largest sum of two of a group, and whose group is kept, the lower one first among equals.
+static void router_define(router_case *c) {
+    const moe_shape *s = &c->shape;
+    const int size = s->groups ? s->experts / s->groups : 0;
+    for (int e = 0; e < s->experts; e++) {
+        const float score = s->sigmoid ? sigmoid(c->logits[e]) : c->logits[e];
+        c->by[e] = s->corrected ? score + c->correction[e] : score;
+    }
+    for (int g = 0; g < s->groups; g++) {
+        c->pair[g] = -INFINITY;
+        for (int i = g * size; i < (g + 1) * size; i++)
+            for (int k = g * size; k < i; k++) c->pair[g] = fmaxf(c->pair[g], c->by[i] + c->by[k]);
+    }
+    for (int e = 0; e < s->experts; e++) {
+        int before = 0;
+        for (int g = 0; g < s->groups; g++) before += c->pair[g] > c->pair[e / size] || (c->pair[g] == c->pair[e / size] && g < e / size);
+        c->kept[e] = !s->groups || before < s->groups_kept;
+    }
 }
 
 static int router_chooses(const router_case *c, int e) {
     int before = 0;
-    for (int i = 0; i < c->shape.experts; i++)
-        before += router_keeps(c, i) && (router_rank(c, i) > router_rank(c, e) || (router_rank(c, i) == router_rank(c, e) && i < e));
-    return router_keeps(c, e) && before < c->shape.top_k;
+    for (int i = 0; i < c->shape.experts; i++) before += c->kept[i] && (c->by[i] > c->by[e] || (c->by[i] == c->by[e] && i < e));
+    return c->kept[e] && before < c->shape.top_k;
 }
 
 // The share of expert e in what the scores of those that count sum to.
@@ -107,7 +102,7 @@ static int router_is_close(const router_case *c, const double *group) {
     int close = 0;
     for (int g = 0; g < c->shape.groups; g++)
         for (int h = 0; h < g; h++) {
-            const double exact = group[g] - group[h], rounded = (double)router_pair(c, g) - (double)router_pair(c, h);
+            const double exact = group[g] - group[h], rounded = (double)c->pair[g] - (double)c->pair[h];
             close |= fabs(exact) < 1e-6 && ((exact > 0) != (rounded > 0) || (exact < 0) != (rounded < 0));
         }
     return close;
@@ -122,6 +117,7 @@ static void test_moe_routers(void) {
         const defined_moe t = {.score = score, .rank = rank, .group = group};
         int n = 0, wrong = 0;
         router_draw(&c, round % 2, values, (int)(sizeof values / sizeof *values));
+        router_define(&c);
         const moe_shape *s = &c.shape;
         moe_choose(&c.job, c.logits, c.choice, c.weight);
         for (int e = 0; e < s->experts; e++) score[e] = (double)c.logits[e];

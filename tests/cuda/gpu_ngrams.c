@@ -26,27 +26,6 @@ typedef struct trial {
 static size_t columns(const trial *t) { return (size_t)(t->s.streams * t->s.hidden); }
 static size_t width(const trial *t) { return (size_t)ngrams_width(&t->s); }
 
-static matrix bf16(int rows, int cols) {
-    const matrix w = {.format = FORMAT_BF16, .rows = rows, .cols = cols, .block_rows = 1, .block_cols = 1};
-    return w;
-}
-
-static void make_matrix(int rows, int cols, matrix *here, matrix *there) {
-    const size_t n = (size_t)rows * (size_t)cols;
-    float *random = random_floats(n, 0.3f);
-    uint16_t *codes = (uint16_t *)allocate(n * sizeof *codes);
-    for (size_t i = 0; i < n; i++) codes[i] = bf16_of_float(random[i]);
-    *here = *there = bf16(rows, cols);
-    here->component[CODES] = (char *)codes;
-    char *raw = (char *)device(matrix_component_capacity(there, CODES));
-    there->component[CODES] = (char *)device(matrix_component_capacity(there, CODES));
-    copy(raw, codes, n * sizeof *codes);
-    ok(gpu_pack(there, raw, (char *)there->component[CODES], q.sms), "packing");
-    ok(cudaDeviceSynchronize(), "packing");
-    ok(cudaFree(raw), "freeing");
-    free(random);
-}
-
 static void make_vector(size_t n, float size, const float **here, const float **there) {
     float *numbers = random_floats(n, size), *copied = (float *)device(n * sizeof *numbers);
     copy(copied, numbers, n * sizeof *numbers);
@@ -92,8 +71,8 @@ static trial *make_trial(const ngrams_shape *s) {
     trial *t = (trial *)allocate(sizeof *t);
     const capacity r = {.context = 1, .rows = MOTE_ROWS_MAX, .threads = 1, .layers = 1};
     t->s = t->here.shape = t->there.shape = *s;
-    make_matrix(s->streams * s->hidden, ngrams_width(s), &t->here.key_proj, &t->there.key_proj);
-    make_matrix(s->hidden, ngrams_width(s), &t->here.value_proj, &t->there.value_proj);
+    device_matrix(s->streams * s->hidden, ngrams_width(s), 0.3f, q.sms, &t->here.key_proj, &t->there.key_proj);
+    device_matrix(s->hidden, ngrams_width(s), 0.3f, q.sms, &t->here.value_proj, &t->there.value_proj);
     make_vector(columns(t), 1, &t->here.norm_key, &t->there.norm_key);
     make_vector(columns(t), 1, &t->here.norm_query, &t->there.norm_query);
     make_vector(columns(t), 1, &t->here.norm_conv, &t->there.norm_conv);

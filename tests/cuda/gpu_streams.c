@@ -20,23 +20,6 @@ typedef struct trial {
 
 static size_t row_of_streams(const trial *t) { return (size_t)(GPU_STREAMS * t->hidden); }
 
-static void make_matrix(int rows, int cols, matrix *here, matrix *there) {
-    const matrix w = {.format = FORMAT_BF16, .rows = rows, .cols = cols, .block_rows = 1, .block_cols = 1};
-    const size_t n = (size_t)rows * (size_t)cols;
-    float *random = random_floats(n, 4 / sqrtf((float)cols));
-    uint16_t *codes = (uint16_t *)allocate(n * sizeof *codes);
-    for (size_t i = 0; i < n; i++) codes[i] = bf16_of_float(random[i]);
-    *here = *there = w;
-    here->component[CODES] = (char *)codes;
-    char *raw = (char *)device(matrix_component_capacity(there, CODES));
-    there->component[CODES] = (char *)device(matrix_component_capacity(there, CODES));
-    copy(raw, codes, n * sizeof *codes);
-    ok(gpu_pack(there, raw, (char *)there->component[CODES], q.sms), "packing");
-    ok(cudaDeviceSynchronize(), "packing");
-    ok(cudaFree(raw), "freeing");
-    free(random);
-}
-
 static float *copied(const float *from, size_t n) {
     float *to = (float *)device(n * sizeof *to);
     copy(to, from, n * sizeof *to);
@@ -47,9 +30,10 @@ static trial make_trial(int hidden, int rank, int injects) {
     trial t = {.hidden = hidden, .rank = rank, .injects = injects};
     const residual_shape s = {.streams = GPU_STREAMS, .mix_rank = rank};
     const size_t rows = STREAM_ROWS_MOST, width = (size_t)(GPU_STREAMS * hidden);
-    make_matrix(rank, (int)width, &t.here.down, &t.there.down);
-    make_matrix((int)width, rank, &t.here.up, &t.there.up);
-    if (injects) make_matrix(GPU_STREAMS, (int)width, &t.here.inject, &t.there.inject);
+    const float of_width = 4 / sqrtf((float)width);
+    device_matrix(rank, (int)width, of_width, q.sms, &t.here.down, &t.there.down);
+    device_matrix((int)width, rank, 4 / sqrtf((float)rank), q.sms, &t.here.up, &t.there.up);
+    if (injects) device_matrix(GPU_STREAMS, (int)width, of_width, q.sms, &t.here.inject, &t.there.inject);
     t.here.norm = random_floats(width, 1);
     t.there.norm = copied(t.here.norm, width);
     layout l = layout_from(NULL);

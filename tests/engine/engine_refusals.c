@@ -224,7 +224,7 @@ static void test_quantize(const fixture *f) {
     mote_memory plan, plain_plan;
     mote_model *m = NULL;
     size_t size, n = row_bytes(f, f->prompt) / sizeof(float);
-    wrong.quantize = 2;
+    wrong.quantize = 3;
     EXPECT(MOTE_EINVAL, mote_open(f->dir, &wrong, &m, &failure));
     EXPECT(MOTE_EINVAL, mote_open_synthetic("tiny:bf16", &o, &m, &failure));
     EXPECT(MOTE_OK, mote_open(f->dir, &o, &m, &failure));

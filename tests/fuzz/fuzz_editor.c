@@ -42,6 +42,7 @@ static int window_size(struct winsize *size) {
 #include "../../cli/files.c"
 #include "../../cli/wrap.c"
 #include "../../cli/history.c"
+#include "../../cli/characters.c"
 #define poll(files, count, limit) ((void)(files), more_input())
 #include "../../cli/line_editor.c"
 #undef poll

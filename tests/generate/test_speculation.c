@@ -237,6 +237,16 @@ static void test_fixture(const mote_model *m, int i, int thorough) {
     test_random_use(m, thorough ? 300 : test_brief ? 20 : 60);
 }
 
+// A block drafter beside the MTP layer; on the CPU alone.
+static void test_with_drafter(int thorough) {
+    const mote_options o = {.size = sizeof o, .device = test_device, .parts = MOTE_WEIGHTS_ONLY, .drafter = "tests/fixtures/drafter"};
+    mote_model *m = NULL;
+    const int code = mote_open("tests/fixtures/families/qwen3.5-dense", &o, &m, &failure);
+    if (code == MOTE_EUNSUPPORTED) test_skip(failure.message);
+    else if (CHECK(!code, "%s", failure.message)) test_fixture(m, 0, thorough);
+    mote_close(m);
+}
+
 // A distribution of the bundled model in which some drafts are accepted and some are not.
 static void test_demo_distribution(const mote_model *m) {
     int32_t ids[CONTEXT];
@@ -279,6 +289,7 @@ int main(int argc, char **argv) {
         if (mote_model_info(m)->mtp_layers) test_fixture(m, 0, asked > 0);
         mote_close(m);
     }
+    test_with_drafter(asked > 0);
     mote_model *demo = model_of("models/demo", MOTE_EVERYTHING);
     test_options(demo);
     test_draft_rows(demo);

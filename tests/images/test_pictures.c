@@ -160,6 +160,24 @@ static void test_beginnings(void) {
     check_refused("a PNG with too few rows", PNG(2, 2, 8, 0, ROWS("\0\1\2")), MOTE_EFORMAT, "not enough");
 }
 
+// Every bit after the signature but those of IEND's length, of which nothing depends.
+static void test_damage(void) {
+    const char palette[] = {1, 2, 3, 4, 5, 6};
+    buf file = PNG(2, 1, 8, 3, .palette = palette, .palette_size = 6, .transparent = "\xff\x80", .transparent_size = 2, ROWS("\0\0\1"));
+    for (size_t bit = 64; bit < 8 * file.size; bit++) {
+        mote_error err = {0, ""};
+        picture p;
+        file.data[bit / 8] ^= (char)(1 << bit % 8);
+        const int code = decode(&file, &p, &err);
+        const int of_end = bit / 8 >= file.size - 12 && bit / 8 < file.size - 8;
+        CHECK(code == MOTE_EFORMAT || code == MOTE_EUNSUPPORTED || (!code && of_end), "bit %zu: %d, %s", bit, code, err.message);
+        file.data[bit / 8] ^= (char)(1 << bit % 8);
+        if (!code) picture_free(&p);
+    }
+    file.data[file.size - 1] ^= 1;
+    check_refused("a damaged chunk", file, MOTE_EFORMAT, "a broken PNG: its chunk at byte");
+}
+
 // What takes memory by the picture's size, and that not before its size is known to be within limits.
 static void test_bombs(void) {
     static const unsigned char value = 128;
@@ -439,6 +457,7 @@ int main(int argc, char **argv) {
     test_orientation();
     test_jpeg();
     test_beginnings();
+    test_damage();
     test_bombs();
     test_formats();
     test_no_memory();

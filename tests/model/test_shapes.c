@@ -5,6 +5,9 @@
 #include "inside.h"
 #include "api.h"
 #include "field_tables.h"
+#ifndef __CUDACC__
+#include "diagnose/work.c"
+#endif
 
 // A model of three layers that has each kind of layer; the caller's to config_free.
 static config model_of_all_kinds(void) {
@@ -198,6 +201,35 @@ static void shapes_residual(void) {
     mote_close(m);
 }
 
+// Operations of attention, counted position by position: all that a row sees, a window, the groups that an index leaves and the scores of all of them.
+static void shapes_operations(void) {
+    static const struct { int window, heads, group, budget, position, rows; } cases[] = {
+        {0, 0, 0, 0, 100, 50}, {40, 0, 0, 0, 0, 100}, {40, 0, 0, 0, 200, 7}, {0, 2, 4, 32, 0, 130}, {0, 2, 4, 32, 1000, 33}, {0, 2, 4, 32, 30, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sublayer l;
+        double want = 0;
+        memset(&l, 0, sizeof l);
+        l.kind = LAYER_ATTENTION;
+        attention_shape *s = &l.w.attention.shape;
+        *s = (attention_shape){.heads = 3, .kv_heads = 1, .head_dim = 8, .window = cases[i].window, .index_heads = cases[i].heads, .index_dim = 16,
+                               .index_group = cases[i].group, .index_budget = cases[i].budget};
+        for (int row = cases[i].position; row < cases[i].position + cases[i].rows; row++) {
+            const int whole = cases[i].heads ? (row + 1) / 4 : 0, left = whole > 8;    // 8 groups of 4 are kept, and what is no whole group
+            for (int at = 0; at <= row; at++) {
+                const int seen = !s->window || row - at < s->window, last = at >= 4 * whole;
+                if (seen && (!left || at < 32 || last)) want += 3 * (2 * 8 + 2 * 8);
+                if (left && at % 4 == 3) want += 2 * 2 * 16;
+            }
+        }
+        const double got = sublayer_operations(&l, STAGE_ATTEND, cases[i].rows, cases[i].position);
+        CHECK(got == want, "case %zu: %g operations, not %g", i, got, want);
+        l.w.attention.index_qk = (matrix){.format = FORMAT_BF16, .rows = 48, .cols = 24};
+        CHECK(sublayer_operations(&l, STAGE_QKV, 5, 0) == 5 * 2.0 * 48 * 24, "case %zu: index_qk is not counted", i);
+        const traffic of = {.length = 1000, .kv = DTYPE_BF16};
+        CHECK(sublayer_bytes(&l, STAGE_ATTEND, &of) > 0, "case %zu: no bytes", i);
+    }
+}
+
 int main(int argc, char **argv) {
     test_main_begin("test_shapes", argc, argv);
     shapes_fingerprint();
@@ -209,5 +241,6 @@ int main(int argc, char **argv) {
     shapes_unlike();
     shapes_latent();
     shapes_residual();
+    shapes_operations();
     return test_main_end();
 }

@@ -503,6 +503,7 @@ static void test_vision_left_out(const made_tower *t) {
 
 #ifdef TEST_VISION_ON_GPU
 static void test_vision_released(void);         /* tests/cuda/gpu_vision.c */
+static void test_vision_pixels(void);
 #endif
 
 int main(int argc, char **argv) {
@@ -526,6 +527,7 @@ int main(int argc, char **argv) {
     }
 #ifdef TEST_VISION_ON_GPU
     test_vision_released();
+    test_vision_pixels();
 #endif
     temp_close();
     test_vision_references();

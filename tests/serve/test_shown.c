@@ -99,7 +99,8 @@ static void test_refusals(server s) {
     static const struct { const char *parts, *says; } refused[] = {
         {SHOW("https://example.org/a.png"), "messages[0].content[0]: this server fetches no addresses"}, {SHOW("file:///etc/passwd"), "reads no files"},
         {SHOW(DATA(RED_PNG)) ", " SHOW("http://a"), "\"messages[0].content[1]: this server"}, {SHOW("data:image/png," RED_PNG), "must be data:image/...;base64"},
-        {SHOW("data:image/png;base64,%%%%"), "no base64"}, {SHOW("data:image/png;base64,a"), "no base64"}, {SHOW("data:image/png;base64,"), "an empty image"},
+        {SHOW("data:image/png;base64,%%%%"), "no base64"}, {SHOW("data:image/png;base64,a"), "no base64"}, {SHOW("data:image/png;base64,aG=sbG8="), "no base64"},
+        {SHOW("data:image/png;base64,aGVsb==="), "no base64"}, {SHOW("data:image/png;base64,aGVs\\tbG8="), "no base64"}, {SHOW("data:image/png;base64,"), "an empty image"},
         {SHOW("data:image/png;base64,UklGRgAAAABXRUJQVlA4IA=="), "messages[0].content[0]: WebP is not read"}, {SHOW("data:image/png;base64,aGVsbG8="), "not an image"},
         {"{\"type\": \"image_url\", \"image_url\": {\"url\": \"" DATA(RED_PNG) "\", \"detail\": \"huge\"}}", "detail must be auto, low, high or original"},
         {"{\"type\": \"image_url\", \"image_url\": {\"url\": \"" DATA(RED_PNG) "\", \"detail\": 1}}", "detail must be auto, low, high or original"},
@@ -143,6 +144,13 @@ static void test_ollama(server s) {
     const long all = asked(s, chat_path, CHAT(SHOW(DATA(BLUE_PNG)) ", " WORDS), "prompt_tokens");
     (void)asked(s, "/api/chat", OLLAMA(", \"images\": [\"" BLUE_PNG "\"]"), key);
     CHECK(asked(s, chat_path, CHAT(SHOW(DATA(BLUE_PNG)) ", " WORDS), "cached_tokens") > all - 10, "an image of Ollama's is not before the text");
+    char lines[512], body[2048];                       // as MIME breaks them, which Ollama reads, too
+    size_t n = 0;
+    for (size_t i = 0; BLUE_PNG[i]; i++) n += (size_t)sprintf(lines + n, i % 76 == 75 ? "%c\\r\\n" : "%c", BLUE_PNG[i]);
+    snprintf(body, sizeof body, OLLAMA(", \"images\": [\"%s\\n\"]"), lines);
+    CHECK(asked(s, "/api/chat", body, key) == words + 6, "base64 in lines");
+    snprintf(body, sizeof body, CHAT(SHOW("data:image/png;base64,%s") ", " WORDS), lines);
+    CHECK(asked(s, chat_path, body, "cached_tokens") > all - 10, "base64 in lines is another picture");
     check_refused(s, "/api/chat", OLLAMA(", \"images\": [\"" RED_PNG "\", \"aGVsbG8=\"]"), "\"messages[0].images[1]: not an image");
     check_refused(s, "/api/chat", OLLAMA(", \"images\": [7]"), "messages[0].images[0] must be an image in base64");
     check_refused(s, "/api/chat", OLLAMA(", \"images\": \"" RED_PNG "\""), "messages[0].images must be a list");

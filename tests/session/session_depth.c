@@ -15,10 +15,10 @@ static mote_session *session_costing(const mote_model *m, const double *cost) {
 static double pass(mote_session *s, double acceptance) {
     int n = s->decoder->spec.stats.depth, accepted = 0;
     double cost = s->slot.runner->costs.alone.of[n + 1].seconds;
-    const drafts d = drafts_by_place(s, n);
+    const drafts d = drafts_by_place(s, MOTE_DRAFT_MTP, n);
     while (accepted < n && random_int(0, 999999) < acceptance * 1e6) accepted++;
     acceptance_learn(&s->decoder->spec, &d, n, accepted);
-    acceptance_count(&s->decoder->spec.stats, &d, n, n, accepted);
+    acceptance_count(&s->decoder->spec, &d, n, n, accepted);
     speculation_choose(s);
     return cost;
 }
@@ -158,7 +158,7 @@ static void test_draft_chain(const mote_model *m) {
     c.p.draft = 2;
     CHECK(!chain_continues(&c, 1, confidence), "drafts that cost more than passes go on");
     c.p.draft = 0;
-    for (int i = 0; i < 100; i++) rate_learn(acceptance_of_confidence(&s->decoder->spec, 0, 0.99f), 0);
+    for (int i = 0; i < 100; i++) rate_learn(acceptance_of_confidence(&s->decoder->spec.mtp, 0, 0.99f), 0);
     confidence[1] = 0.99f;
     CHECK(chain_worth(&c, 2, 0, confidence, &dear) == 0 && dear < speed, "sure drafts that were wrong are believed");
     mote_session_close(s);
@@ -183,7 +183,7 @@ static void test_draft_rows(void) {
         mote_session *s = session_of(m, .context = CONTEXT, .threads = 1, .mtp = 3);
         EXPECT(MOTE_OK, mote_feed(s, ids, 3, &failure));
         const block b = timeline_block(s, &next, 1);
-        EXPECT(MOTE_OK, slot_draft(&s->slot, &b, &made, drafts, confidence, NULL, NULL, &failure));
+        EXPECT(MOTE_OK, slot_draft(&s->slot, REQUEST_DRAFT, &b, &made, drafts, confidence, NULL, NULL, &failure));
         CHECK(made == MOTE_ROWS_MAX - 1, "%d drafts", made);
         for (int k = 0; k < made; k++)
             CHECK(confidence[k] > 0 && confidence[k] <= 1 && (rows[i] != 1 || confidence[k] == 1), "draft_rows %d: probability %g", rows[i], (double)confidence[k]);

@@ -132,7 +132,7 @@ static void draft_together(pass_pair *p, int n, int32_t ids[][MOTE_ROWS_MAX], in
         int32_t alone[MOTE_ROWS_MAX];
         float confidence_alone[MOTE_ROWS_MAX];
         int n_alone = drafts;
-        EXPECT(MOTE_OK, slot_draft(&p[i].alone->slot, &own, &n_alone, alone, confidence_alone, NULL, NULL, &failure));
+        EXPECT(MOTE_OK, slot_draft(&p[i].alone->slot, REQUEST_DRAFT, &own, &n_alone, alone, confidence_alone, NULL, NULL, &failure));
         CHECK(!q[k].code && made[k] == drafts && n_alone == drafts && !memcmp(alone, ids[i] + 1, (size_t)drafts * sizeof *alone),
               "session %d: %d drafts differ", i, drafts);
         for (int t = 0; t < drafts && !strcmp(test_device, "cpu"); t++)

@@ -24,6 +24,32 @@ static void *answer(void *session) {
     return (void *)rows;
 }
 
+/* Different experts of the last pass: one row chooses two of a layer's eight, and so do rows of the same timeline; rows of others more. */
+static void test_experts(const mote_model *m) {
+    mote_session *s[3];
+    mote_runner *r;
+    mote_turn turns[3];
+    double experts = -1;
+    int32_t ids[3] = {40, 41, 42}, other = 900, id;
+    EXPECT(MOTE_OK, mote_runner_open(m, &(mote_session_options){.context = 64, .mtp = MOTE_MTP_OFF}, &r, &failure));
+    for (int i = 0; i < 3; i++) {
+        EXPECT(MOTE_OK, mote_session_open(m, &(mote_session_options){.runner = r, .mtp = MOTE_MTP_OFF}, &s[i], &failure));
+        EXPECT(MOTE_OK, mote_feed(s[i], i < 2 ? ids : &other, i < 2 ? 3 : 1, &failure));
+        turns[i] = (mote_turn){.session = s[i]};
+    }
+    EXPECT(MOTE_OK, mote_step(s[2], NULL, &id, &failure));
+    EXPECT(MOTE_OK, mote_distinct_experts(r, &experts, &failure));
+    CHECK(experts == 2, "%g experts of one row", experts);
+    EXPECT(MOTE_OK, mote_step_many(turns, 2, &failure));
+    EXPECT(MOTE_OK, mote_distinct_experts(r, &experts, &failure));
+    CHECK(experts == 2, "%g experts of two rows that are the same", experts);
+    EXPECT(MOTE_OK, mote_step_many(turns, 3, &failure));
+    EXPECT(MOTE_OK, mote_distinct_experts(r, &experts, &failure));
+    CHECK(experts > 2 && experts <= 4, "%g experts of two different rows, one of them twice", experts);
+    for (int i = 0; i < 3; i++) mote_session_close(s[i]);
+    mote_runner_close(r);
+}
+
 /* Steps and blocks of prompts are counted, of sessions together and alone; time passes when nothing is computed. */
 static void test_seen(const mote_model *m) {
     mote_session *s[ANSWERS];
@@ -110,6 +136,7 @@ static void test_busy(const mote_model *m) {
 int main(int argc, char **argv) {
     test_main_begin("seen", argc, argv);
     mote_model *m = model_of(DEMO, MOTE_EVERYTHING);
+    test_experts(m);
     test_seen(m);
     test_busy(m);
     mote_close(m);

@@ -58,6 +58,18 @@ static worker_process worker_start(const char *dir, const char *secret) {
     return worker_start_at(dir, secret, "127.0.0.1:0");
 }
 
+/* One that knows the secret; *log: what it logs can be read there. */
+static worker_process worker_start_logged(const char *dir, int *log) {
+    int ends[2];
+    if (!CHECK(!pipe(ends), "no pipe")) exit(test_main_end());
+    worker_log = ends[1];
+    const worker_process w = worker_start(dir, worker_secret);
+    close(ends[1]);
+    worker_log = -1;
+    *log = ends[0];
+    return w;
+}
+
 static void worker_kill(const worker_process *w) {
     kill(w->pid, SIGKILL);
     waitpid(w->pid, NULL, 0);
@@ -263,21 +275,17 @@ static void test_worker_version(const char *dir) {
         close(w.listens);
     }
     char line[300] = "";
-    int ends[2];
-    if (!CHECK(!pipe(ends), "no pipe")) return;
-    worker_log = ends[1];
-    worker_process w = worker_start(dir, worker_secret);
-    close(ends[1]);
-    worker_log = -1;
+    int log;
+    worker_process w = worker_start_logged(dir, &log);
     const int fd = wire_connect(w.address);
     wire_hello own, other;
     hello_is(&own);
     own.version++;
     CHECK(!wire_write(fd, &own, sizeof own, WIRE_HANDSHAKE) && !wire_read_by(fd, &other, sizeof other, 0, seconds() + WIRE_HANDSHAKE), "no hello");
     CHECK(wire_read_by(fd, &other, 1, 0, seconds() + WIRE_HANDSHAKE), "a worker goes on with a leader of another version");
-    CHECK(read(ends[0], line, sizeof line - 1) > 0 && strstr(line, "is mote " MOTE_VERSION ", protocol ") && strstr(line, "; this is mote "), "said: %s", line);
+    CHECK(read(log, line, sizeof line - 1) > 0 && strstr(line, "is mote " MOTE_VERSION ", protocol ") && strstr(line, "; this is mote "), "said: %s", line);
     close(fd);
-    close(ends[0]);
+    close(log);
     mote_close(leader_of(dir, &w, 1));                      /* who has the right one is served */
     worker_kill(&w);
 }
@@ -322,17 +330,13 @@ static void test_worker_bytes(const char *dir) {
 /* Who connects and says nothing has 5 seconds, and the log says so. */
 static void test_worker_silence(const char *dir) {
     char line[300] = "";
-    int ends[2];
-    if (!CHECK(!pipe(ends), "no pipe")) return;
-    worker_log = ends[1];
-    worker_process w = worker_start(dir, worker_secret);
-    close(ends[1]);
-    worker_log = -1;
+    int log;
+    worker_process w = worker_start_logged(dir, &log);
     const int fd = worker_connection_to(&w, 0);
-    CHECK(read(ends[0], line, sizeof line - 1) > 0 && strstr(line, "has not shown within 5 s that it knows the secret"), "said: %s", line);
+    CHECK(read(log, line, sizeof line - 1) > 0 && strstr(line, "has not shown within 5 s that it knows the secret"), "said: %s", line);
     CHECK(!strncmp(line, "127.0.0.1:", 10), "said of whom: %s", line);
     close(fd);
-    close(ends[0]);
+    close(log);
     worker_kill(&w);
 }
 

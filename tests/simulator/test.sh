@@ -26,6 +26,8 @@ run gpu_exchange "$build/gpu_exchange" --brief
 run gpu_ngrams "$build/gpu_ngrams" --brief
 run test_tables "$build/test_tables" --device cuda --brief "$([ ! -d build/data/family-data ] || echo build/data)"
 run gpu_streams "$build/gpu_streams"
+run gpu_mamba "$build/gpu_mamba"
+run gpu_product "$build/gpu_product"
 run test_groups-slots "$build/test_groups" --device cuda --brief "" $families/qwen3-moe
 run test_experts "$build/test_experts" --device cuda --brief "" $families/{gpt-oss-mxfp4,deepseek-v3} tiny:nvfp4
 run test_experts-pipeline "$build/test_experts" --devices cuda:0,cuda:1 --brief "" $families/qwen3-moe

@@ -1,0 +1,69 @@
+/* model/drafter.c: opens a block drafter beside its target. It is a model of its own, in the host's memory, without embedding and head,
+   which it takes from the target. Knows what of a target it needs; must not know tensor names, nor how drafts are made or verified. */
+
+/* Refuses what has no drafter; NULL: nothing. */
+static int drafter_refuse(const char *dir, const char *on, mote_error *err) {
+    return on ? fail(err, MOTE_EUNSUPPORTED, "%s: a drafter is not supported on %s", dir, on) : MOTE_OK;
+}
+
+/* Before a model is opened on devices, which takes long: on how many, and, of its part, on which. */
+static int drafter_check_devices(const mote_options *o, const device_list *l, mote_error *err) {
+    return drafter_refuse(o->drafter, o->workers || l->count > 1 ? "several devices or workers" : NULL, err);
+}
+
+static int drafter_check_device(const mote_model *m, const mote_options *o, mote_error *err) {
+    return drafter_refuse(o->drafter, m->device.gpu >= 0 ? "a GPU, use the CPU" : NULL, err);
+}
+
+/* Refuses a target for which nothing runs a drafter. */
+static int drafter_check_target(const mote_model *m, const char *dir, mote_error *err) {
+    return drafter_refuse(dir, m->c.streams ? "a model with several residual streams" : m->c.embed_factor != 0 ? "a model with scaled embeddings" : NULL, err);
+}
+
+/* Refuses one that was made for another target. */
+static int drafter_check(const config *c, const mote_model *m, const char *dir, mote_error *err) {
+    const struct { const char *name; int is, target; } alike[] = {{"num_target_layers", c->drafter.target_layers, m->c.layers},
+        {"hidden_size", c->hidden, m->c.hidden}, {"vocab_size", c->vocab, m->c.vocab}};
+    for (size_t i = 0; i < sizeof alike / sizeof *alike; i++)
+        if (alike[i].is != alike[i].target)
+            return fail(err, MOTE_EINVAL, "%s/config.json: %s is %d, the model has %d: the drafter is another model's", dir, alike[i].name,
+                        alike[i].is, alike[i].target);
+    return MOTE_OK;
+}
+
+/* Binds its tensors, and loads them. */
+static int drafter_load(mote_model *m, const char *dir, const mote_callbacks *callbacks, mote_error *err) {
+    checkpoint files;
+    binder b;
+    memset(&files, 0, sizeof files);
+    memset(&b, 0, sizeof b);
+    files.dir = dir;
+    int code = checkpoint_open(&files, dir, 0, err);
+    if (!code) code = model_bind_to(m, &files, &b, callbacks, err);
+    if (!code) m->fingerprint = config_fingerprint(&m->c);
+    if (!code) m->fingerprint = fnv1a(m->fingerprint, &m->c.drafter, sizeof m->c.drafter);
+    if (!code) code = load_weights(&b, callbacks, err);
+    buf_free(&b.items);
+    checkpoint_close(&files);
+    return code;
+}
+
+/* Opens the drafter that o names, for m. Of a description config.json alone is read. m gets a draft head, if it has none, and another
+   fingerprint, as a saved session holds the drafter's state, too. */
+static int drafter_attach(mote_model *m, const mote_options *o, mote_error *err) {
+    int code = drafter_check_target(m, o->drafter, err);
+    mote_model *d = code ? NULL : model_new("cpu", 0, &o->callbacks, err);
+    if (!d) return err->code;
+    code = config_read_as(&d->c, o->drafter, drafter_config_of, err);
+    if (!code) code = drafter_check(&d->c, m, o->drafter, err);
+    if (!code && o->parts != MOTE_DESCRIPTION) code = drafter_load(d, o->drafter, &o->callbacks, err);
+    if (code || o->parts == MOTE_DESCRIPTION) {
+        mote_close(d);
+        return code;
+    }
+    if (!m->draft_head.rows) m->draft_head = m->lm_head, m->draft_head.rows = draft_vocab(m);
+    m->fingerprint = fnv1a(m->fingerprint, &d->fingerprint, sizeof d->fingerprint);
+    m->report.info.weight_bytes += d->arena_size;
+    m->drafter = d;
+    return MOTE_OK;
+}
