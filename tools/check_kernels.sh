@@ -44,12 +44,39 @@ now=$(mktemp) before=$(mktemp)
 trap 'rm -f "$now" "$before"' EXIT
 targets=$(echo "$table" | awk '/^sm_/ { print $1 }' | sort -u | paste -sd '|' -)
 sorted() { LC_ALL=C sort -k 6 -k 1,1; }
+titles() { printf '%-9s%10s%10s%8s%8s  %s\n' target registers shared stack spilled kernel; }
+
+# Of the committed table, which has a kernel in a line, to rows as above, and back.
+expand() {
+    awk 'NR == 1 { print; next }
+         NR == 2 { n = split(substr($0, 1, index($0, ":") - 1), target, " "); next }
+         { split($0, half, "  "); split(half[1], value, " ")
+           for (i = 0; i < n; i++)
+               if (value[4 * i + 4] != "-")
+                   printf "%-9s%10s%10d%8d%8d  %s\n", target[i + 1], value[4 * i + 1], value[4 * i + 2], value[4 * i + 3], value[4 * i + 4], half[2] }' "$1"
+}
+compact() {
+    awk 'NR == 1 { release = $0; next }
+         NR == 2 { next }
+         { name = substr($0, 48); if (!(name in seen)) { seen[name] = 1; kernel[++kernels] = name }
+           if (!($1 in known)) { known[$1] = 1; target[++targets] = $1 }
+           row[name, $1] = $2 " " $3 " " $4 " " $5 }
+         END { print release
+               for (t = 1; t <= targets; t++) printf "%s%s", target[t], t < targets ? " " : ": registers, shared memory, stack and spilled bytes  kernel\n"
+               for (k = 1; k <= kernels; k++) {
+                   line = ""
+                   for (t = 1; t <= targets; t++) line = line ((kernel[k], target[t]) in row ? row[kernel[k], target[t]] : "- - - -") " "
+                   print line " " kernel[k]
+               } }'
+}
 {
     "$nvcc" --version | sed -n 's/^Cuda compilation tools, //p'
-    printf '%-9s%10s%10s%8s%8s  %s\n' target registers shared stack spilled kernel
+    titles
     if command -v c++filt >/dev/null; then echo "$table" | c++filt -p; else echo "$table"; fi | sorted
 } >"$now"
-grep -E "^(release|target|$targets) " "$committed" >"$before"
+all=$(mktemp)
+{ head -n 1 "$committed"; titles; expand "$committed" | tail -n +2; } >"$all"
+grep -E "^(release|target|$targets) " "$all" >"$before"
 cat "$now"
 kernels=$(echo "$table" | grep -c '^sm_' || true)
 bad=$(echo "$table" | grep -c 'too much$' || true)
@@ -58,7 +85,7 @@ echo "$kernels kernels and functions, $bad with a stack frame, spills or too muc
 [ "$kernels" -gt 0 ] && [ "$bad" -eq 0 ]
 
 if [ "${UPDATE:-0}" != 0 ]; then
-    { head -n 2 "$now"; { tail -n +3 "$now"; grep -vE "^(release|target|$targets) " "$committed"; } | sorted; } >"$before"
+    { head -n 2 "$now"; { tail -n +3 "$now"; grep -vE "^(release|target|$targets) " "$all"; } | sorted; } | compact >"$before"
     cp "$before" "$committed"
 elif [ "$(head -n 1 "$now")" != "$(head -n 1 "$committed")" ]; then
     echo "not compared with $committed, which is of $(head -n 1 "$committed")"

@@ -137,13 +137,13 @@ FIXTURES = {
         activation_scheme="dynamic", weight_block_size=[128, 128])), 72, 1100, fp8=True, f32=("e_score_correction_bias",)),
     "laguna": Fixture(laguna("asa", 34, 1, dict(factor=32.0, attention_factor=1.3465735902799727, partial_rotary_factor=0.5), dict(partial_rotary_factor=1.0),
         layer_types=kinds("asa"), num_attention_heads_per_layer=[4, 6, 4], sliding_window=24, gating="per-head", gating_types=["per_head"] * 3,
-        moe_routed_scaling_factor=2.5), 300, 1000, f32=("e_score_correction_bias",)),
+        moe_routed_scaling_factor=2.5), 198, 1001, f32=("e_score_correction_bias",)),
     "laguna-elements": Fixture(laguna("aa", 53, 1, dict(factor=64.0, partial_rotary_factor=1.0), sliding_window=0, gating="per-element",
         moe_routed_scaling_factor=1.0), 72, 1100, f32=("e_score_correction_bias",)),
     "gemma4": Fixture(dict(architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", tie_word_embeddings=True, text_config=gemma4("ssa", 43, (2, 32),
         sliding_window=24, enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=16)), 300, 1200),
     "gemma4-dense": Fixture(gemma4("sa", 33, (None, 24), sliding_window=33, enable_moe_block=False, num_experts=None, top_k_experts=None,
-        moe_intermediate_size=None), 300, 1300),
+        moe_intermediate_size=None), 178, 1354),
     "nemotron-h": Fixture(nemotron_h("M*-ME", 43), 48, 1400, f32=("A_log", ".D", "e_score_correction_bias")),
 }
 

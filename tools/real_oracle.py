@@ -22,7 +22,7 @@ import sys
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-STRIDE, TOP, GREEDY, ANSWER = 256, 16, 200, 60
+STRIDE, TOP, GREEDY, ANSWER = 1024, 16, 200, 60
 QUESTION = "What is gravity?"
 TALK = ["What is the capital of France?", "And of Italy?", "Tell me one thing that one can see there."]
 TEXTS = ["", " ", "Hello, world!", "  two  spaces\n\n\nand lines\r\n\ttabs", "I'll say it's 3.14159, or 1,000,000!", "١٢٣ and ²½ and Ⅷ",
