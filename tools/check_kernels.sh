@@ -40,8 +40,8 @@ function row(registers, shared,    bad, most) {
     stack = spilled = 0
 }' "$@")
 
-now=$(mktemp) before=$(mktemp)
-trap 'rm -f "$now" "$before"' EXIT
+now=$(mktemp) before=$(mktemp) all=$(mktemp)
+trap 'rm -f "$now" "$before" "$all"' EXIT
 targets=$(echo "$table" | awk '/^sm_/ { print $1 }' | sort -u | paste -sd '|' -)
 sorted() { LC_ALL=C sort -k 6 -k 1,1; }
 titles() { printf '%-9s%10s%10s%8s%8s  %s\n' target registers shared stack spilled kernel; }
@@ -74,7 +74,7 @@ compact() {
     titles
     if command -v c++filt >/dev/null; then echo "$table" | c++filt -p; else echo "$table"; fi | sorted
 } >"$now"
-all=$(mktemp)
+
 { head -n 1 "$committed"; titles; expand "$committed" | tail -n +2; } >"$all"
 grep -E "^(release|target|$targets) " "$all" >"$before"
 cat "$now"
