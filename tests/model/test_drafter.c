@@ -268,6 +268,26 @@ static void test_drafter_auto(const mote_model *m) {
     mote_session_close(s);
 }
 
+/* Among others a block need not bring a twentieth of all their tokens, which is more than one session can. */
+static void test_drafter_among(const mote_model *m) {
+    mote_session *s = session_of(m, .context = DRAFTER_CONTEXT, .threads = 1);
+    const drafts d = drafts_by_place(s, MOTE_DRAFT_BLOCK, DRAFTER_MOST), none = drafts_by_place(s, MOTE_DRAFT_MTP, 0);
+    prices p = {.block = 0.002, .others = 60};
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) p.pass[k] = 1 + 0.002 * k;
+    for (int i = 0; i < 100; i++) acceptance_learn(&s->decoder->spec, &d, DRAFTER_MOST, 2);
+    CHECK(block_wins(s, &p, &d, &none), "three tokens in place of one, at a hundredth of the pass, lose beside 60 tokens of others");
+    p.block = 0.1;
+    CHECK(!block_wins(s, &p, &d, &none), "three tokens in place of one, at a tenth of the pass, win beside 60 tokens of others");
+    mote_runner *r = s->slot.runner;
+    for (int i = 0; i < COST_TRUSTED; i++) cost_learn(&r->costs.blocks, 1, 0, 0.5), cost_learn(&r->costs.blocks, 4, 0, 0.8);
+    r->costs.sessions = 8;
+    r->costs.block_drafters = 1;
+    const double alone = prices_now(s).block;
+    r->costs.drafters = 4;
+    CHECK(alone > 0.45 && prices_now(s).block == alone, "a block of one session takes %g s, and %g beside drafts of MTP layers", alone, prices_now(s).block);
+    mote_session_close(s);
+}
+
 /* ---- What is refused --------------------------------------------------------------------------------------------------------- */
 
 static void drafter_open_says(const char *title, const char *target, const char *device, int code, const char *says) {
@@ -365,6 +385,7 @@ int main(int argc, char **argv) {
     test_drafter_answers(m);
     test_drafter_threads(m);
     test_drafter_auto(m);
+    test_drafter_among(m);
     mote_close(m);
     test_drafter_configs();
     test_drafter_places();
