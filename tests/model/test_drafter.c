@@ -157,6 +157,32 @@ static void test_drafter_together(const mote_model *m) {
     mote_runner_close(r);
 }
 
+/* What is planned for a folder with a drafter and without, and, with one, for a session of an opened model. */
+static void test_drafter_plan(const mote_model *m) {
+    mote_options o = {.size = sizeof o, .device = "cpu", .parts = MOTE_WEIGHTS_ONLY};
+    const mote_session_options how = {.size = sizeof how, .context = DRAFTER_CONTEXT, .threads = 1}, off = {.size = sizeof off, .context = DRAFTER_CONTEXT, .threads = 1, .mtp = MOTE_MTP_OFF};
+    mote_memory plain, with, without, guess;
+    mote_session *s = session_of(m, .context = DRAFTER_CONTEXT, .threads = 1);
+    const size_t rows = 2 * DRAFTER_CONTEXT * 2 * 2 * 16 * sizeof(float);                /* layers, tokens, keys and values, heads, head_dim */
+    EXPECT(MOTE_OK, mote_plan(DRAFTER_TARGET, &o, &how, &plain, &failure));
+    o.drafter = "tests/fixtures/drafter";
+    EXPECT(MOTE_OK, mote_plan(DRAFTER_TARGET, &o, &how, &with, &failure));
+    EXPECT(MOTE_OK, mote_plan(DRAFTER_TARGET, &o, &off, &without, &failure));
+    CHECK(with.weights == m->arena_size + m->drafter->arena_size && plain.weights == m->arena_size, "weights of %zu and %zu bytes", (size_t)with.weights, (size_t)plain.weights);
+    CHECK(with.kv >= plain.kv + rows && without.kv < plain.kv, "keys and values of %zu, %zu and %zu bytes", (size_t)with.kv, (size_t)plain.kv, (size_t)without.kv);
+    CHECK(with.runner > plain.runner && with.total >= with.weights + with.kv + with.scratch, "a runner of %zu bytes", (size_t)with.runner);
+    CHECK(s->slot.floats * sizeof(float) <= with.kv + with.state + with.scratch && s->slot.floats * sizeof(float) > with.kv + with.state, "a slot of %zu bytes", s->slot.floats * sizeof(float));
+    mote_session_close(s);
+    temp_empty();
+    if (!temp_copy("tests/fixtures/drafter", "config.json")) return;
+    o.drafter = temp_dir;
+    EXPECT(MOTE_OK, mote_plan(DRAFTER_TARGET, &o, &how, &guess, &failure));
+    CHECK(guess.estimated && !with.estimated && guess.kv == with.kv && guess.weights > plain.weights, "without weights %zu bytes of weights", (size_t)guess.weights);
+    o.device = NULL;
+    o.devices = "cpu,cpu";
+    EXPECT(MOTE_EUNSUPPORTED, mote_plan(DRAFTER_TARGET, &o, &how, &guess, &failure));
+}
+
 /* ---- Answers ----------------------------------------------------------------------------------------------------------------- */
 
 /* The answer that is known, and how many of a block's drafts are made right; after them comes a wrong one. */
@@ -386,6 +412,7 @@ int main(int argc, char **argv) {
     test_drafter_threads(m);
     test_drafter_auto(m);
     test_drafter_among(m);
+    test_drafter_plan(m);
     mote_close(m);
     test_drafter_configs();
     test_drafter_places();
