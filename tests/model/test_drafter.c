@@ -383,6 +383,22 @@ static void test_drafter_tensors(void) {
     }
 }
 
+/* Names that all begin with "model.". */
+static void test_drafter_prefix(void) {
+    if (!temp_fixture("drafter")) return;
+    parts *p = parts_read("model.safetensors");
+    for (int i = 0; i < p->n; i++) {
+        char name[sizeof p->list[i].name];
+        snprintf(name, sizeof name, "model.%.150s", p->list[i].name);
+        memcpy(p->list[i].name, name, sizeof name);
+    }
+    parts_write(p, "model.safetensors");
+    parts_free(p);
+    mote_model *m = drafter_target(temp_dir);
+    test_drafter_logits(m);
+    mote_close(m);
+}
+
 static void test_drafter_targets(void) {
     mote_model *m = NULL;
     mote_options o = {.size = sizeof o, .drafter = temp_dir, .device = "cpu"};
@@ -417,6 +433,7 @@ int main(int argc, char **argv) {
     test_drafter_configs();
     test_drafter_places();
     test_drafter_tensors();
+    test_drafter_prefix();
     test_drafter_targets();
     temp_close();
     return test_main_end();
