@@ -286,7 +286,7 @@ typedef struct mote_session_options {
 } mote_session_options;
 
 typedef struct mote_memory {
-    uint64_t weights;                      /* one model: what it takes of the device's memory */
+    uint64_t weights;                      /* one model, with its drafter: what it takes of the device's memory */
     uint64_t kv, state, scratch;           /* one session: KV cache, of a layer with a window as much as the largest window and `chunk` rows,
                                               on a GPU at most 1,024, take, rounded up to whole 256, or the context if that is less;
                                               recurrent state with its log; everything else */

@@ -38,20 +38,24 @@ typedef struct prices {
     double others;               /* tokens that other sessions get out of the pass */
 } prices;
 
+/* A session's share of what drafts for so many take; 0: unknown. */
+static double drafting_share(const cost_table *of, int drafters, int position) {
+    return drafters ? cost_fitted(of, drafters, position) / drafters : 0;
+}
+
 static prices prices_now(const mote_session *s) {
     mote_runner *r = s->slot.runner;
     prices p;
     pthread_mutex_lock(&r->lock);
     const int company = max_int(r->costs.sessions - 1, 0), others = company ? max_int(r->costs.rows - s->decoder->spec.rows, company) : 0;
-    const int drafters = company ? max_int(r->costs.drafters, 1) : 1;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) {
         const int rows = others + k + 1;
         p.pass[k] = company && rows <= PASS_ROWS_MAX ? cost_fitted(&r->costs.together, rows, s->count) : 0;
         if (p.pass[k] <= 0 && rows <= PASS_ROWS_MAX) p.pass[k] = cost_expected(&r->costs.alone, rows, s->count);
         if (k && company && (rows > r->pass_rows || k >= r->company_rows)) p.pass[k] = INFINITY;
     }
-    p.draft = company && !r->costs.drafters ? 0 : cost_fitted(&r->costs.drafting, drafters, s->count) / drafters;
-    p.block = company && !r->costs.drafters ? 0 : cost_fitted(&r->costs.blocks, drafters, s->count) / drafters;
+    p.draft = drafting_share(&r->costs.drafting, company ? r->costs.drafters : 1, s->count);
+    p.block = drafting_share(&r->costs.blocks, company ? r->costs.block_drafters : 1, s->count);
     p.others = company * fmax(r->costs.accepted, 1);
     pthread_mutex_unlock(&r->lock);
     return p;
@@ -243,14 +247,14 @@ static int copies_win(const mote_session *s, const prices *p, const drafts *copi
     return speed > of_model;
 }
 
-/* Whether a block promises more than no drafts, and more than these of the MTP layer: a twentieth, as for these (speed_by_place). */
+/* Whether a block promises more than no drafts, and more than these of the MTP layer, by the margin that these need, too (speed_by_place). */
 static int block_wins(const mote_session *s, const prices *p, const drafts *block, const drafts *mtp) {
     double speed, of_mtp;
     if (!block->n) return 0;
     if (s->o.mtp > 0) return drafts_tokens(block, block->n) > drafts_tokens(mtp, mtp->n);
-    (void)drafts_worth(p, block, p->block, &speed);
+    const int worth = drafts_worth(p, block, p->block, &speed);
     (void)drafts_worth(p, mtp, mtp->n * p->draft, &of_mtp);
-    return speed > 1.05 * fmax(prices_speed(p, 1, 0, 0), of_mtp);
+    return speed > prices_margin(p, drafts_tokens(block, worth)) * fmax(prices_speed(p, 1, 0, 0), of_mtp);
 }
 
 /* Drafts after the chosen token, d->ids[0]; *worth: how many are to be verified. */

@@ -31,39 +31,51 @@ static int drafter_check(const config *c, const mote_model *m, const char *dir, 
     return MOTE_OK;
 }
 
-/* Binds its tensors, and loads them. */
-static int drafter_load(mote_model *m, const char *dir, const mote_callbacks *callbacks, mote_error *err) {
+/* Binds its tensors: of a description without weights those that a published drafter has. The binder and files are the caller's to free. */
+static int drafter_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, int load, const mote_callbacks *callbacks,
+                        mote_error *err) {
+    const quantization_recipe *recipe = NULL;
+    const int there = load || folder_has_weights(dir);
+    files->dir = dir;
+    int code = there ? checkpoint_open(files, dir, !load, err) : estimate_recipe(dir, &recipe, err);
+    if (!code && !there) code = model_publish(m, files, recipe, err);
+    m->report.info.estimated = !there || files->table.without_data;
+    return code ? code : model_bind_to(m, files, b, callbacks, err);
+}
+
+/* Binds its tensors, and loads them, unless it is described alone. */
+static int drafter_load(mote_model *m, const char *dir, int load, const mote_callbacks *callbacks, mote_error *err) {
     checkpoint files;
     binder b;
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
-    files.dir = dir;
-    int code = checkpoint_open(&files, dir, 0, err);
-    if (!code) code = model_bind_to(m, &files, &b, callbacks, err);
+    int code = drafter_bind(m, &files, &b, dir, load, callbacks, err);
     if (!code) m->fingerprint = config_fingerprint(&m->c);
     if (!code) m->fingerprint = fnv1a(m->fingerprint, &m->c.drafter, sizeof m->c.drafter);
-    if (!code) code = load_weights(&b, callbacks, err);
+    if (!code && load) code = load_weights(&b, callbacks, err);
     buf_free(&b.items);
     checkpoint_close(&files);
     return code;
 }
 
-/* Opens the drafter that o names, for m. Of a description config.json alone is read. m gets a draft head, if it has none, and another
-   fingerprint, as a saved session holds the drafter's state, too. */
+/* Opens the drafter that o names, for m. m gets a draft head, if it has none, and another fingerprint, as a saved session holds the drafter's
+   state, too. */
 static int drafter_attach(mote_model *m, const mote_options *o, mote_error *err) {
     int code = drafter_check_target(m, o->drafter, err);
     mote_model *d = code ? NULL : model_new("cpu", 0, &o->callbacks, err);
     if (!d) return err->code;
     code = config_read_as(&d->c, o->drafter, drafter_config_of, err);
     if (!code) code = drafter_check(&d->c, m, o->drafter, err);
-    if (!code && o->parts != MOTE_DESCRIPTION) code = drafter_load(d, o->drafter, &o->callbacks, err);
-    if (code || o->parts == MOTE_DESCRIPTION) {
+    if (!code) code = drafter_load(d, o->drafter, o->parts != MOTE_DESCRIPTION, &o->callbacks, err);
+    if (code) {
         mote_close(d);
         return code;
     }
     if (!m->draft_head.rows) m->draft_head = m->lm_head, m->draft_head.rows = draft_vocab(m);
     m->fingerprint = fnv1a(m->fingerprint, &d->fingerprint, sizeof d->fingerprint);
     m->report.info.weight_bytes += d->arena_size;
+    m->report.devices[0].weight_bytes += d->arena_size;
+    m->report.info.estimated |= d->report.info.estimated;
     m->drafter = d;
     return MOTE_OK;
 }

@@ -149,9 +149,9 @@ static uint64_t model_host_bytes(const mote_model *m, int one) {
     return bytes;
 }
 
-/* Bytes of weights in the device's memory, which may be the host's. */
+/* Bytes of weights in the device's memory, which may be the host's, its drafter's among them. */
 static uint64_t model_device_bytes(const mote_model *m) {
-    return m->arena_size + (m->device.integrated ? model_host_bytes(m, 0) : 0);
+    return m->arena_size + (m->device.integrated ? model_host_bytes(m, 0) : 0) + (m->drafter ? m->drafter->arena_size : 0);
 }
 
 static int model_has_weights(const mote_model *m) {

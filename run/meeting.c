@@ -192,7 +192,7 @@ static void pass_learn(mote_runner *r, pass_request *const *of, int n, double sp
         if (drafts) most = max_int(most, *of[i]->count);
     }
     if (drafts) {
-        r->costs.drafters = n;
+        *(blocks ? &r->costs.block_drafters : &r->costs.drafters) = n;
         cost_learn(blocks ? &r->costs.blocks : &r->costs.drafting, n, position, blocks ? spent : spent / most);
         return;
     }

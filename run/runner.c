@@ -254,7 +254,7 @@ struct mote_runner {
         cost_table drafting;     /* of one draft of the MTP layer, by the sessions that get one */
         cost_table blocks;       /* of a block of drafts, likewise */
         int sessions, rows;      /* of the last pass but for drafts */
-        int drafters;            /* sessions of the last pass of drafts */
+        int drafters, block_drafters;                       /* sessions of the last pass of drafts of the MTP layer, of blocks */
         double accepted;         /* tokens that a session keeps of a pass of several, lately */
     } costs;
     struct features *features;   /* run/features.c: of images, lately */

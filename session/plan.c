@@ -148,6 +148,14 @@ static int plan_open_model(const char *dir, const mote_options *o, const model_p
     return code;
 }
 
+/* The drafter that the model would have, opened as silently. */
+static int plan_drafter(mote_model *m, const mote_options *o, mote_error *err) {
+    mote_options silent = *o;
+    memset(&silent.callbacks, 0, sizeof silent.callbacks);
+    const int code = drafter_check_device(m, o, err);
+    return code ? code : drafter_attach(m, &silent, err);
+}
+
 int mote_plan(const char *dir, const mote_options *model, const mote_session_options *options, mote_memory *plan,
               mote_error *error) {
     mote_options how;
@@ -161,7 +169,9 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     how.parts = MOTE_DESCRIPTION;
     if (!code) code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
     if (!code) code = model_devices(&devices, &how, error);
+    if (!code && how.drafter) code = drafter_check_devices(&how, &devices, error);
     if (!code) code = parts_open(plan_open_model, dir, &how, &devices, 0, &m, error);
+    if (!code && how.drafter) code = plan_drafter(m, &how, error);
     if (!code) code = plan_memory_of(m, -1, options, plan, error);
     mote_close(m);
     return code;

@@ -157,6 +157,32 @@ static void test_drafter_together(const mote_model *m) {
     mote_runner_close(r);
 }
 
+/* What is planned for a folder with a drafter and without, and, with one, for a session of an opened model. */
+static void test_drafter_plan(const mote_model *m) {
+    mote_options o = {.size = sizeof o, .device = "cpu", .parts = MOTE_WEIGHTS_ONLY};
+    const mote_session_options how = {.size = sizeof how, .context = DRAFTER_CONTEXT, .threads = 1}, off = {.size = sizeof off, .context = DRAFTER_CONTEXT, .threads = 1, .mtp = MOTE_MTP_OFF};
+    mote_memory plain, with, without, guess;
+    mote_session *s = session_of(m, .context = DRAFTER_CONTEXT, .threads = 1);
+    const size_t rows = 2 * DRAFTER_CONTEXT * 2 * 2 * 16 * sizeof(float);                /* layers, tokens, keys and values, heads, head_dim */
+    EXPECT(MOTE_OK, mote_plan(DRAFTER_TARGET, &o, &how, &plain, &failure));
+    o.drafter = "tests/fixtures/drafter";
+    EXPECT(MOTE_OK, mote_plan(DRAFTER_TARGET, &o, &how, &with, &failure));
+    EXPECT(MOTE_OK, mote_plan(DRAFTER_TARGET, &o, &off, &without, &failure));
+    CHECK(with.weights == m->arena_size + m->drafter->arena_size && plain.weights == m->arena_size, "weights of %zu and %zu bytes", (size_t)with.weights, (size_t)plain.weights);
+    CHECK(with.kv >= plain.kv + rows && without.kv < plain.kv, "keys and values of %zu, %zu and %zu bytes", (size_t)with.kv, (size_t)plain.kv, (size_t)without.kv);
+    CHECK(with.runner > plain.runner && with.total >= with.weights + with.kv + with.scratch, "a runner of %zu bytes", (size_t)with.runner);
+    CHECK(s->slot.floats * sizeof(float) <= with.kv + with.state + with.scratch && s->slot.floats * sizeof(float) > with.kv + with.state, "a slot of %zu bytes", s->slot.floats * sizeof(float));
+    mote_session_close(s);
+    temp_empty();
+    if (!temp_copy("tests/fixtures/drafter", "config.json")) return;
+    o.drafter = temp_dir;
+    EXPECT(MOTE_OK, mote_plan(DRAFTER_TARGET, &o, &how, &guess, &failure));
+    CHECK(guess.estimated && !with.estimated && guess.kv == with.kv && guess.weights > plain.weights, "without weights %zu bytes of weights", (size_t)guess.weights);
+    o.device = NULL;
+    o.devices = "cpu,cpu";
+    EXPECT(MOTE_EUNSUPPORTED, mote_plan(DRAFTER_TARGET, &o, &how, &guess, &failure));
+}
+
 /* ---- Answers ----------------------------------------------------------------------------------------------------------------- */
 
 /* The answer that is known, and how many of a block's drafts are made right; after them comes a wrong one. */
@@ -268,6 +294,26 @@ static void test_drafter_auto(const mote_model *m) {
     mote_session_close(s);
 }
 
+/* Among others a block need not bring a twentieth of all their tokens, which is more than one session can. */
+static void test_drafter_among(const mote_model *m) {
+    mote_session *s = session_of(m, .context = DRAFTER_CONTEXT, .threads = 1);
+    const drafts d = drafts_by_place(s, MOTE_DRAFT_BLOCK, DRAFTER_MOST), none = drafts_by_place(s, MOTE_DRAFT_MTP, 0);
+    prices p = {.block = 0.002, .others = 60};
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) p.pass[k] = 1 + 0.002 * k;
+    for (int i = 0; i < 100; i++) acceptance_learn(&s->decoder->spec, &d, DRAFTER_MOST, 2);
+    CHECK(block_wins(s, &p, &d, &none), "three tokens in place of one, at a hundredth of the pass, lose beside 60 tokens of others");
+    p.block = 0.1;
+    CHECK(!block_wins(s, &p, &d, &none), "three tokens in place of one, at a tenth of the pass, win beside 60 tokens of others");
+    mote_runner *r = s->slot.runner;
+    for (int i = 0; i < COST_TRUSTED; i++) cost_learn(&r->costs.blocks, 1, 0, 0.5), cost_learn(&r->costs.blocks, 4, 0, 0.8);
+    r->costs.sessions = 8;
+    r->costs.block_drafters = 1;
+    const double alone = prices_now(s).block;
+    r->costs.drafters = 4;
+    CHECK(alone > 0.45 && prices_now(s).block == alone, "a block of one session takes %g s, and %g beside drafts of MTP layers", alone, prices_now(s).block);
+    mote_session_close(s);
+}
+
 /* ---- What is refused --------------------------------------------------------------------------------------------------------- */
 
 static void drafter_open_says(const char *title, const char *target, const char *device, int code, const char *says) {
@@ -337,6 +383,22 @@ static void test_drafter_tensors(void) {
     }
 }
 
+/* Names that all begin with "model.". */
+static void test_drafter_prefix(void) {
+    if (!temp_fixture("drafter")) return;
+    parts *p = parts_read("model.safetensors");
+    for (int i = 0; i < p->n; i++) {
+        char name[sizeof p->list[i].name];
+        snprintf(name, sizeof name, "model.%.150s", p->list[i].name);
+        memcpy(p->list[i].name, name, sizeof name);
+    }
+    parts_write(p, "model.safetensors");
+    parts_free(p);
+    mote_model *m = drafter_target(temp_dir);
+    test_drafter_logits(m);
+    mote_close(m);
+}
+
 static void test_drafter_targets(void) {
     mote_model *m = NULL;
     mote_options o = {.size = sizeof o, .drafter = temp_dir, .device = "cpu"};
@@ -365,10 +427,13 @@ int main(int argc, char **argv) {
     test_drafter_answers(m);
     test_drafter_threads(m);
     test_drafter_auto(m);
+    test_drafter_among(m);
+    test_drafter_plan(m);
     mote_close(m);
     test_drafter_configs();
     test_drafter_places();
     test_drafter_tensors();
+    test_drafter_prefix();
     test_drafter_targets();
     temp_close();
     return test_main_end();
