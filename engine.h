@@ -139,7 +139,8 @@ typedef struct mote_options {
                                               folder has its own. Both are of this host's GPUs: of workers each finds out by itself */
     int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
     const char *drafter;                   /* folder of a block drafter that was trained for this checkpoint (DFlash), which drafts beside
-                                              the MTP layer: answers stay the same. On the CPU alone. NULL: none. See docs/speculation.md */
+                                              the MTP layer: answers stay the same. On the CPU alone, and as stored, whatever
+                                              quantize says. NULL: none. See docs/speculation.md */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -213,7 +214,7 @@ typedef struct mote_info {
     int stage_count;
     const char *device;                    /* what holds the weights: "cpu", or "cuda:0 NVIDIA GB10 (sm_121)", or of several
                                               "cuda:0+cuda:1 NVIDIA GB10 (sm_121): 20+20 layers" */
-    int tied_embeddings;                   /* 1 when lm_head is the embedding table */
+    int tied_embeddings;                   /* 1 when the checkpoint's lm_head is the embedding table */
     int quantize;                          /* as in mote_options: not 0, these are not the checkpoint's own weights */
     uint64_t parameters, active_parameters;/* in all, and used for one token; the MTP layer is not in the second */
     uint64_t weight_bytes;                 /* held in memory */
