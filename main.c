@@ -43,6 +43,7 @@
      bench_steps.c   prompts and steps: on the CPU, on a GPU, with simulated speculation, stage by stage
      bench_ask.c     questions answered without speculation and with it
      bench_images.c  how long pictures take
+     bench_text.c    pieces of a text for sessions, their experts and drafts
      bench_sessions.c  several sessions at once
      bench_report.c  what a report tells beside the speeds
      bench.c         bench: planning and running it

@@ -207,14 +207,14 @@ static int group_same(int differing) {
 static int bench_speaking(group *g, int n) {
     double rates[99], none;
     char label[16];
-    mote_speculation before, after;
+    drafting before, after;
     int differing = 0, code = group_speak(g, n, &none);     /* what is captured once */
-    if (!code) code = sum_speculation(g->session, n, &before);
+    if (!code) code = sum_drafting(g->session, n, &before);
     for (int r = 0; r < g->b->o->repeat && !code; r++) {
         code = group_speak(g, n, &rates[r]);
         for (int i = 0; i < n; i++) differing += g->other[i];
     }
-    if (!code) code = sum_speculation(g->session, n, &after);
+    if (!code) code = sum_drafting(g->session, n, &after);
     if (code) return code;
     const timing t = summarise(rates, g->b->o->repeat);
     snprintf(label, sizeof label, "%d", n);
@@ -226,7 +226,7 @@ static int bench_speaking(group *g, int n) {
     put(g->b, "highest", t.high, 1, 12, 1);
     put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
     put(g->b, "distinct_experts", group_experts(g), 1, g->drafts ? 20 : 10, 1);
-    if (!g->drafts) put_sum(g->b, &before, &after);
+    if (!g->drafts) put_drafting(g->b, &before, &after);
     put(g->b, "replicas", g->r->count, 1, 0, 0);
     if (!g->drafts) put(g->b, "differing", differing, 1, 11, 0);
     end_row(g->b);

@@ -30,34 +30,31 @@ static double independent_experts(const mote_info *info, double rows) {
     return experts > 0 ? experts * (1 - pow(1 - chosen / experts, rows)) : NAN;
 }
 
+/* What sessions have drafted, from every source. judged: drafts that followed accepted ones only. */
+typedef struct drafting { uint64_t passes, drafts, judged, accepted, tokens; } drafting;
+
 /* What n sessions have drafted, all of them together, since they were opened. */
-static int sum_speculation(mote_session *const *sessions, int n, mote_speculation *sum) {
+static int sum_drafting(mote_session *const *sessions, int n, drafting *sum) {
     mote_error error = {0, ""};
     memset(sum, 0, sizeof *sum);
     for (int i = 0; i < n; i++) {
         mote_speculation s = {0};
-        if (mote_speculation_of(sessions[i], &s, &error)) return report(&error);
+        mote_drafter_use blocks = {0};
+        if (mote_speculation_of(sessions[i], &s, &error) || mote_drafter_of(sessions[i], &blocks, &error)) return report(&error);
         sum->tokens += s.tokens;
-        for (int k = 0; k < MOTE_ROWS_MAX; k++) sum->passes[k] += s.passes[k];
-        for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
-            for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) sum->drafted[of][k] += s.drafted[of][k], sum->accepted[of][k] += s.accepted[of][k];
+        for (int k = 0; k < MOTE_ROWS_MAX; k++) sum->passes += s.passes[k], sum->drafts += (uint64_t)k * s.passes[k];
+        for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
+            sum->judged += blocks.drafted[k], sum->accepted += blocks.accepted[k];
+            for (int of = 0; of < MOTE_DRAFT_SOURCES; of++) sum->judged += s.drafted[of][k], sum->accepted += s.accepted[of][k];
+        }
     }
     return 0;
 }
 
 /* Of the passes after `before`: drafts a pass of a session, the share of those judged that was accepted, tokens a pass. */
-static void put_sum(const bench *b, const mote_speculation *before, const mote_speculation *after) {
-    double drafts = 0, passes = 0, drafted = 0, accepted = 0;
-    for (int k = 0; k < MOTE_ROWS_MAX; k++) {
-        passes += (double)(after->passes[k] - before->passes[k]);
-        drafts += k * (double)(after->passes[k] - before->passes[k]);
-    }
-    for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
-        for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
-            drafted += (double)(after->drafted[of][k] - before->drafted[of][k]);
-            accepted += (double)(after->accepted[of][k] - before->accepted[of][k]);
-        }
-    put(b, "drafts_per_pass", drafts / passes, 1, 10, 2);
-    put(b, "accepted", accepted / drafted, 100, 10, 1);
+static void put_drafting(const bench *b, const drafting *before, const drafting *after) {
+    const double passes = (double)(after->passes - before->passes);
+    put(b, "drafts_per_pass", (double)(after->drafts - before->drafts) / passes, 1, 10, 2);
+    put(b, "accepted", (double)(after->accepted - before->accepted) / (double)(after->judged - before->judged), 100, 10, 1);
     put(b, "tokens_per_pass", (double)(after->tokens - before->tokens) / passes, 1, 10, 2);
 }

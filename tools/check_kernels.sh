@@ -75,7 +75,7 @@ compact() {
     if command -v c++filt >/dev/null; then echo "$table" | c++filt -p; else echo "$table"; fi | sorted
 } >"$now"
 
-{ head -n 1 "$committed"; titles; expand "$committed" | tail -n +2; } >"$all"
+{ head -n 1 "$committed"; titles; expand "$committed" | tail -n +2 | sorted; } >"$all"
 grep -E "^(release|target|$targets) " "$all" >"$before"
 cat "$now"
 kernels=$(echo "$table" | grep -c '^sm_' || true)

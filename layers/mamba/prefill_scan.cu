@@ -25,7 +25,7 @@ struct mamba_shared {
     float2 S_scale[2][MAMBA_WARPS][32];
 };
 
-static_assert(sizeof(mamba_shared) <= GPU_SHARED && sizeof(mamba_head) % 16 == 0 && MAMBA_PART == DELTA_VALUES, "a block's shared memory");
+static_assert(sizeof(mamba_shared) <= GPU_SHARED && sizeof(mamba_head) % 16 == 0 && (int)MAMBA_PART == (int)DELTA_VALUES, "a block's shared memory");
 
 /* The work of a warp of scan. */
 struct mamba_part {
