@@ -18,7 +18,7 @@ __device__ __forceinline__ void pdl_wait() {
 
    Projections call it just before their own wait, which is a little quicker than at entry, where the other kernels do.
    Some do so late, after their own wait: experts_up, when it has stored the routing, which experts_down loads early,
-   gpu_experts_down_lone and norm_gate_up. */
+   gpu_experts_down_lone, gpu_experts_down_dealt and norm_gate_up. */
 __device__ __forceinline__ void pdl_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");

@@ -228,11 +228,11 @@ struct stream_element {
     }
 };
 
-/* sum += a round of k blocks of up, from number `from` on, times the rows that `fragments` are of. */
+/* sum += a round of k blocks of up, from number `from` on, times the rows that `fragments` are of. A warp may have none. */
 __device__ __forceinline__ void stream_multiply_low(const stream_weights &w, int from, const float *fragments, float *sum) {
 #pragma unroll
     for (int j = 0; j < STREAM_DEPTH; j++) {
-        const uint4 b = stream_fragment(*(const float4 *)(fragments + (w.first + min(from + j, w.count - 1)) * MIXER_K_COLS));
+        const uint4 b = stream_fragment(*(const float4 *)(fragments + (w.first + max(min(from + j, w.count - 1), 0)) * MIXER_K_COLS));
         gpu_multiply<stream_weights::F, STEP_ROWS>(sum, w.raw[j], &b, 0, 0, 0, from + j < w.count);
     }
 }

@@ -139,7 +139,7 @@ sanitizers() {
     # racecheck without experts_up: held to one kernel of those that poll, as that and experts_place (--kernel-name), it ends with "Internal
     # Sanitizer Error: failed to handle a hardware exception", where memcheck and synccheck, and racecheck of all kernels, find nothing.
     # initcheck of decode takes more than a minute.
-    local sessions tool model kernel
+    local sessions tool model kernel test
     for sessions in 17 3; do
         beside "racecheck --sessions $sessions small:fp8:4" sanitize racecheck \
             --kernel-name-exclude $making_weights,kernel_substring=experts_up "$build/gpu_production" --sessions $sessions small:fp8:4
@@ -160,6 +160,12 @@ sanitizers() {
     for kernel in attend_prefill delta_ moe_prefill prefill_; do
         beside "racecheck $kernel" sanitize racecheck --kernel-name kernel_substring=$kernel \
             "$build/gpu_production" --prompt 70 small:fp8
+    done
+    beside "racecheck moe_prefill, more rows than a block sorts" sanitize racecheck --kernel-name kernel_substring=moe_prefill \
+        "$build/gpu_production" --prompt 140 small:fp8
+    beside "racecheck index_" sanitize racecheck --kernel-name kernel_substring=index_ "$build/gpu_attention" --brief "" 100       # INDEXES
+    for test in gpu_mamba gpu_product gpu_streams; do
+        for tool in racecheck memcheck; do beside "$tool $test" sanitize $tool "$build/$test"; done
     done
     for tool in racecheck memcheck initcheck; do
         beside "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy --mtp 0 -p hi

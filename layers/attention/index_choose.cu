@@ -31,8 +31,8 @@ typedef struct index_search {
     int digit, equal, alike;     /* found: a digit; of those that have it so many are kept, of so many */
     uint32_t reaches[INDEX_OCTETS / 32];                     /* one bit an octet */
     int octet[INDEX_LISTED];
-    uint32_t key[INDEX_CANDIDATES];                          /* bits of scores */
-    int group[INDEX_CANDIDATES];
+    alignas(16) uint32_t key[INDEX_CANDIDATES];              /* bits of scores; four are stored at a time, as of the groups */
+    alignas(16) int group[INDEX_CANDIDATES];
 } index_search;
 
 /* The sum of v over the threads before this one; *all: over the block, whose threads all call it. */
