@@ -315,7 +315,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
     if (ranks != slot_ranks(&s->slot) && ranks > 0 && ranks <= 64)
         return fail_ranks(err, "saved session", ranks, slot_ranks(&s->slot));
     if (h->fingerprint != s->m->fingerprint)
-        return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
+        return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint, or of another drafter beside it");
     if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->pending < 0 || h->pending > MOTE_ROWS_MAX ||
         h->accepted < 0 || h->accepted > h->pending || h->accepted > h->count || (h->pending && !h->accepted) ||
         h->lag < 0 || h->lag > h->count || h->images < 0 || h->images > h->count || h->kv < MOTE_KV_F32 || h->kv > MOTE_KV_FP8 || ranks != slot_ranks(&s->slot) || h->has % SAVED_RANK & ~has)

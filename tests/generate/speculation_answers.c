@@ -9,16 +9,17 @@ static void ask(mote_session *s, const char *text, const mote_sampling *p, int m
     EXPECT(MOTE_OK, mote_ask(s, text, &g, &a->r, &failure));
 }
 
-// Drafts number i of both sources together.
-static uint64_t drafts_of(const uint64_t of[MOTE_DRAFT_SOURCES][MOTE_ROWS_MAX - 1], int i) {
-    return of[MOTE_DRAFT_MTP][i] + of[MOTE_DRAFT_COPY][i];
+// Drafts number i of all sources together.
+static uint64_t drafts_of(const mote_speculation *x, const mote_drafter_use *block, int i) {
+    return x->drafted[MOTE_DRAFT_MTP][i] + x->drafted[MOTE_DRAFT_COPY][i] + block->drafted[i];
 }
 
 static void check_recent(const mote_speculation *x, int mtp, uint64_t passes) {
     uint64_t digits[MOTE_ROWS_MAX] = {0};
     size_t n = strnlen(x->recent, sizeof x->recent);
     for (size_t i = 0; i < n; i++) {
-        int drafts = x->recent[i] >= 'a' ? x->recent[i] - 'a' + 1 : x->recent[i] - '0';
+        const char c = x->recent[i];
+        const int drafts = c >= 'a' ? c - 'a' + 1 : c >= 'A' ? c - 'A' + 1 : c - '0';
         if (CHECK(drafts >= 0 && drafts < MOTE_ROWS_MAX, "recent: %s", x->recent)) digits[drafts]++;
     }
     CHECK(n == (passes < 64 ? passes : 64), "depth %d: %d passes, recent: %s", mtp, (int)passes, x->recent);
@@ -29,20 +30,25 @@ static void check_recent(const mote_speculation *x, int mtp, uint64_t passes) {
 // Counts of a session add up, and make sense for `tokens` generated.
 static void check_counts(const mote_session *s, int mtp, uint64_t tokens) {
     mote_speculation x = {0};
+    mote_drafter_use block = {0};
     uint64_t passes = 0, accepted = 0;
     EXPECT(MOTE_OK, mote_speculation_of(s, &x, &failure));
+    EXPECT(MOTE_OK, mote_drafter_of(s, &block, &failure));
     for (int i = 0; i < MOTE_ROWS_MAX; i++) passes += x.passes[i];
-    for (int i = 0; i < MOTE_ROWS_MAX - 1; i++)
-        for (int of = 0; of < MOTE_DRAFT_SOURCES; of++) {
-            uint64_t reached = i ? x.accepted[of][i - 1] : passes - x.passes[0];
-            accepted += x.accepted[of][i];
-            CHECK(x.accepted[of][i] <= x.drafted[of][i] && x.drafted[of][i] <= reached, "depth %d: draft %d of %d", mtp, i + 1, of);
+    for (int of = 0; of <= MOTE_DRAFT_SOURCES; of++) {
+        const int is_block = of == MOTE_DRAFT_BLOCK;
+        const uint64_t *drafted = is_block ? block.drafted : x.drafted[of], *taken = is_block ? block.accepted : x.accepted[of];
+        for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) {
+            const uint64_t reached = i ? taken[i - 1] : passes - x.passes[0];
+            accepted += taken[i];
+            CHECK(taken[i] <= drafted[i] && drafted[i] <= reached, "depth %d: draft %d of %d", mtp, i + 1, of);
         }
-    CHECK(drafts_of(x.drafted, 0) == passes - x.passes[0], "depth %d: first drafts", mtp);
+    }
+    CHECK(drafts_of(&x, &block, 0) == passes - x.passes[0], "depth %d: first drafts", mtp);
     CHECK(x.tokens == tokens, "depth %d: %d tokens, generated %d", mtp, (int)x.tokens, (int)tokens);
     CHECK(x.tokens <= passes + accepted, "depth %d: %d tokens of %d passes", mtp, (int)x.tokens, (int)passes);
     if (mtp > 0) CHECK(x.depth == mtp, "depth %d: %d", mtp, x.depth);
-    for (int i = mtp; mtp > 0 && i < MOTE_ROWS_MAX - 1; i++) CHECK(!drafts_of(x.drafted, i), "depth %d: draft %d", mtp, i + 1);
+    for (int i = mtp; mtp > 0 && i < MOTE_ROWS_MAX - 1; i++) CHECK(!drafts_of(&x, &block, i), "depth %d: draft %d", mtp, i + 1);
     if (mtp == MOTE_MTP_OFF) CHECK(x.depth == 0 && passes == x.passes[0], "drafts though they are off");
     CHECK(!passes || x.pass_seconds > 0, "depth %d: %g s of passes", mtp, x.pass_seconds);
     check_recent(&x, mtp, passes);
