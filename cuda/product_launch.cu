@@ -279,7 +279,7 @@ template <int WIDTH> static int gemm_deal_tiles(gpu_gemm *p) {
 static int gemm_width(gpu_gemm *p, int sms) {
     enum { FEW = 128 };          /* token rows whose tiles of 16 are few enough: each reads the weights anew, from the L2 */
     const int tokens = (p->T + 127) / 128;
-    if (p->T <= FEW && gemm_deal_tiles<32>(p) * ((p->T + 31) / 32) < sms) return 16;
+    if (p->T <= FEW && gemm_deal_tiles<32>(p) * ((p->T + 31) / 32) < 2 * sms) return 16;
     return p->T <= 32 || gemm_deal_tiles<128>(p) * tokens < sms ? 32 : p->T <= 64 ? 64 : 128;
 }
 
