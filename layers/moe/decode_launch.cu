@@ -108,7 +108,10 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
-    p.per_tile = reciprocal_of(p.gate.panels);
+    p.tile_panels = w->shape.squared_relu ? 2 : 1;
+    p.tiles = (p.gate.panels - 1) / p.tile_panels + 1;
+    p.per_tile = reciprocal_of(p.tiles);
+    p.to_second = w->shape.squared_relu ? (int64_t)p.up.k_blocks * p.up.panel_bytes : p.up.data - p.gate.data;
     p.placed = scratch->slots && scratch->slots[rows->layer].count && (!scratch->slots[rows->layer].resident || scratch->locality);
     p.expert_at = moe_expert_table(scratch, w, rows->layer);
     p.correction = w->correction;
@@ -169,7 +172,8 @@ enum { LONE_DEEP = 6 };          /* k blocks of a share in gpu_experts_up_lone *
 /* That kernel, if it takes these sizes; NULL: it does not. */
 static gpu_moe_kernel gpu_lone_up(const moe_gpu *p) {
     gpu_moe_kernel lone = NULL;
-    if (p->T > 1 || p->shape.experts > 256 || p->gate.k_blocks > LONE_DEEP * GPU_WARPS || p->up.format != p->gate.format) return NULL;
+    if (p->T > 1 || p->shape.experts > 256 || p->gate.k_blocks > LONE_DEEP * GPU_WARPS || p->up.format != p->gate.format ||
+        p->gate.panels % p->tile_panels) return NULL;
     with_format(p->gate.format, [&](auto format) {
         typedef decltype(format) F;
         if constexpr (gpu_has_lone_up<F>()) lone = gpu_experts_up_lone<F, LONE_DEEP>;
@@ -222,7 +226,7 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     const gpu_moe_kernel kernel = fixed ? fixed : lone ? lone : p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
     const int rows = fixed ? gpu_fixed_rows(p->T) : p->T == 1 ? 1 : STEP_ROWS;
     const size_t bytes = activation_fragments_size(p->gate.format, rows, lone ? LONE_DEEP * GPU_WARPS : p->gate.k_blocks);
-    int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
+    int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->tiles);
     node *n = gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p);
     n->can_poll = (fixed || lone) && !p->locality;          /* simulated logits have no tags */
     n->late_reads = p->placed ? BUFFER_EXPERTS : 0;
@@ -257,7 +261,7 @@ static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
         MOE_BATCH_UP(MOE_BATCH_LINE)
 #undef MOE_BATCH_LINE
     };
-    const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->gate.panels + GPU_WARPS - 1) / GPU_WARPS);
+    const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->tiles + GPU_WARPS - 1) / GPU_WARPS);
     moe_gpu of = *p;
     of.batch.space = gpu_up_space(p);
     const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, of.batch.space);
