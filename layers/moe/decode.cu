@@ -1,7 +1,8 @@
 /* layers/moe/decode.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
-   Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu, down_fixed.cu, down_row.cu, down_dealt.cu). More
-   rows, and shapes without an experts_down for several, run through route and its own two (batch_route.cu, batch_up.cu, batch_down.cu).
+   Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu, down_fixed.cu, down_row.cu, down_dealt.cu,
+   down_own.cu). More rows, and shapes without an experts_down for several, run through route and its own two (batch_route.cu, batch_up.cu,
+   batch_down.cu).
    decode_launch.cu records them, and says which runs when. They know no session and no other kind of layer. The definition is layers/moe/cpu.c.
 
    An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,
@@ -108,7 +109,7 @@ static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *t
     p.end.act = to->end.act;
     if (s->shared_size) {
         gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
-        p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
+        if (!s->squared_relu) p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
         p.segment[0].h = to->in_units ? to->batch.shared_h : to->h;
         p.segment[0].norm = branched ? to->branches.norm_shared : norm;
         p.h_row = (size_t)to->h_row;

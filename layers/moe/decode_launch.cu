@@ -6,6 +6,7 @@
                     FP8 blocks, few enough items           gpu_experts_up         gpu_experts_down_lone             up.cu, down_row.cu
                     NVFP4, MXFP4, likewise                 gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
                     NVFP4, more items, evenly dealt        the same               gpu_experts_down_dealt            down_dealt.cu
+                    NVFP4, a shared expert of another size the same               gpu_experts_down_own              down_own.cu
                     FP8 by row, the shared expert apart    gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
                     FP8 by row                             gpu_experts_up_lone    gpu_experts_down<1>               up_lone.cu, down.cu
                     any                                    gpu_experts_up<1>      gpu_experts_down<1>               up.cu, down.cu
@@ -176,7 +177,7 @@ static gpu_moe_kernel gpu_lone_up(const moe_gpu *p) {
         p->gate.panels % p->tile_panels) return NULL;
     with_format(p->gate.format, [&](auto format) {
         typedef decltype(format) F;
-        if constexpr (gpu_has_lone_up<F>()) lone = gpu_experts_up_lone<F, LONE_DEEP>;
+        if constexpr (gpu_has_lone_up<F>()) lone = gpu_lone_panels<F>(*p) == p->tile_panels ? gpu_experts_up_lone<F, LONE_DEEP> : NULL;
     });
     return lone;
 }
@@ -214,6 +215,17 @@ static gpu_down_kernel gpu_dealt_down(const moe_gpu *p) {
     return {gpu_experts_down_dealt<F>, (size_t)(GPU_WARPS * gpu_dealt_bytes<F>(*p)), 2, 0};
 }
 
+/* gpu_experts_down_own, if it takes these sizes. */
+static gpu_down_kernel gpu_own_down(const moe_gpu *p) {
+    typedef format_nvfp4 F;
+    typedef down_own_sizes<F> sizes;
+    const int own = p->shared_down.k_blocks, routed = p->shape.top_k * p->down.k_blocks;
+    if (p->T > 1 || !p->shape.shared_size || p->down.format != FORMAT_NVFP4 || p->shared_down.format != FORMAT_NVFP4 || p->branches.shared_to ||
+        gpu_has_down_bias(*p) || p->down.panels % sizes::PANELS) return {};
+    if (own < GPU_WARPS || own > sizes::OWN_ITEMS * GPU_WARPS || routed < GPU_WARPS || routed > sizes::ITEMS * GPU_WARPS) return {};
+    return {gpu_experts_down_own<F>, (size_t)(GPU_WARPS * gpu_own_bytes<F>(*p)), sizes::PANELS, 0};
+}
+
 /* gpu_experts_down for one row, or for several. */
 static gpu_down_kernel gpu_down_of_any(const moe_gpu *p) {
     if (p->T == 1) return {gpu_experts_down<1>, GPU_WARPS * (size_t)gpu_down_bytes<1>(), gpu_down_sizes<1>::PANELS, 0};
@@ -236,6 +248,7 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_down_kernel down = gpu_fixed_down(p);
     if (!down.kernel) down = gpu_lone_down(p);
     if (!down.kernel) down = gpu_dealt_down(p);
+    if (!down.kernel) down = gpu_own_down(p);
     if (!down.kernel) down = gpu_down_of_any(p);
     const int blocks = ((gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1) * (1 + down.apart);
     node *n = gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
