@@ -236,6 +236,7 @@ enum {
 #include "layers/moe/down_fixed.cu"
 #include "layers/moe/down_row.cu"
 #include "layers/moe/down_dealt.cu"
+#include "layers/moe/down_own.cu"
 #include "layers/moe/batch_route.cu"
 #include "layers/moe/batch_up.cu"
 #include "layers/moe/batch_down.cu"

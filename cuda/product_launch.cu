@@ -59,18 +59,20 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows
     return T <= most ? kernels[T - 1] : NULL;
 }
 
-/* Whether a segment's rows are those of the projection, and nothing else than the fixed-shape kernels have becomes of their sums. */
-template <class IN> static bool gpu_segment_is_plain(const gpu_projection<IN> *p, const gpu_segment *s) {
+/* Whether a segment's rows are those of the projection, and nothing else than the fixed-shape kernels have becomes of their sums; alone: they may
+   have h of a matrix alone. */
+template <class IN> static bool gpu_segment_is_plain(const gpu_projection<IN> *p, const gpu_segment *s, bool alone) {
     bool own = false;
     if constexpr (IN::normed) own = s->norm != p->in.norm;
-    return !own && s->w.cols == p->cols && epilogue_is_plain(p->end, s->w, s->up);
+    const bool takes_h = s->up.data ? activation_is_plain(p->end.act) : !s->h || alone;
+    return !own && s->w.cols == p->cols && takes_h && !s->w.bias && !s->up.bias;
 }
 
 /* Whether T rows of a segment run through it; whether a block may then have several tiles. */
 template <class IN, class SHAPE> static bool gpu_fixed_takes(const gpu_projection<IN> *p, const gpu_segment *s) {
     int rows = 0;
     with_format(s->w.format, [&](auto format) { rows = projects_fixed<decltype(format), SHAPE>(IN::normed); });
-    return p->T <= rows && gpu_segment_is_plain(p, s);
+    return p->T <= rows && gpu_segment_is_plain(p, s, gpu_fixed_alone<SHAPE>());
 }
 
 template <class IN> static bool gpu_fixed_takes_several(enum format f) {
@@ -89,7 +91,9 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_project
 
 template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu_projection<IN> *p) {
     gpu_project_kernel<IN> kernel = gpu_fixed_projection_of<IN, shape_35b_a3b>(p);
-    return kernel ? kernel : gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
+    if (!kernel) kernel = gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
+    if constexpr (IN::normed) kernel = kernel ? kernel : gpu_fixed_projection_of<IN, shape_nemotron>(p);
+    return kernel;
 }
 
 /* The slim kernel for one row, if it takes these columns and formats and all blocks, of one tile each, are resident at once; NULL:
@@ -99,7 +103,7 @@ static gpu_project_kernel<gpu_norm_rows> gpu_slim_projection(gpu_queue *q, const
     int64_t tiles = 0;
     if (p->T > 1 || p->cols != shape_35b_a3b::HIDDEN) return NULL;
     for (int i = 0; i < p->count; i++) {
-        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || !gpu_segment_is_plain(p, &p->segment[i])) return NULL;
+        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || !gpu_segment_is_plain(p, &p->segment[i], false)) return NULL;
         tiles += gpu_tiles(p->segment[i]);
     }
     return gpu_blocks(q, kernel, bytes, tiles) == tiles ? kernel : NULL;
@@ -175,7 +179,9 @@ template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind 
             const int of = gpu_batch_order_of(&p->segment[i].w, part.rows, &orders, order);
             if (of < 0) break;
             part.order[part.count] = of;
-            part.segment[part.count++] = p->segment[i];
+            part.segment[part.count] = p->segment[i];
+            if (p->segment[i].h && !p->segment[i].up.data) part.segment[part.count].up = p->segment[i].w;       /* ReLU(w x) (w x) */
+            part.count++;
         }
         gpu_record_preparation(q, kind, in, p->T, p->eps, orders, order, extra, p->late);
         gpu_record_product(q, kind, &part);
@@ -187,6 +193,18 @@ template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind 
 }
 
 /* ---- Recording a projection -------------------------------------------------------------------------------------------- */
+
+/* Records a kernel for a fixed shape; returns whether it takes all tiles. */
+template <class IN>
+static bool gpu_record_fixed(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p, gpu_project_kernel<IN> kernel, size_t bytes) {
+    const gpu_matrix *w = &p->segment[0].w;
+    p->blocks = gpu_deal_blocks(q, p, kernel, bytes, 1);
+    if (!gpu_one_tile_each(p)) return false;
+    node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
+    n->can_poll = 1;
+    gpu_note_weights(n, kind, w);
+    return true;
+}
 
 /* Deals the blocks to the segments and records the kernel. More rows than STEP_ROWS are cuda/batch_tile.cu's, and those that a block
    does not have the shared memory for: no weight is to be read twice. */
@@ -201,21 +219,16 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
         const gpu_project_kernel<IN> slim = gpu_slim_projection(q, p, bytes);
         if (slim) kernel = slim;
     }
-    p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes, 1) : 0;
-    const int fixed = kernel && gpu_one_tile_each(p);
-    if (!fixed) {
-        kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, STEP_ROWS>;
-        bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : STEP_ROWS);
-        if (bytes + sizeof(warp_partials) > GPU_SHARED) {
-            gpu_record_batch(q, kind, p);
-            return;
-        }
-        p->blocks = gpu_deal_blocks(q, p, kernel, bytes, 1);
+    if (kernel && gpu_record_fixed(q, kind, p, kernel, bytes)) return;
+    kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, STEP_ROWS>;
+    bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : STEP_ROWS);
+    if (bytes + sizeof(warp_partials) > GPU_SHARED) {
+        gpu_record_batch(q, kind, p);
+        return;
     }
+    p->blocks = gpu_deal_blocks(q, p, kernel, bytes, 1);
     const gpu_matrix *w = &p->segment[0].w;
-    node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
-    n->can_poll = fixed;
-    gpu_note_weights(n, kind, w);
+    gpu_note_weights(gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p), kind, w);
 }
 
 /* A projection without segments yet. */

@@ -96,10 +96,10 @@ static __global__ void count_differing(const float *a, const float *b, size_t n,
 enum prologue { PLAIN, NORM, GATED, PROLOGUES };
 static const char *const prologue_names[] = {"plain rows", "norm rows", "gated rows"};
 
-// What is projected: matrices of one width; with `up` the first is one of a pair. stored: the output of plain and gated rows is not added.
+// What is projected: matrices of one width; with `up` the first is one of a pair, squared: of the first there is h. stored: the output of plain and gated rows is not added.
 typedef struct job {
     enum prologue in;
-    int count, cols, pair, stored;
+    int count, cols, pair, squared, stored;
     activation act;
     matrix w[PROJECTIONS], up;
 } job;
@@ -113,8 +113,8 @@ static int y_rows(const job *j) {
 template <class IN> static void add_segments(gpu_projection<IN> *p, const job *j, float *y, int rows) {
     for (int i = 0; i < j->count; i++) {
         gpu_add_segment(p, &j->w[i], y);
-        if (i == 0 && j->pair) {
-            p->segment[0].up = gpu_matrix_of(&j->up);
+        if (i == 0 && (j->pair || j->squared)) {
+            if (j->pair) p->segment[0].up = gpu_matrix_of(&j->up);
             p->segment[0].h = y;
             p->segment[0].y = NULL;
             p->h_row = (size_t)j->w[0].rows;
@@ -144,7 +144,7 @@ static void record(const job *j, int t, int T, float *y) {
         gpu_projection<gpu_norm_rows> p = gpu_norm_projection(from, norm_weights, j->cols, T, 1e-6f);
         p.end = end;
         add_segments(&p, j, y, T);
-        record_any(j->pair ? KERNEL_ROUTER : KERNEL_IN_PROJ, &p);
+        record_any(j->pair || j->squared ? KERNEL_ROUTER : KERNEL_IN_PROJ, &p);
     } else {
         gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(T, j->cols);
         p.end = end;
@@ -251,12 +251,28 @@ static void try_pair(enum format f, enum format other, int rows, int cols) {
     free_job(&j);
 }
 
+// That of a shared expert without a gate, and a router's.
+static void try_squared(enum format f, int rows, int cols) {
+    char what[96];
+    if (!allowed(f, cols)) return;
+    job j = {.in = NORM, .count = 2, .cols = cols, .pair = 0, .squared = 1, .act = {.function = ACTIVATION_RELU},
+             .w = {matrix_new(f, rows, cols, 3), matrix_new(FORMAT_BF16, 40, cols, 4)}, .up = {}};
+    for (int biased = 0; biased < 2; biased++) {
+        snprintf(what, sizeof what, "squared %s %dx%d%s", formats[f]->name, rows, cols, biased ? ", a bias" : "");
+        j.w[0].bias = biased ? biases : NULL;
+        same_bits(&j, what);
+    }
+    free_job(&j);
+}
+
 static void try_all(void) {
-    static const int shapes[][2] = {{24, 64}, {200, 96}, {40, 544}, {88, 1088}, {2048, 4096}, {3072, 8192}, {12352, 2048}, {9216, 3072}};
+    static const int shapes[][2] = {{24, 64}, {200, 96}, {40, 544}, {88, 1088}, {88, 2688}, {2048, 4096}, {3072, 8192}, {12352, 2048}, {9216, 3072}};
     for (int f = 0; f < FORMAT_COUNT; f++) {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_matrix((enum format)f, shapes[i][0], shapes[i][1]);
         try_pair((enum format)f, FORMAT_BF16, 512, 2048);
         try_pair((enum format)f, FORMAT_FP8_BLOCK, 24, 192);
+        try_squared((enum format)f, 24, 192);
+        try_squared((enum format)f, 244, 2688);
         printf("%s: %d passed, %d failed\n", formats[f]->name, test_passed, test_failed);
     }
     job head = {.in = NORM, .count = 1, .cols = 2048, .pair = 0, .w = {matrix_new(FORMAT_BF16, MOST, 2048, 1)}, .up = {}};

@@ -86,6 +86,8 @@ static const layer_case cases[] = {
     {"nvfp4 of Nemotron", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2688, 128, 6, 1856, 3712, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
     {"small fp8, squared", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_F32, 192, 10, 3, 116, 232, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
     {"small nvfp4, squared", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 320, 10, 3, 80, 240, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
+    {"small nvfp4, squared, another shared size", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 384, 10, 3, 180, 2580, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
+    {"small nvfp4, another shared size", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 384, 24, 10, 144, 700, 128},
     {"small bf16, squared", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 10, 3, 68, 100, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1}};
 
 enum { CASES = sizeof cases / sizeof *cases, ROWS = BATCH_ROWS_MAX };
@@ -685,7 +687,7 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
         gpu_submit(&L.q);
     });
     L.q.stages = ALL_STAGES;
-    const double up = active * 2 * (double)matrix_bytes(&L.w.gate_proj[0]);
+    const double up = active * (s->squared_relu ? 1 : 2) * (double)matrix_bytes(&L.w.gate_proj[0]);
     const double down = active * (double)matrix_bytes(&L.w.down_proj[0]) + (s->shared_size ? (double)matrix_bytes(&L.w.down_proj[s->experts]) : 0);
     printf("%-16s %2d rows %6.1f experts: route %5.1f us, up %6.1f us %3.0f %%, down %6.1f us %3.0f %%, all %6.1f us", c->name, T, active,
            us[1], us[2], 100 * up / us[2] * 1e6 / bandwidth, us[3], 100 * down / us[3] * 1e6 / bandwidth, us[0]);
