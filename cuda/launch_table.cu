@@ -23,7 +23,10 @@
     X(int4,      35b_a3b,   4, 1) \
     X(nvfp4,     122b_a10b, 4, 0) \
     X(fp8_block, 122b_a10b, 4, 2) \
-    X(bf16,      122b_a10b, 4, 2)
+    X(bf16,      122b_a10b, 4, 2) \
+    X(nvfp4,     flash_next, 1, 0) \
+    X(fp8_block, flash_next, 1, 1) \
+    X(bf16,      flash_next, 1, 1)
 
 enum { BATCH_WIDE_TILES = 4 };
 

@@ -118,12 +118,13 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 }
 
 /* The shapes with kernels of their own: hidden size, columns of out_proj and o_proj, of an expert's down_proj, experts of a row, and
-   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next and Flash-Next there is
-   experts_up alone, for one row: Coder-Next's projections are 35B's, its experts_down is gpu_experts_down_lone, that of Flash-Next gpu_experts_down_dealt. */
+   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next there is experts_up alone, for
+   one row: its projections are 35B's, its experts_down is gpu_experts_down_lone. Of Flash-Next, for one row, too, experts_down is
+   gpu_experts_down_dealt. */
 struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8, LISTS = 1 }; };
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8, LISTS = 1 }; };
 struct shape_coder_next { enum { HIDDEN = 2048, EXPERT = 512, TOP_K = 10, LISTS = 2 }; };
-struct shape_flash_next { enum { HIDDEN = 2560, EXPERT = 640, TOP_K = 10, LISTS = 2 }; };
+struct shape_flash_next { enum { HIDDEN = 2560, OUT = 6144, EXPERT = 640, TOP_K = 10, LISTS = 2 }; };
 
 template <class F> constexpr bool gpu_has_lone_up() {
     return std::is_same<F, format_mxfp4>::value || std::is_same<F, format_nvfp4>::value || std::is_same<F, format_fp8_row>::value;
@@ -143,7 +144,8 @@ template <class F> constexpr bool gpu_has_lone() {
 template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
     enum {
         WARP_K_BLOCKS = COLS / (4 * F::per_load) / GPU_WARPS,
-        DEPTH = WARP_K_BLOCKS <= MAX_IN_FLIGHT ? WARP_K_BLOCKS : MAX_IN_FLIGHT < 3 ? MAX_IN_FLIGHT : WARP_K_BLOCKS % 4 ? 3 : 4,
+        DEPTH = WARP_K_BLOCKS <= MAX_IN_FLIGHT ? WARP_K_BLOCKS : MAX_IN_FLIGHT < 3 ? MAX_IN_FLIGHT : WARP_K_BLOCKS % 4 == 0 ? 4 :
+                                                                WARP_K_BLOCKS % 3 == 0 ? 3 : 5,
         PARTS = (WARP_K_BLOCKS * F::per_load / 2 + 31) / 32,  /* items of eight columns of a lane */
         ROUNDS = WARP_K_BLOCKS / DEPTH,
         FACTOR_SPAN = ROUNDS > 1 ? (int)DEPTH : 16 / ROWS,  /* k blocks whose factors share a register */
@@ -334,6 +336,10 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     float square[ROWS] = {}, rms = 1;
     if (SPECULATIVE) x.load(0);
     weights.move(tiles.template place<F>(tile));
+    if (!F::half && sizes::ROUNDS > 1 && threadIdx.x == 0) {
+        l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * F::panel));
+        l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * F::panel));
+    }
 #pragma unroll
     for (int j = 0; j < sizes::DEPTH; j++) weights.load(j);
     weights.load_scale(w);

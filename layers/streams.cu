@@ -288,7 +288,7 @@ template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_stream
         for (int k = 0; k < EACH; k++) mix += part[i][r][c * EACH + k];
         const float u = stream_mean(gpu_sigmoid(mix) * (of.value * of.factor * norm));
         if (p.y && t + r < p.T) p.x[((size_t)row * GPU_STREAMS + c) * p.hidden + col] = of.value;
-        if (c == 0 && t + r < p.T) p.u[(size_t)row * p.hidden + col] = u;
+        if (c == 0 && t + r < p.T) store_tagged(&p.u[(size_t)row * p.hidden + col], u, p.link.publish);
     };
     if constexpr (ONE) four(0);
     else for (int t = 0; t < p.T; t += STEP_ROWS) four(t);
