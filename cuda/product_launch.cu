@@ -3,8 +3,8 @@
 
 /* ---- Projections of a step --------------------------------------------------------------------------------------------- */
 
-/* Deals the blocks of a kernel, as many as are resident at once, to the segments of p, in proportion to the bytes of their turns: a block takes
-   `block_tiles` tiles in one. Returns how many blocks there are. A segment of few turns has a block for each, as all have that fit:
+/* Deals the blocks of a kernel, as many as are resident at once, to the segments of p, in proportion to the bytes of their turns: a block
+   takes `block_tiles` tiles in one. Returns how many blocks there are. A segment of few turns has a block for each, as all have if they fit:
    gpu_project_fixed wants that of BF16 ones. */
 template <class P> static int gpu_deal_blocks(gpu_queue *q, P *p, void (*kernel)(P), size_t shared, int block_tiles) {
     enum { FEW = 16 };                                      /* a router of 256 experts */

@@ -118,9 +118,9 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 }
 
 /* The shapes with kernels of their own: hidden size, columns of out_proj and o_proj, of an expert's down_proj, experts of a row, and
-   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next there is experts_up alone, for
-   one row: its projections are 35B's, its experts_down is gpu_experts_down_lone. Of Flash-Next, for one row, too, experts_down is
-   gpu_experts_down_dealt. */
+   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next there is
+   experts_up alone, for one row: its projections are 35B's, its experts_down is gpu_experts_down_lone. Those of Flash-Next are for one row,
+   too; its experts_down is gpu_experts_down_dealt. */
 struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8, LISTS = 1 }; };
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8, LISTS = 1 }; };
 struct shape_coder_next { enum { HIDDEN = 2048, EXPERT = 512, TOP_K = 10, LISTS = 2 }; };
@@ -163,8 +163,8 @@ template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
     float scale[FACTORS], act_scale[BY_LANE ? (int)WARP_K_BLOCKS : (int)FACTORS][2];
     row_scales rows;
 
-    template <class IN> __host__ __device__ static constexpr int at_once() {
-        return IN::template at_once<ROWS>() < PARTS ? IN::template at_once<ROWS>() : PARTS;
+    template <class IN> __host__ __device__ static constexpr int at_once() {        /* three are one round, not two */
+        return (int)PARTS == 3 && ROWS == 1 ? 3 : IN::template at_once<ROWS>() < PARTS ? IN::template at_once<ROWS>() : PARTS;
     }
     __device__ __forceinline__ static int first() { return threadIdx.x / 32 * WARP_K_BLOCKS; }
     __device__ __forceinline__ static int scale_slot(int k) { return k * FACTOR_SPAN + threadIdx.x % 16 / ROWS; }
@@ -291,6 +291,7 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
 #pragma unroll
     for (int j = 0; j < PRELOAD; j++) weights.load(j);
     weights.load_scale(w);
+    if constexpr (!TILES::normed && COLS == shape_flash_next::OUT) l2_prefetch_share(tiles.p.link.prefetch);
     if constexpr (TILES::normed) {
         if (tiles.waits_last()) pdl_launch_dependents();
         else tiles.wait();

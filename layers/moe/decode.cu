@@ -51,6 +51,7 @@ typedef struct moe_gpu {
     int ranks;                   /* experts are chosen by other numbers than their logits */
     const int64_t *expert_at;    /* [experts] where each routed expert's are: bytes from those, the same for all that belongs to it */
     int placed;                  /* it is a runner's own, which experts_place writes just before */
+    uint32_t ahead;              /* bytes of a routed expert's down_proj, if it is in the GPU's memory, for who prefetches it; or 0 */
     uint32_t per_tile;           /* reciprocal_of(gate.panels): tile * per_tile >> 32 is the tile's place in the routing */
     gpu_matrix shared_down;
     const float *norm;           /* [hidden] */

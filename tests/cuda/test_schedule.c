@@ -277,7 +277,7 @@ static void test_streams(int layers, int first, int drafts) {
     for (int i = 0; i < count; i++) {
         const node *n = &nodes[i];
         const kernel_uses *k = &kernels[n->kind];
-        if (k->polls == BUFFER_X) CHECK(!n->link.await.mask == (n->in_mtp || n->layer == first), "node %d, %s of layer %d polls", i, k->name, n->layer);
+        if (k->polls == BUFFER_X) CHECK(!n->link.await.mask == (n->in_mtp || n->layer == first), "node %d, %s of layer %d", i, k->name, n->layer);
         if (k->polls == BUFFER_X && n->link.await.mask) CHECK(n->link.await.bits == ((uint32_t)x & 3), "node %d awaits", i);
         if (k->tags != BUFFER_X) continue;
         CHECK(!n->link.publish.mask == (n->in_mtp || n->kind != KERNEL_STREAMS_UP), "node %d, %s tags", i, k->name);
