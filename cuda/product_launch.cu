@@ -8,7 +8,7 @@
    gpu_project_fixed wants that of BF16 ones. */
 template <class P> static int gpu_deal_blocks(gpu_queue *q, P *p, void (*kernel)(P), size_t shared, int block_tiles) {
     enum { FEW = 16 };                                      /* a router of 256 experts */
-    int64_t turns[PROJECTIONS], bytes[PROJECTIONS], all = 0, few = 0, shared_out = 0;
+    int64_t turns[PROJECTIONS] = {}, bytes[PROJECTIONS] = {}, all = 0, few = 0, shared_out = 0;
     for (int i = 0; i < p->count; i++) {
         const gpu_matrix *w = &p->segment[i].w;
         turns[i] = (gpu_tiles(p->segment[i]) - 1) / block_tiles + 1;
