@@ -1,6 +1,6 @@
-/* cli/info_experts.c: what `mote info` predicts: the decode of a GB10, and of a GPU that has no space for all experts, which then lie in host memory: how
-   many fit into slots of its own memory, and what speed it takes to find how many of them there. The formulas are seconds_of_step and seconds_of_token;
-   nobody has measured their results. */
+/* cli/info_experts.c: what `mote info` predicts: the decode of a GB10, and of a GPU that has no space for all experts, which then lie in host
+   memory: how many fit into slots of its own memory, and what speed it takes to find how many of them there. The formulas are seconds_of_step
+   and seconds_of_token; nobody has measured their results. */
 
 static const mote_module *module_named(const mote_info *i, const char *name) {
     for (int m = 0; m < i->module_count; m++)
@@ -8,8 +8,8 @@ static const mote_module *module_named(const mote_info *i, const char *name) {
     return NULL;
 }
 
-/* Seconds of a step of one row after a short context, without drafts, so without the MTP layer: weights and states at `memory` bytes per second, and
-   each layer's kernels one after another (docs/performance.md). */
+/* Seconds of a step of one row after a short context, without drafts, so without the MTP layer: weights and states at `memory` bytes per
+   second, and each layer's kernels one after another (docs/performance.md). */
 static double seconds_of_step(const mote_info *i, double memory) {
     const double layer = 15e-6;            /* what a layer's dependent kernels take beside bytes: some six of 2.5 us */
     const mote_module *mtp = module_named(i, "mtp");
@@ -28,7 +28,8 @@ typedef struct offload {
     const char *of;                        /* whose speeds these are */
 } offload;
 
-/* Decode of a token of whose experts the share `hits` is in slots: what is missing comes over the link, then the step goes on as with all on the GPU. */
+/* Decode of a token of whose experts the share `hits` is in slots: what is missing comes over the link, then the step goes on as with all on
+   the GPU. */
 static double seconds_of_token(const mote_info *i, const offload *x, double hits) {
     return (1 - hits) * (double)module_named(i, "experts")->bytes_per_token / x->link + seconds_of_step(i, x->memory);
 }
@@ -37,8 +38,8 @@ static double seconds_of_token(const mote_info *i, const offload *x, double hits
    that is not here the plan lacks what prompts take there: copies of two layers, and scratch, for which another thirty-second stands. */
 static double share_in_slots(const mote_info *i, const mote_memory *plan, const offload *x) {
     const mote_module *of = module_named(i, "experts"), *mtp = module_named(i, "mtp");
-    const double elsewhere = (double)(of->bytes + (mtp ? mtp->bytes - mtp->bytes_per_token : 0));   /* of the MTP layer no other weights are as many */
-    const double experts = i->host_bytes ? (double)i->host_bytes : elsewhere;
+    const uint64_t in_mtp = mtp ? mtp->bytes - mtp->bytes_per_token : 0;        /* nearly all that a token does not read is experts */
+    const double experts = (double)(i->host_bytes ? i->host_bytes : of->bytes + in_mtp);
     const double prompts = i->host_bytes ? 0 : 2 * (double)of->bytes / i->layers + x->space / 32;
     const double beside = (double)i->weight_bytes - experts + (double)(plan->total - plan->weights) + prompts;
     const double share = (x->space - x->space / 32 - beside) / experts;

@@ -344,8 +344,8 @@ static void test_mtp_prompt(const char *name) {
         }
         EXPECT(MOTE_OK, mote_session_experts(s, &seen[2], &failure));
         const uint64_t plain = seen[1].bytes - seen[0].bytes, logits = seen[2].bytes - seen[1].bytes;
-        CHECK((plain != 0) == w && plain == logits, "%s: a prompt brings %llu bytes, with the MTP layer's logits %llu", name, (unsigned long long)plain,
-              (unsigned long long)logits);
+        CHECK((plain != 0) == w && plain == logits, "%s: a prompt brings %llu bytes, with the MTP layer's logits %llu", name,
+              (unsigned long long)plain, (unsigned long long)logits);
         mote_session_close(s);
     }
     const size_t bytes = (size_t)(PROMPT - 1) * (size_t)mote_model_info(m[0])->vocab_size * sizeof(float);
