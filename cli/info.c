@@ -45,6 +45,10 @@ static void print_modules(const mote_info *i) {
     human((double)i->weight_bytes, "B", size);
     human((double)i->weight_bytes_per_token, "B", per_token);
     printf("  %-16s%-*s%12s%12s%18s\n", "total", width, "", parameters, size, per_token);
+    const mote_module *drafter = module_named(i, "drafter"), *head = module_named(i, i->tied_embeddings ? "embed_tokens" : "lm_head");
+    if (!drafter) return;
+    human((double)(drafter->bytes + (head ? head->bytes : 0)), "B", size);
+    printf("\na block of drafts reads the drafter and the head, %s\n", size);
 }
 
 /* What is not memory: tables of which few rows are wanted. */
