@@ -26,7 +26,10 @@
     X(bf16,      122b_a10b, 4, 2) \
     X(nvfp4,     nemotron,  1, 0) \
     X(fp8_block, nemotron,  1, 0) \
-    X(bf16,      nemotron,  1, 0)
+    X(bf16,      nemotron,  1, 0) \
+    X(nvfp4,     flash_next, 1, 0) \
+    X(fp8_block, flash_next, 1, 1) \
+    X(bf16,      flash_next, 1, 1)
 
 enum { BATCH_WIDE_TILES = 4 };
 

@@ -3,22 +3,25 @@
 
 /* ---- Projections of a step --------------------------------------------------------------------------------------------- */
 
-/* Deals the blocks of a kernel, as many as are resident at once, to the segments of p, in proportion to their turns: a block takes
-   `block_tiles` tiles in one. Returns how many blocks there are. A segment of few turns has a block for each: gpu_project_fixed wants that of
-   BF16 ones. */
+/* Deals the blocks of a kernel, as many as are resident at once, to the segments of p, in proportion to the bytes of their turns: a block
+   takes `block_tiles` tiles in one. Returns how many blocks there are. A segment of few turns has a block for each, as all have if they fit:
+   gpu_project_fixed wants that of BF16 ones. */
 template <class P> static int gpu_deal_blocks(gpu_queue *q, P *p, void (*kernel)(P), size_t shared, int block_tiles) {
     enum { FEW = 16 };                                      /* a router of 256 experts */
-    int64_t turns[PROJECTIONS], all = 0, many = 0;
+    int64_t turns[PROJECTIONS] = {}, bytes[PROJECTIONS] = {}, all = 0, few = 0, shared_out = 0;
     for (int i = 0; i < p->count; i++) {
+        const gpu_matrix *w = &p->segment[i].w;
         turns[i] = (gpu_tiles(p->segment[i]) - 1) / block_tiles + 1;
+        bytes[i] = turns[i] * w->k_blocks * w->panel_bytes;
         all += turns[i];
-        many += turns[i] > FEW ? turns[i] : 0;
+        few += turns[i] > FEW ? 0 : turns[i];
+        shared_out += turns[i] > FEW ? bytes[i] : 0;
     }
-    const int64_t left = gpu_blocks(q, kernel, shared, all) - (all - many);
+    const int64_t blocks = gpu_blocks(q, kernel, shared, all), left = blocks - few;
     int used = 0;
     for (int i = 0; i < p->count; i++) {
         gpu_segment *s = &p->segment[i];
-        s->blocks = turns[i] > FEW ? (int)(turns[i] * left / many) : (int)turns[i];
+        s->blocks = turns[i] > FEW && blocks < all ? (int)(bytes[i] * left / shared_out) : (int)turns[i];
         if (s->blocks < 1) s->blocks = 1;
         s->first_block = used;
         used += s->blocks;
@@ -75,9 +78,9 @@ template <class IN, class SHAPE> static bool gpu_fixed_takes(const gpu_projectio
     return p->T <= rows && gpu_segment_is_plain(p, s, gpu_fixed_alone<SHAPE>());
 }
 
-template <class IN> static bool gpu_fixed_takes_several(enum format f) {
+template <class IN> static bool gpu_fixed_takes_several(enum format f, int cols) {
     bool loops = false;
-    with_format(f, [&](auto format) { loops = gpu_fixed_loops<IN, decltype(format)>(); });
+    with_format(f, [&](auto format) { loops = gpu_fixed_loops<IN, decltype(format)>(cols); });
     return loops;
 }
 
@@ -93,7 +96,7 @@ template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu
     gpu_project_kernel<IN> kernel = gpu_fixed_projection_of<IN, shape_35b_a3b>(p);
     if (!kernel) kernel = gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
     if constexpr (IN::normed) kernel = kernel ? kernel : gpu_fixed_projection_of<IN, shape_nemotron>(p);
-    return kernel;
+    return kernel ? kernel : gpu_fixed_projection_of<IN, shape_flash_next>(p);
 }
 
 /* The slim kernel for one row, if it takes these columns and formats and all blocks, of one tile each, are resident at once; NULL:
@@ -114,7 +117,7 @@ template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
     bool one = true;
     for (int i = 0; i < p->count; i++) {
         const gpu_segment *s = &p->segment[i];
-        one = one && (gpu_fixed_takes_several<IN>(s->w.format) || s->blocks >= gpu_tiles(*s));
+        one = one && (gpu_fixed_takes_several<IN>(s->w.format, p->cols) || s->blocks >= gpu_tiles(*s));
     }
     return one;
 }
@@ -292,7 +295,7 @@ template <int WIDTH> static int gemm_deal_tiles(gpu_gemm *p) {
 static int gemm_width(gpu_gemm *p, int sms) {
     enum { FEW = 128 };          /* token rows whose tiles of 16 are few enough: each reads the weights anew, from the L2 */
     const int tokens = (p->T + 127) / 128;
-    if (p->T <= FEW && gemm_deal_tiles<32>(p) * ((p->T + 31) / 32) < sms) return 16;
+    if (p->T <= FEW && gemm_deal_tiles<32>(p) * ((p->T + 31) / 32) < 2 * sms) return 16;
     return p->T <= 32 || gemm_deal_tiles<128>(p) * tokens < sms ? 32 : p->T <= 64 ? 64 : 128;
 }
 

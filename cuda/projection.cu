@@ -188,9 +188,9 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 #define GPU_SLIM_REGISTERS 128
 #endif
 
-/* Whether a block may have several tiles. */
-template <class IN, class F> __host__ __device__ constexpr bool gpu_fixed_loops() {
-    return IN::normed && F::half;
+/* Whether a block may have several tiles. Flash-Next's index_qk_proj has more tiles of BF16, beside q_proj's, than there are blocks for. */
+template <class IN, class F> __host__ __device__ constexpr bool gpu_fixed_loops(int cols) {
+    return IN::normed && (F::half || cols == shape_flash_next::HIDDEN);
 }
 
 /* Whether there may be h of a matrix alone: Nemotron's shared experts have no gate. */
@@ -205,7 +205,7 @@ template <class SHAPE> __host__ __device__ constexpr bool gpu_fixed_alone() {
    experts_down, and a block of rope_attend beside these. With four k blocks in flight it is slower (an H100, norm_qkv of 30B): they
    hold up experts_down. */
 template <class IN, class SHAPE, int ROWS, bool SLIM = false>
-__global__ void __maxnreg__(SLIM ? GPU_SLIM_REGISTERS : IN::normed && SHAPE::HIDDEN == 2048 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
+__global__ void __maxnreg__(SLIM ? GPU_SLIM_REGISTERS : IN::normed && SHAPE::HIDDEN < 3072 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     enum { COLS = IN::normed ? SHAPE::HIDDEN : SHAPE::OUT };
     extern __shared__ uint4 dynamic[];
@@ -225,7 +225,7 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
                     return;
                 }
             }
-            if constexpr (gpu_fixed_loops<IN, F>())
+            if constexpr (gpu_fixed_loops<IN, F>(COLS))
                 gpu_run_short_tiles<F, COLS, ROWS, (SLIM ? 2 : 6)>(tiles, p.in, tile, w, dynamic, &partials);
             else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
         }

@@ -67,7 +67,7 @@ typedef struct kernel_uses {
     unsigned polled_writes;      /* of writes: stored by those when they have polled */
     unsigned tags;               /* of writes: one buffer, stored with tags */
     unsigned reads_without_tags;  /* of reads: those that what it tags does not depend on */
-    int prefetches;              /* it leaves the memory bus idle for a while */
+    int prefetches;              /* it leaves the memory bus idle for a while; some shapes' kernels make use of it */
     int one_per_sm;              /* an SM is to have one block of it, unless there are more blocks than SMs */
     int prefetched;              /* its first weights are worth the prefetch of one that prefetches */
 } kernel_uses;

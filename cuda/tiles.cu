@@ -118,12 +118,13 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 }
 
 /* The shapes with kernels of their own: hidden size, columns of out_proj and o_proj, of an expert's down_proj, experts of a row, and
-   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next and Flash-Next there is
-   experts_up alone, for one row: Coder-Next's projections are 35B's, its experts_down is gpu_experts_down_lone, that of Flash-Next gpu_experts_down_dealt. */
+   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next there is
+   experts_up alone, for one row: its projections are 35B's, its experts_down is gpu_experts_down_lone. Those of Flash-Next are for one row,
+   too; its experts_down is gpu_experts_down_dealt. */
 struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8, LISTS = 1 }; };
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8, LISTS = 1 }; };
 struct shape_coder_next { enum { HIDDEN = 2048, EXPERT = 512, TOP_K = 10, LISTS = 2 }; };
-struct shape_flash_next { enum { HIDDEN = 2560, EXPERT = 640, TOP_K = 10, LISTS = 2 }; };
+struct shape_flash_next { enum { HIDDEN = 2560, OUT = 6144, EXPERT = 640, TOP_K = 10, LISTS = 2 }; };
 struct shape_nemotron { enum { HIDDEN = 2688, OUT = 4096 }; };          /* projections of one row after a norm alone: others are 35B's */
 
 template <class F> constexpr bool gpu_has_lone_up() {
@@ -146,7 +147,8 @@ template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
     enum {
         K_BLOCKS = COLS / (4 * F::per_load), RAGGED = K_BLOCKS % GPU_WARPS != 0, MOST = (K_BLOCKS - 1) / GPU_WARPS + 1,
         WARP_K_BLOCKS = RAGGED && MOST > MAX_IN_FLIGHT ? (MOST + 3) / 4 * 4 : MOST,
-        DEPTH = WARP_K_BLOCKS <= MAX_IN_FLIGHT ? WARP_K_BLOCKS : MAX_IN_FLIGHT < 3 ? MAX_IN_FLIGHT : WARP_K_BLOCKS % 4 ? 3 : 4,
+        DEPTH = WARP_K_BLOCKS <= MAX_IN_FLIGHT ? WARP_K_BLOCKS : MAX_IN_FLIGHT < 3 ? MAX_IN_FLIGHT : WARP_K_BLOCKS % 4 == 0 ? 4 :
+                                                                WARP_K_BLOCKS % 3 == 0 ? 3 : 5,
         PARTS = (WARP_K_BLOCKS * F::per_load / 2 + 31) / 32,  /* items of eight columns of a lane */
         ROUNDS = WARP_K_BLOCKS / DEPTH,
         FACTOR_SPAN = ROUNDS > 1 ? (int)DEPTH : 16 / ROWS,  /* k blocks whose factors share a register */
@@ -163,8 +165,8 @@ template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
     float scale[FACTORS], act_scale[BY_LANE ? (int)WARP_K_BLOCKS : (int)FACTORS][2];
     row_scales rows;
 
-    template <class IN> __host__ __device__ static constexpr int at_once() {
-        return IN::template at_once<ROWS>() < PARTS ? IN::template at_once<ROWS>() : PARTS;
+    template <class IN> __host__ __device__ static constexpr int at_once() {        /* three are one round, not two */
+        return (int)PARTS == 3 && ROWS == 1 ? 3 : IN::template at_once<ROWS>() < PARTS ? IN::template at_once<ROWS>() : PARTS;
     }
     /* The warp's first k block, how many it has, and whether it has number k. */
     __device__ __forceinline__ static int first() { return RAGGED ? K_BLOCKS * (threadIdx.x / 32) / GPU_WARPS : threadIdx.x / 32 * WARP_K_BLOCKS; }
@@ -299,6 +301,7 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
 #pragma unroll
     for (int j = 0; j < PRELOAD; j++) weights.load(j);
     weights.load_scale(w);
+    if constexpr (!TILES::normed && COLS == shape_flash_next::OUT) l2_prefetch_share(tiles.p.link.prefetch);
     if constexpr (TILES::normed) {
         if (tiles.waits_last()) pdl_launch_dependents();
         else tiles.wait();
@@ -344,6 +347,10 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     float square[ROWS] = {}, rms = 1;
     if (SPECULATIVE) x.load(0);
     weights.move(tiles.template place<F>(tile));
+    if (!F::half && sizes::ROUNDS > 1 && threadIdx.x == 0) {
+        l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * F::panel));
+        l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * F::panel));
+    }
 #pragma unroll
     for (int j = 0; j < sizes::DEPTH; j++) weights.load(j);
     weights.load_scale(w);

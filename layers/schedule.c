@@ -4,7 +4,7 @@
    STEP: step_parameters. X: the residual. PROJECTED: a mixer's projections of x. MIXED: what the mixer makes of them. HIDDEN: final
    rows, for the MTP layer. MTP_X: its residual. OUTPUT: a sublayer's output that is not added to x as it is, of one with branches both, of one of
    several ranks this rank's share; add_output, sum_output and send_rows have the stage of the kernel before them. Of residual streams X is these and
-   what is read of them, MIXTURE their sums and shares. */
+   what is read of them, which alone is tagged and polled; MIXTURE their sums and shares. */
 
 #define STEP_BUFFERS(ROW)                                                                                                \
     ROW(STEP, 0) ROW(X, 0) ROW(PROJECTED, 0) ROW(MIXED, 0) ROW(LOGITS, 0) ROW(TOPK, 0) ROW(HIDDEN, 0) ROW(MTP_IN, 0) ROW(MTP_X, 0) \
@@ -21,7 +21,8 @@
     ROW(STREAMS_DOWN, "streams_down", .stage = STAGE_STREAMS,                                                            \
         .reads = BUFFER_X | BUFFER_OUTPUT | BUFFER_MTP_X | BUFFER_MIXTURE, .writes = BUFFER_MIXTURE, .prefetched = 1)    \
     ROW(STREAMS_UP, "streams_up", .stage = STAGE_STREAMS,                                                                \
-        .reads = BUFFER_X | BUFFER_OUTPUT | BUFFER_MTP_X | BUFFER_MIXTURE, .writes = BUFFER_X | BUFFER_MIXTURE)          \
+        .reads = BUFFER_X | BUFFER_OUTPUT | BUFFER_MTP_X | BUFFER_MIXTURE, .writes = BUFFER_X | BUFFER_MIXTURE,          \
+        .tags = BUFFER_X, .reads_without_tags = BUFFER_MIXTURE)                                                          \
     ROW(STREAMS_WRITE, "streams_write", .stage = STAGE_STREAMS,                                                          \
         .reads = BUFFER_X | BUFFER_OUTPUT | BUFFER_MIXTURE, .writes = BUFFER_X)                                          \
     ROW(HEAD, "head", .stage = STAGE_HEAD, .reads = BUFFER_X, .writes = BUFFER_LOGITS, .prefetched = 1)                  \

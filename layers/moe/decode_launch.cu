@@ -117,6 +117,7 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.expert_at = moe_expert_table(scratch, w, rows->layer);
     p.correction = w->correction;
     p.expert_scale = w->expert_scale;
+    p.ahead = w->host_at ? 0 : (uint32_t)(p.down.panels * p.down.k_blocks * p.down.panel_bytes);
     p.ranks = moe_ranks_scores(&w->shape);
     p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
     p.end = epilogue_of_output(rows, gpu_has_down_bias(p));
@@ -207,12 +208,20 @@ static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
     return lone;
 }
 
+/* Row panels of the SM that has most, in tiles of so many. */
+static int gpu_dealt_panels(const gpu_queue *q, const moe_gpu *p, int panels) {
+    const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / panels + 1;
+    return ((blocks - 1) / q->sms + 1) * panels;
+}
+
 /* gpu_experts_down_dealt, if it takes these sizes. */
-static gpu_down_kernel gpu_dealt_down(const moe_gpu *p) {
+static gpu_down_kernel gpu_dealt_down(const gpu_queue *q, const moe_gpu *p) {
     typedef format_nvfp4 F;
+    const size_t bytes = (size_t)(GPU_WARPS * gpu_dealt_bytes<F>(*p));
     if (p->T > 1 || p->down.format != FORMAT_NVFP4 || p->down.panels % 2 || gpu_has_down_bias(*p) || p->branches.shared_to) return {};
-    if ((p->shape.shared_size && !gpu_down_alike(p)) || gpu_dealt_share(*p) > (int)down_dealt_sizes<F>::ITEMS) return {};
-    return {gpu_experts_down_dealt<F>, (size_t)(GPU_WARPS * gpu_dealt_bytes<F>(*p)), 2, 0};
+    if ((p->shape.shared_size && !gpu_down_alike(p)) || gpu_dealt_share(*p) > (int)down_dealt_sizes<F, 2>::ITEMS) return {};
+    if (gpu_dealt_panels(q, p, 3) < gpu_dealt_panels(q, p, 2)) return {gpu_experts_down_dealt<F, 3>, bytes, 3, 0};
+    return {gpu_experts_down_dealt<F, 2>, bytes, 2, 0};
 }
 
 /* gpu_experts_down_own, if it takes these sizes. */
@@ -247,7 +256,7 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_down_kernel down = gpu_fixed_down(p);
     if (!down.kernel) down = gpu_lone_down(p);
-    if (!down.kernel) down = gpu_dealt_down(p);
+    if (!down.kernel) down = gpu_dealt_down(q, p);
     if (!down.kernel) down = gpu_own_down(p);
     if (!down.kernel) down = gpu_down_of_any(p);
     const int blocks = ((gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1) * (1 + down.apart);

@@ -266,7 +266,8 @@ static void try_squared(enum format f, int rows, int cols) {
 }
 
 static void try_all(void) {
-    static const int shapes[][2] = {{24, 64}, {200, 96}, {40, 544}, {88, 1088}, {88, 2688}, {2048, 4096}, {3072, 8192}, {12352, 2048}, {9216, 3072}};
+    static const int shapes[][2] = {{24, 64}, {200, 96}, {40, 544}, {88, 1088}, {88, 2688}, {2048, 4096}, {3072, 8192}, {12352, 2048}, {9216, 3072},
+                                    {320, 6144}, {4640, 2560}};
     for (int f = 0; f < FORMAT_COUNT; f++) {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_matrix((enum format)f, shapes[i][0], shapes[i][1]);
         try_pair((enum format)f, FORMAT_BF16, 512, 2048);

@@ -62,6 +62,7 @@ static const layer_case cases[] = {
     {"small mxfp4, biased, clamped", FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_BF16, 320, 32, 4, 320, 0, 128, 0, 1, 0.1f, 1.702f},
     {"small bf16, biased, clamped", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 68, 100, 128, 0, 1, 0.1f, 1.702f},
     {"small nvfp4, dealt", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 320, 24, 10, 640, 640, 128},
+    {"small nvfp4, dealt, panels by threes on four SMs", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 80, 24, 10, 640, 640, 128},
     {"small nvfp4, dealt, none shared", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 160, 24, 10, 600, 0, 128},
     {"small nvfp4, clamped", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 1024, 8, 2, 64, 64, 128, 0, 0, 0.1f},
     {"small f16", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 64, 128},
