@@ -4,10 +4,14 @@
 /* norm_mamba_in: RMSNorm, then the three input projections in one launch. */
 static void gpu_norm_mamba_in(const gpu_rows *rows, const mamba_weights *w, const mamba_gpu *to) {
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(rows->x, rows->norm, w->shape.hidden, to->delta.T, rows->eps);
+    gpu_queue *q = rows->q;
+    const bool follows = q->count && q->nodes[q->count - 1].kind == KERNEL_MAMBA_OUT;
+    p.waits_last = to->delta.T == 1;
     gpu_add_segment(&p, &w->in_proj_cbx, to->delta.raw);
     gpu_add_segment(&p, &w->in_proj_z, to->delta.z);
     gpu_add_segment(&p, &w->in_proj_dt, to->delta.a);
-    gpu_record_projection(rows->q, KERNEL_MAMBA_IN, &p);
+    gpu_record_projection(q, KERNEL_MAMBA_IN, &p);
+    if (follows) q->nodes[q->count - 1].can_poll = 0;
 }
 
 typedef void (*mamba_kernel)(mamba_gpu);
