@@ -276,9 +276,12 @@ static void try_all(void) {
         try_squared((enum format)f, 244, 2688);
         printf("%s: %d passed, %d failed\n", formats[f]->name, test_passed, test_failed);
     }
-    job head = {.in = NORM, .count = 1, .cols = 2048, .pair = 0, .w = {matrix_new(FORMAT_BF16, MOST, 2048, 1)}, .up = {}};
-    same_bits(&head, "head");
-    free_job(&head);
+    for (int i = 0; i < 2; i++) {
+        const int cols = i ? 2560 : 2048;
+        job head = {.in = NORM, .count = 1, .cols = cols, .pair = 0, .w = {matrix_new(i ? FORMAT_NVFP4 : FORMAT_BF16, MOST, cols, 1)}, .up = {}};
+        same_bits(&head, i ? "head of Flash-Next" : "head");
+        free_job(&head);
+    }
 }
 
 // ---- 5. Times -------------------------------------------------------------------------------------------------------
