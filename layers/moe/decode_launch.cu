@@ -316,14 +316,15 @@ static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
 }
 
-/* The rows that norm_router's projection of more than STEP_ROWS rows has prepared in the operand order of gate_proj; NULL: none are
-   left of it. */
+/* The rows that norm_router's projection of more than STEP_ROWS rows, the last that was recorded, has prepared in the operand order of
+   gate_proj; NULL: none are left of it, or it has prepared none by a kernel of its own. */
 static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights *w, const moe_gpu *p) {
     const matrix *shared = p->shape.shared_size ? &w->gate_proj[p->shape.experts] : NULL;
     const matrix *segments[] = {shared, &w->router, moe_is_gated(&p->shape) ? &w->shared_expert_gate : NULL};
     const int wanted = gpu_operand_order(p->gate.format);
     int orders[BATCH_ORDERS], count = 0, found = -1;
     if (p->branches.shared_to) return NULL;                 /* it has another norm */
+    if (!q->count || q->nodes[q->count - 1].pieces == 1) return NULL;
     for (int i = 0; i < 3 && p->T > STEP_ROWS; i++) {
         int k = 0;
         if (!segments[i]) continue;
@@ -335,6 +336,12 @@ static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights
     return found < 0 ? NULL : &q->batch->rows[found];
 }
 
+static void gpu_take_prepared_rows(const gpu_queue *q, const moe_weights *w, moe_gpu *p) {
+    const batch_rows *prepared = p->in_units ? gpu_prepared_rows(q, w, p) : NULL;
+    if (prepared) p->batch.x = *prepared;
+    p->batch.prepared = prepared != NULL;
+}
+
 /* Records experts_place. A batch's router need not tag its logits. */
 static void gpu_record_place(gpu_queue *q, const moe_gpu *p, const moe_slots *slots) {
     const moe_place place = {.link = {}, .moe = *p, .slots = *slots};
@@ -342,14 +349,10 @@ static void gpu_record_place(gpu_queue *q, const moe_gpu *p, const moe_slots *sl
         !p->in_units && !p->locality;
 }
 
-static void gpu_record_in_units(gpu_queue *q, const moe_weights *w, const moe_gpu *of) {
-    moe_gpu p = *of;
-    const batch_rows *prepared = gpu_prepared_rows(q, w, of);
-    if (prepared) p.batch.x = *prepared;
-    p.batch.prepared = prepared != NULL;
-    gpu_record_route(q, &p);
-    gpu_record_batch_up(q, &p);
-    gpu_record_batch_down(q, &p);
+static void gpu_record_in_units(gpu_queue *q, const moe_gpu *p) {
+    gpu_record_route(q, p);
+    gpu_record_batch_up(q, p);
+    gpu_record_batch_down(q, p);
 }
 
 static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
@@ -398,7 +401,8 @@ static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu
     p.chosen = scratch->chosen + rows->q->layer;
     p.in_units = gpu_runs_in_units(&p);
     gpu_norm_router(rows->q, w, &p);
+    gpu_take_prepared_rows(rows->q, w, &p);
     if (p.placed) gpu_record_place(rows->q, &p, &scratch->slots[rows->layer]);
-    if (p.in_units) gpu_record_in_units(rows->q, w, &p);
+    if (p.in_units) gpu_record_in_units(rows->q, &p);
     else gpu_record_experts(rows->q, &p);
 }
