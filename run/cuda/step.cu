@@ -51,7 +51,7 @@ static void gpu_launch_rows(const mote_runner *r, cudaGraphExec_t graph, int T, 
 /* Launches the graph of a step, captured if this is the first time. step_parameters are set by an earlier launch. */
 static void gpu_launch_step(slot *s, int T, enum gpu_kind kind) {
     struct gpu_runner *g = s->runner->gpu;
-    cudaGraphExec_t *graph = &g->graph[s->has_mtp][kind][T];
+    cudaGraphExec_t *graph = &g->graph[gpu_drafts(s)][kind][T];
     if (!*graph) *graph = gpu_capture(s, T, kind, -1);
     gpu_launch_rows(s->runner, *graph, T, "launching a step");
     gpu_launched(s, T, kind);
