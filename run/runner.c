@@ -19,6 +19,7 @@ typedef struct run_options {
 
 /* Scratch of a pass on the CPU. */
 typedef struct scratch {
+    int rows;                                               /* most of a pass, its chunk; 0: there is no memory */
     token_row *table;                                       /* [chunk] of the pass, or of the MTP layer's after it */
     float *x, *hidden;                                      /* [chunk][width] the residual; final rows, which the MTP layer takes in */
     float *y, *u, *h;                                       /* [chunk][hidden] y: see token_rows. h: what the head is multiplied with: final rows
@@ -43,6 +44,12 @@ typedef struct scratch {
     vision_job vision;                                      /* of an image of run_options.patches */
 } scratch;
 
+/* Calls that take turns. */
+typedef struct prompt_queue {
+    unsigned came, over;
+    const struct slot *of;       /* whose turn it is */
+} prompt_queue;
+
 typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* floats */
 
 /* A session's part of a runner. */
@@ -58,6 +65,7 @@ typedef struct slot {
     size_t recurrent_floats;
     float *hidden;               /* [MOTE_ROWS_MAX][width] final rows, of the last block's: after the final norm, of streams as they are */
     float *last_hidden;          /* [width] the one before that block */
+    float *undo;                 /* on the CPU: its recurrent state before a block that may be cancelled; NULL: no such block is computed */
     float *host;                 /* on a GPU: pinned memory of what follows */
     float *logits;               /* [vocab] after the last token, if logits_here */
     float *block_logits;         /* [MOTE_ROWS_MAX][vocab] of a block of drafts; NULL: it verifies none */
@@ -89,6 +97,8 @@ typedef struct block {
     float *residual;             /* [residual_rows][hidden] in host memory, to be filled with x after the last layer, of the last so many; of
                                     streams with what the head is multiplied with */
     int residual_rows;           /* rows; 0: not wanted */
+    const struct block_watch *watch;                        /* forward() on the CPU asks its layer() between layers of a block of more than MOTE_ROWS_MAX
+                                                               rows: after a cancel all is as before. NULL: nobody is asked */
 } block;
 
 /* DRAFT: by the MTP layer; BLOCK: by a block drafter. */
@@ -264,14 +274,15 @@ struct mote_runner {
         double last;             /* seconds(): when something began or ended to be computed, a layer of a prompt, too */
         double began;            /* the same: the block of a prompt that has the lead, as if nothing had come between */
     } stats;
-    pthread_cond_t prompt_over;  /* prompts take turns: */
-    unsigned prompts, prompts_over;                         /* that came; that are over */
-    const slot *prompt_of;       /* whose turn it is */
+    pthread_cond_t prompt_over;
+    prompt_queue prompts;        /* and vision towers */
+    prompt_queue blocks;         /* of more than MOTE_ROWS_MAX rows by forward(), where there is scratch beside */
     uintptr_t thread;            /* that leads; 0: none (atomic) */
     const slot *inside;          /* the slot of its call, unless that is a pass */
     float *memory;               /* of the device: scratch */
     pool *threads;               /* on the CPU */
     scratch s;                   /* the same */
+    scratch beside;              /* for passes between two layers of a block, which has s: it then takes the place of s */
     struct gpu_runner *gpu;
     int nccl;                    /* the version of NCCL by which it can reach other hosts; 0: by none */
     char told[256];              /* what opening it has to say; "": nothing */

@@ -90,7 +90,7 @@ static void drafter_choose(mote_runner *r, const pass_request *q, const float *h
 
 /* Drafts for n requests, whose blocks go through the layers as many at once as there are rows for. */
 static void cpu_draft_blocks(mote_runner *r, pass_request *const *of, int n) {
-    const int block = r->m->drafter->c.drafter.block, most = max_int(capacity_of(&r->o, r->o.context).rows, block) / block;
+    const int block = r->m->drafter->c.drafter.block, most = r->s.rows / block;
     for (int at = 0, count; at < n; at += count) {
         count = min_int(n - at, most);
         drafter_walk(r, of + at, count);
