@@ -257,11 +257,11 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_down_kernel down = gpu_fixed_down(p);
     if (!down.kernel) down = gpu_lone_down(p);
     if (!down.kernel) down = gpu_dealt_down(q, p);
-    if (!down.kernel) down = gpu_own_down(p);
-    if (!down.kernel) down = gpu_down_of_any(p);
+    const bool own = !down.kernel && gpu_own_down(p).kernel;
+    if (!down.kernel) down = own ? gpu_own_down(p) : gpu_down_of_any(p);
     const int blocks = ((gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1) * (1 + down.apart);
     node *n = gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
-    if (p->branches.shared_to) gpu_first_weights(n, &p->shared_down);
+    if (p->branches.shared_to || own) gpu_first_weights(n, &p->shared_down);
 }
 
 /* Whether the rows of a unit, or of a step of several, fit shared memory with all their columns; for how many k blocks of them gpu_batch_up_any

@@ -125,7 +125,8 @@ static void test_real(int layers, int interval) {
         CHECK(n->link.publish.bits == ((uint32_t)generation & 3), "node %d, %s: generation %d", i, k->name, generation);
     }
     for (int i = 0; i + 2 < count; i++) {
-        uint32_t bytes = nodes[i].kind == KERNEL_UP && nodes[i + 2].first_weights.bytes ? LIMIT : 0;
+        const int after_next = nodes[i].kind == KERNEL_UP || !nodes[i + 1].first_weights.bytes;
+        uint32_t bytes = kernels[nodes[i].kind].prefetches && nodes[i + 1 + after_next].first_weights.bytes ? LIMIT : 0;
         const prefetch_span *p = &nodes[i].link.prefetch;
         CHECK(p->bytes == bytes, "node %d prefetches %u bytes", i, p->bytes);
         CHECK(!bytes || (p->share % 128 == 0 && p->share * 100 >= bytes), "node %d: shares of %u", i, p->share);
