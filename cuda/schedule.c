@@ -104,7 +104,7 @@ typedef struct handoff {
 
 typedef struct node {
     enum kernel_kind kind;
-    int layer;                   /* -1 outside of layers */
+    int layer;                   /* -1 outside of layers: nothing is tagged, as a head may be recorded by itself, where other generations are */
     int in_mtp;                  /* of the MTP layer: x is another buffer, and is not tagged */
     int can_poll;                /* this kernel knows tags */
     unsigned late_reads;         /* of its kernel's early reads those that it does after its wait */
@@ -133,7 +133,7 @@ static unsigned node_writes(const node *n) {
 }
 
 static unsigned node_tags(const node *n) {
-    return kernels[n->kind].tags & ~(n->stores_output ? (unsigned)BUFFER_X : 0);
+    return n->layer < 0 ? 0 : kernels[n->kind].tags & ~(n->stores_output ? (unsigned)BUFFER_X : 0);
 }
 
 /* Of `set`, what is the same buffer for both. */
