@@ -77,6 +77,7 @@ static int bench_usage(const options *o) {
     if (o->report && (o->ask || o->sessions.count)) return complain(EXIT_USAGE, "bench: not with --report: --ask, --sessions");
     if (o->sessions.count && (o->ask || o->depths.count || o->rows.count || o->stages))
         return complain(EXIT_USAGE, "bench: not with --sessions: --ask, --depth, --rows, --stages");
+    if (o->sessions.count && o->prompts.count > 1) return complain(EXIT_USAGE, "bench: --sessions takes one length of --prompt");
     if (o->image_sides.count && (o->ask || o->report || o->sessions.count || o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count ||
                                  o->locality >= 0))
         return complain(EXIT_USAGE, "bench: not with --image: --ask, --report, --sessions, --prompt, --depth, --rows, --stages, --accept, --locality");

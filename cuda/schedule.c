@@ -112,6 +112,7 @@ typedef struct node {
     int piece;                   /* number of this launch among those of one kernel: 0 but for the later ones */
     int pieces;                  /* launches of it */
     int blocks;
+    int in_clusters;             /* blocks that need not have an SM each: of all clusters some have two */
     int shared;                  /* bytes of its SM's shared memory that a block takes */
     prefetch_span first_weights; /* what it reads first; share is not used */
     handoff link;                /* filled in by schedule_link */
@@ -269,11 +270,11 @@ static void schedule_continue(node *nodes, int count, int x, int router) {
    same for all kernels of a step, it never has to, and how many blocks fit beside each other is known here. */
 
 /* Bytes that an SM needs, at most `most`: for a block of each kernel beside one of its predecessor, so that it can start early,
-   and for two of a kernel that has more blocks than there are SMs. */
+   and for two of a kernel that has more blocks than there are SMs, or clusters of them. */
 static int schedule_shared(const node *nodes, int count, int sms, int most) {
     int need = 0, before = 0;
     for (int i = 0; i < count; i++) {
-        const int own = nodes[i].shared, beside = nodes[i].blocks > sms && own > before ? own : before;
+        const int own = nodes[i].shared, beside = (nodes[i].blocks > sms || nodes[i].in_clusters) && own > before ? own : before;
         if (own + beside > need) need = own + beside;
         before = own;
     }
@@ -290,5 +291,5 @@ static int schedule_block_shared(const node *nodes, int count, int i, int sms, i
     for (int k = (int)(sizeof sizes / sizeof *sizes) - 1; k >= 0; k--)
         if (need <= sizes[k] * 1024 && sizes[k] * 1024 < size) size = sizes[k] * 1024;
     const int half = size / 2 + 1, fits = before <= size - half && after <= size - half;
-    return kernels[nodes[i].kind].one_per_sm && nodes[i].blocks <= sms && own < half && fits ? half : own;
+    return kernels[nodes[i].kind].one_per_sm && nodes[i].blocks <= sms && !nodes[i].in_clusters && own < half && fits ? half : own;
 }

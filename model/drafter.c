@@ -51,12 +51,28 @@ static int drafter_load(mote_model *m, const char *dir, int load, const mote_cal
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
     int code = drafter_bind(m, &files, &b, dir, load, callbacks, err);
+    if (!code) model_info(m, &b);
     if (!code) m->fingerprint = config_fingerprint(&m->c);
     if (!code) m->fingerprint = fnv1a(m->fingerprint, &m->c.drafter, sizeof m->c.drafter);
     if (!code && load) code = load_weights(&b, callbacks, err);
     buf_free(&b.items);
     checkpoint_close(&files);
     return code;
+}
+
+/* It is a module of its target, with the encodings of its largest one; a token that is decoded without drafts reads none of it. */
+static void drafter_count(mote_model *m, const mote_model *d) {
+    mote_info *o = &m->report.info;
+    const mote_info *of = &d->report.info;
+    const mote_module *largest = of->modules;
+    for (int i = 1; i < of->module_count; i++)
+        if (of->modules[i].bytes > largest->bytes) largest = &of->modules[i];
+    const mote_module is = {.name = module_names[MODULE_DRAFTER], .dtype = largest->dtype, .parameters = of->parameters, .bytes = d->arena_size, .bytes_per_token = 0};
+    m->report.modules[o->module_count++] = is;
+    o->parameters += is.parameters;
+    o->weight_bytes += is.bytes;
+    o->estimated |= of->estimated;
+    m->report.devices[0].weight_bytes += is.bytes;
 }
 
 /* Opens the drafter that o names, for m. m gets a draft head, if it has none, and another fingerprint, as a saved session holds the drafter's
@@ -74,9 +90,7 @@ static int drafter_attach(mote_model *m, const mote_options *o, mote_error *err)
     }
     if (!m->draft_head.rows) m->draft_head = m->lm_head, m->draft_head.rows = draft_vocab(m);
     m->fingerprint = fnv1a(m->fingerprint, &d->fingerprint, sizeof d->fingerprint);
-    m->report.info.weight_bytes += d->arena_size;
-    m->report.devices[0].weight_bytes += d->arena_size;
-    m->report.info.estimated |= d->report.info.estimated;
+    drafter_count(m, d);
     m->drafter = d;
     return MOTE_OK;
 }

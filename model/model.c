@@ -9,7 +9,7 @@ enum module_kind {
 #define X(NAME, name) MODULE_##NAME,
     MIXERS(X)
 #undef X
-    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP, MODULE_NORMS, MODULE_STREAMS, MODULE_MTP, MODULE_VISION, MODULE_KINDS
+    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP, MODULE_NORMS, MODULE_STREAMS, MODULE_MTP, MODULE_VISION, MODULE_DRAFTER, MODULE_KINDS
 };
 
 static const char *const module_names[MODULE_KINDS] = {
@@ -17,7 +17,7 @@ static const char *const module_names[MODULE_KINDS] = {
 #define X(NAME, name) #name,
     MIXERS(X)
 #undef X
-    "router", "experts", "shared_expert", "mlp", "norms", "streams", "mtp", "vision"};
+    "router", "experts", "shared_expert", "mlp", "norms", "streams", "mtp", "vision", "drafter"};
 
 /* The device that holds the weights. */
 typedef struct model_device {

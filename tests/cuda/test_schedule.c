@@ -54,6 +54,7 @@ static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
         node *n = add((enum kernel_kind)k, layer, in_mtp);
         n->stores_output = normed_after || streams;
         n->late_reads = placed && k == KERNEL_UP ? BUFFER_EXPERTS : 0;
+        n->can_poll = k != KERNEL_MAMBA_IN || nodes[count - 2].kind != KERNEL_MAMBA_OUT;
     }
     if (normed_after) add(KERNEL_ADD_OUTPUT, layer, in_mtp);
 }
@@ -256,6 +257,11 @@ static void test_single(const char *letters, int turns) {
     single = NULL;
     in_turn = in_units = 0;
     CHECK(link_all(1), "layers %s, in turn %d", letters, turns);
+    for (int i = 1; i < count; i++) {
+        const int after = (int)nodes[i - 1].kind;
+        if (nodes[i].kind == KERNEL_MAMBA_IN && (after == KERNEL_DOWN || after == KERNEL_MAMBA_OUT))
+            CHECK(!nodes[i].link.await.mask == (after == KERNEL_MAMBA_OUT), "layers %s, in turn %d: node %d polls", letters, turns, i);
+    }
 }
 
 // A step of a model whose attention is indexed, with drafts, and its blocks in turn.
