@@ -155,6 +155,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     q->dependent = m->device.cc >= 90;
     q->prefetch = m->device.cache / GPU_PREFETCH_SHARE / 128 * 128;
     q->stages = ALL_STAGES;
+    q->layer = -1;
     gpu_count_tags(m, q);
     gpu_check(q, cudaSetDevice(m->device.gpu), "choosing the GPU");
     if (q->status == cudaSuccess) gpu_open_experts(r);
