@@ -246,6 +246,7 @@ static void test_refused(void) {
 int main(int argc, char **argv) {
     const mote_sampling greedy = {0}, warm = {.temperature = 1, .top_k = 20, .seed = 11}, by_host = {.temperature = 3, .seed = 2};
     test_main_begin("gpu_drafter", argc, argv);
+    if (!temp_open()) return 2;
     for (size_t i = 0; i < COUNT(cases); i++) {
         const drafter_case *c = &cases[i];
         if (test_brief && !c->brief) continue;
@@ -260,5 +261,6 @@ int main(int argc, char **argv) {
         mote_close(m);
     }
     test_refused();
+    temp_close();
     return test_main_end();
 }
