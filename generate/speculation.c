@@ -384,8 +384,8 @@ static int pass_by_device(mote_session *s, sampler *sampler, int left, decode_pa
     if (code) return code;
     copy.ids[0] = p->d.ids[0] = s->decoder->spec.next;
     drafts_copy(s, known, known || !wanted ? most : 0, &copy);
-    const drafts block = drafts_by_place(s, MOTE_DRAFT_BLOCK, block_most(s, most));
-    const int blocks = block_wins(s, &price, &block, &p->d);
+    const drafts block = drafts_by_place(s, MOTE_DRAFT_BLOCK, block_most(s, most)), mtp = made ? p->d : drafts_by_place(s, MOTE_DRAFT_MTP, wanted);
+    const int blocks = block_wins(s, &price, &block, &mtp);
     const int wins = copies_win(s, &price, &copy, blocks ? &block : &p->d, blocks ? price.block : 0, &copied);
     if (wins && !known && copied > 1) return pass_by_host(s, sampler, left, p, err);
     if (wins && known) p->d = copy;

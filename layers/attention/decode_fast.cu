@@ -227,7 +227,8 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
     int chunk = attend_own_chunk(attend_window_first(s.first, p.window) / ATTEND_CHUNK, blockIdx.y, p.splits);
-    const int fresh = EACH && p.both_ways ? INT_MAX : s.first, cached = max(0, min(fresh, s.end));  /* fresh: the first row that is not in the cache */
+    const bool appended = EACH && all.both_ways;             /* all rows are in the cache */
+    const int cached = appended ? s.end : max(0, min(s.first, s.end));
     attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
@@ -239,7 +240,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     pdl_wait();
     attend_prepare<FP8, ROWS, DIM, EACH>(&p, &s, &q_norm, &k_norm, owns, sh);
     __syncthreads();
-    if ((chunk + 1) * ATTEND_CHUNK > fresh) {
+    if (!appended && (chunk + 1) * ATTEND_CHUNK > s.first) {
         attend_new_k<FP8, ROWS, DIM>(sh, &s, chunk, &r);
         attend_new_v<FP8, ROWS, DIM>(sh, &s, chunk, &r);
     }
@@ -252,7 +253,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
         attend_scores<FP8, ROWS, DIM>(sh, &r, tiles, c);
         if (next < s.chunks) {
             attend_load_k<FP8, DIM>(&p, cached, next, &r);
-            if ((next + 1) * ATTEND_CHUNK > fresh) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
+            if (!appended && (next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
         attend_tops<FP8, ROWS, DIM>(sh, chunk, p.window, tiles, p.k_scale, c);
         __syncthreads();
@@ -261,7 +262,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
         attend_values<FP8, ROWS, DIM>(sh, &r, tiles, &state);
         if (next < s.chunks) {
             attend_load_v<FP8, DIM>(&p, cached, next, &r);
-            if ((next + 1) * ATTEND_CHUNK > fresh) attend_new_v<FP8, ROWS, DIM>(sh, &s, next, &r);
+            if (!appended && (next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
     }
     attend_put_part<FP8, ROWS, DIM>(sh, tiles, &state);

@@ -1,20 +1,20 @@
 /* A block drafter on a GPU, or the simulated one (run/cuda/drafter.cu): its drafts beside the definition's, for tests/fixtures/drafter and for
    synthetic models, whose heads tensor cores take; its state whatever a session does; answers with any number of right drafts, alone and beside
-   others. What is the same on all devices is tests/model/test_drafter.c's. Usage: gpu_drafter */
+   others. What is the same on all devices is tests/model/test_drafter.c's. Usage: gpu_drafter [--brief], of which the models are fewer */
 
 #include "inside.h"
 
 enum { CONTEXT = 224, MOST = MOTE_ROWS_MAX - 1, LINE = 200, ANSWER = 24 };
 
 /* bound: of logits against the definition's. The fixture's head for drafts is a copy in FP8. */
-typedef struct drafter_case { const char *name, *target, *drafter; int kv; double bound; } drafter_case;
+typedef struct drafter_case { const char *name, *target, *drafter; int kv, brief; double bound; } drafter_case;
 
 static const drafter_case cases[] = {
-    {"fixture", "tests/fixtures/families/qwen3.5-dense", "tests/fixtures/drafter", MOTE_KV_BF16, 5e-2},
-    {"dense", "tiny-dense:bf16", "synthetic", MOTE_KV_BF16, 1e-2},
-    {"plain", "tiny-plain:bf16", "synthetic", MOTE_KV_BF16, 1e-2},
-    {"plain, FP8 keys", "tiny-plain:bf16", "synthetic", MOTE_KV_FP8, 5e-2},
-    {"sliding", "tiny-sliding:bf16", "synthetic", MOTE_KV_BF16, 1e-2}};
+    {"fixture", "tests/fixtures/families/qwen3.5-dense", "tests/fixtures/drafter", MOTE_KV_BF16, 1, 5e-2},
+    {"dense", "tiny-dense:bf16", "synthetic", MOTE_KV_BF16, 0, 1e-2},
+    {"plain", "tiny-plain:bf16", "synthetic", MOTE_KV_BF16, 1, 1e-2},
+    {"plain, FP8 keys", "tiny-plain:bf16", "synthetic", MOTE_KV_FP8, 0, 5e-2},
+    {"sliding", "tiny-sliding:bf16", "synthetic", MOTE_KV_BF16, 0, 1e-2}};
 
 static int32_t line[LINE];
 
@@ -227,20 +227,40 @@ static void test_threads(const mote_model *m, const drafter_case *c) {
     mote_runner_close(r);
 }
 
+/* What a GPU has no kernels for. */
+static void test_refused(void) {
+    const drafter_case c = {"both ways", cases[0].target, temp_dir, 0, 0, 0};
+    mote_options o;
+    mote_model *m = NULL;
+    if (!temp_fixture("drafter") || !temp_replace("config.json", "\"block_size\": 10", "\"block_size\": 10, \"is_causal\": false")) return;
+    mote_close(drafter_model(&c, "cpu"));
+    memset(&o, 0, sizeof o);
+    o.size = sizeof o;
+    o.device = "cuda";
+    o.parts = MOTE_WEIGHTS_ONLY;
+    o.drafter = temp_dir;
+    EXPECT(MOTE_EUNSUPPORTED, mote_open(c.target, &o, &m, &failure));
+    CHECK(strstr(failure.message, "a GPU where rows with a window see those after them"), "%s", failure.message);
+}
+
 int main(int argc, char **argv) {
     const mote_sampling greedy = {0}, warm = {.temperature = 1, .top_k = 20, .seed = 11}, by_host = {.temperature = 3, .seed = 2};
     test_main_begin("gpu_drafter", argc, argv);
+    if (!temp_open()) return 2;
     for (size_t i = 0; i < COUNT(cases); i++) {
         const drafter_case *c = &cases[i];
+        if (test_brief && !c->brief) continue;
         mote_model *m = drafter_model(c, "cuda");
         test_drafts(m, c);
         test_state(m, c);
-        test_answer(m, c, &greedy, 0);
+        if (!test_brief) test_answer(m, c, &greedy, 0);
         test_answer(m, c, &warm, 3);
         test_answer(m, c, &by_host, 5);
-        test_answer(m, c, &greedy, MOST);
+        if (!test_brief) test_answer(m, c, &greedy, MOST);
         test_threads(m, c);
         mote_close(m);
     }
+    test_refused();
+    temp_close();
     return test_main_end();
 }
