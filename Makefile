@@ -321,7 +321,7 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 GPU_PARTS      = tests sanitizers oracles
 # The programs that functions of tools/test_gpu.sh run: those named there.
 GPU_programs   = $(sort $(shell sed -n '/^\($1\)()/,/^}/p' tools/test_gpu.sh | grep -oE '\<(test|gpu)_[a-z_]+'))
-GPU_tests      = $(call GPU_programs,part_tests)
+GPU_tests      = $(call GPU_programs,[a-z]*_tests)
 GPU_sanitizers = $(call GPU_programs,production\|sanitizers)
 GPU_oracles    = $(call GPU_programs,part_oracles)
 test-gpu: $(MOTE) $(addprefix $(BUILD)/,$(sort $(foreach part,$(GPU_PARTS),$(GPU_$(part)))))

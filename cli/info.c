@@ -60,14 +60,6 @@ static void print_tables(const mote_model *model) {
     printf("\na table of n-grams of %s stays in the checkpoint's files: rows are read when they are wanted\n", size);
 }
 
-/* Decode of a token after a short context, by what docs/performance.md found elsewhere; nobody has measured it. */
-static void print_prediction(const mote_info *i) {
-    const double bytes_per_second = 246e9; /* what programs have been seen to read of the 273 GB/s */
-    const double layer = 15e-6;            /* seconds from phase to phase of a layer */
-    const double step = (double)i->weight_bytes_per_token / bytes_per_second + layer * i->layers;
-    printf("\na GB10 (246 GB/s) takes %.1f ms for a token, %.0f tok/s without drafts: predicted, not measured\n", 1e3 * step, 1 / step);
-}
-
 static void print_plan(const mote_info *info, const mote_memory *plan) {
     printf("\nmemory for a session of %d tokens%s\n", plan->context, plan->estimated ? ", estimated" : "");
     if (info->host_bytes) print_amount("experts, in the host's", (double)info->host_bytes, "B");

@@ -91,6 +91,11 @@ __device__ __forceinline__ float gpu_gelu(float x) {
     return __fmul_rn(x, gpu_sigmoid(__fmul_rn(1.59576912f, __fmaf_rn(0.044715f, cube, x))));
 }
 
+/* As ReLU(gate) up of a matrix that is both. */
+__device__ __forceinline__ float squared_relu(float x) {
+    return x < 0 ? 0 : __fmul_rn(x, x);
+}
+
 /* As moe_activate: what is no number stays so. */
 template <bool ANY> __device__ __forceinline__ float activate(const activation &a, float gate, float up) {
     if (ANY && a.limit != 0) {

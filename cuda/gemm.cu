@@ -29,9 +29,9 @@
    each matrix, so that gate and up of an element meet in one lane) x 64 tokens: 128 sums a lane. What a warp reads of the tokens
    serves twice the rows that 32 would, and reading them is what the memory path of an SM has most to do with. 64 or 32 tokens: 8
    warps, each 32 of 256 rows: there the weights are most of what is read, and more warps have more of them on their way. 16 tokens, of
-   prompts whose experts have a few rows each: 4 warps, each 32 of 128 rows, four blocks an SM, and the registers that sums leave hold weights of up
-   to four k blocks (gemm_loads_ahead): there nothing else is read, so bytes on their way are what counts, and a block's start, which one of
-   few k blocks does not hide, is hidden by three others. Columns do not mix and k goes upward in any tile, so a row's bits depend neither on
+   prompts whose experts have a few rows each: 4 warps, each 32 of 128 rows, three or four blocks an SM, and the registers that sums leave hold four
+   loads of weights (gemm_loads_ahead): there nothing else is read, so bytes on their way are what counts, and a block's start, which one of
+   few k blocks does not hide, is hidden by the others. Columns do not mix and k goes upward in any tile, so a row's bits depend neither on
    WIDTH nor on the rows beside it.
 
    Shared memory: stages of 64 k, filled by cp.async. Of 128 tokens, 16 KB, there are two, so that two blocks fit an SM of 100
@@ -153,7 +153,7 @@ __device__ __forceinline__ void gemm_k_block(float (&sum)[TILES][NT][4], gemm_we
 template <class F, int WIDTH, int TILES, int NT>
 __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gemm_product &o, gemm_stages<WIDTH> &stages, gemm_weights<F, TILES> &w,
                                           int warp_row, float *scales, int token, float (&sum)[TILES][NT][4]) {
-    enum { LOADS = F::prefill_loads, AHEAD = gemm_loads_ahead<F, WIDTH>(), STEP = AHEAD == 1 ? 1 : AHEAD / LOADS };
+    enum { LOADS = F::prefill_loads, AHEAD = gemm_loads_ahead<WIDTH>(), STEP = AHEAD == 1 ? 1 : AHEAD / LOADS };
     const gpu_matrix &of = o.w;
     const int k_blocks = p.cols / GEMM_COLS, lane = threadIdx.x % 32;
     const uint32_t row = (uint32_t)(token + lane / 4) * GEMM_ROW_BYTES;
@@ -337,7 +337,7 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
 /* Products of matrices of format F and, beside them, of BF16. Grid: weight tiles x token tiles. Tiles of half the tokens or fewer skip
    the other half. */
 template <class F, int WIDTH>
-__global__ void __launch_bounds__(gemm_form<WIDTH>::THREADS, gemm_form<WIDTH>::BLOCKS) gemm_kernel(const __grid_constant__ gpu_gemm p) {
+__global__ void __launch_bounds__(gemm_form<WIDTH>::THREADS, gemm_blocks<F, WIDTH>()) gemm_kernel(const __grid_constant__ gpu_gemm p) {
     enum { NT = WIDTH == 128 ? 8 : WIDTH / 8, HALF = WIDTH < 128 && WIDTH > 16 ? NT / 2 : NT };
     extern __shared__ uint4 dynamic[];
     __shared__ gemm_place at;

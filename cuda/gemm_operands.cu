@@ -9,14 +9,16 @@ enum { GEMM_COLS = 64, GEMM_ROW_BYTES = 2 * GEMM_COLS, GEMM_GROUP = 8,
 /* A block for tiles of WIDTH tokens. */
 template <int WIDTH> struct gemm_form {
     enum { WIDE = WIDTH == 128, FEW = WIDTH == 16, WARPS = WIDE || FEW ? 4 : 8, THREADS = 32 * WARPS, STAGES = WIDE ? 2 : FEW ? 4 : 3,
-           BLOCKS = FEW ? 4 : 2,                                    /* of an SM */
            ACROSS = WIDE ? 2 : 1,                                   /* warps that share weight rows, 64 tokens each */
            TILES = WIDE ? 4 : 2, WARP_ROWS = 2 * TILES * PANEL_ROWS };          /* of a warp: m16 tiles, each of two panels */
 };
 
-/* Loads of weights that a warp has on their way; of few tokens, whose sums leave registers for them, as many as fit. */
-template <class F, int WIDTH> __host__ __device__ constexpr int gemm_loads_ahead() {
-    return !gemm_form<WIDTH>::FEW ? 1 : sizeof(typename F::raw) > 12 ? 2 : 4;
+/* Loads of weights that a warp has on their way: of few tokens, whose sums leave registers for them, several; and blocks of an SM that fit then. */
+template <int WIDTH> __host__ __device__ constexpr int gemm_loads_ahead() {
+    return gemm_form<WIDTH>::FEW ? 4 : 1;
+}
+template <class F, int WIDTH> __host__ __device__ constexpr int gemm_blocks() {
+    return !gemm_form<WIDTH>::FEW ? 2 : sizeof(typename F::raw) > 12 ? 3 : 4;
 }
 
 /* Token rows as the product takes them. */

@@ -99,7 +99,7 @@ typedef struct gpu_launch_record {
     const char *format;          /* of the weights; "" without */
     dim3 grid;
     size_t shared;
-    alignas(16) char parameters[1280];                      /* by value; they begin with the node's handoff */
+    alignas(16) char parameters[1296];                      /* by value; they begin with the node's handoff */
 } gpu_launch_record;
 
 /* Where kernels are recorded, and from where they are launched. The first failure is kept; after it nothing is done. */

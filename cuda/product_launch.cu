@@ -3,22 +3,25 @@
 
 /* ---- Projections of a step --------------------------------------------------------------------------------------------- */
 
-/* Deals the blocks of a kernel, as many as are resident at once, to the segments of p, in proportion to their turns: a block takes
-   `block_tiles` tiles in one. Returns how many blocks there are. A segment of few turns has a block for each: gpu_project_fixed wants that of
-   BF16 ones. */
+/* Deals the blocks of a kernel, as many as are resident at once, to the segments of p, in proportion to the bytes of their turns: a block
+   takes `block_tiles` tiles in one. Returns how many blocks there are. A segment of few turns has a block for each, as all have if they fit:
+   gpu_project_fixed wants that of BF16 ones. */
 template <class P> static int gpu_deal_blocks(gpu_queue *q, P *p, void (*kernel)(P), size_t shared, int block_tiles) {
     enum { FEW = 16 };                                      /* a router of 256 experts */
-    int64_t turns[PROJECTIONS], all = 0, many = 0;
+    int64_t turns[PROJECTIONS] = {}, bytes[PROJECTIONS] = {}, all = 0, few = 0, shared_out = 0;
     for (int i = 0; i < p->count; i++) {
+        const gpu_matrix *w = &p->segment[i].w;
         turns[i] = (gpu_tiles(p->segment[i]) - 1) / block_tiles + 1;
+        bytes[i] = turns[i] * w->k_blocks * w->panel_bytes;
         all += turns[i];
-        many += turns[i] > FEW ? turns[i] : 0;
+        few += turns[i] > FEW ? 0 : turns[i];
+        shared_out += turns[i] > FEW ? bytes[i] : 0;
     }
-    const int64_t left = gpu_blocks(q, kernel, shared, all) - (all - many);
+    const int64_t blocks = gpu_blocks(q, kernel, shared, all), left = blocks - few;
     int used = 0;
     for (int i = 0; i < p->count; i++) {
         gpu_segment *s = &p->segment[i];
-        s->blocks = turns[i] > FEW ? (int)(turns[i] * left / many) : (int)turns[i];
+        s->blocks = turns[i] > FEW && blocks < all ? (int)(bytes[i] * left / shared_out) : (int)turns[i];
         if (s->blocks < 1) s->blocks = 1;
         s->first_block = used;
         used += s->blocks;
@@ -59,23 +62,25 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows
     return T <= most ? kernels[T - 1] : NULL;
 }
 
-/* Whether a segment's rows are those of the projection, and nothing else than the fixed-shape kernels have becomes of their sums. */
-template <class IN> static bool gpu_segment_is_plain(const gpu_projection<IN> *p, const gpu_segment *s) {
+/* Whether a segment's rows are those of the projection, and nothing else than the fixed-shape kernels have becomes of their sums; alone: they may
+   have h of a matrix alone. */
+template <class IN> static bool gpu_segment_is_plain(const gpu_projection<IN> *p, const gpu_segment *s, bool alone) {
     bool own = false;
     if constexpr (IN::normed) own = s->norm != p->in.norm;
-    return !own && s->w.cols == p->cols && epilogue_is_plain(p->end, s->w, s->up);
+    const bool takes_h = s->up.data ? activation_is_plain(p->end.act) : !s->h || alone;
+    return !own && s->w.cols == p->cols && takes_h && !s->w.bias && !s->up.bias;
 }
 
 /* Whether T rows of a segment run through it; whether a block may then have several tiles. */
 template <class IN, class SHAPE> static bool gpu_fixed_takes(const gpu_projection<IN> *p, const gpu_segment *s) {
     int rows = 0;
     with_format(s->w.format, [&](auto format) { rows = projects_fixed<decltype(format), SHAPE>(IN::normed); });
-    return p->T <= rows && gpu_segment_is_plain(p, s);
+    return p->T <= rows && gpu_segment_is_plain(p, s, gpu_fixed_alone<SHAPE>());
 }
 
-template <class IN> static bool gpu_fixed_takes_several(enum format f) {
+template <class IN> static bool gpu_fixed_takes_several(enum format f, int cols) {
     bool loops = false;
-    with_format(f, [&](auto format) { loops = gpu_fixed_loops<IN, decltype(format)>(); });
+    with_format(f, [&](auto format) { loops = gpu_fixed_loops<IN, decltype(format)>(cols); });
     return loops;
 }
 
@@ -89,7 +94,9 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_project
 
 template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu_projection<IN> *p) {
     gpu_project_kernel<IN> kernel = gpu_fixed_projection_of<IN, shape_35b_a3b>(p);
-    return kernel ? kernel : gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
+    if (!kernel) kernel = gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
+    if constexpr (IN::normed) kernel = kernel ? kernel : gpu_fixed_projection_of<IN, shape_nemotron>(p);
+    return kernel ? kernel : gpu_fixed_projection_of<IN, shape_flash_next>(p);
 }
 
 /* The slim kernel for one row, if it takes these columns and formats and all blocks, of one tile each, are resident at once; NULL:
@@ -99,7 +106,7 @@ static gpu_project_kernel<gpu_norm_rows> gpu_slim_projection(gpu_queue *q, const
     int64_t tiles = 0;
     if (p->T > 1 || p->cols != shape_35b_a3b::HIDDEN) return NULL;
     for (int i = 0; i < p->count; i++) {
-        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || !gpu_segment_is_plain(p, &p->segment[i])) return NULL;
+        if (p->segment[i].w.format != FORMAT_FP8_BLOCK || !gpu_segment_is_plain(p, &p->segment[i], false)) return NULL;
         tiles += gpu_tiles(p->segment[i]);
     }
     return gpu_blocks(q, kernel, bytes, tiles) == tiles ? kernel : NULL;
@@ -110,7 +117,7 @@ template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
     bool one = true;
     for (int i = 0; i < p->count; i++) {
         const gpu_segment *s = &p->segment[i];
-        one = one && (gpu_fixed_takes_several<IN>(s->w.format) || s->blocks >= gpu_tiles(*s));
+        one = one && (gpu_fixed_takes_several<IN>(s->w.format, p->cols) || s->blocks >= gpu_tiles(*s));
     }
     return one;
 }
@@ -155,10 +162,52 @@ static int gpu_batch_order_of(const gpu_matrix *w, const batch_rows *rows, int *
     return (*count)++;
 }
 
+/* Deals out whole clusters of so many octets; returns a block's bytes of shared memory. */
+template <class IN, int NT> static size_t gpu_deal_clusters(gpu_projection<IN> *p, int octets) {
+    size_t bytes = 0;
+    p->octets = octets;
+    p->blocks = 0;
+    for (int i = 0; i < p->count; i++) {
+        gpu_segment *s = &p->segment[i];
+        bytes = max_size(bytes, activation_fragments_size(s->w.format, batch_split<NT>::ROWS, gpu_split_k_blocks(s->w.k_blocks)));
+        s->blocks = ((gpu_tiles(*s) - 1) / (BATCH_SPLIT * octets) + 1) * BATCH_SPLIT;
+        s->first_block = p->blocks;
+        p->blocks += s->blocks;
+    }
+    return bytes + sizeof(batch_split_shared<NT>) + (size_t)(octets - 1) * sizeof(batch_split_octet<NT>);
+}
+
+/* Records a projection of many rows whose blocks split K in clusters; 0: they do not, as not all would be resident at once, or their shared
+   memory is too little. */
+template <class IN, int NT> static int gpu_record_split_of(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *of) {
+    gpu_projection<IN> p = *of;
+    size_t bytes = 0;
+    int fits = 0;
+    for (int octets = 1; octets <= batch_split<NT>::OCTETS && !fits; octets++) {
+        bytes = gpu_deal_clusters<IN, NT>(&p, octets);
+        if (bytes > GPU_SHARED) return 0;
+        fits = p.blocks <= gpu_blocks(q, gpu_batch_split<IN, NT>, bytes, INT_MAX) / 8 * 7;
+    }
+    if (!fits) return 0;
+    p.end = epilogue_kept(q, &of->end);
+    const gpu_matrix *w = &p.segment[0].w;
+    const int extra = (p.extra + BATCH_SPLIT - 1) / BATCH_SPLIT * BATCH_SPLIT;
+    node *n = gpu_record(q, kind, formats[w->format]->name, gpu_batch_split<IN, NT>, p.blocks + extra, 1, bytes, &p);
+    n->in_clusters = 1;
+    gpu_note_weights(n, kind, w);
+    return 1;
+}
+
+template <class IN> static int gpu_record_split(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p) {
+    if (!q->dependent || p->T > 8 * N_TILE_ROWS) return 0;
+    return p->T <= 2 * N_TILE_ROWS ? gpu_record_split_of<IN, 2>(q, kind, p) : gpu_record_split_of<IN, 8>(q, kind, p);
+}
+
 /* Records a projection of the rows in q->batch: their preparation, then the products of all segments that have the same norm and whose operand
    orders there is scratch for, and so on. To the schedule these are pieces of one kernel. */
 template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p) {
     const int from = q->count;
+    if (gpu_record_split(q, kind, p)) return;
     for (int i = 0, extra = p->extra; i < p->count; extra = 0) {
         gpu_batch_projection part;
         gpu_batch_order order[BATCH_ORDERS];
@@ -175,7 +224,9 @@ template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind 
             const int of = gpu_batch_order_of(&p->segment[i].w, part.rows, &orders, order);
             if (of < 0) break;
             part.order[part.count] = of;
-            part.segment[part.count++] = p->segment[i];
+            part.segment[part.count] = p->segment[i];
+            if (p->segment[i].h && !p->segment[i].up.data) part.segment[part.count].up = p->segment[i].w;       /* ReLU(w x) (w x) */
+            part.count++;
         }
         gpu_record_preparation(q, kind, in, p->T, p->eps, orders, order, extra, p->late);
         gpu_record_product(q, kind, &part);
@@ -187,6 +238,18 @@ template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind 
 }
 
 /* ---- Recording a projection -------------------------------------------------------------------------------------------- */
+
+/* Records a kernel for a fixed shape; returns whether it takes all tiles. */
+template <class IN>
+static bool gpu_record_fixed(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p, gpu_project_kernel<IN> kernel, size_t bytes) {
+    const gpu_matrix *w = &p->segment[0].w;
+    p->blocks = gpu_deal_blocks(q, p, kernel, bytes, 1);
+    if (!gpu_one_tile_each(p)) return false;
+    node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
+    n->can_poll = 1;
+    gpu_note_weights(n, kind, w);
+    return true;
+}
 
 /* Deals the blocks to the segments and records the kernel. More rows than STEP_ROWS are cuda/batch_tile.cu's, and those that a block
    does not have the shared memory for: no weight is to be read twice. */
@@ -201,21 +264,16 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
         const gpu_project_kernel<IN> slim = gpu_slim_projection(q, p, bytes);
         if (slim) kernel = slim;
     }
-    p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes, 1) : 0;
-    const int fixed = kernel && gpu_one_tile_each(p);
-    if (!fixed) {
-        kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, STEP_ROWS>;
-        bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : STEP_ROWS);
-        if (bytes + sizeof(warp_partials) > GPU_SHARED) {
-            gpu_record_batch(q, kind, p);
-            return;
-        }
-        p->blocks = gpu_deal_blocks(q, p, kernel, bytes, 1);
+    if (kernel && gpu_record_fixed(q, kind, p, kernel, bytes)) return;
+    kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, STEP_ROWS>;
+    bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : STEP_ROWS);
+    if (bytes + sizeof(warp_partials) > GPU_SHARED) {
+        gpu_record_batch(q, kind, p);
+        return;
     }
+    p->blocks = gpu_deal_blocks(q, p, kernel, bytes, 1);
     const gpu_matrix *w = &p->segment[0].w;
-    node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
-    n->can_poll = fixed;
-    gpu_note_weights(n, kind, w);
+    gpu_note_weights(gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p), kind, w);
 }
 
 /* A projection without segments yet. */
@@ -279,7 +337,7 @@ template <int WIDTH> static int gemm_deal_tiles(gpu_gemm *p) {
 static int gemm_width(gpu_gemm *p, int sms) {
     enum { FEW = 128 };          /* token rows whose tiles of 16 are few enough: each reads the weights anew, from the L2 */
     const int tokens = (p->T + 127) / 128;
-    if (p->T <= FEW && gemm_deal_tiles<32>(p) * ((p->T + 31) / 32) < sms) return 16;
+    if (p->T <= FEW && gemm_deal_tiles<32>(p) * ((p->T + 31) / 32) < 2 * sms) return 16;
     return p->T <= 32 || gemm_deal_tiles<128>(p) * tokens < sms ? 32 : p->T <= 64 ? 64 : 128;
 }
 

@@ -5,7 +5,7 @@
    cheaper than a kernel of its own. A block works on one segment. */
 
 typedef struct gpu_segment {     /* one matrix of a projection */
-    gpu_matrix w, up;            /* with up.data: h = SiLU(w x) * (up x) instead of y = w x; a tile has a panel of each */
+    gpu_matrix w, up;            /* with up.data: h = SiLU(w x) * (up x) instead of y = w x; a tile has a panel of each; with h alone: ReLU(w x)^2 */
     float *y;                    /* [T][rows] */
     float *h;                    /* [T][h_row] */
     const float *norm;           /* [cols] if rows are normalised: what with */
@@ -20,6 +20,7 @@ template <class IN> struct gpu_projection {
     int waits_last;              /* norm_router, norm_in_proj: if it polls for x, it stores y and h before its pdl_wait */
     int late;                    /* norm_gate_up: it releases its successor after its pdl_wait; never with waits_last */
     int blocks, extra;           /* blocks with tiles; those after them, which run IN::extra_block */
+    int octets;                  /* of a cluster, at most: cuda/batch_split.cu */
     size_t h_row;                /* elements of a row of h */
     gpu_segment segment[PROJECTIONS];
     IN in;
@@ -81,8 +82,9 @@ struct gpu_norm_rows {
     __host__ __device__ void select(int t) { x += (size_t)t * cols; }
 };
 
-/* TILES of tiles.cu: the tiles of one segment that this block has. ANY: with biases and other activations; see cuda/epilogue.cu. */
-template <class IN, bool ANY> struct gpu_segment_tiles {
+/* TILES of tiles.cu: the tiles of one segment that this block has. ANY: with biases and other activations; see cuda/epilogue.cu. ALONE: there may be
+   h of w alone. */
+template <class IN, bool ANY, bool ALONE> struct gpu_segment_tiles {
     enum { normed = IN::normed };
     const gpu_projection<IN> &p;
     const gpu_segment &s;
@@ -122,7 +124,8 @@ template <class IN, bool ANY> struct gpu_segment_tiles {
     __device__ __forceinline__ void put(int row, int t, float sum, float rms, float before) const {
         float *y = &s.y[(size_t)t * s.w.rows + row];
         if (row >= s.w.rows) return;
-        if (normed) epilogue_store(y, sum, rms, before, p.link.publish);
+        if (ALONE && s.h) s.h[t * p.h_row + row] = squared_relu(epilogue_sum(sum, rms, before));
+        else if (normed) epilogue_store(y, sum, rms, before, p.link.publish);
         else epilogue_output(p.end, y, row, sum, rms, before, p.link.publish);
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float before,
@@ -140,7 +143,7 @@ template <class IN, bool ANY> struct gpu_segment_tiles {
 };
 
 /* The tiles of the segment that this block works on. */
-template <bool ANY, class IN> __device__ __forceinline__ gpu_segment_tiles<IN, ANY> gpu_tiles_of(const gpu_projection<IN> &p) {
+template <bool ANY, bool ALONE, class IN> __device__ __forceinline__ gpu_segment_tiles<IN, ANY, ALONE> gpu_tiles_of(const gpu_projection<IN> &p) {
     int i = 0;
     while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
     return {p, p.segment[i], p.segment[i].up.data != NULL};
@@ -164,7 +167,7 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
     if (gpu_is_extra(p)) return;
-    const gpu_segment_tiles<IN, true> tiles = gpu_tiles_of<true>(p);
+    const gpu_segment_tiles<IN, true, IN::normed> tiles = gpu_tiles_of<true, IN::normed>(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
     if (IN::normed && tile == 0 && threadIdx.x == 0) l2_prefetch(tiles.s.norm, (uint32_t)(p.cols / 4 * 16));   /* for after the wait */
@@ -186,9 +189,14 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 #define GPU_SLIM_REGISTERS 128
 #endif
 
-/* Whether a block may have several tiles. */
-template <class IN, class F> __host__ __device__ constexpr bool gpu_fixed_loops() {
-    return IN::normed && F::half;
+/* Whether a block may have several tiles. Flash-Next's index_qk_proj has more tiles of BF16, beside q_proj's, than there are blocks for. */
+template <class IN, class F> __host__ __device__ constexpr bool gpu_fixed_loops(int cols) {
+    return IN::normed && (F::half || cols == shape_flash_next::HIDDEN);
+}
+
+/* Whether there may be h of a matrix alone: Nemotron's shared experts have no gate. */
+template <class SHAPE> __host__ __device__ constexpr bool gpu_fixed_alone() {
+    return std::is_same<SHAPE, shape_nemotron>::value;
 }
 
 /* gpu_project for one of the shapes of tiles.cu: segments of the formats of PROJECT_FIXED; one tile a block, but for
@@ -198,13 +206,13 @@ template <class IN, class F> __host__ __device__ constexpr bool gpu_fixed_loops(
    experts_down, and a block of rope_attend beside these. With four k blocks in flight it is slower (an H100, norm_qkv of 30B): they
    hold up experts_down. */
 template <class IN, class SHAPE, int ROWS, bool SLIM = false>
-__global__ void __maxnreg__(SLIM ? GPU_SLIM_REGISTERS : IN::normed && SHAPE::HIDDEN == 2048 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
+__global__ void __maxnreg__(SLIM ? GPU_SLIM_REGISTERS : IN::normed && SHAPE::HIDDEN < 3072 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     enum { COLS = IN::normed ? SHAPE::HIDDEN : SHAPE::OUT };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
     if (gpu_is_extra(p)) return;
-    const gpu_segment_tiles<IN, false> tiles = gpu_tiles_of<false>(p);
+    const gpu_segment_tiles<IN, false, gpu_fixed_alone<SHAPE>()> tiles = gpu_tiles_of<false, gpu_fixed_alone<SHAPE>()>(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
     with_format(w.format, [&](auto format) {
@@ -212,13 +220,13 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
         if constexpr (ROWS > projects_fixed<F, SHAPE>(IN::normed) || (SLIM && !gpu_scales_by_block<F>())) {
             __builtin_unreachable();                        /* who launches it has said no */
         } else {
-            if constexpr (IN::normed && F::whole && ROWS == 1 && GPU_TILES_BY_WARP) {
+            if constexpr (IN::normed && F::whole && ROWS == 1 && GPU_TILES_BY_WARP && !fixed_tile<F, COLS, 1, 6>::RAGGED) {
                 if (tiles.many()) {
                     gpu_run_tiles_by_warp<F, COLS>(tiles, p.in, tile, w, dynamic, &partials);
                     return;
                 }
             }
-            if constexpr (gpu_fixed_loops<IN, F>())
+            if constexpr (gpu_fixed_loops<IN, F>(COLS))
                 gpu_run_short_tiles<F, COLS, ROWS, (SLIM ? 2 : 6)>(tiles, p.in, tile, w, dynamic, &partials);
             else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
         }

@@ -118,12 +118,14 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 }
 
 /* The shapes with kernels of their own: hidden size, columns of out_proj and o_proj, of an expert's down_proj, experts of a row, and
-   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next and Flash-Next there is
-   experts_up alone, for one row: Coder-Next's projections are 35B's, its experts_down is gpu_experts_down_lone, that of Flash-Next gpu_experts_down_dealt. */
+   LISTS * 256: most experts to choose from. All other shapes run through the kernels for any shape. Of Coder-Next there is
+   experts_up alone, for one row: its projections are 35B's, its experts_down is gpu_experts_down_lone. Those of Flash-Next are for one row,
+   too; its experts_down is gpu_experts_down_dealt. */
 struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8, LISTS = 1 }; };
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8, LISTS = 1 }; };
 struct shape_coder_next { enum { HIDDEN = 2048, EXPERT = 512, TOP_K = 10, LISTS = 2 }; };
-struct shape_flash_next { enum { HIDDEN = 2560, EXPERT = 640, TOP_K = 10, LISTS = 2 }; };
+struct shape_flash_next { enum { HIDDEN = 2560, OUT = 6144, EXPERT = 640, TOP_K = 10, LISTS = 2 }; };
+struct shape_nemotron { enum { HIDDEN = 2688, OUT = 4096 }; };          /* projections of one row after a norm alone: others are 35B's */
 
 template <class F> constexpr bool gpu_has_lone_up() {
     return std::is_same<F, format_mxfp4>::value || std::is_same<F, format_nvfp4>::value || std::is_same<F, format_fp8_row>::value;
@@ -135,22 +137,24 @@ template <class F> constexpr bool gpu_has_lone() {
 }
 
 /* A warp's part of a tile of COLS columns, which are WARP_K_BLOCKS whole k blocks for each of the eight warps: the same sums in the
-   same order as gpu_run_tiles, sooner. ROWS is gpu_fixed_rows(T). DEPTH of the k blocks are in registers, in flight or arrived:
+   same order as gpu_run_tiles, sooner. RAGGED: the warps do not have as many k blocks, which is a number that each knows; what one
+   has less is not loaded, and counts 0. ROWS is gpu_fixed_rows(T). DEPTH of the k blocks are in registers, in flight or arrived:
    all if they are no more than MAX_IN_FLIGHT, which depends on what else a kernel has in registers.
 
    Why it is fast: what a block does once, from its wait on, is straight-line code. In front of a loop or a branch the
    compiler waits for all loads in flight, so that x, loaded after the weights, would arrive only after them. */
 template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
     enum {
-        WARP_K_BLOCKS = COLS / (4 * F::per_load) / GPU_WARPS,
-        DEPTH = WARP_K_BLOCKS <= MAX_IN_FLIGHT ? WARP_K_BLOCKS : MAX_IN_FLIGHT < 3 ? MAX_IN_FLIGHT : WARP_K_BLOCKS % 4 ? 3 : 4,
+        K_BLOCKS = COLS / (4 * F::per_load), RAGGED = K_BLOCKS % GPU_WARPS != 0, MOST = (K_BLOCKS - 1) / GPU_WARPS + 1,
+        WARP_K_BLOCKS = RAGGED && MOST > MAX_IN_FLIGHT ? (MOST + 3) / 4 * 4 : MOST,
+        DEPTH = WARP_K_BLOCKS <= MAX_IN_FLIGHT ? WARP_K_BLOCKS : MAX_IN_FLIGHT < 3 ? MAX_IN_FLIGHT : WARP_K_BLOCKS % 4 == 0 ? 4 :
+                                                                WARP_K_BLOCKS % 3 == 0 ? 3 : 5,
         PARTS = (WARP_K_BLOCKS * F::per_load / 2 + 31) / 32,  /* items of eight columns of a lane */
         ROUNDS = WARP_K_BLOCKS / DEPTH,
         FACTOR_SPAN = ROUNDS > 1 ? (int)DEPTH : 16 / ROWS,  /* k blocks whose factors share a register */
         FACTORS = (WARP_K_BLOCKS - 1) / FACTOR_SPAN + 1, pairs = gpu_step_pairs<F>()
     };
-    static_assert(WARP_K_BLOCKS * GPU_WARPS * 4 * F::per_load == COLS && ROUNDS * DEPTH == WARP_K_BLOCKS,
-                  "whole k blocks, whole rounds");
+    static_assert(K_BLOCKS * 4 * F::per_load == COLS && ROUNDS * DEPTH == WARP_K_BLOCKS, "whole k blocks, whole rounds");
     static_assert(!F::half || (int)FACTOR_SPAN * ROWS <= 16, "a lane for each factor");
     gpu_place place;             /* of the warp's k blocks in this round */
     typename F::raw raw[DEPTH][2];
@@ -161,10 +165,16 @@ template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
     float scale[FACTORS], act_scale[BY_LANE ? (int)WARP_K_BLOCKS : (int)FACTORS][2];
     row_scales rows;
 
-    template <class IN> __host__ __device__ static constexpr int at_once() {
-        return IN::template at_once<ROWS>() < PARTS ? IN::template at_once<ROWS>() : PARTS;
+    template <class IN> __host__ __device__ static constexpr int at_once() {        /* three are one round, not two */
+        return (int)PARTS == 3 && ROWS == 1 ? 3 : IN::template at_once<ROWS>() < PARTS ? IN::template at_once<ROWS>() : PARTS;
     }
-    __device__ __forceinline__ static int first() { return threadIdx.x / 32 * WARP_K_BLOCKS; }
+    /* The warp's first k block, how many it has, and whether it has number k. */
+    __device__ __forceinline__ static int first() { return RAGGED ? K_BLOCKS * (threadIdx.x / 32) / GPU_WARPS : threadIdx.x / 32 * WARP_K_BLOCKS; }
+    __device__ __forceinline__ static bool has(int k) { return !RAGGED || k < K_BLOCKS / GPU_WARPS || k < count(); }
+    __device__ __forceinline__ static int count() { return RAGGED ? (int)(K_BLOCKS * (threadIdx.x / 32 + 1) / GPU_WARPS) - first() : WARP_K_BLOCKS; }
+    __device__ __forceinline__ fixed_tile() {
+        if (RAGGED) memset(raw, 0, sizeof raw);
+    }
     __device__ __forceinline__ static int scale_slot(int k) { return k * FACTOR_SPAN + threadIdx.x % 16 / ROWS; }
     /* Goes to the tile whose first k block is at `at`. */
     __device__ __forceinline__ void move(const gpu_place &at) {
@@ -177,13 +187,13 @@ template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
 #pragma unroll
         for (int k = 0; k < FACTORS; k++)
             scale[k] = SCALED ? ld_volatile(place.scale + (first() + scale_slot(k) >> w.k_block_shift),
-                                            scale_slot(k) < WARP_K_BLOCKS) : 1;
+                                            scale_slot(k) < count()) : 1;
     }
-    /* Loads the warp's k block j of the round, if it is `there`. */
-    __device__ __forceinline__ void load(int j, bool there = true) {
+    /* Loads the warp's k block j of the round that begins with k block `from`, if it is `there`. */
+    __device__ __forceinline__ void load(int j, bool there = true, int from = 0) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            F::load(&raw[j][half], place.data[half], j * F::panel, there);
+            F::load(&raw[j][half], place.data[half], j * F::panel, there && has(from + j));
     }
     __device__ __forceinline__ void load_act_scale(const activation_fragments &x) {
         if constexpr (BY_LANE) {
@@ -191,11 +201,11 @@ template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
             for (int k = 0; k < WARP_K_BLOCKS; k++)
 #pragma unroll
                 for (int i = 0; i < (ROWS == 1 ? 1 : 2); i++)
-                    act_scale[k][i] = x.act_scale[(first() + k) * ROWS + min((int)threadIdx.x % 2 * 2 + i, ROWS - 1)];
+                    act_scale[k][i] = has(k) ? x.act_scale[(first() + k) * ROWS + min((int)threadIdx.x % 2 * 2 + i, ROWS - 1)] : 0;
         } else if constexpr (F::half) {
 #pragma unroll
             for (int k = 0; k < FACTORS; k++)
-                act_scale[k][0] = scale_slot(k) < WARP_K_BLOCKS ?
+                act_scale[k][0] = scale_slot(k) < count() ?
                                       x.act_scale[(first() + scale_slot(k)) * ROWS + threadIdx.x % 16 % ROWS] *
                                                         (SCALED ? gpu_post_scale<F>() : 1) : 0;
         }
@@ -225,12 +235,14 @@ template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
 #pragma unroll
             for (int j = 0; j < DEPTH; j++) {
                 uint4 x[pairs];
+                const bool there = has((ROUNDS > 1 ? round * DEPTH : 0) + j);
+                const int at = there ? j : ROUNDS > 1 ? -round * DEPTH : 0;  /* in place of what is not the warp's its first k block */
 #pragma unroll
-                for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8 * ROWS];
+                for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(at * pairs + pair) * 8 * ROWS];
                 gpu_multiply<F, ROWS, 2, F::groups>(sum, raw[j], x, ROUNDS > 1 ? of_round : factor[j / FACTOR_SPAN],
-                                                    j % FACTOR_SPAN * ROWS, 16, true, BY_LANE ? act_scale[j] : NULL);
+                                                    j % FACTOR_SPAN * ROWS, 16, there, BY_LANE ? act_scale[j] : NULL);
                 if (!TILES && ROUNDS == 1) continue;
-                load(j, !last || more);
+                load(j, !last || more, last ? 0 : (round + 1) * DEPTH);
                 __syncwarp();                               /* so that the compiler leaves the loads here */
             }
         }
@@ -243,7 +255,7 @@ template <class TILE, class F, int ROWS, class IN>
 struct fixed_columns : row_columns<F, ROWS, TILE::template at_once<IN>(), IN> {
     enum { AT_ONCE = TILE::template at_once<IN>() };
     __device__ __forceinline__ fixed_columns(const IN &in)
-        : row_columns<F, ROWS, AT_ONCE, IN>(in, ROWS, TILE::first(), TILE::WARP_K_BLOCKS) {}
+        : row_columns<F, ROWS, AT_ONCE, IN>(in, ROWS, TILE::first(), TILE::count()) {}
     /* Stages all items, the first of which are loaded. The others are polled for: a caller that has waited has no tag. */
     __device__ __forceinline__ void stage_all(const activation_fragments &to, float *square, const gpu_tag &tag) {
 #pragma unroll
@@ -289,6 +301,7 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
 #pragma unroll
     for (int j = 0; j < PRELOAD; j++) weights.load(j);
     weights.load_scale(w);
+    if constexpr (!TILES::normed && COLS == shape_flash_next::OUT) l2_prefetch_share(tiles.p.link.prefetch);
     if constexpr (TILES::normed) {
         if (tiles.waits_last()) pdl_launch_dependents();
         else tiles.wait();
@@ -334,6 +347,10 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     float square[ROWS] = {}, rms = 1;
     if (SPECULATIVE) x.load(0);
     weights.move(tiles.template place<F>(tile));
+    if (!F::half && sizes::ROUNDS > 1 && threadIdx.x == 0) {
+        l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * F::panel));
+        l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * F::panel));
+    }
 #pragma unroll
     for (int j = 0; j < sizes::DEPTH; j++) weights.load(j);
     weights.load_scale(w);

@@ -246,7 +246,9 @@ static void residual_record(const gpu_rows *rows, const sublayer *l) {
         return;
     }
     const gpu_rank_output sum = gpu_rank_output_of(&p, rows->q->peer, rows->T, rows->q->given);
+    rows->q->stores_output = l->residual.streams > 0;       /* of streams the sum is not what is polled */
     gpu_record(rows->q, KERNEL_SUM_OUTPUT, "", gpu_sum_output, gpu_rank_blocks(&sum), 1, 0, &sum);
+    rows->q->stores_output = 0;
 }
 
 /* Records the kernels of a layer; with rows->state_only only those that its mixer's state needs. state: of the slot

@@ -120,26 +120,6 @@ __device__ __forceinline__ attend_place attend_place_of(const attention_gpu *p, 
     return at;
 }
 
-/* Publishes this block's shared memory to its cluster: visible to the others after their attend_cluster_wait. */
-__device__ __forceinline__ void attend_cluster_arrive() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-
-/* Arrives after reading the others' shared memory. Relaxed: the loads are complete, their values have been stored. */
-__device__ __forceinline__ void attend_cluster_leave() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void attend_cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
 /* Combines the cluster's partials of a query row, from (distributed) shared memory. */
 template <bool FP8, int ROWS, int DIM>
 __device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, ROWS, DIM> *sh, int ranks, int row, int column) {
@@ -190,7 +170,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
     const int rows = p->T * p->q_per_kv, first = threadIdx.x / THREADS, slice = place->slice, partials = place->partials;
     const int column = slice * SLICE + threadIdx.x % THREADS * 4, end = column + place->slices * SLICE;
     float4 gate = first < rows ? attend_output_gate<DIM, EACH>(p, first, column) : make_float4(0, 0, 0, 0);
-    attend_cluster_wait();
+    cluster_wait();
 #pragma unroll 1
     for (int c = column; c < end; c += SLICE)
 #pragma unroll 1
@@ -204,7 +184,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
                 if (threadIdx.x % THREADS == 0) *attend_part_ml(p, rows, place->partial, row, c / SLICE) = make_float2(part.m, part.l);
             }
         }
-    attend_cluster_leave();
+    cluster_leave();
     if (partials > 1 && attend_is_last(p->tickets + blockIdx.x * ATTEND_CLUSTER + slice, partials, &sh->last)) {
 #pragma unroll 1
         for (int c = column; c < end; c += SLICE)
@@ -215,7 +195,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
                 attend_finish<DIM, EACH>(p, row, c, &part, gate);
             }
     }
-    attend_cluster_wait();                                   /* until then others may read this block's shared memory */
+    cluster_wait();                                   /* until then others may read this block's shared memory */
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -284,7 +264,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
         }
     }
     attend_put_part<FP8, ROWS, DIM>(sh, tiles, &state);
-    attend_cluster_arrive();
+    cluster_arrive();
     attend_place place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: saves registers in the loop */
     attend_combine<FP8, ROWS, DIM, EACH>(&p, sh, &place);
 }

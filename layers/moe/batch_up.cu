@@ -4,7 +4,7 @@
 
    An item is a unit and 64 columns of h, of which each of the eight warps has a row panel of gate_proj and the same of up_proj, with all
    columns of both: so no warp waits for another's sums, and the block shares the unit's rows, which it gathers in shared memory. 64 columns
-   of h are whole k blocks of down_proj in any format. Grid: as many blocks as the SMs hold at once. Items ascend by expert, so that
+   of h are whole k blocks of down_proj in any format. Of experts without a gate an item is 128 columns, two panels of up_proj a warp. Grid: as many blocks as the SMs hold at once. Items ascend by expert, so that
    what the units of an expert share is in the L2.
 
    The bits of a row are those that it has alone: a warp closes the sums over the columns that the warps of gpu_run_tiles have, one after
@@ -36,16 +36,24 @@ __device__ __forceinline__ void gpu_multiply_block(float *part, const typename F
         }
 }
 
-/* A tile on its way: where its panel of gate_proj is. That of up_proj, of the same shape, lies as far from it for all tiles. */
+/* A tile on its way: where its first panel is, and how far from it the second. */
 template <class F> struct gpu_batch_tile {
     const char *data;
     const float *scale;          /* FP8: of the panel's first k block */
+    int64_t to_second, scale_to_second;
 };
 
-/* Panels after the last count as the last. */
-template <class F> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_of(const moe_gpu &p, int64_t shift, int panel) {
+/* Panels after the last count as the last. WHOLE: experts have a gate. */
+template <class F, bool WHOLE> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_of(const moe_gpu &p, int64_t shift, int panel) {
     gpu_batch_tile<F> tile;
+    const int second = min(panel + 1, p.gate.panels - 1);
     panel = min(panel, p.gate.panels - 1);
+    tile.to_second = p.to_second;
+    tile.scale_to_second = p.up.scale - p.gate.scale;
+    if (!WHOLE && p.tile_panels > 1) {
+        tile.to_second *= second - panel;
+        tile.scale_to_second = ((second * PANEL_ROWS >> p.gate.row_shift) - (panel * PANEL_ROWS >> p.gate.row_shift)) * p.gate.scale_cols;
+    }
     tile.data = p.gate.data + shift + (size_t)panel * (uint32_t)(p.gate.k_blocks * F::panel) + threadIdx.x % 32 * F::lane;
     tile.scale = (const float *)((const char *)p.gate.scale + shift);
     if (gpu_scales_by_block<F>()) tile.scale += (panel * PANEL_ROWS >> p.gate.row_shift) * p.gate.scale_cols;
@@ -56,7 +64,7 @@ template <class F> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_o
 struct gpu_batch_up_shared {
     int64_t at;                  /* where its expert is: for biases */
     float rms[N_TILE_ROWS], weight[N_TILE_ROWS];
-    float h[N_TILE_ROWS][BATCH_UP_COLS];
+    float h[N_TILE_ROWS][2 * BATCH_UP_COLS];                /* of pairs of gate and up the first half */
 };
 
 /* Starts the copies of a unit's rows, of `count` k blocks from `first` on: their fragments, then, after `space` k blocks, their activation
@@ -84,12 +92,12 @@ __device__ __forceinline__ void gpu_gather_rows(const moe_gpu &p, int unit, uint
     cp_async_commit();
 }
 
-/* A warp stores h of an item as fragments of down_proj: lane 8 s + i has the i-th eight of 64 columns of the row in slot s. */
-__device__ __forceinline__ void gpu_store_h(const moe_gpu &p, int unit, int part, const float (*h)[BATCH_UP_COLS]) {
+/* A warp stores 64 columns of h as fragments of down_proj: lane 8 s + i has the i-th eight of them of the row in slot s. */
+__device__ __forceinline__ void gpu_store_h(const moe_gpu &p, int unit, int part, const float *h) {
     const int slot = threadIdx.x % 32 / 8, eighth = threadIdx.x % 8;
     float v[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = h[slot][eighth * 8 + i];
+    for (int i = 0; i < 8; i++) v[i] = h[slot * 2 * BATCH_UP_COLS + eighth * 8 + i];
     with_format(p.down.format, [&](auto format) {
         typedef decltype(format) F;
         enum { COLS = 4 * F::per_load, LANES = COLS / 8 };
@@ -132,17 +140,15 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
     enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>() };
     const moe_gpu &p;
     uint4 *rows;                 /* the unit's rows, in shared memory, and their activation scales: of `space` k blocks at a time */
-    int items, parts, shared_units, space, before;          /* before: k blocks before those */
-    int64_t to_up, scale_to_up;  /* from a panel of gate_proj to that of up_proj */
+    int items, panels, parts, shared_units, space, before;  /* panels: moe_gpu.tile_panels; before: k blocks before those */
 
     __device__ __forceinline__ gpu_batch_up_warp(const moe_gpu &p, uint4 *rows)
-        : p(p), rows(rows), items(0), parts((p.gate.panels + GPU_WARPS - 1) / GPU_WARPS), shared_units(gpu_shared_units(p)),
-          space(WHOLE ? p.gate.k_blocks : p.batch.space), before(0),
-          to_up(p.up.data - p.gate.data), scale_to_up(p.up.scale - p.gate.scale) {}
+        : p(p), rows(rows), items(0), panels(WHOLE ? 1 : p.tile_panels), parts((p.tiles + GPU_WARPS - 1) / GPU_WARPS),
+          shared_units(gpu_shared_units(p)), space(WHOLE ? p.gate.k_blocks : p.batch.space), before(0) {}
     __device__ __forceinline__ gpu_unit unit_of(int item) const { return gpu_load_unit(p, shared_units + min(item, items - 1) / parts); }
-    __device__ __forceinline__ int panel_of(int item) const { return item % parts * GPU_WARPS + (int)threadIdx.x / 32; }
+    __device__ __forceinline__ int panel_of(int item) const { return (item % parts * GPU_WARPS + (int)threadIdx.x / 32) * panels; }
     __device__ __forceinline__ gpu_batch_tile<F> tile_of(int item, const gpu_unit &unit) const {
-        return gpu_batch_tile_of<F>(p, unit.at, panel_of(min(item, items - 1)));
+        return gpu_batch_tile_of<F, WHOLE>(p, unit.at, panel_of(min(item, items - 1)));
     }
     __device__ __forceinline__ void load(gpu_batch_weights<F> *set, const gpu_batch_tile<F> &of, int from, bool there) const {
 #pragma unroll
@@ -151,8 +157,8 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
             for (int i = 0; i < 2; i++) {
                 const int k = from + j;
                 const bool is = there && (WHOLE || k < p.gate.k_blocks);
-                F::load(&set[j].raw[i], of.data + (i ? to_up : 0) + from * F::panel, j * F::panel, is);
-                if (gpu_scales_by_block<F>()) set[j].scale[i] = ld_volatile(of.scale + (i ? scale_to_up : 0) + (k >> p.gate.k_block_shift), is);
+                F::load(&set[j].raw[i], of.data + (i ? of.to_second : 0) + from * F::panel, j * F::panel, is);
+                if (gpu_scales_by_block<F>()) set[j].scale[i] = ld_volatile(of.scale + (i ? of.scale_to_second : 0) + (k >> p.gate.k_block_shift), is);
             }
         __syncwarp();                                       /* so that the compiler leaves the loads here */
     }
@@ -161,7 +167,7 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float *scale = (const float *)((const char *)(i ? p.up : p.gate).scale + unit.at);
-            if (F::by_row) scale += min(panel_of(item), p.gate.panels - 1) * PANEL_ROWS + (int)threadIdx.x % 32 / 4;
+            if (F::by_row) scale += min(panel_of(item) + i * (panels - 1), p.gate.panels - 1) * PANEL_ROWS + (int)threadIdx.x % 32 / 4;
             if (gpu_scaled_at_end<F>()) row_scale[i] = ld_volatile(scale) * gpu_post_scale<F>();
         }
     }
@@ -207,24 +213,30 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
         cp_async_wait<0>();
         __syncthreads();
     }
-    /* h of the item's columns: gate and up of a row meet in a lane. */
+    /* h of the item's columns: gate and up of a row meet in a lane, as do two rows of experts without a gate. */
     __device__ __forceinline__ void put_h(gpu_batch_up_shared *own, int item, const float *total) const {
-        const int lane = threadIdx.x % 32, row = panel_of(item) * PANEL_ROWS + lane / 4;
+        const int lane = threadIdx.x % 32;
         if (lane % 4 >= 2) return;
+#pragma unroll 1
+        for (int of = 0; of < panels; of++) {
+            const int row = (panel_of(item) + of) * PANEL_ROWS + lane / 4;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int slot = lane % 2 * 2 + i;
-            float h = 0;
-            if (row < p.gate.rows)
-                h = epilogue_pair<!WHOLE>(p.end.act, p.gate, p.up, WHOLE ? 0 : own->at, row, total[i], total[i + 2], own->rms[slot]) *
-                    own->weight[slot];
-            own->h[slot][threadIdx.x / 32 * PANEL_ROWS + lane / 4] = h;
+            for (int i = 0; i < 2; i++) {
+                const int slot = lane % 2 * 2 + i;
+                const float gate = of ? total[i + 2] : total[i], up = panels == 1 ? total[i + 2] : gate;
+                float h = 0;
+                if (row < p.gate.rows)
+                    h = epilogue_pair<!WHOLE>(p.end.act, p.gate, p.up, WHOLE ? 0 : own->at, row, gate, up, own->rms[slot]) * own->weight[slot];
+                own->h[slot][(threadIdx.x / 32 * panels + of) * PANEL_ROWS + lane / 4] = h;
+            }
         }
     }
     /* Stores h of the block's item before `item`. */
     __device__ __forceinline__ void store_h_before(int item, const gpu_batch_up_shared *own) const {
         item -= (int)gridDim.x;
-        if ((int)threadIdx.x / 32 == item % GPU_WARPS) gpu_store_h(p, item / parts, item % parts, own->h);
+        if ((int)threadIdx.x / 32 != item % GPU_WARPS) return;
+#pragma unroll 1
+        for (int of = 0; of < panels; of++) gpu_store_h(p, item / parts, item % parts * panels + of, own->h[0] + of * BATCH_UP_COLS);
     }
 };
 

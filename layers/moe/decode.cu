@@ -1,7 +1,8 @@
 /* layers/moe/decode.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
-   Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu, down_fixed.cu, down_row.cu, down_dealt.cu). More
-   rows, and shapes without an experts_down for several, run through route and its own two (batch_route.cu, batch_up.cu, batch_down.cu).
+   Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu, down_fixed.cu, down_row.cu, down_dealt.cu,
+   down_own.cu). More rows, and shapes without an experts_down for several, run through route and its own two (batch_route.cu, batch_up.cu,
+   batch_down.cu).
    decode_launch.cu records them, and says which runs when. They know no session and no other kind of layer. The definition is layers/moe/cpu.c.
 
    An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,
@@ -51,7 +52,11 @@ typedef struct moe_gpu {
     int ranks;                   /* experts are chosen by other numbers than their logits */
     const int64_t *expert_at;    /* [experts] where each routed expert's are: bytes from those, the same for all that belongs to it */
     int placed;                  /* it is a runner's own, which experts_place writes just before */
-    uint32_t per_tile;           /* reciprocal_of(gate.panels): tile * per_tile >> 32 is the tile's place in the routing */
+    uint32_t ahead;              /* bytes of a routed expert's down_proj, if it is in the GPU's memory, for who prefetches it; or 0 */
+    int tile_panels;             /* of up_proj in a tile of experts_up: 1, beside the same one of gate_proj; 2 of experts without a gate */
+    int tiles;                   /* of an expert */
+    uint32_t per_tile;           /* reciprocal_of(tiles): tile * per_tile >> 32 is the tile's place in the routing */
+    int64_t to_second;           /* bytes from a tile's first panel to its second */
     gpu_matrix shared_down;
     const float *norm;           /* [hidden] */
     float eps;
@@ -105,7 +110,7 @@ static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *t
     p.end.act = to->end.act;
     if (s->shared_size) {
         gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
-        p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
+        if (!s->squared_relu) p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
         p.segment[0].h = to->in_units ? to->batch.shared_h : to->h;
         p.segment[0].norm = branched ? to->branches.norm_shared : norm;
         p.h_row = (size_t)to->h_row;

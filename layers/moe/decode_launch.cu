@@ -6,6 +6,7 @@
                     FP8 blocks, few enough items           gpu_experts_up         gpu_experts_down_lone             up.cu, down_row.cu
                     NVFP4, MXFP4, likewise                 gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
                     NVFP4, more items, evenly dealt        the same               gpu_experts_down_dealt            down_dealt.cu
+                    NVFP4, a shared expert of another size the same               gpu_experts_down_own              down_own.cu
                     FP8 by row, the shared expert apart    gpu_experts_up_lone    gpu_experts_down_lone             up_lone.cu, down_row.cu
                     FP8 by row                             gpu_experts_up_lone    gpu_experts_down<1>               up_lone.cu, down.cu
                     any                                    gpu_experts_up<1>      gpu_experts_down<1>               up.cu, down.cu
@@ -108,11 +109,15 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, const gp
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
-    p.per_tile = reciprocal_of(p.gate.panels);
+    p.tile_panels = w->shape.squared_relu ? 2 : 1;
+    p.tiles = (p.gate.panels - 1) / p.tile_panels + 1;
+    p.per_tile = reciprocal_of(p.tiles);
+    p.to_second = w->shape.squared_relu ? (int64_t)p.up.k_blocks * p.up.panel_bytes : p.up.data - p.gate.data;
     p.placed = scratch->slots && scratch->slots[rows->layer].count && (!scratch->slots[rows->layer].resident || scratch->locality);
     p.expert_at = moe_expert_table(scratch, w, rows->layer);
     p.correction = w->correction;
     p.expert_scale = w->expert_scale;
+    p.ahead = w->host_at ? 0 : (uint32_t)(p.down.panels * p.down.k_blocks * p.down.panel_bytes);
     p.ranks = moe_ranks_scores(&w->shape);
     p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
     p.end = epilogue_of_output(rows, gpu_has_down_bias(p));
@@ -169,10 +174,11 @@ enum { LONE_DEEP = 6 };          /* k blocks of a share in gpu_experts_up_lone *
 /* That kernel, if it takes these sizes; NULL: it does not. */
 static gpu_moe_kernel gpu_lone_up(const moe_gpu *p) {
     gpu_moe_kernel lone = NULL;
-    if (p->T > 1 || p->shape.experts > 256 || p->gate.k_blocks > LONE_DEEP * GPU_WARPS || p->up.format != p->gate.format) return NULL;
+    if (p->T > 1 || p->shape.experts > 256 || p->gate.k_blocks > LONE_DEEP * GPU_WARPS || p->up.format != p->gate.format ||
+        p->gate.panels % p->tile_panels) return NULL;
     with_format(p->gate.format, [&](auto format) {
         typedef decltype(format) F;
-        if constexpr (gpu_has_lone_up<F>()) lone = gpu_experts_up_lone<F, LONE_DEEP>;
+        if constexpr (gpu_has_lone_up<F>()) lone = gpu_lone_panels<F>(*p) == p->tile_panels ? gpu_experts_up_lone<F, LONE_DEEP> : NULL;
     });
     return lone;
 }
@@ -202,12 +208,31 @@ static gpu_down_kernel gpu_lone_down(const moe_gpu *p) {
     return lone;
 }
 
+/* Row panels of the SM that has most, in tiles of so many. */
+static int gpu_dealt_panels(const gpu_queue *q, const moe_gpu *p, int panels) {
+    const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / panels + 1;
+    return ((blocks - 1) / q->sms + 1) * panels;
+}
+
 /* gpu_experts_down_dealt, if it takes these sizes. */
-static gpu_down_kernel gpu_dealt_down(const moe_gpu *p) {
+static gpu_down_kernel gpu_dealt_down(const gpu_queue *q, const moe_gpu *p) {
     typedef format_nvfp4 F;
+    const size_t bytes = (size_t)(GPU_WARPS * gpu_dealt_bytes<F>(*p));
     if (p->T > 1 || p->down.format != FORMAT_NVFP4 || p->down.panels % 2 || gpu_has_down_bias(*p) || p->branches.shared_to) return {};
-    if ((p->shape.shared_size && !gpu_down_alike(p)) || gpu_dealt_share(*p) > (int)down_dealt_sizes<F>::ITEMS) return {};
-    return {gpu_experts_down_dealt<F>, (size_t)(GPU_WARPS * gpu_dealt_bytes<F>(*p)), 2, 0};
+    if ((p->shape.shared_size && !gpu_down_alike(p)) || gpu_dealt_share(*p) > (int)down_dealt_sizes<F, 2>::ITEMS) return {};
+    if (gpu_dealt_panels(q, p, 3) < gpu_dealt_panels(q, p, 2)) return {gpu_experts_down_dealt<F, 3>, bytes, 3, 0};
+    return {gpu_experts_down_dealt<F, 2>, bytes, 2, 0};
+}
+
+/* gpu_experts_down_own, if it takes these sizes. */
+static gpu_down_kernel gpu_own_down(const moe_gpu *p) {
+    typedef format_nvfp4 F;
+    typedef down_own_sizes<F> sizes;
+    const int own = p->shared_down.k_blocks, routed = p->shape.top_k * p->down.k_blocks;
+    if (p->T > 1 || !p->shape.shared_size || p->down.format != FORMAT_NVFP4 || p->shared_down.format != FORMAT_NVFP4 || p->branches.shared_to ||
+        gpu_has_down_bias(*p) || p->down.panels % sizes::PANELS) return {};
+    if (own < GPU_WARPS || own > sizes::OWN_ITEMS * GPU_WARPS || routed < GPU_WARPS || routed > sizes::ITEMS * GPU_WARPS) return {};
+    return {gpu_experts_down_own<F>, (size_t)(GPU_WARPS * gpu_own_bytes<F>(*p)), sizes::PANELS, 0};
 }
 
 /* gpu_experts_down for one row, or for several. */
@@ -222,7 +247,7 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     const gpu_moe_kernel kernel = fixed ? fixed : lone ? lone : p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
     const int rows = fixed ? gpu_fixed_rows(p->T) : p->T == 1 ? 1 : STEP_ROWS;
     const size_t bytes = activation_fragments_size(p->gate.format, rows, lone ? LONE_DEEP * GPU_WARPS : p->gate.k_blocks);
-    int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
+    int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->tiles);
     node *n = gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p);
     n->can_poll = (fixed || lone) && !p->locality;          /* simulated logits have no tags */
     n->late_reads = p->placed ? BUFFER_EXPERTS : 0;
@@ -231,7 +256,8 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_down_kernel down = gpu_fixed_down(p);
     if (!down.kernel) down = gpu_lone_down(p);
-    if (!down.kernel) down = gpu_dealt_down(p);
+    if (!down.kernel) down = gpu_dealt_down(q, p);
+    if (!down.kernel) down = gpu_own_down(p);
     if (!down.kernel) down = gpu_down_of_any(p);
     const int blocks = ((gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1) * (1 + down.apart);
     node *n = gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
@@ -257,7 +283,7 @@ static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
         MOE_BATCH_UP(MOE_BATCH_LINE)
 #undef MOE_BATCH_LINE
     };
-    const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->gate.panels + GPU_WARPS - 1) / GPU_WARPS);
+    const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->tiles + GPU_WARPS - 1) / GPU_WARPS);
     moe_gpu of = *p;
     of.batch.space = gpu_up_space(p);
     const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, of.batch.space);
@@ -290,14 +316,15 @@ static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
 }
 
-/* The rows that norm_router's projection of more than STEP_ROWS rows has prepared in the operand order of gate_proj; NULL: none are
-   left of it. */
+/* The rows that norm_router's projection of more than STEP_ROWS rows, the last that was recorded, has prepared in the operand order of
+   gate_proj; NULL: none are left of it, or it has prepared none by a kernel of its own. */
 static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights *w, const moe_gpu *p) {
     const matrix *shared = p->shape.shared_size ? &w->gate_proj[p->shape.experts] : NULL;
     const matrix *segments[] = {shared, &w->router, moe_is_gated(&p->shape) ? &w->shared_expert_gate : NULL};
     const int wanted = gpu_operand_order(p->gate.format);
     int orders[BATCH_ORDERS], count = 0, found = -1;
     if (p->branches.shared_to) return NULL;                 /* it has another norm */
+    if (!q->count || q->nodes[q->count - 1].pieces == 1) return NULL;
     for (int i = 0; i < 3 && p->T > STEP_ROWS; i++) {
         int k = 0;
         if (!segments[i]) continue;
@@ -309,6 +336,12 @@ static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights
     return found < 0 ? NULL : &q->batch->rows[found];
 }
 
+static void gpu_take_prepared_rows(const gpu_queue *q, const moe_weights *w, moe_gpu *p) {
+    const batch_rows *prepared = p->in_units ? gpu_prepared_rows(q, w, p) : NULL;
+    if (prepared) p->batch.x = *prepared;
+    p->batch.prepared = prepared != NULL;
+}
+
 /* Records experts_place. A batch's router need not tag its logits. */
 static void gpu_record_place(gpu_queue *q, const moe_gpu *p, const moe_slots *slots) {
     const moe_place place = {.link = {}, .moe = *p, .slots = *slots};
@@ -316,14 +349,10 @@ static void gpu_record_place(gpu_queue *q, const moe_gpu *p, const moe_slots *sl
         !p->in_units && !p->locality;
 }
 
-static void gpu_record_in_units(gpu_queue *q, const moe_weights *w, const moe_gpu *of) {
-    moe_gpu p = *of;
-    const batch_rows *prepared = gpu_prepared_rows(q, w, of);
-    if (prepared) p.batch.x = *prepared;
-    p.batch.prepared = prepared != NULL;
-    gpu_record_route(q, &p);
-    gpu_record_batch_up(q, &p);
-    gpu_record_batch_down(q, &p);
+static void gpu_record_in_units(gpu_queue *q, const moe_gpu *p) {
+    gpu_record_route(q, p);
+    gpu_record_batch_up(q, p);
+    gpu_record_batch_down(q, p);
 }
 
 static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
@@ -372,7 +401,8 @@ static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu
     p.chosen = scratch->chosen + rows->q->layer;
     p.in_units = gpu_runs_in_units(&p);
     gpu_norm_router(rows->q, w, &p);
+    gpu_take_prepared_rows(rows->q, w, &p);
     if (p.placed) gpu_record_place(rows->q, &p, &scratch->slots[rows->layer]);
-    if (p.in_units) gpu_record_in_units(rows->q, w, &p);
+    if (p.in_units) gpu_record_in_units(rows->q, &p);
     else gpu_record_experts(rows->q, &p);
 }

@@ -6,16 +6,15 @@
    shared expert's h is norm_router's.
 
    A tile is eight rows (one row panel) of an expert's gate_proj and the same eight of its up_proj, so that the block that
-   has both products forms h. Grid: as many blocks as the SMs hold at once, at most one per tile; block b has the tiles
+   has both products forms h; of experts without a gate, h = weight ReLU(up_proj u)^2, two panels of up_proj. Grid: as many blocks as the SMs hold at once, at most one per tile; block b has the tiles
    b, b + gridDim.x, ... of the list of distinct experts. Every block normalises x for itself; the RMS is divided out of the
    finished sums. h is multiplied by the routing weight here, so that experts_down only adds. */
 
-/* h of row `of` of an expert, row `row` of a tile, from the warps' partials of both panels. offset: where the expert is. */
+/* h of row `of` of an expert, from the warps' partials of rows `gate` and `up` of a tile. offset: where the expert is. */
 template <bool ANY>
-__device__ __forceinline__ float gpu_up_pair(const moe_gpu &p, int64_t offset, int of, const float (*part)[STEP_ROWS][GPU_WARPS], int row,
-                                             int t, float rms) {
-    const float gate = sum_warp_partials(part[row][t]), up = sum_warp_partials(part[row + PANEL_ROWS][t]);
-    return epilogue_pair<ANY>(p.end.act, p.gate, p.up, offset, of, gate, up, rms);
+__device__ __forceinline__ float gpu_up_pair(const moe_gpu &p, int64_t offset, int of, const float (*part)[STEP_ROWS][GPU_WARPS], int gate,
+                                             int up, int t, float rms) {
+    return epilogue_pair<ANY>(p.end.act, p.gate, p.up, offset, of, sum_warp_partials(part[gate][t]), sum_warp_partials(part[up][t]), rms);
 }
 
 /* The tiles of experts_up, as gpu_run_tiles wants them. entry(tile): place of the tile's expert in the list. */
@@ -28,13 +27,13 @@ template <int ROWS> struct gpu_up_tiles {
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
     __device__ __forceinline__ float eps() const { return p.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
-    __device__ __forceinline__ bool valid(int tile) const { return tile < choice->list.count * p.gate.panels; }
+    __device__ __forceinline__ bool valid(int tile) const { return tile < choice->list.count * p.tiles; }
     __device__ __forceinline__ int entry(int tile) const {
-        return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
+        return p.tiles == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
     }
     template <class F> __device__ __forceinline__ gpu_place place(int tile) const {
-        int i = entry(tile), panel = tile - i * p.gate.panels;
-        gpu_place at = gpu_place_of<F>(p.gate, panel, p.up, panel);
+        int i = entry(tile), panel = (tile - i * p.tiles) * p.tile_panels;
+        gpu_place at = gpu_place_of<F>(p.gate, panel, p.up, panel + p.tile_panels - 1);
         const int64_t shift = choice->list.at[i];
         at.data[0] += shift;
         at.data[1] += shift;
@@ -55,10 +54,10 @@ template <int ROWS> struct gpu_up_tiles {
     __device__ __forceinline__ float before(int, int, int) const { return 0; }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float,
                                           float rms) const {
-        int i = entry(tile), at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
-        if (row >= PANEL_ROWS || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
+        const int rows = p.tile_panels * PANEL_ROWS, i = entry(tile), at = (tile - i * p.tiles) * rows + row;
+        if (row >= rows || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
         p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] =
-            gpu_up_pair<true>(p, choice->list.at[i], at, part, row, t, rms) * choice->weight[i][t];
+            gpu_up_pair<true>(p, choice->list.at[i], at, part, row, row + TILE_ROWS - rows, t, rms) * choice->weight[i][t];
     }
 };
 
@@ -238,9 +237,17 @@ template <class F, class SHAPE, int ROWS> struct gpu_up_fixed_warp {
         const uint32_t lanes = gpu_lanes_of(routing, i) >> t * TOP_K & ((1u << TOP_K) - 1);
         const float weight = __shfl_sync(~0u, routing.weight, t * TOP_K + __ffs((int)lanes) - 1);
         if (lanes && row < PANEL_ROWS && at < p.gate.rows)
-            p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] = gpu_up_pair<false>(p, 0, at, part, row, t, rms) * weight;
+            p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] = gpu_up_pair<false>(p, 0, at, part, row, row + PANEL_ROWS, t, rms) * weight;
     }
 };
+
+/* Prefetches a block's share of what experts_down reads of the chosen experts, of one row: a piece of one of them. */
+template <int TOP_K>
+__device__ __forceinline__ void gpu_prefetch_down(const moe_gpu &p, const gpu_lane_routing &routing, const int64_t *expert_at) {
+    const uint32_t pieces = max(gridDim.x / TOP_K, 1u), share = (p.ahead / pieces / 16 + 1) * 16, from = blockIdx.x / TOP_K * share;
+    if (threadIdx.x == blockIdx.x % TOP_K && from < p.ahead)
+        l2_prefetch(p.down.data + expert_at[routing.expert] + from, min(share, p.ahead - from));
+}
 
 template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __grid_constant__ moe_gpu p) {
@@ -297,5 +304,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
             warp.routing.weight = gpu_weight_of_share(p, share, warp.routing.expert);
         }
         if (n % TURNS == turn) warp.store(tile, row, t, partials.tile[n % 2], rms);
+        if (std::is_same<SHAPE, shape_flash_next>::value && next < tiles && next + (int)gridDim.x >= tiles)
+            gpu_prefetch_down<of::TOP_K>(p, warp.routing, shared.at);                   /* the block's last weights are on their way */
     }
 }

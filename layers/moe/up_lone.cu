@@ -4,6 +4,16 @@
    Touches the same as gpu_experts_up, polls as gpu_experts_up_fixed does, and gives the same sums in the same order. One addition: the row's
    choice, which biases of down_proj are multiplied with, is stored before experts_down may start. */
 
+/* Panels of up_proj in a tile; of MXFP4 registers are left for experts with a gate alone. */
+template <class F> __host__ __device__ __forceinline__ int gpu_lone_panels(const moe_gpu &p) {
+    return F::groups ? 1 : p.tile_panels;
+}
+
+/* Rows from a tile's first panel to its second, if that is of the same matrix; else 0. */
+template <class F> __device__ __forceinline__ int gpu_rows_to_second(const moe_gpu &p) {
+    return (gpu_lone_panels<F>(p) - 1) * PANEL_ROWS;
+}
+
 /* A warp has the k blocks of a tile that it has in gpu_run_tiles, its share, and of all tiles of its block one after the other: their sums wait
    in shared memory for those of the other warps, so that no barrier comes between two tiles. DEEP k blocks are in flight, which are a share:
    as soon as one has been multiplied, that of the next tile is asked for. What a shorter share lacks is not loaded, and x is 0 there. */
@@ -25,19 +35,20 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
         act.act_scale += warp * DEEP;
         memset(raw, 0, sizeof raw);
     }
-    __device__ __forceinline__ int tiles() const { return p.shape.top_k * p.gate.panels; }
+    __device__ __forceinline__ int tiles() const { return p.shape.top_k * p.tiles; }
     /* Place of a tile's expert among the chosen ones. */
     __device__ __forceinline__ int entry(int tile) const {
-        return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
+        return p.tiles == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
     }
-    __device__ __forceinline__ int panel(int tile) const { return tile - entry(tile) * p.gate.panels; }
+    /* A tile's first panel. */
+    __device__ __forceinline__ int panel(int tile) const { return (tile - entry(tile) * p.tiles) * gpu_lone_panels<F>(p); }
     /* The lane's part of the share. */
     __device__ __forceinline__ const char *place(int tile) const {
         return p.gate.data + at[entry(tile)] + (size_t)(panel(tile) * p.gate.k_blocks + first) * (uint32_t)F::panel + lane * F::lane;
     }
     __device__ __forceinline__ void load(int j, const char *from, bool there) {
         F::load(&raw[j][0], from, j * F::panel, there);
-        F::load(&raw[j][1], from + (p.up.data - p.gate.data), j * F::panel, there);         /* of the same shape */
+        F::load(&raw[j][1], from + p.to_second, j * F::panel, there);
         __syncwarp();                                       /* so that the compiler leaves the loads here */
     }
     __device__ __forceinline__ void load_scales(int tile) {
@@ -45,7 +56,7 @@ template <class F, int DEEP> struct gpu_up_lone_warp {
             const int row = F::by_row ? panel(tile) * PANEL_ROWS + lane / 4 : 0;
             const int64_t offset = at[entry(tile)];
             scales.of[0] = ld_volatile((const float *)((const char *)p.gate.scale + offset) + row);
-            scales.of[1] = ld_volatile((const float *)((const char *)p.up.scale + offset) + row);
+            scales.of[1] = ld_volatile((const float *)((const char *)p.up.scale + offset) + row + (F::by_row ? gpu_rows_to_second<F>(p) : 0));
         }
     }
     /* Where x is staged, by the numbers of k blocks; and zeros after the share. */
@@ -104,7 +115,7 @@ __device__ __forceinline__ int gpu_choose_lone(const moe_gpu &p, uint32_t (*key)
     return expert;
 }
 
-/* The thread's row of a tile: in its matrix, and of which expert. */
+/* The thread's row of a tile's first panel: in its matrix, and of which expert. */
 template <class F, int DEEP> struct gpu_lone_row {
     int entry, row;
     bool there;
@@ -116,8 +127,19 @@ template <class F, int DEEP> struct gpu_lone_row {
 
 /* A row's bias, loaded here and not where it is used; 0: there is none. */
 __device__ __forceinline__ float gpu_bias_early(const gpu_matrix &w, int64_t offset, int row, bool there) {
-    const float bias = ld_volatile((const float *)((const char *)w.bias + offset) + row, w.bias && there);
+    const float bias = ld_volatile((const float *)((const char *)w.bias + offset) + row, w.bias && there && row < w.rows);
     return w.bias ? bias : 0;
+}
+
+/* h of the thread's row of a tile, of a pair of gate and up, or of its rows of both panels. */
+template <class F, int DEEP>
+__device__ __forceinline__ void gpu_store_lone(const moe_gpu &p, const gpu_lone_row<F, DEEP> &of, float first, float second, float weight) {
+    float *h = p.h + (of.entry + 1) * (STEP_ROWS * p.h_row) + of.row;
+#pragma unroll 1
+    for (int i = 0; of.there && i < gpu_lone_panels<F>(p) && of.row + i * PANEL_ROWS < p.gate.rows; i++) {
+        const float gate = i ? second : first;
+        h[i * PANEL_ROWS] = activate<true>(p.end.act, gate, gpu_lone_panels<F>(p) == 1 ? second : gate) * weight;
+    }
 }
 
 /* At most 256 experts. The order of things is gpu_experts_up_fixed's, and so are the reasons. A thread has a row of one of the block's tiles, of
@@ -174,7 +196,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_lone(const __gr
         if constexpr (!F::by_row || F::groups) {
             const gpu_lone_row<F, DEEP> early(warp, tile + (int)threadIdx.x / PANEL_ROWS * step);
             gate_bias = gpu_bias_early(p.gate, early.offset, early.row, early.there);
-            up_bias = gpu_bias_early(p.up, early.offset, early.row, early.there);
+            up_bias = gpu_bias_early(p.up, early.offset, early.row + gpu_rows_to_second<F>(p), early.there);
         }
 #pragma unroll 1
         for (int n = 0; n < TILES && tile + n * step < warp.tiles(); n++) warp.multiply(tile + (n + 1) * step, parts[n]);
@@ -185,13 +207,11 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_lone(const __gr
         const float rms = gpu_rms_factor(&partials, 0, 1.0f / (float)opaque(p.shape.hidden), p.eps);
         if constexpr (F::by_row && !F::groups) {            /* sixteen bytes a lane of each k block leave no registers for them before */
             gate_bias = gpu_bias_early(p.gate, of.offset, of.row, of.there);
-            up_bias = gpu_bias_early(p.up, of.offset, of.row, of.there);
+            up_bias = gpu_bias_early(p.up, of.offset, of.row + gpu_rows_to_second<F>(p), of.there);
         }
         const float *gate = parts[own][threadIdx.x % PANEL_ROWS], *up = parts[own][PANEL_ROWS + threadIdx.x % PANEL_ROWS];
-        if (of.there)
-            p.h[(of.entry + 1) * (STEP_ROWS * p.h_row) + of.row] =
-                activate<true>(p.end.act, epilogue_sum(sum_warp_partials(gate), rms, gate_bias), epilogue_sum(sum_warp_partials(up), rms, up_bias)) *
-                choice.weight[of.entry];
+        gpu_store_lone(p, of, epilogue_sum(sum_warp_partials(gate), rms, gate_bias), epilogue_sum(sum_warp_partials(up), rms, up_bias),
+                       choice.weight[of.entry]);
         __syncthreads();
     }
 }

@@ -286,9 +286,7 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, const block *b) 
     const gemm_rows in = {p.in, p.act_scale, 1};
     if (m->c.streams) prefill_mtp_fill(&r, m, &p);
     else prefill_linear(&r, &m->mtp.fc, in, r.T, r.x);
-    const int copy = r.state_only ? -1 : gpu_bring_experts(s->runner, &r, r.layer);
     gpu_check(&g->q, layer_run_prefill(&r, &m->mtp.layer, &g->layers, &s->state[m->c.layers]), "the MTP layer");
-    gpu_release_experts(s->runner, copy);
     if (b->mtp_logits) prefill_logits(s, &r, 1, r.T, b->mtp_logits);
 }
 

@@ -108,10 +108,15 @@ static void gpu_prepare_streams(mote_runner *r) {
         gpu_move(&g->q, g->layers.streams.norm + i, norm, (size_t)min_int(SOME, r->m->c.hidden - i) * sizeof *norm, "preparing streams");
 }
 
+/* Whether x, or what is read of streams, is stored with tags once for this sublayer. */
+static int sublayer_tags(const sublayer *l) {
+    return l->kind != LAYER_NONE && !l->residual.whole;
+}
+
 /* What ranges before this one store with tags in a step. */
 static void gpu_count_tags(const mote_model *m, gpu_queue *q) {
     for (int i = 0; i < m->part.first; i++) {
-        if (!m->c.streams) q->tagged[0] += (m->layers[i].mixer.kind != LAYER_NONE) + (m->layers[i].ffn.kind != LAYER_NONE);
+        q->tagged[0] += sublayer_tags(&m->layers[i].mixer) + sublayer_tags(&m->layers[i].ffn);
         q->tagged[1] += m->layers[i].ffn.kind == LAYER_MOE;
     }
 }

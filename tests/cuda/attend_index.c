@@ -424,7 +424,7 @@ enum { FILL = 1 << 23 };         // bytes
 
 static void fill_with(char *to, size_t bytes, const char *from) {
     for (size_t at = 0, n; at < bytes; at += n) {
-        n = bytes - at < FILL ? bytes - at : FILL;
+        n = bytes - at < (size_t)FILL ? bytes - at : (size_t)FILL;
         copy(to + at, from, n);
     }
 }

@@ -62,6 +62,7 @@ static const layer_case cases[] = {
     {"small mxfp4, biased, clamped", FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_BF16, 320, 32, 4, 320, 0, 128, 0, 1, 0.1f, 1.702f},
     {"small bf16, biased, clamped", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 68, 100, 128, 0, 1, 0.1f, 1.702f},
     {"small nvfp4, dealt", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 320, 24, 10, 640, 640, 128},
+    {"small nvfp4, dealt, panels by threes on four SMs", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 80, 24, 10, 640, 640, 128},
     {"small nvfp4, dealt, none shared", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 160, 24, 10, 600, 0, 128},
     {"small nvfp4, clamped", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 1024, 8, 2, 64, 64, 128, 0, 0, 0.1f},
     {"small f16", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 64, 128},
@@ -86,6 +87,8 @@ static const layer_case cases[] = {
     {"nvfp4 of Nemotron", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2688, 128, 6, 1856, 3712, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
     {"small fp8, squared", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_F32, 192, 10, 3, 116, 232, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
     {"small nvfp4, squared", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 320, 10, 3, 80, 240, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
+    {"small nvfp4, squared, another shared size", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 384, 10, 3, 180, 2580, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1},
+    {"small nvfp4, another shared size", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 384, 24, 10, 144, 700, 128},
     {"small bf16, squared", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 10, 3, 68, 100, 128, 0, 0, 0, 0, 1, 1, 0, 0, 2.5f, 0, 1, 0, 0, 1}};
 
 enum { CASES = sizeof cases / sizeof *cases, ROWS = BATCH_ROWS_MAX };
@@ -337,10 +340,11 @@ static void run_to(int first, int T, int in_units, const float *logits, float *t
     p.in_units = in_units || (T > 1 && !gpu_up_fits(&p));
     in_units = p.in_units;
     gpu_norm_router(&L.q, &L.w, &p);
+    gpu_take_prepared_rows(&L.q, &L.w, &p);
     submit();
     if (logits) CUDA(cudaMemcpy(p.router, logits + first * p.shape.experts, (size_t)(T * p.shape.experts) * 4, cudaMemcpyHostToDevice));
     if (p.placed) gpu_record_place(&L.q, &p, L.p.slots);
-    if (in_units) gpu_record_in_units(&L.q, &L.w, &p);
+    if (in_units) gpu_record_in_units(&L.q, &p);
     else gpu_record_experts(&L.q, &p);
     submit();
 }
@@ -657,7 +661,7 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
         p[i] = any[i] = moe_gpu_of(&scratch[i], &L.w, &all);
         any[i].end.act.limit = 1e30f;
         CUDA(cudaMemcpy(p[i].router, logits + (size_t)i * ROWS * (size_t)s->experts, (size_t)(T * s->experts) * 4, cudaMemcpyHostToDevice));
-        gpu_record_in_units(&L.q, &L.w, &p[i]);
+        gpu_record_in_units(&L.q, &p[i]);
         submit();
         CUDA(cudaMemcpy(&chosen[i], p[i].chosen, 4, cudaMemcpyDeviceToHost));
         active += (double)chosen[i] / SETS;
@@ -665,7 +669,7 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
     for (int k = 0; k < 4; k++) {
         us[k] = microseconds([&](int i) {
             L.q.stages = stages[k];
-            gpu_record_in_units(&L.q, &L.w, &p[i % SETS]);
+            gpu_record_in_units(&L.q, &p[i % SETS]);
             gpu_submit(&L.q);
         });
         L.q.stages = ALL_STAGES;
@@ -681,11 +685,11 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
     }
     const double up_of_any = microseconds([&](int i) {
         L.q.stages = stages[2];
-        gpu_record_in_units(&L.q, &L.w, &any[i % SETS]);
+        gpu_record_in_units(&L.q, &any[i % SETS]);
         gpu_submit(&L.q);
     });
     L.q.stages = ALL_STAGES;
-    const double up = active * 2 * (double)matrix_bytes(&L.w.gate_proj[0]);
+    const double up = active * (s->squared_relu ? 1 : 2) * (double)matrix_bytes(&L.w.gate_proj[0]);
     const double down = active * (double)matrix_bytes(&L.w.down_proj[0]) + (s->shared_size ? (double)matrix_bytes(&L.w.down_proj[s->experts]) : 0);
     printf("%-16s %2d rows %6.1f experts: route %5.1f us, up %6.1f us %3.0f %%, down %6.1f us %3.0f %%, all %6.1f us", c->name, T, active,
            us[1], us[2], 100 * up / us[2] * 1e6 / bandwidth, us[3], 100 * down / us[3] * 1e6 / bandwidth, us[0]);

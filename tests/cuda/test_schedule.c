@@ -41,16 +41,20 @@ static int in_turn;              // the rows are blocks of one slot, as those of
 static int indexed;              // attention is
 static const char *single;       // a letter for each layer, of one sublayer: M Mamba-2, * attention, E experts, - an MLP; NULL: layers are a mixer and an FFN
 static int normed_after;         // sublayers' outputs are stored, and add_output follows; logits are capped, as of models that have that
+static int streams;              // residual streams: sublayers read a mixture of them, and their outputs are stored
 
 // The kernels of a kind of layer, in their order.
 static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
+    if (streams) add(KERNEL_STREAMS_DOWN, layer, in_mtp);
+    if (streams) add(KERNEL_STREAMS_UP, layer, in_mtp);
     for (int k = 0; k < KERNEL_KINDS; k++) {
         if (kernels[k].stage == STAGE_COUNT || stage_kinds[kernels[k].stage] != kind || (k == KERNEL_ROUTE && !in_units)) continue;
         if (((!in_turn || indexed) && k == KERNEL_APPEND) || (!placed && k == KERNEL_PLACE)) continue;
         if (indexed ? k == KERNEL_ATTEND : k == KERNEL_INDEX_SCORES || k == KERNEL_INDEX_CHOOSE || k == KERNEL_INDEX_ATTEND) continue;
         node *n = add((enum kernel_kind)k, layer, in_mtp);
-        n->stores_output = normed_after;
+        n->stores_output = normed_after || streams;
         n->late_reads = placed && k == KERNEL_UP ? BUFFER_EXPERTS : 0;
+        n->can_poll = k != KERNEL_MAMBA_IN || nodes[count - 2].kind != KERNEL_MAMBA_OUT;
     }
     if (normed_after) add(KERNEL_ADD_OUTPUT, layer, in_mtp);
 }
@@ -251,6 +255,11 @@ static void test_single(const char *letters, int turns) {
     single = NULL;
     in_turn = in_units = 0;
     CHECK(link_all(1), "layers %s, in turn %d", letters, turns);
+    for (int i = 1; i < count; i++) {
+        const int after = (int)nodes[i - 1].kind;
+        if (nodes[i].kind == KERNEL_MAMBA_IN && (after == KERNEL_DOWN || after == KERNEL_MAMBA_OUT))
+            CHECK(!nodes[i].link.await.mask == (after == KERNEL_MAMBA_OUT), "layers %s, in turn %d: node %d polls", letters, turns, i);
+    }
 }
 
 // A step of a model whose attention is indexed, with drafts, and its blocks in turn.
@@ -260,6 +269,31 @@ static void test_indexed(int turns) {
     add_step(48, 4, turns ? -1 : 3);
     indexed = in_turn = 0;
     CHECK(link_all(1), "indexed attention, in turn %d", turns);
+}
+
+// Residual streams: what a sublayer reads is tagged and polled, once a sublayer, and no output is. In a range, too.
+static void test_streams(int layers, int first, int drafts) {
+    int x = 2 * first;
+    streams = 1;
+    first_layer = first;
+    add_step(layers, 4, drafts);
+    streams = first_layer = 0;
+    CHECK(link_all(1), "streams, layers %d to %d", first, layers - 1);
+    schedule_continue(nodes, count, 2 * first, first);
+    for (int i = 0; i < count; i++) {
+        const node *n = &nodes[i];
+        const kernel_uses *k = &kernels[n->kind];
+        if (k->polls == BUFFER_X) CHECK(!n->link.await.mask == (n->in_mtp || n->layer == first), "node %d, %s of layer %d", i, k->name, n->layer);
+        if (k->polls == BUFFER_X && n->link.await.mask) CHECK(n->link.await.bits == ((uint32_t)x & 3), "node %d awaits", i);
+        if (n->kind == KERNEL_STREAMS_UP) CHECK(!n->link.await.mask == (n->in_mtp || n->layer <= first), "node %d waits for sums", i);
+        if (n->link.await.mask && n->kind == KERNEL_STREAMS_UP) CHECK(n->link.await.bits == ((uint32_t)(x + 1) & 3), "node %d awaits", i);
+        if (k->tags != BUFFER_X) continue;
+        CHECK(!n->link.publish.mask == (n->in_mtp || n->kind != KERNEL_STREAMS_UP), "node %d, %s tags", i, k->name);
+        x += n->link.publish.mask != 0;
+        CHECK(!n->link.publish.mask || n->link.publish.bits == ((uint32_t)x & 3), "node %d: generation %d", i, x);
+    }
+    CHECK(x == 2 * layers, "%d generations", x);
+    for (int again = 0; again < (test_brief ? 3 : 50); again++) CHECK(run_once(), "a step with streams, run %d", again);
 }
 
 // Norms after sublayers: x is stored as often as without, by add_output, which whoever polls x polls in its place.
@@ -471,7 +505,7 @@ static void test_machine(void) {
     int rounds = test_brief ? 300 : 20000;
     for (int round = 0; round < rounds; round++) {
         count = 0;
-        int n = random_int(2, 14);
+        const int n = random_int(2, 14), streamed = random_int(0, 1);
         for (int i = 0; i < n; i++) {
             node *x = add((enum kernel_kind)random_int(KERNEL_IN_PROJ, KERNEL_MLP_DOWN), random_int(0, LAYERS - 1), 0);
             x->can_poll = random_int(0, 4) > 0;
@@ -482,8 +516,12 @@ static void test_machine(void) {
             if (i && x[-1].stores_output && random_int(0, 3)) x->kind = KERNEL_ADD_OUTPUT;
             if (i && x[-1].kind == KERNEL_ADD_OUTPUT && random_int(0, 2)) x->kind = random_int(0, 1) ? KERNEL_ROUTER : KERNEL_IN_PROJ;
             if (i && x[-1].kind == KERNEL_PLACE && random_int(0, 2)) x->kind = KERNEL_UP;
+            if (streamed && random_int(0, 5) == 0) x->kind = KERNEL_STREAMS_UP;
+            if (i && x[-1].kind == KERNEL_STREAMS_UP && random_int(0, 1) && i + 1 < n) x[-1].kind = KERNEL_STREAMS_DOWN, x->kind = KERNEL_STREAMS_UP;
+            else if (i && x[-1].kind == KERNEL_STREAMS_UP && random_int(0, 2)) x->kind = random_int(0, 1) ? KERNEL_ROUTER : KERNEL_IN_PROJ;
             x->late_reads = x->kind == KERNEL_UP && random_int(0, 1) ? BUFFER_EXPERTS : 0;
-            x->stores_output = kernels[x->kind].tags == BUFFER_X && x->kind != KERNEL_ADD_OUTPUT && random_int(0, 2) == 0;
+            x->stores_output = kernels[x->kind].tags == BUFFER_X && x->kind != KERNEL_ADD_OUTPUT && x->kind != KERNEL_STREAMS_UP &&
+                               (streamed || random_int(0, 2) == 0);
         }
         schedule_conflict c;
         int ok = schedule_link(nodes, count, 1, LIMIT, 1, &c);
@@ -598,6 +636,9 @@ int main(int argc, char **argv) {
     test_indexed(1);
     test_normed_after(LAYER_MOE);
     test_normed_after(LAYER_MLP);
+    test_streams(8, 0, 3);
+    test_streams(8, 3, 3);
+    test_streams(48, 0, -1);
     test_refusals();
     test_machine();
     test_machine_real();
