@@ -321,7 +321,7 @@ $(BUILD)/real_model: private WARN += -Wno-unused-function
 GPU_PARTS      = tests sanitizers oracles
 # The programs that functions of tools/test_gpu.sh run: those named there.
 GPU_programs   = $(sort $(shell sed -n '/^\($1\)()/,/^}/p' tools/test_gpu.sh | grep -oE '\<(test|gpu)_[a-z_]+'))
-GPU_tests      = $(call GPU_programs,part_tests)
+GPU_tests      = $(call GPU_programs,[a-z]*_tests)
 GPU_sanitizers = $(call GPU_programs,production\|sanitizers)
 GPU_oracles    = $(call GPU_programs,part_oracles)
 test-gpu: $(MOTE) $(addprefix $(BUILD)/,$(sort $(foreach part,$(GPU_PARTS),$(GPU_$(part)))))
@@ -339,7 +339,7 @@ gpu-stamp-fresh:
 
 # make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
 test-simulated:
-	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator libnccl.so.2 test_engine test_batch test_experts test_groups test_pipeline test_hosts test_ranks test_tables gpu_production gpu_exchange gpu_ngrams gpu_streams gpu_mamba gpu_product)
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator libnccl.so.2 test_engine test_batch test_experts test_groups test_pipeline test_hosts test_ranks test_tables gpu_production gpu_exchange gpu_ngrams gpu_streams gpu_mamba gpu_product gpu_drafter)
 	tests/simulator/test.sh build/simulated
 $(BUILD)/libnccl.so.2: tests/simulator/nccl.c | $(BUILD)
 	$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -O1 -shared -fPIC $< -o $@

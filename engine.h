@@ -139,7 +139,7 @@ typedef struct mote_options {
                                               folder has its own. Both are of this host's GPUs: of workers each finds out by itself */
     int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
     const char *drafter;                   /* folder of a block drafter that was trained for this checkpoint (DFlash), which drafts beside
-                                              the MTP layer: answers stay the same. On the CPU alone, and as stored, whatever
+                                              the MTP layer: answers stay the same. On the CPU or one GPU, and as stored, whatever
                                               quantize says. NULL: none. See docs/speculation.md */
 } mote_options;
 
@@ -178,12 +178,13 @@ typedef struct mote_worker_options {
 int mote_worker_run(const char *dir, const mote_worker_options *options, mote_error *error);
 
 typedef struct mote_module {               /* the tensors of one kind, summed over the layers */
-    const char *name;                      /* "experts", "attention", "deltanet", "embed_tokens", ... */
+    const char *name;                      /* "experts", "attention", "deltanet", "embed_tokens", "drafter", ... */
     const char *dtype;                     /* as stored: "BF16", "FP8 128x128", "NVFP4", "GPTQ INT4 g128", ..., or several
                                               joined by "+" */
     uint64_t parameters;
     uint64_t bytes;                        /* as held in memory, scales included */
-    uint64_t bytes_per_token;              /* of these, read to decode one token (top-k of the experts, one embedding row) */
+    uint64_t bytes_per_token;              /* of these, read to decode one token (top-k of the experts, one embedding row); 0 of a
+                                              block drafter, of which each block of drafts reads all, and lm_head */
 } mote_module;
 
 typedef struct mote_size { const char *name; int value; } mote_size;       /* "heads", 16 */

@@ -179,6 +179,7 @@ enum {
 #include "cuda/batch_tile.cu"
 #include "cuda/batch_wide.cu"
 #include "cuda/batch_narrow.cu"
+#include "cuda/batch_split.cu"
 #include "cuda/gemm_operands.cu"
 #include "cuda/gemm.cu"
 #include "cuda/product_launch.cu"

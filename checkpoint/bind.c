@@ -15,9 +15,19 @@ static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of
     b->of = of;
 }
 
-/* Whether the part has the embedding: the first range does, and the last one for a tied head or the MTP layer. */
+/* Whether each rank has the whole embedding, to need none of the others for it: a GPU does. A tied head is its share's copy then. */
+static int ranks_embed_alone(const mote_model *m) {
+    return m->memory->packs && m->part.ranks > 1;
+}
+
+/* Whether the embedding is the head, too. A tied head is else a copy of its rows: a rank's share, or all of them in FP8. */
+static int embedding_is_head(const mote_model *m) {
+    return m->c.tied && !ranks_embed_alone(m) && m->quantize != MOTE_QUANTIZE_HEAD_FP8;
+}
+
+/* Whether the part has the embedding: the first range does, and the last one for a head that is the embedding, or the MTP layer. */
 static int bind_has_embedding(const mote_model *m) {
-    return part_is_first(&m->part) || (part_is_last(&m->part) && (m->c.tied || m->has_mtp));
+    return part_is_first(&m->part) || (part_is_last(&m->part) && (embedding_is_head(m) || m->has_mtp));
 }
 
 /* What is bound from here on is of layer i: this part's or another's. EMBEDDING: the embedding, c.layers: what comes after the layers. */
@@ -252,16 +262,6 @@ static void bind_matrix(binder *b, const char *where, const char *what, matrix *
 static void bind_whole(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
     const tensor_slice all = slice_all(rows, cols);
     bind_slice(b, where, what, &all, 0, w);
-}
-
-/* Whether each rank has the whole embedding, to need none of the others for it: a GPU does. A tied head is its share's copy then. */
-static int ranks_embed_alone(const mote_model *m) {
-    return m->memory->packs && m->part.ranks > 1;
-}
-
-/* Whether the embedding is the head, too. A tied head is else a copy of its rows: a rank's share, or all of them in FP8. */
-static int embedding_is_head(const mote_model *m) {
-    return m->c.tied && !ranks_embed_alone(m) && m->quantize != MOTE_QUANTIZE_HEAD_FP8;
 }
 
 /* The embedding, or the head: of several ranks each has rows of the vocabulary, or all. */

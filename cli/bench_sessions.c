@@ -133,14 +133,20 @@ static int group_run(group *g, int n, double *seconds, int *differing) {
     return 0;
 }
 
-/* Different experts of a layer that the last pass of a replica has read. */
-static double group_experts(const group *g) {
+/* Replicas that have some of the first n sessions. */
+static int group_replicas(const group *g, int n) {
+    return n < g->r->count ? n : g->r->count;
+}
+
+/* Different experts of a layer that the last pass of such a replica has read. */
+static double group_experts(const group *g, int n) {
+    const int replicas = group_replicas(g, n);
     double sum = 0, experts = NAN;
-    for (int i = 0; i < g->r->count; i++) {
+    for (int i = 0; i < replicas; i++) {
         if (mote_distinct_experts(g->runner[i], &experts, NULL)) return NAN;
         sum += experts;
     }
-    return sum / g->r->count;
+    return sum / replicas;
 }
 
 /* The same on average over steps of the first n sessions, which are not timed. */
@@ -153,7 +159,7 @@ static int group_experts_mean(group *g, int n, double *mean) {
             stepper p = stepper_of(g, i, n);
             if (p.count && mote_step_many(p.turn, p.count, &error)) code = report(&error);
         }
-        sum += group_experts(g);
+        sum += group_experts(g, n);
         if (interrupted) code = EXIT_INTERRUPTED;
     }
     *mean = sum / g->b->o->steps;
@@ -225,7 +231,7 @@ static int bench_speaking(group *g, int n) {
     put(g->b, "lowest", t.low, 1, 12, 1);
     put(g->b, "highest", t.high, 1, 12, 1);
     put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
-    put(g->b, "distinct_experts", group_experts(g), 1, g->drafts ? 20 : 10, 1);
+    put(g->b, "distinct_experts", group_experts(g, n), 1, g->drafts ? 20 : 10, 1);
     if (!g->drafts) put_drafting(g->b, &before, &after);
     put(g->b, "replicas", g->r->count, 1, 0, 0);
     if (!g->drafts) put(g->b, "differing", differing, 1, 11, 0);
@@ -328,8 +334,8 @@ static int bench_group(group *g, int n) {
     put(g->b, "highest", t.high, 1, 12, 1);
     put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
     put(g->b, "seconds", n / t.median, 1e3, 10, 3);
-    put(g->b, "distinct_experts", g->text.size ? experts : group_experts(g), 1, 10, 1);
-    if (g->text.size) put(g->b, "independent_experts", independent_experts(g->b->info, n < g->r->count ? 1 : (double)n / g->r->count), 1, 12, 1);
+    put(g->b, "distinct_experts", g->text.size ? experts : group_experts(g, n), 1, 10, 1);
+    if (g->text.size) put(g->b, "independent_experts", independent_experts(g->b->info, (double)n / group_replicas(g, n)), 1, 12, 1);
     put(g->b, "replicas", g->r->count, 1, 0, 0);
     put(g->b, "differing", differing, 1, 11, 0);
     end_row(g->b);

@@ -45,6 +45,10 @@ static void print_modules(const mote_info *i) {
     human((double)i->weight_bytes, "B", size);
     human((double)i->weight_bytes_per_token, "B", per_token);
     printf("  %-16s%-*s%12s%12s%18s\n", "total", width, "", parameters, size, per_token);
+    const mote_module *drafter = module_named(i, "drafter"), *head = module_named(i, i->tied_embeddings ? "embed_tokens" : "lm_head");
+    if (!drafter) return;
+    human((double)(drafter->bytes + (head ? head->bytes : 0)), "B", size);
+    printf("\na block of drafts reads the drafter and the head, %s\n", size);
 }
 
 /* What is not memory: tables of which few rows are wanted. */
@@ -54,14 +58,6 @@ static void print_tables(const mote_model *model) {
     if (mote_model_tables(model, &seen, NULL) || !seen.bytes) return;
     human((double)seen.bytes, "B", size);
     printf("\na table of n-grams of %s stays in the checkpoint's files: rows are read when they are wanted\n", size);
-}
-
-/* Decode of a token after a short context, by what docs/performance.md found elsewhere; nobody has measured it. */
-static void print_prediction(const mote_info *i) {
-    const double bytes_per_second = 246e9; /* what programs have been seen to read of the 273 GB/s */
-    const double layer = 15e-6;            /* seconds from phase to phase of a layer */
-    const double step = (double)i->weight_bytes_per_token / bytes_per_second + layer * i->layers;
-    printf("\na GB10 (246 GB/s) takes %.1f ms for a token, %.0f tok/s without drafts: predicted, not measured\n", 1e3 * step, 1 / step);
 }
 
 static void print_plan(const mote_info *info, const mote_memory *plan) {

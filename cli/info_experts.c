@@ -1,11 +1,6 @@
-/* cli/info_experts.c: what `mote info` predicts of a GPU that has no space for all experts, which then lie in host memory: how many fit into slots of
-   its own memory, and what speed it takes to find how many of them there. The formula is seconds_of_token; nobody has measured its results. */
-
-typedef struct offload {
-    double link, memory;                   /* bytes per second: from the host's memory, of the GPU's own */
-    double space;                          /* bytes of the GPU's memory; 0: unknown */
-    const char *of;                        /* whose speeds these are */
-} offload;
+/* cli/info_experts.c: what `mote info` predicts: the decode of a GB10, and of a GPU that has no space for all experts, which then lie in host
+   memory: how many fit into slots of its own memory, and what speed it takes to find how many of them there. The formulas are seconds_of_step
+   and seconds_of_token; nobody has measured their results. */
 
 static const mote_module *module_named(const mote_info *i, const char *name) {
     for (int m = 0; m < i->module_count; m++)
@@ -13,19 +8,39 @@ static const mote_module *module_named(const mote_info *i, const char *name) {
     return NULL;
 }
 
-/* Decode of a token after a short context, of whose experts the share `hits` is in slots: what is missing comes over the link, then all is read from
-   the GPU's memory, and a layer's phases follow each other. */
+/* Seconds of a step of one row after a short context, without drafts, so without the MTP layer: weights and states at `memory` bytes per
+   second, and each layer's kernels one after another (docs/performance.md). */
+static double seconds_of_step(const mote_info *i, double memory) {
+    const double layer = 15e-6;            /* what a layer's dependent kernels take beside bytes: some six of 2.5 us */
+    const mote_module *mtp = module_named(i, "mtp");
+    const uint64_t bytes = i->weight_bytes_per_token - (mtp ? mtp->bytes_per_token : 0) + 2 * i->state_bytes;
+    return (double)bytes / memory + layer * i->layers;
+}
+
+static void print_prediction(const mote_info *i) {
+    const double step = seconds_of_step(i, 246e9);     /* what programs have been seen to read of its 273 GB/s */
+    printf("\na GB10 (246 GB/s) takes %.1f ms for a token, %.0f tok/s without drafts: predicted, not measured\n", 1e3 * step, 1 / step);
+}
+
+typedef struct offload {
+    double link, memory;                   /* bytes per second: from the host's memory, of the GPU's own */
+    double space;                          /* bytes of the GPU's memory; 0: unknown */
+    const char *of;                        /* whose speeds these are */
+} offload;
+
+/* Decode of a token of whose experts the share `hits` is in slots: what is missing comes over the link, then the step goes on as with all on
+   the GPU. */
 static double seconds_of_token(const mote_info *i, const offload *x, double hits) {
-    const double layer = 15e-6;            /* seconds from phase to phase of a layer: print_prediction */
-    const double missing = (1 - hits) * (double)module_named(i, "experts")->bytes_per_token;
-    return missing / x->link + (double)i->weight_bytes_per_token / x->memory + layer * i->layers;
+    return (1 - hits) * (double)module_named(i, "experts")->bytes_per_token / x->link + seconds_of_step(i, x->memory);
 }
 
 /* The share of all experts that has space beside the other weights and a session; below 0: not even these have. A thirty-second is left for what else takes memory. Of a GPU
    that is not here the plan lacks what prompts take there: copies of two layers, and scratch, for which another thirty-second stands. */
 static double share_in_slots(const mote_info *i, const mote_memory *plan, const offload *x) {
-    const double experts = (double)(i->host_bytes ? i->host_bytes : module_named(i, "experts")->bytes);
-    const double prompts = i->host_bytes ? 0 : 2 * experts / i->layers + x->space / 32;
+    const mote_module *of = module_named(i, "experts"), *mtp = module_named(i, "mtp");
+    const uint64_t in_mtp = mtp ? mtp->bytes - mtp->bytes_per_token : 0;        /* nearly all that a token does not read is experts */
+    const double experts = (double)(i->host_bytes ? i->host_bytes : of->bytes + in_mtp);
+    const double prompts = i->host_bytes ? 0 : 2 * (double)of->bytes / i->layers + x->space / 32;
     const double beside = (double)i->weight_bytes - experts + (double)(plan->total - plan->weights) + prompts;
     const double share = (x->space - x->space / 32 - beside) / experts;
     return share > 1 ? 1 : share;
@@ -54,7 +69,7 @@ static void print_offload(const mote_info *i, const mote_memory *plan, const off
         human((1 - hits[k]) * (double)module_named(i, "experts")->bytes_per_token, "B", missing);
         printf("  %28.0f %%%16s%10.0f\n", 100 * hits[k], missing, 1 / seconds_of_token(i, x, hits[k]));
     }
-    printf("  predicted, not measured: bytes over the link, plus all bytes of a token from memory, plus 15 us a layer; without drafts\n");
+    printf("  predicted, not measured: bytes over the link, plus all weights and states of a token from memory, plus 15 us a layer; without drafts\n");
 }
 
 /* What is told of a model with experts, if they are in host memory, or if another machine is asked about. */

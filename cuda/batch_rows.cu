@@ -77,6 +77,20 @@ template <class IN> struct gpu_preparation {
     IN in;
 };
 
+/* A warp stores what x.load(begin) has loaded of a token row as fragments of row `slot` of an n-tile, in which k block x.first is number `at`,
+   and adds up its squares; there: the row is to be stored. */
+template <class F, int ROWS, class COLUMNS>
+__device__ __forceinline__ void gpu_put_row(COLUMNS *x, int begin, const activation_fragments &to, int at, int slot, float *square, bool there) {
+#pragma unroll
+    for (int n = 0; n < (int)COLUMNS::ITEMS; n++) {
+        x->in.template finish<1>(x->v[n], &x->more[n], square, false);
+        const float act_scale = activation_scale<F>(x->v[n][0]);
+        const int item = x->item(begin, n);
+        if (!there || !x->there(begin, n)) continue;
+        gpu_put_columns<F, ROWS>(to, at + item / COLUMNS::LANES, item % COLUMNS::LANES, slot, x->v[n][0], act_scale);
+    }
+}
+
 /* A block prepares token row t, which is the first of `in`; a warp the k blocks that it has in gpu_run_tiles. */
 template <class F, class IN>
 __device__ __forceinline__ void gpu_prepare_row(const IN &in, const gpu_batch_order &of, int t, float *square) {
@@ -90,14 +104,7 @@ __device__ __forceinline__ void gpu_prepare_row(const IN &in, const gpu_batch_or
 #pragma unroll 1
     for (int begin = 0; begin < count * columns::LANES; begin += 32 * AT_ONCE) {
         x.load(begin);
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
-            in.template finish<1>(x.v[n], &x.more[n], square, false);
-            const float act_scale = activation_scale<F>(x.v[n][0]);
-            if (!x.there(begin, n)) continue;
-            gpu_put_columns<F, N_TILE_ROWS>(to, first + x.item(begin, n) / columns::LANES, x.item(begin, n) % columns::LANES,
-                                            t % N_TILE_ROWS, x.v[n][0], act_scale);
-        }
+        gpu_put_row<F, N_TILE_ROWS>(&x, begin, to, first, t % N_TILE_ROWS, square, true);
     }
 }
 

@@ -294,7 +294,7 @@ template <int ROWS> __device__ __forceinline__ int gpu_row_there(int t, int last
    The kernels for any shape exist for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4. Rows from T on are not staged;
    what shared memory holds there only reaches sums that nobody stores. Those for fixed shapes: gpu_fixed_rows. */
 template <class F, int ROWS, int AT_ONCE, class IN> struct row_columns {
-    enum { COLS = 4 * F::per_load, LANES = COLS / 8 };      /* of a k block */
+    enum { COLS = 4 * F::per_load, LANES = COLS / 8, ITEMS = AT_ONCE };     /* of a k block; of a lane */
     const IN &in;
     const int T, first, count;
     float v[AT_ONCE][ROWS][8];

@@ -20,6 +20,7 @@ template <class IN> struct gpu_projection {
     int waits_last;              /* norm_router, norm_in_proj: if it polls for x, it stores y and h before its pdl_wait */
     int late;                    /* norm_gate_up: it releases its successor after its pdl_wait; never with waits_last */
     int blocks, extra;           /* blocks with tiles; those after them, which run IN::extra_block */
+    int octets;                  /* of a cluster, at most: cuda/batch_split.cu */
     size_t h_row;                /* elements of a row of h */
     gpu_segment segment[PROJECTIONS];
     IN in;

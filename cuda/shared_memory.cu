@@ -1,5 +1,5 @@
-/* cuda/shared_memory.cu: shared memory by its own addresses: loads, ldmatrix, and cp.async, which fills it in the background.
-   For the kernels of prefill; knows no data structures. */
+/* cuda/shared_memory.cu: shared memory by its own addresses: loads, ldmatrix, and cp.async, which fills it in the background;
+   barriers, of a block and of a cluster. Knows no data structures. */
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
@@ -61,4 +61,24 @@ template <int NUMBER, int THREADS> __device__ __forceinline__ void barrier_wait(
 
 template <int NUMBER, int THREADS> __device__ __forceinline__ void barrier_arrive() {
     asm volatile("bar.arrive %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
+}
+
+/* Publishes this block's shared memory to its cluster: visible to the others after their cluster_wait. */
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+
+/* Arrives after reading the others' shared memory. Relaxed: the loads are complete, their values have been stored. */
+__device__ __forceinline__ void cluster_leave() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
 }

@@ -95,6 +95,7 @@ static int drafter_config_of(config *c, const json *j, const char *dir, mote_err
     else if (r.text && j->nodes[r.text].type != JSON_OBJECT) config_fail(&r, MOTE_EFORMAT, "%s is not an object", inner);
     config_few_keys(&r, 0);
     config_few_keys(&r, r.text);
+    if (!r.code) dflash_recognise(&r);
     if (!r.code) config_common(&r, c);
     config_layers(&r, c);
     if (!r.code) dflash_read(&r, c);

@@ -26,29 +26,47 @@ static void dflash_int(config_reader *r, uint32_t inside, const char *key, int l
     *to = value;
 }
 
-/* After which layers of the target the taps are. Those of speculators' files count from 1, as they count the embedding. */
-static void dflash_taps(config_reader *r, uint32_t inside, drafter_shape *d) {
-    static const char key[] = "target_layer_ids", other[] = "aux_hidden_state_layer_ids";
-    const uint32_t own = inside ? config_get(r, inside, key) : 0, beside = config_get(r, 0, key), auxiliary = config_get(r, 0, other);
-    const uint32_t list = own ? own : beside ? beside : auxiliary;
-    const int from = !own && !beside;
+/* The layers of a list of taps, counted from `from` on, if it is there. A second list must name the same ones. */
+static void dflash_tap_list(config_reader *r, uint32_t list, const char *key, int from, drafter_shape *d) {
+    drafter_shape of = {.taps = 0};
     uint64_t layer = 0;
-    if (r->code) return;
-    if (!list || r->j->nodes[list].type != JSON_ARRAY || !r->j->nodes[list].size || r->j->nodes[list].size > DRAFTER_TAPS)
+    if (r->code || !list || r->j->nodes[list].type == JSON_NULL) return;
+    if (r->j->nodes[list].type != JSON_ARRAY || !r->j->nodes[list].size || r->j->nodes[list].size > DRAFTER_TAPS)
         config_fail(r, MOTE_EFORMAT, "%s must list 1 to %d layers of the target", key, DRAFTER_TAPS);
     for (uint32_t node = list + 1; !r->code && node < r->j->nodes[list].next; node = r->j->nodes[node].next) {
         if (!json_u64(r->j, node, &layer) || layer < (uint64_t)from || layer >= (uint64_t)(d->target_layers + from))
-            config_fail(r, MOTE_EFORMAT, "%s[%d] must be a layer of the target, %d to %d", from ? other : key, d->taps, from,
-                        d->target_layers - 1 + from);
-        else d->tap[d->taps++] = (int32_t)layer - from;
+            config_fail(r, MOTE_EFORMAT, "%s[%d] must be a layer of the target, %d to %d", key, of.taps, from, d->target_layers - 1 + from);
+        else of.tap[of.taps++] = (int32_t)layer - from;
     }
+    if (r->code) return;
+    if (d->taps && (d->taps != of.taps || memcmp(d->tap, of.tap, sizeof of.tap)))
+        config_fail(r, MOTE_EFORMAT, "%s names other layers than the list of taps before it", key);
+    d->taps = of.taps;
+    memcpy(d->tap, of.tap, sizeof of.tap);
+}
+
+/* After which layers of the target the taps are. Those of speculators' files count from 1, as they count the embedding. */
+static void dflash_taps(config_reader *r, uint32_t inside, drafter_shape *d) {
+    static const char key[] = "target_layer_ids", own[] = "dflash_config.target_layer_ids", other[] = "aux_hidden_state_layer_ids";
+    if (inside) dflash_tap_list(r, config_get(r, inside, key), own, 0, d);
+    dflash_tap_list(r, config_get(r, 0, key), key, 0, d);
+    dflash_tap_list(r, config_get(r, 0, other), other, 1, d);
+    if (!r->code && !d->taps) config_fail(r, MOTE_EFORMAT, "%s must list 1 to %d layers of the target", key, DRAFTER_TAPS);
 }
 
 /* Whether rows of a block see those after them. In layers of full attention they do, in others not, unless a key says it for all. */
 static void dflash_causal(config_reader *r, uint32_t inside, drafter_shape *d) {
-    const uint32_t own = inside ? config_get(r, inside, "causal") : 0, beside = config_get(r, 0, "is_causal"), node = own ? own : beside;
-    d->causal[0] = config_flag(r, node, own ? "causal" : "is_causal", 0);
-    d->causal[1] = config_flag(r, node, own ? "causal" : "is_causal", 1);
+    const struct { uint32_t node; const char *key; } said[] = {{inside ? config_get(r, inside, "causal") : 0, "dflash_config.causal"},
+        {config_get(r, 0, "causal"), "causal"}, {config_get(r, 0, "is_causal"), "is_causal"}};
+    int causal = -1;
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        if (!said[i].node || r->j->nodes[said[i].node].type == JSON_NULL) continue;
+        const int is = config_flag(r, said[i].node, said[i].key, 0);
+        if (!r->code && causal >= 0 && is != causal) config_fail(r, MOTE_EFORMAT, "%s contradicts another key: is the drafter causal or not?", said[i].key);
+        causal = is;
+    }
+    d->causal[0] = causal > 0;
+    d->causal[1] = causal != 0;
 }
 
 /* All layers, which differ in their windows alone. */
@@ -68,8 +86,10 @@ static void dflash_layers(config_reader *r, config *c) {
         config_fail(r, MOTE_EUNSUPPORTED, "use_sliding_window is true, but there are no layer_types");
     for (int i = 0; i < c->layers && !r->code; i++) {
         c->layer[i] = l;
-        if (common_layer_word(r, c, "layer_types", i, words, 2, 0))
-            config_int(r, "sliding_window", 1, INT_MAX, &c->layer[i].mixer.of.attention.window);
+        if (!common_layer_word(r, c, "layer_types", i, words, 2, 0) || r->code) continue;
+        if (!config_flag(r, slides, "use_sliding_window", 1))
+            config_fail(r, MOTE_EUNSUPPORTED, "use_sliding_window is false, but layer_types[%d] is sliding_attention", i);
+        else config_int(r, "sliding_window", 1, INT_MAX, &c->layer[i].mixer.of.attention.window);
     }
 }
 
@@ -88,6 +108,15 @@ static void dflash_refuse(config_reader *r, uint32_t inside, const config *c) {
     config_only(r, 0, "output_multiplier", "1");
     config_only(r, 0, "sample_from_anchor", "false");
     if (inside) config_unread(r, inside, "dflash_config.");
+}
+
+/* Whether config.json is of a block drafter at all: a model's folder must not be taken for a damaged one. */
+static void dflash_recognise(config_reader *r) {
+    static const char *const keys[] = {"dflash_config", "block_size", "aux_hidden_state_layer_ids"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (config_get(r, 0, keys[i])) return;
+    if (!r->code)
+        config_fail(r, MOTE_EUNSUPPORTED, "there is neither dflash_config nor block_size: a model of its own, or another drafter, and no block drafter (DFlash)");
 }
 
 static void dflash_read(config_reader *r, config *c) {
@@ -137,6 +166,14 @@ static void dflash_check_gates(binder *b) {
         b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: a drafter with gated queries is not supported", b->files->dir, name);
 }
 
+/* fc by its taps, as the target comes to them one after the other. */
+static void dflash_bind_taps(binder *b) {
+    mote_model *m = b->m;
+    tensor_slice of = slice_all(m->c.hidden, m->c.drafter.taps * m->c.hidden);
+    of.width = m->c.hidden;
+    for (int k = 0; k < m->c.drafter.taps; k++, of.col += of.width) bind_slice(b, b->prefix, "fc.weight", &of, 0, &m->tap_fc[k]);
+}
+
 static void dflash_bind(binder *b) {
     mote_model *m = b->m;
     const int hidden = m->c.hidden;
@@ -146,7 +183,7 @@ static void dflash_bind(binder *b) {
     for (int i = 0; i < m->c.layers && !b->code; i++) plain_bind_dense_layer(b, i, &m->layers[i]);
     bind_for_layer(b, m->c.layers);
     bind_as(b, MODULE_MLP, 1, 1);
-    bind_whole(b, b->prefix, "fc.weight", &m->tap_fc, hidden, m->c.drafter.taps * hidden);
+    dflash_bind_taps(b);
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_vector(b, b->prefix, "hidden_norm.weight", &m->tap_norm, hidden);
     bind_vector(b, b->prefix, "norm.weight", &m->norm, hidden);

@@ -22,7 +22,7 @@ static uint32_t png_crc(const uint32_t table[256], const unsigned char *data, si
     return ~crc;
 }
 
-/* Whether each chunk up to IEND has its checksum, of its type and its data. A chunk that is not whole is the decoder's to complain of. */
+/* Whether each chunk up to IEND is whole, and has its checksum, of its type and its data. */
 static int png_check(const void *data, size_t size, mote_error *err) {
     const image_bytes b = {(const unsigned char *)data, size};
     uint32_t table[256];
@@ -32,13 +32,13 @@ static int png_check(const void *data, size_t size, mote_error *err) {
     }
     for (size_t at = PNG_SIGNATURE; size - at >= 12;) {
         const size_t n = image_number(&b, at, 4, 0);
-        if (n > size - at - 12) return MOTE_OK;
+        if (n > size - at - 12) break;
         if (png_crc(table, b.data + at + 4, n + 4) != image_number(&b, at + 8 + n, 4, 0))
             return fail(err, MOTE_EFORMAT, "a broken PNG: its chunk at byte %zu has not the checksum that stands there", at);
         if (image_has(&b, at + 4, "IEND", 4)) return MOTE_OK;
         at += 12 + n;
     }
-    return MOTE_OK;
+    return fail(err, MOTE_EFORMAT, "a broken PNG: it ends early");
 }
 
 /* A byte over white: s a + 255 (255 - a), divided by 255 and rounded. */

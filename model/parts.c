@@ -38,7 +38,7 @@ static uint64_t cut_layer(const layer_cut *c, int i) {
 /* Bytes that a range takes beside its layers. */
 static uint64_t cut_ends(const layer_cut *c, int range) {
     const mote_model *m = c->m;
-    const int last = range + 1 == c->ranges, embeds = !range || (last && (m->c.tied || m->has_mtp));
+    const int last = range + 1 == c->ranges, embeds = !range || (last && (embedding_is_head(m) || m->has_mtp));
     return (embeds ? m->layer_bytes[0] : 0) + (last ? cut_layer(c, m->c.layers) : 0);
 }
 

@@ -254,35 +254,31 @@ static void slot_answers(slot *s, int answers) {
     pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- Prompts: one at a time, between whose layers others compute ------------------------------------------------------- */
+/* ---- Turns: of prompts, of long blocks: one at a time, between whose layers others compute ------------------------------ */
 
-static int prompt_enter(mote_runner *r, const slot *s, mote_error *err) {
+static int prompt_enter(mote_runner *r, prompt_queue *t, const slot *s, mote_error *err) {
     int code = runner_refuses(r, err);
     if (code) return code;
     pthread_mutex_lock(&r->lock);
-    for (const unsigned turn = r->prompts++; turn != r->prompts_over;) pthread_cond_wait(&r->prompt_over, &r->lock);
-    r->prompt_of = s;
+    for (const unsigned turn = t->came++; turn != t->over;) pthread_cond_wait(&r->prompt_over, &r->lock);
+    t->of = s;
     lead_wait(r, s);
     r->stats.began = r->led_since;
     pthread_mutex_unlock(&r->lock);
     return MOTE_OK;
 }
 
-static void prompt_end(mote_runner *r) {
-    r->prompt_of = NULL;
-    r->prompts_over++;
-    pthread_cond_broadcast(&r->prompt_over);
-}
-
-static void prompt_leave(mote_runner *r) {
+static void prompt_leave(mote_runner *r, prompt_queue *t) {
     pthread_mutex_lock(&r->lock);
-    prompt_end(r);
+    t->of = NULL;
+    t->over++;
+    pthread_cond_broadcast(&r->prompt_over);
     lead_give(r);
     pthread_mutex_unlock(&r->lock);
 }
 
-/* For prompt(), between two layers: gives up the lead if somebody waits for it and the prompt has had it for as long as two passes take,
-   or 20 ms, and takes it again after those that wait. Returns whether others may have computed meanwhile. */
+/* Between two layers of a prompt or a long block: gives up the lead if somebody waits for it and the prompt has had it for as long as two passes
+   take, or 20 ms, and takes it again after those that wait. Returns whether others may have computed meanwhile. */
 static inline int runner_yield(mote_runner *r, const slot *s) {
     pthread_mutex_lock(&r->lock);
     const double now = r->stats.last = seconds();

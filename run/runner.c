@@ -19,6 +19,7 @@ typedef struct run_options {
 
 /* Scratch of a pass on the CPU. */
 typedef struct scratch {
+    int rows;                                               /* most of a pass, its chunk; 0: there is no memory */
     token_row *table;                                       /* [chunk] of the pass, or of the MTP layer's after it */
     float *x, *hidden;                                      /* [chunk][width] the residual; final rows, which the MTP layer takes in */
     float *y, *u, *h;                                       /* [chunk][hidden] y: see token_rows. h: what the head is multiplied with: final rows
@@ -37,11 +38,17 @@ typedef struct scratch {
     float *confidence;                                      /* [rows of a pass] and its probability among the draft rows */
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     float *share, *shares;                                  /* of several ranks: what one of them gives the others, [ranks] what all give */
-    float *taps;                                            /* [chunk][taps][hidden] what a block drafter takes; NULL: there is none */
+    float *tapped;                                          /* [chunk][hidden] what a block drafter makes of its taps; NULL: there is none */
     layer_shapes largest;                                   /* of each kind, with the drafter's: what jobs are laid out for */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
     vision_job vision;                                      /* of an image of run_options.patches */
 } scratch;
+
+/* Calls that take turns. */
+typedef struct prompt_queue {
+    unsigned came, over;
+    const struct slot *of;       /* whose turn it is */
+} prompt_queue;
 
 typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* floats */
 
@@ -58,6 +65,7 @@ typedef struct slot {
     size_t recurrent_floats;
     float *hidden;               /* [MOTE_ROWS_MAX][width] final rows, of the last block's: after the final norm, of streams as they are */
     float *last_hidden;          /* [width] the one before that block */
+    float *undo;                 /* on the CPU: its recurrent state before a block that may be cancelled; NULL: no such block is computed */
     float *host;                 /* on a GPU: pinned memory of what follows */
     float *logits;               /* [vocab] after the last token, if logits_here */
     float *block_logits;         /* [MOTE_ROWS_MAX][vocab] of a block of drafts; NULL: it verifies none */
@@ -89,6 +97,8 @@ typedef struct block {
     float *residual;             /* [residual_rows][hidden] in host memory, to be filled with x after the last layer, of the last so many; of
                                     streams with what the head is multiplied with */
     int residual_rows;           /* rows; 0: not wanted */
+    const struct block_watch *watch;                        /* forward() on the CPU asks its layer() between layers of a block of more than MOTE_ROWS_MAX
+                                                               rows: after a cancel all is as before. NULL: nobody is asked */
 } block;
 
 /* DRAFT: by the MTP layer; BLOCK: by a block drafter. */
@@ -264,14 +274,15 @@ struct mote_runner {
         double last;             /* seconds(): when something began or ended to be computed, a layer of a prompt, too */
         double began;            /* the same: the block of a prompt that has the lead, as if nothing had come between */
     } stats;
-    pthread_cond_t prompt_over;  /* prompts take turns: */
-    unsigned prompts, prompts_over;                         /* that came; that are over */
-    const slot *prompt_of;       /* whose turn it is */
+    pthread_cond_t prompt_over;
+    prompt_queue prompts;        /* and vision towers */
+    prompt_queue blocks;         /* of more than MOTE_ROWS_MAX rows by forward(), where there is scratch beside */
     uintptr_t thread;            /* that leads; 0: none (atomic) */
     const slot *inside;          /* the slot of its call, unless that is a pass */
     float *memory;               /* of the device: scratch */
     pool *threads;               /* on the CPU */
     scratch s;                   /* the same */
+    scratch beside;              /* for passes between two layers of a block, which has s: it then takes the place of s */
     struct gpu_runner *gpu;
     int nccl;                    /* the version of NCCL by which it can reach other hosts; 0: by none */
     char told[256];              /* what opening it has to say; "": nothing */
@@ -351,18 +362,24 @@ static const mote_model *slot_drafter(const slot *s) {
     return s->verifies ? s->m->drafter : NULL;
 }
 
-/* The capacity of the drafter's layers: none has a ring, and a block follows the context's last token. */
+/* The number of the state of the drafter's layer i. */
+static int drafter_state(const mote_model *m, int i) {
+    return m->c.layers + 1 + i;
+}
+
+/* The capacity of the drafter's layers: none has a ring, and a block follows the context's last token. Of whole granules, so that states grow
+   with those of the model. */
 static capacity drafter_capacity(const mote_model *drafter, const capacity *r) {
     capacity own = *r;
     own.window = 0;
-    own.context += drafter->c.drafter.block;
+    own.context = (r->context + KV_GRANULE - 1) / KV_GRANULE * KV_GRANULE + drafter->c.drafter.block;
     return own;
 }
 
 static void layout_drafter(layout *l, const slot *s, const capacity *r) {
     const mote_model *d = slot_drafter(s);
     const capacity own = d ? drafter_capacity(d, r) : *r;
-    for (int i = 0; d && i < d->c.layers; i++) layer_layout_state(&d->layers[i], l, &own, &s->state[s->m->c.layers + 1 + i]);
+    for (int i = 0; d && i < d->c.layers; i++) layer_layout_state(&d->layers[i], l, &own, &s->state[drafter_state(s->m, i)]);
 }
 
 /* The slot's buffers that the host can use: of a group's members one has them. */

@@ -87,10 +87,10 @@ static void slot_close(slot *s) {
     int alive = r->owner == getpid(), ours = alive && runner_is_ours(r);
     if (alive) slot_answers(s, 0);
     if (alive && !ours) (void)runner_enter(r, s, NULL);
-    int leaves = alive && r->inside == s, reads = alive && r->prompt_of == s;
+    int leaves = alive && r->inside == s, reads = alive && r->prompts.of == s, computes = alive && r->blocks.of == s;
     r->backend->slot_close(s);
     if (alive) slot_unlink(s);
-    if (reads) prompt_leave(r);
+    if (reads || computes) prompt_leave(r, reads ? &r->prompts : &r->blocks);
     else if (leaves) runner_leave(r);
     slot_free(s);
 }
@@ -191,23 +191,25 @@ static int slot_prompt_rows(const slot *s, int position, size_t count) {
 
 static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
     int code = block_refused(s, b, 1, err);
-    if (!code) code = prompt_enter(s->runner, s, err);
+    if (!code) code = prompt_enter(s->runner, &s->runner->prompts, s, err);
     if (code) return code;
     code = s->runner->backend->prompt(s, b, watch, err);
     if (!code) count_prompt(s->runner, b->T);
-    prompt_leave(s->runner);
+    prompt_leave(s->runner, &s->runner->prompts);
     return code;
 }
 
 /* A block of a prompt where there is no prompt(). */
 static int slot_forward_alone(slot *s, const block *b, mote_error *err) {
+    mote_runner *r = s->runner;
     int code = block_refused(s, b, 0, err);
-    if (!code) code = runner_enter(s->runner, s, err);
+    if (!code) code = r->beside.rows ? prompt_enter(r, &r->blocks, s, err) : runner_enter(r, s, err);
     if (code) return code;
-    s->runner->stats.began = s->runner->led_since;
-    code = s->runner->backend->forward(s, b, err);
-    if (!code) count_prompt(s->runner, b->T);
-    runner_leave(s->runner);
+    r->stats.began = r->beside.rows ? r->stats.began : r->led_since;
+    code = r->backend->forward(s, b, err);
+    if (!code) count_prompt(r, b->T);
+    if (r->beside.rows) prompt_leave(r, &r->blocks);
+    else runner_leave(r);
     return code;
 }
 

@@ -42,11 +42,11 @@ static int vision_compute(mote_runner *r, vision_image image, const mote_callbac
     if (!vision_reads(image.rows, image.columns))
         return fail(err, MOTE_EINVAL, "an image of %d x %d patches, expected even numbers, and together %d patches at most",
                     image.rows, image.columns, VISION_PATCHES_MAX);
-    int code = prompt_enter(r, NULL, err);
+    int code = prompt_enter(r, &r->prompts, NULL, err);
     if (code) return code;
     if (r->group) group_settle(r->group);
     code = of->backend->vision(of, &image, err);
-    prompt_leave(r);
+    prompt_leave(r, &r->prompts);
     if (!code) report(callbacks, "reading an image", 1);
     return code;
 }

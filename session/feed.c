@@ -122,11 +122,17 @@ static int feed_block(const feeding *f, const int32_t *ids, block *b, mote_error
     mote_session *s = f->s;
     const logits_reader *reader = f->to.reader;
     const int most = f->to.mtp_logits ? s->slot.runner->mtp_rows : session_rows(s), before = s->count;
+    const block_watch watch = {.user = (void *)(uintptr_t)f, .layer = feed_layer, .logits = NULL, .rows = NULL, .rows_most = 0};
     if (cancelled(&s->o.callbacks)) return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", f->done, f->count);
     const size_t rows = (size_t)(reader ? min_int(most, reader->rows_most) : most);
     *b = feed_next(f, ids, s->slot.runner->backend->reads_text ? feed_step_rows(f, rows) : rows);
     if (reader) b->logits = reader->rows;
+    b->watch = &watch;
     int code = timeline_compute(s, b, err);
+    if (code == MOTE_ECANCELLED) {
+        s->valid = s->count;                                /* KV rows after the end are overwritten */
+        return fail(err, code, "cancelled after %zu of %zu tokens", f->done, f->count);
+    }
     if (code) return code;
     if (reader) feed_rows((void *)f, reader->rows, 0, b->T);
     timeline_keep(s, before + b->T - s->block_at);

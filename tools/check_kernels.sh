@@ -31,7 +31,7 @@ table=$(awk '
     row(registers, shared)
 }
 function row(registers, shared,    bad, most) {
-    most = name ~ /gemm_kernel/ ? 448 : name ~ /gpu_batch_wideILi16E/ ? 768 : name ~ /gpu_batch_(wide|narrow)ILi/ ? 256 : name ~ /attend_prefillIL|16gpu_experts_downIL/ ? 1024 : \
+    most = name ~ /gemm_kernel/ ? 448 : name ~ /gpu_batch_wideILi16E/ ? 768 : name ~ /gpu_batch_(wide|narrow)ILi|gpu_batch_splitI.*Li8E/ ? 256 : name ~ /attend_prefillIL|16gpu_experts_downIL/ ? 1024 : \
         name ~ /attend_fastILb1ELi64ELi64ELb1E/ ? 32 : name ~ /gpu_batch_route|gpu_experts_upILi4E|moe_prefill_route/ ? 96 : \
         name ~ /mla_valuesILi4E/ || (name ~ /experts_up_loneI14format_fp8_row/ && target == "sm_89") ? 16 : \
         name ~ /experts_up_fixedI.*122b_a10bLi1E|gpu_batch_up_any|gpu_projectI13gpu_norm_rowsLi4E|gpu_project_fixedI13gpu_norm_rows15shape_122b_a10bLi2E|prefill_streams_mix/ ? 16 : 0

@@ -82,10 +82,29 @@ result() {
     note "$1: failed${counts:+: $counts}"
 }
 
+# In a lane, `told` says later what became of it.
 check() {
+    if [ -n "$lane" ]; then
+        echo "$1" >>"$lane"
+        had "$1" >/dev/null || run "$@"
+        return
+    fi
     had "$1" && return
     run "$@"
     result "$1"
+}
+
+# lane FUNCTION: its checks, one after the other, beside what follows. They take a GPU's latency more than its time.
+lane=
+lane() {
+    local lane=$logs/$1.lane
+    : >"$lane"
+    "$1" &
+}
+
+told() {
+    local name
+    while read -r name; do result "$name"; done <"$logs/$1.lane"
 }
 
 # The GPUs that are here, for the sanitizers by turns.
@@ -198,13 +217,26 @@ part_sanitizers() {
 # ---- Tests of the API, on the GPU -------------------------------------------------------------------------------------
 
 part_tests() {
+    local test lanes=()
+    for test in api_tests kernel_tests prefill_tests; do
+        lane $test
+        lanes+=($!)
+    done
+    group_tests
+    wait "${lanes[@]}"
+    for test in api_tests kernel_tests prefill_tests; do told $test; done
+}
+
+api_tests() {
     local more dir test
-    check "kernels" tools/check_kernels.sh "$NVCC" "$build/kernels.txt"
-    check "mote selftest" "$mote" selftest
     check "test_engine" "$build/test_engine" --device cuda
     more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
     [ -z "$more" ] || check "test_engine more checkpoints" "$build/test_engine" --device cuda "" $more
     for test in test_experts test_speculation test_misuse test_runner test_batch test_sliding test_api test_embedding; do check $test "$build/$test" --device cuda; done
+}
+
+group_tests() {
+    local test
     check "test_tables" "$build/test_tables" --device cuda "$([ ! -d build/data/family-data ] || echo build/data)"
     check "test_hosts" "$build/test_hosts" --device cuda
     check "test_groups, experts in host memory" "$build/test_groups" --device cuda "" tests/fixtures/fp8-ragged tests/fixtures/families/qwen3-moe
@@ -219,6 +251,11 @@ part_tests() {
     else
         for test in replicas pipeline ranks; do skip "test_$test" "one GPU"; done
     fi
+}
+
+kernel_tests() {
+    check "kernels" tools/check_kernels.sh "$NVCC" "$build/kernels.txt"
+    check "mote selftest" "$mote" selftest
     check "gpu_attention" "$build/gpu_attention"
     check "gpu_latent" "$build/gpu_latent"
     check "gpu_ngrams" "$build/gpu_ngrams"
@@ -228,6 +265,10 @@ part_tests() {
     check "gpu_batch_moe" "$build/gpu_batch_moe"
     check "gpu_product" "$build/gpu_product"
     check "gpu_exchange" "$build/gpu_exchange"
+    check "gpu_drafter" "$build/gpu_drafter"
+}
+
+prefill_tests() {
     check "gpu_vision" "$build/gpu_vision" "$([ ! -d build/data/vision-data ] || echo build/data)"
     check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
     check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel tiny-oss:bf16 tiny-oss:mxfp4 tiny-latent tiny-mamba:fp8

@@ -120,26 +120,6 @@ __device__ __forceinline__ attend_place attend_place_of(const attention_gpu *p, 
     return at;
 }
 
-/* Publishes this block's shared memory to its cluster: visible to the others after their attend_cluster_wait. */
-__device__ __forceinline__ void attend_cluster_arrive() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-
-/* Arrives after reading the others' shared memory. Relaxed: the loads are complete, their values have been stored. */
-__device__ __forceinline__ void attend_cluster_leave() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void attend_cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
 /* Combines the cluster's partials of a query row, from (distributed) shared memory. */
 template <bool FP8, int ROWS, int DIM>
 __device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, ROWS, DIM> *sh, int ranks, int row, int column) {
@@ -190,7 +170,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
     const int rows = p->T * p->q_per_kv, first = threadIdx.x / THREADS, slice = place->slice, partials = place->partials;
     const int column = slice * SLICE + threadIdx.x % THREADS * 4, end = column + place->slices * SLICE;
     float4 gate = first < rows ? attend_output_gate<DIM, EACH>(p, first, column) : make_float4(0, 0, 0, 0);
-    attend_cluster_wait();
+    cluster_wait();
 #pragma unroll 1
     for (int c = column; c < end; c += SLICE)
 #pragma unroll 1
@@ -204,7 +184,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
                 if (threadIdx.x % THREADS == 0) *attend_part_ml(p, rows, place->partial, row, c / SLICE) = make_float2(part.m, part.l);
             }
         }
-    attend_cluster_leave();
+    cluster_leave();
     if (partials > 1 && attend_is_last(p->tickets + blockIdx.x * ATTEND_CLUSTER + slice, partials, &sh->last)) {
 #pragma unroll 1
         for (int c = column; c < end; c += SLICE)
@@ -215,7 +195,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
                 attend_finish<DIM, EACH>(p, row, c, &part, gate);
             }
     }
-    attend_cluster_wait();                                   /* until then others may read this block's shared memory */
+    cluster_wait();                                   /* until then others may read this block's shared memory */
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -243,22 +223,24 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     const int t = threadIdx.x / 32 % STEP_ROWS, lane = threadIdx.x % 32, half = attend_half<EACH>(&p.shape);
     const float frequency = lane < half ? p.frequencies[lane] : 0, higher = DIM > 64 && lane + 32 < half ? p.frequencies[lane + 32] : 0;
     if (attend_normed<EACH>(&p.shape)) attend_load_vector(&q_norm, p.q_norm);
-    const attend_span s = attend_span_of(&p);
+    const attend_span s = attend_span_of<EACH>(&p);
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
-    int chunk = attend_own_chunk(attend_window_first(s.first, p.window) / ATTEND_CHUNK, blockIdx.y, p.splits), cached = max(0, min(s.first, s.end));
+    int chunk = attend_own_chunk(attend_window_first(s.first, p.window) / ATTEND_CHUNK, blockIdx.y, p.splits);
+    const bool appended = EACH && all.both_ways;             /* all rows are in the cache */
+    const int cached = appended ? s.end : max(0, min(s.first, s.end));
     attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
     if (owns && attend_normed<EACH>(&p.shape)) attend_load_vector(&k_norm, p.k_norm);
     for (int i = lane; threadIdx.x / 32 < p.T && i < half; i += 32)
         attend_angle(&p.shape, s.first + t - s.lag, i, i < 32 ? frequency : i < 64 ? higher : p.frequencies[i], sh->cs[t]);
-    if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
+    if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = EACH ? attend_last(&p, &s, attend_token(&p, threadIdx.x)) : min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
     __syncthreads();
     pdl_wait();
     attend_prepare<FP8, ROWS, DIM, EACH>(&p, &s, &q_norm, &k_norm, owns, sh);
     __syncthreads();
-    if ((chunk + 1) * ATTEND_CHUNK > s.first) {
+    if (!appended && (chunk + 1) * ATTEND_CHUNK > s.first) {
         attend_new_k<FP8, ROWS, DIM>(sh, &s, chunk, &r);
         attend_new_v<FP8, ROWS, DIM>(sh, &s, chunk, &r);
     }
@@ -271,7 +253,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
         attend_scores<FP8, ROWS, DIM>(sh, &r, tiles, c);
         if (next < s.chunks) {
             attend_load_k<FP8, DIM>(&p, cached, next, &r);
-            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
+            if (!appended && (next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
         attend_tops<FP8, ROWS, DIM>(sh, chunk, p.window, tiles, p.k_scale, c);
         __syncthreads();
@@ -280,11 +262,11 @@ attend_fast(const __grid_constant__ attention_gpu all) {
         attend_values<FP8, ROWS, DIM>(sh, &r, tiles, &state);
         if (next < s.chunks) {
             attend_load_v<FP8, DIM>(&p, cached, next, &r);
-            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, ROWS, DIM>(sh, &s, next, &r);
+            if (!appended && (next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
     }
     attend_put_part<FP8, ROWS, DIM>(sh, tiles, &state);
-    attend_cluster_arrive();
-    attend_place place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: saves registers in the loop */
+    cluster_arrive();
+    attend_place place = attend_place_of(&p, attend_span_of<EACH>(&p).chunks);  /* again: saves registers in the loop */
     attend_combine<FP8, ROWS, DIM, EACH>(&p, sh, &place);
 }

@@ -116,7 +116,7 @@ index_attend_fast(const __grid_constant__ attention_gpu all) {
         if (more) index_load_v<FP8, DIM>(&p, token[buffer ^ 1], &r);
     }
     attend_put_part<FP8, ROWS, DIM>(sh, 1, &state);
-    attend_cluster_arrive();
+    cluster_arrive();
     attend_combine<FP8, ROWS, DIM, true>(&p, sh, &place);
 }
 

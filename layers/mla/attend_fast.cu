@@ -392,9 +392,9 @@ static __global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, 1) mla_att
     if (threadIdx.x < MLA_THREADS) mla_score_warps<FP8>(p, at, sh);
     else mla_sum_warps<FP8>(p, at, sh);
     __syncthreads();
-    attend_cluster_arrive();
-    attend_cluster_wait();
+    cluster_arrive();
+    cluster_wait();
     mla_store_part(p, at, sh);
-    attend_cluster_leave();
-    attend_cluster_wait();                                   /* until then others may read this block's shared memory */
+    cluster_leave();
+    cluster_wait();                                   /* until then others may read this block's shared memory */
 }

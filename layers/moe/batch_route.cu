@@ -83,12 +83,17 @@ __device__ __forceinline__ void gpu_list_units(const moe_gpu &p, gpu_unit_sort *
     enum { MANY = 1 << 16 };                                /* more than all units: two counts in an int */
     const int own = (p.shape.experts - 1) / GPU_THREADS + 1, from = threadIdx.x * own, uses = p.T * p.shape.top_k;
     const int shared = gpu_shared_units(p);
+    const bool uses_one = (int)threadIdx.x < uses;          /* the thread's first use is loaded once, before all else */
+    const int first_choice = uses_one ? __ldcg(&p.batch.choice[threadIdx.x]) : 0;
+    const float first_weight = uses_one ? __ldcg(&p.batch.choice_weight[threadIdx.x]) : 0;
+    auto is_first = [&](int i) { return i < (int)GPU_THREADS; };
+    auto choice_of = [&](int i) { return is_first(i) ? first_choice : __ldcg(&p.batch.choice[i]); };
     int units = 0, all;
-    for (int i = threadIdx.x; i < GPU_EXPERTS * 2; i += GPU_THREADS) to->rows[i / 2][i % 2] = 0;
+    for (int i = threadIdx.x; i < p.shape.experts * 2; i += GPU_THREADS) to->rows[i / 2][i % 2] = 0;
     __syncthreads();
     for (int i = threadIdx.x; i < uses; i += GPU_THREADS) {
         const int t = i / p.shape.top_k;
-        atomicOr(&to->rows[__ldcg(&p.batch.choice[i])][t / 32], 1u << t % 32);
+        atomicOr(&to->rows[choice_of(i)][t / 32], 1u << t % 32);
     }
     __syncthreads();
     auto rows_of = [&](int e) { return (uint64_t)to->rows[e][1] << 32 | to->rows[e][0]; };
@@ -109,9 +114,9 @@ __device__ __forceinline__ void gpu_list_units(const moe_gpu &p, gpu_unit_sort *
     }
     __syncthreads();
     for (int i = threadIdx.x; i < uses; i += GPU_THREADS) {
-        const int t = i / p.shape.top_k, e = __ldcg(&p.batch.choice[i]);
+        const int t = i / p.shape.top_k, e = choice_of(i);
         const int before = __popcll(rows_of(e) & ((1ull << t) - 1));
-        p.batch.weight[to->first[e] * N_TILE_ROWS + before] = __ldcg(&p.batch.choice_weight[i]);
+        p.batch.weight[to->first[e] * N_TILE_ROWS + before] = is_first(i) ? first_weight : __ldcg(&p.batch.choice_weight[i]);
     }
     if (threadIdx.x) return;
     *p.batch.count = shared + all % MANY;
@@ -170,12 +175,15 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_batch_route(const __gr
         return;
     }
     if (t < p.T) gpu_route_row(p, t);
-    __threadfence();
+    if (choosing > 1) {
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) last = atomicInc(p.batch.ready, choosing - 1) == choosing - 1;       /* and it is 0 again */
+        __syncthreads();
+        if (!last) return;
+        __threadfence();
+    }
     __syncthreads();
-    if (threadIdx.x == 0) last = atomicInc(p.batch.ready, choosing - 1) == choosing - 1;       /* and it is 0 again */
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
     gpu_list_units(p, &sort);
 }
 

@@ -296,34 +296,38 @@ static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
         BUFFER_EXPERTS;
 }
 
-template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
+template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p, int rows) {
     const size_t units = (size_t)(gpu_shared_units(*p) + gpu_most_units(&p->shape, p->T) + 1);
-    return gpu_batch_sums<PANELS>(p->T) * sizeof(float) + units * sizeof(gpu_down_unit);
+    return gpu_batch_sums<PANELS>(rows) * sizeof(float) + units * sizeof(gpu_down_unit);
 }
 
 static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
-    enum { PANELS = 2, DEPTH = 4, SIDE = 2 };
+    enum { PANELS = 2, DEPTH = 2, SIDE = 2 };
     static const struct { enum format format; gpu_moe_kernel kernel; } kernels[] = {
-#define MOE_BATCH_LINE(FORMAT, format) {FORMAT_##FORMAT, gpu_batch_down<format_##format, PANELS, DEPTH, SIDE, 1>},
+#define MOE_BATCH_LINE(FORMAT, format) {FORMAT_##FORMAT, gpu_batch_down<format_##format, PANELS, DEPTH, SIDE>},
         MOE_BATCH_DOWN(MOE_BATCH_LINE)
 #undef MOE_BATCH_LINE
     };
-    gpu_down_kernel down = {gpu_batch_down_any, gpu_batch_down_bytes<1>(p), 1, 0};
+    gpu_down_kernel down = {gpu_batch_down_any, gpu_batch_down_bytes<1>(p, p->T), 1, 0};
+    int halves = 1;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
-        if (kernels[i].format == p->down.format && gpu_down_alike(p) && gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED)
-            down = {kernels[i].kernel, gpu_batch_down_bytes<PANELS>(p), PANELS, 0};
+        if (kernels[i].format == p->down.format && gpu_down_alike(p) && gpu_batch_down_bytes<PANELS>(p, (p->T + 1) / 2) <= GPU_SHARED) {
+            down = {kernels[i].kernel, gpu_batch_down_bytes<PANELS>(p, (p->T + 1) / 2), PANELS, 0};
+            halves = 2;
+        }
     const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1;
-    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
+    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, halves, down.shared, p);
 }
 
-/* The rows that norm_router's projection of more than STEP_ROWS rows has prepared in the operand order of gate_proj; NULL: none are
-   left of it. */
+/* The rows that norm_router's projection of more than STEP_ROWS rows, the last that was recorded, has prepared in the operand order of
+   gate_proj; NULL: none are left of it, or it has prepared none by a kernel of its own. */
 static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights *w, const moe_gpu *p) {
     const matrix *shared = p->shape.shared_size ? &w->gate_proj[p->shape.experts] : NULL;
     const matrix *segments[] = {shared, &w->router, moe_is_gated(&p->shape) ? &w->shared_expert_gate : NULL};
     const int wanted = gpu_operand_order(p->gate.format);
     int orders[BATCH_ORDERS], count = 0, found = -1;
     if (p->branches.shared_to) return NULL;                 /* it has another norm */
+    if (!q->count || q->nodes[q->count - 1].pieces == 1) return NULL;
     for (int i = 0; i < 3 && p->T > STEP_ROWS; i++) {
         int k = 0;
         if (!segments[i]) continue;
@@ -335,6 +339,12 @@ static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights
     return found < 0 ? NULL : &q->batch->rows[found];
 }
 
+static void gpu_take_prepared_rows(const gpu_queue *q, const moe_weights *w, moe_gpu *p) {
+    const batch_rows *prepared = p->in_units ? gpu_prepared_rows(q, w, p) : NULL;
+    if (prepared) p->batch.x = *prepared;
+    p->batch.prepared = prepared != NULL;
+}
+
 /* Records experts_place. A batch's router need not tag its logits. */
 static void gpu_record_place(gpu_queue *q, const moe_gpu *p, const moe_slots *slots) {
     const moe_place place = {.link = {}, .moe = *p, .slots = *slots};
@@ -342,14 +352,10 @@ static void gpu_record_place(gpu_queue *q, const moe_gpu *p, const moe_slots *sl
         !p->in_units && !p->locality;
 }
 
-static void gpu_record_in_units(gpu_queue *q, const moe_weights *w, const moe_gpu *of) {
-    moe_gpu p = *of;
-    const batch_rows *prepared = gpu_prepared_rows(q, w, of);
-    if (prepared) p.batch.x = *prepared;
-    p.batch.prepared = prepared != NULL;
-    gpu_record_route(q, &p);
-    gpu_record_batch_up(q, &p);
-    gpu_record_batch_down(q, &p);
+static void gpu_record_in_units(gpu_queue *q, const moe_gpu *p) {
+    gpu_record_route(q, p);
+    gpu_record_batch_up(q, p);
+    gpu_record_batch_down(q, p);
 }
 
 static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
@@ -398,7 +404,8 @@ static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu
     p.chosen = scratch->chosen + rows->q->layer;
     p.in_units = gpu_runs_in_units(&p);
     gpu_norm_router(rows->q, w, &p);
+    gpu_take_prepared_rows(rows->q, w, &p);
     if (p.placed) gpu_record_place(rows->q, &p, &scratch->slots[rows->layer]);
-    if (p.in_units) gpu_record_in_units(rows->q, w, &p);
+    if (p.in_units) gpu_record_in_units(rows->q, &p);
     else gpu_record_experts(rows->q, &p);
 }

@@ -110,7 +110,7 @@ static void cpu_head(mote_runner *r, int n) {
 
 /* Of streams: where in mtp_in the final rows begin. */
 static float *mtp_final_rows(const mote_runner *r) {
-    return r->s.mtp_in + (size_t)capacity_of(&r->o, r->o.context).rows * (size_t)r->m->c.hidden;
+    return r->s.mtp_in + (size_t)r->s.rows * (size_t)r->m->c.hidden;
 }
 
 /* What the head is multiplied with, of T rows of x after the layers, to h; and the final rows, unless that is NULL or h itself. */
@@ -235,16 +235,32 @@ static void drafter_tap(const mote_runner *r, int layer, int rows);
 static void drafter_read(mote_runner *r, pass_request *const *of, const token_sequence *at, int n);
 static void cpu_draft_blocks(mote_runner *r, pass_request *const *of, int n);
 
-/* x of n rows through the part's layers: from the embedding, or from the range before; to the next one, if there is one. */
-static void cpu_walk(mote_runner *r, const token_sequence *at, int n, int rows) {
+/* After layer i of a block of many rows: others may compute, in scratch of their own. Nonzero: the block shall end. */
+static int cpu_between(mote_runner *r, const pass_request *q, int i) {
+    const scratch own = r->s;
+    const block_watch *watch = q->s->undo ? q->b->watch : NULL;
+    if (q->b->T <= MOTE_ROWS_MAX || r->me) return 0;
+    if (r->beside.rows) {
+        r->s = r->beside;
+        (void)runner_yield(r, q->s);
+        r->beside = r->s;
+        r->s = own;
+    }
+    return watch && watch->layer(watch->user, (double)q->b->T * (i + 1) / (r->m->c.layers + 1));
+}
+
+/* x of n rows through the part's layers: from the embedding, or from the range before; to the next one, if there is one. Nonzero: it was ended. */
+static int cpu_walk(mote_runner *r, pass_request *const *of, const token_sequence *at, int n, int rows) {
     const mote_model *m = r->m;
     const size_t floats = (size_t)rows * (size_t)model_width(m);
     if (!part_is_first(&m->part)) exchange_receive(r->me, r->s.x, floats);
     for (int i = m->part.first; i < m->part.end && !cpu_ended(r); i++) {
         run_layer(r, &m->layers[i], i, at, n, 0);
         if (m->drafter) drafter_tap(r, i, rows);
+        if (cpu_between(r, of[0], i)) return 1;
     }
     if (!part_is_last(&m->part)) exchange_send(r->me, r->s.x, floats);
+    return 0;
 }
 
 /* The rows of tables that the blocks of n slots need, before any layer has touched a state: if they cannot be read, nothing has happened. */
@@ -266,7 +282,7 @@ static int cpu_look_up(mote_runner *r, pass_request *const *of, int n, mote_erro
     return code;
 }
 
-/* The blocks of n slots as one pass. Fails only before it has begun. */
+/* The blocks of n slots as one pass. Fails before it has begun, or is cancelled: see cpu_forward. */
 static int cpu_forward_all(mote_runner *r, pass_request *const *of, int n, mote_error *err) {
     const mote_model *m = r->m;
     scratch *w = &r->s;
@@ -284,7 +300,7 @@ static int cpu_forward_all(mote_runner *r, pass_request *const *of, int n, mote_
         rows += b->T;
     }
     if (part_is_first(&m->part)) cpu_embed_streams(r, w->table, rows, w->x);
-    cpu_walk(r, at, n, rows);
+    if (cpu_walk(r, of, at, n, rows)) return fail(err, MOTE_ECANCELLED, "cancelled");
     if (!part_is_last(&m->part) || cpu_ended(r)) return MOTE_OK;
     cpu_end(r, m->norm, &m->mixer, rows, w->hidden, w->h);
     for (int i = 0; i < n; i++) cpu_residual(r, of[i]->b, &at[i]);
@@ -402,10 +418,22 @@ static void cpu_pass(mote_runner *r, pass_request *const *of, int n) {
     }
 }
 
+/* A block that somebody watches may be cancelled between two layers: what cannot be truncated is then as it was. Without memory for that nobody
+   is asked. */
 static int cpu_forward(slot *s, const block *b, mote_error *err) {
     pass_request q, *one = &q;
+    const size_t width = (size_t)model_width(s->m), floats = s->recurrent_floats;
+    const int watched = b->watch && b->T > MOTE_ROWS_MAX && !s->runner->me;
     request_is(&q, REQUEST_FORWARD, s, b);
-    return cpu_forward_all(s->runner, &one, 1, err);
+    s->undo = watched ? (float *)malloc((floats + width) * sizeof *s->undo) : NULL;
+    if (s->undo) memcpy(s->undo, s->recurrent, floats * sizeof *s->undo);
+    if (s->undo) memcpy(s->undo + floats, s->last_hidden, width * sizeof *s->undo);
+    const int code = cpu_forward_all(s->runner, &one, 1, err);
+    if (code == MOTE_ECANCELLED) memcpy(s->recurrent, s->undo, floats * sizeof *s->undo);
+    if (code == MOTE_ECANCELLED) memcpy(s->last_hidden, s->undo + floats, width * sizeof *s->undo);
+    free(s->undo);
+    s->undo = NULL;
+    return code;
 }
 
 static int cpu_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) {

@@ -58,15 +58,15 @@ static capacity cpu_capacity(const mote_runner *r, layer_shapes *largest) {
     return most;
 }
 
-static void cpu_layout_runner(layout *l, mote_runner *r) {
+static void cpu_layout_scratch(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = cpu_capacity(r, &r->s.largest);
-    const int taps = m->drafter ? m->drafter->c.drafter.taps : 0;
     const size_t rows = (size_t)most.rows * (size_t)m->c.hidden;
     const size_t drafts = max_size(r->one_slot ? 1 : (size_t)cpu_pass_rows(r), m->drafter ? MOTE_ROWS_MAX : 0);
     const size_t wide = (size_t)most.rows * (size_t)model_width(m);
     const int streams = max_int(m->c.streams, 1);
     scratch *s = &r->s;
+    s->rows = most.rows;
     s->table = (token_row *)(void *)layout_alloc(l, (size_t)most.rows * sizeof(token_row) / sizeof(float));
     s->x = layout_alloc(l, wide);
     s->u = layout_alloc(l, rows);
@@ -83,14 +83,31 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     s->choice = (draft_choice *)(void *)layout_alloc(l, drafts * (size_t)m->part.ranks * sizeof *s->choice / sizeof(float));
     s->drafted = (int32_t *)(void *)layout_alloc(l, drafts);
     s->confidence = layout_alloc(l, drafts);
-    s->taps = taps ? layout_alloc(l, (size_t)taps * rows) : NULL;
-    s->limbs = limbs_alloc(l, (size_t)(most.rows * streams), max_int(m->c.streams ? 1 : 2, taps) * m->c.hidden);
+    s->tapped = layout_alloc(l, m->drafter ? rows : 0);
+    s->limbs = limbs_alloc(l, (size_t)(most.rows * streams), (m->c.streams ? 1 : 2) * m->c.hidden);
     if (m->part.ranks > 1) {
         s->share = layout_alloc(l, cpu_share(m, most.rows));
         s->shares = layout_alloc(l, (size_t)m->part.ranks * cpu_share(m, most.rows));
     }
     layer_layout_scratch(l, &s->largest, &most, &s->jobs);
     if (m->has_vision && r->o.patches) vision_layout(l, &m->vision.shape, r->o.patches, &s->vision);
+}
+
+/* Of passes beside a block of many rows first, where others can compute beside it: in a runner of several sessions that is no part of a group. */
+static void cpu_layout_runner(layout *l, mote_runner *r) {
+    const model_part *part = &r->m->part;
+    const run_options o = r->o;
+    r->beside.rows = 0;
+    if (!r->one_slot && part->ranks == 1 && part_is_first(part) && part_is_last(part)) {
+        r->o.chunk = cpu_pass_rows(r);
+        r->o.patches = 0;
+        cpu_layout_scratch(l, r);
+        r->beside = r->s;
+        r->o = o;
+    }
+    cpu_layout_scratch(l, r);
+    r->beside.chosen = r->s.chosen;                         /* of the last pass, wherever it was computed */
+    r->beside.vision = r->s.vision;                         /* a tower takes its memory with it */
 }
 
 static int cpu_open(mote_runner *r, mote_error *err) {
@@ -123,4 +140,5 @@ static int cpu_slot_open(slot *s, mote_error *err) {
 
 static void cpu_slot_close(slot *s) {
     free(s->memory);
+    free(s->undo);
 }

@@ -1,9 +1,11 @@
 /* run/cuda/experts.cu: experts whose home is host memory, on a runner: its slots for them, which steps fill (layers/moe/place.cu), and the copies
    that prompts read. It knows the model and a runner's memory; what is in an expert it does not know.
 
-   A step reads some experts of each layer, and often those that it read before: for that slots are. A prompt reads nearly all of a layer; those that
-   are in no slot are brought, in their order, into one of two buffers while the layer before is computed (layers/moe/bring.cu): each byte crosses the
-   link once in a prefill chunk, at most. A layer that has a slot for each of its experts gets them all when the runner is opened. */
+   A step reads some experts of each layer, and often those that it read before: for that slots are. A prompt reads nearly all of a layer; those
+   that are in no slot are brought, in their order, into one of two buffers while the layer before is computed (layers/moe/bring.cu): each byte
+   crosses the link once in a prefill chunk, at most. Of the MTP layer a prompt needs keys and values alone, so its experts, which in BF16 are
+   several times another layer's, have no space in the buffers: who wants its logits of a whole prompt reads them where they lie. A layer that
+   has a slot for each of its experts gets them all when the runner is opened. */
 
 /* The experts of layer i, the MTP layer after the others, if they are in host memory; NULL: they are not, or there are none. */
 static const moe_weights *gpu_host_experts(const mote_model *m, int i) {
@@ -40,7 +42,7 @@ static void gpu_layout_experts(layout *l, mote_runner *r) {
         moe_slots unused, *to = g->slots ? &g->slots[i] : &unused;
         const size_t piece = m->homes[i].bytes / experts;   /* also of a model without its weights */
         to->resident = count == experts;
-        if (!to->resident) largest = max_size(largest, m->homes[i].bytes);
+        if (!to->resident && i < m->c.layers) largest = max_size(largest, m->homes[i].bytes);
         to->count = (int)count;
         to->piece = (int64_t)piece;
         to->host = w->host_at;

@@ -52,10 +52,12 @@ static void test_synthetic(void) {
           "info --synthetic tiny: %d %s %s", code, out.data, err.data);
     shell("mote info --device cpu -m tests/fixtures/embedding/qwen3-embedding");
     CHECK(code == 0 && strstr(out.data, "\nembeddings      the row of a text's last token\n"), "%s", out.data);
-    /* 566 MB / 25 GB/s + 2.31 GB / 400 GB/s + 40 * 15 us is 29.0 ms; half of the experts, 17.7 ms; none, 6.4 ms */
+    /* 2.31 GB of weights, less 0.05 of the MTP layer, and 0.13 of states, over 400 GB/s, 40 * 15 us, and 566 MB over 25 GB/s are 29.2 ms; with
+       half of the experts 17.9 ms; with none 6.6 ms */
     shell("mote info --device cpu --synthetic qwen3.5-35b-a3b:nvfp4 --context 1024 --gpu-memory 16Gi --link 25:400");
     CHECK(code == 0 && strstr(out.data, " 0 %          566 MB        34\n") && strstr(out.data, " 50 %          283 MB        56\n") &&
-              strstr(out.data, " 100 %             0 B       157\n") && strstr(out.data, "in 17.2 GB, beside all else") && strstr(out.data, "predicted, not measured"),
+              strstr(out.data, " 100 %             0 B       152\n") && strstr(out.data, "10.3 ms for a token, 97 tok/s") &&
+              strstr(out.data, "in 17.2 GB, beside all else") && strstr(out.data, "predicted, not measured"),
           "info --link: %d %s %s", code, out.data, err.data);
     shell("mote info --device cpu --synthetic qwen3-8b --link 25:400");
     CHECK(code == 2 && strstr(err.data, "this one has none"), "info --link without experts: %d %s", code, err.data);
@@ -93,11 +95,12 @@ static void test_bench_images(void) {
 // Sessions of two replicas say what they say alone; all of them are counted, whichever replica has them.
 static void test_bench_replicas(void) {
     static char data[1 << 16];
-    shell("mote bench --devices cpu,cpu --split replicas --threads 1 --sessions 1,5 --prompt 16 --tokens 4 --repeat 1 --json @/j");
+    shell("mote bench --devices cpu,cpu --split replicas --threads 1 --sessions 5,1 --prompt 16 --tokens 4 --repeat 1 --json @/j");
     data[read_temp("j", data, sizeof data - 1)] = 0;
     CHECK(code == 0 && strstr(out.data, "replicas 2, on cpu,cpu\n") && is_json(data), "bench with replicas: %d %s %s", code, err.data, data);
-    const char *five = strstr(data, "\"sessions\": 5");
-    CHECK(strstr(data, "\"sessions\": 1,") && five && number_of(five, "replicas") == 2 && number_of(five, "differing") == 0 &&
+    const char *five = strstr(data, "\"sessions\": 5"), *one = strstr(data, "\"sessions\": 1,");
+    CHECK(one && number_of(one, "distinct_experts") == 2, "one session chooses two experts, whatever the other replica did before: %s", data);
+    CHECK(five && number_of(five, "replicas") == 2 && number_of(five, "differing") == 0 &&
               number_of(five, "tokens_per_second") > 0,
           "bench with replicas: %s", data);
     check_refused("mote bench --devices cpu,cpu --split replicas --prompt 16", 2, "belongs to --sessions");
@@ -124,6 +127,7 @@ static void test_bench_text(void) {
     check_refused("mote bench --device cpu --sessions 2 --prompt 8 --text @/few", 1, "but 2 sessions with prompts of 8 need 16");
     check_refused("mote bench --device cpu --sessions 2 --text @/none", 1, "/none: No such file");
     check_refused("mote bench --device cpu --text docs/server.md", 2, "--text belongs to --sessions");
+    check_refused("mote bench --device cpu --sessions 2 --prompt 8,16 --text docs/server.md", 2, "--sessions takes one length of --prompt");
     check_refused("mote bench --device cpu --sessions 2 --text docs/server.md --synthetic tiny", 2, "without --beside, --accept and --synthetic");
 }
 

@@ -1,5 +1,6 @@
 // Projections of many token rows (cuda/batch_rows.cu, cuda/batch_tile.cu), on a GPU: every row has the bits that it has alone in the kernels
-// of a step, whatever rows are beside it. With --time: how long they take, against a loop that reads as many bytes.
+// of a step, whatever rows are beside it. With --time: how long they take, against a loop that reads as many bytes. small: matrices of few rows
+// alone, which is enough for the simulated GPU.
 //
 // Contents   1. Matrices   2. Rows   3. Projections   4. The same bits   5. Times   6. Main
 
@@ -14,7 +15,9 @@ static gpu_batch batch;
 static char *raw;                                            // a matrix before it is packed
 static float *x, *norm_weights, *squares, *alone, *together, *before, *clean, *biases;
 static unsigned *differing;
-static size_t raw_bytes = (size_t)MOST * 2048 * 2;
+static int most = MOST;                                      // rows of a matrix
+
+static size_t raw_bytes(void) { return (size_t)most * 2048 * 2; }
 
 static void finish(void) {
     ok(q.status, q.failed ? q.failed : "a kernel");
@@ -199,17 +202,21 @@ static void same_bits(const job *j, const char *what) {
         gpu_submit(&q);
     }
     finish();
+    const int sms = q.sms;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        for (int turn = -1; turn < 2; turn++) {
-            const int T = counts[i];
+        for (int turn = -1; turn < 4; turn++) {
+            const int T = counts[i], spoilt = turn < 0 ? -1 : turn % 2;
+            if (turn > 1 && y > 1000) continue;
+            q.sms = turn > 1 ? 1 : sms;                      // on a single SM other kernels are chosen
             ok(cudaMemcpyAsync(x, clean, floats * sizeof *x, cudaMemcpyDeviceToDevice, q.stream), "copying");
-            if (turn >= 0) spoil<<<ROWS, 256, 0, q.stream>>>(x, j->cols, turn);
+            if (turn >= 0) spoil<<<ROWS, 256, 0, q.stream>>>(x, j->cols, spoilt);
             prepare_y(together, (size_t)T * y);
             record(j, 0, T, together);
             gpu_submit(&q);
-            const unsigned wrong = differences(j, T, turn);
-            CHECK(wrong == 0, "%s, %d rows, others %s: %u numbers differ", what, T, turn < 0 ? "clean" : "spoilt", wrong);
+            const unsigned wrong = differences(j, T, spoilt);
+            CHECK(wrong == 0, "%s, %d rows, others %s, %d SMs: %u numbers differ", what, T, turn < 0 ? "clean" : "spoilt", q.sms, wrong);
         }
+    q.sms = sms;
 }
 
 static void free_job(job *j) {
@@ -269,16 +276,21 @@ static void try_all(void) {
     static const int shapes[][2] = {{24, 64}, {200, 96}, {40, 544}, {88, 1088}, {88, 2688}, {2048, 4096}, {3072, 8192}, {12352, 2048}, {9216, 3072},
                                     {320, 6144}, {4640, 2560}};
     for (int f = 0; f < FORMAT_COUNT; f++) {
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_matrix((enum format)f, shapes[i][0], shapes[i][1]);
-        try_pair((enum format)f, FORMAT_BF16, 512, 2048);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            if (shapes[i][0] <= most && shapes[i][1] <= most) try_matrix((enum format)f, shapes[i][0], shapes[i][1]);
+        if (most == MOST) try_pair((enum format)f, FORMAT_BF16, 512, 2048);
         try_pair((enum format)f, FORMAT_FP8_BLOCK, 24, 192);
         try_squared((enum format)f, 24, 192);
         try_squared((enum format)f, 244, 2688);
         printf("%s: %d passed, %d failed\n", formats[f]->name, test_passed, test_failed);
     }
-    job head = {.in = NORM, .count = 1, .cols = 2048, .pair = 0, .w = {matrix_new(FORMAT_BF16, MOST, 2048, 1)}, .up = {}};
-    same_bits(&head, "head");
-    free_job(&head);
+    if (most < MOST) return;
+    for (int i = 0; i < 2; i++) {
+        const int cols = i ? 2560 : 2048;
+        job head = {.in = NORM, .count = 1, .cols = cols, .pair = 0, .w = {matrix_new(i ? FORMAT_NVFP4 : FORMAT_BF16, MOST, cols, 1)}, .up = {}};
+        same_bits(&head, i ? "head of Flash-Next" : "head");
+        free_job(&head);
+    }
 }
 
 // ---- 5. Times -------------------------------------------------------------------------------------------------------
@@ -332,8 +344,8 @@ static double time_graph(int launches) {
 static void time_shape(enum format f, int rows, int cols, enum prologue in, double bus) {
     static const int counts[] = {1, 2, 3, 4, -2, -3, -4, 8, 16, 32, 64};
     const matrix shape = try_shape(f, rows, cols);
-    const size_t size = matrix_size(&shape), most = (size_t)800 << 20;
-    const int n = size * CHAIN < most ? CHAIN : (int)(most / size) + 1;
+    const size_t size = matrix_size(&shape), fits = (size_t)800 << 20;
+    const int n = size * CHAIN < fits ? CHAIN : (int)(fits / size) + 1;
     char *at = (char *)device(size * (size_t)n);
     job j = {.in = in, .count = 1, .cols = cols, .pair = 0, .w = {}, .up = {}};
     printf("%s %dx%d, %s: %.1f us at the read loop's speed\n", formats[f]->name, rows, cols, prologue_names[in], (double)packed_bytes(&shape) / bus * 1e6);
@@ -372,11 +384,11 @@ static double read_loop(void) {
     for (int i = 0; i < 8; i++) {
         float ms;
         ok(cudaEventRecord(from, q.stream), "an event");
-        read_all<<<q.sms * 2, 1024, 0, q.stream>>>((const uint4 *)raw, raw_bytes / 16, differing);
+        read_all<<<q.sms * 2, 1024, 0, q.stream>>>((const uint4 *)raw, raw_bytes() / 16, differing);
         ok(cudaEventRecord(to, q.stream), "an event");
         ok(cudaStreamSynchronize(q.stream), "reading");
         ok(cudaEventElapsedTime(&ms, from, to), "an event");
-        if ((double)raw_bytes / ms * 1e3 > best) best = (double)raw_bytes / ms * 1e3;
+        if ((double)raw_bytes() / ms * 1e3 > best) best = (double)raw_bytes() / ms * 1e3;
     }
     printf("read loop: %.0f GB/s\n", best / 1e9);
     return best;
@@ -398,10 +410,11 @@ static void time_all(void) {
 int main(int argc, char **argv) {
     cudaDeviceProp p;
     const int timed = argc > 1 && !strcmp(argv[1], "--time");
+    if (argc > 1 && !strcmp(argv[1], "small")) most = 2047;
     layout l = layout_from(NULL);
     test_main_begin("gpu_batch", argc, argv);
     ok(cudaGetDeviceProperties(&p, 0), "a GPU");
-    q.sms = p.multiProcessorCount;
+    q.sms = most < MOST ? 64 : p.multiProcessorCount;        // the simulated GPU's are too few for clusters
     q.shared = (int)p.sharedMemPerMultiprocessor;
     q.dependent = p.major >= 9;
     q.stages = ALL_STAGES;
@@ -410,19 +423,19 @@ int main(int argc, char **argv) {
     l = layout_from((float *)device(l.used * sizeof(float)));
     gpu_batch_layout(&l, COLS, ROWS, &batch);
     q.batch = &batch;
-    raw = (char *)device(raw_bytes);
+    raw = (char *)device(raw_bytes());
     x = (float *)device((size_t)ROWS * COLS * 4);
     clean = (float *)device((size_t)ROWS * COLS * 4);
     norm_weights = (float *)device((size_t)COLS * 4);
     squares = (float *)device((size_t)ROWS * COLS * 4);
-    alone = (float *)device((size_t)ROWS * MOST * 4);
-    together = (float *)device((size_t)ROWS * MOST * 4);
-    before = (float *)device((size_t)ROWS * MOST * 4);
+    alone = (float *)device((size_t)ROWS * (size_t)most * 4);
+    together = (float *)device((size_t)ROWS * (size_t)most * 4);
+    before = (float *)device((size_t)ROWS * (size_t)most * 4);
     biases = (float *)device((size_t)COLS * 4);
     differing = (unsigned *)device(sizeof *differing);
     fill(norm_weights, COLS, 3, 1);
     fill(biases, COLS, 17, 0);
-    fill(before, (size_t)ROWS * MOST, 11, 0);
+    fill(before, (size_t)ROWS * (size_t)most, 11, 0);
     finish();
     if (timed) time_all();
     else try_all();

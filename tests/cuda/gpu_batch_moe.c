@@ -340,10 +340,11 @@ static void run_to(int first, int T, int in_units, const float *logits, float *t
     p.in_units = in_units || (T > 1 && !gpu_up_fits(&p));
     in_units = p.in_units;
     gpu_norm_router(&L.q, &L.w, &p);
+    gpu_take_prepared_rows(&L.q, &L.w, &p);
     submit();
     if (logits) CUDA(cudaMemcpy(p.router, logits + first * p.shape.experts, (size_t)(T * p.shape.experts) * 4, cudaMemcpyHostToDevice));
     if (p.placed) gpu_record_place(&L.q, &p, L.p.slots);
-    if (in_units) gpu_record_in_units(&L.q, &L.w, &p);
+    if (in_units) gpu_record_in_units(&L.q, &p);
     else gpu_record_experts(&L.q, &p);
     submit();
 }
@@ -660,7 +661,7 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
         p[i] = any[i] = moe_gpu_of(&scratch[i], &L.w, &all);
         any[i].end.act.limit = 1e30f;
         CUDA(cudaMemcpy(p[i].router, logits + (size_t)i * ROWS * (size_t)s->experts, (size_t)(T * s->experts) * 4, cudaMemcpyHostToDevice));
-        gpu_record_in_units(&L.q, &L.w, &p[i]);
+        gpu_record_in_units(&L.q, &p[i]);
         submit();
         CUDA(cudaMemcpy(&chosen[i], p[i].chosen, 4, cudaMemcpyDeviceToHost));
         active += (double)chosen[i] / SETS;
@@ -668,7 +669,7 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
     for (int k = 0; k < 4; k++) {
         us[k] = microseconds([&](int i) {
             L.q.stages = stages[k];
-            gpu_record_in_units(&L.q, &L.w, &p[i % SETS]);
+            gpu_record_in_units(&L.q, &p[i % SETS]);
             gpu_submit(&L.q);
         });
         L.q.stages = ALL_STAGES;
@@ -684,7 +685,7 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
     }
     const double up_of_any = microseconds([&](int i) {
         L.q.stages = stages[2];
-        gpu_record_in_units(&L.q, &L.w, &any[i % SETS]);
+        gpu_record_in_units(&L.q, &any[i % SETS]);
         gpu_submit(&L.q);
     });
     L.q.stages = ALL_STAGES;

@@ -168,6 +168,10 @@ static void test_drafter_plan(const mote_model *m) {
     o.drafter = "tests/fixtures/drafter";
     EXPECT(MOTE_OK, mote_plan(DRAFTER_TARGET, &o, &how, &with, &failure));
     EXPECT(MOTE_OK, mote_plan(DRAFTER_TARGET, &o, &off, &without, &failure));
+    const mote_info *info = mote_model_info(m);
+    uint64_t parameters = 0, bytes = 0;
+    for (int i = 0; i < info->module_count; i++) parameters += info->modules[i].parameters, bytes += info->modules[i].bytes;
+    CHECK(parameters == info->parameters && bytes == info->weight_bytes && !strcmp(info->modules[info->module_count - 1].name, "drafter"), "modules do not sum up");
     CHECK(with.weights == m->arena_size + m->drafter->arena_size && plain.weights == m->arena_size, "weights of %zu and %zu bytes", (size_t)with.weights, (size_t)plain.weights);
     CHECK(with.kv >= plain.kv + rows && without.kv < plain.kv, "keys and values of %zu, %zu and %zu bytes", (size_t)with.kv, (size_t)plain.kv, (size_t)without.kv);
     CHECK(with.runner > plain.runner && with.total >= with.weights + with.kv + with.scratch, "a runner of %zu bytes", (size_t)with.runner);
@@ -334,6 +338,12 @@ static void test_drafter_configs(void) {
         {"\"num_target_layers\": 3", "\"num_target_layers\": 4", MOTE_EINVAL, "num_target_layers is 4, the model has 3"},
         {"\"vocab_size\": 57", "\"vocab_size\": 58", MOTE_EINVAL, "vocab_size is 58, the model has 57"},
         {"\"target_layer_ids\"", "\"layer_ids\"", MOTE_EFORMAT, "target_layer_ids must list"},
+        {"\"block_size\": 10", "\"block_size\": 10, \"target_layer_ids\": [0, 1]", MOTE_EFORMAT, "target_layer_ids names other layers"},
+        {"\"block_size\": 10", "\"block_size\": 10, \"aux_hidden_state_layer_ids\": [0, 2]", MOTE_EFORMAT, "aux_hidden_state_layer_ids[0] must be a layer of the target, 1 to 3"},
+        {"\"block_size\": 10", "\"block_size\": 10, \"aux_hidden_state_layer_ids\": [1]", MOTE_EFORMAT, "aux_hidden_state_layer_ids names other layers"},
+        {"\"block_size\": 10", "\"block_size\": 10, \"causal\": 3", MOTE_EFORMAT, "causal must be true or false"},
+        {"\"block_size\": 10", "\"block_size\": 10, \"causal\": true, \"is_causal\": false", MOTE_EFORMAT, "is_causal contradicts"},
+        {"\"use_sliding_window\": true", "\"use_sliding_window\": false", MOTE_EUNSUPPORTED, "use_sliding_window is false, but layer_types[0] is sliding_attention"},
         {"   0,\n", "   3,\n", MOTE_EFORMAT, "target_layer_ids[0] must be a layer of the target, 0 to 2"},
         {"   0,\n", "   0, 1,\n", MOTE_EFORMAT, "fc.weight"},
         {"\"mask_token_id\"", "\"attention_sink_bias\": true, \"mask_token_id\"", MOTE_EUNSUPPORTED, "dflash_config.attention_sink_bias"},
@@ -362,6 +372,10 @@ static void test_drafter_places(void) {
           temp_replace("config.json", "\"model_type\"", "\"aux_hidden_state_layer_ids\": [1, 3], \"model_type\""), "other layers");
     mote_model *m = drafter_target(temp_dir);
     CHECK(m->drafter->c.drafter.tap[0] == 0 && m->drafter->c.drafter.tap[1] == 2, "taps after layers %d and %d", m->drafter->c.drafter.tap[0], m->drafter->c.drafter.tap[1]);
+    mote_close(m);
+    CHECK(temp_replace("config.json", "\"causal\": null", "\"causal\": true") && temp_replace("config.json", "\"model_type\"", "\"causal\": true, \"model_type\""), "causal");
+    m = drafter_target(temp_dir);
+    CHECK(m->drafter->c.drafter.causal[0] && m->drafter->c.drafter.causal[1], "causal is not read");
     mote_close(m);
 }
 
@@ -405,7 +419,9 @@ static void test_drafter_targets(void) {
     if (!temp_fixture("drafter")) return;
     drafter_open_says("another target", "tests/fixtures/families/qwen3", "cpu", MOTE_EINVAL, "the drafter is another model's");
     drafter_open_says("scaled embeddings", "tests/fixtures/families/gemma4", "cpu", MOTE_EUNSUPPORTED, "scaled embeddings");
-    EXPECT(MOTE_EUNSUPPORTED, mote_open_synthetic("tiny", &o, &m, &failure));
+    if (temp_fixture("families/qwen3.5-dense")) drafter_open_says("a model", DRAFTER_TARGET, "cpu", MOTE_EUNSUPPORTED, "no block drafter");
+    EXPECT(MOTE_EINVAL, mote_open_synthetic("tiny", &o, &m, &failure));
+    CHECK(strstr(failure.message, "a synthetic model's drafter is \"synthetic\""), "%s", failure.message);
     o.device = NULL;
     o.devices = "cpu,cpu";
     EXPECT(MOTE_EUNSUPPORTED, mote_open(DRAFTER_TARGET, &o, &m, &failure));

@@ -218,6 +218,24 @@ static void test_plans(void) {
     mote_close(loaded);
 }
 
+/* The last range of a tied model has the embedding as its head; a head that becomes FP8 is a copy, and leaves it to the first range. */
+static void test_tied_plans(void) {
+    const char *const tied = "tests/fixtures/families/qwen3";
+    for (int quantize = MOTE_QUANTIZE_OFF; quantize <= MOTE_QUANTIZE_HEAD_FP8; quantize += MOTE_QUANTIZE_HEAD_FP8 - MOTE_QUANTIZE_OFF)
+        for (int parts = MOTE_WEIGHTS_ONLY; parts <= MOTE_DESCRIPTION; parts++) {
+            mote_model *one = NULL, *two = NULL;
+            EXPECT(MOTE_OK, mote_open(tied, &(mote_options){.size = sizeof(mote_options), .device = "cpu", .parts = parts, .quantize = quantize}, &one, &failure));
+            EXPECT(MOTE_OK, mote_open(tied, &(mote_options){.size = sizeof(mote_options), .devices = "cpu,cpu", .parts = parts, .quantize = quantize}, &two, &failure));
+            if (!one || !two) return;
+            const mote_info *info = mote_model_info(two);
+            const uint64_t again = info->devices[0].weight_bytes + info->devices[1].weight_bytes - mote_model_info(one)->weight_bytes;
+            CHECK(again == (quantize ? 0 : (uint64_t)info->vocab_size * (uint64_t)info->hidden_size * 2), "--quantize %d: %llu bytes on both devices", quantize,
+                  (unsigned long long)again);
+            mote_close(one);
+            mote_close(two);
+        }
+}
+
 /* Bytes that the process has asked files for. */
 static uint64_t bytes_read(void) {
     unsigned long long n = 0;
@@ -393,6 +411,7 @@ int main(int argc, char **argv) {
     test_hosts_space();
     test_devices_told();
     test_plans();
+    test_tied_plans();
     test_reads(several_demo);
     test_rank_reads(several_demo);
     test_reads("tests/fixtures/f32-tied");

@@ -323,6 +323,36 @@ static void test_brought(const char *name, int slots) {
     mote_close(device);
 }
 
+/* The MTP layer's logits of a whole prompt are the device's, and its experts, of which other prompts need none, are not copied for them. */
+static void test_mtp_prompt(const char *name) {
+    mote_options o = {.experts = MOTE_EXPERTS_DEVICE};
+    mote_model *m[2];
+    mote_experts_seen seen[3];
+    float *mtp[2];
+    int32_t ids[PROMPT];
+    for (int i = 0; i < PROMPT; i++) ids[i] = i * i * 5 % 251;
+    for (int w = 0; w < 2; w++) {
+        if (!CHECK(!open_with(name, &o, &m[w]), "%s: %s", name, failure.message)) return;
+        o.experts = MOTE_EXPERTS_HOST;
+        if (w) EXPECT(MOTE_OK, mote_limit_expert_slots(m[w], 0, &failure));
+        mote_session *s = session_of(m[w], .context = CONTEXT, .mtp = 1);
+        mtp[w] = (float *)calloc((size_t)(PROMPT - 1) * (size_t)mote_model_info(m[w])->vocab_size, sizeof *mtp[w]);
+        for (int with = 0; with < 2; with++) {
+            EXPECT(MOTE_OK, mote_reset(s, &failure));
+            EXPECT(MOTE_OK, mote_session_experts(s, &seen[with], &failure));
+            EXPECT(MOTE_OK, mote_feed_logits(s, ids, PROMPT, NULL, with ? mtp[w] : NULL, &failure));
+        }
+        EXPECT(MOTE_OK, mote_session_experts(s, &seen[2], &failure));
+        const uint64_t plain = seen[1].bytes - seen[0].bytes, logits = seen[2].bytes - seen[1].bytes;
+        CHECK((plain != 0) == w && plain == logits, "%s: a prompt brings %llu bytes, with the MTP layer's logits %llu", name,
+              (unsigned long long)plain, (unsigned long long)logits);
+        mote_session_close(s);
+    }
+    const size_t bytes = (size_t)(PROMPT - 1) * (size_t)mote_model_info(m[0])->vocab_size * sizeof(float);
+    CHECK(mtp[0][0] != 0 && !memcmp(mtp[0], mtp[1], bytes), "%s: other logits of the MTP layer", name);
+    for (int w = 0; w < 2; w++) free(mtp[w]), mote_close(m[w]);
+}
+
 int main(int argc, char **argv) {
     int i = test_main_begin("test_experts", argc, argv);
     is_gpu = strcmp(test_device, "cpu") != 0;
@@ -332,6 +362,7 @@ int main(int argc, char **argv) {
     if (is_gpu && !test_devices) test_unpinned(small);
     if (is_gpu && !test_devices) test_integrated(small);
     for (int slots = 0; slots <= 64 && is_gpu && !test_devices; slots += slots == 8 ? 56 : 8) test_brought("small-experts:mxfp4", slots);
+    if (is_gpu && !test_devices) test_mtp_prompt("tiny-latent:bf16");
     for (int k = i; k < argc; k++) test_model(argv[k]);
     if (i >= argc) {
         static const char *const synthetic[] = {"tiny:bf16", "tiny:fp8", "tiny:nvfp4", "tiny:int4", "tiny-oss:mxfp4"};

@@ -216,6 +216,88 @@ static void test_busy_threads(const mote_model *m) {
     free(shared);
 }
 
+/* ---- Between the layers of a prompt ----------------------------------------------------------------------------------- */
+
+/* Is asked between layers: how often; so late that others get their turn; from which time on it cancels, -1: never. */
+typedef struct asked { int times, cancel_at; long late; } asked;
+
+static int ask_between(void *user) {
+    asked *a = (asked *)user;
+    const struct timespec late = {0, a->late};
+    if (a->late) nanosleep(&late, NULL);
+    return a->cancel_at >= 0 && a->times++ >= a->cancel_at;
+}
+
+typedef struct stepping { mote_session *s; int steps, over; } stepping;
+
+static void *step_on(void *user) {
+    stepping *o = (stepping *)user;
+    for (const int32_t id = 5; o->steps < CONTEXT && !__atomic_load_n(&o->over, __ATOMIC_ACQUIRE); o->steps++) EXPECT(MOTE_OK, mote_feed(o->s, &id, 1, &failure));
+    return NULL;
+}
+
+static void check_same(mote_session *a, mote_session *b, int vocab, const char *what) {
+    const float *x = mote_logits(a), *y = mote_logits(b);
+    CHECK(x && y && !memcmp(x, y, (size_t)vocab * sizeof *x), "%s: logits are others than alone", what);
+}
+
+/* On the CPU others step between the layers of a prompt's block, and all say what they say alone. */
+static void test_steps_between(const char *name) {
+    mote_model *m = model_of(name, MOTE_WEIGHTS_ONLY);
+    const mote_info *info = mote_model_info(m);
+    asked late = {.cancel_at = -1, .late = 21000000};
+    mote_runner *r = runner_of(m, .context = CONTEXT, .threads = 1);
+    mote_session *reads = session_of(m, .runner = r, .callbacks = {.cancel = ask_between, .user = &late}), *alone = session_of(m, .context = CONTEXT, .threads = 1),
+                 *other = session_of(m, .context = CONTEXT, .threads = 1);
+    stepping steps = {.s = session_of(m, .runner = r)};
+    int32_t ids[100];
+    pthread_t thread;
+    for (int i = 0; i < 100; i++) ids[i] = i * 7 % info->vocab_size;
+    pthread_create(&thread, NULL, step_on, &steps);
+    EXPECT(MOTE_OK, mote_feed(reads, ids, 100, &failure));
+    __atomic_store_n(&steps.over, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    CHECK(steps.steps > info->layers / 2, "%s: %d steps between %d layers", name, steps.steps, info->layers);
+    EXPECT(MOTE_OK, mote_feed(alone, ids, 100, &failure));
+    for (int i = 0; i < steps.steps; i++) EXPECT(MOTE_OK, mote_feed(other, &(const int32_t){5}, 1, &failure));
+    check_same(reads, alone, info->vocab_size, "a prompt");
+    check_same(steps.s, other, info->vocab_size, "steps");
+    mote_session_close(reads), mote_session_close(alone), mote_session_close(other), mote_session_close(steps.s);
+    mote_runner_close(r);
+    mote_close(m);
+}
+
+/* A prompt that is cancelled before its first block is done, wherever, changes nothing: also after an answer, whose last tokens the states lack. */
+static void test_cancel_between(const char *name) {
+    mote_model *m = model_of(name, MOTE_WEIGHTS_ONLY);
+    const mote_info *info = mote_model_info(m);
+    const mote_sampling greedy = {.temperature = 0};
+    asked a = {.cancel_at = -1};
+    mote_session *s = session_of(m, .context = CONTEXT, .threads = 1, .callbacks = {.cancel = ask_between, .user = &a}), *twin = session_of(m, .context = CONTEXT, .threads = 1);
+    int32_t ids[90], said[2][16] = {{0}};
+    int at = 0, code = MOTE_ECANCELLED;
+    for (int i = 0; i < 90; i++) ids[i] = (i * 11 + 3) % (info->vocab_size - 1);
+    EXPECT(MOTE_OK, mote_feed(s, ids, 30, &failure));
+    EXPECT(MOTE_OK, mote_feed(twin, ids, 30, &failure));
+    answer_of(s, &greedy, 9, said[0]);
+    answer_of(twin, &greedy, 9, said[1]);
+    CHECK(!memcmp(said[0], said[1], sizeof said[0]), "%s: another answer", name);
+    for (const int count = count_of(s); code == MOTE_ECANCELLED; at++) {
+        a = (asked){.cancel_at = at};
+        code = mote_feed(s, ids + at % 2 * 10, 80, &failure);
+        if (code == MOTE_ECANCELLED) CHECK(count_of(s) == count, "%s: cancelled at %d, %d of %d tokens", name, at, count_of(s), count);
+    }
+    CHECK(!code && at > info->layers, "%s: code %d; %d cancels were heard of %d layers", name, code, at - 1, info->layers);
+    EXPECT(MOTE_OK, mote_feed(twin, ids + (at - 1) % 2 * 10, 80, &failure));
+    check_same(s, twin, info->vocab_size, name);
+    a.cancel_at = -1;
+    answer_of(s, &greedy, 9, said[0]);
+    answer_of(twin, &greedy, 9, said[1]);
+    CHECK(!memcmp(said[0], said[1], sizeof said[0]), "%s: another answer after cancels", name);
+    mote_session_close(s), mote_session_close(twin);
+    mote_close(m);
+}
+
 /* ---- What is refused ---------------------------------------------------------------------------------------------------- */
 
 static void test_options(const mote_model *m) {
@@ -318,6 +400,9 @@ static void test_callbacks(const mote_model *m) {
 
 int main(int argc, char **argv) {
     test_main_begin("test_runner", argc, argv);
+    static const char *const names[] = {"models/demo", "tests/fixtures/families/gpt-oss-mxfp4", "tests/fixtures/families/nemotron-h",
+                                        "tests/fixtures/families/gemma4", "tests/fixtures/families/deepseek-v3"};
+    for (size_t i = 0; i < sizeof names / sizeof *names && !test_devices && !strcmp(test_device, "cpu"); i++) test_steps_between(names[i]), test_cancel_between(names[i]);
     test_interleaved("tiny:fp8", test_brief ? 60 : 300, MOTE_KV_DEFAULT);
     test_interleaved("tiny:bf16", test_brief ? 40 : 150, MOTE_KV_FP8);
     test_interleaved("tiny-oss:mxfp4", test_brief ? 40 : 150, MOTE_KV_DEFAULT);
