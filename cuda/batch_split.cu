@@ -179,7 +179,8 @@ template <int NT, class IN> struct batch_split_end {
     __device__ __forceinline__ float *y(int i) const { return s.y + (size_t)(threadIdx.x / TILE_ROWS + i * STEP) * s.w.rows + of; }
     __device__ __forceinline__ void load() {
 #pragma unroll
-        for (int i = 0; i < EACH; i++) before[i] = !s.up.data && there(i) ? epilogue_before<true>(p.end, s.w, of, y(i)) : 0;
+        for (int i = 0; i < EACH; i++)
+            before[i] = s.up.data || !there(i) ? 0 : IN::normed ? epilogue_bias<true>(s.w, 0, of) : epilogue_before<true>(p.end, s.w, of, y(i));
     }
     __device__ __forceinline__ float sum(const batch_split_octet<NT> *own, int t, int row) const {
         float all = own->closed[0][t][row];
@@ -193,9 +194,10 @@ template <int NT, class IN> struct batch_split_end {
             const int t = threadIdx.x / TILE_ROWS + i * STEP;
             if (!there(i)) continue;
             const float rms = IN::normed ? rms_factor(sum_warp_partials(squares[t]), 1.0f / (float)p.cols, p.eps) : 1;
-            if (!s.up.data) epilogue_store(y(i), sum(own, t, panel), rms, before[i], p.link.publish);
-            else s.h[(size_t)t * p.h_row + of] =
-                epilogue_pair<true>(p.end.act, s.w, s.up, 0, of, sum(own, t, panel), sum(own, t, panel + PANEL_ROWS), rms);
+            const size_t h = (size_t)t * p.h_row + of;
+            if (s.up.data) s.h[h] = epilogue_pair<true>(p.end.act, s.w, s.up, 0, of, sum(own, t, panel), sum(own, t, panel + PANEL_ROWS), rms);
+            else if (IN::normed && s.h) s.h[h] = squared_relu(epilogue_sum(sum(own, t, panel), rms, before[i]));
+            else epilogue_store(y(i), sum(own, t, panel), rms, before[i], p.link.publish);
         }
     }
 };

@@ -257,6 +257,7 @@ static int synthetic_drafter(mote_model *m, const mote_options *o, mote_error *e
     code = synthetic_drafter_config(m, &d->c, err);
     if (!code) code = model_publish(d, &files, recipe_named("bf16"), err);
     if (!code) code = model_bind_to(d, &files, &b, &o->callbacks, err);
+    if (!code) model_info(d, &b);
     if (!code && o->parts != MOTE_DESCRIPTION) code = fill_weights(&b, &o->callbacks, err);
     buf_free(&b.items);
     checkpoint_close(&files);
