@@ -203,19 +203,10 @@ template <class IN> static int gpu_record_split(gpu_queue *q, enum kernel_kind k
     return p->T <= 2 * N_TILE_ROWS ? gpu_record_split_of<IN, 2>(q, kind, p) : gpu_record_split_of<IN, 8>(q, kind, p);
 }
 
-/* The same where h of a matrix alone, ReLU(w x)^2, is that of a pair, ReLU(w x) (w x): kernels of many rows know no other. */
-template <class IN> static gpu_projection<IN> gpu_in_pairs(const gpu_projection<IN> *of) {
-    gpu_projection<IN> p = *of;
-    for (int i = 0; i < p.count; i++)
-        if (p.segment[i].h && !p.segment[i].up.data) p.segment[i].up = p.segment[i].w;
-    return p;
-}
-
 /* Records a projection of the rows in q->batch: their preparation, then the products of all segments that have the same norm and whose operand
    orders there is scratch for, and so on. To the schedule these are pieces of one kernel. */
-template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *wanted) {
+template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p) {
     const int from = q->count;
-    const gpu_projection<IN> pairs = gpu_in_pairs(wanted), *p = &pairs;
     if (gpu_record_split(q, kind, p)) return;
     for (int i = 0, extra = p->extra; i < p->count; extra = 0) {
         gpu_batch_projection part;
@@ -233,7 +224,9 @@ template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind 
             const int of = gpu_batch_order_of(&p->segment[i].w, part.rows, &orders, order);
             if (of < 0) break;
             part.order[part.count] = of;
-            part.segment[part.count++] = p->segment[i];
+            part.segment[part.count] = p->segment[i];
+            if (p->segment[i].h && !p->segment[i].up.data) part.segment[part.count].up = p->segment[i].w;       /* ReLU(w x) (w x) */
+            part.count++;
         }
         gpu_record_preparation(q, kind, in, p->T, p->eps, orders, order, extra, p->late);
         gpu_record_product(q, kind, &part);
