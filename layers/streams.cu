@@ -220,13 +220,12 @@ struct stream_low {
         for (int k = 0; k < AT_ONCE; k++)
             sum[k] = load_relaxed4(stream_sum_at(p, t, min(from + k * STEP, p.down.rows - 1), threadIdx.x % GPU_STREAMS));
     }
-    /* Loads the first round of the only row, and the squares of the thread's stream, until they have their tags. In between a warp spins on one
-       sum, so that polling does not compete with streams_down. */
+    /* Loads the first round of the only row, and the squares of the thread's stream, until they have their tags. */
     __device__ __forceinline__ void poll(const gpu_streams &p, float4 *squares) {
         uint32_t other = 0;
 #pragma unroll 1
         do {
-            if (other) spin_until_tagged(stream_sum_at(p, 0, min((int)threadIdx.x / 32, p.down.rows - 1), 0), p.link.await);
+            if (other) spin_until_tagged(stream_sum_at(p, 0, min(first(), p.down.rows - 1), threadIdx.x % GPU_STREAMS), p.link.await);
             load(p, 0, first());
             *squares = stream_squares(p, 0, threadIdx.x % GPU_STREAMS);
             other = stream_mismatch(p, *squares);
