@@ -30,7 +30,6 @@ typedef struct gpu_streams {
     gpu_matrix down, inject, up; /* inject without rows: nothing is given to what is read */
     const float *norm;           /* [streams][hidden] */
     int T, hidden, pieces;       /* token rows; of a stream's columns */
-    uint32_t up_share;           /* bytes of up that a block of streams_down prefetches, a multiple of 16 */
     float eps;
     float *x, *u;                /* [T][streams][hidden] R; [T][hidden] */
     const float *y, *before;     /* [T][hidden] what is to be added to x, NULL: nothing; [T][streams] its shares, NULL: 1 */
@@ -128,13 +127,6 @@ __device__ __forceinline__ void stream_multiply_rows(const gpu_streams &p, const
     }
 }
 
-/* Prefetches a block's share of what streams_up reads into the L2: the memory bus is idle, and not all blocks of that are there early. */
-__device__ __forceinline__ void stream_prefetch_up(const gpu_streams &p) {
-    const uint32_t bytes = (uint32_t)(p.up.panels * p.up.k_blocks * p.up.panel_bytes);
-    const uint32_t from = (blockIdx.y * gridDim.x + blockIdx.x) * p.up_share;
-    if (threadIdx.x == 0 && from < bytes) l2_prefetch(p.up.data + from, min(p.up_share, bytes - from));
-}
-
 /* Grid: (tiles of down, then of inject; streams * pieces). ONE: there is one token row. */
 template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_down(const __grid_constant__ gpu_streams p) {
     __shared__ __align__(16) float part[2][TILE_ROWS][STEP_ROWS][GPU_WARPS], squares[2][STEP_ROWS][GPU_WARPS];
@@ -153,7 +145,6 @@ template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_stream
     float4 norm[STREAM_DEPTH];
     if (ONE) stream_load_norm(p, w, c, norm);
     pdl_wait();
-    stream_prefetch_up(p);
     const auto four = [&](int t, int k) {
         float sum[4] = {0, 0, 0, 0}, square = 0;
         if (!ONE) stream_load_norm(p, w, c, norm);
@@ -370,7 +361,6 @@ static void streams_record_read(gpu_queue *q, const streams_gpu *g, const stream
     void (*const up)(gpu_streams) = T == 1 ? gpu_streams_up<true> : gpu_streams_up<false>;
     const char *format = formats[w->down.format]->name;
     const dim3 pieces((unsigned)((p.down.panels + 1) / 2 + (p.inject.panels + 1) / 2), (unsigned)(GPU_STREAMS * p.pieces));
-    p.up_share = (uint32_t)(p.up.panels * p.up.k_blocks * p.up.panel_bytes) / (pieces.x * pieces.y) / 16 * 16 + 16;
     const size_t low = (size_t)STEP_ROWS * (size_t)(p.up.k_blocks * MIXER_K_COLS + 4) * sizeof(float);
     gpu_note_weights(gpu_record_grid(q, KERNEL_STREAMS_DOWN, format, down, pieces, 0, &p), KERNEL_STREAMS_DOWN, &p.down);
     gpu_record(q, KERNEL_STREAMS_UP, format, up, hidden / TILE_ROWS + (p.inject.rows > 0), 1, low, &p);
