@@ -422,6 +422,12 @@ static void test_drafter_targets(void) {
     if (temp_fixture("families/qwen3.5-dense")) drafter_open_says("a model", DRAFTER_TARGET, "cpu", MOTE_EUNSUPPORTED, "no block drafter");
     EXPECT(MOTE_EINVAL, mote_open_synthetic("tiny", &o, &m, &failure));
     CHECK(strstr(failure.message, "a synthetic model's drafter is \"synthetic\""), "%s", failure.message);
+    o.drafter = "synthetic";
+    EXPECT(MOTE_OK, mote_open_synthetic("tiny", &o, &m, &failure));
+    CHECK(m && m->drafter && !m->has_mtp, "a synthetic model without its drafter");
+    mote_close(m);
+    m = NULL;
+    o.drafter = temp_dir;
     o.device = NULL;
     o.devices = "cpu,cpu";
     EXPECT(MOTE_EUNSUPPORTED, mote_open(DRAFTER_TARGET, &o, &m, &failure));
