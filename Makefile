@@ -339,7 +339,7 @@ gpu-stamp-fresh:
 
 # make test-simulated: tests that need a GPU on a simulated one: tests/simulator/cuda_runtime.h; some minutes
 test-simulated:
-	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator libnccl.so.2 test_engine test_batch test_experts test_groups test_pipeline test_hosts test_ranks test_tables gpu_production gpu_exchange gpu_ngrams gpu_streams gpu_mamba gpu_product)
+	$(MAKE) --no-print-directory BUILD=build/simulated $(patsubst %,build/simulated/%,mote simulator libnccl.so.2 test_engine test_batch test_experts test_groups test_pipeline test_hosts test_ranks test_tables gpu_production gpu_exchange gpu_ngrams gpu_streams gpu_mamba gpu_product gpu_drafter)
 	tests/simulator/test.sh build/simulated
 $(BUILD)/libnccl.so.2: tests/simulator/nccl.c | $(BUILD)
 	$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -O1 -shared -fPIC $< -o $@

@@ -188,6 +188,7 @@ static double seconds(void) {
 #include "run/cuda/prefill.cu"
 #include "run/cuda/pass.cu"
 #include "run/cuda/turns.cu"
+#include "run/cuda/drafter.cu"
 #include "run/cuda/member.cu"
 #include "run/cuda/vision.cu"
 #include "run/cuda/runner.cu"

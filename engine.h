@@ -139,7 +139,7 @@ typedef struct mote_options {
                                               folder has its own. Both are of this host's GPUs: of workers each finds out by itself */
     int images;                            /* 0: load the vision tower, if the checkpoint has one that mote reads; -1: leave it out */
     const char *drafter;                   /* folder of a block drafter that was trained for this checkpoint (DFlash), which drafts beside
-                                              the MTP layer: answers stay the same. On the CPU alone, and as stored, whatever
+                                              the MTP layer: answers stay the same. On the CPU or one GPU, and as stored, whatever
                                               quantize says. NULL: none. See docs/speculation.md */
 } mote_options;
 

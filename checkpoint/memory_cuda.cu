@@ -131,6 +131,15 @@ static int cuda_complete(binder *b, mote_error *err) {
 
 enum { PREFILL_FROM = PASS_ROWS_MAX + 1 };     /* calls with fewer rows decode them, all in one pass: quicker, see docs/performance-prompts.md */
 
+/* Whether it can make a drafter's state of a prompt's rows. */
+static int prefill_drafts(const mote_model *d, dtype kv) {
+    for (int k = 0; k < d->c.drafter.taps; k++)
+        if (!prefill_takes(&d->tap_fc[k])) return 0;
+    for (int i = 0; i < d->c.layers; i++)
+        if (!layer_can_prefill(&d->layers[i], kv)) return 0;
+    return 1;
+}
+
 /* Whether prefill can run this model's part; otherwise its prompts are decoded. */
 static int prefill_runs(const mote_model *m, dtype kv) {
     for (int i = m->part.first; i < m->part.end; i++)
@@ -138,6 +147,7 @@ static int prefill_runs(const mote_model *m, dtype kv) {
     if (m->has_mtp && (!layer_can_prefill(&m->mtp.layer, kv) || !prefill_takes(&m->mtp.fc))) return 0;
     if (m->has_mtp && m->c.streams && (!prefill_takes(&m->mtp.fc_embedding) || !streams_can_prefill(&m->mtp.mixer, m->c.streams))) return 0;
     if (part_is_last(&m->part) && !streams_can_prefill(&m->mixer, m->c.streams)) return 0;
+    if (m->drafter && !prefill_drafts(m->drafter, kv)) return 0;
     return (!part_is_last(&m->part) || prefill_takes(&m->lm_head)) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
 }
 

@@ -40,7 +40,7 @@ static int bench_model(bench *b, options *o, const replicas *r) {
     if (!on_one_gpu(b->info) && (o->rows.count || o->stages || o->sms || simulates))
         return complain(EXIT_FAILURE, "bench: --rows, --stages, --sms and --accept are for one GPU, but the model is on %s",
                         on_gpu(b->info) ? "several" : "the CPU");
-    if (o->accept.count && !b->info->mtp_layers) return complain(EXIT_FAILURE, "%s: the model has no MTP layer", name);
+    if (o->accept.count && !b->info->mtp_layers && !o->drafter) return complain(EXIT_FAILURE, "%s: the model has no MTP layer", name);
     if (o->ask) return bench_ask(b, o, name, model);
     if (o->image_sides.count) return bench_images(b, o, name, model);
     if (o->sessions.count && !o->steps) o->steps = 64;
@@ -91,6 +91,8 @@ static int bench_usage(const options *o) {
         return complain(EXIT_USAGE, "bench: --text belongs to --sessions without --beside, --accept and --synthetic");
     if (o->locality >= 0 && (o->sessions.count || o->ask || o->report || o->overlap >= 0))
         return complain(EXIT_USAGE, "bench: not with --locality: --sessions, --ask, --report, --overlap");
+    if (o->accept.count && o->drafter && !o->sessions.count)
+        return complain(EXIT_USAGE, "bench: --accept with --drafter needs --sessions: a block is drafted between passes");
     if (o->accept.count && o->mtp == MOTE_MTP_OFF)
         return complain(EXIT_USAGE, "bench: --accept needs drafts: not with --mtp 0");
     return 0;

@@ -139,6 +139,7 @@ typedef struct gpu_rows {
     const step_parameters *step; /* of the first sequence */
     int sequences, one_each;     /* 0: a single one, whose slot is that of `slot`; one_each: of one row */
     int in_turn;                 /* the sequences are blocks of one slot, each of which continues the one before it */
+    int both_ways;               /* of these: so many rows, each of which attends to all of them; 0: to those up to itself */
     int splits;                  /* of a sequence's keys that there are blocks for; 0: all */
     slot_view slot;
     int64_t past[4];             /* bytes by which each piece of the layer's state lies less far on for each of step->past_ring: rows of

@@ -35,6 +35,7 @@ typedef struct prefill_scratch {
     int rows;                    /* of a prefill chunk; 0: its prompts are decoded */
     float *x, *y, *shared;       /* [rows][streams][hidden], [rows][hidden]; shared: of branches */
     float *share;                /* [rows][streams] */
+    float *tapped;               /* [rows][hidden] what a block drafter makes of its taps */
     float *u_scale;              /* [rows] */
     token_row *table;            /* [rows] of the prefill chunk, and before them table[-1], as in a block */
     char *scratch;

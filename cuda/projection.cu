@@ -34,11 +34,12 @@ template <class IN> struct gpu_projection {
      last       the last token row
      extra      there may be p.extra blocks more, which run extra_block(block, of) after their pdl_wait: other work that is
                 due then
-     all_early  a block that has one tile and one row loads all of it before its wait: before these rows the bus is idle */
+     all_early  a block that has one tile and one row loads all of it before its wait: before these rows the bus is idle
+     prefetches such a block then prefetches its share of what a later kernel reads first */
 
 /* Prologue: the token rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0, blocks = 2, extra = 0, all_early = 1 };
+    enum { normed = 0, blocks = 2, extra = 0, all_early = 1, prefetches = 0 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x;              /* [T][cols] */
     int cols, last;
@@ -55,7 +56,7 @@ struct gpu_plain_rows {
 /* Prologue: rms(x) norm. The division by the root mean square is left to the end, when all warps know the sum of
    squares: so staging needs no barrier. */
 struct gpu_norm_rows {
-    enum { normed = 1, blocks = 2, extra = 0, all_early = 0 };
+    enum { normed = 1, blocks = 2, extra = 0, all_early = 0, prefetches = 0 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols, last;

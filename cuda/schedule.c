@@ -15,9 +15,9 @@
      3. What writes step_parameters never releases: it is complete when the next kernel starts, so that all may read them
         early.
      4. Tags (gpu_tag). A kernel that can poll a buffer's tags does so, in place of a wait, if its direct predecessor stores
-        the buffer, in one launch, or polls it itself and stores nothing that this one reads, and if the older values that it may find there have other tags: they are
-        of this step (one was stored before late), at most three were stored from late on, and none of them without a tag, nor
-        the one that was there before. Otherwise it waits.
+        the buffer, in one launch, or polls it itself and stores nothing that this one reads, and if the older values that it
+        may find there have other tags: they are of this step (one was stored before late), at most three were stored from
+        late on, and none of them without a tag, nor the one that was there before. Otherwise it waits.
      5. A kernel that polls may store `polled_writes` once it has seen all that it polls: its predecessor stores each value
         after its own wait, when it has loaded all that the value depends on. So these are not what its predecessor writes,
         nor what it loads for other ends (reads_without_tags).
@@ -104,7 +104,7 @@ typedef struct handoff {
 
 typedef struct node {
     enum kernel_kind kind;
-    int layer;                   /* -1 outside of layers */
+    int layer;                   /* -1 outside of layers: nothing is tagged, as a head may be recorded by itself, where other generations are */
     int in_mtp;                  /* of the MTP layer: x is another buffer, and is not tagged */
     int can_poll;                /* this kernel knows tags */
     unsigned late_reads;         /* of its kernel's early reads those that it does after its wait */
@@ -134,7 +134,7 @@ static unsigned node_writes(const node *n) {
 }
 
 static unsigned node_tags(const node *n) {
-    return kernels[n->kind].tags & ~(n->stores_output ? (unsigned)BUFFER_X : 0);
+    return n->layer < 0 ? 0 : kernels[n->kind].tags & ~(n->stores_output ? (unsigned)BUFFER_X : 0);
 }
 
 /* Of `set`, what is the same buffer for both. */

@@ -134,7 +134,11 @@ static inline void drafter_read_token(defined_drafter *t, int32_t id, double *lo
     const mote_model *d = t->m->drafter;
     const int count = t->target.tokens;
     define_token(&t->target, id, logits);
-    defined_linear(&d->tap_fc, t->taps, t->c);
+    memset(t->c, 0, (size_t)d->c.hidden * sizeof *t->c);
+    for (int k = 0; k < d->c.drafter.taps; k++) {
+        defined_linear(&d->tap_fc[k], t->taps + k * d->c.hidden, t->out);
+        for (int i = 0; i < d->c.hidden; i++) t->c[i] += t->out[i];
+    }
     defined_norm(t->c, t->c, d->tap_norm, d->c.hidden, (double)d->c.eps);
     for (int i = 0; i < d->c.layers; i++) drafter_keep(t, i, count, &t->target.row, t->c);
 }

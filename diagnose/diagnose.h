@@ -19,6 +19,7 @@ extern "C" {
    MODEL:LAYERS or MODEL:FORMAT:LAYERS; an unknown one is refused with the list of known ones. Formats: "fp8" (as published:
    experts and projections in FP8 blocks, the rest BF16; default), "bf16", "nvfp4", "int4", "mxfp4" and others, which a wrong one is refused
    with. LAYERS: only so many, the first ones. With options->images of 1 it has a vision tower of the published sizes, where these are known.
+   With options->drafter "synthetic" it has a block drafter of the shape that is published for Qwen3.5-27B, in BF16, and no MTP layer.
    After the name may stand @FOLDER, whose checkpoint has the tables of n-grams (...ple.ple_embedding.ngram_embedding.shard_0.weight, ...): they
    stay in its files; without, rows are made up when they are wanted. There is no tokenizer. */
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);

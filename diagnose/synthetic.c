@@ -211,6 +211,60 @@ static int preset_unknown(const char *name, int known, mote_error *err) {
                 name, names_text(recipes, sizeof recipes, endings, RECIPE_COUNT, ", :", " or :"), quantization_recipes[RECIPE_DEFAULT].name);
 }
 
+enum { DRAFTER_LAYERS = 5, DRAFTER_ROWS = 16, DRAFTER_DIM = 128 };
+
+/* What config.json of a DFlash for m would say, as published ones do of the Qwen3.5 family: those for 27B, whose shape this is, and for 35B-A3B. */
+static int synthetic_drafter_config(const mote_model *m, config *c, mote_error *err) {
+    const int last = m->c.layers - 1, wide = m->c.hidden >= 2048;
+    config_layer l = config_layer_of(LAYER_ATTENTION, LAYER_MLP);
+    attention_shape *a = &l.mixer.of.attention;
+    c->family = &dflash_family;
+    c->layers = DRAFTER_LAYERS;
+    c->hidden = a->hidden = l.ffn.of.mlp.hidden = m->c.hidden;
+    c->vocab = m->c.vocab;
+    c->context_max = m->c.context_max;
+    c->fp8_rows = c->fp8_cols = TILE;
+    c->eps = a->eps = 1e-6f;
+    c->eos = -1;
+    a->heads = wide ? 32 : 4;
+    a->kv_heads = wide ? 8 : 2;
+    a->head_dim = a->rotary_dim = DRAFTER_DIM;
+    a->rope_scale = a->normed = 1;
+    l.rope.theta = 1e7f;
+    l.ffn.of.mlp.size = m->largest.mlp.size ? m->largest.mlp.size : 3 * m->c.hidden;
+    c->drafter.block = DRAFTER_ROWS;
+    c->drafter.mask = c->vocab - 1;
+    c->drafter.target_layers = m->c.layers;
+    c->drafter.taps = DRAFTER_LAYERS;
+    for (int k = 0; k < DRAFTER_LAYERS; k++) c->drafter.tap[k] = last < 8 ? k * last / 4 : 1 + k * (last - 3) / 4;
+    c->drafter.causal[1] = 1;
+    c->layer = (config_layer *)calloc(DRAFTER_LAYERS + 1, sizeof *c->layer);
+    if (!c->layer) return fail_memory(err);
+    for (int i = 0; i <= DRAFTER_LAYERS; i++) c->layer[i] = l;
+    return MOTE_OK;
+}
+
+/* A block drafter of random weights in BF16 beside m, which has no MTP layer: nothing else drafts. */
+static int synthetic_drafter(mote_model *m, const mote_options *o, mote_error *err) {
+    checkpoint files;
+    binder b;
+    memset(&files, 0, sizeof files);
+    memset(&b, 0, sizeof b);
+    files.dir = "synthetic";
+    int code = drafter_check_target(m, files.dir, err);
+    mote_model *d = code ? NULL : drafter_new(m, o, err);
+    if (!d) return err->code;
+    code = synthetic_drafter_config(m, &d->c, err);
+    if (!code) code = model_publish(d, &files, recipe_named("bf16"), err);
+    if (!code) code = model_bind_to(d, &files, &b, &o->callbacks, err);
+    if (!code && o->parts != MOTE_DESCRIPTION) code = fill_weights(&b, &o->callbacks, err);
+    buf_free(&b.items);
+    checkpoint_close(&files);
+    if (code) mote_close(d);
+    else drafter_join(m, d);
+    return code;
+}
+
 /* "tiny-flash:bf16@/folder": what comes before the folder, in to[], and the folder; NULL: there is none. */
 static const char *synthetic_folder(const char *name, char to[128]) {
     const char *at = strchr(name, '@');
@@ -239,6 +293,7 @@ static int synthetic_open(const char *name, const mote_options *o, const model_p
     int code = folder ? checkpoint_open(&tables, folder, 0, err) : MOTE_OK;
     b.tables = folder ? &tables : NULL;
     if (!code) code = text ? preset_of_json(&p, text, &m->c, err) : preset_config(&p, &m->c, err);
+    if (o->drafter) m->c.mtp_layers = 0;
     if (!code && o->images > 0) preset_tower(&p, &m->c);
     picture_limits_of(VISION_PATCH, VISION_MERGE, &m->pictures);
     if (!code) code = model_publish(m, &files, recipe, err);
@@ -281,7 +336,14 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
         o.draft_rows < 0 || o.quantize || o.experts < MOTE_EXPERTS_AUTO || o.experts > MOTE_EXPERTS_HOST || o.images < -1 || o.images > 1)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
                                         "more, experts of MOTE_EXPERTS_..., images of -1 to 1, and quantize of 0: the name says the format");
-    if (o.drafter) return fail(error, MOTE_EUNSUPPORTED, "mote_open_synthetic: a drafter is not supported with a synthetic model");
+    if (o.drafter && strcmp(o.drafter, "synthetic"))
+        return fail(error, MOTE_EINVAL, "mote_open_synthetic: a synthetic model's drafter is \"synthetic\", not \"%.200s\"", o.drafter);
     code = model_devices(&devices, &o, error);
-    return code ? code : parts_open(o.workers ? synthetic_open_remote : synthetic_open, name, &o, &devices, o.parts != MOTE_DESCRIPTION, model, error);
+    if (!code && o.drafter) code = drafter_check_devices(&o, &devices, error);
+    mote_model *opened = NULL;
+    if (!code) code = parts_open(o.workers ? synthetic_open_remote : synthetic_open, name, &o, &devices, o.parts != MOTE_DESCRIPTION, &opened, error);
+    if (!code && o.drafter) code = synthetic_drafter(opened, &o, error);
+    if (code) mote_close(opened);
+    else *model = opened;
+    return code;
 }

@@ -166,6 +166,14 @@ static void dflash_check_gates(binder *b) {
         b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: a drafter with gated queries is not supported", b->files->dir, name);
 }
 
+/* fc by its taps, as the target comes to them one after the other. */
+static void dflash_bind_taps(binder *b) {
+    mote_model *m = b->m;
+    tensor_slice of = slice_all(m->c.hidden, m->c.drafter.taps * m->c.hidden);
+    of.width = m->c.hidden;
+    for (int k = 0; k < m->c.drafter.taps; k++, of.col += of.width) bind_slice(b, b->prefix, "fc.weight", &of, 0, &m->tap_fc[k]);
+}
+
 static void dflash_bind(binder *b) {
     mote_model *m = b->m;
     const int hidden = m->c.hidden;
@@ -175,7 +183,7 @@ static void dflash_bind(binder *b) {
     for (int i = 0; i < m->c.layers && !b->code; i++) plain_bind_dense_layer(b, i, &m->layers[i]);
     bind_for_layer(b, m->c.layers);
     bind_as(b, MODULE_MLP, 1, 1);
-    bind_whole(b, b->prefix, "fc.weight", &m->tap_fc, hidden, m->c.drafter.taps * hidden);
+    dflash_bind_taps(b);
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_vector(b, b->prefix, "hidden_norm.weight", &m->tap_norm, hidden);
     bind_vector(b, b->prefix, "norm.weight", &m->norm, hidden);

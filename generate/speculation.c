@@ -257,13 +257,18 @@ static int block_wins(const mote_session *s, const prices *p, const drafts *bloc
     return speed > prices_margin(p, drafts_tokens(block, worth)) * fmax(prices_speed(p, 1, 0, 0), of_mtp);
 }
 
+/* The most drafts of a block for a session. */
+static int block_most(const mote_session *s, int most) {
+    const mote_model *drafter = slot_drafter(&s->slot);
+    return drafter ? min_int(most, drafter->c.drafter.block - 1) : 0;
+}
+
 /* Drafts after the chosen token, d->ids[0]; *worth: how many are to be verified. */
 static int drafts_choose(mote_session *s, int left, drafts *d, int *worth, mote_error *err) {
     const int most = drafts_most(s, s->count, left), asked = min_int(s->slot.has_mtp ? s->decoder->spec.stats.depth : 0, most);
     const prices p = prices_now(s);
     const drafts mtp = drafts_by_place(s, MOTE_DRAFT_MTP, asked);
-    const mote_model *drafter = slot_drafter(&s->slot);
-    const drafts block = drafts_by_place(s, MOTE_DRAFT_BLOCK, drafter ? min_int(most, drafter->c.drafter.block - 1) : 0);
+    const drafts block = drafts_by_place(s, MOTE_DRAFT_BLOCK, block_most(s, most));
     const int blocks = block_wins(s, &p, &block, &mtp);
     drafts_copy(s, 1, most, d);
     if (copies_win(s, &p, d, blocks ? &block : &mtp, blocks ? p.block : asked * p.draft, worth)) return MOTE_OK;
@@ -355,8 +360,17 @@ static int drafts_of_device(mote_session *s, const prices *p, drafts *d, int *wo
     return MOTE_OK;
 }
 
-/* A pass of a session whose tokens a device chooses. Copies compete with the drafts that it has made already; where it has none and
-   makes none, the next token is not known before the step, and it is asked for by the host if copies are likely to follow it. */
+/* A pass of a block drafter's drafts, or, while the token that they follow is not known, one that makes it known. */
+static int pass_of_block(mote_session *s, const mote_sampling *sampling, const prices *price, int most, decode_pass *p, mote_error *err) {
+    int worth = 0;
+    if (s->decoder->spec.next < 0) return pass_on_device(s, sampling, NULL, 0, 0, p, err);
+    p->d.ids[0] = s->decoder->spec.next;
+    const int code = drafts_block(s, price, most, &p->d, &worth, err);
+    return code ? code : pass_on_device(s, sampling, p->d.ids, worth, 0, p, err);
+}
+
+/* A pass of a session whose tokens a device chooses. Copies compete with the drafts that it has made already, and a block with both; where it has
+   none and makes none, the next token is not known before the step, and it is asked for by the host if copies are likely to follow it. */
 static int pass_by_device(mote_session *s, sampler *sampler, int left, decode_pass *p, mote_error *err) {
     const int made = s->decoder->spec.drafts, known = s->decoder->spec.next >= 0;
     const int most = drafts_most(s, s->count, left), next = drafts_most(s, s->count + made + 1, left - 1);
@@ -370,10 +384,13 @@ static int pass_by_device(mote_session *s, sampler *sampler, int left, decode_pa
     if (code) return code;
     copy.ids[0] = p->d.ids[0] = s->decoder->spec.next;
     drafts_copy(s, known, known || !wanted ? most : 0, &copy);
-    const int wins = copies_win(s, &price, &copy, &p->d, 0, &copied);
+    const drafts block = drafts_by_place(s, MOTE_DRAFT_BLOCK, block_most(s, most)), mtp = made ? p->d : drafts_by_place(s, MOTE_DRAFT_MTP, wanted);
+    const int blocks = block_wins(s, &price, &block, &mtp);
+    const int wins = copies_win(s, &price, &copy, blocks ? &block : &p->d, blocks ? price.block : 0, &copied);
     if (wins && !known && copied > 1) return pass_by_host(s, sampler, left, p, err);
     if (wins && known) p->d = copy;
     if (wins && known) return pass_on_device(s, &sampler->p, p->d.ids, copied, wanted, p, err);
+    if (blocks) return pass_of_block(s, &sampler->p, &price, most, p, err);
     return made || wanted ? pass_on_device(s, &sampler->p, NULL, worth, wanted, p, err) : pass_plain(s, &sampler->p, p, err);
 }
 

@@ -2,7 +2,7 @@
    what a row means. A kind's are in its folder's schedule.c.
 
    STEP: step_parameters. X: the residual. PROJECTED: a mixer's projections of x. MIXED: what the mixer makes of them. HIDDEN: final
-   rows, for the MTP layer. MTP_X: its residual. OUTPUT: a sublayer's output that is not added to x as it is, of one with branches both, of one of
+   rows, for the MTP layer. MTP_X: its residual, or a block drafter's and what that makes of taps. OUTPUT: a sublayer's output that is not added to x as it is, of one with branches both, of one of
    several ranks this rank's share; add_output, sum_output and send_rows have the stage of the kernel before them. Of residual streams X is these and
    what is read of them, which alone is tagged and polled; SUMS what that is made of, MIXTURE the shares of an output. */
 
@@ -34,6 +34,7 @@
         .reads = BUFFER_X | BUFFER_STEP | BUFFER_HIDDEN, .writes = BUFFER_HIDDEN | BUFFER_MTP_IN)                        \
     ROW(DRAFT_ROW, "draft_row", .stage = STAGE_MTP,                                                                      \
         .reads = BUFFER_MTP_X | BUFFER_STEP | BUFFER_HIDDEN, .writes = BUFFER_MTP_IN)                                    \
+    ROW(TAP, "tap", .stage = STAGE_MTP, .reads = BUFFER_X | BUFFER_MTP_X, .writes = BUFFER_MTP_X)                       \
     ROW(FC, "mtp_fc", .stage = STAGE_MTP, .reads = BUFFER_MTP_IN, .writes = BUFFER_MTP_X)                                \
     ROW(TOPK_PARTIAL, "pick", .stage = STAGE_HEAD, .reads = BUFFER_LOGITS, .writes = BUFFER_TOPK)                        \
     ROW(SAMPLE_TOKEN, "draw", .stage = STAGE_HEAD, .release = RELEASE_NEVER,                                             \

@@ -100,12 +100,19 @@ __device__ __forceinline__ float4 stream_sum4(float4 x, float4 y, float share) {
     return make_float4(fmaf(y.x, share, x.x), fmaf(y.y, share, x.y), fmaf(y.z, share, x.z), fmaf(y.w, share, x.w));
 }
 
-/* sum += a warp's part of a tile times four token rows; square += the lane's squares of its row t. */
-__device__ __forceinline__ void stream_multiply_rows(const gpu_streams &p, const stream_weights &w, int t, int c, float *sum, float *square) {
+/* The norm of the lane's columns of stream c. */
+__device__ __forceinline__ void stream_load_norm(const gpu_streams &p, const stream_weights &w, int c, float4 *to) {
+    const float *norm = p.norm + w.first * MIXER_K_COLS + stream_column();
+#pragma unroll
+    for (int j = 0; j < STREAM_DEPTH; j++) to[j] = j < w.count ? __ldg((const float4 *)(norm + j * MIXER_K_COLS)) : make_float4(0, 0, 0, 0);
+}
+
+/* sum += a warp's part of a tile times four token rows, with the norm g; square += the lane's squares of its row t. */
+__device__ __forceinline__ void stream_multiply_rows(const gpu_streams &p, const stream_weights &w, const float4 *g, int t, int c, float *sum,
+                                                     float *square) {
     const int at = w.first * MIXER_K_COLS + stream_column() - c * p.hidden;        /* in the stream */
     const float share = stream_before(p, t, c);
     const float *x = p.x + ((size_t)t * GPU_STREAMS + c) * p.hidden + at, *y = stream_output(p, t, c) + at;
-    const float *norm = p.norm + (size_t)c * p.hidden + at;
     float4 v[STREAM_DEPTH], given[STREAM_DEPTH];
 #pragma unroll
     for (int j = 0; j < STREAM_DEPTH; j++) {
@@ -114,10 +121,9 @@ __device__ __forceinline__ void stream_multiply_rows(const gpu_streams &p, const
     }
 #pragma unroll
     for (int j = 0; j < STREAM_DEPTH; j++) {
-        const float4 g = j < w.count ? __ldg((const float4 *)(norm + j * MIXER_K_COLS)) : make_float4(0, 0, 0, 0);
         const float4 r = stream_sum4(v[j], given[j], share);
         *square = fmaf(r.w, r.w, fmaf(r.z, r.z, fmaf(r.y, r.y, fmaf(r.x, r.x, *square))));
-        const uint4 b = stream_fragment(make_float4(r.x * g.x, r.y * g.y, r.z * g.z, r.w * g.w));
+        const uint4 b = stream_fragment(make_float4(r.x * g[j].x, r.y * g[j].y, r.z * g[j].z, r.w * g[j].w));
         gpu_multiply<stream_weights::F, STEP_ROWS>(sum, w.raw[j], &b, 0, 0, 0, j < w.count);
     }
 }
@@ -144,11 +150,14 @@ template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_stream
     first += gpu_share(n, warp, GPU_WARPS, &count);
     pdl_launch_dependents();
     w.begin(*of, tile, c * blocks + first, count);
+    float4 norm[STREAM_DEPTH];
+    if (ONE) stream_load_norm(p, w, c, norm);
     pdl_wait();
     stream_prefetch_up(p);
     const auto four = [&](int t, int k) {
         float sum[4] = {0, 0, 0, 0}, square = 0;
-        stream_multiply_rows(p, w, min(t + lane / 4 % STEP_ROWS, p.T - 1), c, sum, &square);
+        if (!ONE) stream_load_norm(p, w, c, norm);
+        stream_multiply_rows(p, w, norm, min(t + lane / 4 % STEP_ROWS, p.T - 1), c, sum, &square);
         store_partial_of<STEP_ROWS>(part[k], sum, warp);
         square += __shfl_xor_sync(~0u, square, 1);
         square += __shfl_xor_sync(~0u, square, 2);
@@ -211,12 +220,13 @@ struct stream_low {
         for (int k = 0; k < AT_ONCE; k++)
             sum[k] = load_relaxed4(stream_sum_at(p, t, min(from + k * STEP, p.down.rows - 1), threadIdx.x % GPU_STREAMS));
     }
-    /* Loads the first round of the only row, and the squares of the thread's stream, until they have their tags. */
+    /* Loads the first round of the only row, and the squares of the thread's stream, until they have their tags. In between a warp spins on one
+       sum, so that polling does not compete with streams_down. */
     __device__ __forceinline__ void poll(const gpu_streams &p, float4 *squares) {
         uint32_t other = 0;
 #pragma unroll 1
         do {
-            if (other) spin_until_tagged(stream_sum_at(p, 0, min(first(), p.down.rows - 1), threadIdx.x % GPU_STREAMS), p.link.await);
+            if (other) spin_until_tagged(stream_sum_at(p, 0, min((int)threadIdx.x / 32, p.down.rows - 1), 0), p.link.await);
             load(p, 0, first());
             *squares = stream_squares(p, 0, threadIdx.x % GPU_STREAMS);
             other = stream_mismatch(p, *squares);

@@ -1,4 +1,4 @@
-/* model/drafter.c: opens a block drafter beside its target. It is a model of its own, in the host's memory, without embedding and head,
+/* model/drafter.c: opens a block drafter beside its target. It is a model of its own, on the target's device, without embedding and head,
    which it takes from the target. Knows what of a target it needs; must not know tensor names, nor how drafts are made or verified. */
 
 /* Refuses what has no drafter; NULL: nothing. */
@@ -12,13 +12,16 @@ static int drafter_check_devices(const mote_options *o, const device_list *l, mo
     return drafter_refuse(o->drafter, o->workers || l->count > 1 ? "several devices or workers" : NULL, err);
 }
 
-static int drafter_check_device(const mote_model *m, const mote_options *o, mote_error *err) {
-    return drafter_refuse(o->drafter, m->device.gpu >= 0 ? "a GPU, use the CPU" : NULL, err);
-}
-
 /* Refuses a target for which nothing runs a drafter. */
 static int drafter_check_target(const mote_model *m, const char *dir, mote_error *err) {
     return drafter_refuse(dir, m->c.streams ? "a model with several residual streams" : m->c.embed_factor != 0 ? "a model with scaled embeddings" : NULL, err);
+}
+
+/* Refuses what a GPU does not run of a drafter. */
+static int drafter_check_windows(const config *c, const mote_model *m, const char *dir, mote_error *err) {
+    int both = 0;
+    for (int i = 0; i < c->layers; i++) both |= c->layer[i].mixer.of.attention.window && !c->drafter.causal[1];
+    return drafter_refuse(dir, both && m->device.gpu >= 0 ? "a GPU where rows with a window see those after them, use the CPU" : NULL, err);
 }
 
 /* Refuses one that was made for another target. */
@@ -29,7 +32,7 @@ static int drafter_check(const config *c, const mote_model *m, const char *dir, 
         if (alike[i].is != alike[i].target)
             return fail(err, MOTE_EINVAL, "%s/config.json: %s is %d, the model has %d: the drafter is another model's", dir, alike[i].name,
                         alike[i].is, alike[i].target);
-    return MOTE_OK;
+    return drafter_check_windows(c, m, dir, err);
 }
 
 /* Binds its tensors: of a description without weights those that a published drafter has. The binder and files are the caller's to free. */
@@ -75,11 +78,28 @@ static void drafter_count(mote_model *m, const mote_model *d) {
     m->report.devices[0].weight_bytes += is.bytes;
 }
 
-/* Opens the drafter that o names, for m. m gets a draft head, if it has none, and another fingerprint, as a saved session holds the drafter's
-   state, too. */
+/* Without anything, on the target's device. */
+static mote_model *drafter_new(const mote_model *m, const mote_options *o, mote_error *err) {
+    char name[32];
+    snprintf(name, sizeof name, m->device.gpu >= 0 ? "cuda:%d" : "cpu", m->device.gpu);
+    mote_model *d = model_new(name, 0, &o->callbacks, err);
+    if (d) d->device.kept = m->device.kept;
+    return d;
+}
+
+/* m gets a drafter; a draft head, if it has none; and another fingerprint, as a saved session holds the drafter's state, too. */
+static void drafter_join(mote_model *m, mote_model *d) {
+    if (!m->draft_head.rows) m->draft_head = m->lm_head, m->draft_head.rows = draft_vocab(m);
+    m->fingerprint = fnv1a(m->fingerprint, &d->fingerprint, sizeof d->fingerprint);
+    drafter_count(m, d);
+    m->drafter = d;
+    if (m->memory->describe) m->memory->describe(m);
+}
+
+/* Opens the drafter that o names, for m. */
 static int drafter_attach(mote_model *m, const mote_options *o, mote_error *err) {
     int code = drafter_check_target(m, o->drafter, err);
-    mote_model *d = code ? NULL : model_new("cpu", 0, &o->callbacks, err);
+    mote_model *d = code ? NULL : drafter_new(m, o, err);
     if (!d) return err->code;
     code = config_read_as(&d->c, o->drafter, drafter_config_of, err);
     if (!code) code = drafter_check(&d->c, m, o->drafter, err);
@@ -88,9 +108,6 @@ static int drafter_attach(mote_model *m, const mote_options *o, mote_error *err)
         mote_close(d);
         return code;
     }
-    if (!m->draft_head.rows) m->draft_head = m->lm_head, m->draft_head.rows = draft_vocab(m);
-    m->fingerprint = fnv1a(m->fingerprint, &d->fingerprint, sizeof d->fingerprint);
-    drafter_count(m, d);
-    m->drafter = d;
+    drafter_join(m, d);
     return MOTE_OK;
 }

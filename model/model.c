@@ -101,8 +101,8 @@ struct mote_model {
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
     mtp_layer mtp;
-    matrix tap_fc;                             /* of a block drafter: [hidden][taps hidden], of its target's residuals; the norm after it */
-    const float *tap_norm;                     /* [hidden] */
+    matrix tap_fc[DRAFTER_TAPS];               /* of a block drafter: [hidden][hidden] of its target's residual at each tap, the columns of fc */
+    const float *tap_norm;                     /* [hidden] of the sum of their products */
     struct mote_model *drafter;                /* drafts blocks for this one: model/drafter.c; NULL: none does */
     int has_vision;                            /* the part has the tower; of a front: the one that embeds has it */
     vision_weights vision;
@@ -124,6 +124,13 @@ struct mote_model {
 static layer *model_layer(const mote_model *m, int i) {
     if (i > m->c.layers) return &m->drafter->layers[i - m->c.layers - 1];
     return i < m->c.layers ? &m->layers[i] : (layer *)(uintptr_t)&m->mtp.layer;
+}
+
+/* Whether a tap is the first that a pass comes to: the products of the others are added to its own. */
+static int drafter_tap_is_first(const drafter_shape *d, int tap) {
+    for (int k = 0; k < d->taps; k++)
+        if (d->tap[k] < d->tap[tap] || (k < tap && d->tap[k] == d->tap[tap])) return 0;
+    return 1;
 }
 
 /* Layers of which a session may have a state: the model's, the MTP layer and the drafter's. */

@@ -2,7 +2,6 @@
    know tensor names, formats or how a device works. */
 
 static int drafter_check_devices(const mote_options *o, const device_list *l, mote_error *err);
-static int drafter_check_device(const mote_model *m, const mote_options *o, mote_error *err);
 static int drafter_attach(mote_model *m, const mote_options *o, mote_error *err);
 
 enum { DRAFT_ROWS = 65536 };                   /* of lm_head, for drafts, unless asked otherwise */
@@ -168,8 +167,7 @@ static int model_open(const char *dir, const mote_options *o, const model_part *
     model_take(m, o);
     m->part = *part;
     int32_t ends[2];
-    int code = o->drafter && o->parts != MOTE_TEXT_ONLY ? drafter_check_device(m, o, error) : MOTE_OK;
-    if (!code) code = generation_read(m, dir, &told, error);
+    int code = generation_read(m, dir, &told, error);
     if (!code) pooling_read(m, dir);
     if (!code && o->parts != MOTE_WEIGHTS_ONLY) code = model_open_text(m, dir, o->parts == MOTE_TEXT_ONLY, &told, error);
     answer_ends_of(m, ends);

@@ -173,7 +173,7 @@ static const option option_table[] = {                     /* name, value, kind,
     {"--mtp", "auto|N", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH | SERVE,
      "tokens to draft for each pass, by the MTP layer or copied from before; auto: as many as pay (default)"},
     {"--drafter", "DIR", TEXT, AT(drafter), 0, 0, CHAT | RUN | INFO | BENCH | SERVE,
-     "folder of a block drafter (DFlash) that was trained for the model, which drafts, too; on the CPU"},
+     "folder of a block drafter (DFlash) that was trained for the model, which drafts, too; --synthetic's is \"synthetic\""},
     {"--quantize", "fp8|head-fp8", QUANTIZE, AT(quantize), 0, 0, COMPUTES,
      "turn BF16 weights into FP8 when they are loaded, half the bytes, not the checkpoint's own: fp8: all matrices, an untied lm_head too; "
      "head-fp8: lm_head alone, a tied one as a copy"},

@@ -38,7 +38,7 @@ typedef struct scratch {
     float *confidence;                                      /* [rows of a pass] and its probability among the draft rows */
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     float *share, *shares;                                  /* of several ranks: what one of them gives the others, [ranks] what all give */
-    float *taps;                                            /* [chunk][taps][hidden] what a block drafter takes; NULL: there is none */
+    float *tapped;                                          /* [chunk][hidden] what a block drafter makes of its taps; NULL: there is none */
     layer_shapes largest;                                   /* of each kind, with the drafter's: what jobs are laid out for */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
     vision_job vision;                                      /* of an image of run_options.patches */
@@ -362,18 +362,24 @@ static const mote_model *slot_drafter(const slot *s) {
     return s->verifies ? s->m->drafter : NULL;
 }
 
-/* The capacity of the drafter's layers: none has a ring, and a block follows the context's last token. */
+/* The number of the state of the drafter's layer i. */
+static int drafter_state(const mote_model *m, int i) {
+    return m->c.layers + 1 + i;
+}
+
+/* The capacity of the drafter's layers: none has a ring, and a block follows the context's last token. Of whole granules, so that states grow
+   with those of the model. */
 static capacity drafter_capacity(const mote_model *drafter, const capacity *r) {
     capacity own = *r;
     own.window = 0;
-    own.context += drafter->c.drafter.block;
+    own.context = (r->context + KV_GRANULE - 1) / KV_GRANULE * KV_GRANULE + drafter->c.drafter.block;
     return own;
 }
 
 static void layout_drafter(layout *l, const slot *s, const capacity *r) {
     const mote_model *d = slot_drafter(s);
     const capacity own = d ? drafter_capacity(d, r) : *r;
-    for (int i = 0; d && i < d->c.layers; i++) layer_layout_state(&d->layers[i], l, &own, &s->state[s->m->c.layers + 1 + i]);
+    for (int i = 0; d && i < d->c.layers; i++) layer_layout_state(&d->layers[i], l, &own, &s->state[drafter_state(s->m, i)]);
 }
 
 /* The slot's buffers that the host can use: of a group's members one has them. */

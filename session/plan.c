@@ -152,8 +152,7 @@ static int plan_open_model(const char *dir, const mote_options *o, const model_p
 static int plan_drafter(mote_model *m, const mote_options *o, mote_error *err) {
     mote_options silent = *o;
     memset(&silent.callbacks, 0, sizeof silent.callbacks);
-    const int code = drafter_check_device(m, o, err);
-    return code ? code : drafter_attach(m, &silent, err);
+    return drafter_attach(m, &silent, err);
 }
 
 int mote_plan(const char *dir, const mote_options *model, const mote_session_options *options, mote_memory *plan,

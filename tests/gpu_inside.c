@@ -48,12 +48,17 @@ namespace vision_test {
 #include "cuda/gpu_vision.c"
 }
 
+namespace drafter_test {
+#include "cuda/gpu_drafter.c"
+}
+
 int main(int argc, char **argv) {
     static const struct { const char *name; int (*main)(int argc, char **argv); } tests[] = {
         {"gpu_attention", attention_test::main}, {"gpu_latent", latent_test::main},       {"gpu_ngrams", ngrams_test::main},
         {"gpu_batch", batch_test::main},         {"gpu_batch_moe", batch_moe_test::main}, {"gpu_exchange", exchange_test::main},
         {"gpu_vision", vision_test::main},       {"gpu_streams", streams_test::main},
-        {"gpu_mamba", mamba_test::main},         {"gpu_product", product_test::main}};
+        {"gpu_mamba", mamba_test::main},         {"gpu_product", product_test::main},
+        {"gpu_drafter", drafter_test::main}};
     const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
     for (size_t i = 0; i < COUNT(tests); i++)
         if (!strcmp(name, tests[i].name)) return tests[i].main(argc, argv);

@@ -21,7 +21,7 @@ case ${1:-} in
                        $(sources $compute checkpoint diagnose families generate model session text workers)
                        tests/cuda/gpu_attention.c $attends tests/cuda/gpu_latent.c tests/cuda/gpu_ngrams.c tests/cuda/gpu_streams.c tests/cuda/gpu_mamba.c
                        tests/cuda/gpu_batch.c tests/cuda/gpu_batch_moe.c tests/cuda/moe_slots.c tests/cuda/gpu_exchange.c tests/cuda/gpu_prefill.c
-                       tests/cuda/gpu_product.c tests/cuda/gpu_vision.c tests/gpu_inside.c tests/gpu.h tests/model/test_vision.c" ;;
+                       tests/cuda/gpu_product.c tests/cuda/gpu_vision.c tests/cuda/gpu_drafter.c tests/gpu_inside.c tests/gpu.h tests/model/test_vision.c" ;;
     sanitizers) files="kernels.cu $(sources $compute) tests/cuda/gpu_attention.c $attends tests/cuda/gpu_mamba.c
                        tests/cuda/gpu_product.c tests/cuda/gpu_production.c tests/cuda/gpu_streams.c" ;;
     oracles)    files="kernels.cu $(sources $compute checkpoint families model) tests/cuda/gpu_accuracy.c"

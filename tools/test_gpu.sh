@@ -265,6 +265,7 @@ kernel_tests() {
     check "gpu_batch_moe" "$build/gpu_batch_moe"
     check "gpu_product" "$build/gpu_product"
     check "gpu_exchange" "$build/gpu_exchange"
+    check "gpu_drafter" "$build/gpu_drafter"
 }
 
 prefill_tests() {

@@ -64,6 +64,7 @@ typedef struct attention_gpu {
     int window;                  /* attend_window */
     const step_parameters *step;
     int sequences, one_each;     /* of a pass, see attend_sequence; 0: one. one_each: of one row each */
+    int both_ways;               /* the sequences are turns of so many rows, each of which sees all of these; they have been appended. 0: see gpu_rows */
     int appends;                 /* it only appends k and v, and never releases: see gpu_append */
     int blocks;                  /* a kv head's, of a sequence: its first so many splits, which have all chunks there are; 0: all */
     int offset;                  /* index of row 0 minus step->index; a row before index 0 yields zeros */
@@ -136,13 +137,20 @@ typedef struct attend_span {
     int lag;                     /* a row's index less the position that rotates it */
 } attend_span;
 
-__device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
+/* ANY: of sequences that may see both ways. */
+template <bool ANY = true> __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
     attend_span s;
+    const int rows = ANY && p->both_ways ? p->both_ways - p->step->first : p->T;
     s.first = p->step->index + p->offset;
-    s.end = min(s.first + p->T, gpu_slot_context(&p->slot));
+    s.end = min(s.first + rows, gpu_slot_context(&p->slot));
     s.chunks = (s.end + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
     s.lag = p->step->lag;
     return s;
+}
+
+/* The last position that token row t sees. */
+__device__ __forceinline__ int attend_last(const attention_gpu *p, const attend_span *s, int t) {
+    return p->both_ways ? s->end - 1 : min(s->first + t, s->end - 1);
 }
 
 /* Whether this block appends the KV row of position `at`. With kv_only there is one block a kv head, and it appends all. */

@@ -143,7 +143,7 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
     attend_append<FP8>(&p, &s, cs, q);
     if (p.kv_only) return;
     for (int row = 0; row < rows; row++) {
-        int t = row / q_per_kv, kv_last = min(s.first + t, s.end - 1);
+        int t = row / q_per_kv, kv_last = attend_last(&p, &s, t);
         const bool sinks = p.sinks && partial == 0;
         float m = attend_first_top(sinks ? p.sinks : NULL, (int)blockIdx.x * q_per_kv + row % q_per_kv), l = sinks;
         size_t head = (size_t)t * p.shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;

@@ -223,22 +223,24 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     const int t = threadIdx.x / 32 % STEP_ROWS, lane = threadIdx.x % 32, half = attend_half<EACH>(&p.shape);
     const float frequency = lane < half ? p.frequencies[lane] : 0, higher = DIM > 64 && lane + 32 < half ? p.frequencies[lane + 32] : 0;
     if (attend_normed<EACH>(&p.shape)) attend_load_vector(&q_norm, p.q_norm);
-    const attend_span s = attend_span_of(&p);
+    const attend_span s = attend_span_of<EACH>(&p);
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
-    int chunk = attend_own_chunk(attend_window_first(s.first, p.window) / ATTEND_CHUNK, blockIdx.y, p.splits), cached = max(0, min(s.first, s.end));
+    int chunk = attend_own_chunk(attend_window_first(s.first, p.window) / ATTEND_CHUNK, blockIdx.y, p.splits);
+    const bool appended = EACH && all.both_ways;             /* all rows are in the cache */
+    const int cached = appended ? s.end : max(0, min(s.first, s.end));
     attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
     attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
     if (owns && attend_normed<EACH>(&p.shape)) attend_load_vector(&k_norm, p.k_norm);
     for (int i = lane; threadIdx.x / 32 < p.T && i < half; i += 32)
         attend_angle(&p.shape, s.first + t - s.lag, i, i < 32 ? frequency : i < 64 ? higher : p.frequencies[i], sh->cs[t]);
-    if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
+    if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = EACH ? attend_last(&p, &s, attend_token(&p, threadIdx.x)) : min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
     __syncthreads();
     pdl_wait();
     attend_prepare<FP8, ROWS, DIM, EACH>(&p, &s, &q_norm, &k_norm, owns, sh);
     __syncthreads();
-    if ((chunk + 1) * ATTEND_CHUNK > s.first) {
+    if (!appended && (chunk + 1) * ATTEND_CHUNK > s.first) {
         attend_new_k<FP8, ROWS, DIM>(sh, &s, chunk, &r);
         attend_new_v<FP8, ROWS, DIM>(sh, &s, chunk, &r);
     }
@@ -251,7 +253,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
         attend_scores<FP8, ROWS, DIM>(sh, &r, tiles, c);
         if (next < s.chunks) {
             attend_load_k<FP8, DIM>(&p, cached, next, &r);
-            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
+            if (!appended && (next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
         attend_tops<FP8, ROWS, DIM>(sh, chunk, p.window, tiles, p.k_scale, c);
         __syncthreads();
@@ -260,11 +262,11 @@ attend_fast(const __grid_constant__ attention_gpu all) {
         attend_values<FP8, ROWS, DIM>(sh, &r, tiles, &state);
         if (next < s.chunks) {
             attend_load_v<FP8, DIM>(&p, cached, next, &r);
-            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, ROWS, DIM>(sh, &s, next, &r);
+            if (!appended && (next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
     }
     attend_put_part<FP8, ROWS, DIM>(sh, tiles, &state);
     cluster_arrive();
-    attend_place place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: saves registers in the loop */
+    attend_place place = attend_place_of(&p, attend_span_of<EACH>(&p).chunks);  /* again: saves registers in the loop */
     attend_combine<FP8, ROWS, DIM, EACH>(&p, sh, &place);
 }

@@ -36,6 +36,7 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.slot = rows->slot;
     p.sequences = rows->sequences;
     p.one_each = rows->one_each;
+    p.both_ways = rows->both_ways;
     p.blocks = min_int(rows->splits, p.splits);
     p.offset = rows->offset;
     p.T = rows->T;

@@ -80,7 +80,7 @@ __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, 
 /* Prologue of out_proj: divides o norm SiLU(z), which conv_delta leaves, by the root mean square of each head. See
    projection.cu for what a prologue is. */
 struct gpu_gated_rows {
-    enum { normed = 0, blocks = 1, extra = 1, all_early = 0 };     /* extra: blocks that bring window and log up to date */
+    enum { normed = 0, blocks = 1, extra = 1, all_early = 0, prefetches = 0 };     /* extra: blocks that bring window and log up to date */
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
     deltanet_gpu log;
     const float *o, *squares;    /* [T][cols] and [T][heads][stride]: o and squares of deltanet_gpu */

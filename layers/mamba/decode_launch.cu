@@ -35,7 +35,7 @@ static void gpu_conv_scan(gpu_queue *q, const mamba_gpu *p) {
 /* Prologue of out_proj for one row, where a group has up to SUMS sums of squares and its columns are whole eights: all that a lane needs is loaded
    at once. Same bits as gpu_gated_rows, as what is not there adds 0. */
 struct gpu_grouped_rows : gpu_gated_rows {
-    enum { all_early = 1, SUMS = 16 };                      /* conv_scan, before it, reads little */
+    enum { all_early = 1, prefetches = 1, SUMS = 16 };      /* conv_scan, before it, reads little */
     template <int ROWS> struct more { float sum; };
     template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *of, int, int col) const {
         static_assert(ROWS == 1, "for one row");

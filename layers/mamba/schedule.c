@@ -13,4 +13,4 @@
         .early_reads = BUFFER_STEP | BUFFER_S | BUFFER_LOG, .early_writes = BUFFER_S, .one_per_sm = 1)                   \
     ROW(MAMBA_OUT, "mamba_out", .stage = STAGE_MAMBA_OUT,                                                                \
         .reads = BUFFER_MIXED | BUFFER_X | BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, .writes = BUFFER_X | BUFFER_LOG, \
-        .tags = BUFFER_X, .reads_without_tags = BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP)
+        .tags = BUFFER_X, .reads_without_tags = BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, .prefetches = 1)

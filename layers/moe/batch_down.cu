@@ -1,14 +1,23 @@
 /* layers/moe/batch_down.cu: experts_down of a pass of more than STEP_ROWS token rows: x += sum over a row's assignments of down_proj h.
    Reads the units of route, and h, which experts_up and, of the shared expert, route have stored as fragments, times all weights.
 
-   A block has PANELS row panels of the output, and all units in their order; a warp the k blocks of them that it has in gpu_experts_down. An
+   A block has PANELS row panels of the output, of some token rows, and their units in order; a warp the k blocks of them that it has in
+   gpu_experts_down. The rows are those of one block or of two, blockIdx.y: eight warps with all of them leave half of an SM's cycles unused. An
    item is one k block of one unit. A row's sums are in shared memory, where the items of its experts are added one after the other: so its
    bits are those that it has alone, whatever else there is. Adding an exact zero for experts that a row does not use, as gpu_experts_down
    does, changes no bits. */
 
 /* What a block has in shared memory: sums [warp][row][high, low][panel row][PANELS], then the units. */
-template <int PANELS> __host__ __device__ constexpr int gpu_batch_sums(int T) {
-    return GPU_WARPS * T * 2 * PANEL_ROWS * PANELS;
+template <int PANELS> __host__ __device__ constexpr int gpu_batch_sums(int rows) {
+    return GPU_WARPS * rows * 2 * PANEL_ROWS * PANELS;
+}
+
+/* The token rows of a block. */
+typedef struct gpu_down_rows { int first, count; } gpu_down_rows;
+
+__device__ __forceinline__ gpu_down_rows gpu_down_rows_of(const moe_gpu &p) {
+    const int first = p.T * (int)blockIdx.y / (int)gridDim.y;
+    return {first, p.T * ((int)blockIdx.y + 1) / (int)gridDim.y - first};
 }
 
 /* An item in flight. */
@@ -64,24 +73,55 @@ typedef struct gpu_down_unit {
         const float *scale;      /* of the tile's first k block, or of its first row */
         float value;             /* of all of the matrix */
     };
-    uint32_t rows;               /* as in gpu_unit */
+    uint32_t rows;               /* as in gpu_unit, of the block's */
+    int number;                  /* from the first one on: where its h is */
 } gpu_down_unit;
 
-/* Lists units low .. high - 1, of the shared expert or of routed ones, and one without rows. */
+/* A unit's rows as rows of the block. */
+__device__ __forceinline__ uint32_t gpu_own_rows(uint32_t rows, const gpu_down_rows &block) {
+    uint32_t own = 0;
+#pragma unroll
+    for (int s = 0; s < N_TILE_ROWS; s++) {
+        const uint32_t row = (rows >> 8 * s & 255) - (uint32_t)block.first;
+        own |= (row < (uint32_t)block.count ? row : (uint32_t)UNIT_NO_ROW) << 8 * s;
+    }
+    return own;
+}
+
+/* Lists those of units low .. high - 1, of the shared expert or of routed ones, that have rows of the block, and one without rows. Returns how
+   many. Begins and ends with a barrier. */
 template <class F, int PANELS>
-__device__ __forceinline__ void gpu_list_down_units(const moe_gpu &p, int low, int high, gpu_down_unit *list) {
-    const int shared_units = gpu_shared_units(p), panel = PANELS * (int)blockIdx.x;
-    for (int i = low + (int)threadIdx.x; i <= high; i += GPU_THREADS) {
+__device__ __forceinline__ int gpu_list_down_units(const moe_gpu &p, const gpu_down_rows &block, int low, int high, gpu_down_unit *list) {
+    __shared__ int warps[GPU_WARPS];
+    const int shared_units = gpu_shared_units(p), panel = PANELS * (int)blockIdx.x, warp = threadIdx.x / 32;
+    int all = 0;
+#pragma unroll 1
+    for (int begin = low; begin < high; begin += GPU_THREADS) {
+        const int i = begin + (int)threadIdx.x;
         const gpu_matrix &w = i < shared_units ? p.shared_down : p.down;
         const gpu_unit unit = i < high ? gpu_load_unit(p, i) : gpu_unit{0, ~0u};
-        gpu_down_unit *to = &list[i - low];
+        const uint32_t rows = gpu_own_rows(unit.rows, block), those = __ballot_sync(~0u, rows != ~0u);
+        int before = all;
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) warps[warp] = __popc(those);
+        __syncthreads();
+        for (int of = 0; of < GPU_WARPS; of++) {
+            before += of < warp ? warps[of] : 0;
+            all += warps[of];
+        }
+        if (rows == ~0u) continue;
+        gpu_down_unit *to = &list[before + __popc(those & ((1u << threadIdx.x % 32) - 1))];
+        to->number = i - low;
         to->data = w.data + unit.at + (size_t)panel * (uint32_t)(w.k_blocks * F::panel);
         to->scale = (const float *)((const char *)w.scale + unit.at);
         if (gpu_scales_by_block<F>()) to->scale += (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols;
         if (F::whole) to->value = __ldg(to->scale);
         else if (F::by_row && !F::groups) to->scale += panel * PANEL_ROWS;
-        to->rows = unit.rows;
+        to->rows = rows;
     }
+    if (threadIdx.x == 0) list[all] = {p.down.data, {p.down.scale}, ~0u, 0};
+    __syncthreads();
+    return all;
 }
 
 /* What a warp does with the units low .. high - 1, all of one format and size: of each the k blocks that it has in gpu_experts_down, one after
@@ -101,8 +141,8 @@ template <class F, int PANELS, int DEPTH, int SIDE> struct gpu_batch_down_warp {
     const float *act_scale;
     uint32_t own;                /* the lane's sums of row 0 */
 
-    __device__ __forceinline__ gpu_batch_down_warp(const moe_gpu &p, const gpu_matrix &w, const activation_fragments &h,
-                                                   const gpu_down_unit *list, int units, const float *sums)
+    __device__ __forceinline__ gpu_batch_down_warp(const gpu_matrix &w, const activation_fragments &h, const gpu_down_unit *list, int units,
+                                                   int rows, const float *sums)
         : w(w), list(list), lane(opaque((int)threadIdx.x % 32)), unit(0), k_block(0) {
         const int warp = threadIdx.x / 32, panels = min(PANELS, w.panels - PANELS * (int)blockIdx.x);
         panel = panels > 1 ? w.k_blocks * F::panel : 0;
@@ -111,7 +151,7 @@ template <class F, int PANELS, int DEPTH, int SIDE> struct gpu_batch_down_warp {
         offset = first * F::panel + lane * F::lane;
         x = h.x + (size_t)first * BLOCK + lane;
         act_scale = h.act_scale + first * N_TILE_ROWS + lane % 2 * 2;
-        own = shared_address(sums + warp * p.T * ROW + (lane / 2 % 2 * PANEL_ROWS + lane / 4) * PANELS);
+        own = shared_address(sums + warp * rows * ROW + (lane / 2 % 2 * PANEL_ROWS + lane / 4) * PANELS);
     }
     __device__ __forceinline__ void advance() {
         const bool ends = k_block + 1 >= warp_k_blocks;
@@ -130,7 +170,7 @@ template <class F, int PANELS, int DEPTH, int SIDE> struct gpu_batch_down_warp {
     }
     __device__ __forceinline__ void load_h(item *to) const {
         to->rows = unit < last ? list[unit].rows : ~0u;
-        const int at = unit * w.k_blocks + k_block;
+        const int at = list[unit].number * w.k_blocks + k_block;
         const bool is = (to->rows >> lane / 4 % 4 * 8 & 255) != UNIT_NO_ROW;
 #pragma unroll
         for (int i = 0; i < pairs; i++) ld_l2(&to->x[i], x + (int64_t)at * BLOCK + i * 32, is);
@@ -188,13 +228,12 @@ template <class F, int PANELS, int DEPTH, int SIDE> struct gpu_batch_down_warp {
 template <class F, int PANELS, int DEPTH, int SIDE>
 __device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_unit *list, int low, int high, float *sums) {
     const bool shared = low < gpu_shared_units(p);
-    gpu_batch_down_warp<F, PANELS, DEPTH, SIDE> warp(p, shared ? p.shared_down : p.down, shared ? p.batch.shared : p.batch.routed, list,
-                                                     high - low, sums);
+    const gpu_down_rows block = gpu_down_rows_of(p);
+    const int units = gpu_list_down_units<F, PANELS>(p, block, low, high, list);
+    gpu_batch_down_warp<F, PANELS, DEPTH, SIDE> warp(shared ? p.shared_down : p.down, shared ? p.batch.shared : p.batch.routed, list, units,
+                                                     block.count, sums);
     gpu_down_item<F, PANELS> ahead[2][DEPTH];
-    const int items = (high - low) * warp.warp_k_blocks;
-    __syncthreads();
-    gpu_list_down_units<F, PANELS>(p, low, high, list);
-    __syncthreads();
+    const int items = units * warp.warp_k_blocks;
     memset(ahead, 0, sizeof ahead);
     warp.load(ahead[0], true, false);
     warp.unit = warp.k_block = 0;
@@ -214,52 +253,53 @@ enum { BATCH_EARLY = 8 };        /* token rows up to which the next kernel's blo
 /* The sums at 0. */
 template <int PANELS> __device__ __forceinline__ void gpu_begin_batch_down(const moe_gpu &p, float *sums) {
     if (p.T <= BATCH_EARLY) pdl_launch_dependents();
-    for (int i = threadIdx.x; i < gpu_batch_sums<PANELS>(p.T); i += GPU_THREADS) sums[i] = 0;
+    for (int i = threadIdx.x; i < gpu_batch_sums<PANELS>(gpu_down_rows_of(p).count); i += GPU_THREADS) sums[i] = 0;
 }
 
-/* Of element `out` of the block's of row t, all warps' sums, in their order. */
-template <int PANELS> __device__ __forceinline__ float gpu_batch_sum(const moe_gpu &p, const float *sums, int t, int out) {
+/* Of element `out` of the block's of its row t of `rows`, all warps' sums, in their order. */
+template <int PANELS> __device__ __forceinline__ float gpu_batch_sum(const float *sums, int rows, int t, int out) {
     enum { OUT = PANELS * PANEL_ROWS };
     const float *part = sums + t * 2 * OUT + out % PANEL_ROWS * PANELS + out / PANEL_ROWS;
     float all = -0.0f;
 #pragma unroll
-    for (int warp = 0; warp < GPU_WARPS; warp++, part += p.T * 2 * OUT) all = __fadd_rn(all, __fadd_rn(part[0], part[OUT]));
+    for (int warp = 0; warp < GPU_WARPS; warp++, part += rows * 2 * OUT) all = __fadd_rn(all, __fadd_rn(part[0], part[OUT]));
     return all;
 }
 
 /* The output. */
 template <int PANELS> __device__ __forceinline__ void gpu_end_batch_down(const moe_gpu &p, const float *sums) {
     enum { OUT = PANELS * PANEL_ROWS };
+    const gpu_down_rows block = gpu_down_rows_of(p);
     __syncthreads();
-    for (int i = threadIdx.x; i < p.T * OUT; i += GPU_THREADS) {
-        const int t = i / OUT, out = i % OUT, row = (int)blockIdx.x * OUT + out;
+    for (int i = threadIdx.x; i < block.count * OUT; i += GPU_THREADS) {
+        const int t = block.first + i / OUT, out = i % OUT, row = (int)blockIdx.x * OUT + out;
         if (row >= p.shape.hidden) continue;
         float *to = p.to + (size_t)t * p.shape.hidden + row, before = epilogue_before<false>(p.end, p.down, row, to);
-        const float all = gpu_batch_sum<PANELS>(p, sums, t, out);
+        const float all = gpu_batch_sum<PANELS>(sums, block.count, i / OUT, out);
         if (gpu_has_down_bias(p)) before += gpu_down_bias(p, t, row);
         epilogue_store(to, all, 1, before, p.link.publish);
     }
 }
 
-/* The shared expert's output, where that is apart; the sums are 0 again. What follows begins with a barrier. */
+/* The shared expert's output, where that is apart; the sums are 0 again. A block has all rows. What follows begins with a barrier. */
 template <int PANELS> __device__ __forceinline__ void gpu_end_batch_shared(const moe_gpu &p, float *sums) {
     enum { OUT = PANELS * PANEL_ROWS };
     __syncthreads();
     for (int i = threadIdx.x; i < p.T * OUT; i += GPU_THREADS) {
         const int row = (int)blockIdx.x * OUT + i % OUT;
-        if (row < p.shape.hidden) p.branches.shared_to[(size_t)(i / OUT) * p.shape.hidden + row] = gpu_batch_sum<PANELS>(p, sums, i / OUT, i % OUT);
+        if (row < p.shape.hidden) p.branches.shared_to[(size_t)(i / OUT) * p.shape.hidden + row] = gpu_batch_sum<PANELS>(sums, p.T, i / OUT, i % OUT);
     }
     __syncthreads();
     for (int i = threadIdx.x; i < gpu_batch_sums<PANELS>(p.T); i += GPU_THREADS) sums[i] = 0;
 }
 
 /* Shared and routed experts of one format and size. */
-template <class F, int PANELS, int DEPTH, int SIDE, int BLOCKS>
-__global__ void __launch_bounds__(GPU_THREADS, BLOCKS) gpu_batch_down(const __grid_constant__ moe_gpu p) {
+template <class F, int PANELS, int DEPTH, int SIDE>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_down(const __grid_constant__ moe_gpu p) {
     extern __shared__ uint4 dynamic[];
     float *sums = (float *)dynamic;
     gpu_begin_batch_down<PANELS>(p, sums);
-    gpu_batch_down_units<F, PANELS, DEPTH, SIDE>(p, (gpu_down_unit *)(sums + gpu_batch_sums<PANELS>(p.T)), 0, __ldcg(p.batch.count), sums);
+    gpu_batch_down_units<F, PANELS, DEPTH, SIDE>(p, (gpu_down_unit *)(sums + gpu_batch_sums<PANELS>((p.T + 1) / 2)), 0, __ldcg(p.batch.count), sums);
     gpu_end_batch_down<PANELS>(p, sums);
 }
 

@@ -52,7 +52,6 @@ typedef struct moe_gpu {
     int ranks;                   /* experts are chosen by other numbers than their logits */
     const int64_t *expert_at;    /* [experts] where each routed expert's are: bytes from those, the same for all that belongs to it */
     int placed;                  /* it is a runner's own, which experts_place writes just before */
-    uint32_t ahead;              /* bytes of a routed expert's down_proj, if it is in the GPU's memory, for who prefetches it; or 0 */
     int tile_panels;             /* of up_proj in a tile of experts_up: 1, beside the same one of gate_proj; 2 of experts without a gate */
     int tiles;                   /* of an expert */
     uint32_t per_tile;           /* reciprocal_of(tiles): tile * per_tile >> 32 is the tile's place in the routing */
@@ -75,6 +74,7 @@ typedef struct moe_gpu {
     gpu_branches branches;       /* with shared_to, the shared expert's goes there */
     epilogue end;                /* of the output; act: of gate and up */
     int in_units;                /* experts run by units: the kernels of batch_*.cu do */
+    uint32_t ahead;              /* bytes of a routed expert's down_proj, if it is in the GPU's memory, for who prefetches it; or 0 */
     moe_batch batch;
 } moe_gpu;
 

@@ -257,11 +257,11 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_down_kernel down = gpu_fixed_down(p);
     if (!down.kernel) down = gpu_lone_down(p);
     if (!down.kernel) down = gpu_dealt_down(q, p);
-    if (!down.kernel) down = gpu_own_down(p);
-    if (!down.kernel) down = gpu_down_of_any(p);
+    const bool own = !down.kernel && gpu_own_down(p).kernel;
+    if (!down.kernel) down = own ? gpu_own_down(p) : gpu_down_of_any(p);
     const int blocks = ((gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1) * (1 + down.apart);
     node *n = gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
-    if (p->branches.shared_to) gpu_first_weights(n, &p->shared_down);
+    if (p->branches.shared_to || own) gpu_first_weights(n, &p->shared_down);
 }
 
 /* Whether the rows of a unit, or of a step of several, fit shared memory with all their columns; for how many k blocks of them gpu_batch_up_any
@@ -296,24 +296,27 @@ static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
         BUFFER_EXPERTS;
 }
 
-template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
+template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p, int rows) {
     const size_t units = (size_t)(gpu_shared_units(*p) + gpu_most_units(&p->shape, p->T) + 1);
-    return gpu_batch_sums<PANELS>(p->T) * sizeof(float) + units * sizeof(gpu_down_unit);
+    return gpu_batch_sums<PANELS>(rows) * sizeof(float) + units * sizeof(gpu_down_unit);
 }
 
 static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
-    enum { PANELS = 2, DEPTH = 4, SIDE = 2 };
+    enum { PANELS = 2, DEPTH = 2, SIDE = 2 };
     static const struct { enum format format; gpu_moe_kernel kernel; } kernels[] = {
-#define MOE_BATCH_LINE(FORMAT, format) {FORMAT_##FORMAT, gpu_batch_down<format_##format, PANELS, DEPTH, SIDE, 1>},
+#define MOE_BATCH_LINE(FORMAT, format) {FORMAT_##FORMAT, gpu_batch_down<format_##format, PANELS, DEPTH, SIDE>},
         MOE_BATCH_DOWN(MOE_BATCH_LINE)
 #undef MOE_BATCH_LINE
     };
-    gpu_down_kernel down = {gpu_batch_down_any, gpu_batch_down_bytes<1>(p), 1, 0};
+    gpu_down_kernel down = {gpu_batch_down_any, gpu_batch_down_bytes<1>(p, p->T), 1, 0};
+    int halves = 1;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
-        if (kernels[i].format == p->down.format && gpu_down_alike(p) && gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED)
-            down = {kernels[i].kernel, gpu_batch_down_bytes<PANELS>(p), PANELS, 0};
+        if (kernels[i].format == p->down.format && gpu_down_alike(p) && gpu_batch_down_bytes<PANELS>(p, (p->T + 1) / 2) <= GPU_SHARED) {
+            down = {kernels[i].kernel, gpu_batch_down_bytes<PANELS>(p, (p->T + 1) / 2), PANELS, 0};
+            halves = 2;
+        }
     const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1;
-    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, 1, down.shared, p);
+    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, halves, down.shared, p);
 }
 
 /* The rows that norm_router's projection of more than STEP_ROWS rows, the last that was recorded, has prepared in the operand order of

@@ -169,6 +169,7 @@ template <class F> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts
     warp.template stage<sizes::PARTS>(act, warp.own, warp.count, 1);
 #pragma unroll 1
     for (int from = early; from < warp.count; from += sizes::ROUND) warp.multiply(act, from);
+    l2_prefetch_share(p.link.prefetch);                     /* the block's weights have arrived */
     if (lane < warp.count) act.act_scale[lane] = scale * (act.act_scale[lane] * gpu_post_scale<F>());
     __syncthreads();
     gpu_own_sum<F>(p, (const char *)dynamic, warp.warp, min(lane, sizes::ROWS - 1), 1, p.shared_down.k_blocks, 0, sum);

@@ -9,7 +9,7 @@
 #define MOE_KERNELS(ROW)                                                                                                 \
     ROW(ROUTER, "norm_router", .stage = STAGE_ROUTER,                                                                    \
         .reads = BUFFER_X, .writes = BUFFER_ROUTER | BUFFER_SHARED, .polls = BUFFER_X,                                   \
-        .polled_writes = BUFFER_ROUTER | BUFFER_SHARED, .tags = BUFFER_ROUTER)                                           \
+        .polled_writes = BUFFER_ROUTER | BUFFER_SHARED, .tags = BUFFER_ROUTER, .prefetched = 1)                          \
     ROW(PLACE, "experts_place", .stage = STAGE_ROUTER,                                                                   \
         .reads = BUFFER_ROUTER, .writes = BUFFER_EXPERTS, .early_reads = BUFFER_EXPERTS, .polls = BUFFER_ROUTER,         \
         .polled_writes = BUFFER_EXPERTS)                                                                                 \
@@ -20,4 +20,4 @@
         .early_reads = BUFFER_EXPERTS, .released = BUFFER_ROUTING, .polls = BUFFER_ROUTER, .prefetches = 1)              \
     ROW(DOWN, "experts_down", .stage = STAGE_DOWN,                                                                       \
         .reads = BUFFER_H, .writes = BUFFER_X, .early_reads = BUFFER_ROUTING | BUFFER_X | BUFFER_SHARED | BUFFER_EXPERTS, \
-        .early_writes = BUFFER_OUTPUT, .tags = BUFFER_X, .one_per_sm = 1)
+        .early_writes = BUFFER_OUTPUT, .tags = BUFFER_X, .prefetches = 1, .one_per_sm = 1)

@@ -142,6 +142,13 @@ __device__ __forceinline__ void gpu_store_lone(const moe_gpu &p, const gpu_lone_
     }
 }
 
+/* Prefetches a block's share of what experts_down reads of the chosen experts: a piece of one of them. `last`: the block's last weights are on their
+   way. Of experts without a gate, whose experts_down has the larger part of the bytes; of others it has not been measured. */
+__device__ __forceinline__ void gpu_prefetch_chosen(const moe_gpu &p, const int64_t *at, bool last) {
+    const uint32_t top_k = p.shape.top_k, pieces = max(gridDim.x / top_k, 1u), share = (p.ahead / pieces / 16 + 1) * 16, from = blockIdx.x / top_k * share;
+    if (last && threadIdx.x == 0 && from < p.ahead) l2_prefetch(p.down.data + at[blockIdx.x % top_k] + from, min(share, p.ahead - from));
+}
+
 /* At most 256 experts. The order of things is gpu_experts_up_fixed's, and so are the reasons. A thread has a row of one of the block's tiles, of
    which there may be TILES at a time. */
 template <class F, int DEEP>
@@ -199,7 +206,11 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_lone(const __gr
             up_bias = gpu_bias_early(p.up, early.offset, early.row + gpu_rows_to_second<F>(p), early.there);
         }
 #pragma unroll 1
-        for (int n = 0; n < TILES && tile + n * step < warp.tiles(); n++) warp.multiply(tile + (n + 1) * step, parts[n]);
+        for (int n = 0; n < TILES && tile + n * step < warp.tiles(); n++) {
+            if constexpr (!F::groups)
+                gpu_prefetch_chosen(p, choice.at, gpu_lone_panels<F>(p) > 1 && tile + (n + 1) * step >= warp.tiles());
+            warp.multiply(tile + (n + 1) * step, parts[n]);
+        }
         pdl_wait();
         __syncthreads();
         const int own = opaque((int)threadIdx.x) / PANEL_ROWS;

@@ -4,18 +4,12 @@
    Its layers' states are of the session, after the MTP layer's. Every row of a pass is kept in them, rows of drafts that are refused, too:
    those that come to stand in their places overwrite them, and also those of a block, which stand after the timeline. */
 
-/* The number of the state of its layer i. */
-static int drafter_state(const mote_model *m, int i) {
-    return m->c.layers + 1 + i;
-}
-
-/* After a layer of the target: its rows of x, if the drafter takes them. */
+/* After a layer of the target: what the drafter makes of its rows of x, if it takes them. */
 static void drafter_tap(const mote_runner *r, int layer, int rows) {
-    const drafter_shape *d = &r->m->drafter->c.drafter;
-    const size_t hidden = (size_t)r->m->c.hidden;
-    for (int k = 0; k < d->taps; k++)
-        for (int t = 0; t < rows && d->tap[k] == layer; t++)
-            memcpy(r->s.taps + ((size_t)t * (size_t)d->taps + (size_t)k) * hidden, r->s.x + (size_t)t * hidden, hidden * sizeof(float));
+    const mote_model *d = r->m->drafter;
+    for (int k = 0; k < d->c.drafter.taps; k++)
+        if (d->c.drafter.tap[k] == layer)
+            linear(r->threads, &d->tap_fc[k], r->s.x, r->s.tapped, rows, !drafter_tap_is_first(&d->c.drafter, k), r->s.limbs);
 }
 
 /* `rows` rows of its layers: of the runner's table, those of n sequences. */
@@ -45,8 +39,7 @@ static void drafter_read(mote_runner *r, pass_request *const *of, const token_se
     for (int i = 0; i < n; i++)
         if (slot_drafter(of[i]->s)) kept[count++] = at[i];
     if (!count) return;
-    linear(r->threads, &d->tap_fc, r->s.taps, r->s.u, rows, 0, r->s.limbs);
-    rms_norm(r->s.u, r->s.u, d->tap_norm, rows, d->c.hidden, d->c.eps);
+    rms_norm(r->s.u, r->s.tapped, d->tap_norm, rows, d->c.hidden, d->c.eps);
     token_rows all = drafter_rows(r, kept, count, rows);
     all.given = all.state_only = 1;
     for (int i = 0; i < d->c.layers; i++) layer_forward(&all, &d->layers[i], drafter_state(r->m, i), &r->s.jobs);

@@ -61,7 +61,6 @@ static capacity cpu_capacity(const mote_runner *r, layer_shapes *largest) {
 static void cpu_layout_scratch(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = cpu_capacity(r, &r->s.largest);
-    const int taps = m->drafter ? m->drafter->c.drafter.taps : 0;
     const size_t rows = (size_t)most.rows * (size_t)m->c.hidden;
     const size_t drafts = max_size(r->one_slot ? 1 : (size_t)cpu_pass_rows(r), m->drafter ? MOTE_ROWS_MAX : 0);
     const size_t wide = (size_t)most.rows * (size_t)model_width(m);
@@ -84,8 +83,8 @@ static void cpu_layout_scratch(layout *l, mote_runner *r) {
     s->choice = (draft_choice *)(void *)layout_alloc(l, drafts * (size_t)m->part.ranks * sizeof *s->choice / sizeof(float));
     s->drafted = (int32_t *)(void *)layout_alloc(l, drafts);
     s->confidence = layout_alloc(l, drafts);
-    s->taps = taps ? layout_alloc(l, (size_t)taps * rows) : NULL;
-    s->limbs = limbs_alloc(l, (size_t)(most.rows * streams), max_int(m->c.streams ? 1 : 2, taps) * m->c.hidden);
+    s->tapped = layout_alloc(l, m->drafter ? rows : 0);
+    s->limbs = limbs_alloc(l, (size_t)(most.rows * streams), (m->c.streams ? 1 : 2) * m->c.hidden);
     if (m->part.ranks > 1) {
         s->share = layout_alloc(l, cpu_share(m, most.rows));
         s->shares = layout_alloc(l, (size_t)m->part.ranks * cpu_share(m, most.rows));

@@ -82,5 +82,5 @@ static int gpu_prepared(slot *s, int n, int32_t *ids, mote_error *err) {
 }
 
 static int gpu_pass_class(const pass_request *q) {
-    return gpu_passes_alone(q) ? -1 : q->s->has_mtp;
+    return gpu_passes_alone(q) ? -1 : gpu_drafts(q->s);
 }

@@ -26,15 +26,17 @@ static __global__ void gpu_pass_ids(gpu_pass_table *table, int sequences) {
     for (int t = 0; z < sequences && table->keeps_ids[z] && t < STEP_ROWS; t++) table->steps[z].ids[t] = table->writeback[z].step->ids[t];
 }
 
-/* Begins the table of a pass: no slot is resident, there are no sequences. */
-static void gpu_pass_begin(mote_runner *r, gpu_form *f, int has_mtp) {
+/* Begins the table of a pass of slots like this one (gpu_drafts): no slot is resident, there are no sequences. */
+static void gpu_pass_begin(gpu_form *f, const slot *like) {
+    mote_runner *r = like->runner;
     struct gpu_runner *g = r->gpu;
     gpu_swap_out(g);
     gpu_check(&g->q, cudaEventSynchronize(g->pass_copied), "copying a pass");
     memset(&g->sampling_on_device, 0xff, sizeof g->sampling_on_device);         /* the table overwrites them */
     memset(f, 0, sizeof *f);
     f->r = r;
-    f->has_mtp = has_mtp;
+    f->has_mtp = like->has_mtp;
+    f->has_drafter = slot_drafter(like) != NULL;
     f->rows.one_each = 1;
 }
 
@@ -229,7 +231,7 @@ static int gpu_pass_read(mote_runner *r, pass_request *const *of, int n, int wai
 static int gpu_pass_steps(pass_request *const *of, int n, int steps, mote_error *err) {
     mote_runner *r = of[0]->s->runner;
     gpu_form f;
-    gpu_pass_begin(r, &f, of[0]->s->has_mtp);
+    gpu_pass_begin(&f, of[0]->s);
     if (steps) gpu_place_logits(of, steps);
     for (int i = 0; i < n; i++) gpu_pass_shorten(of[i]);
     for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], i < steps ? 0 : -1);
@@ -251,7 +253,7 @@ static int gpu_choose_first(pass_request *const *of, int n, mote_error *err) {
     mote_runner *r = of[0]->s->runner;
     gpu_form f;
     if (!n) return MOTE_OK;
-    gpu_pass_begin(r, &f, of[0]->s->has_mtp);
+    gpu_pass_begin(&f, of[0]->s);
     gpu_place_logits(of, n);
     for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], 0);
     gpu_pass_send(&f);
@@ -299,7 +301,7 @@ static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_erro
     if (count && gpu_table_layer(r->m) >= 0) count = gpu_pass_look_up(r, of, count, err);
     if (count < 0) return err->code;
     if (!count) return MOTE_OK;
-    gpu_pass_begin(r, &f, all[0]->s->has_mtp);
+    gpu_pass_begin(&f, all[0]->s);
     for (int i = 0; i < count; i++) {
         gpu_pass_shorten(of[i]);
         drafts = max_int(drafts, of[i]->kind == REQUEST_CYCLE ? of[i]->drafts : -1);
@@ -325,7 +327,7 @@ static int gpu_pass_drafts(pass_request *const *of, int n, mote_error *err) {
     struct gpu_runner *g = r->gpu;
     int drafts = 0;
     gpu_form f;
-    gpu_pass_begin(r, &f, 1);
+    gpu_pass_begin(&f, of[0]->s);
     for (int i = 0; i < n; i++) {
         gpu_pass_add(&f, of[i], -1);
         drafts = max_int(drafts, of[i]->drafts);
@@ -343,7 +345,7 @@ static int gpu_pass_drafts(pass_request *const *of, int n, mote_error *err) {
     return gpu_failed(&g->q, err);
 }
 
-/* Requests whose slots are alike with respect to the MTP layer, and that a pass can do. */
+/* Requests whose slots are alike with respect to what drafts, and that a pass can do. */
 static int gpu_pass_alike(pass_request *const *of, int n, mote_error *err) {
     pass_request *sorted[PASS_ROWS_MAX];
     int begin = 0, cycles = 0, count = 0;
@@ -365,16 +367,22 @@ static int gpu_passes_alone(const pass_request *q) {
     return q->kind != REQUEST_DRAFT && (q->b->T > STEP_ROWS || (q->kind == REQUEST_FORWARD && (q->b->mtp_logits || q->b->residual_rows)));
 }
 
+static void gpu_draft_blocks(mote_runner *r, pass_request *const *of, int n);
+
 static void gpu_pass(mote_runner *r, pass_request *const *of, int n) {
     pass_request *some[PASS_ROWS_MAX];
     gpu_check(&r->gpu->q, cudaSetDevice(r->m->device.gpu), "choosing the GPU");
+    if (of[0]->kind == REQUEST_BLOCK) {
+        gpu_draft_blocks(r, of, n);
+        return;
+    }
     for (int i = 0; i < n; i++)
         if (gpu_passes_alone(of[i])) pass_compute(r, &of[i], 1);
-    for (int has_mtp = 0; has_mtp < 2; has_mtp++) {
+    for (int drafts = 0; drafts < 2; drafts++) {
         mote_error error;
         int count = 0;
         for (int i = 0; i < n; i++)
-            if (!gpu_passes_alone(of[i]) && of[i]->s->has_mtp == has_mtp) some[count++] = of[i];
+            if (!gpu_passes_alone(of[i]) && gpu_drafts(of[i]->s) == drafts) some[count++] = of[i];
         if (!count) continue;
         const int code = count > 1 ? gpu_pass_alike(some, count, &error) : (pass_compute(r, some, 1), MOTE_OK);
         for (int i = 0; i < count && code; i++) some[i]->code = code, some[i]->error = error;

@@ -67,12 +67,14 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     const size_t u = rows * hidden * sizeof(uint16_t), least = (part_is_last(&m->part) ? prefill_logit_bytes(m) : 0) + u;   /* logits of a row */
     const size_t mtp = rows * (2 * (hidden + width) + (model_has_axes(m) ? 4 * hidden : 0) + 512);  /* prefill_mtp's */
     p->scratch_bytes = max_size(layer_prefill_bytes(&m->largest, m->c.hidden, o->chunk, kv), mtp);
+    if (m->drafter) p->scratch_bytes = max_size(p->scratch_bytes, layer_prefill_bytes(&m->drafter->largest, m->c.hidden, o->chunk, kv));
     p->scratch_bytes = (max_size(p->scratch_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * width);
     p->y = layout_alloc(l, residual_apart(&m->largest.residual) || m->part.ranks > 1 ? rows * hidden : 0);
     p->share = layout_alloc(l, rows * (size_t)m->c.streams);
     p->shared = layout_alloc(l, m->largest.residual.branched ? rows * hidden : 0);
+    p->tapped = layout_alloc(l, m->drafter ? rows * hidden : 0);
     p->u_scale = layout_alloc(l, rows);
     p->table = (token_row *)layout_bytes(l, (rows + 1) * sizeof *p->table);
     p->table = p->table ? p->table + 1 : NULL;
@@ -290,6 +292,46 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, const block *b) 
     if (b->mtp_logits) prefill_logits(s, &r, 1, r.T, b->mtp_logits);
 }
 
+/* Rows of x as F16 with an activation scale each; block t has row t. */
+static __global__ void __launch_bounds__(GPU_THREADS) prefill_put_rows(const float *x, int cols, uint16_t *u, float *act_scale) {
+    __shared__ float shared[GPU_WARPS];
+    const float *row = x + (size_t)blockIdx.x * cols;
+    float top = 0;
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) top = fmaxf(top, fabsf(row[i]));
+    prefill_put_row(row, cols, block_max(top, shared), u + (size_t)blockIdx.x * cols, act_scale + blockIdx.x);
+}
+
+/* After a layer of the target: what the drafter makes of its rows, if it takes them. */
+static void prefill_taps(slot *s, const prefill_rows *target, int layer) {
+    const mote_model *d = s->m->drafter;
+    prefill_rows r = *target;
+    r.factor = bf16_factor(d);
+    r.out = s->runner->gpu->prefill.tapped;
+    for (int k = 0; k < d->c.drafter.taps; k++) {
+        if (d->c.drafter.tap[k] != layer) continue;
+        prefill_put_rows<<<r.T, GPU_THREADS, 0, r.stream>>>(r.x, r.hidden, r.u, r.u_scale);
+        if (drafter_tap_is_first(&d->c.drafter, k)) prefill_linear(&r, &d->tap_fc[k], prefill_normed(&r), r.T, r.out);
+        else prefill_output(&r, &d->tap_fc[k], prefill_normed(&r), NULL);
+    }
+}
+
+/* What the drafter keeps of a prompt's rows, of which that is there. */
+static void prefill_tapped(slot *s, const prefill_rows *target) {
+    const mote_model *d = s->m->drafter;
+    struct gpu_runner *g = s->runner->gpu;
+    prefill_rows r = *target;
+    r.factor = bf16_factor(d);
+    r.eps = d->c.eps;
+    r.x = g->prefill.tapped;
+    r.state_only = 1;
+    for (int i = 0; i < d->c.layers; i++) {
+        layer l = d->layers[i];
+        l.mixer.norm = d->tap_norm;
+        r.layer = i;
+        gpu_check(&g->q, layer_run_prefill(&r, &l, &g->drafter.layers, &s->state[drafter_state(s->m, i)]), "the drafter");
+    }
+}
+
 /* Launches layer i. */
 static int prefill_layer(slot *s, const block *b, prefill_rows *r, int i, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
@@ -300,6 +342,7 @@ static int prefill_layer(slot *s, const block *b, prefill_rows *r, int i, mote_e
     gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
     gpu_release_experts(s->runner, copy);
     gpu_looked_up_prompt(s, i);
+    if (slot_drafter(s)) prefill_taps(s, r, i);
     return gpu_failed(&g->q, err);
 }
 
@@ -345,6 +388,7 @@ static int prefill_end(slot *s, const prefill_rows *r, const block *b, const blo
     gpu_read_residual(s, b, r->x);
     const float *last = r->x + (size_t)(b->T - 1) * width;  /* last_hidden is still wanted as it was */
     gpu_keep_rows<<<1, GPU_THREADS, 0, g->stream>>>(g->x, last, m->norm, (int)width, m->c.eps, 1, 0, s->hidden);
+    if (slot_drafter(s)) prefill_tapped(s, r);
     if (s->has_mtp) prefill_mtp(s, r, b);
     gpu_move(&g->q, s->last_hidden, s->hidden, width * sizeof(float), "the final row");
     gpu_check(&g->q, cudaGetLastError(), "prefill");

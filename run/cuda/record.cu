@@ -32,6 +32,7 @@ static gpu_form gpu_form_of(const slot *s, int T) {
     f.r = s->runner;
     f.rows.T = T;
     f.has_mtp = s->has_mtp;
+    f.has_drafter = slot_drafter(s) != NULL;
     if (T <= STEP_ROWS) return f;
     f.rows.sequences = gpu_turns_of(T);
     f.rows.T = gpu_rows_of_block(T);
@@ -44,7 +45,7 @@ static gpu_form gpu_form_of(const slot *s, int T) {
 static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
     int splits = ATTEND_CLUSTER;
     while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
-    return min_int(splits, max_int(g->layers.attention.splits, g->layers.mla.splits));
+    return min_int(splits, max_int(max_int(g->layers.attention.splits, g->drafter.layers.attention.splits), g->layers.mla.splits));
 }
 
 /* The drafts after these rows. */
@@ -220,6 +221,9 @@ static int gpu_rows_are_there(const mote_model *m) {
     return m->part.apart && !part_is_first(&m->part);
 }
 
+static void gpu_record_taps(const gpu_form *f, gpu_queue *q, int layer);
+static void gpu_record_tapped(const gpu_form *f, gpu_queue *q);
+
 /* Records a step of the part's layers. A range before the last has GPU_NO_LOGITS. */
 static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind) {
     const mote_model *m = f->r->m;
@@ -244,7 +248,9 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     for (int i = m->part.first; i < m->part.end; i++) {
         q->layer = i;
         gpu_record_layer(f, q, i, T, g->x, 0, 0);
+        if (f->has_drafter) gpu_record_taps(f, q, i);
     }
+    if (f->has_drafter) gpu_record_tapped(f, q);
     q->layer = -1;
     streams_record_write(q, g->x, T, m->c.hidden);
     if (!part_is_last(&m->part) && !m->part.apart) gpu_send(q, g->x, T, model_width(m));
@@ -255,9 +261,10 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
 }
 
 static void gpu_split_step(const gpu_form *f, gpu_queue *q);
+static void gpu_record_block(const gpu_form *f, gpu_queue *q, int drafts);
 
-/* Captures a CUDA graph. drafts < 0: a step of T rows. Else a cycle: a step of T rows and its gpu_accept (T = 0: neither),
-   then `drafts` drafts. Stages that q->stages leaves out are not in it. */
+/* Captures a CUDA graph: a block of so many drafts; or, with drafts < 0, a step of T rows; else a cycle: a step of T rows and its gpu_accept
+   (T = 0: neither), then `drafts` drafts. Stages that q->stages leaves out are not in it. */
 static cudaGraphExec_t gpu_capture_form(const gpu_form *f, enum gpu_kind kind, int drafts) {
     gpu_queue *q = &f->r->gpu->q;
     cudaGraph_t graph = NULL;
@@ -265,9 +272,10 @@ static cudaGraphExec_t gpu_capture_form(const gpu_form *f, enum gpu_kind kind, i
     if (!gpu_check(q, cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
         return NULL;
     if (f->dealt) gpu_split_step(f, q);
-    if (f->rows.T) gpu_record_step(f, q, kind);
-    if (f->rows.T && drafts >= 0) gpu_record_accept(f, q);
-    for (int i = 0; i < drafts; i++) gpu_record_draft(f, q, i, drafts);
+    if (f->block) gpu_record_block(f, q, drafts);
+    else if (f->rows.T) gpu_record_step(f, q, kind);
+    if (!f->block && f->rows.T && drafts >= 0) gpu_record_accept(f, q);
+    for (int i = 0; i < drafts && !f->block; i++) gpu_record_draft(f, q, i, drafts);
     gpu_submit(q);
     cudaError_t status = cudaStreamEndCapture(q->stream, &graph);
     if (gpu_check(q, status, "capturing a step"))

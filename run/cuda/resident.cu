@@ -10,7 +10,8 @@
 
 enum {
     ORIGIN = 1 << 20,            /* where a slot that does not exist begins; only differences matter */
-    PASS_GRAPHS = 128            /* most captured passes; the one that was not used longest makes space */
+    PASS_GRAPHS = 128,           /* most captured passes; the one that was not used longest makes space */
+    MAILBOXES = PASS_ROWS_MAX + MOTE_ROWS_MAX               /* of a pass's sequences; of a block's drafts */
 };
 
 enum gpu_kind { GPU_NO_LOGITS, GPU_LAST_LOGITS, GPU_ALL_LOGITS, GPU_MTP_LOGITS, GPU_KINDS };
@@ -33,7 +34,8 @@ typedef struct gpu_pass_table {
 typedef struct gpu_form {
     mote_runner *r;
     gpu_rows rows;               /* as layers are given them; what differs from layer to layer is not set here */
-    int has_mtp;                 /* the slots have the MTP layer */
+    int has_mtp, has_drafter;    /* the slots have states of the MTP layer; of the block drafter */
+    int block;                   /* rows of a block of drafts, all of them turns of one slot; 0: it is a step */
     int dealt;                   /* rows of blocks in turn (run/cuda/turns.cu), whose tokens are all in the first step; 0: each has its own */
 } gpu_form;
 
@@ -51,11 +53,19 @@ typedef struct gpu_pass_graph {
     cudaGraphExec_t ready;
 } gpu_pass_graph;
 
+/* Of a block drafter: run/cuda/drafter.cu. */
+typedef struct gpu_drafter {
+    layer_gpus layers;           /* the arguments of its layers' kernels */
+    gpu_pass_table *table;       /* the steps of a block's turns */
+    float *x;                    /* [rows of a block's turns][hidden] */
+    float *tapped;               /* [PASS_ROWS_MAX][hidden] the sum of fc's products of a pass's taps */
+} gpu_drafter;
+
 struct gpu_runner {
     gpu_queue q;
     cudaStream_t stream;
     slot *resident;              /* NULL: none */
-    cudaGraphExec_t graph[2][GPU_KINDS][STEP_ROWS + 1];     /* [with the MTP layer][..][rows] */
+    cudaGraphExec_t graph[2][GPU_KINDS][STEP_ROWS + 1];     /* [gpu_drafts][..][rows] */
     cudaGraphExec_t cycle[STEP_ROWS + 1][MOTE_ROWS_MAX];    /* [rows verified][drafts made]; [0]: drafts alone */
     gpu_pass_graph passes[PASS_GRAPHS];
     gpu_pass_table *table, *pass;                           /* on the GPU; here, in pinned memory, */
@@ -67,6 +77,7 @@ struct gpu_runner {
     sampling_parameters *parameters, sampling_on_device;    /* table->sampling; the host's copy of the resident slot's */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     simulation simulated;                                   /* for measurements: of all tokens that are chosen */
+    gpu_drafter drafter;
     float *x, *mtp_x, *mtp_in;                              /* [rows of a step][width], of mtp_in hidden + width */
     float *mtp_embedded;                                    /* [rows of a step][hidden] of streams: fc_embedding's product */
     float *given_row;                                       /* [hidden] of an image, in a step of it alone */
@@ -77,7 +88,7 @@ struct gpu_runner {
     uint64_t logits_pass;        /* changes when logits are overwritten: whether a slot's are still there */
     int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
     uint64_t *topk;
-    volatile gpu_mailbox *mailbox;                          /* [PASS_ROWS_MAX] pinned memory: the sampler posts tokens, the host polls */
+    volatile gpu_mailbox *mailbox;                          /* [MAILBOXES] pinned memory: the sampler posts tokens, the host polls */
     uint32_t sequence;                                      /* number of the last post that was queued */
     mote_launch *launches;                                  /* of mote_launches */
     prefill_scratch prefill;
@@ -113,6 +124,11 @@ struct gpu_slot {
     int tokens_new, tokens_stale;                           /* the states have not got these yet; the states have others */
     struct { uint32_t sequence; int z; } posted;            /* of a cycle, alone or in a pass: its post, and in which mailbox; 0: none */
 };
+
+/* Whether steps of the slot leave a state of what drafts: of the MTP layer, and of the drafter, if the model has them. */
+static int gpu_drafts(const slot *s) {
+    return s->has_mtp || slot_drafter(s);
+}
 
 /* From here on everything begins at a multiple of so many floats from the base. */
 static void layout_align(layout *l, size_t alignment) {

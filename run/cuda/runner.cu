@@ -30,7 +30,9 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     const attention_shape *a = &m->largest.attention;
     const mla_shape *c = &m->largest.mla;
     const int mixed = max_int(d->value_heads * d->value_dim, max_int(a->heads * a->head_dim, max_int(c->q_rank, c->heads * c->value_dim)));
-    const int widest = max_int(mixed, m->largest.mlp.size);
+    const attention_shape *b = m->drafter ? &m->drafter->largest.attention : a;
+    const int block = m->drafter ? max_int(b->heads * b->head_dim, m->drafter->largest.mlp.size) : 0;
+    const int widest = max_int(max_int(mixed, m->largest.mlp.size), block);
     struct gpu_runner *g = r->gpu;
     gpu_queue q;
     memset(&q, 0, sizeof q);
@@ -55,6 +57,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->mtp_logits = layout_alloc(l, STEP_ROWS * vocab);
     g->draft_logits = layout_alloc(l, last ? T * (size_t)draft_vocab(m) : 0);
     g->topk = (uint64_t *)(void *)layout_alloc(l, last ? T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2 : 0);
+    gpu_layout_drafter(l, r, &q);
     layout_prefill(l, m, &r->o, &g->prefill);
     gpu_layout_vision(l, r);
     gpu_layout_experts(l, r);
@@ -66,11 +69,8 @@ static void gpu_copy_frequencies(struct gpu_runner *g, float *to, int each, cons
     gpu_move(&g->q, to + (size_t)(layer * each), of, (size_t)count * sizeof(float), "copying the rotary frequencies");
 }
 
-/* The splits of each attention layer, and the most of any; its frequencies; how many warps prefill uses. */
-static void gpu_prepare_attention(mote_runner *r) {
-    const mote_model *m = r->m;
-    struct gpu_runner *g = r->gpu;
-    attention_gpu *to = &g->layers.attention;
+/* The splits of each attention layer of m, the runner's model or its drafter, and the most of any; its frequencies; how many warps prefill uses. */
+static void gpu_prepare_attention(struct gpu_runner *g, const mote_model *m, attention_gpu *to) {
     to->prefill_warps = attention_prefill_warps(m->device.shared);
     to->layer_splits = (int *)calloc((size_t)(m->c.layers + m->has_mtp), sizeof *to->layer_splits);
     if (!to->layer_splits) gpu_check(&g->q, cudaErrorMemoryAllocation, "preparing attention");
@@ -121,10 +121,11 @@ static void gpu_count_tags(const mote_model *m, gpu_queue *q) {
     }
 }
 
-/* The addresses that kernels of a shared runner are captured with: those of a slot with the MTP layer, laid out from ORIGIN. It does
+/* The addresses that kernels of a shared runner are captured with: those of a slot that drafts, laid out from ORIGIN. It does
    not hold the runner. */
 static int gpu_imagine_slot(mote_runner *r, int context, slot *s, mote_error *err) {
     int code = slot_begin(s, r, context, r->m->has_mtp, err);
+    s->verifies = 1;
     if (!code) layout_slot((float *)(uintptr_t)ORIGIN, NULL, s);
     s->memory = (float *)(uintptr_t)ORIGIN;
     __atomic_sub_fetch(&r->holders, 1, __ATOMIC_RELAXED);
@@ -154,12 +155,13 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     q->dependent = m->device.cc >= 90;
     q->prefetch = m->device.cache / GPU_PREFETCH_SHARE / 128 * 128;
     q->stages = ALL_STAGES;
+    q->layer = -1;
     gpu_count_tags(m, q);
     gpu_check(q, cudaSetDevice(m->device.gpu), "choosing the GPU");
     if (q->status == cudaSuccess) gpu_open_experts(r);
     if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&r->memory, bytes), "allocating a runner");
     if (q->status == cudaSuccess)
-        gpu_check(q, cudaHostAlloc((void **)&g->mailbox, PASS_ROWS_MAX * sizeof *g->mailbox, cudaHostAllocMapped), "pinning memory");
+        gpu_check(q, cudaHostAlloc((void **)&g->mailbox, MAILBOXES * sizeof *g->mailbox, cudaHostAllocMapped), "pinning memory");
     if (q->status == cudaSuccess)
         gpu_check(q, cudaHostAlloc((void **)&g->pass, sizeof *g->pass, cudaHostAllocDefault), "pinning memory");
     if (q->status == cudaSuccess) gpu_check(q, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream");
@@ -171,13 +173,14 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     if (r->me && m->part.apart) hosts_open(q, &g->hosts, r->me, (size_t)max_int(r->o.chunk, PASS_ROWS_MAX) * (size_t)model_width(m));
     else if (r->me) peers_open(q, &g->peer, r->me, m->device.gpu);
     r->prompt_from = g->prefill.rows ? PREFILL_FROM : 0;
-    memset((void *)g->mailbox, 0, PASS_ROWS_MAX * sizeof *g->mailbox);
+    memset((void *)g->mailbox, 0, MAILBOXES * sizeof *g->mailbox);
     q->stream = g->stream;
     gpu_check(q, cudaMemsetAsync(r->memory, 0, bytes, g->stream), "clearing a runner");
     gpu_begin_experts(r);
     int code = model_has_tables(m) ? gpu_open_tables(r, err) : MOTE_OK;
     if (code) return code;
-    if (m->largest.kinds >> LAYER_ATTENTION & 1) gpu_prepare_attention(r);
+    if (m->largest.kinds >> LAYER_ATTENTION & 1) gpu_prepare_attention(g, m, &g->layers.attention);
+    if (m->drafter) gpu_prepare_attention(g, m->drafter, &g->drafter.layers.attention);
     if (m->largest.kinds >> LAYER_MLA & 1) gpu_prepare_mla(r);
     if (m->c.streams) gpu_prepare_streams(r);
     sampling_parameters greedy;
@@ -220,6 +223,7 @@ static void gpu_close(mote_runner *r) {
     free(g->table_numbers);
     free(g->table_tokens);
     free(g->layers.attention.layer_splits);
+    free(g->drafter.layers.attention.layer_splits);
     free(g->slots);
     if (r->one_slot) return;
     gpu_forget_slot(&g->capture_base);
@@ -230,7 +234,7 @@ static void gpu_close(mote_runner *r) {
 /* Captures the graphs that every answer needs, unless another slot had them captured; others are captured when first launched. */
 static void gpu_capture_steps(slot *s) {
     struct gpu_runner *g = s->runner->gpu;
-    cudaGraphExec_t (*graph)[STEP_ROWS + 1] = g->graph[s->has_mtp];
+    cudaGraphExec_t (*graph)[STEP_ROWS + 1] = g->graph[gpu_drafts(s)];
     const enum gpu_kind kind = gpu_kind_of(s->runner, GPU_LAST_LOGITS);
     for (int T = 1; T <= STEP_ROWS && g->q.status == cudaSuccess; T++)
         if (!graph[kind][T]) graph[kind][T] = gpu_capture(s, T, kind, -1);

@@ -51,7 +51,7 @@ static void gpu_launch_rows(const mote_runner *r, cudaGraphExec_t graph, int T, 
 /* Launches the graph of a step, captured if this is the first time. step_parameters are set by an earlier launch. */
 static void gpu_launch_step(slot *s, int T, enum gpu_kind kind) {
     struct gpu_runner *g = s->runner->gpu;
-    cudaGraphExec_t *graph = &g->graph[s->has_mtp][kind][T];
+    cudaGraphExec_t *graph = &g->graph[gpu_drafts(s)][kind][T];
     if (!*graph) *graph = gpu_capture(s, T, kind, -1);
     gpu_launch_rows(s->runner, *graph, T, "launching a step");
     gpu_launched(s, T, kind);
@@ -127,25 +127,29 @@ static int gpu_log_left(slot *s, int replay, int T) {
    floats that position times frequency is, as 2 (x / 2) is x. */
 enum { ROW_AT = 2 };
 
+/* A layer's frequencies for a row that stands at `stands`, or with row NULL again those of text. i: the layer's number in `to`. */
+static void gpu_turn_layer(struct gpu_runner *g, const attention_gpu *to, int i, const attention_weights *w, const token_row *row, int stands) {
+    enum { SOME = 64 };
+    const int n = w->shape.rotary_dim / 2;
+    float turned[SOME], *at = to->frequencies + (size_t)i * (size_t)to->frequencies_size;
+    for (int k = 0; k < n; k++) {
+        turned[k % SOME] = row ? (float)row->position[rope_axis(w->axes, k)] * w->frequencies[k] / (float)stands : w->frequencies[k];
+        if (k % SOME == SOME - 1 || k == n - 1)
+            gpu_move(&g->q, at + k / SOME * SOME, turned, (size_t)(k % SOME + 1) * sizeof *turned, "turning frequencies");
+    }
+}
+
 /* Frequencies for a step of rows[0], or with NULL again those of text. */
 static void gpu_turn_frequencies(slot *s, const token_row *rows) {
-    const mote_model *m = s->m;
+    const mote_model *m = s->m, *d = slot_drafter(s);
     struct gpu_runner *g = s->runner->gpu;
-    const attention_gpu *to = &g->layers.attention;
-    enum { SOME = 64 };
-    float turned[SOME];
     for (int i = m->part.first; i < m->c.layers + s->has_mtp; i++) {
         const sublayer *of = &model_layer(m, i)->mixer;
-        const attention_weights *w = &of->w.attention;
-        const int mtp = i == m->c.layers, n = w->shape.rotary_dim / 2;
-        if (of->kind != LAYER_ATTENTION || !model_has_layer(m, i)) continue;
-        float *at = to->frequencies + (size_t)i * (size_t)to->frequencies_size;
-        for (int k = 0; k < n; k++) {
-            turned[k % SOME] = rows ? (float)rows[-mtp].position[rope_axis(w->axes, k)] * w->frequencies[k] / (float)(ROW_AT - mtp) : w->frequencies[k];
-            if (k % SOME == SOME - 1 || k == n - 1)
-                gpu_move(&g->q, at + k / SOME * SOME, turned, (size_t)(k % SOME + 1) * sizeof *turned, "turning frequencies");
-        }
+        const int mtp = i == m->c.layers;
+        if (of->kind == LAYER_ATTENTION && model_has_layer(m, i))
+            gpu_turn_layer(g, &g->layers.attention, i, &of->w.attention, rows ? rows - mtp : NULL, ROW_AT - mtp);
     }
+    for (int i = 0; d && i < d->c.layers; i++) gpu_turn_layer(g, &g->drafter.layers.attention, i, &d->layers[i].mixer.w.attention, rows, ROW_AT);
 }
 
 /* The step of the block's row, an image's; it is launched between the two. */

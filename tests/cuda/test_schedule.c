@@ -60,6 +60,8 @@ static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
 }
 
 static void add_head(int layer, int in_mtp) {
+    if (streams) add(KERNEL_STREAMS_DOWN, layer, in_mtp);
+    if (streams) add(KERNEL_STREAMS_UP, layer, in_mtp);
     add(KERNEL_HEAD, layer, in_mtp);
     if (normed_after) add(KERNEL_CAP, layer, in_mtp);
 }
@@ -125,7 +127,8 @@ static void test_real(int layers, int interval) {
         CHECK(n->link.publish.bits == ((uint32_t)generation & 3), "node %d, %s: generation %d", i, k->name, generation);
     }
     for (int i = 0; i + 2 < count; i++) {
-        uint32_t bytes = nodes[i].kind == KERNEL_UP && nodes[i + 2].first_weights.bytes ? LIMIT : 0;
+        const int after_next = nodes[i].kind == KERNEL_UP || !nodes[i + 1].first_weights.bytes;
+        uint32_t bytes = kernels[nodes[i].kind].prefetches && nodes[i + 1 + after_next].first_weights.bytes ? LIMIT : 0;
         const prefetch_span *p = &nodes[i].link.prefetch;
         CHECK(p->bytes == bytes, "node %d prefetches %u bytes", i, p->bytes);
         CHECK(!bytes || (p->share % 128 == 0 && p->share * 100 >= bytes), "node %d: shares of %u", i, p->share);
@@ -288,7 +291,7 @@ static void test_streams(int layers, int first, int drafts) {
         if (n->kind == KERNEL_STREAMS_UP) CHECK(!n->link.await.mask == (n->in_mtp || n->layer <= first), "node %d waits for sums", i);
         if (n->link.await.mask && n->kind == KERNEL_STREAMS_UP) CHECK(n->link.await.bits == ((uint32_t)(x + 1) & 3), "node %d awaits", i);
         if (k->tags != BUFFER_X) continue;
-        CHECK(!n->link.publish.mask == (n->in_mtp || n->kind != KERNEL_STREAMS_UP), "node %d, %s tags", i, k->name);
+        CHECK(!n->link.publish.mask == (n->in_mtp || n->layer < 0 || n->kind != KERNEL_STREAMS_UP), "node %d, %s tags", i, k->name);
         x += n->link.publish.mask != 0;
         CHECK(!n->link.publish.mask || n->link.publish.bits == ((uint32_t)x & 3), "node %d: generation %d", i, x);
     }

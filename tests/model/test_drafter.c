@@ -420,7 +420,8 @@ static void test_drafter_targets(void) {
     drafter_open_says("another target", "tests/fixtures/families/qwen3", "cpu", MOTE_EINVAL, "the drafter is another model's");
     drafter_open_says("scaled embeddings", "tests/fixtures/families/gemma4", "cpu", MOTE_EUNSUPPORTED, "scaled embeddings");
     if (temp_fixture("families/qwen3.5-dense")) drafter_open_says("a model", DRAFTER_TARGET, "cpu", MOTE_EUNSUPPORTED, "no block drafter");
-    EXPECT(MOTE_EUNSUPPORTED, mote_open_synthetic("tiny", &o, &m, &failure));
+    EXPECT(MOTE_EINVAL, mote_open_synthetic("tiny", &o, &m, &failure));
+    CHECK(strstr(failure.message, "a synthetic model's drafter is \"synthetic\""), "%s", failure.message);
     o.device = NULL;
     o.devices = "cpu,cpu";
     EXPECT(MOTE_EUNSUPPORTED, mote_open(DRAFTER_TARGET, &o, &m, &failure));

@@ -28,6 +28,7 @@ run test_tables "$build/test_tables" --device cuda --brief "$([ ! -d build/data/
 run gpu_streams "$build/gpu_streams"
 run gpu_mamba "$build/gpu_mamba"
 run gpu_product "$build/gpu_product"
+run gpu_drafter "$build/gpu_drafter" --brief
 run test_groups-slots "$build/test_groups" --device cuda --brief "" $families/qwen3-moe
 run test_experts "$build/test_experts" --device cuda --brief "" $families/{gpt-oss-mxfp4,deepseek-v3} tiny:nvfp4
 run test_experts-pipeline "$build/test_experts" --devices cuda:0,cuda:1 --brief "" $families/qwen3-moe
