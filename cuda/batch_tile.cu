@@ -8,7 +8,7 @@
    loads of B, four mma and four fma.
 
    Two forms, for 8, 16, 32 and 64 rows each (NT n-tiles): wide (cuda/batch_wide.cu) for many tiles, narrow (cuda/batch_narrow.cu) for few. A third
-   one, for 8 and 32 rows, prepares the rows itself (cuda/batch_split.cu).
+   one, for 8 rows, prepares the rows itself (cuda/batch_split.cu).
 
    n-tiles after the last row are computed, but for those of 64 rows by fours: straight-line code is worth more than they cost.
    Neither form polls: they wait, and store tags. With up to 8 rows they release their successor at entry, or `late`; with more its blocks would

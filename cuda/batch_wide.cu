@@ -1,16 +1,12 @@
 /* cuda/batch_wide.cu: a projection of many rows with many tiles. A warp has tiles of its own and all of K, or a half of it, and closes
    the shares itself. The k blocks of the token rows pass through a ring in shared memory, in step for all warps of the block. */
 
-/* How a block of the wide form divides its work. TILES: of a warp, side by side: as many times fewer loads of B. PARTS: warps that share
+/* How a block of the wide form divides its work. TILES: of a warp, side by side: half as many loads of B. PARTS: warps that share
    the K of a tile: twice the warps where there are few tiles. SLICES: warps that share the token rows of a tile. DEPTH: k blocks of
-   weights in flight. BLOCKS: on an SM.
-
-   A block has six tiles and an SM to itself, so that 35B's norm_in_proj, 772 tiles, is one round of 131 blocks, which read the token rows from
-   the L2 once: of 64 rows these are more bytes for an SM than its weights. */
-template <int NT> struct batch_form { enum { TILES = 3, PARTS = 2, SLICES = 2, DEPTH = 2, BLOCKS = 1 }; };
-template <> struct batch_form<2> { enum { TILES = 1, PARTS = 2, SLICES = 1, DEPTH = 4, BLOCKS = 2 }; };
-template <> struct batch_form<8> { enum { TILES = 3, PARTS = 1, SLICES = 4, DEPTH = 2, BLOCKS = 1 }; };
-template <> struct batch_form<16> { enum { TILES = 3, PARTS = 1, SLICES = 4, DEPTH = 2, BLOCKS = 1 }; };
+   weights in flight. BLOCKS: on an SM. */
+template <int NT> struct batch_form { enum { TILES = 1, PARTS = 2, SLICES = 1, DEPTH = 4, BLOCKS = 2 }; };
+template <> struct batch_form<8> { enum { TILES = 1, PARTS = 1, SLICES = 2, DEPTH = 4, BLOCKS = 2 }; };
+template <> struct batch_form<16> { enum { TILES = 2, PARTS = 1, SLICES = 2, DEPTH = 2, BLOCKS = 1 }; };
 
 template <int NT> struct batch_sizes : batch_form<NT> {
     typedef batch_form<NT> form;

@@ -34,8 +34,7 @@ __device__ __forceinline__ void pdl_launch_dependents() {
 
      buffer        stored by                                  polled, or loaded speculatively, by
      x             gated_norm_out or out, then experts_down   norm_router; with one row norm_in_proj or norm_qkv
-                   of streams, their mixture: streams_up
-     sums          streams_down                               streams_up, with one row
+                   of streams, the mixture: streams_up
      logits        norm_router                                experts_up
 
    Which tags a kernel stores and awaits is schedule_link's; why two bits suffice, and why polling cannot deadlock, stands

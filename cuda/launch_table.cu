@@ -6,8 +6,7 @@
      1 to 4         of PROJECT_FIXED                                  gpu_project_fixed<.., SHAPE, 1>, <.., 2>, <.., 4>: gpu_fixed_rows
                     any                                               gpu_project<.., 1>, gpu_project<.., 4>
      5 to 64; fewer of which a block does not hold the fragments:
-     to 8           clusters of batch_split's, all resident           gpu_batch_split<.., 2>
-     to 32          likewise, an octet of tiles each                  gpu_batch_split<.., 8>
+     to 8           any, if the clusters are all resident             gpu_batch_split
      to 64          less than BATCH_WIDE_TILES tiles for each SM      gpu_batch_narrow<n-tiles>: of 8, 16, 32, 64 rows
                     more                                              gpu_batch_wide<n-tiles>
      a prompt       of prefill_multiplies                             gemm_kernel<format, token rows of a tile>: gemm_width

@@ -163,44 +163,40 @@ static int gpu_batch_order_of(const gpu_matrix *w, const batch_rows *rows, int *
 }
 
 /* Deals out whole clusters of so many octets; returns a block's bytes of shared memory. */
-template <class IN, int NT> static size_t gpu_deal_clusters(gpu_projection<IN> *p, int octets) {
+template <class IN> static size_t gpu_deal_clusters(gpu_projection<IN> *p, int octets) {
     size_t bytes = 0;
     p->octets = octets;
     p->blocks = 0;
     for (int i = 0; i < p->count; i++) {
         gpu_segment *s = &p->segment[i];
-        bytes = max_size(bytes, activation_fragments_size(s->w.format, batch_split<NT>::ROWS, gpu_split_k_blocks(s->w.k_blocks)));
+        bytes = max_size(bytes, activation_fragments_size(s->w.format, SPLIT_ROWS, gpu_split_k_blocks(s->w.k_blocks)));
         s->blocks = ((gpu_tiles(*s) - 1) / (BATCH_SPLIT * octets) + 1) * BATCH_SPLIT;
         s->first_block = p->blocks;
         p->blocks += s->blocks;
     }
-    return bytes + sizeof(batch_split_shared<NT>) + (size_t)(octets - 1) * sizeof(batch_split_octet<NT>);
+    return bytes + sizeof(batch_split_shared) + (size_t)(octets - 1) * sizeof(batch_split_octet);
 }
 
-/* Records a projection of many rows whose blocks split K in clusters; 0: they do not, as not all would be resident at once, or their shared
-   memory is too little. */
-template <class IN, int NT> static int gpu_record_split_of(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *of) {
+/* Records a projection of 5 to 8 rows whose blocks split K in clusters; 0: they do not, as there are no clusters, not all would be resident at
+   once, or their shared memory is too little. */
+template <class IN> static int gpu_record_split(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *of) {
     gpu_projection<IN> p = *of;
     size_t bytes = 0;
     int fits = 0;
-    for (int octets = 1; octets <= batch_split<NT>::OCTETS && !fits; octets++) {
-        bytes = gpu_deal_clusters<IN, NT>(&p, octets);
+    if (!q->dependent || p.T > SPLIT_ROWS) return 0;
+    for (int octets = 1; octets <= SPLIT_OCTETS && !fits; octets++) {
+        bytes = gpu_deal_clusters(&p, octets);
         if (bytes > GPU_SHARED) return 0;
-        fits = p.blocks <= gpu_blocks(q, gpu_batch_split<IN, NT>, bytes, INT_MAX) / 8 * 7;
+        fits = p.blocks <= gpu_blocks(q, gpu_batch_split<IN>, bytes, INT_MAX) / 8 * 7;
     }
     if (!fits) return 0;
     p.end = epilogue_kept(q, &of->end);
     const gpu_matrix *w = &p.segment[0].w;
     const int extra = (p.extra + BATCH_SPLIT - 1) / BATCH_SPLIT * BATCH_SPLIT;
-    node *n = gpu_record(q, kind, formats[w->format]->name, gpu_batch_split<IN, NT>, p.blocks + extra, 1, bytes, &p);
+    node *n = gpu_record(q, kind, formats[w->format]->name, gpu_batch_split<IN>, p.blocks + extra, 1, bytes, &p);
     n->in_clusters = 1;
     gpu_note_weights(n, kind, w);
     return 1;
-}
-
-template <class IN> static int gpu_record_split(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p) {
-    if (!q->dependent || p->T > 8 * N_TILE_ROWS) return 0;
-    return p->T <= 2 * N_TILE_ROWS ? gpu_record_split_of<IN, 2>(q, kind, p) : gpu_record_split_of<IN, 8>(q, kind, p);
 }
 
 /* Records a projection of the rows in q->batch: their preparation, then the products of all segments that have the same norm and whose operand

@@ -15,9 +15,9 @@
      3. What writes step_parameters never releases: it is complete when the next kernel starts, so that all may read them
         early.
      4. Tags (gpu_tag). A kernel that can poll a buffer's tags does so, in place of a wait, if its direct predecessor stores
-        the buffer, in one launch, or polls it itself and stores nothing that this one reads, and if the older values that it
-        may find there have other tags: they are of this step (one was stored before late), at most three were stored from
-        late on, and none of them without a tag, nor the one that was there before. Otherwise it waits.
+        the buffer, in one launch, or polls it itself, and if the older values that it may find there have other tags: they are
+        of this step (one was stored before late), at most three were stored from late on, and none of them without a tag, nor
+        the one that was there before. Otherwise it waits.
      5. A kernel that polls may store `polled_writes` once it has seen all that it polls: its predecessor stores each value
         after its own wait, when it has loaded all that the value depends on. So these are not what its predecessor writes,
         nor what it loads for other ends (reads_without_tags).
@@ -186,13 +186,6 @@ static int schedule_polled(const node *nodes, int i) {
     return i;
 }
 
-/* What nodes[i] reads before its wait, and a kernel between it and nodes[at], which it polls, writes. */
-static unsigned schedule_read_past(const node *nodes, int i, int at) {
-    unsigned stored = 0;
-    for (int j = at + 1; j < i; j++) stored |= same_buffers(&nodes[i], &nodes[j], node_writes(&nodes[j]));
-    return stored & node_buffers(&nodes[i], kernels[nodes[i].kind].reads & ~nodes[i].late_reads);
-}
-
 /* Whether nodes[i] polls, by rule 4. stored, of this buffer: the generation stored last; before_late: that before late. untagged: buffers in which
    it may find values without tags. */
 static int schedule_polls(const node *nodes, int i, int stored, int before_late, unsigned untagged) {
@@ -200,8 +193,7 @@ static int schedule_polls(const node *nodes, int i, int stored, int before_late,
     const int at = schedule_polled(nodes, i);
     const unsigned polls = kernels[n->kind].polls;
     return n->can_poll && !n->in_mtp && polls && at >= 0 && !nodes[at].in_mtp && nodes[at].pieces == 1 &&
-           node_tags(&nodes[at]) & polls && !(untagged & polls) && !schedule_read_past(nodes, i, at) && before_late >= 1 &&
-           stored - before_late <= 3;
+           node_tags(&nodes[at]) & polls && !(untagged & polls) && before_late >= 1 && stored - before_late <= 3;
 }
 
 static gpu_tag tag_of(int generation) {
@@ -255,14 +247,14 @@ static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, 
     return 1;
 }
 
-/* The generations of X, and SUMS, and those of ROUTER begin after so many that are stored before the first node, by another runner: tags are
-   part of the values, which do not depend on who computes them. */
+/* The generations of X and ROUTER begin after so many that are stored before the first node, by another runner: tags are part of the values, which
+   do not depend on who computes them. */
 static void schedule_continue(node *nodes, int count, int x, int router) {
     for (int i = 0; i < count; i++) {
         const kernel_uses *k = &kernels[nodes[i].kind];
         gpu_tag *await = &nodes[i].link.await, *publish = &nodes[i].link.publish;
-        if (await->mask) *await = tag_of((int)await->bits + (k->polls & BUFFER_ROUTER ? router : x));
-        if (publish->mask) *publish = tag_of((int)publish->bits + (k->tags & BUFFER_ROUTER ? router : x));
+        if (await->mask) *await = tag_of((int)await->bits + (k->polls & BUFFER_X ? x : router));
+        if (publish->mask) *publish = tag_of((int)publish->bits + (k->tags & BUFFER_X ? x : router));
     }
 }
 

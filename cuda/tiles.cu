@@ -301,7 +301,7 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
 #pragma unroll
     for (int j = 0; j < PRELOAD; j++) weights.load(j);
     weights.load_scale(w);
-    if constexpr (!TILES::normed && (IN::prefetches || COLS == shape_flash_next::OUT)) l2_prefetch_share(tiles.p.link.prefetch);
+    if constexpr (!TILES::normed && IN::prefetches) l2_prefetch_share(tiles.p.link.prefetch);
     if constexpr (TILES::normed) {
         if (tiles.waits_last()) pdl_launch_dependents();
         else tiles.wait();

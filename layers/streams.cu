@@ -30,7 +30,6 @@ typedef struct gpu_streams {
     gpu_matrix down, inject, up; /* inject without rows: nothing is given to what is read */
     const float *norm;           /* [streams][hidden] */
     int T, hidden, pieces;       /* token rows; of a stream's columns */
-    uint32_t up_share;           /* bytes of up that a block of streams_down prefetches, a multiple of 16 */
     float eps;
     float *x, *u;                /* [T][streams][hidden] R; [T][hidden] */
     const float *y, *before;     /* [T][hidden] what is to be added to x, NULL: nothing; [T][streams] its shares, NULL: 1 */
@@ -128,13 +127,6 @@ __device__ __forceinline__ void stream_multiply_rows(const gpu_streams &p, const
     }
 }
 
-/* Prefetches a block's share of what streams_up reads into the L2: the memory bus is idle, and not all blocks of that are there early. */
-__device__ __forceinline__ void stream_prefetch_up(const gpu_streams &p) {
-    const uint32_t bytes = (uint32_t)(p.up.panels * p.up.k_blocks * p.up.panel_bytes);
-    const uint32_t from = (blockIdx.y * gridDim.x + blockIdx.x) * p.up_share;
-    if (threadIdx.x == 0 && from < bytes) l2_prefetch(p.up.data + from, min(p.up_share, bytes - from));
-}
-
 /* Grid: (tiles of down, then of inject; streams * pieces). ONE: there is one token row. */
 template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_down(const __grid_constant__ gpu_streams p) {
     __shared__ __align__(16) float part[2][TILE_ROWS][STEP_ROWS][GPU_WARPS], squares[2][STEP_ROWS][GPU_WARPS];
@@ -153,7 +145,6 @@ template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_stream
     float4 norm[STREAM_DEPTH];
     if (ONE) stream_load_norm(p, w, c, norm);
     pdl_wait();
-    stream_prefetch_up(p);
     const auto four = [&](int t, int k) {
         float sum[4] = {0, 0, 0, 0}, square = 0;
         if (!ONE) stream_load_norm(p, w, c, norm);
@@ -164,42 +155,27 @@ template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_stream
         square += __shfl_xor_sync(~0u, square, 16);
         if (lane < 16 && lane % 4 == 0) squares[k][lane / 4][warp] = square;
         __syncthreads();
-        if (stores && t + r < p.T) store_tagged(&sums[(size_t)t * width], sum_warp_partials(part[k][i][r]), p.link.publish);
+        if (stores && t + r < p.T) sums[(size_t)t * width] = sum_warp_partials(part[k][i][r]);
         if (blockIdx.x == 0 && threadIdx.x < STEP_ROWS && t + (int)threadIdx.x < p.T)
-            store_tagged(&p.squares[((t + (int)threadIdx.x) * GPU_STREAMS + c) * STREAM_PIECES + piece],
-                         sum_warp_partials(squares[k][threadIdx.x]), p.link.publish);
+            p.squares[((t + (int)threadIdx.x) * GPU_STREAMS + c) * STREAM_PIECES + piece] = sum_warp_partials(squares[k][threadIdx.x]);
     };
     if constexpr (ONE) four(0, 0);
     else for (int t = 0, k = 0; t < p.T; t += STEP_ROWS, k ^= 1) four(t, k);
 }
 
-/* What there is of each piece. */
-__device__ __forceinline__ float stream_pieces(float4 v) {
+__device__ __forceinline__ float stream_pieces(const float *of) {
+    const float4 v = __ldcg((const float4 *)of);
     return v.x + v.y + v.z + v.w;
 }
 
-/* Not zero if the tag of a piece that there is does not match. */
-__device__ __forceinline__ uint32_t stream_mismatch(const gpu_streams &p, float4 v) {
-    const float of[STREAM_PIECES] = {v.x, v.y, v.z, v.w};
-    uint32_t other = 0;
-#pragma unroll
-    for (int i = 0; i < STREAM_PIECES; i++) other |= i < p.pieces ? tag_mismatch(&of[i], 1, p.link.await) : 0;
-    return other;
+/* 1 / RMS of row t's stream c. */
+__device__ __forceinline__ float stream_factor(const gpu_streams &p, int t, int c) {
+    return rms_factor_divided(stream_pieces(p.squares + (t * GPU_STREAMS + c) * STREAM_PIECES), p.hidden, p.eps);
 }
 
-/* The squares of row t's stream c. */
-__device__ __forceinline__ float4 stream_squares(const gpu_streams &p, int t, int c) {
-    return load_relaxed4(p.squares + (t * GPU_STREAMS + c) * STREAM_PIECES);
-}
-
-/* 1 / RMS of the stream whose squares these are. */
-__device__ __forceinline__ float stream_factor(const gpu_streams &p, float4 squares) {
-    return rms_factor_divided(stream_pieces(squares), p.hidden, p.eps);
-}
-
-/* Where stream c's part of row t's product with row j of down is, or, from their end on, of inject; not normed. */
-__device__ __forceinline__ const float *stream_sum_at(const gpu_streams &p, int t, int j, int c) {
-    return p.sums + (((size_t)t * (p.down.rows + GPU_STREAMS) + j) * GPU_STREAMS + c) * STREAM_PIECES;
+/* Stream c's part of row t's product with row j of down, or, from their end on, of inject; not normed. */
+__device__ __forceinline__ float stream_sum(const gpu_streams &p, int t, int j, int c) {
+    return stream_pieces(p.sums + (((size_t)t * (p.down.rows + GPU_STREAMS) + j) * GPU_STREAMS + c) * STREAM_PIECES);
 }
 
 /* The mean over streams, of which four neighbouring lanes have one each. */
@@ -212,35 +188,19 @@ __device__ __forceinline__ float stream_mean(float v) {
 /* low of a row, to[k_blocks * 32], by a block: a thread has a stream of every 64th, AT_ONCE of which it loads before it uses the first. */
 struct stream_low {
     enum { AT_ONCE = 5, STEP = GPU_THREADS / GPU_STREAMS };
-    float4 sum[AT_ONCE];
+    float sum[AT_ONCE];
 
     __device__ __forceinline__ static int first() { return threadIdx.x / GPU_STREAMS; }
     __device__ __forceinline__ void load(const gpu_streams &p, int t, int from) {
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++)
-            sum[k] = load_relaxed4(stream_sum_at(p, t, min(from + k * STEP, p.down.rows - 1), threadIdx.x % GPU_STREAMS));
-    }
-    /* Loads the first round of the only row, and the squares of the thread's stream, until they have their tags. In between a warp spins on one
-       sum, so that polling does not compete with streams_down. */
-    __device__ __forceinline__ void poll(const gpu_streams &p, float4 *squares) {
-        uint32_t other = 0;
-#pragma unroll 1
-        do {
-            if (other) spin_until_tagged(stream_sum_at(p, 0, min((int)threadIdx.x / 32, p.down.rows - 1), 0), p.link.await);
-            load(p, 0, first());
-            *squares = stream_squares(p, 0, threadIdx.x % GPU_STREAMS);
-            other = stream_mismatch(p, *squares);
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) other |= stream_mismatch(p, sum[k]);
-            other = __any_sync(~0u, other);
-        } while (other);
+        for (int k = 0; k < AT_ONCE; k++) sum[k] = stream_sum(p, t, min(from + k * STEP, p.down.rows - 1), threadIdx.x % GPU_STREAMS);
     }
     /* factor: stream_factor of the row and the thread's stream. */
     __device__ __forceinline__ void put(const gpu_streams &p, int from, float factor, float *to) const {
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
             const int j = from + k * STEP;
-            const float low = gpu_silu(stream_mean(stream_pieces(sum[k]) * factor));
+            const float low = gpu_silu(stream_mean(sum[k] * factor));
             if (threadIdx.x % GPU_STREAMS == 0 && j < p.up.k_blocks * MIXER_K_COLS) to[j] = j < p.down.rows ? low : 0;
         }
     }
@@ -260,17 +220,22 @@ __device__ __forceinline__ void stream_put_shares(const gpu_streams &p) {
 #pragma unroll 1
     for (int first = 0; first < p.T; first += GPU_THREADS / (GPU_STREAMS * GPU_STREAMS)) {
         const int t = first + (int)threadIdx.x / (GPU_STREAMS * GPU_STREAMS), row = min(t, p.T - 1);
-        const float sum = stream_pieces(load_relaxed4(stream_sum_at(p, row, p.down.rows + to, c)));
-        const float share = 2 * gpu_sigmoid(stream_mean(sum * stream_factor(p, stream_squares(p, row, c))));
+        const float share = 2 * gpu_sigmoid(stream_mean(stream_sum(p, row, p.down.rows + to, c) * stream_factor(p, row, c)));
         if (c == 0 && t < p.T) p.share[t * GPU_STREAMS + to] = share;
     }
 }
 
-/* An element of row `row` of R. */
-__device__ __forceinline__ float stream_element(const gpu_streams &p, int row, int c, int col) {
-    const float before = stream_before(p, row, c), given = load_relaxed(stream_output(p, row, c) + col);
-    return fmaf(given, before, load_relaxed(p.x + ((size_t)row * GPU_STREAMS + c) * p.hidden + col));
-}
+/* What a thread of streams_up has of a row: an element of R, and the factor of its stream. */
+struct stream_element {
+    float value, factor;
+
+    __device__ __forceinline__ stream_element(const gpu_streams &p, int row, int c, int col) {
+        const float before = stream_before(p, row, c), given = load_relaxed(stream_output(p, row, c) + col);
+        const float x = load_relaxed(p.x + ((size_t)row * GPU_STREAMS + c) * p.hidden + col);
+        factor = stream_factor(p, row, c);
+        value = fmaf(given, before, x);
+    }
+};
 
 /* sum += a round of k blocks of up, from number `from` on, times the rows that `fragments` are of. A warp may have none. */
 __device__ __forceinline__ void stream_multiply_low(const stream_weights &w, int from, const float *fragments, float *sum) {
@@ -284,9 +249,8 @@ __device__ __forceinline__ void stream_multiply_low(const stream_weights &w, int
 /* Grid: hidden / 16, and a block for the shares. A thread has an element of R of a row. Shared memory: low of four rows, each of whole k blocks
    and, for the banks, four floats more.
 
-   ONE: there is one token row. Then squares and sums come in one round, which is polled for (can_poll: there is no other), and between them and
-   the first product there is no loop, before which the compiler would wait for what has been asked for. What has its tag implies that R, y and
-   its shares are complete: streams_down stores it after its own wait. */
+   ONE: there is one token row. Then from the wait to the first product there is no loop, before which the compiler would wait for what has been
+   asked for: the element, the squares and the sums come in one round. */
 template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_streams_up(const __grid_constant__ gpu_streams p) {
     extern __shared__ __align__(16) float low[];
     __shared__ __align__(16) float part[TILE_ROWS][STEP_ROWS][GPU_WARPS];
@@ -307,22 +271,19 @@ template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_stream
     pdl_launch_dependents();
     w.begin(p.up, warp / EACH * (p.hidden / TILE_ROWS) + (int)blockIdx.x, first, count);
     const float norm = __ldg(p.norm + (size_t)c * p.hidden + col);
-    if (!ONE || !p.link.await.mask) pdl_wait();
+    pdl_wait();
     const auto four = [&](int t) {
         const int row = ONE ? 0 : min(t + r, p.T - 1), rows = ONE ? 1 : min(p.T - t, (int)STEP_ROWS);
-        float sum[4] = {0, 0, 0, 0}, mix = 0, value;
-        float4 squares;
+        float sum[4] = {0, 0, 0, 0}, mix = 0;
+        const stream_element of(p, row, c, col);
         stream_low some;
-        if constexpr (ONE) some.poll(p, &squares);
-        else squares = stream_squares(p, row, c);
-        value = stream_element(p, row, c, col);
-        const float factor = stream_factor(p, squares);
         if constexpr (ONE) {
-            some.put(p, some.first(), factor, low);
-            some.put_rounds(p, 0, 1, factor, low);
+            some.load(p, 0, some.first());
+            some.put(p, some.first(), of.factor, low);
+            some.put_rounds(p, 0, 1, of.factor, low);
         }
 #pragma unroll 1
-        for (int s = 0; !ONE && s < rows; s++) some.put_rounds(p, t + s, 0, stream_factor(p, stream_squares(p, t + s, c)), low + s * stride);
+        for (int s = 0; !ONE && s < rows; s++) some.put_rounds(p, t + s, 0, stream_factor(p, t + s, c), low + s * stride);
         __syncthreads();
         if constexpr (ONE) stream_multiply_low(w, 0, fragments, sum);
 #pragma unroll 1
@@ -334,9 +295,8 @@ template <bool ONE> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_stream
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < EACH; k++) mix += part[i][r][c * EACH + k];
-        const float u = stream_mean(gpu_sigmoid(mix) * (value * factor * norm));
-        if (ONE) pdl_wait();
-        if (p.y && t + r < p.T) p.x[((size_t)row * GPU_STREAMS + c) * p.hidden + col] = value;
+        const float u = stream_mean(gpu_sigmoid(mix) * (of.value * of.factor * norm));
+        if (p.y && t + r < p.T) p.x[((size_t)row * GPU_STREAMS + c) * p.hidden + col] = of.value;
         if (c == 0 && t + r < p.T) store_tagged(&p.u[(size_t)row * p.hidden + col], u, p.link.publish);
     };
     if constexpr (ONE) four(0);
@@ -401,11 +361,9 @@ static void streams_record_read(gpu_queue *q, const streams_gpu *g, const stream
     void (*const up)(gpu_streams) = T == 1 ? gpu_streams_up<true> : gpu_streams_up<false>;
     const char *format = formats[w->down.format]->name;
     const dim3 pieces((unsigned)((p.down.panels + 1) / 2 + (p.inject.panels + 1) / 2), (unsigned)(GPU_STREAMS * p.pieces));
-    p.up_share = (uint32_t)(p.up.panels * p.up.k_blocks * p.up.panel_bytes) / (pieces.x * pieces.y) / 16 * 16 + 16;
     const size_t low = (size_t)STEP_ROWS * (size_t)(p.up.k_blocks * MIXER_K_COLS + 4) * sizeof(float);
     gpu_note_weights(gpu_record_grid(q, KERNEL_STREAMS_DOWN, format, down, pieces, 0, &p), KERNEL_STREAMS_DOWN, &p.down);
-    gpu_record(q, KERNEL_STREAMS_UP, format, up, hidden / TILE_ROWS + (p.inject.rows > 0), 1, low, &p)->can_poll =
-        T == 1 && p.down.rows <= stream_low::AT_ONCE * stream_low::STEP;
+    gpu_record(q, KERNEL_STREAMS_UP, format, up, hidden / TILE_ROWS + (p.inject.rows > 0), 1, low, &p);
     q->pending = NULL;
     q->shares = p.share;
 }

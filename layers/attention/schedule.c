@@ -17,4 +17,4 @@
     ROW(INDEX_ATTEND, "index_attend", .stage = STAGE_ATTEND,                                                             \
         .reads = BUFFER_PROJECTED | BUFFER_KV | BUFFER_MIXED, .writes = BUFFER_MIXED, .early_reads = BUFFER_STEP)        \
     ROW(O_PROJ, "out", .stage = STAGE_O_PROJ,                                                                            \
-        .reads = BUFFER_MIXED | BUFFER_X, .writes = BUFFER_X, .tags = BUFFER_X, .prefetches = 1, .one_per_sm = 1)
+        .reads = BUFFER_MIXED | BUFFER_X, .writes = BUFFER_X, .tags = BUFFER_X, .one_per_sm = 1)

@@ -11,4 +11,4 @@
         .early_reads = BUFFER_STEP | BUFFER_S | BUFFER_LOG, .early_writes = BUFFER_S, .one_per_sm = 1)                   \
     ROW(OUT_PROJ, "gated_norm_out", .stage = STAGE_OUT_PROJ,                                                             \
         .reads = BUFFER_MIXED | BUFFER_X | BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, .writes = BUFFER_X | BUFFER_LOG, \
-        .tags = BUFFER_X, .reads_without_tags = BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, .prefetches = 1)
+        .tags = BUFFER_X, .reads_without_tags = BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP)

@@ -76,16 +76,15 @@ template <class IN> static gpu_projection<IN> gpu_mamba_out_of(const gpu_rows *r
     return p;
 }
 
-/* With the fixed-shape kernel of one row, if it takes this. */
-template <class SHAPE> static bool gpu_mamba_out_fixed(const gpu_rows *rows, const mamba_weights *w, const mamba_gpu *block) {
-    gpu_projection<gpu_grouped_rows> p = gpu_mamba_out_of<gpu_grouped_rows>(rows, w, block);
-    if (p.T > 1 || p.cols != SHAPE::OUT || !p.in.is_short() || !gpu_fixed_takes<gpu_grouped_rows, SHAPE>(&p, &p.segment[0])) return false;
-    return gpu_record_fixed<gpu_grouped_rows>(rows->q, KERNEL_MAMBA_OUT, &p, gpu_project_fixed<gpu_grouped_rows, SHAPE, 1>,
-                                              activation_fragments_bytes(&p, 1));
+/* Records the fixed-shape kernel of one row, if it takes this. */
+template <class SHAPE> static bool gpu_record_grouped(gpu_queue *q, gpu_projection<gpu_grouped_rows> *p) {
+    if (p->T > 1 || p->cols != SHAPE::OUT || !p->in.is_short() || !gpu_fixed_takes<gpu_grouped_rows, SHAPE>(p, &p->segment[0])) return false;
+    return gpu_record_fixed<gpu_grouped_rows>(q, KERNEL_MAMBA_OUT, p, gpu_project_fixed<gpu_grouped_rows, SHAPE, 1>, activation_fragments_bytes(p, 1));
 }
 
 static void gpu_mamba_out(const gpu_rows *rows, const mamba_weights *w, const mamba_gpu *block) {
-    if (gpu_mamba_out_fixed<shape_35b_a3b>(rows, w, block)) return;
+    gpu_projection<gpu_grouped_rows> one = gpu_mamba_out_of<gpu_grouped_rows>(rows, w, block);
+    if (gpu_record_grouped<shape_35b_a3b>(rows->q, &one)) return;
     gpu_projection<gpu_gated_rows> p = gpu_mamba_out_of<gpu_gated_rows>(rows, w, block);
     gpu_record_projection(rows->q, KERNEL_MAMBA_OUT, &p);
 }

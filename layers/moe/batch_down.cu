@@ -2,7 +2,7 @@
    Reads the units of route, and h, which experts_up and, of the shared expert, route have stored as fragments, times all weights.
 
    A block has PANELS row panels of the output, of some token rows, and their units in order; a warp the k blocks of them that it has in
-   gpu_experts_down. The rows are those of one block or of two, blockIdx.y: eight warps with all of them leave half of an SM's cycles unused. An
+   gpu_experts_down. Few rows are shared by two blocks, blockIdx.y: eight warps with all of them leave half of an SM's cycles unused. An
    item is one k block of one unit. A row's sums are in shared memory, where the items of its experts are added one after the other: so its
    bits are those that it has alone, whatever else there is. Adding an exact zero for experts that a row does not use, as gpu_experts_down
    does, changes no bits. */
@@ -294,12 +294,12 @@ template <int PANELS> __device__ __forceinline__ void gpu_end_batch_shared(const
 }
 
 /* Shared and routed experts of one format and size. */
-template <class F, int PANELS, int DEPTH, int SIDE>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_down(const __grid_constant__ moe_gpu p) {
+template <class F, int PANELS, int DEPTH, int SIDE, int BLOCKS>
+__global__ void __launch_bounds__(GPU_THREADS, BLOCKS) gpu_batch_down(const __grid_constant__ moe_gpu p) {
     extern __shared__ uint4 dynamic[];
     float *sums = (float *)dynamic;
     gpu_begin_batch_down<PANELS>(p, sums);
-    gpu_batch_down_units<F, PANELS, DEPTH, SIDE>(p, (gpu_down_unit *)(sums + gpu_batch_sums<PANELS>((p.T + 1) / 2)), 0, __ldcg(p.batch.count), sums);
+    gpu_batch_down_units<F, PANELS, DEPTH, SIDE>(p, (gpu_down_unit *)(sums + gpu_batch_sums<PANELS>((p.T + BLOCKS - 1) / BLOCKS)), 0, __ldcg(p.batch.count), sums);
     gpu_end_batch_down<PANELS>(p, sums);
 }
 

@@ -4,8 +4,8 @@
 
    An item is a unit and 64 columns of h, of which each of the eight warps has a row panel of gate_proj and the same of up_proj, with all
    columns of both: so no warp waits for another's sums, and the block shares the unit's rows, which it gathers in shared memory. 64 columns
-   of h are whole k blocks of down_proj in any format. Of experts without a gate an item is 128 columns, two panels of up_proj a warp. Grid: as many blocks as the SMs hold at once. Items ascend by expert, so that
-   what the units of an expert share is in the L2.
+   of h are whole k blocks of down_proj in any format. Of experts without a gate an item is 128 columns, two panels of up_proj a warp. Grid: as
+   many blocks as the SMs hold at once. Items ascend by expert, so that what the units of an expert share is in the L2.
 
    The bits of a row are those that it has alone: a warp closes the sums over the columns that the warps of gpu_run_tiles have, one after
    the other, and adds them in the order of those. */
@@ -61,17 +61,18 @@ template <class F, bool WHOLE> __device__ __forceinline__ gpu_batch_tile<F> gpu_
 }
 
 /* Shared memory of a block besides the rows: of the item's, the factors that they are yet to be multiplied with; and h of the item before. */
-struct gpu_batch_up_shared {
+template <bool WHOLE> struct gpu_batch_up_shared {
+    enum { STRIDE = WHOLE ? BATCH_UP_COLS : 2 * BATCH_UP_COLS };        /* of pairs of gate and up the first 64 */
     int64_t at;                  /* where its expert is: for biases */
     float rms[N_TILE_ROWS], weight[N_TILE_ROWS];
-    float h[N_TILE_ROWS][2 * BATCH_UP_COLS];                /* of pairs of gate and up the first half */
+    float h[N_TILE_ROWS][STRIDE];
 };
 
 /* Starts the copies of a unit's rows, of `count` k blocks from `first` on: their fragments, then, after `space` k blocks, their activation
    scales. */
-template <class F>
+template <class F, bool WHOLE>
 __device__ __forceinline__ void gpu_gather_rows(const moe_gpu &p, int unit, uint32_t rows, int first, int count, int space, uint4 *to,
-                                                gpu_batch_up_shared *own) {
+                                                gpu_batch_up_shared<WHOLE> *own) {
     enum { BLOCK = gpu_unit_block<F>() };
     const int o = threadIdx.x % BLOCK, k_blocks = p.gate.k_blocks;
     auto row_of = [&](int slot) { return (int)(rows >> 8 * slot & 255); };
@@ -93,11 +94,11 @@ __device__ __forceinline__ void gpu_gather_rows(const moe_gpu &p, int unit, uint
 }
 
 /* A warp stores 64 columns of h as fragments of down_proj: lane 8 s + i has the i-th eight of them of the row in slot s. */
-__device__ __forceinline__ void gpu_store_h(const moe_gpu &p, int unit, int part, const float *h) {
+template <int STRIDE> __device__ __forceinline__ void gpu_store_h(const moe_gpu &p, int unit, int part, const float *h) {
     const int slot = threadIdx.x % 32 / 8, eighth = threadIdx.x % 8;
     float v[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = h[slot * 2 * BATCH_UP_COLS + eighth * 8 + i];
+    for (int i = 0; i < 8; i++) v[i] = h[slot * STRIDE + eighth * 8 + i];
     with_format(p.down.format, [&](auto format) {
         typedef decltype(format) F;
         enum { COLS = 4 * F::per_load, LANES = COLS / 8 };
@@ -201,12 +202,13 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
         }
     }
     /* The item's rows, of k blocks from `from` on. */
-    __device__ __forceinline__ void gather(int item, const gpu_unit &unit, int from, gpu_batch_up_shared *own) {
+    __device__ __forceinline__ void gather(int item, const gpu_unit &unit, int from, gpu_batch_up_shared<WHOLE> *own) {
         before = from;
-        gpu_gather_rows<F>(p, shared_units + item / parts, unit.rows, from, WHOLE ? space : min(space, p.gate.k_blocks - from), space, rows, own);
+        gpu_gather_rows<F, WHOLE>(p, shared_units + item / parts, unit.rows, from, WHOLE ? space : min(space, p.gate.k_blocks - from), space, rows,
+                                  own);
     }
     /* The same where only some k blocks have space: when the block has multiplied those before. */
-    __device__ __forceinline__ void gather_next(int item, const gpu_unit &unit, int from, gpu_batch_up_shared *own) {
+    __device__ __forceinline__ void gather_next(int item, const gpu_unit &unit, int from, gpu_batch_up_shared<WHOLE> *own) {
         if (WHOLE || from == 0 || from % space) return;
         __syncthreads();
         gather(item, unit, from, own);
@@ -214,7 +216,7 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
         __syncthreads();
     }
     /* h of the item's columns: gate and up of a row meet in a lane, as do two rows of experts without a gate. */
-    __device__ __forceinline__ void put_h(gpu_batch_up_shared *own, int item, const float *total) const {
+    __device__ __forceinline__ void put_h(gpu_batch_up_shared<WHOLE> *own, int item, const float *total) const {
         const int lane = threadIdx.x % 32;
         if (lane % 4 >= 2) return;
 #pragma unroll 1
@@ -232,17 +234,18 @@ template <class F, int DEPTH, bool WHOLE> struct gpu_batch_up_warp {
         }
     }
     /* Stores h of the block's item before `item`. */
-    __device__ __forceinline__ void store_h_before(int item, const gpu_batch_up_shared *own) const {
+    __device__ __forceinline__ void store_h_before(int item, const gpu_batch_up_shared<WHOLE> *own) const {
         item -= (int)gridDim.x;
         if ((int)threadIdx.x / 32 != item % GPU_WARPS) return;
 #pragma unroll 1
-        for (int of = 0; of < panels; of++) gpu_store_h(p, item / parts, item % parts * panels + of, own->h[0] + of * BATCH_UP_COLS);
+        for (int of = 0; of < panels; of++)
+            gpu_store_h<gpu_batch_up_shared<WHOLE>::STRIDE>(p, item / parts, item % parts * panels + of, own->h[0] + of * BATCH_UP_COLS);
     }
 };
 
 /* A warp multiplies DEPTH k blocks while the next DEPTH are on their way, as in gpu_batch_down_units. */
 template <class F, int DEPTH, bool WHOLE>
-__device__ __forceinline__ void gpu_batch_up_items(const moe_gpu &p, uint4 *rows, gpu_batch_up_shared *own) {
+__device__ __forceinline__ void gpu_batch_up_items(const moe_gpu &p, uint4 *rows, gpu_batch_up_shared<WHOLE> *own) {
     gpu_batch_up_warp<F, DEPTH, WHOLE> warp(p, rows);
     gpu_batch_weights<F> ahead[2][DEPTH];
     const int k_blocks = p.gate.k_blocks;
@@ -290,13 +293,13 @@ __device__ __forceinline__ void gpu_batch_up_items(const moe_gpu &p, uint4 *rows
    warp are no multiple of four; else two. */
 template <class F, int DEPTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_constant__ moe_gpu p) {
     extern __shared__ uint4 dynamic[];
-    __shared__ gpu_batch_up_shared own;
+    __shared__ gpu_batch_up_shared<true> own;
     gpu_batch_up_items<F, DEPTH, true>(p, dynamic, &own);
 }
 
 /* Of any. */
 static __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up_any(const __grid_constant__ moe_gpu p) {
     extern __shared__ uint4 dynamic[];
-    __shared__ gpu_batch_up_shared own;
+    __shared__ gpu_batch_up_shared<false> own;
     with_format(p.gate.format, [&](auto format) { gpu_batch_up_items<decltype(format), 2, false>(p, dynamic, &own); });
 }

@@ -302,18 +302,20 @@ template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p, int r
 }
 
 static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
-    enum { PANELS = 2, DEPTH = 2, SIDE = 2 };
-    static const struct { enum format format; gpu_moe_kernel kernel; } kernels[] = {
-#define MOE_BATCH_LINE(FORMAT, format) {FORMAT_##FORMAT, gpu_batch_down<format_##format, PANELS, DEPTH, SIDE>},
+    enum { PANELS = 2, SIDE = 2 };
+    static const struct { enum format format; gpu_moe_kernel one, two; } kernels[] = {
+#define MOE_BATCH_LINE(FORMAT, format) \
+    {FORMAT_##FORMAT, gpu_batch_down<format_##format, PANELS, 4, SIDE, 1>, gpu_batch_down<format_##format, PANELS, 2, SIDE, 2>},
         MOE_BATCH_DOWN(MOE_BATCH_LINE)
 #undef MOE_BATCH_LINE
     };
+    const int two = p->T <= BATCH_EARLY, rows = two ? (p->T + 1) / 2 : p->T;
     gpu_down_kernel down = {gpu_batch_down_any, gpu_batch_down_bytes<1>(p, p->T), 1, 0};
     int halves = 1;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
-        if (kernels[i].format == p->down.format && gpu_down_alike(p) && gpu_batch_down_bytes<PANELS>(p, (p->T + 1) / 2) <= GPU_SHARED) {
-            down = {kernels[i].kernel, gpu_batch_down_bytes<PANELS>(p, (p->T + 1) / 2), PANELS, 0};
-            halves = 2;
+        if (kernels[i].format == p->down.format && gpu_down_alike(p) && gpu_batch_down_bytes<PANELS>(p, rows) <= GPU_SHARED) {
+            down = {two ? kernels[i].two : kernels[i].one, gpu_batch_down_bytes<PANELS>(p, rows), PANELS, 0};
+            halves = 1 + two;
         }
     const int blocks = (gpu_row_panels(p->shape.hidden) - 1) / down.panels + 1;
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, down.kernel, blocks, halves, down.shared, p);

@@ -241,14 +241,6 @@ template <class F, class SHAPE, int ROWS> struct gpu_up_fixed_warp {
     }
 };
 
-/* Prefetches a block's share of what experts_down reads of the chosen experts, of one row: a piece of one of them. */
-template <int TOP_K>
-__device__ __forceinline__ void gpu_prefetch_down(const moe_gpu &p, const gpu_lane_routing &routing, const int64_t *expert_at) {
-    const uint32_t pieces = max(gridDim.x / TOP_K, 1u), share = (p.ahead / pieces / 16 + 1) * 16, from = blockIdx.x / TOP_K * share;
-    if (threadIdx.x == blockIdx.x % TOP_K && from < p.ahead)
-        l2_prefetch(p.down.data + expert_at[routing.expert] + from, min(share, p.ahead - from));
-}
-
 template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __grid_constant__ moe_gpu p) {
     typedef gpu_up_fixed_warp<F, SHAPE, ROWS> of;
@@ -304,7 +296,5 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
             warp.routing.weight = gpu_weight_of_share(p, share, warp.routing.expert);
         }
         if (n % TURNS == turn) warp.store(tile, row, t, partials.tile[n % 2], rms);
-        if (std::is_same<SHAPE, shape_flash_next>::value && next < tiles && next + (int)gridDim.x >= tiles)
-            gpu_prefetch_down<of::TOP_K>(p, warp.routing, shared.at);                   /* the block's last weights are on their way */
     }
 }

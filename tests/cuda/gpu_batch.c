@@ -96,8 +96,8 @@ static __global__ void count_differing(const float *a, const float *b, size_t n,
 
 // ---- 3. Projections -------------------------------------------------------------------------------------------------
 
-enum prologue { PLAIN, NORM, GATED, PROLOGUES };
-static const char *const prologue_names[] = {"plain rows", "norm rows", "gated rows"};
+enum prologue { PLAIN, NORM, GATED, GROUPED, PROLOGUES };
+static const char *const prologue_names[] = {"plain rows", "norm rows", "gated rows", "rows in groups"};
 
 // What is projected: matrices of one width; with `up` the first is one of a pair, squared: of the first there is h. stored: the output of plain and gated rows is not added.
 typedef struct job {
@@ -133,6 +133,22 @@ template <class IN> static void record_any(enum kernel_kind kind, gpu_projection
     else gpu_record_projection(&q, kind, p);
 }
 
+// Of gated rows by heads of TILE columns, each with four sums of squares, or by eight groups with 16.
+template <class IN> static gpu_projection<IN> gated(const job *j, epilogue end, int t, int T, float *y) {
+    gpu_projection<IN> p = gpu_projection_of<IN>(T, j->cols);
+    const int cols = j->in == GROUPED ? j->cols / 8 : TILE;
+    p.end = end;
+    p.in.o = x + (size_t)t * (size_t)j->cols;
+    p.in.per_head = reciprocal_of(cols);
+    p.in.scale = 1.0f / (float)cols;
+    p.in.heads = j->cols / cols;
+    p.in.stride = j->in == GROUPED ? 16 : 4;
+    p.in.squares = squares + (size_t)t * (size_t)(p.in.heads * p.in.stride);
+    p.in.eps = 1e-6f;
+    add_segments(&p, j, y, T);
+    return p;
+}
+
 // Rows t to t + T - 1 to y, which has the matrices' results one after another.
 static void record(const job *j, int t, int T, float *y) {
     const float *from = x + (size_t)t * (size_t)j->cols;
@@ -149,16 +165,9 @@ static void record(const job *j, int t, int T, float *y) {
         add_segments(&p, j, y, T);
         record_any(j->pair || j->squared ? KERNEL_ROUTER : KERNEL_IN_PROJ, &p);
     } else {
-        gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(T, j->cols);
-        p.end = end;
-        p.in.o = from;
-        p.in.per_head = reciprocal_of(TILE);
-        p.in.scale = 1.0f / TILE;
-        p.in.heads = j->cols / TILE;
-        p.in.stride = 4;
-        p.in.squares = squares + (size_t)t * (size_t)(p.in.heads * p.in.stride);
-        p.in.eps = 1e-6f;
-        add_segments(&p, j, y, T);
+        gpu_projection<gpu_grouped_rows> one = gated<gpu_grouped_rows>(j, end, t, T, y);
+        if (j->in == GROUPED && !by_batch && gpu_record_grouped<shape_35b_a3b>(&q, &one)) return;
+        gpu_projection<gpu_gated_rows> p = gated<gpu_gated_rows>(j, end, t, T, y);
         record_any(KERNEL_OUT_PROJ, &p);
     }
 }
@@ -194,7 +203,7 @@ static void same_bits(const job *j, const char *what) {
     const size_t floats = (size_t)ROWS * (size_t)j->cols, y = (size_t)y_rows(j);
     const int heads = j->cols / TILE;
     fill(clean, floats, 5, 0);
-    fill(squares, (size_t)ROWS * (size_t)(heads ? heads : 1) * 4, 9, 25);
+    fill(squares, (size_t)ROWS * (size_t)max_int(heads * 4, 8 * 16), 9, 25);
     ok(cudaMemcpyAsync(x, clean, floats * sizeof *x, cudaMemcpyDeviceToDevice, q.stream), "copying");
     prepare_y(alone, ROWS * y);
     for (int t = 0; t < ROWS; t++) {
@@ -229,7 +238,7 @@ static void try_matrix(enum format f, int rows, int cols) {
     if (!allowed(f, cols)) return;
     job j = {.in = PLAIN, .count = 1, .cols = cols, .pair = 0, .w = {matrix_new(f, rows, cols, 77)}, .up = {}};
     for (int in = 0; in < PROLOGUES; in++) {
-        if (in == GATED && cols % TILE) continue;
+        if ((in == GATED && cols % TILE) || (in == GROUPED && cols != shape_35b_a3b::OUT)) continue;
         j.in = (enum prologue)in;
         for (int biased = 0; biased < (rows < 1000 ? 2 : 1); biased++) {
             snprintf(what, sizeof what, "%s %dx%d, %s%s", formats[f]->name, rows, cols, prologue_names[in], biased ? ", a bias, stored" : "");

@@ -306,7 +306,7 @@ static void test_prompts(void) {
     for (int i = 0; i < MEETERS; i++) pthread_create(&threads[i], NULL, i < 2 ? read_prompt : answer_beside, &who[i]);
     for (int i = 0; i < MEETERS; i++) pthread_join(threads[i], NULL);
     CHECK(seen_passes.during > 0, "%d steps during prompts", seen_passes.during);
-    CHECK(r->prompts == 4 && r->prompts_over == 4 && !r->prompt_of && !r->led, "%u prompts, %u over", r->prompts, r->prompts_over);
+    CHECK(r->prompts.came == 4 && r->prompts.over == 4 && !r->prompts.of && !r->led, "%u prompts, %u over", r->prompts.came, r->prompts.over);
     for (int i = 0; i < MEETERS; i++) {
         meeter alone = {p[i].alone, -1};
         if (i < 2) read_prompt(&alone);
