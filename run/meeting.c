@@ -263,7 +263,7 @@ static int prompt_enter(mote_runner *r, prompt_queue *t, const slot *s, mote_err
     for (const unsigned turn = t->came++; turn != t->over;) pthread_cond_wait(&r->prompt_over, &r->lock);
     t->of = s;
     lead_wait(r, s);
-    r->stats.began = r->led_since;
+    t->began = r->led_since;
     pthread_mutex_unlock(&r->lock);
     return MOTE_OK;
 }
@@ -280,13 +280,14 @@ static void prompt_leave(mote_runner *r, prompt_queue *t) {
 /* Between two layers of a prompt or a long block: gives up the lead if somebody waits for it and the prompt has had it for as long as two passes
    take, or 20 ms, and takes it again after those that wait. Returns whether others may have computed meanwhile. */
 static inline int runner_yield(mote_runner *r, const slot *s) {
+    prompt_queue *t = s && r->blocks.of == s ? &r->blocks : &r->prompts;
     pthread_mutex_lock(&r->lock);
     const double now = r->stats.last = seconds();
     const int yields = r->first && now - r->led_since >= fmax(2 * r->step_seconds, 0.02);
     if (yields) {
         lead_give(r);
         lead_wait(r, s);
-        r->stats.began += r->led_since - now;
+        t->began += r->led_since - now;
     }
     pthread_mutex_unlock(&r->lock);
     return yields;

@@ -48,6 +48,7 @@ typedef struct scratch {
 typedef struct prompt_queue {
     unsigned came, over;
     const struct slot *of;       /* whose turn it is */
+    double began;                /* seconds(): when that began, as if nothing had come between */
 } prompt_queue;
 
 typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* floats */
@@ -253,7 +254,7 @@ struct mote_runner {
     int logs;                    /* after a longer forward() the last MOTE_ROWS_MAX rows' block is in the log, as if it had come alone */
     int pass_rows;               /* most of a pass of several slots; 0: there is no such pass */
     int company_rows;            /* most of each of them: a longer block is computed alone */
-    pthread_mutex_t lock;        /* of what follows, up to prompts; never held while something computes */
+    pthread_mutex_t lock;        /* of what follows, up to blocks; never held while something computes */
     int led;                     /* somebody has the lead: computes, and alone may touch device and scratch */
     pass_request *first, **last; /* those that wait, in the order in which they came; where the next one goes */
     slot *slots;                 /* that are open */
@@ -272,7 +273,6 @@ struct mote_runner {
     struct {                     /* see run/stats.c */
         mote_seen of;
         double last;             /* seconds(): when something began or ended to be computed, a layer of a prompt, too */
-        double began;            /* the same: the block of a prompt that has the lead, as if nothing had come between */
     } stats;
     pthread_cond_t prompt_over;
     prompt_queue prompts;        /* and vision towers */

@@ -194,7 +194,7 @@ static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_e
     if (!code) code = prompt_enter(s->runner, &s->runner->prompts, s, err);
     if (code) return code;
     code = s->runner->backend->prompt(s, b, watch, err);
-    if (!code) count_prompt(s->runner, b->T);
+    if (!code) count_prompt(s->runner, b->T, s->runner->prompts.began);
     prompt_leave(s->runner, &s->runner->prompts);
     return code;
 }
@@ -202,13 +202,13 @@ static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_e
 /* A block of a prompt where there is no prompt(). */
 static int slot_forward_alone(slot *s, const block *b, mote_error *err) {
     mote_runner *r = s->runner;
+    prompt_queue *turns = r->beside.rows ? &r->blocks : NULL;
     int code = block_refused(s, b, 0, err);
-    if (!code) code = r->beside.rows ? prompt_enter(r, &r->blocks, s, err) : runner_enter(r, s, err);
+    if (!code) code = turns ? prompt_enter(r, turns, s, err) : runner_enter(r, s, err);
     if (code) return code;
-    r->stats.began = r->beside.rows ? r->stats.began : r->led_since;
     code = r->backend->forward(s, b, err);
-    if (!code) count_prompt(r, b->T);
-    if (r->beside.rows) prompt_leave(r, &r->blocks);
+    if (!code) count_prompt(r, b->T, turns ? turns->began : r->led_since);
+    if (turns) prompt_leave(r, turns);
     else runner_leave(r);
     return code;
 }

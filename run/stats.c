@@ -11,11 +11,11 @@ static void count_pass(mote_runner *r, pass_request *const *of, int n, double sp
     for (int i = 0; i < n; i++) stats->rows += (uint64_t)(of[i]->kind == REQUEST_STEP ? 1 : of[i]->b->T);
 }
 
-/* With the lead: a block of a prompt has been computed, without what came between since r->stats.began. */
-static void count_prompt(mote_runner *r, int T) {
+/* With the lead: a block of a prompt has been computed, without what came between since it began (prompt_queue.began). */
+static void count_prompt(mote_runner *r, int T, double began) {
     pthread_mutex_lock(&r->lock);
     r->stats.of.prompt_tokens += (uint64_t)T;
-    r->stats.of.prompt_seconds += seconds() - r->stats.began;
+    r->stats.of.prompt_seconds += seconds() - began;
     pthread_mutex_unlock(&r->lock);
 }
 

@@ -322,6 +322,45 @@ static void test_prompts(void) {
     mote_close(m);
 }
 
+static void *tower_beside(void *user) {
+    mote_runner *r = (mote_runner *)user;
+    mote_error error;
+    const int code = prompt_enter(r, &r->prompts, NULL, &error);
+    if (!CHECK(!code, "%s", code ? error.message : "")) return NULL;
+    usleep(100000);
+    prompt_leave(r, &r->prompts);
+    return NULL;
+}
+
+/* A long block has taken what it has, also if a vision tower had its turn between two layers. */
+static void test_began(void) {
+    mote_model *m = pass_model("tiny:fp8");
+    mote_runner *r = seen_runner(m, 64, 1);
+    slot s = {.runner = r};
+    pthread_t thread;
+    int waits = 0;
+    mote_seen seen;
+    EXPECT(MOTE_OK, prompt_enter(r, &r->blocks, &s, &failure));
+    const double began = seconds();
+    pthread_create(&thread, NULL, tower_beside, r);
+    usleep(40000);
+    for (int i = 0; i < 10000 && !waits; i++) {
+        usleep(1000);
+        pthread_mutex_lock(&r->lock);
+        waits = r->first != NULL;
+        pthread_mutex_unlock(&r->lock);
+    }
+    const double own = seconds() - began;
+    CHECK(runner_yield(r, &s), "the tower has had no turn");
+    count_prompt(r, 1, r->blocks.began);
+    prompt_leave(r, &r->blocks);
+    pthread_join(thread, NULL);
+    EXPECT(MOTE_OK, mote_runner_seen(r, &seen, &failure));
+    CHECK(seen.prompt_seconds >= own && seen.prompt_seconds < own + 0.08, "a block of %g s, with a tower of 0.1 s in it, took %g s", own, seen.prompt_seconds);
+    mote_runner_close(r);
+    mote_close(m);
+}
+
 int main(int argc, char **argv) {
     test_main_begin("test_passes", argc, argv);
     test_requests("tiny:fp8", 64);
@@ -331,5 +370,6 @@ int main(int argc, char **argv) {
     test_poison("tiny:nvfp4");
     test_meeting();
     test_prompts();
+    test_began();
     return test_main_end();
 }
