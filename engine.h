@@ -438,9 +438,9 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
    mote_ask) are computed as one pass, which reads most weights once for all of them; all else takes turns, in the order in which it was
    called. Between two layers of a long prompt the others get a pass in. A session's tokens, logits and state are those that it has
    alone, bit for bit, whoever it meets. Each call's callbacks are called in its own thread, and hold up nobody but that session: after a
-   twentieth of a pass's time the others go on without it. They may use other sessions of the runner, but those of a call that reads
-   a prompt on a GPU: there that is MOTE_EINVAL, and changes nothing. Closing a session waits for the pass that is being computed. What
-   fails on a session is that session's alone, but for a GPU that is lost.
+   twentieth of a pass's time the others go on without it. They may use other sessions of the runner, but not between the layers of a
+   prompt of more than MOTE_ROWS_MAX tokens: there all wait for them, and that is MOTE_EINVAL, and changes nothing. Closing a session
+   waits for the pass that is being computed. What fails on a session is that session's alone, but for a GPU that is lost.
    For several sessions by one thread: mote_step_many.
 
    options: context is the longest that a session of the runner may have; chunk, threads, kv, sms and image_tokens are those of all of them: a
