@@ -184,7 +184,8 @@ typedef struct mote_module {               /* the tensors of one kind, summed ov
     uint64_t parameters;
     uint64_t bytes;                        /* as held in memory, scales included */
     uint64_t bytes_per_token;              /* of these, read to decode one token (top-k of the experts, one embedding row); 0 of a
-                                              block drafter, of which each block of drafts reads all, and lm_head */
+                                              block drafter, of which each block of drafts reads all, and of
+                                              lm_head draft_rows */
 } mote_module;
 
 typedef struct mote_size { const char *name; int value; } mote_size;       /* "heads", 16 */

@@ -27,6 +27,17 @@ static void print_sizes(const mote_info *i) {
     }
 }
 
+/* A block of drafts reads as much of the head as drafts come from: mote_options.draft_rows, of which info has the default. */
+static void print_block(const mote_info *i) {
+    const mote_module *drafter = module_named(i, "drafter"), *own = module_named(i, "lm_head");
+    const mote_module *head = own ? own : module_named(i, "embed_tokens");
+    const int rows = i->vocab_size < 65536 ? i->vocab_size : 65536;
+    char size[32];
+    if (!drafter || !head) return;
+    human((double)drafter->bytes + (double)head->bytes * rows / i->vocab_size, "B", size);
+    printf("\na block of drafts reads the drafter and %d rows of the head, %s\n", rows, size);
+}
+
 static void print_modules(const mote_info *i) {
     char parameters[32], size[32], per_token[32];
     int width = 24;
@@ -45,10 +56,7 @@ static void print_modules(const mote_info *i) {
     human((double)i->weight_bytes, "B", size);
     human((double)i->weight_bytes_per_token, "B", per_token);
     printf("  %-16s%-*s%12s%12s%18s\n", "total", width, "", parameters, size, per_token);
-    const mote_module *drafter = module_named(i, "drafter"), *head = module_named(i, i->tied_embeddings ? "embed_tokens" : "lm_head");
-    if (!drafter) return;
-    human((double)(drafter->bytes + (head ? head->bytes : 0)), "B", size);
-    printf("\na block of drafts reads the drafter and the head, %s\n", size);
+    print_block(i);
 }
 
 /* What is not memory: tables of which few rows are wanted. */

@@ -6,7 +6,7 @@ static int drafter_refuse(const char *dir, const char *on, mote_error *err) {
     return on ? fail(err, MOTE_EUNSUPPORTED, "%s: a drafter is not supported on %s", dir, on) : MOTE_OK;
 }
 
-/* Before a model is opened on devices, which takes long: on how many, and, of its part, on which. */
+/* Before a model is opened on devices, which takes long: on how many. */
 static int drafter_check_devices(const mote_options *o, const device_list *l, mote_error *err) {
     if (!*o->drafter) return fail(err, MOTE_EINVAL, "the drafter's folder is an empty name");
     return drafter_refuse(o->drafter, o->workers || l->count > 1 ? "several devices or workers" : NULL, err);

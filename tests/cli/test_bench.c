@@ -59,6 +59,8 @@ static void test_synthetic(void) {
               strstr(out.data, " 100 %             0 B       152\n") && strstr(out.data, "10.3 ms for a token, 97 tok/s") &&
               strstr(out.data, "in 17.2 GB, beside all else") && strstr(out.data, "predicted, not measured"),
           "info --link: %d %s %s", code, out.data, err.data);
+    shell("mote info --device cpu --synthetic qwen3.5-27b:bf16 --drafter synthetic");
+    CHECK(code == 0 && strstr(out.data, "\na block of drafts reads the drafter and 65536 rows of the head, 4.13 GB\n"), "info --drafter: %d %s %s", code, out.data, err.data);
     shell("mote info --device cpu --synthetic qwen3-8b --link 25:400");
     CHECK(code == 2 && strstr(err.data, "this one has none"), "info --link without experts: %d %s", code, err.data);
     shell("mote info --device cpu -m tests/fixtures/bf16-as-3.5 --quantize fp8");
