@@ -5,7 +5,7 @@
 
 /* Deals the blocks of a kernel, as many as are resident at once, to the segments of p, in proportion to the bytes of their turns: a block
    takes `block_tiles` tiles in one. Returns how many blocks there are. A segment of few turns has a block for each, as all have if they fit:
-   gpu_project_fixed wants that of BF16 ones. */
+   gpu_project_fixed wants that of BF16 ones. None has more, as that kernel's blocks have a tile each: of few turns of many bytes. */
 template <class P> static int gpu_deal_blocks(gpu_queue *q, P *p, void (*kernel)(P), size_t shared, int block_tiles) {
     enum { FEW = 16 };                                      /* a router of 256 experts */
     int64_t turns[PROJECTIONS] = {}, bytes[PROJECTIONS] = {}, all = 0, few = 0, shared_out = 0;
@@ -21,7 +21,7 @@ template <class P> static int gpu_deal_blocks(gpu_queue *q, P *p, void (*kernel)
     int used = 0;
     for (int i = 0; i < p->count; i++) {
         gpu_segment *s = &p->segment[i];
-        s->blocks = turns[i] > FEW && blocks < all ? (int)(bytes[i] * left / shared_out) : (int)turns[i];
+        s->blocks = (int)(turns[i] > FEW && blocks < all ? min(bytes[i] * left / shared_out, turns[i]) : turns[i]);
         if (s->blocks < 1) s->blocks = 1;
         s->first_block = used;
         used += s->blocks;
