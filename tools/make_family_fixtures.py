@@ -131,7 +131,7 @@ FIXTURES = {
     "gpt-oss-bf16": Fixture(gpt_oss("sa", 37, 17, hidden_size=32, intermediate_size=16, head_dim=8), 72, 900),
     "glm4-moe-lite": Fixture(latent("glm4_moe_lite", 2, 37, 6, 24, 32, 12, 8, 16, hidden_size=36, rms_norm_eps=1e-5, n_routed_experts=6, n_group=1, topk_group=1,
         routed_scaling_factor=1.8, rope_theta=1000000, rope_scaling=None), 72, 1000, f32=("e_score_correction_bias",)),
-    "deepseek-v3": Fixture(latent("deepseek_v3", 2, 39, 4, None, 136, 20, 16, 16, n_routed_experts=8, n_group=4, topk_group=2,
+    "deepseek-v3": Fixture(latent("deepseek_v3", 2, 71, 4, None, 136, 32, 16, 16, n_routed_experts=8, n_group=4, topk_group=2,
         routed_scaling_factor=2.5, rope_theta=10000, rope_scaling=dict(type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=0.8, mscale_all_dim=1.2,
         original_max_position_embeddings=4096), max_position_embeddings=163840, quantization_config=dict(quant_method="fp8", fmt="e4m3",
         activation_scheme="dynamic", weight_block_size=[128, 128])), 72, 1100, fp8=True, f32=("e_score_correction_bias",)),
