@@ -99,12 +99,13 @@ lane=
 lane() {
     local lane=$logs/$1.lane
     : >"$lane"
-    "$1" &
+    { "$1" && echo end >>"$lane"; } &
 }
 
 told() {
     local name
-    while read -r name; do result "$name"; done <"$logs/$1.lane"
+    while read -r name && [ "$name" != end ]; do result "$name"; done <"$logs/$1.lane"
+    [ "${name:-}" = end ] || { failed=$((failed + 1)); note "$1: did not come to its end"; }
 }
 
 # The GPUs that are here, for the sanitizers by turns.
@@ -251,11 +252,11 @@ group_tests() {
     else
         for test in replicas pipeline ranks; do skip "test_$test" "one GPU"; done
     fi
+    check "mote selftest" "$mote" selftest
 }
 
 kernel_tests() {
     check "kernels" tools/check_kernels.sh "$NVCC" "$build/kernels.txt"
-    check "mote selftest" "$mote" selftest
     check "gpu_attention" "$build/gpu_attention"
     check "gpu_latent" "$build/gpu_latent"
     check "gpu_ngrams" "$build/gpu_ngrams"
