@@ -251,8 +251,8 @@ __global__ void BATCH_CLUSTERS __launch_bounds__(GPU_THREADS, 2) gpu_batch_split
     cluster_leave();
     int i = 0;
     while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
-    const int segment = i;
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    const int segment = i;
     with_format(p.segment[segment].w.format, [&](auto format) {
         gpu_split_tiles<decltype(format)>(p, p.segment[gpu_batch_own(segment)], dynamic);
     });
