@@ -9,8 +9,8 @@
 static void test_latent(void) {
     // title, fixture, edit, file, a, b, c, code, plan, needles
     const wrong_folder cases[] = {
-        {"no keys and values", LATENT, DROP, F, LATENT_1 "kv_b_proj.weight", "", "", BAD, SAME, {LATENT_1 "kv_b_proj.weight is missing", "[144, 136]"}},
-        {"heads less", LATENT, RETYPE, F, LATENT_1 "kv_b_proj.weight", "F8_E4M3", "108,136", BAD, SAME, {F, LATENT_1 "kv_b_proj.weight", "[144, 136]"}},
+        {"no keys and values", LATENT, DROP, F, LATENT_1 "kv_b_proj.weight", "", "", BAD, SAME, {LATENT_1 "kv_b_proj.weight is missing", "[192, 136]"}},
+        {"heads less", LATENT, RETYPE, F, LATENT_1 "kv_b_proj.weight", "F8_E4M3", "144,136", BAD, SAME, {F, LATENT_1 "kv_b_proj.weight", "[192, 136]"}},
         {"a block less", LATENT, RETYPE, F, LATENT_1 "kv_b_proj.weight_scale_inv", "F32", "1,2", BAD, SAME, {F, "kv_b_proj.weight_scale_inv", "[2, 2]"}},
         {"a latent without its key", LATENT, RETYPE, F, LATENT_1 "kv_a_proj_with_mqa.weight", "F8_E4M3", "136,48", BAD, SAME,
          {F, "kv_a_proj_with_mqa.weight", "[152, 48]"}},
