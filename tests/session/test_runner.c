@@ -273,14 +273,15 @@ static void test_cancel_between(const char *name) {
     const mote_info *info = mote_model_info(m);
     const mote_sampling greedy = {.temperature = 0};
     asked a = {.cancel_at = -1};
-    mote_session *s = session_of(m, .context = CONTEXT, .threads = 1, .callbacks = {.cancel = ask_between, .user = &a}), *twin = session_of(m, .context = CONTEXT, .threads = 1);
+    mote_session *s = session_of(m, .context = CONTEXT, .threads = 1, .callbacks = {.cancel = ask_between, .user = &a}),
+                 *reference = session_of(m, .context = CONTEXT, .threads = 1);
     int32_t ids[90], said[2][16] = {{0}};
     int at = 0, code = MOTE_ECANCELLED;
     for (int i = 0; i < 90; i++) ids[i] = (i * 11 + 3) % (info->vocab_size - 1);
     EXPECT(MOTE_OK, mote_feed(s, ids, 30, &failure));
-    EXPECT(MOTE_OK, mote_feed(twin, ids, 30, &failure));
+    EXPECT(MOTE_OK, mote_feed(reference, ids, 30, &failure));
     answer_of(s, &greedy, 9, said[0]);
-    answer_of(twin, &greedy, 9, said[1]);
+    answer_of(reference, &greedy, 9, said[1]);
     CHECK(!memcmp(said[0], said[1], sizeof said[0]), "%s: another answer", name);
     for (const int count = count_of(s); code == MOTE_ECANCELLED; at++) {
         a = (asked){.cancel_at = at};
@@ -288,13 +289,13 @@ static void test_cancel_between(const char *name) {
         if (code == MOTE_ECANCELLED) CHECK(count_of(s) == count, "%s: cancelled at %d, %d of %d tokens", name, at, count_of(s), count);
     }
     CHECK(!code && at > info->layers, "%s: code %d; %d cancels were heard of %d layers", name, code, at - 1, info->layers);
-    EXPECT(MOTE_OK, mote_feed(twin, ids + (at - 1) % 2 * 10, 80, &failure));
-    check_same(s, twin, info->vocab_size, name);
+    EXPECT(MOTE_OK, mote_feed(reference, ids + (at - 1) % 2 * 10, 80, &failure));
+    check_same(s, reference, info->vocab_size, name);
     a.cancel_at = -1;
     answer_of(s, &greedy, 9, said[0]);
-    answer_of(twin, &greedy, 9, said[1]);
+    answer_of(reference, &greedy, 9, said[1]);
     CHECK(!memcmp(said[0], said[1], sizeof said[0]), "%s: another answer after cancels", name);
-    mote_session_close(s), mote_session_close(twin);
+    mote_session_close(s), mote_session_close(reference);
     mote_close(m);
 }
 
